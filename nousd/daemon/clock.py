@@ -53,11 +53,10 @@ class SystemClock:
 
     def new_id(self, prefix: str) -> str:
         """See ``Clock.new_id``."""
-        return f"{prefix}-{time.time_ns() // 1000:014x}{self._random_hex()}"
+        digits = next(self._randomness, None) or self._fresh_digits()
+        return f"{prefix}-{time.time_ns() // 1000:014x}{digits}"
 
-    def _random_hex(self) -> str:
-        for digits in self._randomness:
-            return digits
+    def _fresh_digits(self) -> str:
         # Asking the kernel each time lets another thread in between, and that is felt.
         block = secrets.token_hex(_ID_RANDOM_BYTES * _IDS_PER_BLOCK)
         width = 2 * _ID_RANDOM_BYTES

@@ -106,7 +106,8 @@ def left_untold(line: Mapping[str, Any]) -> frozenset[str]:
 
 def as_written_today(logged: Iterable[Event], version: int) -> tuple[Event, ...]:
     """Returns events with the texts cut that earlier versions had whole."""
-    return long_texts.cut(logged).events if version < 3 else tuple(logged)
+    events = tuple(logged)
+    return long_texts.cut(events).events if version < 3 else events
 
 
 def note_on(version: int) -> tuple[str, ...]:

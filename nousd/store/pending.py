@@ -40,8 +40,9 @@ class PendingBatches:
         return len(self._batches)
 
     def add(self, batch: Batch) -> int:
-        """Returns the batch's size in bytes."""
-        size = _bytes_of(batch)
+        """Return the size of the batch: the bytes of its lines and artifacts."""
+        size = sum([len(record.tail) for record in batch.records])
+        size += sum([len(artifact.data) for artifact in batch.artifacts])
         self._batches.append((batch, size))
         self._added += 1
         self.bytes += size
@@ -83,9 +84,3 @@ class PendingBatches:
         added = self._added
         while self._settled < added:
             await self._progress.park()
-
-
-def _bytes_of(batch: Batch) -> int:
-    """Returns what a batch holds in lines and artifacts."""
-    lines = sum([len(record.tail) for record in batch.records])
-    return lines + sum([len(artifact.data) for artifact in batch.artifacts])

@@ -78,11 +78,10 @@ class Hub:
 
         There may be no line although the cursor moved: nothing on that stretch was wanted.
         """
-        head = self.head
-        if cursor >= head:
+        if cursor >= self._window.head:
             return b"", cursor
         if cursor < self._window.start:
-            return await self._read_log(cursor, wanted, head)
+            return await self._read_log(cursor, wanted)
         events, until = self._window.after(cursor, PAGE_EVENTS)
 
         def line_of(event: StoredEvent) -> bytes:
@@ -90,9 +89,9 @@ class Hub:
 
         return fill_page(events, until, line_of, PAGE_BYTES)
 
-    async def _read_log(self, cursor: int, wanted: EventFilter, head: int) -> tuple[bytes, int]:
+    async def _read_log(self, cursor: int, wanted: EventFilter) -> tuple[bytes, int]:
         # An event that is committed but not yet published is shown when it is published.
-        until = min(head, cursor + STRETCH_EVENTS)
+        until = min(self.head, cursor + STRETCH_EVENTS)
         events = await self._store.events_after(
             cursor, wanted, until=until, limit=PAGE_EVENTS, bytes_max=PAGE_BYTES
         )

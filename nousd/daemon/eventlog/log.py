@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import trio
@@ -106,12 +106,26 @@ class Log:
         self._store = store
         self._hub = hub
         self._clock = clock
+        self.wait_room: Final = store.wait_room
+        """Waits while too much is on its way, so that memory stays bounded."""
 
     def encode(self, events: Sequence[Event]) -> Encoded:
         """Cuts, stamps and encodes events. Whatever can fail does so before anything has happened."""
         ts = self._clock.now()
         cut = long_texts.cut(events)
-        records = tuple([_record(event, ts) for event in cut.events])
+        records = tuple(
+            [
+                Record(
+                    EVENT_TYPES[type(event)],
+                    event.session_id,
+                    thread_of(event),
+                    event,
+                    encode_event_tail(event, ts),
+                    ts,
+                )
+                for event in cut.events
+            ]
+        )
         if not cut.wholes:
             return Encoded(records)
         return Encoded(records, tuple([Artifact(id, *whole) for id, whole in cut.wholes.items()]))
@@ -142,18 +156,3 @@ class Log:
         all_artifacts = (*encoded.artifacts, *artifacts)
         self._store.submit(Batch(encoded.records, committed, failed, all_artifacts, owed))
         return ticket
-
-    async def wait_room(self) -> None:
-        """Waits while too much is on its way, so that memory stays bounded."""
-        await self._store.wait_room()
-
-
-def _record(event: Any, ts: str) -> Record:
-    return Record(
-        EVENT_TYPES[type(event)],
-        event.session_id,
-        thread_of(event),
-        event,
-        encode_event_tail(event, ts),
-        ts,
-    )

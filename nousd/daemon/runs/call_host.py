@@ -98,11 +98,6 @@ class LiveCallHost(ABC):
         self._kept.append(Artifact(artifact_id, media_type, data))
         return artifact_id
 
-    def _take_kept(self) -> list[Artifact]:
-        """Returns what goes into the commit that is about to be submitted."""
-        kept, self._kept = self._kept, []
-        return kept
-
     def now(self) -> str:
         """See ``CallHost.now``."""
         return self._services.clock.now()

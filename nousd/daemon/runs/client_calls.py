@@ -140,7 +140,8 @@ class ClientCall(LiveCallHost):
 
     def decide(self, decided: Sequence[Event]) -> Ticket:
         """See ``LiveCallHost.decide``."""
-        ticket = self.live.decide(decided, artifacts=self._take_kept(), follow=self._follow)
+        kept, self._kept = self._kept, []
+        ticket = self.live.decide(decided, artifacts=kept, follow=self._follow)
         self._last_ticket = ticket
         return ticket
 

@@ -325,7 +325,8 @@ class RunHost(LiveCallHost):
 
     def decide(self, decided: Sequence[Event]) -> Ticket:
         """See ``LiveCallHost.decide``."""
-        ticket = self.live.decide(decided, artifacts=self._take_kept(), follow=self._follow)
+        kept, self._kept = self._kept, []
+        ticket = self.live.decide(decided, artifacts=kept, follow=self._follow)
 
         def settled(ticket: Ticket) -> None:
             if ticket.failure is None:

@@ -71,8 +71,8 @@ class TaskTree:
 
     def tell_root(self, decided: Sequence[Event]) -> None:
         """Tells at the root what the run asks, and what becomes of that."""
-        root = self.root
-        if root is self._run or root.live.lost or root.ledger.phase is Phase.ENDED:
+        root = self._root_above
+        if root is None or root.live.lost or root.ledger.phase is Phase.ENDED:
             return
         told: list[Event] = []
         for event in decided:

@@ -55,6 +55,7 @@ class LiveSession:
     """
 
     def __init__(self, state: SessionState, log: Log, updated_at: str = "") -> None:
+        self.session_id: Final = state.session_id
         self.state = state
         self.committed = state
         self.updated_at = updated_at
@@ -67,11 +68,6 @@ class LiveSession:
         self.agents: Catalogue | None = None
         self._lookups = 0
         self._log = log
-
-    @property
-    def session_id(self) -> str:
-        """The session's id."""
-        return self.state.session_id
 
     def decide(
         self,

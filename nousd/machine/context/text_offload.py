@@ -58,8 +58,10 @@ class Cut(msgspec.Struct, frozen=True):
     wholes: Mapping[str, tuple[str, bytes]]
 
 
-def cut(decided: Iterable[events.Event]) -> Cut:
+def cut(decided: Sequence[events.Event]) -> Cut:
     """Returns events with everything short that is too long for them."""
+    if _SHORTEN.keys().isdisjoint(map(type, decided)):
+        return Cut(tuple(decided), {})
     shears = _Shears()
     short = []
     for event in decided:
@@ -78,16 +80,14 @@ def deltas(text: str) -> Iterator[str]:
     start = 0
     while start < len(text):
         piece = text[start : start + DELTA_BYTES_MAX]
-        while (size := _bytes_in_line(piece)) > DELTA_BYTES_MAX:
+        # A short one fits whatever it holds.
+        while len(piece) * _BYTES_OF_CHARACTER_MAX > DELTA_BYTES_MAX:
+            size = len(encode_json(piece)) - len('""')
+            if size <= DELTA_BYTES_MAX:
+                break
             piece = piece[: len(piece) * DELTA_BYTES_MAX // size]
         yield piece
         start += len(piece)
-
-
-def _bytes_in_line(text: str) -> int:
-    """Returns the size of a text inside a JSON string; of a short one, a bound that is found at once."""
-    most = len(text) * _BYTES_OF_CHARACTER_MAX
-    return most if most <= DELTA_BYTES_MAX else len(encode_json(text)) - len('""')
 
 
 def is_long(text: str) -> bool:

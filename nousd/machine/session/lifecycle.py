@@ -240,7 +240,7 @@ class Ledger:
     @property
     def where(self) -> TurnKey:
         """The keys of an event in the turn that is open."""
-        return {"session_id": self.session_id, "run_id": self.run_id, "turn_id": self.turn_id}
+        return {"session_id": self.session_id, "run_id": self.run_id, "turn_id": str(self.turns)}
 
 
 def _start(ledger: Ledger, event: events.AgentStart) -> None:

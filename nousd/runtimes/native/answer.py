@@ -151,7 +151,7 @@ class _Answer:
     async def _show(
         self, update: type[events.MessageUpdate | events.ReasoningUpdate], text: str
     ) -> None:
-        message_id = await self._open()
+        message_id = self.message_id or await self._open()
         where = self._host.ledger.where
         await self._host.stream(
             *[update(**where, message_id=message_id, delta=delta) for delta in deltas(text)]
