@@ -101,10 +101,9 @@ class EventWindow(Generic[E]):
             self.size += event.size
             self.head = event.seq
             if self._waiting:
-                self._wake(ALL_EVENTS, event.seq)
-                self._wake(Topic(event.session_id), event.seq)
-                if event.run_id is not None:
-                    self._wake(Topic(None, event.run_id), event.seq)
+                for topic in (ALL_EVENTS, Topic(event.session_id), Topic(None, event.run_id)):
+                    if topic in self._waiting:
+                        self._wake(topic, event.seq)
 
     def skip_to(self, head: int) -> None:
         """Move ``head`` over events that do not belong here; nobody is woken for those."""

@@ -92,7 +92,8 @@ class _Feed:
         hub = self._core.hub
         position = self._current.after
         while True:
-            position = await self._answer_what_was_heard(position)
+            if self._heard is not None:
+                position = await self._answer_what_was_heard(position)
             lines, position = await hub.page_after(position, self._current.wanted)
             if lines:
                 await self._write(lines)
