@@ -35,6 +35,7 @@ from nousd.daemon.runs.client_calls import ClientCalls
 from nousd.daemon.runs.model_inputs import ModelInputs
 from nousd.daemon.runs.recovery import close_what_can_be, close_what_is_open
 from nousd.daemon.runs.registry import Runs
+from nousd.daemon.runs.services import RunServices
 from nousd.daemon.services import Core, ExtensionHandler
 from nousd.daemon.sessions.history import Contexts
 from nousd.daemon.sessions.registry import Sessions
@@ -130,13 +131,16 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
     parts.workspaces.trust.remember(defaults.trusted)
     shared = _shared(parts, hub, log, defaults)
     async with trio.open_nursery() as nursery:
-        runs = _runs(parts, shared, nursery)
+        run_services = _run_services(parts, shared)
+        runs = Runs(nursery, run_services)
         nursery.start_soon(runs.stop_stale_runs)
         nursery.start_soon(shared.overrides.watch)
         mcp = _mcp_servers(parts, shared, nursery)
         _keep_house(parts, hub, shared.uploads, nursery)
-        calls = ClientCalls(nursery=nursery, runs=runs, runner=shared.gate, tools=shared.tools)
-        core = _core(parts, shared, runs, calls, mcp)
+        calls = ClientCalls(
+            nursery=nursery, services=run_services, runner=shared.gate, tools=shared.tools
+        )
+        core = _core(parts, shared, run_services=run_services, runs=runs, calls=calls, mcp=mcp)
         try:
             yield core
         finally:
@@ -182,16 +186,25 @@ def _shared(parts: Parts, hub: Hub, log: Log, defaults: Defaults) -> _Shared:
     )
 
 
-def _core(parts: Parts, shared: _Shared, runs: Runs, calls: ClientCalls, mcp: McpServers) -> Core:
+def _core(
+    parts: Parts,
+    shared: _Shared,
+    *,
+    run_services: RunServices,
+    runs: Runs,
+    calls: ClientCalls,
+    mcp: McpServers,
+) -> Core:
     return Core(
         store=parts.store,
         hub=shared.hub,
         clock=parts.clock,
         meters=Meters(parts.clock.now()),
         sessions=shared.sessions,
+        run_services=run_services,
         runs=runs,
         calls=calls,
-        call_records=runs.call_records,
+        call_records=run_services.call_records,
         contexts=shared.contexts,
         uploads=shared.uploads,
         confirmers=shared.confirmers,
@@ -209,9 +222,8 @@ def _core(parts: Parts, shared: _Shared, runs: Runs, calls: ClientCalls, mcp: Mc
     )
 
 
-def _runs(parts: Parts, shared: _Shared, nursery: trio.Nursery) -> Runs:
-    return Runs(
-        nursery=nursery,
+def _run_services(parts: Parts, shared: _Shared) -> RunServices:
+    return RunServices(
         sessions=shared.sessions,
         store=parts.store,
         log=shared.log,

@@ -1,10 +1,10 @@
-"""What a command handler has to work with, and what it gives back."""
+"""The services of one daemon, as a command handler receives them."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import trio
@@ -12,14 +12,16 @@ import trio
 from nousd.daemon.blobs.uploads import Uploads
 from nousd.daemon.clock import Clock
 from nousd.daemon.eventlog.hub import Hub
-from nousd.daemon.eventlog.log import Ticket
 from nousd.daemon.mcp.servers import McpServers
 from nousd.daemon.ops.meters import Meters
 from nousd.daemon.policy.approvals import Approvals
 from nousd.daemon.policy.approvers import Confirmers
 from nousd.daemon.policy.questions import Questions
+from nousd.daemon.replies import Deferred
 from nousd.daemon.runs.call_records import CallRecords
+from nousd.daemon.runs.client_calls import ClientCalls
 from nousd.daemon.runs.registry import Runs
+from nousd.daemon.runs.services import RunServices
 from nousd.daemon.sessions.history import Contexts
 from nousd.daemon.sessions.registry import Sessions
 from nousd.daemon.sessions.transcripts import Transcripts
@@ -29,10 +31,6 @@ from nousd.providers.models.listing import ModelLists
 from nousd.store.interface import Store
 from nousd.tools.interface import Tool
 from nousd.wire.codec.framing import LineBudget
-from nousd.wire.responses import Response
-
-if TYPE_CHECKING:
-    from nousd.daemon.runs.client_calls import ClientCalls
 
 ExtensionHandler = Callable[[dict[str, Any]], Awaitable[Any]]
 
@@ -57,6 +55,7 @@ class Core(msgspec.Struct, kw_only=True):
     clock: Clock
     meters: Meters
     sessions: Sessions
+    run_services: RunServices
     runs: Runs
     calls: ClientCalls
     call_records: CallRecords
@@ -78,20 +77,3 @@ class Core(msgspec.Struct, kw_only=True):
     stopping: bool = False
     hooks: Hooks = NO_HOOKS
     handled: OrderedDict[tuple[str, str], Deferred] = msgspec.field(default_factory=OrderedDict)
-
-
-class Deferred(msgspec.Struct, frozen=True):
-    """An answer that is true once ``ticket`` is committed, and is queued in that very moment."""
-
-    ticket: Ticket
-    payload: Response
-
-
-class Plain(msgspec.Struct, frozen=True):
-    """An answer whose payload is no struct of ours."""
-
-    type: str
-    payload: Any
-
-
-Reply = Response | Deferred | Plain

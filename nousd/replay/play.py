@@ -196,9 +196,9 @@ class _Stage:
         run_id = self._run.run_id
         live = await core.sessions.get(self._run.session_id)
         request = request_of(_start_of(self._run))
-        choice = core.runs.choice_of(live.state, request.options or None)
+        choice = core.run_services.choice_of(live.state, request.options or None)
         how: Any = {
-            "runtime": core.runs.runtime.name,
+            "runtime": core.run_services.runtime.name,
             "model": choice.model,
             "request": request,
         }

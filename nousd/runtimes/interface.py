@@ -18,11 +18,9 @@ from nousd.machine.context.compiler import Compiled
 from nousd.machine.context.input_chunks import Stored
 from nousd.machine.context.model_input import ModelChoice, ToolSpec
 from nousd.machine.context.prompt_sections import SourceText
-from nousd.machine.session.lifecycle import Ledger
 from nousd.machine.session.usage import CallFigures
 from nousd.runtimes.calls.attempts import Earlier
-from nousd.runtimes.calls.host import CallHost
-from nousd.runtimes.calls.runtime_policy import RuntimeOpinion
+from nousd.runtimes.calls.host import RuntimeOpinion, TurnCallHost
 from nousd.wire.objects.entries import Entry, ToolCall
 from nousd.wire.objects.run_options import ToolChoice
 
@@ -33,13 +31,8 @@ Report = Callable[[CallFigures], Awaitable[None]]
 """Takes what a model call outside of the turn's answers came to."""
 
 
-class TurnHost(CallHost, Protocol):
+class TurnHost(TurnCallHost, Protocol):
     """The daemon's side of one turn."""
-
-    @property
-    def ledger(self) -> Ledger:
-        """What the run has open; read it, never write it."""
-        ...
 
     @property
     def choice(self) -> ModelChoice:
@@ -49,11 +42,6 @@ class TurnHost(CallHost, Protocol):
     @property
     def tool_choice(self) -> ToolChoice | None:
         """Whether the model's next answer may, must not or has to call tools; None leaves that to it."""
-        ...
-
-    @property
-    def leaf_id(self) -> str | None:
-        """Where the next entry goes."""
         ...
 
     def offered(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:

@@ -291,7 +291,7 @@ async def test_what_is_forbidden_by_now_is_not_given_again(tmp_path: Path) -> No
         await bench.back_to_the_calls(await bench.run(asks("look"), says("done")))
         core = bench.daemon.core
         rules = rules_of("deny", ["look"], "the settings")
-        core.runs.permissions = RulePermissions("yolo", rules)
+        core.run_services.permissions = RulePermissions("yolo", rules)
         run = await bench.resume(says("done again"))
         [end] = of_type(run, "tool_execution_end")
         assert (end["executed"], end["is_error"]) == (False, True)

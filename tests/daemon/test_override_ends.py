@@ -157,7 +157,7 @@ async def test_an_override_that_ends_between_the_judging_and_the_asking_asks_nob
         async def access(self, args: Any, context: ToolContext) -> Access:
             access = self.access_of(args, context)
             live = await bench.daemon.core.sessions.get(session)
-            bench.daemon.core.runs.overrides.end(live, "ended")
+            bench.daemon.core.run_services.overrides.end(live, "ended")
             return access
 
     facts = {name: getattr(LOOK, name) for name in LOOK.__struct_fields__}

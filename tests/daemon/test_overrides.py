@@ -199,7 +199,7 @@ async def test_bash_is_not_widened(folders: Folders) -> None:
         session = await bench.session()
         await bench.override(session)
         live = await bench.daemon.core.sessions.get(session)
-        assert bench.daemon.core.runs.overrides.under(live.state) is not None
+        assert bench.daemon.core.run_services.overrides.under(live.state) is not None
         # Its paths cannot be known: it is judged and held as ever.
         ended = await bench.call(session, "bash", command="pwd")
         assert ended.text.strip() == str(folders.home)

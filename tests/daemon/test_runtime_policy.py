@@ -9,7 +9,7 @@ import pytest
 
 from nousd.daemon.policy.permissions import RulePermissions
 from nousd.machine.policy.rules import rules_of
-from nousd.runtimes.calls.runtime_policy import RuntimeOpinion
+from nousd.runtimes.calls.host import RuntimeOpinion
 from nousd.runtimes.interface import Runtime
 from nousd.wire.objects.entries import ToolCall
 from nousd.wire.objects.policy import PolicyDecision

@@ -8,18 +8,20 @@ when it is accepted, is not known here.
 from __future__ import annotations
 
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 import trio
 from msgspec import UNSET
 
-from nousd.daemon.services import Core
+from nousd.daemon.clock import Clock
 from nousd.daemon.workspace.folder_threads import in_folder_thread
 from nousd.errors import CommandRejected, ConfigError, InvalidPayload, ToolError
 from nousd.machine.context.model_input import ModelChoice
 from nousd.machine.context.text_offload import artifact_id_of
+from nousd.providers.models.catalog import Models
 from nousd.store.artifacts import Artifact
+from nousd.store.interface import Store
 from nousd.tools.fs.path_errors import explained
 from nousd.tools.fs.path_sandbox import Confinement
 from nousd.wire.codec.unset import or_unset
@@ -37,6 +39,14 @@ _SMALL_BYTES: Final = 64 * 1024
 _WAYS: Final = ("data", "path", "artifact_id")
 
 
+class AttachmentServices(Protocol):
+    """What reading attachments needs of the daemon."""
+
+    store: Store
+    clock: Clock
+    models: Models
+
+
 class Attached(msgspec.Struct, frozen=True):
     """The attachments of one input, and the artifacts that are to be stored with it."""
 
@@ -45,7 +55,7 @@ class Attached(msgspec.Struct, frozen=True):
 
 
 async def attached(
-    core: Core,
+    services: AttachmentServices,
     given: tuple[AttachmentGiven, ...],
     choice: ModelChoice,
     confinement: Confinement,
@@ -62,18 +72,20 @@ async def attached(
             ``provider_not_usable``.
     """
     async with _AT_ONCE:
-        read = _Reading(core, choice, confinement)
+        read = _Reading(services, choice, confinement)
         for index, each in enumerate(given):
             await read.add(each, f"attachments[{index}]")
-        await core.store.wait_room()
+        await services.store.wait_room()
         return Attached(tuple(read.attachments), tuple(read.artifacts))
 
 
 class _Reading:
     """The attachments of one input, as far as they were read."""
 
-    def __init__(self, core: Core, choice: ModelChoice, confinement: Confinement) -> None:
-        self._core = core
+    def __init__(
+        self, services: AttachmentServices, choice: ModelChoice, confinement: Confinement
+    ) -> None:
+        self._services = services
         self._choice = choice
         self._confinement = confinement
         self._bytes = 0
@@ -106,7 +118,7 @@ class _Reading:
         await self._keep(data, media_type, name, place)
 
     async def _add_artifact(self, given: AttachmentGiven, artifact_id: str, place: str) -> None:
-        store, now = self._core.store, self._core.clock.now()
+        store, now = self._services.store, self._services.clock.now()
         info = await store.renew_artifact(artifact_id, now=now)
         if info is None:
             raise _not_found(artifact_id, place)
@@ -129,7 +141,7 @@ class _Reading:
         if not media_types.is_attachable(media_type):
             raise InvalidPayload(f"{place}.media_type must be {media_types.ATTACHABLE}")
         try:
-            is_accepted = self._core.runs.models.accepts(self._choice, media_type)
+            is_accepted = self._services.models.accepts(self._choice, media_type)
         except ConfigError as error:
             raise CommandRejected("provider_not_usable", cause=str(error)) from None
         if not is_accepted:

@@ -31,7 +31,8 @@ from nousd.daemon.commands import (
     trust,
     workspaces,
 )
-from nousd.daemon.services import Core, Reply
+from nousd.daemon.replies import Reply
+from nousd.daemon.services import Core
 
 Handler = Callable[[Core, Any], Awaitable[Reply]]
 

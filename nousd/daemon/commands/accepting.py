@@ -21,7 +21,8 @@ from nousd.daemon.commands.hooked import Warnings, asked_input
 from nousd.daemon.commands.run_requests import choice_for
 from nousd.daemon.commands.whole_texts import with_whole_text
 from nousd.daemon.eventlog.log import Ticket
-from nousd.daemon.services import Core, Deferred
+from nousd.daemon.replies import Deferred
+from nousd.daemon.services import Core
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import CommandRejected
 from nousd.wire import commands
@@ -115,7 +116,7 @@ async def _brought(core: Core, live: LiveSession | None, command: HandedIn) -> A
     seen = core.sessions.without_session() if live is None else live.state
     choice = choice_for(core, seen, command)
     workspace = await core.workspaces.of(seen)
-    return await attached(core, command.attachments, choice, workspace.confinement)
+    return await attached(core.run_services, command.attachments, choice, workspace.confinement)
 
 
 def _with_warnings(reply: Deferred, warnings: Warnings) -> Deferred:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from nousd.config.agents import Agent
-from nousd.daemon.services import Core, Reply
+from nousd.daemon.replies import Reply
+from nousd.daemon.services import Core
 from nousd.wire import commands, responses
 from nousd.wire.responses.tools import AgentSummary
 
@@ -17,7 +18,7 @@ async def list_agents(core: Core, command: commands.ListAgents) -> Reply:
         read = await core.workspaces.default.read_agents()
         catalogue = read.in_force(core.workspaces.trust.trusts)
     else:
-        catalogue = await core.runs.agents_of(live)
+        catalogue = await core.run_services.agents_of(live)
     return responses.Agents(
         session_id="" if live is None else live.session_id,
         agents=tuple(map(_summary, catalogue.agents)),

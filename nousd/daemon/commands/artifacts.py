@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from nousd.daemon.services import Core, Reply
+from nousd.daemon.replies import Reply
+from nousd.daemon.services import Core
 from nousd.errors import CommandRejected, InvalidPayload, NousdError
 from nousd.wire import commands
 from nousd.wire.responses import Artifact, Upload

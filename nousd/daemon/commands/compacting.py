@@ -9,8 +9,9 @@ from functools import partial
 
 import trio
 
+from nousd.daemon.replies import Deferred, Reply
 from nousd.daemon.runs.model_inputs import artifacts_of
-from nousd.daemon.services import Core, Deferred, Reply
+from nousd.daemon.services import Core
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import CommandRejected
 from nousd.machine.context import compaction
@@ -35,12 +36,12 @@ async def compact_session(core: Core, command: commands.CompactSession) -> Reply
     decisions.require_idle(live.state)
     leaf_id = live.state.leaf_id
     context = await core.contexts.at_leaf(live)
-    choice = core.runs.choice_of(live.state)
-    cut = core.runs.runtime.plan_cut(context, choice)
+    choice = core.run_services.choice_of(live.state)
+    cut = core.run_services.runtime.plan_cut(context, choice)
     if cut is None:
         raise CommandRejected("nothing_to_compact")
     instruction = (command.instruction or "").strip() or None
-    summary = await core.runs.runtime.summarise(
+    summary = await core.run_services.runtime.summarise(
         cut,
         choice,
         instruction=instruction,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from nousd.daemon.services import Core, Plain, Reply
+from nousd.daemon.replies import Plain, Reply
+from nousd.daemon.services import Core
 from nousd.errors import CommandRejected
 from nousd.wire import commands
 

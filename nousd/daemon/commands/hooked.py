@@ -14,7 +14,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.daemon.eventlog.log import Ticket
-from nousd.daemon.services import Core, Deferred
+from nousd.daemon.replies import Deferred
+from nousd.daemon.services import Core
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import CommandRejected, ShuttingDown
 from nousd.extensions.hook_chain import Failure, InputOutcome, SwitchOutcome

@@ -25,8 +25,9 @@ from nousd.daemon.commands.run_requests import (
     what_is_left,
 )
 from nousd.daemon.eventlog.log import Ticket
+from nousd.daemon.replies import Deferred, Reply
 from nousd.daemon.runs.results import run_result
-from nousd.daemon.services import Core, Deferred, Reply
+from nousd.daemon.services import Core
 from nousd.daemon.sessions.history import whole_inputs
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import CommandRejected, CommandTimedOut, ProviderFailed, SessionError
@@ -92,8 +93,8 @@ def _start(core: Core, live: LiveSession | None, given: Given[commands.Prompt]) 
     decided = decisions.start_run(
         live.state,
         queued,
-        runtime=core.runs.runtime.name,
-        model=core.runs.choice_of(live.state, request.options or None).model,
+        runtime=core.run_services.runtime.name,
+        model=core.run_services.choice_of(live.state, request.options or None).model,
         leaf_id=command.leaf_id,
         request=request,
     )
@@ -240,8 +241,8 @@ async def resume(core: Core, command: commands.Resume) -> Reply:
         live.state,
         run_id,
         left.leaf,
-        runtime=core.runs.runtime.name,
-        model=core.runs.choice_of(live.state, request.options or None).model,
+        runtime=core.run_services.runtime.name,
+        model=core.run_services.choice_of(live.state, request.options or None).model,
         request=request,
     )
     _, ticket = core.runs.start(live, run_id, decided, own_prompt=None)

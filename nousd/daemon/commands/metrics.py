@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from nousd import __version__
-from nousd.daemon.services import Core, Reply
+from nousd.daemon.replies import Reply
+from nousd.daemon.services import Core
 from nousd.wire import commands
 from nousd.wire.commands.subscribe import cursor
 from nousd.wire.responses import Metrics

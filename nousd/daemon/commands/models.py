@@ -6,7 +6,8 @@ from collections import defaultdict
 
 from msgspec import UNSET
 
-from nousd.daemon.services import Core, Deferred, Reply
+from nousd.daemon.replies import Deferred, Reply
+from nousd.daemon.services import Core
 from nousd.errors import CommandRejected, ConfigError, ModelUnknown
 from nousd.machine.context.model_input import ModelChoice
 from nousd.machine.session.state import SessionState
@@ -42,9 +43,9 @@ def named_model(core: Core, name: str, state: SessionState) -> ModelChoice:
     Raises:
         CommandRejected: ``model_unknown`` or ``provider_not_usable``.
     """
-    models = core.runs.models
+    models = core.run_services.models
     try:
-        choice = models.named(name, core.runs.choice_of(state))
+        choice = models.named(name, core.run_services.choice_of(state))
         models.provider(choice.provider)
     except ModelUnknown as error:
         details = {"nearest": error.nearest}
@@ -71,14 +72,14 @@ def given_model(core: Core, model: str | None, provider: str | None) -> ModelCho
 
 
 def _require_configured(core: Core, provider: str) -> None:
-    known = core.runs.models.providers
+    known = core.run_services.models.providers
     if provider not in known:
         raise CommandRejected("provider_not_configured", details={"providers": sorted(known)})
 
 
 def _own_model(core: Core, provider: str) -> str:
     try:
-        return core.runs.models.provider(provider).default_model
+        return core.run_services.models.provider(provider).default_model
     except ConfigError as error:
         raise CommandRejected("provider_not_usable", cause=str(error)) from None
 
@@ -92,10 +93,10 @@ async def set_thinking(core: Core, command: commands.SetThinking) -> Reply:
 
 async def list_models(core: Core, command: commands.ListModels) -> Reply:
     """Lists the models there are, and the servers that could not be asked."""
-    models = core.runs.models
+    models = core.run_services.models
     if command.provider is not None:
         _require_configured(core, command.provider)
-    default = core.runs.choice_of(core.sessions.without_session())
+    default = core.run_services.choice_of(core.sessions.without_session())
     default = ModelChoice(default.provider, default.model)
     listing = await core.model_lists.listing(
         command.provider, also=(default,), refresh=command.refresh

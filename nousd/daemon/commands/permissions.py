@@ -11,7 +11,8 @@ from nousd.daemon.commands.pages import page_of
 from nousd.daemon.policy import grants
 from nousd.daemon.policy.approvals import Waiting
 from nousd.daemon.policy.approvers import Place
-from nousd.daemon.services import Core, Deferred, Reply
+from nousd.daemon.replies import Deferred, Reply
+from nousd.daemon.services import Core
 from nousd.errors import CommandRejected, InvalidPayload, RuleInvalid
 from nousd.machine.policy.rules import allowed, denied_or_asked, rules_of
 from nousd.runtimes.calls.host import Answer, Question
@@ -50,7 +51,7 @@ async def confirm_tool(core: Core, command: commands.ConfirmTool) -> Reply:
     session = await core.sessions.get(waiting.asker.places[-1].session_id)
     # Another answer may have come while the session was looked up, or an override run out.
     waiting = await _waiting(core, command)
-    if waiting.under is not None and not core.runs.overrides.holds(waiting.under):
+    if waiting.under is not None and not core.run_services.overrides.holds(waiting.under):
         waiting = await _waiting(core, command)
     rule = _lasting_rule(waiting.question, command)
     # First, so that no answer is told of whose promise was lost.
@@ -152,13 +153,13 @@ async def list_permissions(core: Core, command: commands.ListPermissions) -> Rep
     live = await core.sessions.target(command.session_id)
     state = core.sessions.without_session() if live is None else live.committed
     expired = await _expired(core, command.session_id)
-    rules = await core.runs.permissions.rules_of(state)
+    rules = await core.run_services.permissions.rules_of(state)
     waiting = core.approvals.requests.shown(command.session_id)
     pending, told, listed = page_of(waiting), page_of(expired), page_of(rules)
     is_whole = (pending, told, listed) == (waiting, tuple(expired), tuple(rules))
     return Permissions(
         session_id=state.session_id,
-        mode=core.runs.permissions.mode_of(state),
+        mode=core.run_services.permissions.mode_of(state),
         can_answer=core.confirmers.can_answer([Place(state.session_id, None)]),
         pending=pending,
         expired=told,

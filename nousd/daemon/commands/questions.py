@@ -5,7 +5,8 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from nousd.daemon.commands.pages import page_of
-from nousd.daemon.services import Core, Deferred, Reply
+from nousd.daemon.replies import Deferred, Reply
+from nousd.daemon.services import Core
 from nousd.wire import commands
 from nousd.wire.commands.subscribe import cursor
 from nousd.wire.responses import Accepted, Questions

@@ -8,7 +8,8 @@ from msgspec import UNSET, UnsetType
 from nousd import __version__
 from nousd.daemon.eventlog.event_filters import event_filter, position, pruned
 from nousd.daemon.eventlog.hub import STRETCH_EVENTS
-from nousd.daemon.services import Core, Reply
+from nousd.daemon.replies import Reply
+from nousd.daemon.services import Core
 from nousd.errors import CommandRejected
 from nousd.machine.session.state import SessionState
 from nousd.store.records import StoredEvent
@@ -35,7 +36,7 @@ async def get_state(core: Core, command: commands.GetState) -> Reply:
     live = await core.sessions.target(command.session_id)
     state = core.sessions.without_session() if live is None else live.committed
     run_id = "" if state.run is None else state.run.run_id
-    choice = core.runs.choice_of(state)
+    choice = core.run_services.choice_of(state)
     return State(
         run_state=run_state(state),
         run_id=run_id,
@@ -47,9 +48,9 @@ async def get_state(core: Core, command: commands.GetState) -> Reply:
         runs=tuple(active_run(core, running) for running in core.sessions.shown_running()),
         provider=choice.provider,
         model=choice.model,
-        permission_mode=core.runs.permissions.mode_of(state),
+        permission_mode=core.run_services.permissions.mode_of(state),
         workspace=core.workspaces.path_of(state),
-        override=or_unset(core.runs.overrides.shown(state)),
+        override=or_unset(core.run_services.overrides.shown(state)),
         thinking=or_unset(choice.thinking),
         leaf_id=or_unset(state.leaf_id),
         name=or_unset(state.name),
@@ -140,7 +141,7 @@ async def get_events(core: Core, command: commands.GetEvents) -> Reply:
 async def get_capabilities(core: Core, _command: commands.GetCapabilities) -> Reply:
     """Lists what this daemon speaks and the bounds in force."""
     limits = {name: value for name, (value, _) in LIMITS.items()}
-    choice = core.runs.choice_of(core.sessions.without_session())
+    choice = core.run_services.choice_of(core.sessions.without_session())
     return Capabilities(
         protocol="1",
         version=__version__,

@@ -62,7 +62,7 @@ _NO_OPTIONS: Final = RunOptions()
 def choice_for(core: Core, state: SessionState, command: Any) -> ModelChoice:
     """Returns the model that a text goes to, as far as that is known when it is handed in."""
     chosen = _chosen(core, state, command) if isinstance(command, commands.Prompt) else None
-    return core.runs.choice_of(state) if chosen is None else chosen
+    return core.run_services.choice_of(state) if chosen is None else chosen
 
 
 def _chosen(core: Core, state: SessionState, command: commands.Prompt) -> ModelChoice | None:

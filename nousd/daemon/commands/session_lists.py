@@ -11,7 +11,8 @@ from msgspec import UNSET, UnsetType
 from nousd.daemon.commands.messages import get_messages
 from nousd.daemon.commands.pages import page_of
 from nousd.daemon.commands.reading import run_state
-from nousd.daemon.services import Core, Reply
+from nousd.daemon.replies import Reply
+from nousd.daemon.services import Core
 from nousd.daemon.sessions.live_session import not_found
 from nousd.daemon.sessions.transcripts import Newest
 from nousd.machine.session.settings import SessionSettings, settings_among
@@ -67,7 +68,7 @@ async def get_session(core: Core, command: commands.GetSession) -> Reply:
         raise not_found(command.session_id)
     state = live.committed
     facts = _shared(state, _OF_RECORDS) | _facts(core, state)
-    facts["permission_mode"] = core.runs.permissions.mode_of(state)
+    facts["permission_mode"] = core.run_services.permissions.mode_of(state)
     record = SessionRecord(
         **facts,
         updated_at=live.updated_at,
@@ -117,7 +118,7 @@ _OF_RECORDS: Final = settings_among(SessionRecord)
 
 
 def _facts(core: Core, row: SessionRow | SessionState) -> dict[str, Any]:
-    choice = core.runs.models.choice(row.provider, row.model, None)
+    choice = core.run_services.models.choice(row.provider, row.model, None)
     shown = core.sessions.shown(row.session_id)
     run_id: str | UnsetType = UNSET if shown is None or shown.run is None else shown.run.run_id
     return {

@@ -8,7 +8,8 @@ from msgspec import UNSET
 
 from nousd.daemon.commands.models import given_model
 from nousd.daemon.eventlog.log import Ticket
-from nousd.daemon.services import Core, Deferred, Reply
+from nousd.daemon.replies import Deferred, Reply
+from nousd.daemon.services import Core
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import InvalidPayload, RuleInvalid
 from nousd.machine.policy.rules import RuleDecision, check_rule

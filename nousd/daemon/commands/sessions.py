@@ -13,7 +13,8 @@ from nousd.daemon.commands.reading import active_run
 from nousd.daemon.commands.session_settings import change_settings, said_of_new
 from nousd.daemon.eventlog.garbage import drop_leftovers
 from nousd.daemon.eventlog.log import Ticket
-from nousd.daemon.services import Core, Deferred, Reply
+from nousd.daemon.replies import Deferred, Reply
+from nousd.daemon.services import Core
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import InvalidPayload
 from nousd.machine.session import appending, decisions
@@ -112,8 +113,8 @@ def _delete(core: Core, live: LiveSession) -> Ticket:
             core.hub.forget(live.session_id)
             core.contexts.forget(live.session_id)
             core.transcripts.forget(live.session_id)
-            core.runs.inputs.forget(live.session_id)
-            core.runs.overrides.forget_deleted(live.session_id)
+            core.run_services.inputs.forget(live.session_id)
+            core.run_services.overrides.forget_deleted(live.session_id)
 
     ticket.when_settled(settled)
     return ticket

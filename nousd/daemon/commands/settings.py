@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from nousd.daemon.services import Core, Deferred, Reply
+from nousd.daemon.replies import Deferred, Reply
+from nousd.daemon.services import Core
 from nousd.errors import CommandRejected
 from nousd.wire import commands
 from nousd.wire.responses import Accepted, Tools, ToolSummary
@@ -43,7 +44,7 @@ async def list_tools(core: Core, command: commands.ListTools) -> Reply:
             ToolSummary(
                 name=tool.name,
                 description=tool.description,
-                active=core.runs.tool_is_active(state, tool.name),
+                active=core.run_services.tool_is_active(state, tool.name),
                 source=tool.source,
                 parameters=tool.parameters,
             )

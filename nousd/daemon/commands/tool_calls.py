@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from nousd.daemon.services import Core, Deferred, Reply
+from nousd.daemon.replies import Deferred, Reply
+from nousd.daemon.services import Core
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.daemon.workspace.workspaces import Workspace
 from nousd.errors import CommandRejected

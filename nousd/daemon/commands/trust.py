@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from nousd.config.project_file import FILE_NAME
-from nousd.daemon.services import Core, Deferred, Reply
+from nousd.daemon.replies import Deferred, Reply
+from nousd.daemon.services import Core
 from nousd.daemon.workspace.folder_threads import in_folder_thread
 from nousd.daemon.workspace.project import Project, read_inside
 from nousd.errors import CommandRejected, InvalidPayload, ToolError
@@ -28,7 +29,7 @@ async def trust(core: Core, command: commands.Trust) -> Reply:
         raise CommandRejected("project_file_not_found")
     if found != command.hash:
         raise CommandRejected("hash_mismatch", details={"hash": found})
-    ticket = core.workspaces.trust.update(core.runs.log, str(path), found)
+    ticket = core.workspaces.trust.update(core.run_services.log, str(path), found)
     ticket.when_settled(lambda _: core.mcp.reread_project())
     return Deferred(ticket, Accepted(command="trust", path=str(path)))
 
@@ -41,7 +42,7 @@ async def untrust(core: Core, command: commands.Untrust) -> Reply:
         path = str(_path(await _project(core, command.workspace), path))
     if path not in trusted.paths():
         raise CommandRejected("not_trusted")
-    ticket = trusted.update(core.runs.log, path, None)
+    ticket = trusted.update(core.run_services.log, path, None)
     ticket.when_settled(lambda _: core.mcp.reread_project())
     return Deferred(ticket, Accepted(command="untrust", path=path))
 

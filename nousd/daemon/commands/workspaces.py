@@ -6,7 +6,8 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from nousd.daemon.eventlog.log import Ticket
-from nousd.daemon.services import Core, Deferred, Reply
+from nousd.daemon.replies import Deferred, Reply
+from nousd.daemon.services import Core
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.daemon.workspace.workspaces import Workspace
 from nousd.errors import CommandRejected, InvalidPayload
@@ -63,10 +64,10 @@ def _move(
         reason=or_unset(reason),
         revoked=_permitting(live.state),
     )
-    over = core.runs.overrides.ended(live.state, "attached")
+    over = core.run_services.overrides.ended(live.state, "attached")
     ticket = live.decide((*over, attached, *_revoked(live.state)))
     if over:
-        core.runs.overrides.forget(live.session_id, "attached", ticket)
+        core.run_services.overrides.forget(live.session_id, "attached", ticket)
     workspace.forget(live.session_id)
     live.agents = None
     return attached, ticket
@@ -110,7 +111,7 @@ async def override_workspace(core: Core, command: commands.OverrideWorkspace) ->
         )
     live = await core.sessions.require(command.session_id)
     _require_no_task(live.state)
-    overrides = core.runs.overrides
+    overrides = core.run_services.overrides
     ticket = overrides.grant(live, seconds) if seconds else overrides.end(live, "ended")
     answer = WorkspaceOverride(
         session_id=live.session_id, override=or_unset(overrides.shown(live.state))

@@ -34,7 +34,7 @@ from nousd.wire.objects.todos import Todo
 from nousd.wire.objects.tool_footprint import Access
 
 if TYPE_CHECKING:
-    from nousd.daemon.runs.registry import Runs
+    from nousd.daemon.runs.services import RunServices
     from nousd.daemon.workspace.workspaces import Workspace
 
 
@@ -45,7 +45,7 @@ class LiveCallHost(ABC):
         services: what all of them share.
     """
 
-    def __init__(self, live: LiveSession, services: Runs) -> None:
+    def __init__(self, live: LiveSession, services: RunServices) -> None:
         self.live = live
         self._services = services
         self._kept: list[Artifact] = []

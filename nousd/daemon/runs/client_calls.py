@@ -16,17 +16,18 @@ import trio
 from nousd.daemon import error_boundary as boundary
 from nousd.daemon.eventlog.log import Ticket
 from nousd.daemon.policy.approvers import Place
+from nousd.daemon.replies import Deferred
 from nousd.daemon.runs.call_host import LiveCallHost
-from nousd.daemon.runs.registry import Runs
 from nousd.daemon.runs.run_loop import CLOSING_SECONDS
-from nousd.daemon.services import Deferred
+from nousd.daemon.runs.services import RunServices
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.daemon.workspace.workspaces import Workspace
 from nousd.errors import CommandRejected
 from nousd.machine.session.client_calls import CallLedger
 from nousd.runtimes.calls.admission import hash_of_request
+from nousd.runtimes.calls.host import RuntimeOpinion
 from nousd.runtimes.calls.runner import CallRunner
-from nousd.runtimes.calls.runtime_policy import NO_RUNTIME, RuntimeOpinion
+from nousd.runtimes.calls.runtime_policy import NO_RUNTIME
 from nousd.tools.interface import Emit, Tool, ToolContext
 from nousd.wire import events
 from nousd.wire.codec.unset import or_unset
@@ -46,8 +47,10 @@ class ClientCall(LiveCallHost):
     turn = None
     """See ``CallHost.turn``."""
 
-    def __init__(self, live: LiveSession, call: ToolCall, runs: Runs, workspace: Workspace) -> None:
-        super().__init__(live, runs)
+    def __init__(
+        self, live: LiveSession, call: ToolCall, services: RunServices, workspace: Workspace
+    ) -> None:
+        super().__init__(live, services)
         self.call = call
         self.ended = trio.Event()
         self.ledger = CallLedger()
@@ -157,16 +160,21 @@ class ClientCalls:
 
     Args:
         nursery: where their tasks live.
-        runs: what calls and runs share.
+        services: what calls and runs share.
         runner: the gate.
         tools: as they are at the moment, by name.
     """
 
     def __init__(
-        self, *, nursery: trio.Nursery, runs: Runs, runner: CallRunner, tools: Mapping[str, Tool]
+        self,
+        *,
+        nursery: trio.Nursery,
+        services: RunServices,
+        runner: CallRunner,
+        tools: Mapping[str, Tool],
     ) -> None:
         self._nursery = nursery
-        self._runs = runs
+        self._services = services
         self._runner = runner
         self._tools = tools
         self._active: dict[str, ClientCall] = {}
@@ -182,7 +190,7 @@ class ClientCalls:
         """
         if client_call_id is None:
             return None
-        row = await self._runs.store.tool_call_by_client_id(live.session_id, client_call_id)
+        row = await self._services.store.tool_call_by_client_id(live.session_id, client_call_id)
         known = self._acknowledged.get((live.session_id, client_call_id))
         if known is not None or row is None:
             return known
@@ -210,9 +218,9 @@ class ClientCalls:
         Args:
             workspace: that of the session, as it is now.
         """
-        call_id = self._runs.clock.new_id("call")
+        call_id = self._services.clock.new_id("call")
         call = ToolCall(tool_call_id=call_id, runtime_tool_call_id="", name=tool, args=args)
-        driver = ClientCall(live, call, self._runs, workspace)
+        driver = ClientCall(live, call, self._services, workspace)
         ticket = driver.begin(hash_of_request(self._tools, call), client_call_id)
         self._active[call_id] = driver
         live.calls.add(driver)
@@ -231,7 +239,7 @@ class ClientCalls:
         driver.ended.set()
         if driver.live.lost and driver.live.is_idle:
             # Read again, the session gets the ends that it is owed.
-            reread = partial(self._runs.sessions.get, driver.live.session_id)
+            reread = partial(self._services.sessions.get, driver.live.session_id)
             await boundary.contained(reread, "closing a lost call")
 
     def find(self, tool_call_id: str) -> ClientCall | None:

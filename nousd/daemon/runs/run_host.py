@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 import trio
@@ -19,10 +19,12 @@ from nousd.daemon.eventlog.log import Ticket
 from nousd.daemon.policy.approvers import Place
 from nousd.daemon.runs.call_host import LiveCallHost
 from nousd.daemon.runs.model_inputs import InputsOfRun, artifacts_of
+from nousd.daemon.runs.services import RunServices
 from nousd.daemon.runs.task_tree import TaskTree
-from nousd.daemon.runs.tasks import TasksOfCall
+from nousd.daemon.runs.tasks import TaskRun, TasksOfCall
 from nousd.daemon.sessions.history import ContextOfRun
 from nousd.daemon.sessions.live_session import LiveSession
+from nousd.daemon.workspace.workspaces import Workspace
 from nousd.errors import CommandRejected, RunFailed
 from nousd.machine.context import text_offload as long_texts
 from nousd.machine.context.compiler import Compiled
@@ -33,7 +35,7 @@ from nousd.machine.session import queue
 from nousd.machine.session.lifecycle import Ledger, Phase
 from nousd.machine.session.state import options_of
 from nousd.runtimes.calls.attempts import Earlier
-from nousd.runtimes.calls.runtime_policy import RuntimeOpinion
+from nousd.runtimes.calls.host import RuntimeOpinion
 from nousd.store.artifacts import Artifact
 from nousd.tools.builtin.task import TASK
 from nousd.tools.interface import Emit, ToolContext
@@ -44,28 +46,55 @@ from nousd.wire.events.base import EndStatus, TurnKey
 from nousd.wire.objects.entries import Entry, MessageEntry, ToolCall
 from nousd.wire.objects.run_options import RunOptions, ToolChoice
 
-if TYPE_CHECKING:
-    from nousd.daemon.runs.registry import Runs
-    from nousd.daemon.workspace.workspaces import Workspace
-
-
 _CONFLICT_SECONDS: Final = 1.0
 """How often it is told of a run that another one was refused because of it, at most."""
+
+
+class OtherRuns(Protocol):
+    """The registry of runs, as one of them needs it."""
+
+    def require_alone(self, run: RunHost, message_id: str) -> None:
+        """Make sure that no other run carries out the calls of a message.
+
+        Raises:
+            RunFailed: another run does.
+        """
+        ...
+
+    def start_task(
+        self,
+        live: LiveSession,
+        run_id: str,
+        decided: Sequence[Event],
+        *,
+        own_prompt: str,
+        parent: TaskRun,
+    ) -> RunHost:
+        """Start the run of a task. See ``StartTask``."""
+        ...
 
 
 class RunHost(LiveCallHost):
     """One active run. It keeps the interface ``TurnHost`` for its runtime.
 
     Args:
+        others: the registry that the run is in.
         parent: the run whose call of ``task`` it carries out.
 
     ``scope``: what the run is carried out in; ``stop`` cancels it.
     """
 
     def __init__(
-        self, live: LiveSession, run_id: str, services: Runs, *, parent: RunHost | None = None
+        self,
+        live: LiveSession,
+        run_id: str,
+        services: RunServices,
+        others: OtherRuns,
+        *,
+        parent: TaskRun | None = None,
     ) -> None:
         super().__init__(live, services)
+        self._others = others
         self.run_id = run_id
         self.tree = TaskTree(self, parent)
         self.ledger = Ledger(live.session_id, run_id)
@@ -197,7 +226,7 @@ class RunHost(LiveCallHost):
         """See ``CallHost.tool_context``."""
         assert self._workspace is not None
         context = self._context_in(self._workspace, tool_call_id, emit)
-        tasks = TasksOfCall(self._services, self, tool_call_id)
+        tasks = TasksOfCall(self._services, self, tool_call_id, self._others.start_task)
         return msgspec.structs.replace(context, tasks=tasks)
 
     async def runtime_opinion(self, call: ToolCall) -> RuntimeOpinion:
@@ -288,7 +317,7 @@ class RunHost(LiveCallHost):
     async def earlier(self, call: ToolCall) -> Earlier:
         """See ``TurnHost.earlier``."""
         message_id = call.tool_call_id.rpartition(".")[0]
-        self._services.require_alone(self, message_id)
+        self._others.require_alone(self, message_id)
         self.calls_of = message_id
         return await self._services.call_records.earlier(self.live.session_id, call)
 

@@ -28,8 +28,8 @@ from nousd.wire.events import Event
 from nousd.wire.events.base import EndStatus
 
 if TYPE_CHECKING:
-    from nousd.daemon.runs.registry import Runs
     from nousd.daemon.runs.run_host import RunHost
+    from nousd.daemon.runs.services import RunServices
 
 CLOSING_SECONDS: Final = 3.0
 """How long a stopped run waits for its ends to reach the disk; the log has them either way, or the
@@ -43,7 +43,7 @@ class RunDriver:
         own_prompt: the id of the input that started it; None for a run that resumes.
     """
 
-    def __init__(self, host: RunHost, services: Runs, *, own_prompt: str | None) -> None:
+    def __init__(self, host: RunHost, services: RunServices, *, own_prompt: str | None) -> None:
         self._host = host
         self._services = services
         self._own_prompt = own_prompt

@@ -9,15 +9,37 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from nousd.daemon.eventlog.log import Ticket
 from nousd.daemon.policy.approvers import Place
 from nousd.daemon.runs.subtask_approvals import ASKS, ENDS, at_root, id_of
-from nousd.machine.session.lifecycle import Phase
+from nousd.daemon.sessions.live_session import LiveSession
+from nousd.machine.session.lifecycle import Ledger, Phase
 from nousd.wire.events import Event
+from nousd.wire.events.base import TurnKey
 
-if TYPE_CHECKING:
-    from nousd.daemon.runs.run_host import RunHost
+
+class RunInTree(Protocol):
+    """An active run, as the tree of tasks needs it."""
+
+    run_id: str
+    live: LiveSession
+    ledger: Ledger
+    tree: TaskTree
+
+    @property
+    def where(self) -> TurnKey:
+        """The keys of an event of the open turn."""
+        ...
+
+    def decide(self, decided: Sequence[Event]) -> Ticket:
+        """Put events of the run into the log."""
+        ...
+
+    def expect_quiet(self, seconds: float) -> None:
+        """Extend the deadline until which the run may be silent."""
+        ...
 
 
 class TaskTree:
@@ -27,23 +49,23 @@ class TaskTree:
         parent: the run whose call of ``task`` it carries out; None for a root.
     """
 
-    def __init__(self, run: RunHost, parent: RunHost | None) -> None:
+    def __init__(self, run: RunInTree, parent: RunInTree | None) -> None:
         self.started = 0
         """Tasks of this run, those of its tasks included; counted at a root alone."""
         # Weak, as the run holds its place: so a run that is over goes with all that it has read, and
         # need not be found among cycles, which are looked for seldom.
         self._place_of = weakref.ref(run)
         self._root_above = None if parent is None else parent.tree.root
-        self._tasks: set[RunHost] = set()
+        self._tasks: set[RunInTree] = set()
         self._asked_at_root: set[str] = set()
 
     @property
-    def root(self) -> RunHost:
+    def root(self) -> RunInTree:
         """The run that a user started."""
         return self._run if self._root_above is None else self._root_above
 
     @property
-    def _run(self) -> RunHost:
+    def _run(self) -> RunInTree:
         run = self._place_of()
         assert run is not None
         return run
@@ -60,7 +82,7 @@ class TaskTree:
         return tuple(Place(run.live.session_id, run.run_id) for run in runs)
 
     @contextmanager
-    def waiting_for(self, task: RunHost) -> Iterator[None]:
+    def waiting_for(self, task: RunInTree) -> Iterator[None]:
         """While the block lasts, the run is as alive as the tasks that it waits for."""
         self._tasks.add(task)
         try:

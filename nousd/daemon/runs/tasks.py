@@ -9,29 +9,64 @@ the top is ``task_tree``'s; that its parents' bounds hold for it, ``cut_permissi
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 import trio
 from msgspec import UNSET, UnsetType
 
+from nousd.daemon.runs.services import RunServices
+from nousd.daemon.runs.task_tree import RunInTree
+from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import ConfigError, ModelUnknown, RuleInvalid, ToolError
 from nousd.machine.policy.workers import check_rules, of_parent
 from nousd.machine.session import decisions
 from nousd.machine.session.state import options_of
 from nousd.tools.task_runner import Task, TaskResult
 from nousd.wire.codec.unset import or_unset
+from nousd.wire.events import AgentEnd, Event
 from nousd.wire.events.base import EndStatus
 from nousd.wire.limits import NAME_CHARS_MAX, TASK_DEPTH_MAX, TASKS_PARALLEL_MAX, TASKS_PER_ROOT_MAX
 from nousd.wire.objects.inputs import QueuedInput
 from nousd.wire.objects.run_options import NOTHING_ASKED, RunOptions, RunRequest
 from nousd.wire.objects.workers import TaskOrigin, WorkerSpec
 
-if TYPE_CHECKING:
-    from nousd.daemon.runs.registry import Runs
-    from nousd.daemon.runs.run_host import RunHost
-
 Emit = Callable[[str], Awaitable[None]]
+
+
+class TaskRun(RunInTree, Protocol):
+    """A run that makes calls of ``task``, or that carries one out."""
+
+    ended: trio.Event
+    end: AgentEnd | None
+
+    @property
+    def stopped_as(self) -> EndStatus:
+        """How the run ends if it is stopped."""
+        ...
+
+    @property
+    def last_answer(self) -> str:
+        """The last text of the run's model."""
+        ...
+
+    def stop(self, status: EndStatus) -> None:
+        """End the run early."""
+        ...
+
+
+class StartTask(Protocol):
+    """Starts the run of a task below ``parent``, with the events that begin it."""
+
+    def __call__(
+        self,
+        live: LiveSession,
+        run_id: str,
+        decided: Sequence[Event],
+        *,
+        own_prompt: str,
+        parent: TaskRun,
+    ) -> TaskRun: ...
 
 
 class TasksOfCall:
@@ -39,10 +74,14 @@ class TasksOfCall:
 
     Args:
         parent: the run that makes the call.
+        start: starts the run of a task.
     """
 
-    def __init__(self, runs: Runs, parent: RunHost, tool_call_id: str) -> None:
-        self._runs = runs
+    def __init__(
+        self, services: RunServices, parent: TaskRun, tool_call_id: str, start: StartTask
+    ) -> None:
+        self._services = services
+        self._start_run = start
         self._parent = parent
         self._tool_call_id = tool_call_id
 
@@ -105,7 +144,7 @@ class TasksOfCall:
             run_id=run.run_id,
         )
 
-    async def _end_of(self, run: RunHost, emit: Emit, what: str) -> None:
+    async def _end_of(self, run: TaskRun, emit: Emit, what: str) -> None:
         """Waits for the end of a task, and ends it if the call is cancelled meanwhile."""
         try:
             with self._parent.tree.waiting_for(run):
@@ -125,7 +164,7 @@ class TasksOfCall:
         """
         worker = task.worker or WorkerSpec()
         if task.agent is not None:
-            catalogue = await self._runs.agents_of(self._parent.live)
+            catalogue = await self._services.agents_of(self._parent.live)
             found = catalogue.find(task.agent)
             if found is None:
                 raise ToolError(_no_agent(task.agent, catalogue.names))
@@ -144,16 +183,16 @@ class TasksOfCall:
         """
         if worker.model is UNSET:
             return {}
-        models = self._runs.models
+        models = self._services.models
         try:
-            choice = models.named(worker.model, self._runs.choice_of(self._parent.live.state))
+            choice = models.named(worker.model, self._services.choice_of(self._parent.live.state))
             models.provider(choice.provider)
         except (ModelUnknown, ConfigError) as error:
             raise ToolError(f"model_unknown: {worker.model}: {error}") from error
         return {"provider": choice.provider, "model": choice.model}
 
-    def _start(self, task: Task, worker: WorkerSpec, chosen: dict[str, Any]) -> RunHost:
-        runs, parent = self._runs, self._parent
+    def _start(self, task: Task, worker: WorkerSpec, chosen: dict[str, Any]) -> TaskRun:
+        services, parent = self._services, self._parent
         mode = worker.permissions.mode
         origin = TaskOrigin(
             session_id=parent.live.session_id,
@@ -167,28 +206,29 @@ class TasksOfCall:
             chosen = {**chosen, "permission_mode": mode}
         name = worker.name if task.description is None else f"{worker.name}: {task.description}"
         name = name[:NAME_CHARS_MAX]
-        live = runs.sessions.create_for_task(parent.live, origin, worker, name=name, **chosen)
+        live = services.sessions.create_for_task(parent.live, origin, worker, name=name, **chosen)
         live.agents = parent.live.agents
         prompt = QueuedInput(
-            input_id=runs.clock.new_id("in"),
+            input_id=services.clock.new_id("in"),
             kind="prompt",
             text=task.prompt,
-            run_id=runs.clock.new_id("run"),
+            run_id=services.clock.new_id("run"),
             leaf_id=or_unset(live.state.leaf_id),
-            accepted_at=runs.clock.now(),
+            accepted_at=services.clock.now(),
         )
         assert not isinstance(prompt.run_id, UnsetType)
         options = self._options(chosen)
         decided = decisions.start_run(
             live.state,
             prompt,
-            runtime=runs.runtime.name,
-            model=runs.choice_of(live.state, options).model,
+            runtime=services.runtime.name,
+            model=services.choice_of(live.state, options).model,
             leaf_id=None,
             request=NOTHING_ASKED if options == RunOptions() else RunRequest(options=options),
         )
-        run, _ = runs.start(live, prompt.run_id, decided, own_prompt=prompt.input_id, parent=parent)
-        return run
+        return self._start_run(
+            live, prompt.run_id, decided, own_prompt=prompt.input_id, parent=parent
+        )
 
     def _options(self, chosen: dict[str, Any]) -> RunOptions:
         """Returns what holds for the parent's run alone as far as it holds for its tasks: no tool that

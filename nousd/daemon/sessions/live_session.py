@@ -12,21 +12,21 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
+
+import trio
 
 from nousd.config.agents import Catalogue
 from nousd.daemon.eventlog.log import Log, Ticket
+from nousd.daemon.replies import Deferred
 from nousd.errors import SessionNotFound, StoreError, StoreFull, WriteFailed
 from nousd.machine.session import state as machine
 from nousd.machine.session.state import SessionState
 from nousd.store.artifacts import Artifact
 from nousd.wire import events
+from nousd.wire.events.base import CutOff, EndStatus
+from nousd.wire.objects.entries import ToolCall
 from nousd.wire.responses import Accepted
-
-if TYPE_CHECKING:
-    from nousd.daemon.runs.client_calls import ClientCall
-    from nousd.daemon.runs.run_host import RunHost
-    from nousd.daemon.services import Deferred
 
 _REMEMBERED_INPUTS: Final = 1024
 """Client message ids remembered per session, at least as many as can be on their way at once."""
@@ -34,6 +34,31 @@ _REMEMBERED_INPUTS: Final = 1024
 
 Follow = Callable[[Sequence[events.Event], Sequence[events.Event]], None]
 """Takes events as they were decided, and as they stand in the log."""
+
+
+class SessionRun(Protocol):
+    """The active run of a session, as far as the session and commands on it need it."""
+
+    run_id: str
+    ended: trio.Event
+
+    def stop(self, status: EndStatus) -> None:
+        """End the run early; the first stop counts."""
+        ...
+
+    def tell_conflict(self, client_id: str | None) -> None:
+        """Record that another run was refused because of this one."""
+        ...
+
+
+class SessionCall(Protocol):
+    """A tool call that a client makes in a session."""
+
+    call: ToolCall
+
+    def stop(self, reason: CutOff) -> None:
+        """End the call early; the first stop counts."""
+        ...
 
 
 class Acknowledged(NamedTuple):
@@ -59,8 +84,8 @@ class LiveSession:
         self.state = state
         self.committed = state
         self.updated_at = updated_at
-        self.run: RunHost | None = None
-        self.calls: set[ClientCall] = set()
+        self.run: SessionRun | None = None
+        self.calls: set[SessionCall] = set()
         self.in_flight = 0
         self.lost = False
         self.failure: StoreError | None = None

@@ -17,7 +17,8 @@ import trio
 from nousd.daemon import error_boundary as boundary
 from nousd.daemon.commands import HANDLERS
 from nousd.daemon.eventlog.log import SETTLED, Ticket
-from nousd.daemon.services import Core, Deferred, Plain
+from nousd.daemon.replies import Deferred, Plain
+from nousd.daemon.services import Core
 from nousd.daemon.transport.outbox import Outbox
 from nousd.errors import CommandRejected, InvalidCommand, NousdError, ShuttingDown
 from nousd.net.streams import DirectStream, WritesNow

@@ -15,8 +15,7 @@ from nousd.machine.context.text_offload import beginning, deltas
 from nousd.machine.session.closing_events import tool_result_entry
 from nousd.runtimes.calls.admission import Admission, Admitted, Refused
 from nousd.runtimes.calls.hooks import Remark, Shown
-from nousd.runtimes.calls.host import CallHost
-from nousd.runtimes.interface import TurnHost
+from nousd.runtimes.calls.host import CallHost, TurnCallHost
 from nousd.tools.interface import ToolResult
 from nousd.wire import events
 from nousd.wire.codec.unset import or_unset
@@ -159,7 +158,7 @@ class CallEvents:
 class TurnCallEvents(CallEvents):
     """Makes the events of one call of a turn: every client is told of it, and the transcript has it."""
 
-    def __init__(self, turn: TurnHost, call: ToolCall, admission: Admission) -> None:
+    def __init__(self, turn: TurnCallHost, call: ToolCall, admission: Admission) -> None:
         super().__init__(turn, call, admission)
         self._turn = turn
 

@@ -6,22 +6,19 @@ A run is such a host, and so is a call that a client makes itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.machine.policy.permission import Judgement
+from nousd.machine.session.lifecycle import Ledger
 from nousd.tools.interface import Emit, Tool, ToolContext
 from nousd.tools.output.spooled_file import Spool
 from nousd.wire.events import Event
 from nousd.wire.objects.entries import PermissionMode, ToolCall
-from nousd.wire.objects.policy import ConfirmDecision
+from nousd.wire.objects.policy import ConfirmDecision, PolicyDecision
 from nousd.wire.objects.tool_footprint import Access
-
-if TYPE_CHECKING:
-    from nousd.runtimes.calls.runtime_policy import RuntimeOpinion
-    from nousd.runtimes.interface import TurnHost
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +56,7 @@ class CallHost(Protocol):
     """The daemon's side of one tool call."""
 
     @property
-    def turn(self) -> TurnHost | None:
+    def turn(self) -> TurnCallHost | None:
         """The turn that the call belongs to, whose transcript gets its result; None for a call that a
         client makes itself.
         """
@@ -125,4 +122,25 @@ class CallHost(Protocol):
 
     def now(self) -> str:
         """Returns the time as RFC 3339 UTC."""
+        ...
+
+
+class RuntimeOpinion(msgspec.Struct, frozen=True):
+    """What a runtime says of a call of its own, and why, for people."""
+
+    decision: PolicyDecision
+    reason: str
+
+
+class TurnCallHost(CallHost, Protocol):
+    """The daemon's side of a tool call that belongs to a turn."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """What the run has open; read it, never write it."""
+        ...
+
+    @property
+    def leaf_id(self) -> str | None:
+        """Where the next entry goes."""
         ...

@@ -21,8 +21,7 @@ from nousd.runtimes.calls.admission import Admission, Admitted, Refused, admit, 
 from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier, StoredResult
 from nousd.runtimes.calls.call_events import CallEvents, events_of
 from nousd.runtimes.calls.hooks import NO_CALL_HOOKS, CallHooks, Shown
-from nousd.runtimes.calls.host import CallHost, Question
-from nousd.runtimes.interface import TurnHost
+from nousd.runtimes.calls.host import CallHost, Question, TurnCallHost
 from nousd.tools.interface import Tool, ToolContext, ToolResult
 from nousd.tools.output.spooled_file import Spool
 from nousd.tools.secret_filter import NO_SECRETS
@@ -50,7 +49,7 @@ class CallRunner:
         self._tools = tools
         self._hooks = hooks
 
-    async def skip(self, host: TurnHost, call: ToolCall, earlier: Earlier = NEVER_SEEN) -> None:
+    async def skip(self, host: TurnCallHost, call: ToolCall, earlier: Earlier = NEVER_SEEN) -> None:
         """Tells that a call was not begun because the user said something else meanwhile."""
         hashed, attempt = input_hash(call.name, call.args), earlier.attempts + 1
         admission = Admission((), _SKIPPED, hashed, attempt=attempt)

@@ -9,22 +9,13 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 from nousd.machine.context.text_offload import beginning
 from nousd.machine.policy.permission import Judgement
-from nousd.runtimes.calls.host import CallHost
+from nousd.runtimes.calls.host import CallHost, RuntimeOpinion
 from nousd.wire.objects.entries import ToolCall
-from nousd.wire.objects.policy import PolicyDecision, PolicySource
+from nousd.wire.objects.policy import PolicySource
 
 _SOURCE: Final = "runtime"
-
-
-class RuntimeOpinion(msgspec.Struct, frozen=True):
-    """What a runtime says of a call of its own, and why, for people."""
-
-    decision: PolicyDecision
-    reason: str
 
 
 NO_POLICY: Final = RuntimeOpinion("abstain", "the runtime has no policy of its own")

@@ -31,8 +31,9 @@ from nousd.machine.context.transcript import owed_calls
 from nousd.machine.session.usage import CallFigures
 from nousd.providers.models.catalog import Models
 from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier
+from nousd.runtimes.calls.host import RuntimeOpinion
 from nousd.runtimes.calls.runner import CallRunner
-from nousd.runtimes.calls.runtime_policy import NO_POLICY, RuntimeOpinion
+from nousd.runtimes.calls.runtime_policy import NO_POLICY
 from nousd.runtimes.interface import Report, Tell, TurnHost
 from nousd.runtimes.native.answer import ask_model, provider_failed
 from nousd.runtimes.native.summary import write_summary

@@ -1,0 +1,125 @@
+"""The services that runs and tool calls share: models, tools, permissions, approvals, the log.
+
+Which runs there are is not known here (``registry``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from msgspec import UNSET
+
+from nousd.config.agents import Catalogue
+from nousd.daemon.clock import Clock
+from nousd.daemon.eventlog.log import Log
+from nousd.daemon.policy.approvals import Approvals
+from nousd.daemon.policy.overrides import OVER, Overrides
+from nousd.daemon.policy.permissions import Permissions
+from nousd.daemon.policy.questions import Questions
+from nousd.daemon.policy.requests import Asker
+from nousd.daemon.runs.call_records import CallRecords
+from nousd.daemon.runs.model_inputs import ModelInputs
+from nousd.daemon.sessions.history import Contexts
+from nousd.daemon.sessions.live_session import LiveSession
+from nousd.daemon.sessions.registry import Sessions
+from nousd.daemon.workspace.workspaces import Workspaces
+from nousd.extensions.hook_chain import NO_HOOKS, Hooks
+from nousd.machine.context.model_input import ModelChoice, with_own
+from nousd.machine.policy.permission import Judgement
+from nousd.machine.policy.workers import has_tool
+from nousd.machine.session.state import SessionState
+from nousd.providers.models.catalog import Models
+from nousd.runtimes.calls.host import Answer, Question
+from nousd.runtimes.interface import Runtime
+from nousd.store.interface import Store
+from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.interface import Emit, ExpectQuiet, Tool, ToolContext
+from nousd.wire.objects.run_options import RunOptions
+from nousd.wire.objects.tool_footprint import Access
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class RunServices:
+    """What the runs and the tool calls of one daemon share. It knows no run."""
+
+    sessions: Sessions
+    """A lost one is read from the log again, which closes its run there."""
+    store: Store
+    log: Log
+    clock: Clock
+    runtime: Runtime
+    models: Models
+    """Which there are, and which is asked where a session names none."""
+    tools: Mapping[str, Tool]
+    """As they are at the moment, by name."""
+    contexts: Contexts
+    """What the runs' models are told of the past."""
+    inputs: ModelInputs
+    """What models were given last."""
+    workspaces: Workspaces
+    """What depends on the folder that a session works in."""
+    permissions: Permissions
+    """What may run."""
+    granted: Callable[[], Sequence[str]]
+    """The rules that the user added for every session."""
+    approvals: Approvals
+    questions: Questions
+    overrides: Overrides
+    """Of workspaces, under which more is asked."""
+    make_context: Callable[[Confinement, Emit, ExpectQuiet], ToolContext]
+    """Gives a tool its surroundings, with what it may touch and the given places for its output and for
+    what it says of its own limit.
+    """
+    stale_seconds: float
+    """After how long without a sign of life a run is given up."""
+    hooks: Hooks = NO_HOOKS
+    """Of extensions."""
+    call_records: CallRecords = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.call_records = CallRecords(self.store)
+
+    def choice_of(self, state: SessionState, options: RunOptions | None = None) -> ModelChoice:
+        """Returns the model of a session's next call, or of one in a run with these options."""
+        provider, model, sampling = state.provider, state.model, state.sampling
+        if options is not None and options.model is not UNSET:
+            provider = None if options.provider is UNSET else options.provider
+            model = options.model
+        if options is not None and options.sampling is not UNSET:
+            sampling = with_own(sampling, options.sampling)
+        return self.models.choice(provider, model, state.thinking, sampling)
+
+    def tool_is_active(self, state: SessionState, name: str) -> bool:
+        """Whether a session's model may use a tool. Only the built-in ones are a matter of choice."""
+        if not has_tool(state.worker, name):
+            return False
+        if state.active_tools is None or name in state.active_tools:
+            return True
+        tool = self.tools.get(name)
+        return tool is not None and tool.source != "builtin"
+
+    async def agents_of(self, live: LiveSession) -> Catalogue:
+        """Returns the agents that a session has: those that there were when it first asked, and of each
+        what the user's trust lets count now.
+        """
+        if live.agents is None:
+            live.agents = await (await self.workspaces.of(live.state)).read_agents()
+        return live.agents.in_force(self.workspaces.trust.trusts)
+
+    async def judge(self, state: SessionState, tool: Tool, access: Access) -> Judgement:
+        """Returns what the rules in force and a session's mode say of a call."""
+        return await self.permissions.judge(state, self.granted(), tool, access)
+
+    async def ask(self, state: SessionState, question: Question, asker: Asker) -> Answer:
+        """Asks whether a call may run; see ``CallHost.ask``. What leads out is asked while it may be."""
+        if not question.access.outside:
+            return await self.approvals.ask(question, asker)
+        under = self.overrides.under(state)
+        obstacle = OVER if under is None else None
+        return await self.approvals.ask(question, asker, under=under, obstacle=obstacle)
+
+    def withdraw(self, tool_call_id: str) -> None:
+        """Takes back what a call asks the user, because it is being stopped."""
+        self.approvals.withdraw(tool_call_id)
+        self.questions.withdraw(tool_call_id)
