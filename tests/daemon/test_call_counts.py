@@ -1,0 +1,134 @@
+"""How many functions of nousd lie on the ways that are taken most often.
+
+Each way has a bound: what it takes today. A new layer shows here before it shows in a benchmark, and on
+every machine alike. Whoever takes a layer away lowers the bound.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+from trio.testing import wait_all_tasks_blocked
+
+from nousd.providers.interface import Provider
+from tests.daemon_harness import Client, Daemon, Events, memory_daemon
+from tests.recorded_calls import files, recorded_calls, way
+from tests.stub_model import Gate, StubModel, text_reply, tool_reply
+
+LINE: Final = "LineSplitter.feed"
+SUBMIT: Final = "Store.submit"
+WRITE: Final = "DirectStream.write_now"
+
+QUIET_SECONDS: Final = 0.05
+
+ARCHITECTURE: Final = Path(__file__).parents[2] / "ARCHITECTURE.md"
+
+
+def assert_at_most(calls: list[str], bound: int, name: str) -> None:
+    """Assert that a way has no more calls than it had; the message lists them."""
+    listed = "\n  ".join(calls)
+    assert len(calls) <= bound, (
+        f"{name} enters {len(calls)} functions of nousd and not {bound}: merge what only passes on"
+        f" (see 'Three ways through the code' in ARCHITECTURE.md)\n  {listed}"
+    )
+
+
+def drawn(heading: str) -> list[str]:
+    """Return the files of a drawing in ARCHITECTURE, in order."""
+    _, found, rest = ARCHITECTURE.read_text().partition(f"### {heading}\n")
+    assert found, f"ARCHITECTURE.md draws no way '{heading}'"
+    drawing = rest.split("```")[1]
+    return re.findall(r"^\s*(\S+\.py)", drawing, re.MULTILINE)
+
+
+def assert_drawn(calls: list[str], heading: str) -> None:
+    """Assert that the way enters the files of the drawing, in the drawing's order."""
+    entered = files(calls)
+    in_drawing = drawn(heading)
+    assert in_drawing == [file for file in entered if file in in_drawing]
+
+
+@asynccontextmanager
+async def streaming(
+    daemon: Daemon, client: Client, events: Events, stub: StubModel
+) -> AsyncIterator[Gate]:
+    """Give the gate before the second delta of a run whose first one has arrived."""
+    second, last = Gate(), Gate()
+    stub.script(text_reply("one ", second, "two ", last), text_reply("three"))
+    await client.request("prompt", text="hello", wait=False)
+    await events.until("message_update")
+    await wait_all_tasks_blocked(QUIET_SECONDS)
+    yield second
+    second.open()
+    last.open()
+    await events.run()
+
+
+async def test_a_ping_from_its_line_to_its_answer(client: Client) -> None:
+    await client.request("ping")
+    with recorded_calls() as calls:
+        await client.request("ping")
+    assert_at_most(way(calls, LINE, WRITE), 14, "a ping")
+
+
+async def test_a_steer_from_its_line_to_the_store_and_to_its_answer(
+    daemon: Daemon, client: Client, events: Events, stub: StubModel
+) -> None:
+    async with streaming(daemon, client, events, stub):
+        with recorded_calls() as calls:
+            await client.request("steer", text="go on")
+    to_store = way(calls, LINE, SUBMIT)
+    assert_at_most(to_store, 49, "a steer on its way to the store")
+    to_client = way(calls, "PendingBatches.settle", WRITE)
+    assert_at_most(to_client, 7, "an answer after the commit")
+    assert_drawn(to_store + to_client, "A command")
+
+
+async def test_a_prompt_from_its_line_to_the_store(client: Client, stub: StubModel) -> None:
+    stub.script(text_reply("one"), text_reply("two"))
+    await client.request("prompt", text="first", wait=True)
+    with recorded_calls() as calls:
+        await client.request("prompt", text="second", wait=True)
+    assert_at_most(way(calls, LINE, SUBMIT), 94, "a prompt on its way to the store")
+
+
+async def test_a_delta_from_the_server_to_the_store_and_to_its_reader(
+    daemon: Daemon, client: Client, events: Events, stub: StubModel
+) -> None:
+    async with streaming(daemon, client, events, stub) as gate:
+        with recorded_calls() as calls:
+            gate.open()
+            await events.until("message_update")
+    to_store = way(calls, "AnswerStream.feed", SUBMIT)
+    to_reader = way(calls, "PendingBatches.settle", WRITE)
+    assert_at_most(to_store, 42, "a delta on its way to the store")
+    assert_at_most(to_reader, 20, "a delta on its way from the commit to a reader")
+    assert_drawn(to_store + to_reader, "A delta")
+
+
+async def test_a_tool_call_through_the_gate(
+    tmp_path: Path, provider: Provider, stub: StubModel
+) -> None:
+    (tmp_path / "file.txt").write_text("hello")
+    async with memory_daemon(workdir=tmp_path, provider=provider) as daemon:
+        client = await daemon.connect()
+        for _ in range(2):  # the first one reads what the session then keeps
+            stub.script(tool_reply(("read", {"path": "file.txt"})), text_reply("done"))
+            with recorded_calls() as calls:
+                await client.request("prompt", text="read it", wait=True)
+    call = calls[calls.index("runtimes/calls/runner.py:CallRunner.execute") :]
+    assert_at_most(way(call, "CallRunner.execute", SUBMIT), 282, "a call up to its start")
+    assert_at_most(way(call, "_Call._complete", SUBMIT), 61, "a call from its result to the store")
+    assert_drawn(call, "A tool call")
+
+
+@pytest.mark.parametrize("heading", ["A command", "A delta", "A tool call"])
+def test_every_drawn_file_exists(heading: str) -> None:
+    names = drawn(heading)
+    assert names
+    assert [name for name in names if not (ARCHITECTURE.parent / "nousd" / name).is_file()] == []

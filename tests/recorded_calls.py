@@ -1,0 +1,55 @@
+"""The functions of nousd that one thread enters, in order: for counting the layers of a way.
+
+A call is one entry into a function of ``nousd``; a coroutine or generator that goes on is not entered
+again. A comprehension belongs to its function, as Python 3.12 has it. What other threads do is not seen.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import nousd
+
+_ROOT: Final = f"{Path(nousd.__file__).parent}/"
+
+_COMPREHENSIONS: Final = ("<listcomp>", "<setcomp>", "<dictcomp>")
+
+_AFTER_WAIT: Final = 0b11
+"""The bits in the argument of the instruction RESUME that are 0 at the beginning of a function only."""
+
+
+@contextmanager
+def recorded_calls() -> Iterator[list[str]]:
+    """Give the calls made while the block lasts, each as ``path/of/module.py:Class.function``."""
+    calls: list[str] = []
+
+    def note(frame: FrameType, what: str, _: Any) -> None:
+        code = frame.f_code
+        if what != "call" or not code.co_filename.startswith(_ROOT):
+            return
+        goes_on = code.co_code[frame.f_lasti + 1] & _AFTER_WAIT
+        if not goes_on and code.co_name not in _COMPREHENSIONS:
+            calls.append(f"{code.co_filename.removeprefix(_ROOT)}:{code.co_qualname}")
+
+    sys.setprofile(note)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(None)
+
+
+def way(calls: Sequence[str], first: str, last: str) -> list[str]:
+    """Return the calls from the first one of ``first`` to the next one of ``last``, both included."""
+    begin = next(index for index, call in enumerate(calls) if call.endswith(first))
+    end = next(index for index in range(begin, len(calls)) if calls[index].endswith(last))
+    return list(calls[begin : end + 1])
+
+
+def files(calls: Sequence[str]) -> list[str]:
+    """Return the files of the calls in the order in which they are first entered."""
+    return list(dict.fromkeys(call.partition(":")[0] for call in calls))
