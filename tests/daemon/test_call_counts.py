@@ -83,7 +83,7 @@ async def test_a_steer_from_its_line_to_the_store_and_to_its_answer(
         with recorded_calls() as calls:
             await client.request("steer", text="go on")
     to_store = way(calls, LINE, SUBMIT)
-    assert_at_most(to_store, 49, "a steer on its way to the store")
+    assert_at_most(to_store, 44, "a steer on its way to the store")
     to_client = way(calls, "PendingBatches.settle", WRITE)
     assert_at_most(to_client, 7, "an answer after the commit")
     assert_drawn(to_store + to_client, "A command")
@@ -94,7 +94,7 @@ async def test_a_prompt_from_its_line_to_the_store(client: Client, stub: StubMod
     await client.request("prompt", text="first", wait=True)
     with recorded_calls() as calls:
         await client.request("prompt", text="second", wait=True)
-    assert_at_most(way(calls, LINE, SUBMIT), 94, "a prompt on its way to the store")
+    assert_at_most(way(calls, LINE, SUBMIT), 91, "a prompt on its way to the store")
 
 
 async def test_a_delta_from_the_server_to_the_store_and_to_its_reader(
@@ -122,7 +122,7 @@ async def test_a_tool_call_through_the_gate(
             with recorded_calls() as calls:
                 await client.request("prompt", text="read it", wait=True)
     call = calls[calls.index("runtimes/calls/runner.py:CallRunner.execute") :]
-    assert_at_most(way(call, "CallRunner.execute", SUBMIT), 282, "a call up to its start")
+    assert_at_most(way(call, "CallRunner.execute", SUBMIT), 266, "a call up to its start")
     assert_at_most(way(call, "_Call._complete", SUBMIT), 61, "a call from its result to the store")
     assert_drawn(call, "A tool call")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -172,12 +173,12 @@ class Sessions:
     def running(self) -> list[LiveSession]:
         """Returns the sessions with a run that takes commands, oldest run first."""
         running = [live for live in self._live.values() if live.state.run is not None]
-        return sorted(running, key=lambda live: _started(live.state))
+        return sorted(running, key=attrgetter("state.run.started_at"))
 
     def shown_running(self) -> list[SessionState]:
         """Returns the committed states that have a run, oldest run first."""
         states = [live.committed for live in self._live.values() if live.committed.run is not None]
-        return sorted(states, key=_started)
+        return sorted(states, key=attrgetter("run.started_at"))
 
     def shown(self, session_id: str) -> SessionState | None:
         """Returns the committed state of a session if it is in memory."""
@@ -335,10 +336,6 @@ class Sessions:
                 self.active_id = self.committed_active_id
 
         ticket.when_settled(settled)
-
-
-def _started(state: SessionState) -> str:
-    return "" if state.run is None else state.run.started_at
 
 
 def _state_of(row: SessionRow, pending: Sequence[QueuedInput]) -> SessionState:

@@ -71,7 +71,9 @@ def cut(decided: Sequence[events.Event]) -> Cut:
 
 
 def beginning(text: str) -> str:
-    """Returns as much of a text as an event repeats; no character is split."""
+    """Return as much of a text as an event repeats; no character is split."""
+    if len(text) <= EVENT_TEXT_BYTES_MAX and text.isascii():
+        return text
     return _utf8(text[:EVENT_TEXT_BYTES_MAX])[:EVENT_TEXT_BYTES_MAX].decode(errors="ignore")
 
 

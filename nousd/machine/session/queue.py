@@ -64,11 +64,9 @@ def appended(queue: Inputs) -> Inputs:
 
 def chars_of(inputs: Inputs) -> int:
     """Returns what inputs count for ``queued_chars_max``: a text that is an artifact by its bytes."""
-    return sum(map(_chars, inputs))
-
-
-def _chars(queued: QueuedInput) -> int:
-    return len(queued.text) if queued.text_bytes is UNSET else queued.text_bytes
+    return sum(
+        [len(queued.text) if queued.text_bytes is UNSET else queued.text_bytes for queued in inputs]
+    )
 
 
 def pending_counts(queue: Inputs) -> PendingCounts:

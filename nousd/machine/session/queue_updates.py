@@ -15,7 +15,7 @@ from nousd.machine.session.state import SessionState
 from nousd.wire import events
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.limits import EVENT_TEXT_BYTES_MAX, QUEUED_CHARS_MAX, QUEUED_INPUTS_MAX
-from nousd.wire.objects.inputs import PendingCounts, QueuedInput
+from nousd.wire.objects.inputs import QueuedInput
 
 _SHOWN_TOGETHER_MAX: Final = 4 * EVENT_TEXT_BYTES_MAX
 """Characters of texts in one ``queue_update`` about inputs that are gone."""
@@ -45,14 +45,26 @@ def taken(
     """Like ``accepted``, whatever waits already: for what does not stay."""
     # Thousands of times a second: it must not cost what waits.
     counts = queue.counted(state.pending_counts, queued)
-    return _update(state, "accepted", (queued,), counts, run_id)
+    return events.QueueUpdate(
+        session_id=state.session_id,
+        change="accepted",
+        inputs=(queued,),
+        pending_counts=counts,
+        run_id=run_id,
+    )
 
 
 def promoted(state: SessionState, steer: QueuedInput) -> events.QueueUpdate:
     """Returns the event by which a pending input becomes a steer, of the run if one goes on."""
     counts = queue.pending_counts(queue.with_each(state.queue, (steer,)))
     run_id = UNSET if state.run is None else state.run.run_id
-    return _update(state, "promoted", (steer,), counts, run_id)
+    return events.QueueUpdate(
+        session_id=state.session_id,
+        change="promoted",
+        inputs=(steer,),
+        pending_counts=counts,
+        run_id=run_id,
+    )
 
 
 def gone(
@@ -66,8 +78,14 @@ def gone(
     left = state.queue
     for some in _told_together(inputs):
         left = queue.without(left, some)
-        counts = queue.pending_counts(left)
-        updates.append(_update(state, change, some, counts, or_unset(run_id)))
+        update = events.QueueUpdate(
+            session_id=state.session_id,
+            change=change,
+            inputs=some,
+            pending_counts=queue.pending_counts(left),
+            run_id=or_unset(run_id),
+        )
+        updates.append(update)
     return tuple(updates)
 
 
@@ -83,19 +101,3 @@ def _told_together(inputs: queue.Inputs) -> list[queue.Inputs]:
         groups[-1] += (queued,)
         room -= shown
     return groups
-
-
-def _update(
-    state: SessionState,
-    change: Literal["accepted", "consumed", "cleared", "promoted"],
-    inputs: queue.Inputs,
-    counts: PendingCounts,
-    run_id: str | UnsetType,
-) -> events.QueueUpdate:
-    return events.QueueUpdate(
-        session_id=state.session_id,
-        change=change,
-        inputs=inputs,
-        pending_counts=counts,
-        run_id=run_id,
-    )
