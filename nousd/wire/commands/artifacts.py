@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 
 class PutArtifact(AnsweredBy["Artifact | Upload"], frozen=True, kw_only=True):
-    """Stores bytes of any size, in pieces that fit into a line; ``final`` ends them.
-
-    Without ``upload_id`` a new upload begins. ``offset`` is how much was sent before, for whoever wants
-    that checked.
-    """
+    """Store bytes of any size, in pieces that each fit into a line; ``final`` completes the artifact."""
 
     data: bytes
     media_type: MediaType
@@ -29,7 +25,7 @@ class PutArtifact(AnsweredBy["Artifact | Upload"], frozen=True, kw_only=True):
 
 
 class GetArtifact(AnsweredBy["Artifact"], frozen=True, kw_only=True):
-    """Reads a part of an artifact."""
+    """Read a part of an artifact."""
 
     artifact_id: Name
     offset: ArtifactOffset = 0

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class AddMcp(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Adds an MCP server, for good, or replaces one that was added so."""
+    """Add an MCP server permanently, or replace one that was added before."""
 
     name: ServerName
     command: Words | None = None
@@ -43,42 +43,42 @@ class AddMcp(AnsweredBy["Accepted"], frozen=True, kw_only=True):
 
 
 class RemoveMcp(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Takes away an MCP server that was added by ``add_mcp``."""
+    """Remove an MCP server that was added by ``add_mcp``, with its tools; calls under way fail."""
 
     name: ServerName
 
 
 class RestartMcp(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Ends the connection to an MCP server and connects anew at once."""
+    """Close the connection to an MCP server, also a configured one, and connect again at once."""
 
     name: ServerName
 
 
 class ListMcp(AnsweredBy["McpServers"], frozen=True, kw_only=True):
-    """Reads which MCP servers there are, and the status of each."""
+    """List the MCP servers and their status."""
 
 
 class GetMetrics(AnsweredBy["Metrics"], frozen=True, kw_only=True):
-    """Reads the figures of the daemon's process: how much is open, waits and was written."""
+    """Read the metrics of the daemon's process: what is open, what waits and what was written."""
 
 
 class Ping(AnsweredBy["Pong"], frozen=True, kw_only=True):
-    """Answers ``pong``."""
+    """Check that the daemon responds."""
 
 
 class GetCapabilities(AnsweredBy["Capabilities"], frozen=True, kw_only=True):
-    """Lists what this daemon can do beyond the frozen contract."""
+    """List what this daemon supports beyond the frozen contract, and its limits."""
 
 
 class ListModels(AnsweredBy["Models"], frozen=True, kw_only=True):
-    """Lists the models that can be asked: those that the servers list, and those that are configured."""
+    """List the available models: those that the providers' servers list, and configured ones."""
 
     provider: Name | None = None
     refresh: bool = False
 
 
 class ExtensionCommand(Command, frozen=True, kw_only=True):
-    """Calls a command that an extension registered. A payload that is no object counts as {}."""
+    """Call a command that an extension registered."""
 
     name: Name
     payload: Any = None

@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 
 class AttachmentGiven(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that goes with a text: ``data`` (base64), a ``path`` in the workdir, or an artifact.
-
-    Exactly one of the three. ``media_type`` is required with ``data``; otherwise the file's suffix, or
-    the artifact, decides it. ``name`` is for people and models; with ``path`` it is the file's own.
-    """
+    """A file that a client sends with a text: exactly one of ``data``, ``path`` and ``artifact_id``."""
 
     media_type: Name | None = None
     data: bytes | None = None
@@ -39,13 +35,7 @@ AttachmentsGiven = Annotated[tuple[AttachmentGiven, ...], Meta(max_length=ATTACH
 
 
 class Prompt(AnsweredBy["Accepted | Result"], frozen=True, kw_only=True):
-    """Starts a run. ``wait: false`` answers ``accepted`` at once, ``true`` the ``result``.
-
-    ``text_ref``: the artifact with the whole of what ``text`` is the beginning of.
-    ``reuse_appended``: a text that was appended last and not answered is not repeated.
-    ``strict_resend``: the same ``client_message_id`` with another text is refused. ``client_id`` and the
-    three behind it are shown with the run; ``tools`` and what follows hold for this run alone.
-    """
+    """Start a run; ``wait`` chooses whether the response comes at once or when the run has ended."""
 
     text: Text
     text_ref: Name | None = None
@@ -68,7 +58,7 @@ class Prompt(AnsweredBy["Accepted | Result"], frozen=True, kw_only=True):
 
 
 class AppendMessage(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Stores a message of the user without starting a run; a run that is going on is not disturbed."""
+    """Store a message of the user without starting a run or disturbing one."""
 
     text: Text
     text_ref: Name | None = None
@@ -78,7 +68,7 @@ class AppendMessage(AnsweredBy["Accepted"], frozen=True, kw_only=True):
 
 
 class Steer(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Hands the running run a text that goes before whatever it would do next."""
+    """Steer the active run: deliver a text before its next step."""
 
     text: Text
     text_ref: Name | None = None
@@ -89,7 +79,7 @@ class Steer(AnsweredBy["Accepted"], frozen=True, kw_only=True):
 
 
 class FollowUp(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Hands the running run a text for when it would otherwise end."""
+    """Queue a text for the active run, for when it would otherwise end."""
 
     text: Text
     text_ref: Name | None = None
@@ -100,10 +90,7 @@ class FollowUp(AnsweredBy["Accepted"], frozen=True, kw_only=True):
 
 
 class Abort(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Stops the run at once, empties its session's queues and returns their texts.
-
-    ``keep_queue``: steers and follow-ups go on waiting.
-    """
+    """Abort the run, clear its session's queue and return the cleared texts."""
 
     session_id: Name | None = None
     expected_run_id: Name | None = None
@@ -111,26 +98,26 @@ class Abort(AnsweredBy["Accepted"], frozen=True, kw_only=True):
 
 
 class Resume(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Starts a run on what is pending, or on an unanswered leaf."""
+    """Start a run on the pending inputs, or on a leaf without a finished answer."""
 
     session_id: Name | None = None
 
 
 class GetQueue(AnsweredBy["Queue"], frozen=True, kw_only=True):
-    """Reads the inputs that were accepted and not yet consumed, in the order they will be."""
+    """Read the pending inputs in the order in which turns will consume them."""
 
     session_id: Name | None = None
 
 
 class ClearQueue(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Takes back pending inputs (all, or of one kind) and returns their texts."""
+    """Remove pending inputs, all or of one kind, and return their texts."""
 
     session_id: Name | None = None
     kind: QueueKind | None = None
 
 
 class Promote(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Turns a pending follow-up into a steer."""
+    """Turn a pending follow-up into a steer of the active run."""
 
     input_id: Name
     session_id: Name | None = None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ListRuns(AnsweredBy["Runs"], frozen=True, kw_only=True):
-    """Lists runs of one session, or of all, newest first; ``before`` continues a page."""
+    """List the runs of one session, or of all, newest first."""
 
     session_id: Name | None = None
     limit: PageSize = 100
@@ -25,13 +25,13 @@ class ListRuns(AnsweredBy["Runs"], frozen=True, kw_only=True):
 
 
 class GetRun(AnsweredBy["Run"], frozen=True, kw_only=True):
-    """Reads one run's record."""
+    """Read the record of one run."""
 
     run_id: Name
 
 
 class GetEvents(AnsweredBy["Events"], frozen=True, kw_only=True):
-    """Reads a page of the log: events after a cursor, filtered as a subscription is."""
+    """Read a page of the log: events after a cursor, filtered as in a subscription."""
 
     after: OptionalCursor = None
     session_id: Name | None = None

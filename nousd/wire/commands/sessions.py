@@ -33,11 +33,7 @@ Newest = Annotated[int, Meta(ge=0, le=PAGE_ROWS_MAX)]
 
 
 class NewSession(AnsweredBy["SessionSelected"], frozen=True, kw_only=True):
-    """Creates a session and, unless ``activate`` is false, makes it the active one.
-
-    ``workspace`` is the folder that it works in; without it, the daemon's workdir. ``parent_id``
-    makes it a child of that session in lists; nothing is taken over from it.
-    """
+    """Create a session and, unless ``activate`` is false, make it the active one."""
 
     name: Name | None = None
     parent_id: Name | None = None
@@ -52,14 +48,14 @@ class NewSession(AnsweredBy["SessionSelected"], frozen=True, kw_only=True):
 
 
 class SwitchSession(AnsweredBy["SessionSelected"], frozen=True, kw_only=True):
-    """Makes a session the active one; running runs are not touched."""
+    """Make a session the active one. Runs are not affected."""
 
     session_id: Name
 
 
 class BranchSession(AnsweredBy["SessionSelected"], frozen=True, kw_only=True):
-    """Copies what a session holds now into a new one and, unless ``activate`` is false, makes that the
-    active one.
+    """Copy a session as it is now into a new one and, unless ``activate`` is false, make that the active
+    one.
     """
 
     session_id: Name | None = None
@@ -69,11 +65,7 @@ class BranchSession(AnsweredBy["SessionSelected"], frozen=True, kw_only=True):
 
 
 class ListSessions(AnsweredBy["Sessions"], frozen=True, kw_only=True):
-    """Lists sessions, most recently used first; ``before`` (a session id) continues a page.
-
-    ``children``: also those that calls of the tool ``task`` made. Of the filters (``workspace``, ``q``,
-    ``archived``, ``source``, ``parent_id``) all that are given must fit.
-    """
+    """List sessions, most recently used first. A session has to match all filters that are given."""
 
     limit: PageSize = 100
     before: Name | None = None
@@ -87,14 +79,14 @@ class ListSessions(AnsweredBy["Sessions"], frozen=True, kw_only=True):
 
 
 class GetSession(AnsweredBy["SessionNow"], frozen=True, kw_only=True):
-    """Reads what is known of one session, and so many of the newest messages of its transcript."""
+    """Read everything about one session and, if asked for, its newest messages."""
 
     session_id: Name
     messages: Newest = 0
 
 
 class UpdateSession(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Changes the given settings of a session, also during a run; null takes back what was set."""
+    """Update the metadata, rules and sampling of a session; keys that are left out stay as they are."""
 
     session_id: Name
     name: Name | UnsetType = UNSET
@@ -105,59 +97,55 @@ class UpdateSession(AnsweredBy["Accepted"], frozen=True, kw_only=True):
 
 
 class RenameSession(AnsweredBy["SessionSelected"], frozen=True, kw_only=True):
-    """Gives a session a name for people."""
+    """Set the name of a session."""
 
     name: Name
     session_id: Name | None = None
 
 
 class DeleteSession(AnsweredBy["SessionDeleted"], frozen=True, kw_only=True):
-    """Deletes a session's content for good, and that of the sessions that its calls of ``task`` made; a
-    tombstone keeps each id from being used again.
-
-    ``abort``: runs that stand in the way are told to stop, instead of the command being refused.
-    """
+    """Delete a session's content for good, with the sessions that its tasks made."""
 
     session_id: Name
     abort: bool = False
 
 
 class GetState(AnsweredBy["State"], frozen=True, kw_only=True):
-    """Reads what a client needs to draw its status line and to reconnect."""
+    """Read what a status line shows and what reconnecting needs."""
 
     session_id: Name | None = None
 
 
 class SetModel(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Names the model for the session's next model calls."""
+    """Set the model for the session's next model calls."""
 
     model: Name
     session_id: Name | None = None
 
 
 class SetThinking(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Sets how much a session's model reasons before it answers; null leaves that to the model."""
+    """Set how much the session's model reasons, from its next call on; null leaves that to the model."""
 
     level: Thinking | None
     session_id: Name | None = None
 
 
 class SetSteeringMode(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Sets how pending steers are emptied into turns."""
+    """Set whether a turn takes one pending steer or all of them."""
 
     mode: QueueMode
     session_id: Name | None = None
 
 
 class SetFollowUpMode(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Sets how pending follow-ups are emptied into turns."""
+    """Set whether a turn takes one pending follow-up or all of them."""
 
     mode: QueueMode
     session_id: Name | None = None
 
 
 class AttachSession(AnsweredBy["Attached"], frozen=True, kw_only=True):
-    """Moves an idle session to another workspace; ``reason`` says why, for people and programs."""
+    """Move an idle session to another workspace."""
 
     workspace: Folder
     session_id: Name | None = None
@@ -165,10 +153,7 @@ class AttachSession(AnsweredBy["Attached"], frozen=True, kw_only=True):
 
 
 class OverrideWorkspace(AnsweredBy["WorkspaceOverride"], frozen=True, kw_only=True):
-    """For so many seconds, calls that lead out of the workspace are asked about instead of refused.
-
-    One that holds is replaced; 0 ends it.
-    """
+    """Temporarily allow approval requests for paths outside the workspace."""
 
     ttl_seconds: Annotated[int, Meta(ge=0, le=OVERRIDE_SECONDS_MAX)]
     session_id: Name | None = None

@@ -14,18 +14,7 @@ KeepaliveSeconds = Annotated[float, Meta(ge=KEEPALIVE_SECONDS_MIN, le=KEEPALIVE_
 
 
 class Subscribe(Command, frozen=True, kw_only=True):
-    """Chooses which events follow, and from where.
-
-    Args:
-        after: a cursor such as ``evt-120``; events after it are replayed, then live ones follow.
-            Without it only live ones follow. ``evt-0`` replays everything kept.
-        session_id: only this session's events.
-        run_id: only this run's events.
-        types: ``v1`` (the thirteen frozen ones), ``all``, or a list of names.
-        confirms: the client answers requests for permission and questions in what it subscribes to,
-            for as long as it is connected and says nothing else.
-        keepalive_seconds: after that long without a line, one ``keepalive`` is sent; without it, none.
-    """
+    """Choose which events follow on the event socket, and from where."""
 
     after: OptionalCursor = None
     session_id: Name | None = None

@@ -42,31 +42,27 @@ Reason = Annotated[str, Meta(max_length=REASON_CHARS_MAX)]
 
 
 class ListTools(AnsweredBy["Tools"], frozen=True, kw_only=True):
-    """Lists the tools that exist and which of them are active."""
+    """List the tools and which of them are active."""
 
     session_id: Name | None = None
 
 
 class SetActiveTools(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Sets which tools models are offered, from the next model call on."""
+    """Set the built-in tools that models may call, from the next model call on."""
 
     tools: Annotated[tuple[Name, ...], Meta(max_length=TOOLS_MAX)]
     session_id: Name | None = None
 
 
 class SetPermissionMode(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Sets which tool calls of a session need a user's word where no rule decides."""
+    """Set which tool calls of a session need the user's approval where no rule decides."""
 
     mode: PermissionMode
     session_id: Name | None = None
 
 
 class ConfirmTool(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Answers a ``permission_requested``: it names the very call that the user was shown.
-
-    ``rule`` is what ``session`` and ``always`` grant, or ``deny_session`` denies, instead of the rule
-    that the request offers.
-    """
+    """Answer a ``permission_requested``, for exactly the call that the user was shown."""
 
     tool_call_id: Name
     attempt: Annotated[int, Meta(ge=1, le=2**53)]
@@ -77,24 +73,20 @@ class ConfirmTool(AnsweredBy["Accepted"], frozen=True, kw_only=True):
 
 
 class ListPermissions(AnsweredBy["Permissions"], frozen=True, kw_only=True):
-    """Reads which calls wait for permission, and what is permitted."""
+    """Read which calls wait for the user, which requests expired, and which rules are in force."""
 
     session_id: Name | None = None
 
 
 class RevokePermission(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Takes back a rule that was granted: for a session, or without one for every session."""
+    """Revoke a rule that the user granted, for a session or for all."""
 
     rule: RuleText
     session_id: Name | None = None
 
 
 class Trust(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Trusts a file of the project as it is: ``hash`` is that of the bytes that the user has looked at.
-
-    Without ``path`` the project's own settings are meant. The project is that of ``workspace``, or of
-    the daemon's workdir.
-    """
+    """Trust a file of the project as long as its content has this hash."""
 
     hash: Name
     path: ProjectPath | None = None
@@ -102,59 +94,52 @@ class Trust(AnsweredBy["Accepted"], frozen=True, kw_only=True):
 
 
 class Untrust(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Takes back the trust in a file of a project, whatever its hash is."""
+    """Withdraw the trust in a file of a project, whatever its hash is."""
 
     path: ProjectPath | None = None
     workspace: Folder | None = None
 
 
 class ListTrust(AnsweredBy["ProjectFiles"], frozen=True, kw_only=True):
-    """Reads which files the project has, and which files of other projects are trusted: what each of
-    them adds, and what of it never counts.
-    """
+    """Read what a project's files add, and which files are trusted."""
 
     workspace: Folder | None = None
 
 
 class GetTodos(AnsweredBy["TodosNow"], frozen=True, kw_only=True):
-    """Reads a session's list of things to do."""
+    """Read a session's todo list."""
 
     session_id: Name | None = None
 
 
 class ListQuestions(AnsweredBy["Questions"], frozen=True, kw_only=True):
-    """Reads which questions of tools wait for an answer."""
+    """Read which questions of tools wait for an answer."""
 
     session_id: Name | None = None
 
 
 class AnswerQuestion(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Answers a ``question_asked``: one answer for each of its questions, in their order."""
+    """Answer a ``question_asked``: one answer for each of its questions, in their order."""
 
     question_id: Name
     answers: Annotated[tuple[QuestionAnswer, ...], Meta(max_length=ANSWERS_MAX)]
 
 
 class RejectQuestion(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Says that a question will not be answered; the run goes on."""
+    """Reject a question without an answer. The tool learns of it and the run goes on."""
 
     question_id: Name
     reason: Reason | None = None
 
 
 class ListAgents(AnsweredBy["Agents"], frozen=True, kw_only=True):
-    """Lists the agents that the tool ``task`` can name in a session, or, without one, in a new
-    session.
-    """
+    """List the agents that the tool ``task`` can name, and agent files that cannot be used."""
 
     session_id: Name | None = None
 
 
 class CallTool(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Runs one tool without a model, through the same gate as a model's calls.
-
-    ``client_call_id`` makes sending again safe: the same id runs nothing a second time.
-    """
+    """Run one tool without a model, through the same gate as a model's calls."""
 
     tool: Name
     args: dict[str, Any] = {}  # noqa: RUF012  made anew for each
@@ -163,20 +148,20 @@ class CallTool(AnsweredBy["Accepted"], frozen=True, kw_only=True):
 
 
 class CancelToolCall(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Stops a call that a client made."""
+    """Stop a call that a client made."""
 
     tool_call_id: Name
 
 
 class GetToolCall(AnsweredBy["ToolCallNow"], frozen=True, kw_only=True):
-    """Reads everything about one attempt at a tool call; without ``attempt``, the last one."""
+    """Read everything about one attempt at a tool call; without ``attempt``, the last one."""
 
     tool_call_id: Name
     attempt: Annotated[int, Meta(ge=1, le=2**53)] | None = None
 
 
 class ListToolCalls(AnsweredBy["ToolCalls"], frozen=True, kw_only=True):
-    """Lists tool calls, newest first; ``before`` (the ``event`` of the last one) continues a page."""
+    """List tool calls of all sessions, of one session or of one run, newest first."""
 
     session_id: Name | None = None
     run_id: Name | None = None

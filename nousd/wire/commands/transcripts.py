@@ -23,11 +23,7 @@ if TYPE_CHECKING:
 
 
 class GetMessages(AnsweredBy["Messages"], frozen=True, kw_only=True):
-    """Reads the path root -> leaf, newest page first.
-
-    ``before`` (an entry id) continues a page that said ``has_more``; ``compacted`` gives what a
-    model would get.
-    """
+    """Read the messages on the path from the root to the leaf, newest page first."""
 
     session_id: Name | None = None
     leaf_id: Name | None = None
@@ -37,7 +33,7 @@ class GetMessages(AnsweredBy["Messages"], frozen=True, kw_only=True):
 
 
 class GetTree(AnsweredBy["Tree"], frozen=True, kw_only=True):
-    """Reads the tree of a session, oldest first; ``after`` (an entry id) continues a page."""
+    """Read the tree of a session's entries, oldest first."""
 
     session_id: Name | None = None
     after: Name | None = None
@@ -45,14 +41,14 @@ class GetTree(AnsweredBy["Tree"], frozen=True, kw_only=True):
 
 
 class SetLeaf(AnsweredBy["Leaf"], frozen=True, kw_only=True):
-    """Moves the place that new work continues from."""
+    """Move the leaf: new work continues from this entry."""
 
     leaf_id: Name
     session_id: Name | None = None
 
 
 class CompactSession(AnsweredBy["Compaction"], frozen=True, kw_only=True):
-    """Replaces the older part of what models see by a summary; nothing is deleted."""
+    """Replace the older part of what models receive by a summary. No entry is deleted."""
 
     session_id: Name | None = None
     instruction: Annotated[str, Meta(max_length=TEXT_CHARS_MAX)] | None = None

@@ -55,7 +55,7 @@ from nousd.wire.objects.run_options import RunOptions
 
 
 class AgentStart(RunEvent, frozen=True, kw_only=True):
-    """``client_id`` and what follows are what its prompt said of the run."""
+    """A run begins."""
 
     runtime: str
     model: str
@@ -67,25 +67,22 @@ class AgentStart(RunEvent, frozen=True, kw_only=True):
 
 
 class AgentEnd(RunEvent, frozen=True, kw_only=True):
-    """The one end of a run. ``error`` says what failed, for people."""
+    """The run has ended; its session accepts the next prompt."""
 
     status: EndStatus
     error: str | UnsetType = UNSET
 
 
 class TurnStart(TurnEvent, frozen=True, kw_only=True):
-    pass
+    """A turn begins: an input is being handled."""
 
 
 class TurnEnd(TurnEvent, frozen=True, kw_only=True):
-    pass
+    """The turn has ended."""
 
 
 class MessageStart(TurnEvent, frozen=True, kw_only=True):
-    """``message_id`` is the id of the entry that will hold the message.
-
-    For ``role: user`` the text is here, with what it came from.
-    """
+    """A message begins. A message of the user has its text here."""
 
     message_id: str
     role: Literal["user", "assistant"]
@@ -99,12 +96,16 @@ class MessageStart(TurnEvent, frozen=True, kw_only=True):
 
 
 class MessageUpdate(TurnEvent, frozen=True, kw_only=True):
+    """A piece of an assistant message."""
+
     message_id: str
     delta: str
     joined_from: str | UnsetType = UNSET
 
 
 class MessageEnd(TurnEvent, frozen=True, kw_only=True):
+    """The message is complete."""
+
     message_id: str
     text: str
     stop_reason: StopReason | UnsetType = UNSET
@@ -114,18 +115,22 @@ class MessageEnd(TurnEvent, frozen=True, kw_only=True):
 
 
 class Status(RunEvent, frozen=True, kw_only=True):
+    """A remark about the run."""
+
     message: str
     turn_id: str | UnsetType = UNSET
 
 
 class Warning(RunEvent, frozen=True, kw_only=True):
+    """Something went wrong; the run goes on or is being ended."""
+
     code: str
     message: str
     turn_id: str | UnsetType = UNSET
 
 
 class Error(RunEvent, frozen=True, kw_only=True):
-    """``raw_ref`` names the artifact that holds what a server answered, where it is too long."""
+    """The run cannot go on; its ends follow."""
 
     code: str
     message: str
@@ -139,18 +144,14 @@ class Error(RunEvent, frozen=True, kw_only=True):
 
 
 class EntryAppended(Event, frozen=True, kw_only=True):
-    """``entry`` joined the tree and became the leaf."""
+    """An entry joined the tree and became the leaf."""
 
     entry: Entry
     run_id: str | UnsetType = UNSET
 
 
 class QueueUpdate(Event, frozen=True, kw_only=True):
-    """The pending inputs changed.
-
-    ``accepted`` and ``promoted`` carry the inputs as they are now, ``consumed`` and ``cleared`` the
-    inputs that are no longer pending.
-    """
+    """The pending inputs changed."""
 
     change: Literal["accepted", "consumed", "cleared", "promoted"]
     inputs: tuple[QueuedInput, ...]
@@ -159,26 +160,23 @@ class QueueUpdate(Event, frozen=True, kw_only=True):
 
 
 class RunAborting(RunEvent, frozen=True, kw_only=True):
-    """An abort was accepted; the run's balanced ends follow. ``keep_queue``: what waits still does."""
+    """An abort was accepted; the run's ends follow."""
 
     keep_queue: Literal[True] | UnsetType = UNSET
 
 
 class RunConflict(RunEvent, frozen=True, kw_only=True):
-    """A second run was asked for and refused while ``run_id`` went on; ``client_id`` is who asked.
-
-    Told once a second for each run at most, however often one is refused.
-    """
+    """A second run was requested and refused. Reported at most once a second for each active run."""
 
     client_id: str | UnsetType = UNSET
 
 
 class SessionDeleteDeferred(RunEvent, frozen=True, kw_only=True):
-    """The session was to be deleted, and the run stands in the way: it is told to stop."""
+    """A session was to be deleted with ``abort``; its active run is stopped first."""
 
 
 class ReasoningUpdate(TurnEvent, frozen=True, kw_only=True):
-    """A piece of the model's reasoning, which is never part of ``message_update``."""
+    """A piece of the model's reasoning, which is never part of the message's text."""
 
     delta: str
     message_id: str

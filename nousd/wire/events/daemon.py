@@ -12,11 +12,7 @@ from nousd.wire.objects.remarks import InputKind
 
 
 class InputHandled(Event, frozen=True, kw_only=True):
-    """An extension dealt with a text that a client sent: no run started, nothing was queued.
-
-    ``session_id`` is "" where there was no session yet. ``text`` is what the client sent, or what other
-    extensions made of it (``changed_by``); ``reply`` is what it was told, or its beginning.
-    """
+    """An extension handled a text that a client sent: no run started and nothing was queued."""
 
     kind: InputKind
     text: str
@@ -29,11 +25,7 @@ class InputHandled(Event, frozen=True, kw_only=True):
 
 
 class McpServerStatus(Event, frozen=True, kw_only=True):
-    """The status of an MCP server has changed to this. ``session_id`` is "".
-
-    ``error`` says why it is not ready, or was not before. ``restarts`` counts the connections after the
-    first one. ``tools`` are offered; ``left_out`` are not, with the reasons, the first of them.
-    """
+    """The status or the tools of an MCP server changed."""
 
     name: str
     transport: Literal["stdio", "http"]
@@ -46,10 +38,7 @@ class McpServerStatus(Event, frozen=True, kw_only=True):
 
 
 class TrustUpdated(Event, frozen=True, kw_only=True):
-    """The user trusts a file of a project while it has that hash; with null, no longer.
-
-    It belongs to no session: ``session_id`` is "".
-    """
+    """The user trusts a file of a project as long as it has this hash; with null, no longer."""
 
     path: str
     hash: str | None

@@ -12,12 +12,7 @@ from nousd.wire.objects.entries import Sampling, Thinking, Usage
 
 
 class Omitted(msgspec.Struct, frozen=True):
-    """An entry of the context that the model is not given, or not whole; ``reason`` is for programs.
-
-    ``empty``: an answer without text and calls. ``no_call``: a result that no call waits for.
-    ``preview``: only the beginning of its text is given. ``attachment``: a file was left out that the
-    model cannot take. ``oldest``: it did not fit.
-    """
+    """An entry of the context that the model does not receive, or not whole."""
 
     entry_id: str
     reason: str
@@ -31,13 +26,7 @@ Purpose = Literal["answer", "summary"]
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a part of the system prompt came from, or might have.
-
-    Without ``hash`` nothing of it was used. ``hash`` and ``bytes`` are of the text as it was used, in
-    UTF-8. ``reason`` says why none or not all of it was used: ``off``, ``not_found``, ``not_a_file``,
-    ``outside``, ``unreadable``, ``empty``, ``not_utf8``, ``cut``, ``no_room``. ``extension`` names the
-    one that added the part for this run.
-    """
+    """Where a part of the system prompt came from, or would have come from."""
 
     kind: Literal[
         "system_prompt",
@@ -56,19 +45,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ModelInput(Event, frozen=True, kw_only=True):
-    """A model is about to be asked; what it is given, in figures and as an artifact.
-
-    One for each model call, further attempts at the same call included. ``input_hash`` is of the
-    neutral input's canonical JSON, ``input_ref`` the artifact that leads to all its parts, ``rest_ref``
-    the one that holds everything but the messages. ``entries`` counts what of the transcript stands in
-    the context (a compaction for all that it stands for), ``messages`` what the model is given for
-    them. ``tokens_estimated`` is of everything it is given, ``context_window`` what it can take.
-    ``omitted`` names the oldest of the ``omitted_count`` entries that it is not told, or not whole.
-
-    A summary that was asked for by hand belongs to no run. ``sampling`` is what was asked for; it is not
-    sent to a family of models that is known to refuse it. Of the keys that may be missing, logs of
-    earlier versions have ``omitted`` and ``leaf_id`` alone.
-    """
+    """A model is about to be asked: what it receives, in figures and as an artifact."""
 
     model: str
     entries: int
@@ -93,12 +70,7 @@ class ModelInput(Event, frozen=True, kw_only=True):
 
 
 class UsageReported(Event, frozen=True, kw_only=True):
-    """What one model call cost: tokens, milliseconds, and dollars where the price is known.
-
-    One for each call that a provider answered, if only in part. Without ``usage`` the provider did not
-    report tokens. A summary that was asked for by hand belongs to no run. ``correlation_id`` is what the
-    run's prompt gave.
-    """
+    """The cost of one model call: tokens, milliseconds, and dollars where the price is known."""
 
     model: str
     usage: Usage | UnsetType = UNSET

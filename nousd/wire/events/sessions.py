@@ -20,13 +20,7 @@ CONTRACT_VERSION: Final = "1"
 
 
 class SessionCreated(Event, frozen=True, kw_only=True):
-    """A branch names its parent and holds, from the start, everything the parent held. One with a parent
-    and without ``leaf_id`` begins empty.
-
-    ``contract_version`` is that of the protocol the session was created under. ``origin`` is of a
-    session that a call of ``task`` made, ``worker`` who carries that task out. ``workspace`` is the real
-    path of the folder that the session works in; logs of earlier versions do not have it.
-    """
+    """A session was created. A branch holds from the start what its parent held then."""
 
     created_at: str
     contract_version: str
@@ -51,11 +45,7 @@ class SessionCreated(Event, frozen=True, kw_only=True):
 
 
 class SessionUpdated(Event, frozen=True, kw_only=True):
-    """Only what changed is present; null takes back what was set.
-
-    ``granted`` are all the rules by which the user allows calls in this session alone. ``mcp_servers``
-    are all that were added since, and stand where ``session_id`` is "".
-    """
+    """Settings, leaf or metadata changed. Only what changed is present; null unsets a field."""
 
     name: str | UnsetType = UNSET
     leaf_id: str | UnsetType = UNSET
@@ -75,19 +65,15 @@ class SessionUpdated(Event, frozen=True, kw_only=True):
 
 
 class SessionActivated(Event, frozen=True, kw_only=True):
-    """This session is the daemon's active one from here on."""
+    """This session is the active one from here on."""
 
 
 class SessionDeleted(Event, frozen=True, kw_only=True):
-    """The tombstone: the session's other events are gone from the log."""
+    """The session was deleted; its other events are gone from the log."""
 
 
 class SessionAttached(Event, frozen=True, kw_only=True):
-    """The session works in ``workspace`` from here on, and did in ``attached_from``.
-
-    ``origin_workspace`` is the first that it ever had. ``revoked`` are the rules that allowed calls in
-    this session alone: they were meant for the other folder, and no longer hold.
-    """
+    """The session works in another workspace from here on."""
 
     workspace: str
     attached_from: str
@@ -97,22 +83,20 @@ class SessionAttached(Event, frozen=True, kw_only=True):
 
 
 class WorkspaceOverrideGranted(Event, frozen=True, kw_only=True):
-    """Until ``expires_at``, calls of the session that lead out of its workspace are asked about."""
+    """Paths outside the workspace may be asked about until ``expires_at``."""
 
     ttl_seconds: int
     expires_at: str
 
 
 class WorkspaceOverrideExpired(Event, frozen=True, kw_only=True):
-    """What leads out of the workspace is refused again. Each override that was granted has one of these,
-    unless its session was deleted.
-    """
+    """Paths outside the workspace are refused again."""
 
     reason: OverrideEnd
 
 
 class TodoUpdated(Event, frozen=True, kw_only=True):
-    """From here on the session's list is this one, set by that run, turn and call."""
+    """The todo list of the session was replaced by this one."""
 
     todos: tuple[Todo, ...]
     run_id: str | UnsetType = UNSET

@@ -37,6 +37,8 @@ class ToolExecutionEvent(TurnEvent, frozen=True, kw_only=True):
 
 
 class ToolExecutionStart(ToolExecutionEvent, frozen=True, kw_only=True):
+    """A tool call's turn has come; it may still be skipped or denied."""
+
     args: dict[str, Any]
     runtime_tool_call_id: str | UnsetType = UNSET
     args_ref: str | UnsetType = UNSET
@@ -46,6 +48,8 @@ class ToolExecutionStart(ToolExecutionEvent, frozen=True, kw_only=True):
 
 
 class ToolExecutionUpdate(ToolExecutionEvent, frozen=True, kw_only=True):
+    """A piece of a tool's output."""
+
     delta: str
     joined_from: str | UnsetType = UNSET
     attempt: int | UnsetType = UNSET
@@ -53,11 +57,7 @@ class ToolExecutionUpdate(ToolExecutionEvent, frozen=True, kw_only=True):
 
 
 class ToolExecutionEnd(ToolExecutionEvent, frozen=True, kw_only=True):
-    """``result`` is what the model is told, or its beginning, where ``text_ref`` names the whole.
-
-    Where the model is told only a part of the output, ``artifact_id`` names all of it. ``changed_by``
-    names the extensions that changed what the model is told.
-    """
+    """The tool call is over."""
 
     result: str
     is_error: bool
@@ -94,10 +94,7 @@ class ToolCallEvent(Event, frozen=True, kw_only=True):
 
 
 class ToolCallRequested(ToolCallEvent, frozen=True, kw_only=True):
-    """The call's turn has come; whether it may run is decided next.
-
-    ``client_call_id`` is what a client calls its own call.
-    """
+    """The call's turn has come; whether it may run is decided next."""
 
     args: dict[str, Any]
     runtime_tool_call_id: str | UnsetType = UNSET
@@ -107,11 +104,7 @@ class ToolCallRequested(ToolCallEvent, frozen=True, kw_only=True):
 
 
 class ToolCallPolicyEvaluated(ToolCallEvent, frozen=True, kw_only=True):
-    """What one source says of the call. The sources are asked in turn, up to the first ``deny``.
-
-    What extensions said stands last, also behind a ``deny``: they look before the rules, as they may
-    change the arguments. ``args`` are the arguments as the extension left them, where it changed them.
-    """
+    """The decision of one policy source about the call."""
 
     source: str
     decision: PolicyDecision
@@ -130,13 +123,7 @@ class ToolCallPolicyEvaluated(ToolCallEvent, frozen=True, kw_only=True):
 
 
 class PermissionRequested(ToolCallEvent, frozen=True, kw_only=True):
-    """Someone is asked whether the call may run; it waits until ``expires_at``, RFC 3339 UTC.
-
-    ``rule`` is what the decisions ``session`` and ``always`` would allow from then on, and
-    ``deny_session`` deny. ``requested_at`` is missing in logs of earlier versions. ``origin`` says
-    where the call is, if not in this session. ``outside`` are the places outside of the workspace, real
-    and absolute, that are opened to the call if it may run; then ``once`` is all that can be allowed.
-    """
+    """A user is asked whether the call may run; it waits until ``expires_at``."""
 
     input_hash: str
     args: dict[str, Any]
@@ -151,9 +138,7 @@ class PermissionRequested(ToolCallEvent, frozen=True, kw_only=True):
 
 
 class ToolCallApproved(ToolCallEvent, frozen=True, kw_only=True):
-    """The one decision: the call may run. ``by`` says who decided. ``decision`` is what the user said,
-    and ``rule`` what calls he allowed from then on.
-    """
+    """The final decision about the call: it may run."""
 
     by: str
     reason: str
@@ -163,9 +148,7 @@ class ToolCallApproved(ToolCallEvent, frozen=True, kw_only=True):
 
 
 class ToolCallDenied(ToolCallEvent, frozen=True, kw_only=True):
-    """The one decision: the call does not run. ``by`` says who decided. ``decision`` is what the user
-    said, and ``rule`` what calls he denied from then on.
-    """
+    """The final decision about the call: it does not run."""
 
     by: str
     reason: str
@@ -175,30 +158,21 @@ class ToolCallDenied(ToolCallEvent, frozen=True, kw_only=True):
 
 
 class ToolCallStarted(ToolCallEvent, frozen=True, kw_only=True):
-    """The call is about to have an effect; after this it is never run again by itself.
-
-    Whose code carries it out, and the mode under which it was decided on, are here as well, so that they
-    are known even if the call is cut off.
-    """
+    """The call is about to have an effect; from here on it is never run again by itself."""
 
     executed_by: ExecutedBy | UnsetType = UNSET
     permission_mode: PermissionMode | UnsetType = UNSET
 
 
 class ToolCallOutput(ToolCallEvent, frozen=True, kw_only=True):
-    """A piece of the output of a client's own call while it runs."""
+    """A piece of the output of a client's own call."""
 
     delta: str
     joined_from: str | UnsetType = UNSET
 
 
 class ToolCallCompleted(ToolCallEvent, frozen=True, kw_only=True):
-    """A call that was started is over.
-
-    ``duration_ms`` is from its start to its end, ``stop_reason`` says why it was cut off; exactly
-    one of them is there. ``artifact_id`` names the whole output where the result was cut. ``result``
-    stands here where the call belongs to no run.
-    """
+    """A call that was started is over; it has either ``duration_ms`` or a ``stop_reason``."""
 
     is_error: bool
     duration_ms: int | UnsetType = UNSET
@@ -215,7 +189,7 @@ class ToolCallCompleted(ToolCallEvent, frozen=True, kw_only=True):
 
 
 class QuestionAsked(ToolCallEvent, frozen=True, kw_only=True):
-    """A running call asks the user and waits until ``expires_at``, RFC 3339 UTC."""
+    """A running call asks the user questions, and waits until ``expires_at``."""
 
     question_id: str
     questions: tuple[UserQuestion, ...]
@@ -224,7 +198,7 @@ class QuestionAsked(ToolCallEvent, frozen=True, kw_only=True):
 
 
 class QuestionAnswered(ToolCallEvent, frozen=True, kw_only=True):
-    """The user has answered; one answer for each question, in their order."""
+    """The user has answered, one answer for each question, in their order."""
 
     question_id: str
     answers: tuple[QuestionAnswer, ...]
@@ -232,7 +206,7 @@ class QuestionAnswered(ToolCallEvent, frozen=True, kw_only=True):
 
 
 class QuestionRejected(ToolCallEvent, frozen=True, kw_only=True):
-    """The question ends without an answer."""
+    """A question ended without an answer."""
 
     question_id: str
     by: Literal["user", "timeout", "stop"]

@@ -29,10 +29,7 @@ PermissionMode = Literal["ask", "auto", "yolo"]
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a model samples its answer, and how long that may be. What is left out the provider decides.
-
-    ``max_tokens`` bounds one answer, reasoning included.
-    """
+    """How a model samples its answer, and how long it may be. The provider decides what is left out."""
 
     temperature: Annotated[float, Meta(ge=0, le=TEMPERATURE_MAX)] | UnsetType = UNSET
     top_p: Annotated[float, Meta(ge=0, le=TOP_P_MAX)] | UnsetType = UNSET
@@ -40,11 +37,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Tokens of one model call, as the provider reported them.
-
-    ``input`` is all that the model was given: ``cache_read`` (taken from the provider's cache) and
-    ``cache_write`` (put into it) are parts of it. ``reasoning`` is a part of ``output``.
-    """
+    """Tokens of one model call, as the provider reported them."""
 
     input: int
     output: int
@@ -55,11 +48,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The sums over several model calls. The tokens are those of ``Usage``.
-
-    ``duration_ms`` and ``cost_usd`` are sums of what is known: ``uncounted_calls`` reported no tokens;
-    what ``unpriced_calls`` cost (the former are among them) is not known.
-    """
+    """Sums over several model calls."""
 
     calls: int
     input: int
@@ -84,9 +73,8 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ReasoningBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """Reasoning in the form in which its provider wants it back, such as a signed block.
-
-    Opaque: ``data`` is for the encoder of the dialect ``dialect`` alone, and for the same model.
+    """Reasoning in the form that its provider wants back, such as a signed block. It is opaque to
+    others.
     """
 
     dialect: str
@@ -94,15 +82,7 @@ class ReasoningBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A call that a model asked for.
-
-    Args:
-        tool_call_id: ours, unique: the entry's id and the call's index in it.
-        runtime_tool_call_id: the model's own id, which need not be unique.
-        args: the arguments; the model's raw text under ``"_raw"`` where it was no JSON object.
-        args_ref: where the arguments are too long for an event, the artifact that holds their JSON;
-            ``args`` is then an excerpt of them, and ``args_bytes`` the size of that JSON.
-    """
+    """A tool call that a model asked for."""
 
     tool_call_id: str
     runtime_tool_call_id: str
@@ -115,18 +95,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class MessageEntry(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="message", omit_defaults=True
 ):
-    """One message of the transcript.
-
-    ``role`` is ``user`` (with ``turn_kind`` and ``input_ids``), ``assistant`` (with ``stop_reason``
-    and possibly ``tool_calls``, ``reasoning``, ``usage``, ``error``) or ``tool`` (the result of one
-    call, with ``tool_call_id``, ``tool_name``, ``is_error``, ``executed``).
-
-    Where the text is too long for an event, ``text`` is its beginning, ``text_ref`` the id of the
-    artifact that holds it whole, and ``text_bytes`` its size.
-
-    What was appended without a run has the ``run_id`` "". ``pending`` is of one that was appended during
-    a run and has no place in the tree yet: its ``parent_id`` is not known.
-    """
+    """One message of the transcript: of the user, of the assistant, or the result of a tool."""
 
     id: str
     parent_id: str | UnsetType = UNSET
@@ -164,7 +133,7 @@ class CompactionEntry(
     tag="compaction",
     omit_defaults=True,
 ):
-    """From here on models are given ``summary`` in the place of all before ``first_kept_entry_id``."""
+    """From here on models receive ``summary`` instead of all entries before ``first_kept_entry_id``."""
 
     id: str
     parent_id: str | UnsetType = UNSET

@@ -14,15 +14,7 @@ from nousd.wire.objects.entries import Attachment
 
 
 class QueuedInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An accepted input. ``kind`` is ``prompt``, ``steer`` or ``follow_up``; ``leaf_id`` is the leaf a
-    prompt was accepted on, ``promoted_run_id`` the run that a promoted follow-up became a steer of.
-    ``changed_by`` names the extensions that changed its text before it was accepted.
-
-    A ``message`` was appended during a run and waits for its place in the tree: ``entry_id`` is the
-    entry that it becomes. For a prompt that is the entry which already holds the text.
-    ``request_hash`` tells whether a second command under the same client message id has the same
-    text.
-    """
+    """An accepted input, or a message that was appended during a run and waits for its place."""
 
     input_id: str
     kind: Literal["prompt", "steer", "follow_up", "message"]
@@ -41,7 +33,7 @@ class QueuedInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class PendingCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many inputs wait."""
+    """How many inputs are pending."""
 
     steer: int
     follow_up: int

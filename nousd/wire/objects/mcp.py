@@ -27,12 +27,7 @@ McpState = Literal["connecting", "ready", "backoff", "failed"]
 
 
 class McpServer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How an MCP server is reached: by a ``command`` or a ``url``.
-
-    ``${NAME}`` in a value of ``env`` or ``headers`` stands for an environment variable of the daemon.
-    ``classes`` is what its tools may do, ``tool_classes`` the same for single ones; without both that is
-    exec and network. ``tools`` are the ones that are offered, by the server's own names; else all.
-    """
+    """How an MCP server is reached: by a ``command`` or a ``url``. The keys are those of ``add_mcp``."""
 
     name: ServerName
     command: Words | UnsetType = UNSET
@@ -47,10 +42,7 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class McpServerSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A server and its status. ``origin`` says where it is configured.
-
-    ``command`` and ``url`` are shown; values of ``env`` and ``headers`` are not.
-    """
+    """An MCP server and its status. Values of ``env`` and ``headers`` are not shown."""
 
     name: str
     origin: Literal["config", "add_mcp", "project"]

@@ -11,11 +11,7 @@ import msgspec
 
 
 class Durations(msgspec.Struct, frozen=True, kw_only=True):
-    """A histogram of how long something took, in seconds.
-
-    ``counts`` has one more than ``bounds``: each says how many took at most that bound and more than the
-    one before, the last how many took longer than any.
-    """
+    """A histogram of durations, in seconds."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
@@ -23,11 +19,7 @@ class Durations(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written. A commit is a transaction, and one that is synced waited for the disk
-    (``sync_seconds``, its last step); ``checkpoints`` moved content into the database.
-    ``queued_batches`` and ``queued_bytes`` wait for a commit now. ``artifacts`` counts again what was
-    there already.
-    """
+    """What was written to the log since the daemon started, and what waits to be written."""
 
     synced_commits: int
     unsynced_commits: int
@@ -46,7 +38,7 @@ class LogMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """Inputs of all sessions that were accepted and not yet consumed; ``truncated``: there are more."""
+    """The pending inputs of all sessions, by kind."""
 
     prompt: int
     steer: int
@@ -62,7 +54,7 @@ class PendingInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WindowMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest events, as they are kept for subscribers."""
+    """The newest events, as they are kept in memory for subscribers."""
 
     events: int
     bytes: int

@@ -35,7 +35,7 @@ and ended all the same without having begun."""
 
 
 class PolicySource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one source said of a call; ``rule`` is the rule that made it say so."""
+    """The decision of one policy source about a call."""
 
     source: str
     decision: PolicyDecision
@@ -44,25 +44,14 @@ class PolicySource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class PolicySnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The mode under which a call was decided on, and what each source said, in their order.
-
-    The mode is missing for a call that never started.
-    """
+    """The permission mode of a call that started, and the decision of each source, in their order."""
 
     sources: tuple[PolicySource, ...]
     permission_mode: PermissionMode | UnsetType = UNSET
 
 
 class SandboxFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What held a program that a call ran.
-
-    Args:
-        backend: such as ``bubblewrap``.
-        network: whether the program could reach a network.
-        mounts: each folder with how it was mounted, such as ``/usr:ro``.
-        limits: name -> value of each limit that was in force, such as ``memory_bytes``.
-        is_partial: whether the workdir was too large for finding every protected place below its top.
-    """
+    """The sandbox that held the programs of a call, and its limits."""
 
     backend: str
     network: bool

@@ -22,7 +22,7 @@ _DESCRIPTION_CHARS_MAX: Final = 300
 class QuestionOption(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """An answer that is offered."""
+    """An answer that the question offers."""
 
     label: Annotated[str, Meta(min_length=1, max_length=_LABEL_CHARS_MAX, pattern=r"\S")]
     description: Annotated[str, Meta(max_length=_DESCRIPTION_CHARS_MAX)] | UnsetType = UNSET
@@ -31,7 +31,7 @@ class QuestionOption(
 class UserQuestion(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """One question. ``multiple``: more than one option may be chosen. Own words are always welcome."""
+    """One question to the user. An answer in own words is always possible."""
 
     question: Annotated[str, Meta(min_length=1, max_length=_QUESTION_CHARS_MAX, pattern=r"\S")]
     header: Annotated[str, Meta(max_length=_HEADER_CHARS_MAX)] | UnsetType = UNSET

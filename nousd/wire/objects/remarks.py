@@ -11,7 +11,7 @@ InputKind = Literal["prompt", "steer", "follow_up", "message"]
 
 
 class Remark(msgspec.Struct, frozen=True, kw_only=True):
-    """What went wrong with an extension; with a run it would be a ``warning`` event."""
+    """A failure of an extension; within a run it would be a ``warning`` event."""
 
     code: str
     message: str

@@ -18,11 +18,7 @@ ToolChoice = Literal["auto", "none", "required"]
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What holds for one run, whatever its session says.
-
-    ``tools`` are the only tools that its model, and those of its tasks, have; an empty list means none.
-    ``provider`` and ``model`` come together. What ``sampling`` leaves out is as the session has it.
-    """
+    """What applies to one run, whatever its session says."""
 
     tools: tuple[str, ...] | UnsetType = UNSET
     provider: str | UnsetType = UNSET

@@ -29,10 +29,7 @@ SessionRuleTexts = Annotated[tuple[SessionRule, ...], Meta(max_length=SESSION_RU
 class SessionRules(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Rules about the tool calls of one session, beside those of the settings.
-
-    A list of an unknown name is refused: it may be meant to deny, and to skip it would permit.
-    """
+    """Rules about the tool calls of one session, beside those of the settings."""
 
     allow: SessionRuleTexts = ()
     ask: SessionRuleTexts = ()

@@ -15,7 +15,7 @@ TodoPriority = Literal["high", "medium", "low"]
 
 
 class Todo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing to do. ``id`` is unique in its list."""
+    """One item of a todo list."""
 
     id: Annotated[str, Meta(min_length=1, max_length=NAME_CHARS_MAX)]
     content: Annotated[str, Meta(min_length=1, max_length=TODO_CHARS_MAX)]

@@ -29,11 +29,7 @@ ToolName = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 class WorkerPermissions(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """What a worker's calls are judged by, beside all that its parent's are judged by.
-
-    ``mode`` is at most as wide as the parent's, whatever stands here. ``allow`` spares a question that
-    this mode would ask, never one that the parent's would.
-    """
+    """Rules and a mode for the calls of a worker, beside all that apply to its parent."""
 
     allow: RuleTexts = ()
     ask: RuleTexts = ()
@@ -44,12 +40,7 @@ class WorkerPermissions(
 class WorkerSpec(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """A worker.
-
-    ``prompt`` stands in the place of the system prompt; without it the daemon's own does. ``tools``
-    are those it may use of its parent's; without it, all of them. ``max_calls`` bounds the model calls
-    of one run. ``model`` is named as in ``set_model``; without it the parent's is used.
-    """
+    """A worker: who carries out a task."""
 
     name: WorkerName = "worker"
     description: Annotated[str, Meta(max_length=1024)] = ""
@@ -61,10 +52,7 @@ class WorkerSpec(
 
 
 class TaskOrigin(msgspec.Struct, frozen=True, kw_only=True):
-    """The call of ``task`` that a session was made for, and the run at the top of all such calls.
-
-    ``depth`` is 1 for a session that a run of a user's own session made.
-    """
+    """The call of the tool ``task`` that a session was made for, and the run at the top."""
 
     session_id: str
     run_id: str
@@ -75,7 +63,7 @@ class TaskOrigin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Of an event that is told a second time, on the root run: where it happened."""
+    """Where an event happened that is reported a second time on the run at the top."""
 
     session_id: str
     run_id: str

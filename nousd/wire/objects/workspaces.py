@@ -11,7 +11,7 @@ OverrideEnd = Literal["expired", "ended", "replaced", "attached"]
 
 
 class OverrideInForce(msgspec.Struct, frozen=True, kw_only=True):
-    """An override that holds until ``expires_at``, RFC 3339 UTC, and for ``ttl_seconds`` at most."""
+    """An override of the workspace, and when it ends."""
 
     ttl_seconds: int
     expires_at: str

@@ -35,17 +35,13 @@ from nousd.wire.responses.transcripts import Compaction, Leaf, Messages, Tree
 
 
 class Pong(Response, frozen=True, kw_only=True):
+    """The daemon responds."""
+
     message: Literal["pong"]
 
 
 class Accepted(Response, frozen=True, kw_only=True):
-    """The command was taken in and is durable.
-
-    ``cleared`` (abort, clear_queue) holds the inputs taken out of the queues, so that an editor can
-    offer them again. ``handled_by`` names the extension that dealt with a text, so that there is no run
-    and no input; ``reply`` is what it says. ``warnings`` tells what went wrong with extensions.
-    ``repeated``: this was acknowledged before, under the same client message id.
-    """
+    """The command was accepted, and is durable."""
 
     command: str
     run_id: str | UnsetType = UNSET
@@ -70,7 +66,7 @@ class Accepted(Response, frozen=True, kw_only=True):
 
 
 class SessionSelected(Response, frozen=True, kw_only=True):
-    """Answers the commands that make, select or rename a session. ``warnings`` are about extensions."""
+    """The session that was created, branched, selected or renamed."""
 
     session_id: str
     active: bool
@@ -80,7 +76,7 @@ class SessionSelected(Response, frozen=True, kw_only=True):
 
 
 class SessionDeleted(Response, frozen=True, kw_only=True):
-    """``run`` was told to stop, and so nothing was deleted."""
+    """Whether the session is deleted, or a run is stopped first."""
 
     session_id: str
     deleted: bool
@@ -88,9 +84,7 @@ class SessionDeleted(Response, frozen=True, kw_only=True):
 
 
 class Events(Response, frozen=True, kw_only=True):
-    """A page of the log: whole event lines. ``next`` is the cursor to go on from; a page without
-    events has reached ``head``, the newest event there is. ``pruned``: as in ``Subscribed``.
-    """
+    """A page of the log."""
 
     events: tuple[msgspec.Raw, ...]
     next: str
@@ -99,7 +93,7 @@ class Events(Response, frozen=True, kw_only=True):
 
 
 class Queue(Response, frozen=True, kw_only=True):
-    """Pending inputs in the order in which turns would consume them."""
+    """The pending inputs in the order in which turns will consume them."""
 
     session_id: str
     inputs: tuple[QueuedInput, ...]
@@ -108,7 +102,7 @@ class Queue(Response, frozen=True, kw_only=True):
 
 
 class ToolSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """``source`` is ``builtin`` or the extension's name; ``parameters`` is a JSON Schema."""
+    """A tool, and whether it is active."""
 
     name: str
     description: str
@@ -118,14 +112,14 @@ class ToolSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tools(Response, frozen=True, kw_only=True):
+    """All tools."""
+
     session_id: str
     tools: tuple[ToolSummary, ...]
 
 
 class Capabilities(Response, frozen=True, kw_only=True):
-    """What this daemon speaks; ``limits`` names the bounds that are in force, ``workdir`` the folder of
-    sessions that name none.
-    """
+    """What this daemon supports, and the limits in force."""
 
     protocol: str
     version: str
@@ -140,9 +134,7 @@ class Capabilities(Response, frozen=True, kw_only=True):
 
 
 class Subscribed(Response, frozen=True, kw_only=True):
-    """Answers ``subscribe`` on the event socket. ``pruned``: deltas around the cursor were joined.
-    ``confirms``: the client counts as one that can answer.
-    """
+    """The subscription is in force; its events follow."""
 
     cursor: str
     head: str
@@ -151,27 +143,21 @@ class Subscribed(Response, frozen=True, kw_only=True):
 
 
 class Keepalive(Response, frozen=True, kw_only=True):
-    """Follows ``subscribed``, with its id, whenever nothing was written for ``keepalive_seconds``.
-
-    ``cursor`` is how far the subscriber has come, events that its filter left out included.
-    """
+    """Nothing was written for ``keepalive_seconds``."""
 
     cursor: str
     head: str
 
 
 class Upload(Response, frozen=True, kw_only=True):
-    """A piece was taken; ``received`` is how many bytes have come, and so the next piece's offset."""
+    """A piece was stored; more are to come."""
 
     upload_id: str
     received: int
 
 
 class Artifact(Response, frozen=True, kw_only=True):
-    """An artifact that was put; or, with the last three keys, a part of one that is read.
-
-    ``data`` (base64) begins at ``offset``; ``eof``: it reaches the end.
-    """
+    """An artifact that was stored or, with the last three keys, a part of one that is read."""
 
     artifact_id: str
     media_type: str

@@ -8,19 +8,14 @@ from nousd.wire.responses.base import Response
 
 
 class McpServers(Response, frozen=True, kw_only=True):
-    """The MCP servers, true at ``cursor``."""
+    """The MCP servers and their status."""
 
     servers: tuple[McpServerSummary, ...]
     cursor: str
 
 
 class Metrics(Response, frozen=True, kw_only=True):
-    """The figures of the daemon's process; what is counted counts from ``started_at`` on.
-
-    ``sessions`` are those in memory, ``runs`` the active ones. ``waiting_permissions`` and
-    ``waiting_questions`` wait for a word of the user, ``confirmers`` are subscribers that have declared
-    that they answer. ``mcp_servers`` counts them by their state.
-    """
+    """The metrics of the daemon's process since ``started_at``."""
 
     version: str
     started_at: str

@@ -20,7 +20,7 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ModelSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A model that can be asked; ``id`` is what ``set_model`` takes, ``provider/model``."""
+    """An available model; ``set_model`` takes its ``id``, ``provider/model``."""
 
     id: str
     provider: str
@@ -43,7 +43,7 @@ Catalog = Literal["server", "config", "none"]
 
 
 class ProviderSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A provider that is configured. ``usable``: nothing is missing to ask it, a key included."""
+    """A configured provider. It is ``usable`` if nothing is missing to ask it, such as a key."""
 
     provider: str
     is_default: bool
@@ -52,7 +52,7 @@ class ProviderSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Models(Response, frozen=True, kw_only=True):
-    """``truncated``: there are more models; name a provider to see its own."""
+    """The available models."""
 
     models: tuple[ModelSummary, ...]
     errors: tuple[ProviderUnlisted, ...]

@@ -39,11 +39,7 @@ class FlatEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Result(Response, frozen=True, kw_only=True):
-    """What a ``prompt`` with ``wait: true`` answers when its run has ended.
-
-    ``handled_by`` names the extension that dealt with the text instead: ``output`` is what it says, and
-    ``run_id`` is "". ``warnings`` tells what went wrong with extensions before there was a run.
-    """
+    """The outcome of a run that the client waited for."""
 
     output: str
     events: tuple[FlatEvent, ...]
@@ -57,9 +53,7 @@ class Result(Response, frozen=True, kw_only=True):
 
 
 class ActiveRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A run that has not ended. ``origin`` is there for the run of a task. ``last_activity_at`` is when
-    it last gave a sign of life; waiting within a limit of its own counts as one.
-    """
+    """A run that has not ended."""
 
     run_id: str
     session_id: str
@@ -74,7 +68,7 @@ class ActiveRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known of a run. ``last_activity_at`` is there while it goes on."""
+    """The record of a run."""
 
     run_id: str
     session_id: str
@@ -95,9 +89,13 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Runs(Response, frozen=True, kw_only=True):
+    """A page of run records."""
+
     runs: tuple[RunRecord, ...]
     has_more: bool
 
 
 class Run(Response, frozen=True, kw_only=True):
+    """The record of one run."""
+
     run: RunRecord

@@ -15,9 +15,7 @@ from nousd.wire.responses.transcripts import Messages
 
 
 class SessionSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A row of ``list_sessions``. ``provider`` and ``model`` are those of the session's next model call,
-    ``run_id`` is that of its active run.
-    """
+    """A session, as lists show it."""
 
     session_id: str
     created_at: str
@@ -40,12 +38,7 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class SessionRecord(SessionSummary, frozen=True, kw_only=True):
-    """One session, as ``get_session`` answers it: its row, and what is too much for a list.
-
-    ``origin_workspace`` and the three behind it are there once it was attached to another folder:
-    ``attached_from`` is the one before, ``origin_workspace`` the first of all.
-    ``override`` is there while it holds.
-    """
+    """Everything about one session: its summary, and the keys that lists leave out."""
 
     permission_mode: PermissionMode
     sampling: Sampling | UnsetType = UNSET
@@ -58,7 +51,7 @@ class SessionRecord(SessionSummary, frozen=True, kw_only=True):
 
 
 class Sessions(Response, frozen=True, kw_only=True):
-    """``count`` is how many sessions the whole list has, whatever page of it this is."""
+    """A page of sessions."""
 
     sessions: tuple[SessionSummary, ...]
     has_more: bool
@@ -66,9 +59,7 @@ class Sessions(Response, frozen=True, kw_only=True):
 
 
 class SessionNow(Response, frozen=True, kw_only=True):
-    """``transcript`` and ``failed_runs`` are there if messages were asked for: the newest of them, and
-    those of its newest runs that did not come to a good end, newest first.
-    """
+    """One session and, if messages were asked for, the newest of them and its failed runs."""
 
     session: SessionRecord
     transcript: Messages | UnsetType = UNSET
@@ -76,7 +67,7 @@ class SessionNow(Response, frozen=True, kw_only=True):
 
 
 class Attached(Response, frozen=True, kw_only=True):
-    """Where the session works now, and did before; ``revoked`` are the rules that no longer hold."""
+    """The workspace of the session from now on, and the one before."""
 
     session_id: str
     workspace: str
@@ -88,7 +79,7 @@ class Attached(Response, frozen=True, kw_only=True):
 
 
 class WorkspaceOverride(Response, frozen=True, kw_only=True):
-    """What took effect; without ``override`` none holds."""
+    """The override that is in force, if any."""
 
     session_id: str
     override: OverrideInForce | UnsetType = UNSET

@@ -14,7 +14,7 @@ from nousd.wire.responses.runs import ActiveRun
 
 
 class OpenMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message being streamed: what has been told of it so far."""
+    """A message that is being streamed, with its text so far."""
 
     message_id: str
     role: str
@@ -22,7 +22,7 @@ class OpenMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class State(Response, frozen=True, kw_only=True):
-    """True at ``cursor``: subscribe after it and nothing is missed or doubled."""
+    """The state of a session, true at ``cursor``."""
 
     run_state: RunState
     run_id: str

@@ -24,14 +24,14 @@ from nousd.wire.responses.base import Response
 
 
 class ExpiredRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A request that nobody answered. ``by``: ``timeout``, or ``stop`` where its run was stopped."""
+    """A permission request that nobody answered."""
 
     request: PermissionRequested
     by: str
 
 
 class RuleInForce(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule that calls are judged by; ``origin`` says for people where it stands."""
+    """A rule that calls are judged by, and its origin, for people."""
 
     decision: Literal["allow", "ask", "deny"]
     rule: str
@@ -39,12 +39,7 @@ class RuleInForce(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Permissions(Response, frozen=True, kw_only=True):
-    """What waits for a word of the user, and what is permitted; true at ``cursor``.
-
-    ``pending`` and ``expired`` are of every session, or of the one that was named. ``granted`` is of
-    ``session_id``, ``granted_everywhere`` of all. ``can_answer``: whether a client is connected that
-    has declared that it answers; else nobody is asked.
-    """
+    """What waits for the user, and which rules are in force."""
 
     session_id: str
     mode: PermissionMode
@@ -59,10 +54,7 @@ class Permissions(Response, frozen=True, kw_only=True):
 
 
 class ProjectFiles(Response, frozen=True, kw_only=True):
-    """What files of projects say, and which of them the user trusts; true at ``cursor``.
-
-    ``root`` is that of the project that was asked about; its files are first.
-    """
+    """What files of projects say, and which of them the user trusts."""
 
     root: str
     files: tuple[ProjectFile, ...]
@@ -70,7 +62,7 @@ class ProjectFiles(Response, frozen=True, kw_only=True):
 
 
 class TodosNow(Response, frozen=True, kw_only=True):
-    """A session's list of things to do, true at ``cursor``."""
+    """A session's todo list."""
 
     session_id: str
     todos: tuple[Todo, ...]
@@ -78,7 +70,7 @@ class TodosNow(Response, frozen=True, kw_only=True):
 
 
 class Questions(Response, frozen=True, kw_only=True):
-    """Questions that wait for an answer, the oldest first; true at ``cursor``."""
+    """The questions that wait for an answer, oldest first."""
 
     questions: tuple[QuestionAsked, ...]
     cursor: str
@@ -86,11 +78,7 @@ class Questions(Response, frozen=True, kw_only=True):
 
 
 class AgentSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An agent, or a file that should be one.
-
-    ``usable``: it can be named in a task. ``trusted``: all that the file says counts; of one that is not
-    only what narrows. ``problems`` says for people what is wrong, or not in force.
-    """
+    """An agent, or a file that cannot be used as one."""
 
     name: str
     source: Literal["user", "project"]
@@ -104,14 +92,14 @@ class AgentSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Agents(Response, frozen=True, kw_only=True):
-    """Without a session, those that a new session would have."""
+    """All agent files, usable or not."""
 
     session_id: str
     agents: tuple[AgentSummary, ...]
 
 
 class CallDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The one decision about an attempt at a tool call: who, when and why."""
+    """The final decision about an attempt at a tool call: by whom, when and why."""
 
     approved: bool
     by: str
@@ -120,9 +108,7 @@ class CallDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolCallSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One attempt at a tool call. ``event`` is the cursor of the event that requested it; ``executed``:
-    it was started. One without ``run_id`` was made by a client.
-    """
+    """One attempt at a tool call, as lists show it. A call without ``run_id`` was made by a client."""
 
     tool_call_id: str
     attempt: int
@@ -140,11 +126,7 @@ class ToolCallSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class ToolCallRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Everything about one attempt at a tool call.
-
-    ``args`` are as they were asked for; ``input_hash`` is of those that ran, or would. ``sources`` is
-    what each source said, in their order. The other keys are those of the call's events.
-    """
+    """Everything about one attempt at a tool call."""
 
     tool_call_id: str
     attempt: int
@@ -181,13 +163,13 @@ class ToolCallRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class ToolCallNow(Response, frozen=True, kw_only=True):
-    """One attempt at a tool call, as it stands."""
+    """One attempt at a tool call, as it is now."""
 
     call: ToolCallRecord
 
 
 class ToolCalls(Response, frozen=True, kw_only=True):
-    """Tool calls, the newest first."""
+    """A page of tool calls, newest first."""
 
     calls: tuple[ToolCallSummary, ...]
     has_more: bool

@@ -10,7 +10,7 @@ from nousd.wire.responses.base import Response
 
 
 class Messages(Response, frozen=True, kw_only=True):
-    """The path root -> leaf, oldest first; ``before`` is where an older page ends."""
+    """The path from the root to the leaf, oldest first."""
 
     session_id: str
     messages: tuple[Entry, ...]
@@ -21,6 +21,8 @@ class Messages(Response, frozen=True, kw_only=True):
 
 
 class Compaction(Response, frozen=True, kw_only=True):
+    """The compaction that was written."""
+
     session_id: str
     summary: str
     first_kept_entry_id: str
@@ -31,12 +33,14 @@ class Compaction(Response, frozen=True, kw_only=True):
 
 
 class Leaf(Response, frozen=True, kw_only=True):
+    """The leaf that was set."""
+
     session_id: str
     leaf_id: str
 
 
 class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
-    """``parent_id`` is "" for a root; ``snippet`` is at most 80 bytes, cut ones end in "..."."""
+    """An entry in the tree, with the beginning of its text."""
 
     id: str
     parent_id: str
@@ -45,6 +49,8 @@ class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tree(Response, frozen=True, kw_only=True):
+    """A page of the tree, oldest entry first."""
+
     session_id: str
     nodes: tuple[TreeNode, ...]
     has_more: bool
