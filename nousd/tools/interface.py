@@ -15,9 +15,9 @@ import msgspec
 
 from nousd.errors import ToolError, Unanswered
 from nousd.tools.fs.path_sandbox import Confinement
-from nousd.tools.output.spooled_file import Spool
 from nousd.tools.sandbox.interface import FindSandbox, no_sandbox
 from nousd.tools.secret_filter import NO_SECRETS, Secrets
+from nousd.tools.spooled_file import Spool
 from nousd.tools.task_runner import TaskRunner
 from nousd.wire.objects.policy import ExecutedBy, ExecutionEnv, SandboxFacts
 from nousd.wire.objects.questions import QuestionAnswer, UserQuestion

@@ -24,7 +24,7 @@ from nousd.store.artifacts import PUT_STEP_BYTES
 from nousd.store.interface import Store
 from nousd.store.memory import store as memory
 from nousd.store.sqlite import artifacts as _artifacts_sqlite
-from nousd.tools.output.spooled_file import Spool
+from nousd.tools.spooled_file import Spool
 from tests.daemon.process_harness import Place, Process, running
 from tests.daemon.scripted import ScriptedProvider
 from tests.daemon_harness import Client, Daemon, FakeClock, memory_daemon, of_type, socket_daemon

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from nousd.errors import ToolArgumentsInvalid, ToolError
-from nousd.tools.output.spooled_file import Spool
+from nousd.tools.spooled_file import Spool
 from nousd.wire.limits import TOOL_UPDATES_BYTES_MAX
 from tests.tools.bench import Bench, Lifeline
 

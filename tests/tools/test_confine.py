@@ -11,7 +11,7 @@ import pytest
 
 from nousd.errors import ConfigError, ToolError
 from nousd.tools.fs.path_sandbox import Confinement
-from nousd.tools.fs.path_walk import Way
+from nousd.tools.fs.path_walk import PathWalk
 from nousd.tools.fs.tree_walk import open_tree
 from nousd.tools.function_tool import real_path
 from nousd.wire.limits import OUTSIDE_PLACES_MAX
@@ -620,7 +620,7 @@ def test_no_folder_is_made_on_a_way_that_turned_elsewhere_meanwhile(beside: Benc
     beside.open("../outside/new/file.txt")
     elsewhere = beside.outside.parent / "elsewhere"
     elsewhere.mkdir()
-    way = Way(beside.context.confinement, "given")
+    way = PathWalk(beside.context.confinement, "given")
     try:
         with pytest.raises(ToolError, match="path_outside_workdir: given"):
             way.to([*elsewhere.parts[1:], "new", "file.txt"], missing="create")

@@ -13,8 +13,8 @@ import trio.testing
 from nousd.tools.interface import ToolResult
 from nousd.tools.output import output_capture as whole_output
 from nousd.tools.output.output_capture import SPOOL_PIECE_BYTES
-from nousd.tools.output.spooled_file import Spool
 from nousd.tools.output.tool_output import OutputCollector, OutputStream, head_of, within_bounds
+from nousd.tools.spooled_file import Spool
 from nousd.wire.limits import TOOL_RESULT_BYTES_MAX, TOOL_RESULT_LINES_MAX, TOOL_UPDATES_BYTES_MAX
 
 

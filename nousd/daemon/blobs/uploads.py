@@ -15,7 +15,7 @@ from nousd.daemon.clock import Clock
 from nousd.errors import CommandRejected, InvalidPayload, StoreFull, WriteFailed
 from nousd.store.artifacts import ArtifactInfo
 from nousd.store.interface import Store
-from nousd.tools.output.spooled_file import Spool
+from nousd.tools.spooled_file import Spool
 from nousd.wire.limits import ARTIFACT_BYTES_MAX, UPLOADS_BYTES_MAX, UPLOADS_MAX
 
 IDLE_SECONDS_MAX: Final = 600.0

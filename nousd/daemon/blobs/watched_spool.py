@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nousd.tools.interface import ExpectQuiet
-from nousd.tools.output.spooled_file import Spool
+from nousd.tools.spooled_file import Spool
 
 
 class WatchedSpool:

@@ -25,7 +25,7 @@ from nousd.machine.policy.permission import Judgement
 from nousd.runtimes.calls.host import Answer, Question
 from nousd.store.artifacts import Artifact
 from nousd.tools.interface import Emit, Tool, ToolContext, UserAnswers
-from nousd.tools.output.spooled_file import Spool
+from nousd.tools.spooled_file import Spool
 from nousd.wire import events
 from nousd.wire.events import Event
 from nousd.wire.objects.entries import PermissionMode

@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 from nousd.machine.policy.permission import Judgement
 from nousd.machine.session.lifecycle import Ledger
 from nousd.tools.interface import Emit, Tool, ToolContext
-from nousd.tools.output.spooled_file import Spool
+from nousd.tools.spooled_file import Spool
 from nousd.wire.events import Event
 from nousd.wire.objects.entries import PermissionMode, ToolCall
 from nousd.wire.objects.policy import ConfirmDecision, PolicyDecision

@@ -23,8 +23,8 @@ from nousd.runtimes.calls.call_events import CallEvents, events_of
 from nousd.runtimes.calls.hooks import NO_CALL_HOOKS, CallHooks, Shown
 from nousd.runtimes.calls.host import CallHost, Question, TurnCallHost
 from nousd.tools.interface import Tool, ToolContext, ToolResult
-from nousd.tools.output.spooled_file import Spool
 from nousd.tools.secret_filter import NO_SECRETS
+from nousd.tools.spooled_file import Spool
 from nousd.wire import events
 from nousd.wire.codec.envelope import scrub
 from nousd.wire.objects.entries import ToolCall

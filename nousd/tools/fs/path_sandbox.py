@@ -49,7 +49,7 @@ from nousd.tools.fs.escape_paths import (
     settled,
 )
 from nousd.tools.fs.path_errors import denied, outside, shown
-from nousd.tools.fs.path_walk import Missing, Way
+from nousd.tools.fs.path_walk import Missing, PathWalk
 from nousd.tools.fs.resolved_path import Place, Restrictions
 
 _VARIABLE: Final = re.compile(r"\$(?:(\w+)|\{(\w+)\})", re.ASCII)
@@ -190,7 +190,7 @@ class Confinement:
         Raises:
             ToolError, OSError: as ``locate``.
         """
-        way = Way(self, given)
+        way = PathWalk(self, given)
         with ExitStack() as cleanup:
             cleanup.callback(way.close)
             name = way.to(self._names_from_top(given), missing="imagine")
@@ -243,7 +243,7 @@ class Confinement:
 
     @contextmanager
     def _walked(self, names: list[str], given: str, *, create_parents: bool) -> Iterator[Place]:
-        way = Way(self, given)
+        way = PathWalk(self, given)
         missing: Missing = "create" if create_parents else "fail"
         with ExitStack() as cleanup:
             cleanup.callback(way.close)

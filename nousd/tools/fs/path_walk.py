@@ -8,14 +8,13 @@ from __future__ import annotations
 import errno
 import os
 from collections import deque
-from typing import TYPE_CHECKING, Final, Literal
+from pathlib import Path
+from typing import Final, Literal, Protocol
 
 from nousd.errors import ToolError
 from nousd.tools.fs.open_nofollow import open_real
 from nousd.tools.fs.path_errors import denied, outside
-
-if TYPE_CHECKING:
-    from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.resolved_path import Restrictions
 
 SYMLINKS_MAX: Final = 40
 """Links followed for one path; the kernel's own bound."""
@@ -29,18 +28,50 @@ Missing = Literal["fail", "create", "imagine"]
 """What becomes of a folder on the way that does not exist."""
 
 
-class Way:
-    """One way down from the top of a confinement.
+class WalkRules(Protocol):
+    """The rules that a walk goes by."""
+
+    restrictions: Restrictions
+    opened: tuple[str, ...] | None
+
+    @property
+    def top(self) -> Path:
+        """The directory where every walk begins."""
+        ...
+
+    def from_top(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Return names from the top as names from the workspace."""
+        ...
+
+    def names_of(self, path: str, given: str) -> list[str]:
+        """Split the target of a link into names; raise ToolError if it leads out."""
+        ...
+
+    def is_hidden(self, parts: tuple[str, ...]) -> bool:
+        """Return whether the real path is out of reach."""
+        ...
+
+    def is_kernels(self, folder: int) -> bool:
+        """Return whether an open directory belongs to a kernel file system."""
+        ...
+
+    def may_pass(self, parts: tuple[str, ...]) -> bool:
+        """Return whether a directory may be created at the real path."""
+        ...
+
+
+class PathWalk:
+    """A walk down from the top of a path sandbox.
 
     Invariant: ``len(self._folders) == len(self._names) + 1``; no folder is a link or hidden, and one
     that does not exist is None.
     """
 
-    def __init__(self, confinement: Confinement, given: str) -> None:
-        self._confinement = confinement
+    def __init__(self, rules: WalkRules, given: str) -> None:
+        self._rules = rules
         self._given = given
         self._names: list[str] = []
-        self._folders: list[int | None] = [open_real(confinement.top)]
+        self._folders: list[int | None] = [open_real(rules.top)]
 
     def close(self) -> None:
         for folder in self._folders:
@@ -80,14 +111,14 @@ class Way:
             ToolError: ``path_outside_workdir`` if it is hidden.
         """
         names = tuple(self._names) if name == "." else (*self._names, name)
-        parts = self._confinement.from_top(names)
-        if self._confinement.is_hidden(parts):
+        parts = self._rules.from_top(names)
+        if self._rules.is_hidden(parts):
             raise outside(self._given)
         return parts
 
     def _up(self) -> None:
         if not self._names:
-            if self._confinement.opened is not None:
+            if self._rules.opened is not None:
                 return  # above the root there is the root
             raise outside(self._given)
         self._names.pop()
@@ -102,7 +133,7 @@ class Way:
         folder = self._folder_below(name, parts, missing)
         self._folders.append(folder)
         self._names.append(name)
-        if folder is not None and self._confinement.is_kernels(folder):
+        if folder is not None and self._rules.is_kernels(folder):
             raise outside(self._given)
 
     def _folder_below(self, name: str, parts: tuple[str, ...], missing: Missing) -> int | None:
@@ -116,9 +147,9 @@ class Way:
                 return None
             if missing == "fail":
                 raise
-        if not self._confinement.may_pass(parts):
+        if not self._rules.may_pass(parts):
             raise outside(self._given)
-        if self._confinement.restrictions.close_to_writing(parts):
+        if self._rules.restrictions.close_to_writing(parts):
             raise denied(self._given, "writing")
         os.mkdir(name, dir_fd=above)
         return os.open(name, _FOLDER, dir_fd=above)
@@ -137,7 +168,7 @@ class Way:
             raise
 
     def _names_behind(self, target: str) -> list[str]:
-        names = self._confinement.names_of(target, self._given)
+        names = self._rules.names_of(target, self._given)
         if target.startswith("/"):
             while self._names:
                 self._up()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from nousd.tools.output.spooled_file import Spool
+from nousd.tools.spooled_file import Spool
 from nousd.wire.limits import ARTIFACT_BYTES_MAX
 
 SPOOL_PIECE_BYTES: Final = 1024 * 1024

@@ -13,7 +13,7 @@ import trio
 
 from nousd.tools.interface import Emit, ToolResult
 from nousd.tools.output.output_capture import WholeOutput
-from nousd.tools.output.spooled_file import Spool
+from nousd.tools.spooled_file import Spool
 from nousd.wire.limits import TOOL_RESULT_BYTES_MAX, TOOL_RESULT_LINES_MAX, TOOL_UPDATES_BYTES_MAX
 
 STREAM_PAUSE_SECONDS: Final = 0.05
