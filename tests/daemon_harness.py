@@ -53,7 +53,7 @@ from nousd.store.memory import store as memory
 from nousd.store.records import EventFilter
 from nousd.store.sqlite import store as sqlite
 from nousd.tools.builtin.catalog import builtin_tools
-from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.interface import Tool
 from nousd.tools.mcp.server import Surroundings
 from nousd.tools.mcp.spec import ServerSpec
@@ -424,7 +424,7 @@ async def _checked_core(parts: Parts) -> AsyncIterator[Core]:
 def only_workspace(workdir: Path, project: Project | None = None, **parts: Any) -> Workspaces:
     """Returns the workspaces of a daemon that has a workdir and nothing else."""
     return Workspaces(
-        Workspace(confinement=Confinement(workdir), project=project or Project(), **parts)
+        Workspace(path_sandbox=PathSandbox(workdir), project=project or Project(), **parts)
     )
 
 

@@ -49,7 +49,7 @@ async def opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator[
         workspaces,
         is_mode_insisted_on=settings.is_mode_insisted_on,
     )
-    sandbox = detector(settings, workspaces.default.confinement.hidden)
+    sandbox = detector(settings, workspaces.default.path_sandbox.hidden)
     native = _native_settings(settings)
     late_tools = _builtin_tools(settings)
     mcp = specs_of_settings(settings.mcp, redactor.add)

@@ -44,7 +44,7 @@ from nousd.replay.script import script_of
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter
-from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.wire import events
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.events import Event
@@ -160,7 +160,7 @@ class _Stage:
         """Its tools touch nothing: so any folder will do."""
         return Workspaces(
             Workspace(
-                confinement=Confinement(Path("/")),
+                path_sandbox=PathSandbox(Path("/")),
                 project=RecordedProject(self._run),
                 instructions=OncePerSession(self._instructions),
             )

@@ -103,10 +103,10 @@ def access_to(
     outside: dict[str, None] = {}
     for path in given:
         paths[real_path(path, context)] = None
-        place = context.confinement.beyond(path)
+        place = context.path_sandbox.beyond(path)
         if place is not None:
             outside[place] = None
-            paths[context.confinement.spelled_from_workdir(place)] = None
+            paths[context.path_sandbox.spelled_from_workdir(place)] = None
     asked = tuple(outside) if len(outside) <= OUTSIDE_PLACES_MAX else ()
     return Access(
         classes=frozenset(classes), paths=tuple(paths), outside=asked, is_inside=is_inside
@@ -118,7 +118,7 @@ def real_path(given: str, context: ToolContext) -> str:
     nothing can be opened or made there.
     """
     try:
-        return context.confinement.real(given)
+        return context.path_sandbox.real(given)
     except (ToolError, OSError):
         return shown(given)
 
@@ -126,7 +126,7 @@ def real_path(given: str, context: ToolContext) -> str:
 def leads_inside(given: str, context: ToolContext) -> bool:
     """Whether a path leads to a place inside the workdir, so that ``real_path`` says where."""
     try:
-        context.confinement.real(given)
+        context.path_sandbox.real(given)
     except (ToolError, OSError):
         return False
     return True

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import msgspec
 
 from nousd.errors import ToolError, Unanswered
-from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.sandbox.interface import FindSandbox, no_sandbox
 from nousd.tools.secret_filter import NO_SECRETS, Secrets
-from nousd.tools.spooled_file import Spool
+from nousd.tools.spooled_file import SpooledFile
 from nousd.tools.task_runner import TaskRunner
 from nousd.wire.objects.policy import ExecutedBy, ExecutionEnv, SandboxFacts
 from nousd.wire.objects.questions import QuestionAnswer, UserQuestion
@@ -77,7 +77,7 @@ class ToolContext(msgspec.Struct, frozen=True):
         ask_user: asks the user something and waits for the answer.
     """
 
-    confinement: Confinement
+    path_sandbox: PathSandbox
     emit: Emit
     expect_quiet: ExpectQuiet = nobody_waits
     spool_folder: Path | None = None
@@ -90,7 +90,7 @@ class ToolContext(msgspec.Struct, frozen=True):
     @property
     def workdir(self) -> Path:
         """Absolute, resolved; relative paths start here and no path may lead out of it."""
-        return self.confinement.workdir
+        return self.path_sandbox.workdir
 
 
 class ToolResult(msgspec.Struct, frozen=True):
@@ -107,7 +107,7 @@ class ToolResult(msgspec.Struct, frozen=True):
 
     text: str
     is_error: bool = False
-    full: bytes | Spool | None = None
+    full: bytes | SpooledFile | None = None
     sandbox: SandboxFacts | None = None
     execution_env: ExecutionEnv = "host"
 

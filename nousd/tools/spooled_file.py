@@ -19,7 +19,7 @@ HEADROOM_BYTES: Final = 1024 * 1024
 """Left on the filesystem: the log lies there as well, and has to tell of an output that fills it."""
 
 
-class Spool:
+class SpooledFile:
     """A private file: written from its beginning to its end, then read from anywhere.
 
     Args:

@@ -11,7 +11,7 @@ import pytest
 from nousd.daemon.workspace.roots import Roots
 from nousd.daemon.workspace.workspaces import Workspace, Workspaces
 from nousd.providers.interface import Provider
-from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_sandbox import PathSandbox
 from tests.bridge.harness import Bridge, bridge_to, text
 from tests.daemon_harness import Client, Daemon, socket_daemon
 from tests.stub_model import Gate, StubModel, text_reply, tool_reply
@@ -306,7 +306,7 @@ async def test_a_list_is_of_the_daemons_own_folder_unless_another_or_all_are_ask
     for folder in folders.values():
         folder.mkdir(exist_ok=True)
     (short_folder / "link").symlink_to(folders["other"])
-    own = Workspace(confinement=Confinement(folders["work"]))
+    own = Workspace(path_sandbox=PathSandbox(folders["work"]))
     workspaces = Workspaces(own, Roots((folders["work"], folders["other"])))
     async with (
         socket_daemon(

@@ -12,7 +12,7 @@ from nousd.daemon.policy.permissions import RulePermissions
 from nousd.daemon.workspace.roots import Roots
 from nousd.daemon.workspace.workspaces import Workspace, Workspaces
 from nousd.providers.interface import Provider
-from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.views.tandem.sessions import project_id
 from tests.bridge.harness import Bridge, bridge_to, text
 from tests.daemon_harness import Client, socket_daemon
@@ -44,7 +44,7 @@ async def place(
 ) -> AsyncIterator[Place]:
     work, other, outside = folders
     workspaces = Workspaces(
-        Workspace(confinement=Confinement(work)), Roots((work, other), (outside / "hidden",))
+        Workspace(path_sandbox=PathSandbox(work)), Roots((work, other), (outside / "hidden",))
     )
     async with (
         socket_daemon(

@@ -54,7 +54,7 @@ class Look(msgspec.Struct):
 
 async def _look(args: Look, context: ToolContext) -> ToolResult:
     try:
-        with context.confinement.locate(args.path) as place, place.open_file() as file:
+        with context.path_sandbox.locate(args.path) as place, place.open_file() as file:
             return ToolResult(file.read().decode())
     except OSError as error:
         raise ToolError(f"look_failed: {error.strerror}") from error

@@ -24,7 +24,7 @@ from nousd.store.artifacts import PUT_STEP_BYTES
 from nousd.store.interface import Store
 from nousd.store.memory import store as memory
 from nousd.store.sqlite import artifacts as _artifacts_sqlite
-from nousd.tools.spooled_file import Spool
+from nousd.tools.spooled_file import SpooledFile
 from tests.daemon.process_harness import Place, Process, running
 from tests.daemon.scripted import ScriptedProvider
 from tests.daemon_harness import Client, Daemon, FakeClock, memory_daemon, of_type, socket_daemon
@@ -183,7 +183,7 @@ async def test_an_upload_that_the_disk_has_no_space_for_goes_on_when_it_has(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Spool, "write", fail)
+        patch.setattr(SpooledFile, "write", fail)
         assert await refused(client, b"!", upload_id=upload_id) == (
             "session_error",
             "the disk is full: nothing was accepted",

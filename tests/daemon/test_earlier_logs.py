@@ -15,7 +15,15 @@ import pytest
 from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION
 from tests.daemon.process_harness import Place, running
 from tests.daemon_harness import Client, Event, Payload, of_type, types
-from tests.earlier_stores import EARLIER, HELD, Held, Said, stored_inputs, stored_lines, unpack
+from tests.earlier_stores import (
+    EARLIER,
+    HELD,
+    Held,
+    Said,
+    stored_inputs,
+    stored_lines,
+    unpack,
+)
 from tests.lifecycle import LifecycleChecker
 
 

@@ -239,7 +239,7 @@ async def test_a_call_that_has_started_is_finished_after_the_end(
     folders: Folders, autojump_clock: MockClock
 ) -> None:
     async def slowly(args: Any, context: ToolContext) -> ToolResult:
-        with context.confinement.locate(args.path) as place:
+        with context.path_sandbox.locate(args.path) as place:
             await trio.sleep(2 * SECONDS)
             with place.open_file() as file:
                 return ToolResult(file.read().decode())

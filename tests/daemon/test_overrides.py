@@ -179,7 +179,7 @@ async def test_a_denial_of_a_name_holds_outside_as_well(folders: Folders) -> Non
 
 async def test_the_tool_of_an_extension_asks_by_the_same_means(folders: Folders) -> None:
     def peek(args: Look, context: ToolContext) -> str:
-        with context.confinement.locate(args.path) as place, place.open_file() as file:
+        with context.path_sandbox.locate(args.path) as place, place.open_file() as file:
             return file.read().decode()
 
     registered = Registered()

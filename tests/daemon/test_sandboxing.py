@@ -18,7 +18,7 @@ from nousd.daemon.policy.sandboxing import detector
 from nousd.errors import ConfigError
 from nousd.machine.policy.rules import rules_of
 from nousd.providers.interface import Finished, Receive, ToolCallPiece
-from nousd.tools.sandbox.interface import FindSandbox, Held, Request, no_sandbox
+from nousd.tools.sandbox.interface import FindSandbox, Request, SandboxedProcess, no_sandbox
 from nousd.wire.objects.policy import SandboxFacts
 from tests.daemon.scripted import ScriptedProvider, says
 from tests.daemon_harness import Payload, memory_daemon, of_type
@@ -33,11 +33,11 @@ class OpenSandbox:
         self.has_network = has_network
 
     @contextmanager
-    def hold(self, request: Request) -> Iterator[Held]:
+    def hold(self, request: Request) -> Iterator[SandboxedProcess]:
         facts = SandboxFacts(
             backend=self.name, network=request.network, mounts=("/w:rw",), limits={"x": 1}
         )
-        yield Held(argv=request.argv, env=request.env, facts=facts)
+        yield SandboxedProcess(argv=request.argv, env=request.env, facts=facts)
 
 
 CLOSED: FindSandbox = OpenSandbox

@@ -283,7 +283,9 @@ async def test_an_error_of_a_server_is_told_without_the_key_that_it_repeats(
     assert f"Incorrect API key provided: {REDACTED}" in error["cause"]
 
 
-async def test_an_extension_that_fails_is_told_of_without_what_it_knows(watched: Watched) -> None:
+async def test_an_extension_that_fails_is_told_of_without_what_it_knows(
+    watched: Watched,
+) -> None:
     run = await watched.call(("telltale", {}), ("says", {}))
     codes = [warning["code"] for warning in of_type(run, "warning")]
     assert codes.count("extension_hook_error") >= 3

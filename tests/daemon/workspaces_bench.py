@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from nousd.config.settings import Settings
 from nousd.daemon.policy.permissions import RulePermissions
 from nousd.daemon.workspace.settings import workspaces_of_settings
-from nousd.tools.sandbox.interface import Held, Request
+from nousd.tools.sandbox.interface import Request, SandboxedProcess
 from nousd.wire.objects.entries import PermissionMode
 from nousd.wire.objects.policy import SandboxFacts
 from tests.daemon.scripted import Outcome, ScriptedProvider, says
@@ -59,10 +59,10 @@ class TellingSandbox:
         return self
 
     @contextmanager
-    def hold(self, request: Request) -> Iterator[Held]:
+    def hold(self, request: Request) -> Iterator[SandboxedProcess]:
         self.requests.append(request)
         facts = SandboxFacts(backend=self.name, network=False, mounts=("/w:rw",), limits={"x": 1})
-        yield Held(argv=request.argv, env=request.env, facts=facts)
+        yield SandboxedProcess(argv=request.argv, env=request.env, facts=facts)
 
 
 class Ended(NamedTuple):

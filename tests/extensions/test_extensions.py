@@ -19,7 +19,7 @@ from nousd.extensions.api import ExtensionApi, Registered
 from nousd.extensions.calls import THREADS_MAX, TIMEOUT_SECONDS
 from nousd.extensions.loaded import Extensions
 from nousd.extensions.loader import load_extensions
-from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.interface import ExpectQuiet, ToolContext, ToolResult, nobody_waits
 from nousd.wire.limits import EXTENSION_RESULT_BYTES_MAX
 from nousd.wire.objects.tool_footprint import Access
@@ -55,7 +55,7 @@ def silent_context(expect_quiet: ExpectQuiet = nobody_waits) -> ToolContext:
     async def emit(text: str) -> None:
         raise AssertionError(text)
 
-    return ToolContext(Confinement(Path("/")), emit, expect_quiet)
+    return ToolContext(PathSandbox(Path("/")), emit, expect_quiet)
 
 
 async def tool(
@@ -459,7 +459,7 @@ async def test_a_tool_touches_what_its_extension_says(
     (tmp_path / "sub").mkdir()
     shape = {"type": "object"}
     (tool,) = registered(lambda api: api.tool("t", "A tool.", shape, print, **options)).tools
-    context = msgspec.structs.replace(silent_context(), confinement=Confinement(tmp_path))
+    context = msgspec.structs.replace(silent_context(), path_sandbox=PathSandbox(tmp_path))
     assert await tool.access(tool.validated(args), context) == access
 
 
@@ -469,7 +469,7 @@ async def test_a_path_that_is_named_by_a_struct_is_found(tmp_path: Path) -> None
 
     options: dict[str, Any] = {"classes": ["read"], "path_argument": "file"}
     (tool,) = registered(lambda api: api.tool("t", "A tool.", Named, print, **options)).tools
-    context = msgspec.structs.replace(silent_context(), confinement=Confinement(tmp_path))
+    context = msgspec.structs.replace(silent_context(), path_sandbox=PathSandbox(tmp_path))
     access = await tool.access(tool.validated({"file": "b.txt"}), context)
     assert access.paths == ("b.txt",)
 

@@ -22,7 +22,15 @@ from nousd.store.sqlite import store as sqlite
 from nousd.wire.events import DELTA_EVENTS
 from nousd.wire.objects.inputs import QueuedInput
 from nousd.wire.objects.metrics import PendingInputs
-from tests.earlier_stores import EARLIER, HELD, Held, StoredInput, rows, stored_inputs, unpack
+from tests.earlier_stores import (
+    EARLIER,
+    HELD,
+    Held,
+    StoredInput,
+    rows,
+    stored_inputs,
+    unpack,
+)
 from tests.lifecycle import LifecycleChecker
 from tests.store.helpers import (
     NO_BOUND,

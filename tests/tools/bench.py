@@ -15,7 +15,7 @@ import msgspec
 import trio
 
 from nousd.tools.builtin.catalog import builtin_tools
-from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.registry import ToolRegistry
 
@@ -38,7 +38,7 @@ class Bench:
         self.emitted: list[str] = []
         self.quiet_seconds: list[float] = []
         self.context = ToolContext(
-            confinement=Confinement(self.work, (self.hidden,)),
+            path_sandbox=PathSandbox(self.work, (self.hidden,)),
             emit=self._emit,
             expect_quiet=self.quiet_seconds.append,
         )
@@ -63,21 +63,21 @@ class Bench:
 
     def close(self, *, reading: Iterable[str] = (), writing: Iterable[str] = ()) -> None:
         """Closes places to the calls from here on."""
-        confinement = self.context.confinement.closed_to(
+        path_sandbox = self.context.path_sandbox.closed_to(
             reading=map(re.compile, reading), writing=map(re.compile, writing)
         )
-        self.restrict(confinement)
+        self.restrict(path_sandbox)
 
     def open(self, *paths: str) -> None:
         """Opens where these paths lead to the calls from here on, as if the user had allowed it."""
-        asking = Confinement(self.work, (self.hidden,)).asking()
+        asking = PathSandbox(self.work, (self.hidden,)).asking()
         places = [place for path in paths if (place := asking.beyond(path)) is not None]
         assert len(places) == len(paths)
-        self.restrict(self.context.confinement.opened_to(places))
+        self.restrict(self.context.path_sandbox.opened_to(places))
 
-    def restrict(self, confinement: Confinement) -> None:
+    def restrict(self, path_sandbox: PathSandbox) -> None:
         """Puts the calls from here on into another confinement."""
-        self.context = msgspec.structs.replace(self.context, confinement=confinement)
+        self.context = msgspec.structs.replace(self.context, path_sandbox=path_sandbox)
 
     def names(self) -> set[str]:
         return {path.name for path in self.work.iterdir()}

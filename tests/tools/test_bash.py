@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from nousd.errors import ToolArgumentsInvalid, ToolError
-from nousd.tools.spooled_file import Spool
+from nousd.tools.spooled_file import SpooledFile
 from nousd.wire.limits import TOOL_UPDATES_BYTES_MAX
 from tests.tools.bench import Bench, Lifeline
 
@@ -79,7 +79,7 @@ async def test_output_is_streamed_while_the_command_runs(bench: Bench, line: Lif
         bench.emitted.append(text)
         seen.set()
 
-    bench.context = bench.context.__class__(confinement=bench.context.confinement, emit=emit)
+    bench.context = bench.context.__class__(path_sandbox=bench.context.path_sandbox, emit=emit)
     gate = line.path.with_name("gate")
     command = f'mkfifo "{gate}"; echo first; cat "{gate}"; echo last'
     with trio.fail_after(20):
@@ -97,7 +97,7 @@ async def test_a_command_that_prints_200_megabytes_stays_bounded(bench: Bench) -
     result = await bench.call("bash", command=command)
     assert "of 5000000 lines are shown, 200000000 bytes in all." in result.text
     assert len(result.text) < 60_000
-    assert isinstance(result.full, Spool)
+    assert isinstance(result.full, SpooledFile)
     assert result.full.size_bytes == 200_000_000
     assert await result.full.read(199_999_960, 80) == b"123456789012345678901234567890123456789\n"
     result.full.close()

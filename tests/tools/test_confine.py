@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nousd.errors import ConfigError, ToolError
-from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.fs.path_walk import PathWalk
 from nousd.tools.fs.tree_walk import open_tree
 from nousd.tools.function_tool import real_path
@@ -131,7 +131,7 @@ async def test_a_device_inside_the_workdir_is_no_file(tool: str, bench: Bench) -
     else:
         path = "null"
     bench.context = bench.context.__class__(
-        confinement=Confinement(Path("/dev")), emit=bench.context.emit
+        path_sandbox=PathSandbox(Path("/dev")), emit=bench.context.emit
     )
     reason = "Not a directory" if tool in {"ls", "find"} else "not a regular file"
     with pytest.raises(ToolError, match=rf"^{tool}_failed: {path}: {reason}$"):
@@ -189,7 +189,7 @@ async def test_a_workdir_reached_by_a_link_is_the_same_workdir(
     alias = tmp_path / "alias"
     alias.symlink_to(bench.work)
     bench.context = bench.context.__class__(
-        confinement=Confinement(alias, (alias / ".state",)), emit=bench.context.emit
+        path_sandbox=PathSandbox(alias, (alias / ".state",)), emit=bench.context.emit
     )
     assert bench.context.workdir == bench.work
     assert await bench.text("read", path=str(alias / "a.txt")) == "hello"
@@ -206,10 +206,10 @@ async def test_hidden_places_are_not_listed(bench: Bench) -> None:
 
 
 def test_a_hidden_place_that_is_not_there_yet_cannot_be_made(bench: Bench) -> None:
-    confinement = Confinement(bench.work, (bench.work / "config" / "nousd",))
+    path_sandbox = PathSandbox(bench.work, (bench.work / "config" / "nousd",))
     with (
         pytest.raises(ToolError, match="path_outside_workdir"),
-        confinement.locate("config/nousd/config.toml", create_parents=True),
+        path_sandbox.locate("config/nousd/config.toml", create_parents=True),
     ):
         pass
     assert not (bench.work / "config" / "nousd").exists()
@@ -218,9 +218,9 @@ def test_a_hidden_place_that_is_not_there_yet_cannot_be_made(bench: Bench) -> No
 def test_a_workdir_that_is_hidden_or_missing_is_refused(tmp_path: Path) -> None:
     for hidden in (tmp_path, tmp_path.parent):
         with pytest.raises(ConfigError, match="lies in the daemon's own state"):
-            Confinement(tmp_path, (hidden,))
+            PathSandbox(tmp_path, (hidden,))
     with pytest.raises(ConfigError, match="is not a folder"):
-        Confinement(tmp_path / "missing")
+        PathSandbox(tmp_path / "missing")
 
 
 def exchange_for_link(folder: Path, target: Path) -> None:
@@ -230,7 +230,7 @@ def exchange_for_link(folder: Path, target: Path) -> None:
 
 def test_a_folder_exchanged_for_a_link_after_the_check_leads_nowhere(bench: Bench) -> None:
     bench.put("sub/secret.txt", "inside")
-    with bench.context.confinement.locate("sub/secret.txt") as place:
+    with bench.context.path_sandbox.locate("sub/secret.txt") as place:
         exchange_for_link(bench.work / "sub", bench.outside)
         with place.open_file() as file:
             assert file.read() == b"inside"
@@ -238,7 +238,7 @@ def test_a_folder_exchanged_for_a_link_after_the_check_leads_nowhere(bench: Benc
 
 def test_a_file_exchanged_for_a_link_after_the_check_is_not_opened(bench: Bench) -> None:
     file = bench.put("secret.txt", "inside")
-    with bench.context.confinement.locate("secret.txt") as place:
+    with bench.context.path_sandbox.locate("secret.txt") as place:
         exchange_for_link(file, bench.outside / "secret.txt")
         with pytest.raises(OSError, match="Too many levels of symbolic links"):
             place.open_file()
@@ -260,7 +260,7 @@ def test_a_folder_exchanged_between_two_steps_of_the_walk_is_not_entered(
     monkeypatch.setattr(os, "readlink", exchanging)
     with (
         pytest.raises(NotADirectoryError),
-        bench.context.confinement.locate("sub/secret.txt") as place,
+        bench.context.path_sandbox.locate("sub/secret.txt") as place,
     ):
         place.open_file()
 
@@ -268,7 +268,7 @@ def test_a_folder_exchanged_between_two_steps_of_the_walk_is_not_entered(
 def test_a_folder_exchanged_during_a_search_is_not_entered(bench: Bench) -> None:
     bench.put("a.txt", "")
     bench.put("sub/b.txt", "")
-    with open_tree(bench.context.confinement, ".") as tree:
+    with open_tree(bench.context.path_sandbox, ".") as tree:
         found = iter(tree)
         assert next(found).parts == ("a.txt",)
         exchange_for_link(bench.work / "sub", bench.outside)
@@ -282,11 +282,11 @@ def test_no_descriptor_is_left_open(bench: Bench) -> None:
     refused = ("a/b/../../../x", "a/missing/x", "a/b/c/d.txt/e", "a/b/c", "fifo")
     for path in ("a/b/c/d.txt", *refused):
         try:
-            with bench.context.confinement.locate(path) as place:
+            with bench.context.path_sandbox.locate(path) as place:
                 place.open_file().close()
         except (OSError, ToolError):
             assert path in refused
-    with open_tree(bench.context.confinement, ".") as tree, pytest.raises(IsADirectoryError):
+    with open_tree(bench.context.path_sandbox, ".") as tree, pytest.raises(IsADirectoryError):
         tree.open_file(("a",)).__enter__()
     assert set(Path("/proc/self/fd").iterdir()) == before
 
@@ -323,14 +323,14 @@ def test_the_real_place_of_a_path_is_known_before_it_is_there(
     monkeypatch.setenv("TMPDIR", str(bench.work / "sub"))
     path = given.format(work=bench.work).replace("$HERE", "$TMPDIR")
     names = bench.names()
-    assert bench.context.confinement.real(path) == real
+    assert bench.context.path_sandbox.real(path) == real
     assert bench.names() == names
 
 
 @pytest.mark.parametrize("given", ["new/../..", "new/../../outside/x", ".state/new/x", "a/" * 200])
 def test_what_has_no_real_place_inside_is_refused(bench: Bench, given: str) -> None:
     with pytest.raises(ToolError, match=r"^path_(outside_workdir|invalid): "):
-        bench.context.confinement.real(given)
+        bench.context.path_sandbox.real(given)
 
 
 @pytest.mark.parametrize("given", ["../x", "/etc/passwd", "new/../../x", "a\0b"])
@@ -422,11 +422,11 @@ async def test_what_is_closed_to_writing_can_be_read_and_nothing_else(bench: Ben
 
 
 def test_what_is_closed_stays_closed_in_a_further_copy(bench: Bench) -> None:
-    first = bench.context.confinement.closed_to(reading=[re.compile("a")])
+    first = bench.context.path_sandbox.closed_to(reading=[re.compile("a")])
     second = first.closed_to(reading=[re.compile("b")], writing=[re.compile("c")])
     assert [second.is_seen((name,)) for name in ("a", "b", "c")] == [False, False, True]
     assert first.is_seen(("b",))
-    assert bench.context.confinement.is_seen(("a",))
+    assert bench.context.path_sandbox.is_seen(("a",))
 
 
 async def test_patterns_of_any_length_and_with_flags_reach_a_search(bench: Bench) -> None:
@@ -434,7 +434,7 @@ async def test_patterns_of_any_length_and_with_flags_reach_a_search(bench: Bench
     bench.put("other", "x")
     long = re.compile("y" * 200_000)
     bench.context = bench.context.__class__(
-        confinement=bench.context.confinement.closed_to(
+        path_sandbox=bench.context.path_sandbox.closed_to(
             reading=[long, re.compile("secret", re.IGNORECASE)]
         ),
         emit=bench.context.emit,
@@ -446,12 +446,12 @@ def test_a_folder_that_becomes_a_link_to_a_closed_place_is_not_read_through(benc
     """The rule was asked of what the path led to before."""
     bench.put("secret/key.txt", "secret")
     bench.put("open/key.txt", "open")
-    confinement = bench.context.confinement.closed_to(reading=[re.compile("secret")])
-    assert confinement.real("open/key.txt") == "open/key.txt"
+    path_sandbox = bench.context.path_sandbox.closed_to(reading=[re.compile("secret")])
+    assert path_sandbox.real("open/key.txt") == "open/key.txt"
     exchange_for_link(bench.work / "open", bench.work / "secret")
     with (
         pytest.raises(ToolError, match=r"^path_denied: open/key\.txt"),
-        confinement.locate("open/key.txt") as place,
+        path_sandbox.locate("open/key.txt") as place,
     ):
         place.open_file()
 
@@ -471,18 +471,18 @@ USES_OUTSIDE: dict[str, dict[str, Any]] = {
 @pytest.fixture
 def beside(trap: Bench) -> Bench:
     """A workdir full of ways out, whose calls somebody can be asked about."""
-    trap.restrict(trap.context.confinement.asking())
+    trap.restrict(trap.context.path_sandbox.asking())
     return trap
 
 
 @pytest.mark.parametrize("way", [way for way in OUTSIDE[:-6] if not way.startswith("/proc")])
 def test_a_way_out_is_known_by_where_it_arrives(way: str, beside: Bench) -> None:
-    confinement = beside.context.confinement
+    path_sandbox = beside.context.path_sandbox
     given = way.format(outside=beside.outside, work=beside.work)
-    place = confinement.beyond(given)
+    place = path_sandbox.beyond(given)
     assert place is not None
     assert place == os.path.realpath(beside.work / os.path.expandvars(os.path.expanduser(given)))  # noqa: PTH111
-    assert confinement.opened_to(()).real(given) == confinement.spelled_from_workdir(place)
+    assert path_sandbox.opened_to(()).real(given) == path_sandbox.spelled_from_workdir(place)
 
 
 @pytest.mark.parametrize(
@@ -509,8 +509,8 @@ def test_nobody_is_asked_about_what_is_inside_hidden_or_no_place(way: str, besid
     (beside.work / "link_to_environment").symlink_to("/proc/self/environ")
     (beside.outside / "loop").symlink_to("loop")
     given = way.format(outside=beside.outside, hidden=beside.hidden)
-    assert beside.context.confinement.beyond(given) is None
-    assert Confinement(beside.work).beyond("../outside") is None
+    assert beside.context.path_sandbox.beyond(given) is None
+    assert PathSandbox(beside.work).beyond("../outside") is None
 
 
 @pytest.mark.parametrize("tool", USES_OUTSIDE)
@@ -557,7 +557,7 @@ async def test_the_kernels_folders_are_entered_nowhere_in_what_was_opened(
     beside: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beside.open("..")
-    opened = beside.context.confinement
+    opened = beside.context.path_sandbox
     with open_tree(opened, "..") as tree:
         assert ("outside", "secret.txt") in {found.parts for found in tree}
         # As if all of it were the kernel's, mounted once more in another place.
@@ -566,7 +566,7 @@ async def test_the_kernels_folders_are_entered_nowhere_in_what_was_opened(
         assert {len(found.parts) for found in tree} == {1}
     beside.open("../outside/secret.txt")
     assert await beside.text("read", path="../outside/secret.txt") == SECRET
-    monkeypatch.setattr(beside.context.confinement, "_kernel_devices", frozenset({device}))
+    monkeypatch.setattr(beside.context.path_sandbox, "_kernel_devices", frozenset({device}))
     with pytest.raises(ToolError, match="path_outside_workdir"):
         await beside.call("read", path="../outside/secret.txt")
 
@@ -620,7 +620,7 @@ def test_no_folder_is_made_on_a_way_that_turned_elsewhere_meanwhile(beside: Benc
     beside.open("../outside/new/file.txt")
     elsewhere = beside.outside.parent / "elsewhere"
     elsewhere.mkdir()
-    way = PathWalk(beside.context.confinement, "given")
+    way = PathWalk(beside.context.path_sandbox, "given")
     try:
         with pytest.raises(ToolError, match="path_outside_workdir: given"):
             way.to([*elsewhere.parts[1:], "new", "file.txt"], missing="create")

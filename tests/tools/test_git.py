@@ -195,10 +195,10 @@ def closed(repository: SandboxBench) -> SandboxBench:
     repository.put("a.txt", "two\n")
     repository.put("secrets/key", "new key\n")
     repository.put("deep/.env", "new environment\n")
-    restricted = repository.context.confinement.closed_to(
+    restricted = repository.context.path_sandbox.closed_to(
         reading=[re.compile("secrets(/.*)?"), re.compile(r"(.*/)?\.env")]
     )
-    repository.context = msgspec.structs.replace(repository.context, confinement=restricted)
+    repository.context = msgspec.structs.replace(repository.context, path_sandbox=restricted)
     return repository
 
 

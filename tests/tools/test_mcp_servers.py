@@ -18,7 +18,7 @@ import pytest
 import trio
 
 from nousd.errors import ToolArgumentsInvalid, ToolError, ToolServerFailed
-from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.mcp import server as server_module
 from nousd.tools.mcp.server import McpServer, Status, Surroundings
@@ -69,7 +69,7 @@ class Host:
             self.said.append(text)
 
         found = self.tools[f"mcp__stub__{tool}"]
-        context = ToolContext(Confinement(self._workdir, ()), emit)
+        context = ToolContext(PathSandbox(self._workdir, ()), emit)
         with trio.fail_after(WAIT_SECONDS):
             return await found.run(found.validated(args), context)
 
@@ -114,7 +114,7 @@ async def test_the_tools_of_a_server_are_offered_under_its_name(tmp_path: Path) 
 
 async def test_what_a_server_says_of_its_own_tools_lowers_no_class(tmp_path: Path) -> None:
     async with ready(tmp_path, tool_classes={"env": frozenset({"read"})}) as host:
-        context = ToolContext(Confinement(tmp_path, ()), _ignored)
+        context = ToolContext(PathSandbox(tmp_path, ()), _ignored)
         echo = await host.tools["mcp__stub__echo"].access({}, context)
         assert echo.classes == {"exec", "network"}  # although it calls itself read-only
         assert not host.tools["mcp__stub__echo"].is_read_only
@@ -140,7 +140,7 @@ async def test_a_changed_list_of_tools_is_taken_over_and_changes_what_is_permitt
 ) -> None:
     monkeypatch.setattr(server_module, "REFRESH_SECONDS", 0)
     async with ready(tmp_path) as host:
-        context = ToolContext(Confinement(tmp_path, ()), _ignored)
+        context = ToolContext(PathSandbox(tmp_path, ()), _ignored)
         before = await host.tools["mcp__stub__echo"].access({}, context)
         other = await host.tools["mcp__stub__env"].access({}, context)
         assert (await host.call("change")).text == "changed"

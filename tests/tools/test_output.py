@@ -14,7 +14,7 @@ from nousd.tools.interface import ToolResult
 from nousd.tools.output import output_capture as whole_output
 from nousd.tools.output.output_capture import SPOOL_PIECE_BYTES
 from nousd.tools.output.tool_output import OutputCollector, OutputStream, head_of, within_bounds
-from nousd.tools.spooled_file import Spool
+from nousd.tools.spooled_file import SpooledFile
 from nousd.wire.limits import TOOL_RESULT_BYTES_MAX, TOOL_RESULT_LINES_MAX, TOOL_UPDATES_BYTES_MAX
 
 
@@ -97,7 +97,7 @@ async def test_a_long_output_is_kept_whole_and_in_a_file_beyond_a_piece(size: in
     output = b"".join(b"%07d\n" % number for number in range(size // 8 + 1))[:size]
     chunks = [output[at : at + 65_536] for at in range(0, size, 65_536)]
     result = (await collected(*chunks)).tail()
-    assert isinstance(result.full, Spool) is (size > SPOOL_PIECE_BYTES)
+    assert isinstance(result.full, SpooledFile) is (size > SPOOL_PIECE_BYTES)
     assert await kept(result) == output
     assert f"{size} bytes in all.]" in result.text
 
@@ -151,13 +151,13 @@ async def test_a_disk_that_is_full_costs_what_would_be_kept_and_nothing_else(
 ) -> None:
     written = 0
 
-    def write(self: Spool, data: bytes) -> None:
+    def write(self: SpooledFile, data: bytes) -> None:
         nonlocal written
         written += len(data)
         if written > 50_000:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Spool, "write", write)
+    monkeypatch.setattr(SpooledFile, "write", write)
     result = (await collected(*[b"x" * 999 + b"\n"] * 300)).tail()
     assert result.full is None
     assert result.text.startswith("x" * 999 + "\n")
@@ -185,7 +185,7 @@ def open_descriptors() -> set[str]:
 
 async def test_a_file_has_no_name_is_private_and_goes_with_who_holds_it(tmp_path: Path) -> None:
     before = open_descriptors()
-    spool = Spool(tmp_path)
+    spool = SpooledFile(tmp_path)
     spool.write(b"secret")
     assert os.listdir(tmp_path) == []  # noqa: PTH208
     (handle,) = open_descriptors() - before
@@ -196,7 +196,7 @@ async def test_a_file_has_no_name_is_private_and_goes_with_who_holds_it(tmp_path
     spool.close()
     spool.close()
     assert open_descriptors() == before
-    Spool(tmp_path).write(b"held by nobody")
+    SpooledFile(tmp_path).write(b"held by nobody")
     assert open_descriptors() == before
 
 

@@ -21,7 +21,7 @@ from nousd.tools.builtin.patch import PATCH, Patch
 from nousd.tools.diff.hunks import put_in
 from nousd.tools.diff.unified_diff import FileDiff, parse
 from nousd.tools.fs import file_changes
-from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_sandbox import PathSandbox
 from tests.tools.bench import Bench
 
 NUMBERS = "".join(f"{number}\n" for number in range(1, 31))
@@ -374,11 +374,11 @@ async def test_what_cannot_be_taken_back_is_named(
     bench.put("other", "x\n")
     real = file_changes._put
 
-    def failing(confinement: Confinement, change: file_changes.Change, name: str | None) -> None:
+    def failing(path_sandbox: PathSandbox, change: file_changes.Change, name: str | None) -> None:
         if change.parts == ("other",):
             shutil.rmtree(bench.work / "sub")
             raise OSError(5, "Input/output error")
-        real(confinement, change, name)
+        real(path_sandbox, change, name)
 
     monkeypatch.setattr(file_changes, "_put", failing)
     bench.put("sub/numbers", NUMBERS)

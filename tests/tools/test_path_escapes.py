@@ -18,7 +18,7 @@ import pytest
 from nousd.daemon.blobs import attachments
 from nousd.errors import ToolError
 from nousd.tools.builtin.catalog import BUILTIN_NAMES, builtin_tools
-from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_sandbox import PathSandbox
 from tests.tools.bench import SECRET, Bench
 
 Use = Callable[[Bench, str], Awaitable[str]]
@@ -45,7 +45,7 @@ def patching(text: str) -> Use:
 
 
 async def _attach(bench: Bench, path: str) -> str:
-    return attachments._file_bytes(bench.context.confinement, path).decode()
+    return attachments._file_bytes(bench.context.path_sandbox, path).decode()
 
 
 USES: dict[str, Use] = {
@@ -208,8 +208,8 @@ async def test_a_search_says_how_many_hard_links_it_left_out(trap: Bench) -> Non
 
 @pytest.fixture
 def lenient(trap: Bench) -> Bench:
-    confinement = Confinement(trap.work, (trap.hidden,), hard_links=True)
-    trap.context = trap.context.__class__(confinement=confinement, emit=trap.context.emit)
+    path_sandbox = PathSandbox(trap.work, (trap.hidden,), hard_links=True)
+    trap.context = trap.context.__class__(path_sandbox=path_sandbox, emit=trap.context.emit)
     return trap
 
 

@@ -333,11 +333,11 @@ async def test_what_rules_deny_is_closed_to_commands(held: SandboxBench) -> None
     held.put("secrets/key", SECRET)
     held.put("src/deep/.env", SECRET)
     held.put("migrations/1.sql", "kept")
-    restricted = held.context.confinement.closed_to(
+    restricted = held.context.path_sandbox.closed_to(
         reading=[re.compile("secrets(/.*)?"), re.compile(r"(.*/)?\.env")],
         writing=[re.compile("migrations(/.*)?")],
     )
-    held.context = msgspec.structs.replace(held.context, confinement=restricted)
+    held.context = msgspec.structs.replace(held.context, path_sandbox=restricted)
     outcomes = await held.attack(
         """
 tried("read", lambda: open("secrets/key").read())

@@ -481,7 +481,7 @@ async def test_programs_are_not_looked_for_where_a_command_cannot_get(
 async def test_a_sandbox_of_the_caller_is_needed_for_none_of_this(held: SandboxBench) -> None:
     """The same attempt succeeds without one: what these tests see is the sandbox's doing."""
     held.context = held.context.__class__(
-        confinement=held.context.confinement, emit=held.context.emit, sandbox=no_sandbox
+        path_sandbox=held.context.path_sandbox, emit=held.context.emit, sandbox=no_sandbox
     )
     outcomes = await held.attack(f"""
 tried("read", lambda: open({str(held.home / ".ssh" / "id")!r}).read())

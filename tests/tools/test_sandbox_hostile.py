@@ -12,7 +12,7 @@ import trio
 from nousd.tools.sandbox import git_folders
 from nousd.tools.sandbox import visible_paths as places
 from nousd.tools.sandbox.deny_scan import Search
-from nousd.tools.sandbox.interface import Held, Request
+from nousd.tools.sandbox.interface import Request, SandboxedProcess
 from nousd.tools.sandbox.visible_paths import places_of
 from tests.tools.bench import SECRET
 from tests.tools.sandbox_bench import CHOSEN, SandboxBench
@@ -26,7 +26,7 @@ def shell(script: str, folder: Path) -> None:
     subprocess.run(["/bin/sh", "-c", script], cwd=folder, check=False, capture_output=True)
 
 
-async def run(started: Held) -> subprocess.CompletedProcess[bytes]:
+async def run(started: SandboxedProcess) -> subprocess.CompletedProcess[bytes]:
     with trio.fail_after(30):
         return await trio.run_process(
             started.argv,

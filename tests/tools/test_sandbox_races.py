@@ -25,8 +25,8 @@ from nousd.errors import ToolError
 from nousd.tools.interface import ToolResult
 from nousd.tools.sandbox import mount_placeholders as stand_ins
 from nousd.tools.sandbox.bubblewrap import Bubblewrap
-from nousd.tools.sandbox.interface import Held, Request
-from nousd.tools.sandbox.mount_placeholders import StandIns
+from nousd.tools.sandbox.interface import Request, SandboxedProcess
+from nousd.tools.sandbox.mount_placeholders import MountPlaceholders
 from nousd.tools.sandbox.visible_paths import Chosen
 from tests.tools.bench import SECRET
 from tests.tools.sandbox_bench import CHOSEN, PYTHON, SandboxBench, show
@@ -130,7 +130,7 @@ async def swapped_before_anything_is_started(
 ) -> ToolResult:
     class Swapping(Bubblewrap):
         @contextmanager
-        def hold(self, request: Request) -> Iterator[Held]:
+        def hold(self, request: Request) -> Iterator[SandboxedProcess]:
             with super().hold(request) as started:
                 swap.do()
                 yield started
@@ -281,14 +281,16 @@ def test_what_stands_in_is_made_only_where_it_is_meant(
     held: SandboxBench, outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     git_init(held.work / "sub")
-    made = StandIns.made
+    made = MountPlaceholders.made
 
-    def swapped(self: StandIns, closed: Iterable[Path]) -> AbstractContextManager[tuple[Path, ...]]:
+    def swapped(
+        self: MountPlaceholders, closed: Iterable[Path]
+    ) -> AbstractContextManager[tuple[Path, ...]]:
         paths = list(closed)
         Swap(held.work / "sub", outside).do()
         return made(self, paths)
 
-    monkeypatch.setattr(StandIns, "made", swapped)
+    monkeypatch.setattr(MountPlaceholders, "made", swapped)
     before, seen = files_in(outside), []
     hold(held, lambda: seen.append(files_in(outside)))
     assert seen == [before]

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from nousd.errors import ToolError
-from nousd.tools.fs.resolved_path import Place
+from nousd.tools.fs.resolved_path import ResolvedPath
 from tests.tools.bench import Bench
 
 
@@ -98,12 +98,12 @@ async def test_a_file_that_may_not_be_written_is_not_replaced(
 ) -> None:
     bench.put("a.txt", "old")
 
-    def refusing(place: Place, flags: int) -> int:
+    def refusing(place: ResolvedPath, flags: int) -> int:
         assert flags == os.O_WRONLY
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     # Not by the file's mode: for root it would be no obstacle.
-    monkeypatch.setattr(Place, "open", refusing)
+    monkeypatch.setattr(ResolvedPath, "open", refusing)
     with pytest.raises(ToolError, match=r"^write_failed: a.txt: Permission denied$"):
         await bench.call("write", path="a.txt", content="new")
     assert (bench.work / "a.txt").read_text() == "old"

@@ -22,8 +22,8 @@ from nousd.machine.context.text_offload import artifact_id_of
 from nousd.providers.models.catalog import Models
 from nousd.store.artifacts import Artifact
 from nousd.store.interface import Store
-from nousd.tools.fs.path_errors import explained
-from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_errors import explain_os_errors
+from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.commands.inputs import AttachmentGiven
 from nousd.wire.limits import ATTACHMENT_BYTES_MAX, ATTACHMENTS_BYTES_MAX, NAME_CHARS_MAX
@@ -58,7 +58,7 @@ async def attached(
     services: AttachmentServices,
     given: tuple[AttachmentGiven, ...],
     choice: ModelChoice,
-    confinement: Confinement,
+    path_sandbox: PathSandbox,
 ) -> Attached:
     """Returns what a client attaches, ready to be stored.
 
@@ -72,7 +72,7 @@ async def attached(
             ``provider_not_usable``.
     """
     async with _AT_ONCE:
-        read = _Reading(services, choice, confinement)
+        read = _Reading(services, choice, path_sandbox)
         for index, each in enumerate(given):
             await read.add(each, f"attachments[{index}]")
         await services.store.wait_room()
@@ -83,11 +83,11 @@ class _Reading:
     """The attachments of one input, as far as they were read."""
 
     def __init__(
-        self, services: AttachmentServices, choice: ModelChoice, confinement: Confinement
+        self, services: AttachmentServices, choice: ModelChoice, path_sandbox: PathSandbox
     ) -> None:
         self._services = services
         self._choice = choice
-        self._confinement = confinement
+        self._confinement = path_sandbox
         self._bytes = 0
         self.attachments: list[Attachment] = []
         self.artifacts: list[Artifact] = []
@@ -190,7 +190,11 @@ def _looked_at(data: bytes, media_type: str) -> str | None:
     return artifact_id_of(data) if media_types.is_what_it_says(media_type, data) else None
 
 
-def _file_bytes(confinement: Confinement, path: str) -> bytes:
+def _file_bytes(path_sandbox: PathSandbox, path: str) -> bytes:
     """Reads a regular file; one byte more than may be attached tells that there are too many."""
-    with explained("read", path), confinement.locate(path) as place, place.open_file() as file:
+    with (
+        explain_os_errors("read", path),
+        path_sandbox.locate(path) as place,
+        place.open_file() as file,
+    ):
         return file.read(ATTACHMENT_BYTES_MAX + 1)

@@ -15,7 +15,7 @@ from nousd.daemon.clock import Clock
 from nousd.errors import CommandRejected, InvalidPayload, StoreFull, WriteFailed
 from nousd.store.artifacts import ArtifactInfo
 from nousd.store.interface import Store
-from nousd.tools.spooled_file import Spool
+from nousd.tools.spooled_file import SpooledFile
 from nousd.wire.limits import ARTIFACT_BYTES_MAX, UPLOADS_BYTES_MAX, UPLOADS_MAX
 
 IDLE_SECONDS_MAX: Final = 600.0
@@ -27,7 +27,7 @@ _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 class _Upload:
     """What has come of one. ``lock``: its pieces are taken one after another."""
 
-    def __init__(self, media_type: str, spool: Spool) -> None:
+    def __init__(self, media_type: str, spool: SpooledFile) -> None:
         self.media_type = media_type
         self.spool = spool
         self.lock = trio.Lock()
@@ -57,7 +57,7 @@ class Uploads:
         if len(self._open) >= UPLOADS_MAX:
             raise CommandRejected("too_many_uploads")
         try:
-            spool = Spool(self._folder)
+            spool = SpooledFile(self._folder)
         except OSError as error:
             raise _failure(error) from error
         upload_id = self._clock.new_id("upl")

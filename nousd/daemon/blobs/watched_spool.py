@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nousd.tools.interface import ExpectQuiet
-from nousd.tools.spooled_file import Spool
+from nousd.tools.spooled_file import SpooledFile
 
 
 class WatchedSpool:
@@ -13,7 +13,7 @@ class WatchedSpool:
         expect_quiet: is told at each step.
     """
 
-    def __init__(self, spool: Spool, expect_quiet: ExpectQuiet) -> None:
+    def __init__(self, spool: SpooledFile, expect_quiet: ExpectQuiet) -> None:
         self.artifact_id = spool.artifact_id
         self.size_bytes = spool.size_bytes
         self._spool = spool

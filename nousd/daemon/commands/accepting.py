@@ -116,7 +116,7 @@ async def _brought(core: Core, live: LiveSession | None, command: HandedIn) -> A
     seen = core.sessions.without_session() if live is None else live.state
     choice = choice_for(core, seen, command)
     workspace = await core.workspaces.of(seen)
-    return await attached(core.run_services, command.attachments, choice, workspace.confinement)
+    return await attached(core.run_services, command.attachments, choice, workspace.path_sandbox)
 
 
 def _with_warnings(reply: Deferred, warnings: Warnings) -> Deferred:

@@ -24,7 +24,7 @@ from nousd.daemon.sessions.registry import Sessions
 from nousd.errors import CommandRejected, SessionNotFound, StoreError
 from nousd.machine.session.state import SessionState
 from nousd.store.interface import Store
-from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.wire import events
 from nousd.wire.limits import OVERRIDES_MAX, TASK_DEPTH_MAX
 from nousd.wire.objects.workspaces import OverrideEnd, OverrideInForce
@@ -77,9 +77,9 @@ class Overrides:
             return None
         return Under(root.session_id, root.override_expires_at)
 
-    def within(self, state: SessionState, confinement: Confinement) -> Confinement:
+    def within(self, state: SessionState, path_sandbox: PathSandbox) -> PathSandbox:
         """Returns the confinement of a call of a session, which may be asked about what leads out."""
-        return confinement if self.under(state) is None else confinement.asking()
+        return path_sandbox if self.under(state) is None else path_sandbox.asking()
 
     def holds(self, under: Under) -> bool:
         """Whether what was asked under an override may still be allowed; if not, it is denied now."""

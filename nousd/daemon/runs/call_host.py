@@ -25,7 +25,7 @@ from nousd.machine.policy.permission import Judgement
 from nousd.runtimes.calls.host import Answer, Question
 from nousd.store.artifacts import Artifact
 from nousd.tools.interface import Emit, Tool, ToolContext, UserAnswers
-from nousd.tools.spooled_file import Spool
+from nousd.tools.spooled_file import SpooledFile
 from nousd.wire import events
 from nousd.wire.events import Event
 from nousd.wire.objects.entries import PermissionMode
@@ -84,7 +84,7 @@ class LiveCallHost(ABC):
             self.decide(decided)
         await self._services.log.wait_room()
 
-    async def keep(self, data: bytes | Spool, media_type: str) -> str:
+    async def keep(self, data: bytes | SpooledFile, media_type: str) -> str:
         """See ``CallHost.keep``."""
         if isinstance(data, bytes):
             return self.keep_bytes(data, media_type)
@@ -137,8 +137,8 @@ class LiveCallHost(ABC):
 
     def _context_in(self, workspace: Workspace, tool_call_id: str, emit: Emit) -> ToolContext:
         """Returns the surroundings of a call in a workspace."""
-        confinement = self._services.overrides.within(self.live.state, workspace.confinement)
-        context = self._services.make_context(confinement, emit, self.expect_quiet)
+        path_sandbox = self._services.overrides.within(self.live.state, workspace.path_sandbox)
+        context = self._services.make_context(path_sandbox, emit, self.expect_quiet)
         set_todos = partial(self._set_todos, tool_call_id)
         return msgspec.structs.replace(context, set_todos=set_todos, ask_user=self._ask_user)
 

@@ -18,7 +18,7 @@ from nousd.errors import ConfigError, RuleInvalid, ToolError
 from nousd.machine.policy.workers import check_rules
 from nousd.runtime_paths.filesystems import is_local
 from nousd.tools.fs.path_errors import shown
-from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.wire.codec.canonical_json import digest
 from nousd.wire.limits import AGENT_FILE_BYTES_MAX, AGENTS_MAX
 
@@ -111,7 +111,7 @@ def _in_folder(
 
 def _agent(source: AgentSource, root: Path, path: Path, hidden: tuple[Path, ...]) -> Agent:
     try:
-        with Confinement(root, hidden).locate(str(path)) as place, place.open_file() as file:
+        with PathSandbox(root, hidden).locate(str(path)) as place, place.open_file() as file:
             data = file.read(AGENT_FILE_BYTES_MAX + 1)
         if len(data) > AGENT_FILE_BYTES_MAX:
             return _unusable(source, path, f"longer than {AGENT_FILE_BYTES_MAX} bytes")

@@ -22,7 +22,7 @@ from nousd.daemon.workspace.folder_threads import in_folder_thread
 from nousd.errors import ConfigError, ToolError
 from nousd.machine.context.prompt_sections import SourceText, of_file, unused
 from nousd.runtime_paths.filesystems import is_local
-from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.fs.path_walk import DEPTH_MAX
 from nousd.wire.limits import INSTRUCTIONS_BYTES_MAX, INSTRUCTIONS_FILE_BYTES_MAX
 
@@ -187,7 +187,7 @@ def _found(
         # Mostly there is none, and then no folder on the way has to be opened.
         if not (os.path.lexists(path) and root.is_dir()):
             return None
-        with Confinement(root, hidden).locate(str(path)) as place, place.open_file() as file:
+        with PathSandbox(root, hidden).locate(str(path)) as place, place.open_file() as file:
             data = file.read(bytes_max + 1)
     except (ToolError, ConfigError):
         return unused(kind, "outside", str(path))

@@ -24,7 +24,7 @@ from nousd.daemon.workspace.trust import Trust
 from nousd.errors import RuleInvalid, ToolError
 from nousd.machine.policy.rules import Rule, RuleDecision, check_rule, meaning_of, rules_in
 from nousd.runtime_paths.filesystems import is_local
-from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.wire.codec.canonical_json import digest
 from nousd.wire.limits import PROJECT_FILE_BYTES_MAX
 from nousd.wire.objects.entries import PermissionMode
@@ -83,7 +83,7 @@ def read_inside(root: Path, path: str, hidden: tuple[Path, ...] = ()) -> bytes:
     Raises:
         OSError, ToolError: it does not, or cannot be read.
     """
-    with Confinement(root, hidden).locate(path) as place, place.open_file() as file:
+    with PathSandbox(root, hidden).locate(path) as place, place.open_file() as file:
         return file.read(PROJECT_FILE_BYTES_MAX + 1)
 
 

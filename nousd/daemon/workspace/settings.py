@@ -20,7 +20,7 @@ from nousd.machine.context.prompt_sections import SourceText, system_prompt
 from nousd.runtime_paths import locations
 from nousd.runtime_paths.filesystems import is_local
 from nousd.runtime_paths.locks import socket_lock_file
-from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_sandbox import PathSandbox
 
 _SYSTEM_PROMPT: Final = (
     "You are an agent that helps with work on the user's computer. Use the tools to look before you "
@@ -57,7 +57,7 @@ class _Maker:
         root = project_root(folder)
         agents_root = root if settings.project_instructions else None
         return Workspace(
-            confinement=Confinement(folder, self.hidden, hard_links=settings.hard_links),
+            path_sandbox=PathSandbox(folder, self.hidden, hard_links=settings.hard_links),
             project=Project(root, settings_reader(root, not_read), self._trust),
             instructions=OncePerSession(
                 instructions_reader(_instruction_places(settings, folder, not_read))

@@ -29,7 +29,7 @@ from nousd.machine.context.prompt_sections import SourceText
 from nousd.machine.session.state import SessionState
 from nousd.runtime_paths.filesystems import is_local
 from nousd.runtime_paths.names import is_utf8
-from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_sandbox import PathSandbox
 
 WORKSPACES_MAX: Final = 256
 """Workspaces that are remembered while nobody is in them; the one that was not used for longest goes."""
@@ -49,7 +49,7 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
         is_local: whether looking at the folder cannot take long.
     """
 
-    confinement: Confinement
+    path_sandbox: PathSandbox
     project: Project = msgspec.field(default_factory=Project)
     instructions: OncePerSession[Sequence[SourceText]] = msgspec.field(
         default_factory=lambda: OncePerSession(no_instructions)
@@ -61,7 +61,7 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
     @property
     def path(self) -> str:
         """The folder, absolute, with its links resolved."""
-        return str(self.confinement.workdir)
+        return str(self.path_sandbox.workdir)
 
     def forget(self, session_id: str) -> None:
         """Lets a session begin here anew, with what the folder says then."""
@@ -86,7 +86,7 @@ class Workspaces:
         self, default: Workspace, roots: Roots | None = None, make: Make | None = None
     ) -> None:
         self.default = default
-        self.roots = Roots((default.confinement.workdir,)) if roots is None else roots
+        self.roots = Roots((default.path_sandbox.workdir,)) if roots is None else roots
         self._make = _plain if make is None else make
         # One that is in use is kept by whoever uses it, and is found here as long as it is.
         self._known: WeakValueDictionary[str, Workspace] = WeakValueDictionary()
@@ -206,7 +206,7 @@ class Workspaces:
 
 
 def _plain(folder: Path) -> Workspace:
-    return Workspace(confinement=Confinement(folder), is_local=is_local(folder))
+    return Workspace(path_sandbox=PathSandbox(folder), is_local=is_local(folder))
 
 
 def _check_path(given: str) -> None:

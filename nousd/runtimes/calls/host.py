@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 from nousd.machine.policy.permission import Judgement
 from nousd.machine.session.lifecycle import Ledger
 from nousd.tools.interface import Emit, Tool, ToolContext
-from nousd.tools.spooled_file import Spool
+from nousd.tools.spooled_file import SpooledFile
 from nousd.wire.events import Event
 from nousd.wire.objects.entries import PermissionMode, ToolCall
 from nousd.wire.objects.policy import ConfirmDecision, PolicyDecision
@@ -82,7 +82,7 @@ class CallHost(Protocol):
         """
         ...
 
-    async def keep(self, data: bytes | Spool, media_type: str) -> str:
+    async def keep(self, data: bytes | SpooledFile, media_type: str) -> str:
         """Stores what is too big for an event: bytes together with the next commit, a file at once.
         Returns its id, to which an event of the next commit has to refer.
 

@@ -24,7 +24,7 @@ from nousd.runtimes.calls.hooks import NO_CALL_HOOKS, CallHooks, Shown
 from nousd.runtimes.calls.host import CallHost, Question, TurnCallHost
 from nousd.tools.interface import Tool, ToolContext, ToolResult
 from nousd.tools.secret_filter import NO_SECRETS
-from nousd.tools.spooled_file import Spool
+from nousd.tools.spooled_file import SpooledFile
 from nousd.wire import events
 from nousd.wire.codec.envelope import scrub
 from nousd.wire.objects.entries import ToolCall
@@ -88,14 +88,14 @@ def _restricted(context: ToolContext, closed: Closed, opened: tuple[str, ...]) -
     """Returns surroundings in which a call can touch what its judgement opened to it, and the places
     outside about which somebody was asked.
     """
-    confinement = context.confinement
+    path_sandbox = context.path_sandbox
     if any(closed):
-        confinement = confinement.closed_to(reading=closed.reading, writing=closed.writing)
+        path_sandbox = path_sandbox.closed_to(reading=closed.reading, writing=closed.writing)
     if opened:
-        confinement = confinement.opened_to(opened)
-    if confinement is context.confinement:
+        path_sandbox = path_sandbox.opened_to(opened)
+    if path_sandbox is context.path_sandbox:
         return context
-    return msgspec.structs.replace(context, confinement=confinement)
+    return msgspec.structs.replace(context, path_sandbox=path_sandbox)
 
 
 class _Output:
@@ -254,7 +254,7 @@ class _Call:
             remark = f"[The whole output was not kept: {why}.]"
             return msgspec.structs.replace(result, text=f"{result.text}\n{remark}"), UNSET
         finally:
-            if isinstance(whole, Spool):
+            if isinstance(whole, SpooledFile):
                 whole.close()
 
     @property

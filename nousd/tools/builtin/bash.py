@@ -18,7 +18,7 @@ from nousd.errors import ToolArgumentsInvalid, ToolError
 from nousd.tools.fs.folder_threads import in_folder_thread
 from nousd.tools.function_tool import builtin
 from nousd.tools.interface import ToolContext, ToolResult
-from nousd.tools.process.sandboxed_process import Command, Ran, run_command
+from nousd.tools.process.sandboxed_process import Command, ProcessResult, run_command
 from nousd.tools.sandbox.interface import Sandbox
 from nousd.wire.objects.tool_footprint import Access, ToolClass
 
@@ -101,7 +101,7 @@ def _shell() -> str:
     )
 
 
-def _told(ran: Ran) -> ToolResult:
+def _told(ran: ProcessResult) -> ToolResult:
     ended = ran.ended
     if ended.failure is not None:
         raise ToolError(f"bash_failed: the command {ended.failure}")

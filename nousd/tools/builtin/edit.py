@@ -14,8 +14,8 @@ from msgspec import Meta
 
 from nousd.errors import ToolError
 from nousd.tools.arguments import PATH_ALIASES
-from nousd.tools.fs.path_errors import explained, shown
-from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_errors import explain_os_errors, shown
+from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.fs.text_files import WRITING, read_text, replace_file
 from nousd.tools.function_tool import builtin, touches
 from nousd.tools.interface import ToolContext, ToolResult
@@ -51,13 +51,13 @@ class Change(msgspec.Struct, frozen=True):
 
 
 async def _edit(args: Edit, context: ToolContext) -> ToolResult:
-    change = await trio.to_thread.run_sync(_apply, context.confinement, args, limiter=WRITING)
+    change = await trio.to_thread.run_sync(_apply, context.path_sandbox, args, limiter=WRITING)
     times = "1 occurrence" if change.count == 1 else f"{change.count} occurrences"
     return head_of(f"Replaced {times} in {shown(args.path)}.\n\n{diff(change)}")
 
 
-def _apply(confinement: Confinement, args: Edit) -> Change:
-    with explained("edit", args.path), confinement.locate(args.path) as place:
+def _apply(path_sandbox: PathSandbox, args: Edit) -> Change:
+    with explain_os_errors("edit", args.path), path_sandbox.locate(args.path) as place:
         bom, text = read_text(place, args.path)
         change = changed(text, args)
         replace_file(place, bom + change.after.encode())

@@ -25,7 +25,12 @@ from nousd.tools.environment import allowed_environment
 from nousd.tools.fs.folder_threads import in_folder_thread
 from nousd.tools.function_tool import builtin, real_path
 from nousd.tools.interface import ToolContext, ToolResult
-from nousd.tools.process.sandboxed_process import Command, Ran, run_command, said_by
+from nousd.tools.process.sandboxed_process import (
+    Command,
+    ProcessResult,
+    capture_stdout,
+    run_command,
+)
 from nousd.tools.sandbox.git_folders import WORKTREES
 from nousd.wire.objects.tool_footprint import Access, ToolClass
 
@@ -136,11 +141,11 @@ async def _closed(args: Git, line: Command, context: ToolContext) -> tuple[str, 
         ToolError: ``git_failed``: that cannot be told.
     """
     names = _NAMES.get(args.subcommand)
-    if names is None or not context.confinement.restrictions.reading:
+    if names is None or not context.path_sandbox.restrictions.reading:
         return ()
     command = (*names(args), *_path(args))
     listing = msgspec.structs.replace(line, argv=(_program(), *_OPTIONS, *command))
-    said = os.fsdecode(await said_by(listing, context, NAMES_BYTES_MAX))
+    said = os.fsdecode(await capture_stdout(listing, context, NAMES_BYTES_MAX))
     if "\n" in said:
         raise ToolError(
             "git_failed: rules close files to reading, and it cannot be told which of the changed"
@@ -148,7 +153,7 @@ async def _closed(args: Git, line: Command, context: ToolContext) -> tuple[str, 
         )
     skipped = _STATE_CHARS if args.subcommand == "status" else 0
     found = (entry[skipped:].rstrip("/") for entry in said.split("\0")[:-1])
-    restrictions = context.confinement.restrictions
+    restrictions = context.path_sandbox.restrictions
     closed = tuple(name for name in found if restrictions.close_to_reading(tuple(name.split("/"))))
     if len(closed) > CLOSED_MAX:
         raise ToolError(f"git_failed: rules close more than {CLOSED_MAX} of the changed files")
@@ -178,7 +183,7 @@ def _opened(args: Git, context: ToolContext) -> tuple[Path, ...]:
     return ()
 
 
-def _told(ran: Ran, left_out: int) -> ToolResult:
+def _told(ran: ProcessResult, left_out: int) -> ToolResult:
     if ran.ended.failure is not None:
         raise ToolError(f"git_failed: git {ran.ended.failure}")
     closed = f"[left out, because rules close them to reading: {left_out}]" if left_out else None
@@ -197,7 +202,7 @@ def _program() -> str:
 def _make_ignored(context: ToolContext) -> None:
     """Makes the folder of the worktrees, in which git sees nothing from outside."""
     with (
-        context.confinement.locate(f"{WORKTREES}/.gitignore", create_parents=True) as place,
+        context.path_sandbox.locate(f"{WORKTREES}/.gitignore", create_parents=True) as place,
         suppress(FileExistsError),
         os.fdopen(place.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as file,
     ):

@@ -12,8 +12,8 @@ from msgspec import Meta
 
 from nousd.tools.arguments import FOLDER_ALIASES
 from nousd.tools.fs.folder_threads import in_folder_thread
-from nousd.tools.fs.path_errors import explained
-from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_errors import explain_os_errors
+from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.function_tool import builtin, touches
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.output.tool_output import head_of
@@ -33,14 +33,14 @@ class Ls(msgspec.Struct, frozen=True):
 
 
 async def _ls(args: Ls, context: ToolContext) -> ToolResult:
-    text = await in_folder_thread(_listing, context.confinement, args)
+    text = await in_folder_thread(_listing, context.path_sandbox, args)
     return head_of(text)
 
 
-def _listing(confinement: Confinement, args: Ls) -> str:
+def _listing(path_sandbox: PathSandbox, args: Ls) -> str:
     with (
-        explained("ls", args.path),
-        confinement.locate(args.path) as place,
+        explain_os_errors("ls", args.path),
+        path_sandbox.locate(args.path) as place,
         place.open_folder() as folder,
         os.scandir(folder) as entries,
     ):
@@ -48,7 +48,7 @@ def _listing(confinement: Confinement, args: Ls) -> str:
         names = [
             entry.name + ("/" if entry.is_dir(follow_symlinks=False) else "")
             for entry in islice(entries, ENTRIES_MAX)
-            if confinement.is_seen((*base, entry.name))
+            if path_sandbox.is_seen((*base, entry.name))
         ]
         more = next(entries, None) is not None
     listed = heapq.nsmallest(args.limit, names, key=lambda name: (name.lower(), name))

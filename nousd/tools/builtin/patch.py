@@ -18,9 +18,9 @@ from nousd.errors import ToolError
 from nousd.tools.diff.hunks import put_in
 from nousd.tools.diff.unified_diff import FileDiff, parse
 from nousd.tools.fs.file_changes import Change, Content, Parts, change_files
-from nousd.tools.fs.path_errors import explained, shown
-from nousd.tools.fs.path_sandbox import Confinement
-from nousd.tools.fs.resolved_path import Place
+from nousd.tools.fs.path_errors import explain_os_errors, shown
+from nousd.tools.fs.path_sandbox import PathSandbox
+from nousd.tools.fs.resolved_path import ResolvedPath
 from nousd.tools.fs.text_files import TEXT_BYTES_MAX, WRITING, binary_kind, runnable
 from nousd.tools.function_tool import access_to, builtin
 from nousd.tools.interface import ToolContext, ToolResult
@@ -65,29 +65,29 @@ class _File(msgspec.Struct):
 
 
 async def _patch(args: Patch, context: ToolContext) -> ToolResult:
-    text = await trio.to_thread.run_sync(_apply, context.confinement, args, limiter=WRITING)
+    text = await trio.to_thread.run_sync(_apply, context.path_sandbox, args, limiter=WRITING)
     return head_of(text)
 
 
-def _apply(confinement: Confinement, args: Patch) -> str:
+def _apply(path_sandbox: PathSandbox, args: Patch) -> str:
     diffs = parse(args.patch, args.strip)
     if len(diffs) > PATCH_FILES_MAX:
         raise ToolError(f"patch_failed: more than {PATCH_FILES_MAX} files")
-    plan = _Plan(confinement)
+    plan = _Plan(path_sandbox)
     lines = [plan.take(diff) for diff in diffs]
     count = "1 file" if len(lines) == 1 else f"{len(lines)} files"
     if args.dry_run:
         return "\n".join([f"The patch fits {count}; nothing was changed.", *lines])
-    with explained("patch", "the files"):
-        change_files(confinement, plan.changes())
+    with explain_os_errors("patch", "the files"):
+        change_files(path_sandbox, plan.changes())
     return "\n".join([f"Patched {count}.", *lines])
 
 
 class _Plan:
     """What is to become of the files, by their real places."""
 
-    def __init__(self, confinement: Confinement) -> None:
-        self._confinement = confinement
+    def __init__(self, path_sandbox: PathSandbox) -> None:
+        self._confinement = path_sandbox
         self._files: dict[Parts, _File] = {}
         self._bytes = 0
 
@@ -149,7 +149,7 @@ class _Plan:
     def _file(self, given: str | None, *, itself: bool = False) -> _File:
         """Returns the file at a path; ``itself``: the path must not be a link to it."""
         assert given is not None
-        with explained("patch", given):
+        with explain_os_errors("patch", given):
             parts = self._parts(given)
             named = PurePosixPath(given)
             if itself and (*self._parts(str(named.parent)), named.name) != parts:
@@ -176,7 +176,7 @@ class _Plan:
         except FileNotFoundError:  # a folder on the way
             return None
 
-    def _bytes_of(self, given: str, place: Place) -> bytes:
+    def _bytes_of(self, given: str, place: ResolvedPath) -> bytes:
         with place.open_file() as file:
             data = file.read(TEXT_BYTES_MAX + 1)
         self._count(given, len(data))

@@ -12,8 +12,8 @@ from msgspec import Meta
 from nousd.errors import ToolError
 from nousd.tools.arguments import INTEGER_MAX, PATH_ALIASES
 from nousd.tools.fs.folder_threads import in_folder_thread
-from nousd.tools.fs.path_errors import explained, shown
-from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_errors import explain_os_errors, shown
+from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.fs.text_files import BINARY_PROBE_BYTES, binary_kind
 from nousd.tools.function_tool import builtin, touches
 from nousd.tools.interface import ToolContext, ToolResult
@@ -49,13 +49,13 @@ class Page(NamedTuple):
 
 
 async def _read(args: Read, context: ToolContext) -> ToolResult:
-    return await in_folder_thread(_result, context.confinement, args)
+    return await in_folder_thread(_result, context.path_sandbox, args)
 
 
-def _result(confinement: Confinement, args: Read) -> ToolResult:
+def _result(path_sandbox: PathSandbox, args: Read) -> ToolResult:
     with (
-        explained("read", args.path),
-        confinement.locate(args.path) as place,
+        explain_os_errors("read", args.path),
+        path_sandbox.locate(args.path) as place,
         place.open_file() as file,
     ):
         probe = file.read(BINARY_PROBE_BYTES)

@@ -9,8 +9,8 @@ import trio
 from msgspec import Meta
 
 from nousd.tools.arguments import PATH_ALIASES
-from nousd.tools.fs.path_errors import explained, shown
-from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_errors import explain_os_errors, shown
+from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.fs.text_files import WRITING, replace_file
 from nousd.tools.function_tool import builtin, touches
 from nousd.tools.interface import ToolContext, ToolResult
@@ -24,15 +24,15 @@ class Write(msgspec.Struct, frozen=True):
 
 
 async def _write(args: Write, context: ToolContext) -> ToolResult:
-    written = await trio.to_thread.run_sync(_put, context.confinement, args, limiter=WRITING)
+    written = await trio.to_thread.run_sync(_put, context.path_sandbox, args, limiter=WRITING)
     return ToolResult(text=f"Wrote {written} bytes to {shown(args.path)}.")
 
 
-def _put(confinement: Confinement, args: Write) -> int:
+def _put(path_sandbox: PathSandbox, args: Write) -> int:
     data = args.content.encode()
     with (
-        explained("write", args.path),
-        confinement.locate(args.path, create_parents=True) as place,
+        explain_os_errors("write", args.path),
+        path_sandbox.locate(args.path, create_parents=True) as place,
     ):
         replace_file(place, data)
     return len(data)

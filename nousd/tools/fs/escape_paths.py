@@ -38,7 +38,7 @@ def from_workdir(workdir: PurePath, place: PurePath) -> Parts:
     return (UP,) * (len(here) - shared) + there[shared:]
 
 
-def settled(workdir: PurePath, parts: Parts) -> Parts:
+def normalize_parts(workdir: PurePath, parts: Parts) -> Parts:
     """Returns the one spelling of what was found below a place: from outside one may come back in."""
     if not leads_out(parts):
         return parts

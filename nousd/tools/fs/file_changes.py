@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
 from nousd.errors import ToolError
-from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.fs.text_files import discard_staged, put_staged, stage_file, sync_folder, writable
 
 Parts = tuple[str, ...]
@@ -37,7 +37,7 @@ class Change(NamedTuple):
     after: Content | None
 
 
-def change_files(confinement: Confinement, changes: Sequence[Change]) -> None:
+def change_files(path_sandbox: PathSandbox, changes: Sequence[Change]) -> None:
     """Makes all changes, or none.
 
     Raises:
@@ -46,11 +46,11 @@ def change_files(confinement: Confinement, changes: Sequence[Change]) -> None:
     lost: list[str] = []
     try:
         with ExitStack() as undo:
-            staged = [_staged(confinement, change, undo) for change in changes]
+            staged = [_staged(path_sandbox, change, undo) for change in changes]
             for change, temporary in zip(changes, staged, strict=True):
                 # Before it is put: it may be there already when putting it fails.
-                undo.callback(_take_back, confinement, change, lost)
-                _put(confinement, change, temporary)
+                undo.callback(_take_back, path_sandbox, change, lost)
+                _put(path_sandbox, change, temporary)
             undo.pop_all()
     except (OSError, ToolError) as error:
         if not lost:
@@ -61,12 +61,12 @@ def change_files(confinement: Confinement, changes: Sequence[Change]) -> None:
         ) from error
 
 
-def _staged(confinement: Confinement, change: Change, undo: ExitStack) -> str | None:
+def _staged(path_sandbox: PathSandbox, change: Change, undo: ExitStack) -> str | None:
     """Makes ready what can be before anything changes; returns the name of the staged file."""
-    for folder in _missing_folders(confinement, change):
-        undo.callback(_remove_folder, confinement, folder)
+    for folder in _missing_folders(path_sandbox, change):
+        undo.callback(_remove_folder, path_sandbox, folder)
     makes = change.after is not None
-    with confinement.locate_real(change.parts, create_parents=makes) as place:
+    with path_sandbox.locate_real(change.parts, create_parents=makes) as place:
         old = writable(place)
         if (old is None) != (change.before is None):
             raise ToolError(f"path_changed: {'/'.join(change.parts)}: it came or went meanwhile")
@@ -74,12 +74,12 @@ def _staged(confinement: Confinement, change: Change, undo: ExitStack) -> str | 
             return None
         after = change.after
         temporary = stage_file(place, after.data, old, mode=after.mode, executable=after.executable)
-        undo.callback(_discard, confinement, change.parts, temporary)
+        undo.callback(_discard, path_sandbox, change.parts, temporary)
         return temporary
 
 
-def _put(confinement: Confinement, change: Change, temporary: str | None) -> None:
-    with confinement.locate_real(change.parts) as place:
+def _put(path_sandbox: PathSandbox, change: Change, temporary: str | None) -> None:
+    with path_sandbox.locate_real(change.parts) as place:
         if temporary is None:
             place.require_writable()
             os.unlink(place.name, dir_fd=place.folder)
@@ -88,9 +88,9 @@ def _put(confinement: Confinement, change: Change, temporary: str | None) -> Non
             put_staged(place, temporary)
 
 
-def _take_back(confinement: Confinement, change: Change, lost: list[str]) -> None:
+def _take_back(path_sandbox: PathSandbox, change: Change, lost: list[str]) -> None:
     try:
-        with confinement.locate_real(change.parts) as place:
+        with path_sandbox.locate_real(change.parts) as place:
             if change.before is None:
                 discard_staged(place, place.name)
             else:
@@ -101,19 +101,19 @@ def _take_back(confinement: Confinement, change: Change, lost: list[str]) -> Non
         lost.append("/".join(change.parts))
 
 
-def _discard(confinement: Confinement, parts: Parts, temporary: str) -> None:
-    with suppress(OSError, ToolError), confinement.locate_real(parts) as place:
+def _discard(path_sandbox: PathSandbox, parts: Parts, temporary: str) -> None:
+    with suppress(OSError, ToolError), path_sandbox.locate_real(parts) as place:
         discard_staged(place, temporary)
 
 
-def _missing_folders(confinement: Confinement, change: Change) -> Iterator[Parts]:
+def _missing_folders(path_sandbox: PathSandbox, change: Change) -> Iterator[Parts]:
     """Yields the folders that the change makes, the outermost first."""
     if change.after is None:
         return
     for length in range(1, len(change.parts)):
         folder = change.parts[:length]
         try:
-            with confinement.locate_real(folder, in_passing=True) as place:
+            with path_sandbox.locate_real(folder, in_passing=True) as place:
                 is_missing = place.status() is None
         except FileNotFoundError:
             is_missing = True
@@ -121,10 +121,10 @@ def _missing_folders(confinement: Confinement, change: Change) -> Iterator[Parts
             yield folder
 
 
-def _remove_folder(confinement: Confinement, folder: Parts) -> None:
+def _remove_folder(path_sandbox: PathSandbox, folder: Parts) -> None:
     """Removes a folder if it is empty."""
     with (
         suppress(OSError, ToolError),
-        confinement.locate_real(folder, in_passing=True) as place,
+        path_sandbox.locate_real(folder, in_passing=True) as place,
     ):
         os.rmdir(place.name, dir_fd=place.folder)

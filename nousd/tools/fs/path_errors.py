@@ -19,7 +19,7 @@ def shown(given: str) -> str:
 
 
 @contextmanager
-def explained(verb: str, given: str) -> Iterator[None]:
+def explain_os_errors(verb: str, given: str) -> Iterator[None]:
     """Turns an operating system's refusal into ``<verb>_failed: <path as given>: <reason>``."""
     try:
         yield

@@ -9,10 +9,10 @@ meanwhile finds that we hold the folder, or that the open fails; there is no gap
 
 The walk knows the real place it arrives at, so hidden places are recognized however the way there
 was spelled, also when they do not exist yet. The same holds for places that are closed to one call
-(``Confinement.closed_to``): what a rule denies is denied where it is opened, whatever was exchanged
+(``PathSandbox.closed_to``): what a rule denies is denied where it is opened, whatever was exchanged
 since the rule was asked.
 
-A place outside can be opened to one call (``Confinement.opened_to``), once the user has said so of that
+A place outside can be opened to one call (``PathSandbox.opened_to``), once the user has said so of that
 very place. Its ways begin at the root, go by the same rules, and count only if they arrive inside or at
 such a place: a link that was exchanged since the question leads nowhere. The daemon's own places and the
 kernel's stay out of reach.
@@ -46,18 +46,18 @@ from nousd.tools.fs.escape_paths import (
     from_workdir,
     kernel_devices,
     leads_out,
-    settled,
+    normalize_parts,
 )
 from nousd.tools.fs.path_errors import denied, outside, shown
 from nousd.tools.fs.path_walk import Missing, PathWalk
-from nousd.tools.fs.resolved_path import Place, Restrictions
+from nousd.tools.fs.resolved_path import ResolvedPath, Restrictions
 
 _VARIABLE: Final = re.compile(r"\$(?:(\w+)|\{(\w+)\})", re.ASCII)
 
 _ROOT: Final = Path("/")
 
 
-class Confinement:
+class PathSandbox:
     """The part of the file system that file tools may touch.
 
     Args:
@@ -106,7 +106,7 @@ class Confinement:
         *,
         reading: Iterable[re.Pattern[str]] = (),
         writing: Iterable[re.Pattern[str]] = (),
-    ) -> Confinement:
+    ) -> PathSandbox:
         """Returns a copy for one call, which refuses more: ``path_denied``, and unseen in walks.
 
         Args:
@@ -119,7 +119,7 @@ class Confinement:
         )
         return restricted
 
-    def asking(self) -> Confinement:
+    def asking(self) -> PathSandbox:
         """Returns a copy for a call about which somebody can be asked: see ``beyond``."""
         asking = copy.copy(self)
         asking.asks = True
@@ -147,7 +147,7 @@ class Confinement:
         absolute = os.path.normpath(self.workdir / real)
         return absolute if absolute.isprintable() else None
 
-    def opened_to(self, places: Iterable[str]) -> Confinement:
+    def opened_to(self, places: Iterable[str]) -> PathSandbox:
         """Returns a copy for one call, which may also use some places wherever they are, and what is in
         them.
 
@@ -168,7 +168,7 @@ class Confinement:
 
     def is_seen(self, parts: Parts) -> bool:
         """Whether the real place ``parts`` turns up in lists and searches."""
-        parts = settled(self.workdir, parts)
+        parts = normalize_parts(self.workdir, parts)
         return not (self.is_hidden(parts) or self.restrictions.close_to_reading(parts))
 
     def is_kernels(self, folder: int) -> bool:
@@ -197,7 +197,7 @@ class Confinement:
             return "/".join(way.parts_of(name)) or "."
 
     @contextmanager
-    def locate(self, given: str, *, create_parents: bool = False) -> Iterator[Place]:
+    def locate(self, given: str, *, create_parents: bool = False) -> Iterator[ResolvedPath]:
         """Walks to a path, which need not exist except for its folder.
 
         Args:
@@ -223,7 +223,7 @@ class Confinement:
     @contextmanager
     def locate_real(
         self, parts: Parts, *, create_parents: bool = False, in_passing: bool = False
-    ) -> Iterator[Place]:
+    ) -> Iterator[ResolvedPath]:
         """Walks to a place that ``real`` or an earlier walk has found.
 
         Args:
@@ -242,13 +242,15 @@ class Confinement:
             yield place
 
     @contextmanager
-    def _walked(self, names: list[str], given: str, *, create_parents: bool) -> Iterator[Place]:
+    def _walked(
+        self, names: list[str], given: str, *, create_parents: bool
+    ) -> Iterator[ResolvedPath]:
         way = PathWalk(self, given)
         missing: Missing = "create" if create_parents else "fail"
         with ExitStack() as cleanup:
             cleanup.callback(way.close)
             name = way.to(names, missing=missing)
-            yield Place(way.folder, name, way.parts_of(name), given, self.restrictions)
+            yield ResolvedPath(way.folder, name, way.parts_of(name), given, self.restrictions)
 
     def _require_open(self, parts: Parts, given: str) -> None:
         if leads_out(parts) and parts not in self._opened:

@@ -91,8 +91,8 @@ def _matches(patterns: tuple[re.Pattern[str], ...], parts: tuple[str, ...]) -> b
     return any(pattern.fullmatch(place) for pattern in patterns for place in above)
 
 
-class Place:
-    """Where a path leads: a name in an open folder. Valid inside ``Confinement.locate`` only.
+class ResolvedPath:
+    """Where a path leads: a name in an open folder. Valid inside ``PathSandbox.locate`` only.
 
     Args:
         folder: descriptor (``O_PATH``) of the folder that holds it.

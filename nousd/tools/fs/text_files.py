@@ -17,7 +17,7 @@ import trio
 
 from nousd.errors import ToolError
 from nousd.tools.fs.path_errors import shown
-from nousd.tools.fs.resolved_path import Place
+from nousd.tools.fs.resolved_path import ResolvedPath
 
 TEXT_BYTES_MAX: Final = 16 * 1024 * 1024
 """The largest file that can be edited."""
@@ -50,7 +50,7 @@ def binary_kind(probe: bytes) -> str | None:
     return "a binary file"
 
 
-def read_text(place: Place, given: str) -> tuple[bytes, str]:
+def read_text(place: ResolvedPath, given: str) -> tuple[bytes, str]:
     """Reads a whole file.
 
     Returns:
@@ -73,7 +73,7 @@ def read_text(place: Place, given: str) -> tuple[bytes, str]:
         raise ToolError(f"edit_failed: {shown(given)} is not UTF-8 text") from error
 
 
-def replace_file(place: Place, data: bytes) -> None:
+def replace_file(place: ResolvedPath, data: bytes) -> None:
     """Puts a file there, or in the place of the regular file that is there.
 
     The file's mode stays; a new file gets what the umask leaves of 0666. Nothing but the old file is
@@ -90,11 +90,11 @@ def replace_file(place: Place, data: bytes) -> None:
         raise
 
 
-def writable(place: Place) -> os.stat_result | None:
+def writable(place: ResolvedPath) -> os.stat_result | None:
     """Returns the file that is there, if it may be changed; None if nothing is there.
 
     Raises:
-        ToolError, OSError: as ``Place.require_writable``; also for files that may not be written.
+        ToolError, OSError: as ``ResolvedPath.require_writable``; also for files that may not be written.
     """
     old = place.require_writable()
     if old is not None:
@@ -104,7 +104,7 @@ def writable(place: Place) -> os.stat_result | None:
 
 
 def stage_file(
-    place: Place,
+    place: ResolvedPath,
     data: bytes,
     old: os.stat_result | None = None,
     *,
@@ -137,13 +137,13 @@ def stage_file(
     return temporary
 
 
-def put_staged(place: Place, temporary: str) -> None:
+def put_staged(place: ResolvedPath, temporary: str) -> None:
     """Puts a staged file there, at once and durably."""
     os.replace(temporary, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
     sync_folder(place)
 
 
-def discard_staged(place: Place, temporary: str) -> None:
+def discard_staged(place: ResolvedPath, temporary: str) -> None:
     """Removes a staged file, if it is still there."""
     with suppress(FileNotFoundError):
         os.unlink(temporary, dir_fd=place.folder)
@@ -160,7 +160,7 @@ def _keep_owner_and_mode(descriptor: int, old: os.stat_result) -> None:
     os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
 
 
-def sync_folder(place: Place) -> None:
+def sync_folder(place: ResolvedPath) -> None:
     """Makes durable which names are in the folder."""
     folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=place.folder)
     try:

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO, Final, NamedTuple
 
-from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.fs.path_walk import DEPTH_MAX
-from nousd.tools.fs.resolved_path import Place
+from nousd.tools.fs.resolved_path import ResolvedPath
 
 SKIPPED_FOLDERS: Final = frozenset({".git"})
 
@@ -35,8 +35,8 @@ class Found(NamedTuple):
 class Tree:
     """A folder and everything below it. Valid inside ``open_tree`` only."""
 
-    def __init__(self, confinement: Confinement, place: Place, top: int) -> None:
-        self._confinement = confinement
+    def __init__(self, path_sandbox: PathSandbox, place: ResolvedPath, top: int) -> None:
+        self._confinement = path_sandbox
         self._base = place.parts
         self._top = top
 
@@ -85,11 +85,11 @@ class Tree:
 
 
 @contextmanager
-def open_tree(confinement: Confinement, given: str) -> Iterator[Tree]:
+def open_tree(path_sandbox: PathSandbox, given: str) -> Iterator[Tree]:
     """Opens the folder at a path.
 
     Raises:
-        ToolError, OSError: as ``Confinement.locate`` and ``Place.open_folder``.
+        ToolError, OSError: as ``PathSandbox.locate`` and ``ResolvedPath.open_folder``.
     """
-    with confinement.locate(given) as place, place.open_folder() as top:
-        yield Tree(confinement, place, top)
+    with path_sandbox.locate(given) as place, place.open_folder() as top:
+        yield Tree(path_sandbox, place, top)

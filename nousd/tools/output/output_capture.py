@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from nousd.tools.spooled_file import Spool
+from nousd.tools.spooled_file import SpooledFile
 from nousd.wire.limits import ARTIFACT_BYTES_MAX
 
 SPOOL_PIECE_BYTES: Final = 1024 * 1024
@@ -20,7 +20,7 @@ END_BYTES: Final = 1024 * 1024
 _GAP_BYTES_MAX: Final = 128  # of the line that says what is missing
 
 
-class WholeOutput:
+class OutputCapture:
     """Takes an output as it comes; of one that is longer than an artifact may be, it keeps the beginning
     and the end.
 
@@ -33,14 +33,14 @@ class WholeOutput:
     """
 
     def __init__(self, folder: Path | None = None, *, in_memory: bool = False) -> None:
-        self.content: bytes | Spool | None = None
+        self.content: bytes | SpooledFile | None = None
         self.remark = ""
         self._folder = folder
         self._in_memory = in_memory
         self._bytes = 0
         self._waiting = bytearray()
         self._end = bytearray()
-        self._spool: Spool | None = None
+        self._spool: SpooledFile | None = None
         # What is kept for certain, before it is known how long the output is, and what may have to be.
         self._end_bytes_max = END_BYTES + _GAP_BYTES_MAX
         self._begin_bytes_max = ARTIFACT_BYTES_MAX - self._end_bytes_max
@@ -71,7 +71,7 @@ class WholeOutput:
     def spill(self) -> None:
         """Moves what waits to the disk; blocks."""
         try:
-            self._spool = self._spool or Spool(self._folder)
+            self._spool = self._spool or SpooledFile(self._folder)
             self._spool.write(self._waiting)
         except OSError as error:
             self.remark = f" The whole could not be kept: {error.strerror}."

@@ -12,8 +12,8 @@ from typing import Final
 import trio
 
 from nousd.tools.interface import Emit, ToolResult
-from nousd.tools.output.output_capture import WholeOutput
-from nousd.tools.spooled_file import Spool
+from nousd.tools.output.output_capture import OutputCapture
+from nousd.tools.spooled_file import SpooledFile
 from nousd.wire.limits import TOOL_RESULT_BYTES_MAX, TOOL_RESULT_LINES_MAX, TOOL_UPDATES_BYTES_MAX
 
 STREAM_PAUSE_SECONDS: Final = 0.05
@@ -31,7 +31,7 @@ class OutputCollector:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._excerpt = _Excerpt()
-        self._whole = WholeOutput(folder)
+        self._whole = OutputCapture(folder)
 
     def feed(self, chunk: bytes) -> None:
         self._excerpt.feed(chunk)
@@ -77,13 +77,13 @@ class _Excerpt:
         if len(self._last) > 4 * _TAIL_BYTES:
             del self._last[:-_TAIL_BYTES]
 
-    def head(self, whole: WholeOutput) -> ToolResult:
+    def head(self, whole: OutputCapture) -> ToolResult:
         return self._result(first_part(bytes(self._first)), "first", whole)
 
-    def tail(self, whole: WholeOutput) -> ToolResult:
+    def tail(self, whole: OutputCapture) -> ToolResult:
         return self._result(last_part(bytes(self._last[-_TAIL_BYTES:])), "last", whole)
 
-    def _result(self, part: str, which: str, whole: WholeOutput) -> ToolResult:
+    def _result(self, part: str, which: str, whole: OutputCapture) -> ToolResult:
         part = part.rstrip("\n")
         if self._is_all(part):
             return ToolResult(text=part)
@@ -108,13 +108,13 @@ def head_of(text: str) -> ToolResult:
     return excerpt.head(_whole_of(data))
 
 
-def within_bounds(full: bytes | Spool) -> bytes | Spool | None:
+def within_bounds(full: bytes | SpooledFile) -> bytes | SpooledFile | None:
     """Returns what is kept of a whole output that somebody else has put together."""
     return _whole_of(full).content if isinstance(full, bytes) else full
 
 
-def _whole_of(data: bytes) -> WholeOutput:
-    whole = WholeOutput(in_memory=True)
+def _whole_of(data: bytes) -> OutputCapture:
+    whole = OutputCapture(in_memory=True)
     whole.feed(data)
     whole.finish()
     return whole

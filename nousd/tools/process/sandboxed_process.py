@@ -21,7 +21,7 @@ from nousd.tools.fs.open_nofollow import require_real
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.output.tool_output import OutputCollector, OutputStream
 from nousd.tools.process.supervisor import Ended, run_supervised
-from nousd.tools.sandbox.interface import Held, Request, Sandbox
+from nousd.tools.sandbox.interface import Request, Sandbox, SandboxedProcess
 from nousd.wire.limits import ARTIFACT_BYTES_MAX
 from nousd.wire.objects.policy import SandboxFacts
 
@@ -52,7 +52,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     variables: dict[str, str] = {}
 
 
-class Ran(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a command gave.
 
     Args:
@@ -92,7 +92,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self.result, text=text, is_error=self.is_error)
 
 
-async def run_command(command: Command, context: ToolContext) -> Ran:
+async def run_command(command: Command, context: ToolContext) -> ProcessResult:
     """Runs a command to its end, streaming what it says.
 
     Raises:
@@ -128,7 +128,7 @@ async def run_command(command: Command, context: ToolContext) -> Ran:
         facts = _with_own_limits(held.facts, command)
         result = msgspec.structs.replace(result, execution_env="sandbox", sandbox=facts)
     hints = (held.hint,) if held.hint and _REFUSAL.search(result.text) else ()
-    return Ran(
+    return ProcessResult(
         ended=ended,
         result=result,
         timeout_seconds=command.timeout_seconds,
@@ -136,7 +136,7 @@ async def run_command(command: Command, context: ToolContext) -> Ran:
     )
 
 
-async def said_by(command: Command, context: ToolContext, bytes_max: int) -> bytes:
+async def capture_stdout(command: Command, context: ToolContext, bytes_max: int) -> bytes:
     """Returns what a command says, of which nobody else is told.
 
     Raises:
@@ -173,21 +173,21 @@ def _with_own_limits(facts: SandboxFacts, command: Command) -> SandboxFacts:
 
 
 @asynccontextmanager
-async def _held(command: Command, context: ToolContext) -> AsyncIterator[Held]:
+async def _held(command: Command, context: ToolContext) -> AsyncIterator[SandboxedProcess]:
     # What starts in it, and what opens it for a sandbox, know it by its name.
     await in_folder_thread(require_real, context.workdir)
     env = {**allowed_environment(), **command.variables}
     if command.sandbox is None:
-        yield Held(argv=command.argv, env=env)
+        yield SandboxedProcess(argv=command.argv, env=env)
         return
     holding = command.sandbox.hold(
         Request(
             argv=command.argv,
             env=env,
             workdir=context.workdir,
-            hidden=context.confinement.hidden,
-            reading=context.confinement.restrictions.reading,
-            writing=context.confinement.restrictions.writing,
+            hidden=context.path_sandbox.hidden,
+            reading=context.path_sandbox.restrictions.reading,
+            writing=context.path_sandbox.restrictions.writing,
             opened=command.opened,
             is_read_only=command.is_read_only,
             network=command.network or command.sandbox.has_network,

@@ -44,7 +44,7 @@ import msgspec
 import trio
 
 from nousd.tools.anonymous_file import anonymous_file
-from nousd.tools.sandbox.interface import Held
+from nousd.tools.sandbox.interface import SandboxedProcess
 
 GRACE_SECONDS: Final = 0.5
 """Between SIGTERM and SIGKILL."""
@@ -90,7 +90,7 @@ async def run_supervised(
     wait_room: WaitRoom = trio.lowlevel.checkpoint,
     timeout_seconds: float,
     grace_seconds: float = GRACE_SECONDS,
-    held: Held | None = None,
+    held: SandboxedProcess | None = None,
 ) -> Ended:
     """Runs a program to its end. Cancelling ends it first, then raises ``trio.Cancelled``.
 
@@ -149,7 +149,7 @@ async def _supervised(
     cwd: Path,
     env: Mapping[str, str],
     grace_seconds: float,
-    held: Held | None = None,
+    held: SandboxedProcess | None = None,
 ) -> AsyncIterator[_Supervised]:
     """Starts a program whose output is read from a pipe; leaving the block ends it."""
     read_end, write_end = os.pipe()
@@ -196,7 +196,7 @@ async def _open(
     *,
     control: socket.socket,
     output: int,
-    held: Held | None = None,
+    held: SandboxedProcess | None = None,
 ) -> trio.Process:
     """Starts a supervisor; ``output`` is where the command's goes, ``PIPE`` for a conversation."""
     talks = output == subprocess.PIPE
@@ -219,7 +219,7 @@ def _encoded(env: Mapping[str, str]) -> bytes:
     return b"".join(os.fsencode(f"{name}={value}\0") for name, value in env.items())
 
 
-def _limits(held: Held | None) -> str:
+def _limits(held: SandboxedProcess | None) -> str:
     """Returns what the supervisor is told of limits."""
     if held is None:
         return "0,0,0,0"

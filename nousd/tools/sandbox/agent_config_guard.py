@@ -18,7 +18,7 @@ from pathlib import Path
 from nousd.tools.sandbox.nofollow_stat import names_in, opened_folder
 
 
-class Watched:
+class AgentConfigGuard:
     """Names in a folder.
 
     Args:

@@ -26,10 +26,10 @@ from nousd.tools.anonymous_file import anonymous_file
 from nousd.tools.sandbox import seccomp
 from nousd.tools.sandbox._bubblewrap_main import STAGING
 from nousd.tools.sandbox.deny_scan import Search
-from nousd.tools.sandbox.interface import Held, Request
+from nousd.tools.sandbox.interface import Request, SandboxedProcess
 from nousd.tools.sandbox.limits import TEMPORARY_BYTES_MAX
-from nousd.tools.sandbox.mount_layout import Root, laid_out
-from nousd.tools.sandbox.mount_placeholders import StandIns
+from nousd.tools.sandbox.mount_layout import Root, lay_out
+from nousd.tools.sandbox.mount_placeholders import MountPlaceholders
 from nousd.tools.sandbox.symlinks import kept
 from nousd.tools.sandbox.visible_paths import Chosen, Places, is_of_the_machine, places_of
 from nousd.wire.objects.policy import SandboxFacts
@@ -60,14 +60,14 @@ class Bubblewrap:
         self._program = program
         self._chosen = chosen
         self._search = Search()
-        self._stand_ins = StandIns()
+        self._stand_ins = MountPlaceholders()
 
     @property
     def has_network(self) -> bool:
         return self._chosen.network
 
     @contextmanager
-    def hold(self, request: Request) -> Iterator[Held]:
+    def hold(self, request: Request) -> Iterator[SandboxedProcess]:
         """See ``Sandbox.hold``."""
         places = places_of(request, self._chosen, self._search)
         closed = _resolved(places)
@@ -78,14 +78,14 @@ class Bubblewrap:
                     stack.enter_context(places.watched.kept(remarks))
                 stack.enter_context(kept(_links(places)))
                 stand_ins = stack.enter_context(self._stand_ins.made(_makeable(closed)))
-                roots = laid_out(closed, stand_ins)
+                roots = lay_out(closed, stand_ins)
                 plan = stack.enter_context(anonymous_file("plan", _plan(roots)))
                 calls = seccomp.program(families=seccomp.INTERNET)
                 rules = stack.enter_context(anonymous_file("seccomp", calls))
             except OSError as error:
                 where = f"{error.filename}: " if error.filename else ""
                 raise ToolError(f"sandbox_failed: {where}{error.strerror}") from error
-            yield Held(
+            yield SandboxedProcess(
                 argv=[
                     *(sys.executable, "-I", "-S", str(_PROGRAM), str(plan)),
                     *(str(self._program), *_arguments(request, closed, roots, rules)),
@@ -132,12 +132,12 @@ def _arguments(
     yield from ("--chdir", str(request.workdir), "--seccomp", str(rules), "--")
 
 
-def _machine(readable: Sequence[Path], laid_out: Collection[Path]) -> Iterator[str]:
+def _machine(readable: Sequence[Path], lay_out: Collection[Path]) -> Iterator[str]:
     size = str(TEMPORARY_BYTES_MAX)
     for path in readable:
         if path.is_symlink() and len(path.parts) == 2:  # such as /bin
             yield from ("--symlink", str(path.readlink()), str(path))
-        elif is_of_the_machine(path) and path not in laid_out:
+        elif is_of_the_machine(path) and path not in lay_out:
             yield from ("--ro-bind", str(path), str(path))
     yield from ("--proc", "/proc", "--dev", "/dev")
     yield from ("--size", size, "--tmpfs", "/dev/shm", "--size", size, "--tmpfs", TEMPORARY)  # noqa: S108

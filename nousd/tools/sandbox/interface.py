@@ -46,7 +46,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     network: bool = False
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
+class SandboxedProcess(msgspec.Struct, frozen=True, kw_only=True):
     """What is started in a program's place.
 
     Args:
@@ -82,7 +82,7 @@ class Sandbox(Protocol):
         """Whether a program in it can reach a network without asking for it."""
         ...
 
-    def hold(self, request: Request) -> AbstractContextManager[Held]:
+    def hold(self, request: Request) -> AbstractContextManager[SandboxedProcess]:
         """Gives what to start; leaving the block, when all of it is gone, clears up behind it. Blocks.
 
         Raises:

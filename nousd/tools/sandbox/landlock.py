@@ -34,7 +34,7 @@ from nousd.errors import ToolError
 from nousd.tools.anonymous_file import anonymous_file
 from nousd.tools.sandbox import seccomp
 from nousd.tools.sandbox.deny_scan import Search
-from nousd.tools.sandbox.interface import Held, Request
+from nousd.tools.sandbox.interface import Request, SandboxedProcess
 from nousd.tools.sandbox.visible_paths import Chosen, Places, is_of_the_machine, places_of
 from nousd.wire.objects.policy import SandboxFacts
 
@@ -117,7 +117,7 @@ class Landlock:
         return self._chosen.network
 
     @contextmanager
-    def hold(self, request: Request) -> Iterator[Held]:
+    def hold(self, request: Request) -> Iterator[SandboxedProcess]:
         """See ``Sandbox.hold``."""
         places = places_of(request, self._chosen, self._search)
         with ExitStack() as stack:
@@ -129,7 +129,7 @@ class Landlock:
             except OSError as error:
                 raise ToolError(f"sandbox_failed: {error.strerror}") from error
             env = places.environment(request.env, home=str(home), temporary=str(temporary))
-            yield Held(
+            yield SandboxedProcess(
                 argv=[
                     *(sys.executable, "-I", "-S", str(_PROGRAM), str(descriptor)),
                     *request.argv,

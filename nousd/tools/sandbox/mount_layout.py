@@ -37,12 +37,12 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
         return str(self.path), self.outer, self.is_writable, self.closed
 
 
-def laid_out(places: Places, stand_ins: Iterable[Path]) -> list[Root]:
+def lay_out(places: Places, stand_ins: Iterable[Path]) -> list[Root]:
     """Returns what is laid out; what contains others comes before them.
 
     Args:
         places: with every link resolved.
-        stand_ins: see ``StandIns.made``.
+        stand_ins: see ``MountPlaceholders.made``.
     """
     closings = [
         *((path, KEEP, None) for path in places.protected),

@@ -60,7 +60,7 @@ class _Standing:
         return os.path.samestat(there, os.fstat(self.descriptor))
 
 
-class StandIns:
+class MountPlaceholders:
     """Those of one daemon, shared by the calls that run side by side."""
 
     def __init__(self) -> None:

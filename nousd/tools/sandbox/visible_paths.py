@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from nousd.errors import ToolError
-from nousd.tools.sandbox.agent_config_guard import Watched
+from nousd.tools.sandbox.agent_config_guard import AgentConfigGuard
 from nousd.tools.sandbox.deny_scan import Search
 from nousd.tools.sandbox.git_folders import closed_in, outer_git_folders
 from nousd.tools.sandbox.interface import Request
@@ -147,7 +147,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     writable: tuple[Path, ...]
     protected: tuple[Path, ...]
     hidden: tuple[Path, ...]
-    watched: Watched | None = None
+    watched: AgentConfigGuard | None = None
     is_partial: bool = False
 
     def home_links(self, home: str | None) -> Iterator[tuple[Path, Path]]:
@@ -200,7 +200,7 @@ def places_of(request: Request, chosen: Chosen, search: Search) -> Places:
     readable += filter(_is_plain, chosen.read_paths)
     writable = [*filter(_is_plain, chosen.write_paths)]
     (readable if request.is_read_only else writable).extend(own)
-    watched = Watched(workdir, chosen.protected)
+    watched = AgentConfigGuard(workdir, chosen.protected)
     known = chosen.known()
     writing = [pattern for pattern in request.writing if pattern not in known]
     by_rules = search.closed_by(workdir, request.reading, writing, chosen.names)

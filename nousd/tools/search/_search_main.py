@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from nousd.errors import ToolError
 from nousd.tools.fs.globs import Parts, glob_matcher
 from nousd.tools.fs.open_nofollow import changed
-from nousd.tools.fs.path_errors import explained
-from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_errors import explain_os_errors
+from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.fs.tree_walk import open_tree
 
 MEMORY_BYTES_MAX: Final = 2 * 1024**3
@@ -51,9 +51,9 @@ def main(request: Request) -> int:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     command = request["command"]
     try:
-        confinement = _confinement(request)
-        with explained(command, request["path"]):
-            for line in _COMMANDS[command](confinement, request):
+        path_sandbox = _confinement(request)
+        with explain_os_errors(command, request["path"]):
+            for line in _COMMANDS[command](path_sandbox, request):
                 sys.stdout.buffer.write(line.encode("utf-8", "replace") + b"\n")
     except ToolError as error:
         sys.stdout.write(str(error))
@@ -61,8 +61,8 @@ def main(request: Request) -> int:
     return 0
 
 
-def _confinement(request: Request) -> Confinement:
-    whole = Confinement(
+def _confinement(request: Request) -> PathSandbox:
+    whole = PathSandbox(
         Path(request["workdir"]),
         tuple(map(Path, request["hidden"])),
         hard_links=request["hard_links"],
@@ -73,11 +73,11 @@ def _confinement(request: Request) -> Confinement:
     return open_to_call.closed_to(reading=[re.compile(*pattern) for pattern in request["closed"]])
 
 
-def find(confinement: Confinement, request: Request) -> Iterator[str]:
+def find(path_sandbox: PathSandbox, request: Request) -> Iterator[str]:
     """Yields the paths below ``path`` that match ``pattern``; folders end with a slash."""
     matches = _glob("find.pattern", request["pattern"])
     prefix = _prefix(request["path"])
-    with open_tree(confinement, request["path"]) as tree:
+    with open_tree(path_sandbox, request["path"]) as tree:
         found = (item for item in tree if matches(item.parts))
         for item in islice(found, request["limit"]):
             yield prefix + "/".join(item.parts) + ("/" if item.is_folder else "")
@@ -106,11 +106,11 @@ Hit = list[Line]
 """A matching line behind those of its context that come before it, or one line of context after it."""
 
 
-def grep(confinement: Confinement, request: Request) -> Iterator[str]:
+def grep(path_sandbox: PathSandbox, request: Request) -> Iterator[str]:
     """Yields ``path:line: text`` for matching lines, ``path-line- text`` for those around them."""
     matches_left = request["limit"]
     left_out: list[Parts] = []
-    for hit in _hits(confinement, request, left_out):
+    for hit in _hits(path_sandbox, request, left_out):
         matches_left -= hit[-1].is_match
         if matches_left < 0:
             yield f"\n[The first {request['limit']} matches are shown; raise limit or narrow pattern.]"
@@ -121,18 +121,18 @@ def grep(confinement: Confinement, request: Request) -> Iterator[str]:
         yield f"\n[{count} not searched: several names each (hard links).]"
 
 
-def _hits(confinement: Confinement, request: Request, left_out: list[Parts]) -> Iterator[Hit]:
+def _hits(path_sandbox: PathSandbox, request: Request, left_out: list[Parts]) -> Iterator[Hit]:
     """Yields what matches; adds to ``left_out`` the files with several names."""
     search = _expression(request).search
     given, context = request["path"], request["context"]
-    with confinement.locate(given) as place:
+    with path_sandbox.locate(given) as place:
         status = place.status()
         if status is None or not stat.S_ISDIR(status.st_mode):
             with place.open_file() as file:
                 yield from _hits_in(file, given, search, context)
             return
     wanted = _glob("grep.glob", request["glob"])
-    with open_tree(confinement, given) as tree:
+    with open_tree(path_sandbox, given) as tree:
         for item in tree:
             if item.is_folder or not wanted(item.parts):
                 continue
@@ -193,7 +193,7 @@ def _prefix(given: str) -> str:
     return "" if given in {".", "./"} else given.rstrip("/") + "/"
 
 
-_COMMANDS: Final[dict[str, Callable[[Confinement, Request], Iterator[str]]]] = {
+_COMMANDS: Final[dict[str, Callable[[PathSandbox, Request], Iterator[str]]]] = {
     "find": find,
     "grep": grep,
 }

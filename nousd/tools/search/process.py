@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from nousd.errors import ToolError
 from nousd.tools.environment import allowed_environment
-from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.output.tool_output import OutputCollector
 from nousd.tools.process.supervisor import Ended, run_supervised
@@ -57,7 +57,7 @@ async def search(
     collector = OutputCollector(context.spool_folder)
     secrets = context.secrets.stream()
     ended = await run_supervised(
-        [*_COMMAND, *_encoded(command, request, context.confinement)],
+        [*_COMMAND, *_encoded(command, request, context.path_sandbox)],
         cwd=context.workdir,
         env=allowed_environment(),
         on_output=lambda chunk: collector.feed(secrets.feed(chunk)),
@@ -86,18 +86,18 @@ def _failure(ended: Ended, seconds_max: float) -> str | None:
     return None
 
 
-def _encoded(command: str, request: dict[str, Any], confinement: Confinement) -> list[str]:
+def _encoded(command: str, request: dict[str, Any], path_sandbox: PathSandbox) -> list[str]:
     """Returns the request in pieces, because the kernel bounds what one argument may hold."""
     surroundings = {
         "command": command,
-        "workdir": str(confinement.spelled),
-        "real_workdir": str(confinement.workdir),
-        "hidden": [str(path) for path in confinement.hidden],
-        "hard_links": confinement.restrictions.hard_links,
-        "opened": confinement.opened,
+        "workdir": str(path_sandbox.spelled),
+        "real_workdir": str(path_sandbox.workdir),
+        "hidden": [str(path) for path in path_sandbox.hidden],
+        "hard_links": path_sandbox.restrictions.hard_links,
+        "opened": path_sandbox.opened,
         # Written as they will be compiled again: with their flags.
         "closed": [
-            (pattern.pattern, pattern.flags) for pattern in confinement.restrictions.reading
+            (pattern.pattern, pattern.flags) for pattern in path_sandbox.restrictions.reading
         ],
     }
     # The standard library's: names that are not UTF-8 survive it.
