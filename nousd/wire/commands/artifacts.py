@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from msgspec import Meta
 
 from nousd.wire.commands.base import AnsweredBy
 from nousd.wire.limits import ARTIFACT_RANGE_BYTES_MAX
 from nousd.wire.objects.words import ArtifactOffset, MediaType, Name
-
-if TYPE_CHECKING:
-    from nousd.wire.responses import Artifact, Upload  # noqa: F401  in quotes below
+from nousd.wire.responses import Artifact, Upload
 
 
-class PutArtifact(AnsweredBy["Artifact | Upload"], frozen=True, kw_only=True):
+class PutArtifact(AnsweredBy[Artifact | Upload], frozen=True, kw_only=True):
     """Store bytes of any size, in pieces that each fit into a line; ``final`` completes the artifact."""
 
     data: bytes
@@ -24,7 +22,7 @@ class PutArtifact(AnsweredBy["Artifact | Upload"], frozen=True, kw_only=True):
     final: bool = False
 
 
-class GetArtifact(AnsweredBy["Artifact"], frozen=True, kw_only=True):
+class GetArtifact(AnsweredBy[Artifact], frozen=True, kw_only=True):
     """Read a part of an artifact."""
 
     artifact_id: Name

@@ -15,8 +15,7 @@ R = TypeVar("R")
 
 
 class AnsweredBy(Command, Generic[R], frozen=True, kw_only=True):
-    """A command, and the payload of its answer: ``class GetState(AnsweredBy["State"], ...)``.
+    """A command and the payload of its response: ``class GetState(AnsweredBy[State], ...)``.
 
-    The name stands in quotes because responses are made of the words of commands. What is in the
-    brackets is for type checkers and for ``responses_of``; on the wire there is nothing of it.
+    The type in the brackets is for type checkers and for ``responses_of``; it does not show on the wire.
     """

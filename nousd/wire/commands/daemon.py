@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nousd.wire.commands.base import AnsweredBy, Command
 from nousd.wire.objects.mcp import (
@@ -15,19 +15,17 @@ from nousd.wire.objects.mcp import (
     Words,
 )
 from nousd.wire.objects.words import Name
-
-if TYPE_CHECKING:
-    from nousd.wire.responses import (  # noqa: F401  in quotes below
-        Accepted,
-        Capabilities,
-        McpServers,
-        Metrics,
-        Models,
-        Pong,
-    )
+from nousd.wire.responses import (
+    Accepted,
+    Capabilities,
+    McpServers,
+    Metrics,
+    Models,
+    Pong,
+)
 
 
-class AddMcp(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+class AddMcp(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Add an MCP server permanently, or replace one that was added before."""
 
     name: ServerName
@@ -42,35 +40,35 @@ class AddMcp(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     timeout_ms: TimeoutMs | None = None
 
 
-class RemoveMcp(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+class RemoveMcp(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Remove an MCP server that was added by ``add_mcp``, with its tools; calls under way fail."""
 
     name: ServerName
 
 
-class RestartMcp(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+class RestartMcp(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Close the connection to an MCP server, also a configured one, and connect again at once."""
 
     name: ServerName
 
 
-class ListMcp(AnsweredBy["McpServers"], frozen=True, kw_only=True):
+class ListMcp(AnsweredBy[McpServers], frozen=True, kw_only=True):
     """List the MCP servers and their status."""
 
 
-class GetMetrics(AnsweredBy["Metrics"], frozen=True, kw_only=True):
+class GetMetrics(AnsweredBy[Metrics], frozen=True, kw_only=True):
     """Read the metrics of the daemon's process: what is open, what waits and what was written."""
 
 
-class Ping(AnsweredBy["Pong"], frozen=True, kw_only=True):
+class Ping(AnsweredBy[Pong], frozen=True, kw_only=True):
     """Check that the daemon responds."""
 
 
-class GetCapabilities(AnsweredBy["Capabilities"], frozen=True, kw_only=True):
+class GetCapabilities(AnsweredBy[Capabilities], frozen=True, kw_only=True):
     """List what this daemon supports beyond the frozen contract, and its limits."""
 
 
-class ListModels(AnsweredBy["Models"], frozen=True, kw_only=True):
+class ListModels(AnsweredBy[Models], frozen=True, kw_only=True):
     """List the available models: those that the providers' servers list, and configured ones."""
 
     provider: Name | None = None

@@ -6,7 +6,7 @@ here (``nousd.machine.session.queue``).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -16,9 +16,7 @@ from nousd.wire.limits import ATTACHMENTS_MAX, PATH_CHARS_MAX, TOOLS_MAX
 from nousd.wire.objects.entries import Sampling
 from nousd.wire.objects.run_options import ToolChoice
 from nousd.wire.objects.words import Name, QueueKind, Text
-
-if TYPE_CHECKING:
-    from nousd.wire.responses import Accepted, Queue, Result  # noqa: F401  in quotes below
+from nousd.wire.responses import Accepted, Queue, Result
 
 
 class AttachmentGiven(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +32,7 @@ class AttachmentGiven(msgspec.Struct, frozen=True, kw_only=True):
 AttachmentsGiven = Annotated[tuple[AttachmentGiven, ...], Meta(max_length=ATTACHMENTS_MAX)]
 
 
-class Prompt(AnsweredBy["Accepted | Result"], frozen=True, kw_only=True):
+class Prompt(AnsweredBy[Accepted | Result], frozen=True, kw_only=True):
     """Start a run; ``wait`` chooses whether the response comes at once or when the run has ended."""
 
     text: Text
@@ -57,7 +55,7 @@ class Prompt(AnsweredBy["Accepted | Result"], frozen=True, kw_only=True):
     tool_choice: ToolChoice | None = None
 
 
-class AppendMessage(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+class AppendMessage(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Store a message of the user without starting a run or disturbing one."""
 
     text: Text
@@ -67,7 +65,7 @@ class AppendMessage(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     attachments: AttachmentsGiven = ()
 
 
-class Steer(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+class Steer(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Steer the active run: deliver a text before its next step."""
 
     text: Text
@@ -78,7 +76,7 @@ class Steer(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     attachments: AttachmentsGiven = ()
 
 
-class FollowUp(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+class FollowUp(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Queue a text for the active run, for when it would otherwise end."""
 
     text: Text
@@ -89,7 +87,7 @@ class FollowUp(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     attachments: AttachmentsGiven = ()
 
 
-class Abort(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+class Abort(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Abort the run, clear its session's queue and return the cleared texts."""
 
     session_id: Name | None = None
@@ -97,26 +95,26 @@ class Abort(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     keep_queue: bool = False
 
 
-class Resume(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+class Resume(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Start a run on the pending inputs, or on a leaf without a finished answer."""
 
     session_id: Name | None = None
 
 
-class GetQueue(AnsweredBy["Queue"], frozen=True, kw_only=True):
+class GetQueue(AnsweredBy[Queue], frozen=True, kw_only=True):
     """Read the pending inputs in the order in which turns will consume them."""
 
     session_id: Name | None = None
 
 
-class ClearQueue(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+class ClearQueue(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Remove pending inputs, all or of one kind, and return their texts."""
 
     session_id: Name | None = None
     kind: QueueKind | None = None
 
 
-class Promote(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+class Promote(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Turn a pending follow-up into a steer of the active run."""
 
     input_id: Name

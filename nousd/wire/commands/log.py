@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from nousd.wire.commands.base import AnsweredBy
 from nousd.wire.limits import PAGE_ROWS_MAX
 from nousd.wire.objects.words import EventTypes, Name, OptionalCursor, PageSize
-
-if TYPE_CHECKING:
-    from nousd.wire.responses import (  # noqa: F401  in quotes below
-        Events,
-        Run,
-        Runs,
-    )
+from nousd.wire.responses import (
+    Events,
+    Run,
+    Runs,
+)
 
 
-class ListRuns(AnsweredBy["Runs"], frozen=True, kw_only=True):
+class ListRuns(AnsweredBy[Runs], frozen=True, kw_only=True):
     """List the runs of one session, or of all, newest first."""
 
     session_id: Name | None = None
@@ -24,13 +20,13 @@ class ListRuns(AnsweredBy["Runs"], frozen=True, kw_only=True):
     before: Name | None = None
 
 
-class GetRun(AnsweredBy["Run"], frozen=True, kw_only=True):
+class GetRun(AnsweredBy[Run], frozen=True, kw_only=True):
     """Read the record of one run."""
 
     run_id: Name
 
 
-class GetEvents(AnsweredBy["Events"], frozen=True, kw_only=True):
+class GetEvents(AnsweredBy[Events], frozen=True, kw_only=True):
     """Read a page of the log: events after a cursor, filtered as in a subscription."""
 
     after: OptionalCursor = None

@@ -5,7 +5,7 @@ What they answer is in ``session_responses``, ``state_response`` and ``responses
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from msgspec import UNSET, Meta, UnsetType
 
@@ -14,25 +14,22 @@ from nousd.wire.limits import OVERRIDE_SECONDS_MAX, PAGE_ROWS_MAX, PATH_CHARS_MA
 from nousd.wire.objects.entries import Sampling, Thinking
 from nousd.wire.objects.session_settings import SessionRules, SourceMetadata, SourceName
 from nousd.wire.objects.words import Folder, Name, PageSize, QueueMode
-
-if TYPE_CHECKING:
-    from nousd.wire.responses import (  # noqa: F401  in quotes below
-        Accepted,
-        Attached,
-        SessionDeleted,
-        SessionNow,
-        Sessions,
-        SessionSelected,
-        State,
-        WorkspaceOverride,
-    )
-
+from nousd.wire.responses import (
+    Accepted,
+    Attached,
+    SessionDeleted,
+    SessionNow,
+    Sessions,
+    SessionSelected,
+    State,
+    WorkspaceOverride,
+)
 
 Newest = Annotated[int, Meta(ge=0, le=PAGE_ROWS_MAX)]
 """How many rows come with something else, the newest ones."""
 
 
-class NewSession(AnsweredBy["SessionSelected"], frozen=True, kw_only=True):
+class NewSession(AnsweredBy[SessionSelected], frozen=True, kw_only=True):
     """Create a session and, unless ``activate`` is false, make it the active one."""
 
     name: Name | None = None
@@ -47,13 +44,13 @@ class NewSession(AnsweredBy["SessionSelected"], frozen=True, kw_only=True):
     rules: SessionRules | None = None
 
 
-class SwitchSession(AnsweredBy["SessionSelected"], frozen=True, kw_only=True):
+class SwitchSession(AnsweredBy[SessionSelected], frozen=True, kw_only=True):
     """Make a session the active one. Runs are not affected."""
 
     session_id: Name
 
 
-class BranchSession(AnsweredBy["SessionSelected"], frozen=True, kw_only=True):
+class BranchSession(AnsweredBy[SessionSelected], frozen=True, kw_only=True):
     """Copy a session as it is now into a new one and, unless ``activate`` is false, make that the active
     one.
     """
@@ -64,7 +61,7 @@ class BranchSession(AnsweredBy["SessionSelected"], frozen=True, kw_only=True):
     activate: bool = True
 
 
-class ListSessions(AnsweredBy["Sessions"], frozen=True, kw_only=True):
+class ListSessions(AnsweredBy[Sessions], frozen=True, kw_only=True):
     """List sessions, most recently used first. A session has to match all filters that are given."""
 
     limit: PageSize = 100
@@ -78,14 +75,14 @@ class ListSessions(AnsweredBy["Sessions"], frozen=True, kw_only=True):
     parent_id: Name | None = None
 
 
-class GetSession(AnsweredBy["SessionNow"], frozen=True, kw_only=True):
+class GetSession(AnsweredBy[SessionNow], frozen=True, kw_only=True):
     """Read everything about one session and, if asked for, its newest messages."""
 
     session_id: Name
     messages: Newest = 0
 
 
-class UpdateSession(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+class UpdateSession(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Update the metadata, rules and sampling of a session; keys that are left out stay as they are."""
 
     session_id: Name
@@ -96,55 +93,55 @@ class UpdateSession(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     source_metadata: SourceMetadata | UnsetType | None = UNSET
 
 
-class RenameSession(AnsweredBy["SessionSelected"], frozen=True, kw_only=True):
+class RenameSession(AnsweredBy[SessionSelected], frozen=True, kw_only=True):
     """Set the name of a session."""
 
     name: Name
     session_id: Name | None = None
 
 
-class DeleteSession(AnsweredBy["SessionDeleted"], frozen=True, kw_only=True):
+class DeleteSession(AnsweredBy[SessionDeleted], frozen=True, kw_only=True):
     """Delete a session's content for good, with the sessions that its tasks made."""
 
     session_id: Name
     abort: bool = False
 
 
-class GetState(AnsweredBy["State"], frozen=True, kw_only=True):
+class GetState(AnsweredBy[State], frozen=True, kw_only=True):
     """Read what a status line shows and what reconnecting needs."""
 
     session_id: Name | None = None
 
 
-class SetModel(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+class SetModel(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Set the model for the session's next model calls."""
 
     model: Name
     session_id: Name | None = None
 
 
-class SetThinking(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+class SetThinking(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Set how much the session's model reasons, from its next call on; null leaves that to the model."""
 
     level: Thinking | None
     session_id: Name | None = None
 
 
-class SetSteeringMode(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+class SetSteeringMode(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Set whether a turn takes one pending steer or all of them."""
 
     mode: QueueMode
     session_id: Name | None = None
 
 
-class SetFollowUpMode(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+class SetFollowUpMode(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Set whether a turn takes one pending follow-up or all of them."""
 
     mode: QueueMode
     session_id: Name | None = None
 
 
-class AttachSession(AnsweredBy["Attached"], frozen=True, kw_only=True):
+class AttachSession(AnsweredBy[Attached], frozen=True, kw_only=True):
     """Move an idle session to another workspace."""
 
     workspace: Folder
@@ -152,7 +149,7 @@ class AttachSession(AnsweredBy["Attached"], frozen=True, kw_only=True):
     reason: Annotated[str, Meta(min_length=1, max_length=REASON_CHARS_MAX)] | None = None
 
 
-class OverrideWorkspace(AnsweredBy["WorkspaceOverride"], frozen=True, kw_only=True):
+class OverrideWorkspace(AnsweredBy[WorkspaceOverride], frozen=True, kw_only=True):
     """Temporarily allow approval requests for paths outside the workspace."""
 
     ttl_seconds: Annotated[int, Meta(ge=0, le=OVERRIDE_SECONDS_MAX)]

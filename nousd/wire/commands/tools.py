@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -18,18 +18,16 @@ from nousd.wire.objects.entries import PermissionMode
 from nousd.wire.objects.policy import ConfirmDecision
 from nousd.wire.objects.questions import QuestionAnswer
 from nousd.wire.objects.words import Folder, Name, OptionalCursor, PageSize
-
-if TYPE_CHECKING:
-    from nousd.wire.responses import Accepted, Tools  # noqa: F401  in quotes below
-    from nousd.wire.responses.tools import (  # noqa: F401  in quotes below
-        Agents,
-        Permissions,
-        ProjectFiles,
-        Questions,
-        TodosNow,
-        ToolCallNow,
-        ToolCalls,
-    )
+from nousd.wire.responses import Accepted, Tools
+from nousd.wire.responses.tools import (
+    Agents,
+    Permissions,
+    ProjectFiles,
+    Questions,
+    TodosNow,
+    ToolCallNow,
+    ToolCalls,
+)
 
 RuleText = Annotated[str, Meta(min_length=1, max_length=RULE_CHARS_MAX)]
 """A rule as it stands in the settings, such as ``bash(git status)``."""
@@ -41,27 +39,27 @@ Reason = Annotated[str, Meta(max_length=REASON_CHARS_MAX)]
 """Why, in the user's words."""
 
 
-class ListTools(AnsweredBy["Tools"], frozen=True, kw_only=True):
+class ListTools(AnsweredBy[Tools], frozen=True, kw_only=True):
     """List the tools and which of them are active."""
 
     session_id: Name | None = None
 
 
-class SetActiveTools(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+class SetActiveTools(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Set the built-in tools that models may call, from the next model call on."""
 
     tools: Annotated[tuple[Name, ...], Meta(max_length=TOOLS_MAX)]
     session_id: Name | None = None
 
 
-class SetPermissionMode(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+class SetPermissionMode(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Set which tool calls of a session need the user's approval where no rule decides."""
 
     mode: PermissionMode
     session_id: Name | None = None
 
 
-class ConfirmTool(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+class ConfirmTool(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Answer a ``permission_requested``, for exactly the call that the user was shown."""
 
     tool_call_id: Name
@@ -72,20 +70,20 @@ class ConfirmTool(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     rule: RuleText | None = None
 
 
-class ListPermissions(AnsweredBy["Permissions"], frozen=True, kw_only=True):
+class ListPermissions(AnsweredBy[Permissions], frozen=True, kw_only=True):
     """Read which calls wait for the user, which requests expired, and which rules are in force."""
 
     session_id: Name | None = None
 
 
-class RevokePermission(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+class RevokePermission(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Revoke a rule that the user granted, for a session or for all."""
 
     rule: RuleText
     session_id: Name | None = None
 
 
-class Trust(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+class Trust(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Trust a file of the project as long as its content has this hash."""
 
     hash: Name
@@ -93,52 +91,52 @@ class Trust(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     workspace: Folder | None = None
 
 
-class Untrust(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+class Untrust(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Withdraw the trust in a file of a project, whatever its hash is."""
 
     path: ProjectPath | None = None
     workspace: Folder | None = None
 
 
-class ListTrust(AnsweredBy["ProjectFiles"], frozen=True, kw_only=True):
+class ListTrust(AnsweredBy[ProjectFiles], frozen=True, kw_only=True):
     """Read what a project's files add, and which files are trusted."""
 
     workspace: Folder | None = None
 
 
-class GetTodos(AnsweredBy["TodosNow"], frozen=True, kw_only=True):
+class GetTodos(AnsweredBy[TodosNow], frozen=True, kw_only=True):
     """Read a session's todo list."""
 
     session_id: Name | None = None
 
 
-class ListQuestions(AnsweredBy["Questions"], frozen=True, kw_only=True):
+class ListQuestions(AnsweredBy[Questions], frozen=True, kw_only=True):
     """Read which questions of tools wait for an answer."""
 
     session_id: Name | None = None
 
 
-class AnswerQuestion(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+class AnswerQuestion(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Answer a ``question_asked``: one answer for each of its questions, in their order."""
 
     question_id: Name
     answers: Annotated[tuple[QuestionAnswer, ...], Meta(max_length=ANSWERS_MAX)]
 
 
-class RejectQuestion(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+class RejectQuestion(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Reject a question without an answer. The tool learns of it and the run goes on."""
 
     question_id: Name
     reason: Reason | None = None
 
 
-class ListAgents(AnsweredBy["Agents"], frozen=True, kw_only=True):
+class ListAgents(AnsweredBy[Agents], frozen=True, kw_only=True):
     """List the agents that the tool ``task`` can name, and agent files that cannot be used."""
 
     session_id: Name | None = None
 
 
-class CallTool(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+class CallTool(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Run one tool without a model, through the same gate as a model's calls."""
 
     tool: Name
@@ -147,20 +145,20 @@ class CallTool(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     client_call_id: Name | None = None
 
 
-class CancelToolCall(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+class CancelToolCall(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Stop a call that a client made."""
 
     tool_call_id: Name
 
 
-class GetToolCall(AnsweredBy["ToolCallNow"], frozen=True, kw_only=True):
+class GetToolCall(AnsweredBy[ToolCallNow], frozen=True, kw_only=True):
     """Read everything about one attempt at a tool call; without ``attempt``, the last one."""
 
     tool_call_id: Name
     attempt: Annotated[int, Meta(ge=1, le=2**53)] | None = None
 
 
-class ListToolCalls(AnsweredBy["ToolCalls"], frozen=True, kw_only=True):
+class ListToolCalls(AnsweredBy[ToolCalls], frozen=True, kw_only=True):
     """List tool calls of all sessions, of one session or of one run, newest first."""
 
     session_id: Name | None = None

@@ -5,24 +5,22 @@ What they answer is in ``transcript_responses``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from msgspec import Meta
 
 from nousd.wire.commands.base import AnsweredBy
 from nousd.wire.limits import PAGE_ROWS_MAX, TEXT_CHARS_MAX
 from nousd.wire.objects.words import Name, PageSize
-
-if TYPE_CHECKING:
-    from nousd.wire.responses.transcripts import (  # noqa: F401  in quotes below
-        Compaction,
-        Leaf,
-        Messages,
-        Tree,
-    )
+from nousd.wire.responses.transcripts import (
+    Compaction,
+    Leaf,
+    Messages,
+    Tree,
+)
 
 
-class GetMessages(AnsweredBy["Messages"], frozen=True, kw_only=True):
+class GetMessages(AnsweredBy[Messages], frozen=True, kw_only=True):
     """Read the messages on the path from the root to the leaf, newest page first."""
 
     session_id: Name | None = None
@@ -32,7 +30,7 @@ class GetMessages(AnsweredBy["Messages"], frozen=True, kw_only=True):
     compacted: bool = False
 
 
-class GetTree(AnsweredBy["Tree"], frozen=True, kw_only=True):
+class GetTree(AnsweredBy[Tree], frozen=True, kw_only=True):
     """Read the tree of a session's entries, oldest first."""
 
     session_id: Name | None = None
@@ -40,14 +38,14 @@ class GetTree(AnsweredBy["Tree"], frozen=True, kw_only=True):
     limit: PageSize = PAGE_ROWS_MAX
 
 
-class SetLeaf(AnsweredBy["Leaf"], frozen=True, kw_only=True):
+class SetLeaf(AnsweredBy[Leaf], frozen=True, kw_only=True):
     """Move the leaf: new work continues from this entry."""
 
     leaf_id: Name
     session_id: Name | None = None
 
 
-class CompactSession(AnsweredBy["Compaction"], frozen=True, kw_only=True):
+class CompactSession(AnsweredBy[Compaction], frozen=True, kw_only=True):
     """Replace the older part of what models receive by a summary. No entry is deleted."""
 
     session_id: Name | None = None
