@@ -53,19 +53,15 @@ class SseParser:
             return []
         lines = (bytes(self._rest) + whole).split(b"\n")
         self._rest = bytearray(tail)
-        payloads: list[bytes] = []
-        for line in lines:
-            self._take_line(line, payloads)
+        payloads = self._take_lines(lines)
         self._check_bound()
         return payloads
 
     def end(self) -> list[bytes]:
         """Returns the last payload if the input ended in the middle of an event, else nothing."""
-        payloads: list[bytes] = []
-        self._take_line(bytes(self._rest), payloads)
+        last = bytes(self._rest)
         self._rest.clear()
-        self._take_line(b"", payloads)
-        return payloads
+        return self._take_lines([last, b""])
 
     def _with_lf_only(self, chunk: bytes) -> bytes:
         if self._after_cr and chunk.startswith(b"\n"):
@@ -75,20 +71,25 @@ class SseParser:
             self._after_cr = chunk.endswith(b"\r")
         return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
-    def _take_line(self, line: bytes, payloads: list[bytes]) -> None:
+    def _take_lines(self, lines: list[bytes]) -> list[bytes]:
         if self._at_start:
             self._at_start = False
-            line = line.removeprefix(BOM_UTF8)
-        if line:
+            lines[0] = lines[0].removeprefix(BOM_UTF8)
+        payloads: list[bytes] = []
+        for line in lines:
+            if not line:
+                if self._data:
+                    payloads.append(b"\n".join(self._data))
+                    self._data.clear()
+                    self._data_bytes = 0
+                continue
             name, _, value = line.partition(b":")
             if name in _PAYLOAD_FIELDS:
                 self._data.append(value.removeprefix(b" "))
                 self._data_bytes += len(line)
-                self._check_bound()
-        elif self._data:
-            payloads.append(b"\n".join(self._data))
-            self._data.clear()
-            self._data_bytes = 0
+                if self._data_bytes > self._event_bytes_max:
+                    self._check_bound()
+        return payloads
 
     def _check_bound(self) -> None:
         if len(self._rest) + self._data_bytes > self._event_bytes_max:

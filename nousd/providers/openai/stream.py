@@ -100,7 +100,8 @@ class ChatAnswer:
     def take(self, chunk: _Chunk) -> list[Piece]:
         if _is_fault(chunk):
             raise error_from_object(msgspec.structs.asdict(chunk))
-        self._usage = _usage(chunk.usage) or self._usage
+        if chunk.usage is not None:
+            self._usage = _usage(chunk.usage) or self._usage
         pieces: list[Piece] = []
         # Only one choice was asked for.
         for choice in (chunk.choices or ())[:1]:
@@ -108,7 +109,8 @@ class ChatAnswer:
             if delta is not None:
                 pieces += self._pieces_of(delta)
             self._reason = choice.finish_reason or self._reason
-            self._usage = _usage(choice.usage) or self._usage
+            if choice.usage is not None:
+                self._usage = _usage(choice.usage) or self._usage
         return pieces
 
     def _pieces_of(self, delta: _Delta) -> Iterator[Piece]:
