@@ -106,8 +106,8 @@ async def test_a_delta_from_the_server_to_the_store_and_to_its_reader(
             await events.until("message_update")
     to_store = way(calls, "AnswerStream.feed", SUBMIT)
     to_reader = way(calls, "PendingBatches.settle", WRITE)
-    assert_at_most(to_store, 42, "a delta on its way to the store")
-    assert_at_most(to_reader, 20, "a delta on its way from the commit to a reader")
+    assert_at_most(to_store, 36, "a delta on its way to the store")
+    assert_at_most(to_reader, 19, "a delta on its way from the commit to a reader")
     assert_drawn(to_store + to_reader, "A delta")
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from functools import partial
+from operator import attrgetter
 from typing import Final
 
 from nousd.event_window import EventWindow, Notifier, fill_page
@@ -83,11 +85,8 @@ class Hub:
         if cursor < self._window.start:
             return await self._read_log(cursor, wanted)
         events, until = self._window.after(cursor, PAGE_EVENTS)
-
-        def line_of(event: StoredEvent) -> bytes:
-            return event.line if matches(event, wanted) else b""
-
-        return fill_page(events, until, line_of, PAGE_BYTES)
+        shown = filter(partial(matches, wanted=wanted), events)
+        return fill_page(shown, until, _line, PAGE_BYTES)
 
     async def _read_log(self, cursor: int, wanted: EventFilter) -> tuple[bytes, int]:
         # An event that is committed but not yet published is shown when it is published.
@@ -96,6 +95,9 @@ class Hub:
             cursor, wanted, until=until, limit=PAGE_EVENTS, bytes_max=PAGE_BYTES
         )
         return b"".join([event.line for event in events]), events[-1].seq if events else until
+
+
+_line: Final = attrgetter("line")
 
 
 def _time(event: StoredEvent) -> str:

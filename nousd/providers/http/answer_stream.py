@@ -41,7 +41,9 @@ class Decoder(Protocol):
 
     @property
     def complete(self) -> bool:
-        """Whether the server has said how the answer ended, so that no input after it is missed."""
+        """Whether the server has said how the answer ended, so that no input after it is missed; true of
+        one that is ``finished``.
+        """
         ...
 
     def feed(self, chunk: bytes) -> Iterator[Piece]:

@@ -168,9 +168,9 @@ async def _read(response: httpx2.Response, decoder: Decoder, put: Put, recorder:
                     await put(piece)
                 if nothing_yet:
                     await put(Alive())
-                if decoder.finished:
-                    break
                 if decoder.complete:
+                    if decoder.finished:
+                        break
                     patience.deadline = trio.current_time() + TAIL_SECONDS
 
 

@@ -49,12 +49,14 @@ class SseParser:
         whole, newline, tail = chunk.rpartition(b"\n")
         if not newline:
             self._rest += chunk
-            self._check_bound()
+            if len(self._rest) + self._data_bytes > self._event_bytes_max:
+                raise self._too_long()
             return []
         lines = (bytes(self._rest) + whole).split(b"\n")
         self._rest = bytearray(tail)
         payloads = self._take_lines(lines)
-        self._check_bound()
+        if len(self._rest) + self._data_bytes > self._event_bytes_max:
+            raise self._too_long()
         return payloads
 
     def end(self) -> list[bytes]:
@@ -88,11 +90,8 @@ class SseParser:
                 self._data.append(value.removeprefix(b" "))
                 self._data_bytes += len(line)
                 if self._data_bytes > self._event_bytes_max:
-                    self._check_bound()
+                    raise self._too_long()
         return payloads
 
-    def _check_bound(self) -> None:
-        if len(self._rest) + self._data_bytes > self._event_bytes_max:
-            raise ProviderError(
-                f"the server sent an event of more than {self._event_bytes_max} bytes"
-            )
+    def _too_long(self) -> ProviderError:
+        return ProviderError(f"the server sent an event of more than {self._event_bytes_max} bytes")
