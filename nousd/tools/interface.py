@@ -65,7 +65,7 @@ class ToolContext(msgspec.Struct, frozen=True):
     """The surroundings of one call.
 
     Args:
-        confinement: the only way to a file: what it refuses, a file tool cannot reach.
+        path_sandbox: the only way to a file: what it refuses, a file tool cannot reach.
         emit: streams output to whoever watches. What a tool never emits, it says in its result.
         expect_quiet: a tool that ends by itself after a time says so here when it begins; one that
             says nothing, neither here nor with ``emit``, is given up with its run after a while.

@@ -493,7 +493,7 @@ tried("write", lambda: open({str(held.outside / "x")!r}, "w"))
 DAEMON = """
 import sys, trio
 from pathlib import Path
-from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.builtin.catalog import builtin_tools
 from nousd.tools.interface import ToolContext
 from nousd.tools.sandbox.detect import Detector
@@ -501,7 +501,7 @@ from nousd.tools.sandbox.visible_paths import Chosen
 async def emit(_): pass
 bash = next(tool for tool in builtin_tools(allow_exec=True) if tool.name == "bash")
 context = ToolContext(
-    confinement=Confinement(Path(sys.argv[2])), emit=emit, sandbox=Detector(sys.argv[1], Chosen())
+    path_sandbox=PathSandbox(Path(sys.argv[2])), emit=emit, sandbox=Detector(sys.argv[1], Chosen())
 )
 trio.run(bash.run, bash.validated({"command": sys.argv[3]}), context)
 """

@@ -64,7 +64,7 @@ async def attached(
 
     Args:
         choice: the model that is going to be asked.
-        confinement: where a path may lead.
+        path_sandbox: where a path may lead.
 
     Raises:
         InvalidPayload: naming the field and, where there is one, the limit.

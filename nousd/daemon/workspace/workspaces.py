@@ -41,7 +41,7 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
     """A folder with all that depends on which one it is.
 
     Args:
-        confinement: what of the file system its sessions may touch.
+        path_sandbox: what of the file system its sessions may touch.
         project: whose settings, rules and agents hold there.
         instructions: the user's and the project's, as each session found them.
         read_agents: gives the user's and the project's as they are now.

@@ -185,7 +185,7 @@ class PathSandbox:
         """Returns where a path leads, with slashes from the workdir, ``.`` for the workdir itself.
 
         Neither the place nor the folders on the way need exist: what is not there is no link. Of a
-        confinement with opened places that may be any place outside, spelled with ``..``.
+        path sandbox with opened places that may be any place outside, spelled with ``..``.
 
         Raises:
             ToolError, OSError: as ``locate``.
