@@ -31,8 +31,8 @@ from nousd.wire.limits import (
     TEXT_CHARS_MAX,
     TOOL_ARGUMENTS_CHARS_MAX,
 )
+from nousd.wire.objects.field_types import Text
 from nousd.wire.objects.remarks import InputKind
-from nousd.wire.objects.words import Text
 
 HookName = Literal[
     "input",

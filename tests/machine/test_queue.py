@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nousd.machine.session import queue
+from nousd.wire.objects.field_types import QueueMode
 from nousd.wire.objects.inputs import PendingCounts
-from nousd.wire.objects.words import QueueMode
 from tests.machine.builders import names, prompt_input, queued
 
 MIXED = (

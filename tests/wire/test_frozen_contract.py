@@ -17,8 +17,8 @@ from nousd.wire.codec.envelope import encode_error, encode_event_tail, encode_re
 from nousd.wire.commands import COMMANDS
 from nousd.wire.events import EVENTS, FROZEN_EVENTS, MessageStart, TurnStart
 from nousd.wire.objects.entries import MessageEntry, TurnKind
+from nousd.wire.objects.field_types import QueueMode
 from nousd.wire.objects.inputs import PendingCounts
-from nousd.wire.objects.words import QueueMode
 from nousd.wire.responses import RESPONSES, Pong
 from nousd.wire.responses.base import RunState
 from nousd.wire.responses.runs import FlatEvent

@@ -25,7 +25,7 @@ from nousd.views.event_view import EventView
 from nousd.views.stream_position import StreamPosition, position_after_event
 from nousd.wire.commands import GetEvents
 from nousd.wire.commands.subscribe import Subscribe, cursor, cursor_seq
-from nousd.wire.objects.words import EventTypes
+from nousd.wire.objects.field_types import EventTypes
 from nousd.wire.responses import Events
 
 WINDOW_EVENTS_MAX: Final = 8192

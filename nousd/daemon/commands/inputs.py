@@ -36,8 +36,8 @@ from nousd.machine.session import appending, decisions, queue
 from nousd.wire import commands
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.commands.subscribe import cursor
+from nousd.wire.objects.field_types import QueueKind
 from nousd.wire.objects.inputs import QueuedInput
-from nousd.wire.objects.words import QueueKind
 from nousd.wire.responses import Accepted, Queue, Result
 
 

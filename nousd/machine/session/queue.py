@@ -15,8 +15,8 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.wire.objects.entries import Attachment, TurnKind
+from nousd.wire.objects.field_types import QueueMode
 from nousd.wire.objects.inputs import PendingCounts, QueuedInput
-from nousd.wire.objects.words import QueueMode
 
 Inputs = tuple[QueuedInput, ...]
 Kind = Literal["prompt", "steer", "follow_up"]

@@ -20,10 +20,10 @@ from msgspec import UNSET
 
 from nousd.wire import events
 from nousd.wire.objects.entries import PermissionMode, Sampling, Thinking
+from nousd.wire.objects.field_types import QueueMode
 from nousd.wire.objects.mcp import McpServer
 from nousd.wire.objects.session_settings import SessionRules, SourceMetadata
 from nousd.wire.objects.todos import Todo
-from nousd.wire.objects.words import QueueMode
 from nousd.wire.objects.workers import TaskOrigin, WorkerSpec
 
 

@@ -30,7 +30,7 @@ from nousd.wire.codec.validation import fault_in, kind_of, missing_field
 from nousd.wire.commands import COMMANDS, LENIENT, Command
 from nousd.wire.events import EVENT_TYPES, EVENTS, Event
 from nousd.wire.limits import NESTING_MAX
-from nousd.wire.objects.words import OptionalCursor
+from nousd.wire.objects.field_types import OptionalCursor
 from nousd.wire.responses import RESPONSE_TYPES, Response
 
 _FAILURES: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from nousd.wire.commands.base import AnsweredBy
 from nousd.wire.limits import ARTIFACT_RANGE_BYTES_MAX
-from nousd.wire.objects.words import ArtifactOffset, MediaType, Name
+from nousd.wire.objects.field_types import ArtifactOffset, MediaType, Name
 from nousd.wire.responses import Artifact, Upload
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nousd.wire.commands.base import AnsweredBy, Command
+from nousd.wire.objects.field_types import Name
 from nousd.wire.objects.mcp import (
     Classes,
     ClassesOfTools,
@@ -14,7 +15,6 @@ from nousd.wire.objects.mcp import (
     Value,
     Words,
 )
-from nousd.wire.objects.words import Name
 from nousd.wire.responses import (
     Accepted,
     Capabilities,

@@ -14,8 +14,8 @@ from msgspec import Meta
 from nousd.wire.commands.base import AnsweredBy
 from nousd.wire.limits import ATTACHMENTS_MAX, PATH_CHARS_MAX, TOOLS_MAX
 from nousd.wire.objects.entries import Sampling
+from nousd.wire.objects.field_types import Name, QueueKind, Text
 from nousd.wire.objects.run_options import ToolChoice
-from nousd.wire.objects.words import Name, QueueKind, Text
 from nousd.wire.responses import Accepted, Queue, Result
 
 

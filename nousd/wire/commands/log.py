@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nousd.wire.commands.base import AnsweredBy
 from nousd.wire.limits import PAGE_ROWS_MAX
-from nousd.wire.objects.words import EventTypes, Name, OptionalCursor, PageSize
+from nousd.wire.objects.field_types import EventTypes, Name, OptionalCursor, PageSize
 from nousd.wire.responses import (
     Events,
     Run,

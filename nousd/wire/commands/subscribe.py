@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from nousd.wire.commands import Command
 from nousd.wire.limits import KEEPALIVE_SECONDS_MAX, KEEPALIVE_SECONDS_MIN
-from nousd.wire.objects.words import EventTypes, Name, OptionalCursor
+from nousd.wire.objects.field_types import EventTypes, Name, OptionalCursor
 
 KeepaliveSeconds = Annotated[float, Meta(ge=KEEPALIVE_SECONDS_MIN, le=KEEPALIVE_SECONDS_MAX)]
 

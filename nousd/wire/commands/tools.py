@@ -15,9 +15,9 @@ from nousd.wire.limits import (
     TOOLS_MAX,
 )
 from nousd.wire.objects.entries import PermissionMode
+from nousd.wire.objects.field_types import Folder, Name, OptionalCursor, PageSize
 from nousd.wire.objects.policy import ConfirmDecision
 from nousd.wire.objects.questions import QuestionAnswer
-from nousd.wire.objects.words import Folder, Name, OptionalCursor, PageSize
 from nousd.wire.responses import Accepted, Tools
 from nousd.wire.responses.tools import (
     Agents,

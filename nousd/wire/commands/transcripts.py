@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from nousd.wire.commands.base import AnsweredBy
 from nousd.wire.limits import PAGE_ROWS_MAX, TEXT_CHARS_MAX
-from nousd.wire.objects.words import Name, PageSize
+from nousd.wire.objects.field_types import Name, PageSize
 from nousd.wire.responses.transcripts import (
     Compaction,
     Leaf,

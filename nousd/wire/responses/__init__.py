@@ -12,10 +12,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.wire.objects.entries import PermissionMode, Thinking
+from nousd.wire.objects.field_types import QueueMode
 from nousd.wire.objects.inputs import PendingCounts, QueuedInput
 from nousd.wire.objects.policy import ConfirmDecision
 from nousd.wire.objects.remarks import Remark
-from nousd.wire.objects.words import QueueMode
 from nousd.wire.responses.base import Response
 from nousd.wire.responses.daemon import McpServers, Metrics
 from nousd.wire.responses.models import Models

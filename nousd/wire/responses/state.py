@@ -6,8 +6,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.wire.objects.entries import PermissionMode, Thinking, UsageTotals
+from nousd.wire.objects.field_types import QueueMode
 from nousd.wire.objects.inputs import PendingCounts
-from nousd.wire.objects.words import QueueMode
 from nousd.wire.objects.workspaces import OverrideInForce
 from nousd.wire.responses.base import Response, RunState
 from nousd.wire.responses.runs import ActiveRun
