@@ -38,7 +38,7 @@ def model_input(daemon: Connection, input_ref: str) -> tuple[bytes, str]:
         Refused: a part of it is missing.
     """
     from nousd.wire.codec.canonical_json import digest
-    from nousd.wire.codec.input_chunks import put_together
+    from nousd.wire.codec.input_chunks import assemble_input
 
-    whole = put_together(input_ref, lambda part: b"".join(artifact_pieces(daemon, part)))
+    whole = assemble_input(input_ref, lambda part: b"".join(artifact_pieces(daemon, part)))
     return whole, digest(whole)

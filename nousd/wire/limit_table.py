@@ -1,8 +1,8 @@
-"""What a client sees past each bound of v1, by the bound's name.
+"""What a client receives past each bound of v1, by the bound's name.
 
 ``protocol/semantics/limits.md`` is generated from this table and ``get_capabilities`` reports its
-values, so that code and contract cannot drift apart. The values are those of ``nousd.wire.limits``; what
-enforces them is not known here.
+values, so that code and contract cannot drift apart. The values are those of ``nousd.wire.limits``; this
+module does not know who enforces them.
 """
 
 from __future__ import annotations

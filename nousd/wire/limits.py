@@ -50,7 +50,7 @@ ATTACHMENTS_BYTES_MAX: Final = 32 * 1024 * 1024
 """Bytes of the attachments of one input together: no model takes more in one request."""
 
 TOOLS_MAX: Final = 1024
-"""Names in one ``set_active_tools``."""
+"""Name in one ``set_active_tools``."""
 
 MCP_SERVERS_MAX: Final = 64
 """MCP servers of the settings, and as many that were added since."""
@@ -111,7 +111,7 @@ HTTP_WRITE_SECONDS: Final = 30
 
 
 TYPES_MAX: Final = 64
-"""Names in the ``types`` of one subscription."""
+"""Name in the ``types`` of one subscription."""
 
 CURSOR_DIGITS_MAX: Final = 18
 """Digits of a cursor's number, so that it stays below 2**63 whatever is sent."""

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from nousd.errors import WIRE_ERROR_CODES
-from nousd.wire.codec.schema_descriptions import tidied
+from nousd.wire.codec.schema_descriptions import tidy_schema
 from nousd.wire.commands import COMMANDS
 from nousd.wire.commands.subscribe import Subscribe
 from nousd.wire.events import EVENTS
@@ -75,7 +75,7 @@ def any_line(
         "$id": f"{BASE_URI}{name}",
         "description": description,
         "oneOf": [],
-        "$defs": {key: tidied(components[key]) for key in sorted(components)},
+        "$defs": {key: tidy_schema(components[key]) for key in sorted(components)},
     }
     for (type_, struct), reference in zip(structs.items(), references, strict=True):
         required = [field.name for field in msgspec.structs.fields(struct) if field.required]

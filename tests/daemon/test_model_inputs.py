@@ -23,7 +23,7 @@ from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.interface import Store
 from nousd.store.memory import store as memory
 from nousd.wire.codec.canonical_json import digest
-from nousd.wire.codec.input_chunks import Node, decode_node, put_together
+from nousd.wire.codec.input_chunks import Node, assemble_input, decode_node
 from nousd.wire.objects.entries import ReasoningBlock
 from tests.daemon.scripted import ScriptedProvider, ScriptedTool, asks_for_tools, fails, gives, says
 from tests.daemon.test_store_failures import Disk
@@ -78,7 +78,7 @@ async def checked(store: Store, told: dict[str, Any]) -> bytes:
         parts[ref] = await data_of(store, ref)
         ref = decode_node(parts[ref]).previous
     parts[told["rest_ref"]] = await data_of(store, told["rest_ref"])
-    whole = put_together(told["input_ref"], parts.__getitem__)
+    whole = assemble_input(told["input_ref"], parts.__getitem__)
     assert told["input_hash"] == f"sha256:{hashlib.sha256(whole).hexdigest()}"
     return whole
 

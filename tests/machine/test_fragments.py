@@ -21,7 +21,7 @@ from nousd.machine.context.model_input import (
     UserMessage,
 )
 from nousd.wire.codec.canonical_json import digest
-from nousd.wire.codec.input_chunks import decode_node, put_together
+from nousd.wire.codec.input_chunks import assemble_input, decode_node
 from nousd.wire.events.models import Omitted
 from nousd.wire.objects.entries import Entry
 from tests.machine.contexts import budgets, contexts, frames
@@ -43,7 +43,7 @@ class Shelf:
         return stored
 
     def whole(self, stored: Stored) -> bytes:
-        return put_together(stored.input_ref, self.artifacts.__getitem__)
+        return assemble_input(stored.input_ref, self.artifacts.__getitem__)
 
     @property
     def size(self) -> int:
@@ -205,13 +205,13 @@ def test_a_changed_artifact_is_noticed() -> None:
     for artifact_id in (stored.input_ref, stored.rest_ref):
         damaged = {**shelf.artifacts, artifact_id: shelf.artifacts[artifact_id] + b" "}
         with pytest.raises(InputNotWhole, match="other bytes than its id says"):
-            put_together(stored.input_ref, damaged.__getitem__)
+            assemble_input(stored.input_ref, damaged.__getitem__)
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"\xff", b'{"messages":3}', b"[]"])
 def test_an_artifact_that_is_no_part_of_an_input_is_refused(data: bytes) -> None:
     with pytest.raises(InputNotWhole):
-        put_together(digest(data), {digest(data): data}.__getitem__)
+        assemble_input(digest(data), {digest(data): data}.__getitem__)
 
 
 # --- any session -----------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from nousd.bridge.openapi.examples import EXAMPLES
 from nousd.bridge.openapi.refusals import refusals
 from nousd.bridge.replies import FAILURES, ErrorBody
 from nousd.bridge.routing.route import PrometheusText, Row
-from nousd.wire.codec.schema_descriptions import first_paragraph, tidied
+from nousd.wire.codec.schema_descriptions import first_paragraph, tidy_schema
 
 VERSION: Final = "3.1.0"
 """The version of OpenAPI."""
@@ -83,7 +83,7 @@ def make_document(rows: Iterable[Row], *, version: str) -> Json:
         "security": [{name: []} for name in _SECURITY],
         "tags": [{"name": name} for name in dict.fromkeys(map(_tag, rows))],
         "paths": paths,
-        "components": {"schemas": tidied(shapes.components), "securitySchemes": _SECURITY},
+        "components": {"schemas": tidy_schema(shapes.components), "securitySchemes": _SECURITY},
     }
 
 
@@ -201,7 +201,7 @@ def _query_parameters(row: Row, shapes: _Shapes) -> list[Json]:
     fields, required = shapes.properties_of(row.query)
     return [
         {"name": name, "in": "query", "required": name in required, "schema": _sent(schema)}
-        for name, schema in tidied(dict(fields)).items()
+        for name, schema in tidy_schema(dict(fields)).items()
     ]
 
 

@@ -1,4 +1,4 @@
-"""Canonical JSON (RFC 8785) and its hash: one text for one value, whoever writes it.
+"""Canonical JSON (RFC 8785) and its hash: the same text for equal values.
 
 What is hashed here can be hashed again by any client in any language: keys are sorted by their UTF-16
 code units, nothing stands between tokens, numbers are those of ECMAScript and strings escape what they
@@ -21,7 +21,7 @@ from nousd.errors import NotCanonical
 from nousd.wire.codec.envelope import scrub
 
 _EXACT_MAX: Final = 2**53 - 1
-"""Up to here every whole number is a double of its own."""
+"""Up to this bound every whole number is a distinct double."""
 
 _POINT_DIGITS_MAX: Final = 21
 _ZEROS_MAX: Final = 6
@@ -31,7 +31,7 @@ _string: Final[Callable[[str], str]] = json.encoder.encode_basestring
 
 
 def canonical(value: Any) -> bytes:
-    """Returns the canonical JSON of dicts, lists, tuples, strings, numbers, booleans and None.
+    """Return the canonical JSON of dicts, lists, tuples, strings, numbers, booleans and None.
 
     Raises:
         NotCanonical: a number that no double holds, a key that is no string, or a value that JSON does
@@ -47,17 +47,17 @@ def canonical(value: Any) -> bytes:
 
 
 def hash_of(value: Any) -> str:
-    """Returns ``sha256:`` and the hex digest of the value's canonical JSON. Raises NotCanonical."""
+    """Return ``sha256:`` and the hex digest of the value's canonical JSON. Raises NotCanonical."""
     return digest(canonical(value))
 
 
 def digest(data: bytes) -> str:
-    """Returns ``sha256:`` and the hex digest of bytes: an artifact's id, or an input's hash."""
+    """Return ``sha256:`` and the hex digest of bytes: an artifact's id, or an input's hash."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def expressible(value: Any, instead: Callable[[int], Any] = str) -> Any:
-    """Returns the value with whole numbers that no double holds replaced; the same object if there
+    """Return the value with whole numbers that no double holds replaced; the same object if there
     are none.
 
     Args:
@@ -80,7 +80,7 @@ def expressible(value: Any, instead: Callable[[int], Any] = str) -> Any:
 
 
 def nearest(number: int) -> float | str:
-    """Returns the double next to a whole number; its digits where it is larger than any."""
+    """Return the double next to a whole number; its digits where it is larger than any."""
     try:
         return float(number)
     except OverflowError:
@@ -143,7 +143,7 @@ def _utf16(key: Any) -> bytes:
 
 
 def _scrubbed(value: Any) -> bytes:
-    """Encodes a value with lone surrogates. Keys may become equal: then the last one counts."""
+    """Encode a value with lone surrogates. If keys become equal, the last one counts."""
     clean = json.loads(scrub(json.dumps(value, ensure_ascii=False)))
     parts: list[str] = []
     _write(clean, parts)
@@ -154,7 +154,7 @@ def _scrubbed(value: Any) -> bytes:
 
 
 def _is_double(number: int) -> bool:
-    """Whether a whole number is a double, or is how the canonical JSON of one is written."""
+    """Return whether a whole number is a double, or the canonical spelling of one."""
     if -_EXACT_MAX <= number <= _EXACT_MAX:
         return True
     try:
@@ -173,7 +173,7 @@ def _whole_number(number: int) -> str:
 
 
 def _number(number: float) -> str:
-    """Writes a double as ECMAScript's Number::toString does."""
+    """Return a double as ECMAScript's Number::toString writes it."""
     if not math.isfinite(number):
         raise NotCanonical(f"{number} is no number of JSON")
     if number == 0:
@@ -193,7 +193,7 @@ def _number(number: float) -> str:
 
 
 def _shortest(number: float) -> tuple[str, str, int]:
-    """Returns the sign, the fewest digits that tell the double from its neighbours, without zeros at
+    """Return the sign, the fewest digits that tell the double from its neighbours, without zeros at
     the end, and where the point stands, counted from before the first digit.
     """
     negative, digits, exponent = Decimal(float.__repr__(number)).as_tuple()

@@ -1,17 +1,17 @@
-"""Lines to commands, responses and events to lines.
+"""Decode lines to commands and events; encode responses and events as lines.
 
 Theory of operation. A line is decoded in two steps: the envelope with its payload left raw, then the
 payload by the struct that the type names. So the id of a request with an unknown type or a bad
 payload is still known for the answer.
 
 The fast path is msgspec on the bytes as they came. Only when it fails, or misses a key of the envelope,
-is the line read again the tolerant way: v1 clients may send keys of the envelope in any case, invalid
-UTF-8 and lone surrogates (both become U+FFFD). The tolerant way also words the errors (``faults``),
-so that no text of a parser reaches a client.
+is the line decoded again tolerantly: v1 clients may send keys of the envelope in any case, invalid
+UTF-8 and lone surrogates (both become U+FFFD). The tolerant way also writes the messages
+(``validation``), so that no text of a parser reaches a client.
 
 Duplicate keys: the last one counts. Of keys that differ in case only, the lower-case one counts, so
-that both ways agree. Unknown keys are skipped. All three are promises of v1, as ``protocol/v1.md``
-("Envelope") says.
+that both ways agree. Unknown keys are ignored. All three are promises of v1 (protocol/v1.md,
+"Envelope").
 
 This module makes no ids, reads no clock and does no I/O.
 """
@@ -26,7 +26,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import msgspec
 
 from nousd.errors import InvalidCommand, InvalidCursor, InvalidPayload, WireError
-from nousd.wire.codec.validation import fault_in, kind_of, missing_field
+from nousd.wire.codec.validation import describe_fault, describe_missing_field, json_type
 from nousd.wire.commands import COMMANDS, LENIENT, Command
 from nousd.wire.events import EVENT_TYPES, EVENTS, Event
 from nousd.wire.limits import NESTING_MAX
@@ -34,7 +34,7 @@ from nousd.wire.objects.field_types import OptionalCursor
 from nousd.wire.responses import RESPONSE_TYPES, Response
 
 _FAILURES: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
-"""What msgspec raises on bad input; two of them are not its own exceptions."""
+"""The exceptions of msgspec on bad input; two of them are not its own."""
 
 C = TypeVar("C", bound=Command)
 
@@ -66,11 +66,11 @@ _payload_decoders: Final[dict[type[Command], msgspec.json.Decoder[Any]]] = {}
 
 
 def decode_request(line: bytes) -> Request:
-    """Decodes one line without its LF.
+    """Decode one line without its LF.
 
     Raises:
-        InvalidCommand: with the request's id where it could be read. The order in which faults are
-            looked for is JSON, ``v``, ``id``, ``type``; whether the type is known is not asked here.
+        InvalidCommand: with the request's id where it could be read. Faults are looked for in the
+            order JSON, ``v``, ``id``, ``type``; whether the type is known is not checked here.
     """
     if is_nested_too_deep(line):
         raise InvalidCommand(f"invalid_json: nested deeper than {NESTING_MAX} levels")
@@ -89,25 +89,25 @@ def decode_request(line: bytes) -> Request:
 
 
 def _decode_tolerantly(line: bytes) -> Request:
-    """The slow way: any case of keys, repaired UTF-8, worded errors."""
+    """Decode slowly: accept any case of keys, repair UTF-8, write messages for clients."""
     value = parse_json(line)
     if value is None:
         value = {}
     if not isinstance(value, dict):
-        raise InvalidCommand(f"invalid_json: expected an object, got {kind_of(value)}")
+        raise InvalidCommand(f"invalid_json: expected an object, got {json_type(value)}")
     fields = {key.lower(): item for key, item in value.items()} | value
     request_id = fields.get("id")
     readable_id = request_id if isinstance(request_id, str) else ""
     for name in ("v", "id", "type"):
         if not isinstance(fields.get(name), str | None):
             raise InvalidCommand(
-                f"invalid_json: {name} must be a string, got {kind_of(fields[name])}",
+                f"invalid_json: {name} must be a string, got {json_type(fields[name])}",
                 request_id=readable_id,
             )
     payload = fields.get("payload")
     if not isinstance(payload, dict | None):
         raise InvalidCommand(
-            f"invalid_json: payload must be an object, got {kind_of(payload)}",
+            f"invalid_json: payload must be an object, got {json_type(payload)}",
             request_id=readable_id,
         )
     version = fields.get("v") or "1"
@@ -123,7 +123,7 @@ def _decode_tolerantly(line: bytes) -> Request:
 
 
 def parse_json(data: bytes) -> Any:
-    """Parses JSON that may hold invalid UTF-8 or lone surrogates; both become U+FFFD.
+    """Parse JSON that may hold invalid UTF-8 or lone surrogates; both become U+FFFD.
 
     Raises:
         InvalidCommand: ``invalid_json: ...`` with the position of the fault.
@@ -161,7 +161,7 @@ def _without_surrogates(value: Any) -> Any:
 
 
 def scrub(text: str) -> str:
-    """Replaces lone surrogates, which no JSON encoder of ours can write, by U+FFFD."""
+    """Replace lone surrogates, which our JSON encoders cannot write, by U+FFFD."""
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -172,7 +172,7 @@ _BRACKETS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]')
 
 
 def is_nested_too_deep(json: bytes) -> bool:
-    """Whether arrays and objects nest deeper than ``NESTING_MAX``."""
+    """Return whether arrays and objects nest deeper than ``NESTING_MAX``."""
     if json.count(b"[") + json.count(b"{") <= NESTING_MAX:
         return False
     depth = 0
@@ -191,7 +191,7 @@ def is_nested_too_deep(json: bytes) -> bool:
 
 
 def decode_payload(request: Request) -> Command:
-    """Decodes the payload by the struct that the request's type names.
+    """Decode the payload of a request into the struct of its type.
 
     Raises:
         InvalidCommand: no command has that type.
@@ -204,7 +204,7 @@ def decode_payload(request: Request) -> Command:
 
 
 def convert_payload(payload: msgspec.Raw, struct: type[C]) -> C:
-    """Decodes raw JSON into ``struct``, wording faults as v1 clients know them.
+    """Decode raw JSON into ``struct``; report faults in the words that v1 clients know.
 
     Raises:
         InvalidPayload: naming the field and, where there is one, the limit.
@@ -221,7 +221,7 @@ def convert_payload(payload: msgspec.Raw, struct: type[C]) -> C:
 
 
 def _parse_payload(payload: msgspec.Raw) -> dict[str, Any]:
-    """Parses what the fast path, which does not look into unknown fields, took for an object."""
+    """Parse an object again that the fast path accepted without looking into unknown fields."""
     try:
         values: dict[str, Any] = parse_json(bytes(payload))
     except InvalidCommand as error:
@@ -234,7 +234,7 @@ def _convert_tolerantly(values: dict[str, Any], struct: type[C]) -> C:
     for field in msgspec.structs.fields(struct):
         if field.name not in values:
             if field.required:
-                raise InvalidPayload(missing_field(struct, field.name))
+                raise InvalidPayload(describe_missing_field(struct, field.name))
             continue
         value = values[field.name]
         try:
@@ -242,7 +242,7 @@ def _convert_tolerantly(values: dict[str, Any], struct: type[C]) -> C:
         except msgspec.ValidationError as error:
             if not _counts_as_absent(value, field, struct):
                 fault = InvalidCursor if field.type == OptionalCursor else InvalidPayload
-                raise fault(fault_in(struct, field, value, error)) from None
+                raise fault(describe_fault(struct, field, value, error)) from None
     return struct(**accepted)
 
 
@@ -259,7 +259,7 @@ def _counts_as_absent(value: Any, field: msgspec.structs.FieldInfo, struct: type
 
 
 class _Answer(msgspec.Struct, frozen=True, tag_field="v", tag="1"):
-    """A whole answer with its keys in v1's order, so that one call of the encoder writes the line."""
+    """A whole response with its keys in v1's order, so that one call of the encoder writes the line."""
 
     id: str
     type: str
@@ -273,12 +273,12 @@ def encode_response(request_id: str, payload: Response) -> bytes:
 
 
 def encode_plain_response(request_id: str, type_: str, payload: Any) -> bytes:
-    """Like ``encode_response`` for a payload that is no struct, such as an extension's result."""
+    """Return the line for a payload that is not a struct, such as an extension's result."""
     return encode_json(_Answer(request_id, type_, payload)) + b"\n"
 
 
 def encode_error(request_id: str, error: WireError) -> bytes:
-    """Returns the line, with its LF, that answers a request with an error."""
+    """Return the line, with its LF, that answers a request with an error."""
     body: dict[str, Any] = {"code": error.code, "message": error.message}
     if error.cause is not None:
         body["cause"] = error.cause
@@ -291,7 +291,7 @@ def encode_error(request_id: str, error: WireError) -> bytes:
 
 
 def encode_json(value: Any) -> bytes:
-    """Encodes JSON. Models and tools can produce lone surrogates, which become U+FFFD."""
+    """Encode JSON. Models and tools can produce lone surrogates, which become U+FFFD."""
     try:
         return _encoder.encode(value)
     except UnicodeEncodeError:
@@ -304,7 +304,7 @@ _EVENT_HEADS: Final = {
 
 
 def encode_event_tail(payload: Event, ts: str) -> bytes:
-    """Returns an event's line from behind its sequence number on, with its LF.
+    """Return the part of an event's line after its sequence number, with its LF.
 
     The log puts the number in front (``number_event``) when it knows it, so that the body is encoded
     once, off the writer's path.
@@ -313,12 +313,12 @@ def encode_event_tail(payload: Event, ts: str) -> bytes:
 
 
 def number_event(seq: int, tail: bytes) -> bytes:
-    """Returns the whole line of the event with that sequence number."""
+    """Return the whole line of the event with that sequence number."""
     return b'{"v":"1","id":"evt-%d%b' % (seq, tail)
 
 
 class EventLine(msgspec.Struct, frozen=True):
-    """A decoded event line; ``payload`` is left raw until its type is looked at."""
+    """A decoded event line; ``payload`` stays raw until ``event_in`` decodes it by its type."""
 
     id: str
     type: str
@@ -330,11 +330,11 @@ _event_decoder: Final = msgspec.json.Decoder(EventLine)
 
 
 def decode_event(line: bytes) -> EventLine:
-    """Decodes one event line of ours."""
+    """Decode an event line that this daemon wrote."""
     return _event_decoder.decode(line)
 
 
 def event_in(line: EventLine) -> Event:
-    """Returns the event that a line tells, as its struct."""
+    """Return the event of a line as its struct."""
     event: Event = msgspec.json.decode(line.payload, type=EVENTS[line.type])
     return event

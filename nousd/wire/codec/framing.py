@@ -1,9 +1,9 @@
-"""Bytes in, lines out: the bounded line splitter of both sockets.
+"""Split bytes into lines of bounded length, for both sockets.
 
 Rules of the file (protocol/v1.md, "Framing"): only LF ends a line, because U+2028 and a lone CR may
 stand inside a JSON string; one trailing CR is dropped; a line over the limit is reported once,
-skipped to its LF and costs no memory; what stands before the end of input without an LF is a line.
-The same happens to a long line for which all connections together have no room left.
+skipped to its LF and costs no memory; a final line without LF is a line.
+A long line for which all connections together have no room left is treated like one over the limit.
 
 It deliberately does not know what a line means, and does no I/O.
 """
@@ -16,13 +16,13 @@ from nousd.wire.limits import LINE_BYTES_MAX, LONG_LINE_BYTES, LONG_LINES_BYTES_
 
 
 class LineTooLong:
-    """Stands in the list of lines where a line was longer than the limit."""
+    """Placeholder in the list of lines for a line that was longer than the limit."""
 
     __slots__ = ()
 
 
 class NoRoomForLine(LineTooLong):
-    """Stands where a line was longer than what the long lines of others had left of the budget."""
+    """Placeholder for a line that did not fit into what other long lines left of the budget."""
 
     __slots__ = ()
 
@@ -32,37 +32,37 @@ NO_ROOM_FOR_LINE: Final = NoRoomForLine()
 
 
 class LineBudget:
-    """Bytes that the long lines of all connections may hold together.
+    """The bytes that the long lines of all connections may hold together.
 
-    Without it, each of the many connections could hold half a line of the greatest length. A line up to
-    ``LONG_LINE_BYTES`` takes nothing of it, so that ordinary clients never meet it.
+    Without it, each connection could hold half a line of the greatest length. A line up to
+    ``LONG_LINE_BYTES`` takes nothing from the budget, so ordinary clients never meet it.
     """
 
     def __init__(self, bytes_max: int = LONG_LINES_BYTES_MAX) -> None:
         self.left = bytes_max
 
     def take(self, wanted: int) -> bool:
-        """Takes so many bytes, if there are as many."""
+        """Take bytes from the budget; return False, and take none, if there are fewer."""
         if wanted > self.left:
             return False
         self.left -= wanted
         return True
 
     def give_back(self, taken: int) -> None:
-        """Returns what was taken."""
+        """Give taken bytes back to the budget."""
         self.left += taken
 
 
 class LineSplitter:
-    """Collects chunks and gives back complete lines.
+    """Collect chunks and return complete lines.
 
     Args:
-        line_bytes_max: the longest line, in bytes, without its LF.
-        budget: shared with other splitters; without one, lines are bounded each by itself.
+        line_bytes_max: bound of a line in bytes, without its LF.
+        budget: shared with other splitters; without one, each line is bounded alone.
 
     Invariant: between calls ``self._rest`` holds no LF and at most ``line_bytes_max + 1`` bytes (one of
-    grace for the CR of a CRLF line). What it took of the budget is held until the call after the one
-    that gave the line back: until then the caller is at work on it.
+    grace for the CR of a CRLF line). The budget of a line is given back in the call after the one that
+    returned the line: until then the caller works on it.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class LineSplitter:
         self._skipping = False
 
     def feed(self, chunk: bytes | bytearray) -> list[bytes | LineTooLong]:
-        """Returns the lines that ``chunk`` completes, in order, without LF and trailing CR."""
+        """Return the lines that ``chunk`` completes, in order, without LF and trailing CR."""
         # Who waits for each answer sends one whole line at a time.
         is_one_line = 0 <= chunk.find(b"\n") == len(chunk) - 1 < self._at_once_max
         if is_one_line and not (self._rest or self._skipping or self._taken):
@@ -95,14 +95,14 @@ class LineSplitter:
         return lines
 
     def end(self) -> list[bytes | LineTooLong]:
-        """Returns the last line if the input ended without an LF, else nothing."""
+        """Return the last line if the input ended without an LF, else nothing."""
         lines: list[bytes | LineTooLong] = []
         if self._rest:
             self._finish_line(lines)
         return lines
 
     def close(self) -> None:
-        """Forgets a line that will not be finished. For who has a budget."""
+        """Forget an unfinished line and give its budget back. Call it when the connection ends."""
         self._rest.clear()
         self._give_back_surplus()
 
@@ -123,7 +123,7 @@ class LineSplitter:
         lines.append(reason)
 
     def _has_room(self, length: int) -> bool:
-        """Takes of the budget what a line of that length lacks."""
+        """Take from the budget what a line of that length still needs."""
         lacking = length - LONG_LINE_BYTES - self._taken
         if self._budget is None or lacking <= 0:
             return True
@@ -133,7 +133,7 @@ class LineSplitter:
         return True
 
     def _give_back_surplus(self) -> None:
-        """Keeps of the budget what the half line needs, now that the lines before it are dealt with."""
+        """Give back what the handled lines took; keep what the half line needs."""
         surplus = self._taken - max(0, len(self._rest) - LONG_LINE_BYTES)
         if self._budget is not None and surplus > 0:
             self._budget.give_back(surplus)

@@ -1,13 +1,13 @@
-"""How a model's input is kept: a chain of small artifacts, each with what is new since the one before.
+"""Store a model's input as a chain of small artifacts, each with what is new since the one before.
 
 A call with a long history differs from the call before it by a few messages at the end. So each call
 stores one **node**: its new messages, the id of the node before, and the id of the **rest**, which is
 everything of the input but its messages and seldom changes. ``messages`` is the first key of an input's
-canonical JSON, so the bytes of all its parts, one behind the other, are that JSON, and its hash can be
-made without looking at the history again.
+canonical JSON, so the concatenated bytes of all its parts are that JSON, and its hash can be computed
+without reading the history again.
 
-Here is the form of the artifacts, and how an input is put together again from them: in bytes, so that
-nothing is lost on the way. What a message is, and when a chain begins anew, is not known here.
+This module has the format of the artifacts, and assembles an input from them, in bytes, so that
+nothing is lost on the way. It does not know what a message is, or when a new chain begins.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from nousd.wire.codec.canonical_json import canonical, digest
 from nousd.wire.events.models import Omitted
 
 MEDIA_TYPE: Final = "application/json"
-"""Of nodes and rests."""
+"""The media type of nodes and rests."""
 
 CHAIN_NODES_MAX: Final = 100_000
-"""Nodes of one input, past which it is taken for damaged; one more for each model call in a context."""
+"""An input with more nodes counts as damaged; each model call in a context adds one."""
 
 BEGIN: Final = b'{"messages":['
 END: Final = b"],"
-"""What stands before the messages, and between them and the rest without its first brace."""
+"""The bytes before the messages, and between them and the rest without its first brace."""
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,12 +37,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         previous: the id of the node before, None for the first.
-        messages: those that are new since that node.
-        closing: messages behind them that belong to this call only.
-        count: how many messages stand in the chain up to here.
-        prefix_hash: of the canonical JSON up to the last of those, from its first byte on.
+        messages: the messages that are new since that node.
+        closing: messages after them that belong to this call only.
+        count: number of messages in the chain up to here.
+        prefix_hash: hash of the canonical JSON up to the last of those messages.
         rest: the id of the input without its messages.
-        omitted: every entry that the model is not told, or not whole.
+        omitted: every entry that the model does not receive, or not whole.
     """
 
     closing: tuple[msgspec.Raw, ...]
@@ -58,7 +58,7 @@ _node_decoder: Final = msgspec.json.Decoder(Node)
 
 
 def encode_node(node: Node) -> bytes:
-    """Returns the node's canonical JSON; its messages are canonical already."""
+    """Return the node's canonical JSON; its messages are canonical already."""
     return b'{"closing":[%b],"count":%d,"messages":[%b],"omitted":%b,%b' % (
         b",".join(map(bytes, node.closing)),
         node.count,
@@ -71,10 +71,10 @@ def encode_node(node: Node) -> bytes:
 
 
 def decode_node(data: bytes) -> Node:
-    """Returns the node that an artifact holds.
+    """Return the node that an artifact holds.
 
     Raises:
-        InputNotWhole: it holds none.
+        InputNotWhole: if it holds none.
     """
     try:
         return _node_decoder.decode(data)
@@ -82,14 +82,14 @@ def decode_node(data: bytes) -> Node:
         raise InputNotWhole("an artifact is no part of a model's input") from error
 
 
-def put_together(input_ref: str, fetch: Callable[[str], bytes]) -> bytes:
-    """Returns the canonical JSON of the input whose newest node is ``input_ref``.
+def assemble_input(input_ref: str, fetch: Callable[[str], bytes]) -> bytes:
+    """Return the canonical JSON of the input whose newest node is ``input_ref``.
 
     Args:
         fetch: returns the bytes of an artifact.
 
     Raises:
-        InputNotWhole: an artifact holds other bytes than its id says, or no part of an input.
+        InputNotWhole: if an artifact has other bytes than its id says, or is not a part of an input.
     """
     newest = decode_node(_fetched(input_ref, fetch))
     nodes = [newest]

@@ -1,4 +1,4 @@
-"""JSON Schemas made of our structs, tidied for readers: what a docstring says becomes one line."""
+"""JSON Schemas made of our structs, made readable: a docstring becomes one line."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import inspect
 from typing import Any
 
 
-def tidied(schema: Any) -> Any:
-    """Shortens a docstring to its first paragraph, and drops defaults that only say "absent"."""
+def tidy_schema(schema: Any) -> Any:
+    """Return a schema with each description cut to its first paragraph, without null defaults."""
     if isinstance(schema, list):
-        return [tidied(item) for item in schema]
+        return [tidy_schema(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     tidy = {
-        key: tidied(item) for key, item in schema.items() if not (key == "default" and item is None)
+        key: tidy_schema(item)
+        for key, item in schema.items()
+        if not (key == "default" and item is None)
     }
     if isinstance(description := tidy.get("description"), str):
         tidy["description"] = first_paragraph(description)
@@ -21,6 +23,6 @@ def tidied(schema: Any) -> Any:
 
 
 def first_paragraph(docstring: str | None) -> str:
-    """Returns the first paragraph of a docstring as one line of Markdown."""
+    """Return the first paragraph of a docstring as one line of Markdown."""
     paragraph = inspect.cleandoc(docstring or "").split("\n\n")[0]
     return " ".join(paragraph.replace("``", "`").split())

@@ -1,4 +1,4 @@
-"""Between Python's None and a JSON key that is left out."""
+"""Convert Python's None to a JSON key that is left out."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ T = TypeVar("T")
 
 
 def or_unset(value: T | None) -> T | UnsetType:
-    """Returns ``value``, or what leaves its key out of the line if it is None."""
+    """Return ``value``, or UNSET, which leaves the key out, if it is None."""
     return UNSET if value is None else value

@@ -1,9 +1,9 @@
-"""Event lines of earlier versions, read as lines of the present one.
+"""Event lines of earlier versions, read as lines of the current one.
 
-A line in the log is never rewritten for a new version (only deltas that are joined are written as the
-present one has them). It keeps the version it was written as (the column
-``schema_version``), and is lifted each time it is read: one step from each version to the next, until
-it is what the present code would have written. So readers know one form of each event, and no event
+A line in the log is never rewritten for a new version (only deltas that are joined are written in the
+current form). It keeps the version it was written as (the column
+``schema_version``), and is upcast each time it is read: one step from each version to the next, until
+it is what the current code would have written. So readers know one form of each event, and no event
 is ever invented: what an earlier version did not log at all is not there
 (protocol/semantics/compatibility.md).
 
@@ -31,13 +31,13 @@ EVENT_SCHEMA_VERSION: Final = 4
 """The version of the event lines that this code writes."""
 
 Payload = dict[str, msgspec.Raw]
-"""A payload with its values left as they are, so that a step changes nothing it does not name."""
+"""A payload with raw values, so that a step changes only the keys it names."""
 
 Step = Callable[[Payload], Payload]
 
 
 def lift(line: bytes, version: int) -> bytes:
-    """Returns the line as the present version would have written it: same id, type and time.
+    """Return the line as the current version would have written it: same id, type and time.
 
     Args:
         line: a whole event line with its LF, as it was written by that version.
@@ -75,12 +75,12 @@ def _line(event: EventLine, payload: Payload) -> bytes:
 
 
 def _first_attempt(payload: Payload) -> Payload:
-    """Version 1 ran no call a second time."""
+    """Add the attempt: version 1 never repeated a call."""
     return {**payload, "attempt": msgspec.Raw(b"1")}
 
 
 def _first_contract(payload: Payload) -> Payload:
-    """Version 2 knew one contract only."""
+    """Add the contract version: version 2 knew one contract only."""
     return {**payload, "contract_version": msgspec.Raw(b'"1"')}
 
 
@@ -89,6 +89,6 @@ STEPS: Final[dict[int, dict[str, Step]]] = {
     2: {"session_created": _first_contract},
     3: {},  # what version 4 tells of calls may be missing
 }
-"""version -> type -> what makes a payload of the next version out of one of this version."""
+"""version -> type -> function from a payload of this version to one of the next."""
 
 _payload_decoder: Final = msgspec.json.Decoder(Payload)

@@ -1,8 +1,8 @@
-"""What is wrong with a payload: one sentence that names the field and, if there is one, its bound.
+"""Describe a fault of a payload in one sentence, with the field and, if there is one, its bound.
 
-The sentence is made from the field's type and bounds, as its JSON Schema says them, and from where
+The sentence is made from the type and bounds in the field's JSON Schema, and from the place where
 msgspec found the fault; no text of a parser reaches a client. ``commands.MESSAGES`` has the few
-that differ.
+sentences that differ.
 """
 
 from __future__ import annotations
@@ -25,47 +25,47 @@ _KINDS: Final[dict[type, str]] = {
 }
 
 
-def kind_of(value: Any) -> str:
-    """Returns how JSON calls what a value is, such as ``array``."""
+def json_type(value: Any) -> str:
+    """Return the JSON type of a value, such as ``array``."""
     return _KINDS.get(type(value), "value")
 
 
-def missing_field(struct: type[Command], name: str) -> str:
-    """Words that a required field is not there."""
+def describe_missing_field(struct: type[Command], name: str) -> str:
+    """Return the message for a required field that is missing."""
     return MESSAGES.get((struct, name), (f"{name} is required", ""))[0]
 
 
-def fault_in(
+def describe_fault(
     struct: type[Command],
     field: msgspec.structs.FieldInfo,
     value: Any,
     error: msgspec.ValidationError,
 ) -> str:
-    """Words what is wrong with one field.
+    """Return the message for a value that does not fit its field.
 
     Args:
-        error: what msgspec said of ``value``.
+        error: msgspec's error about ``value``.
     """
     place = _PLACE.search(str(error))
     if place is None:
-        return _fault_of(struct, field, field.name, value, str(error))
+        return _describe(struct, field, field.name, value, str(error))
     _, index, inner, deeper = place.groups()
     name, inside = field.name, value
     if index is not None:
         name, inside = f"{name}[{index}]", value[int(index)]
     (of, described) = _field_inside(field, inner)
     fault = str(error)[: place.start()] + (f" - at `${deeper}`" if deeper else "")
-    return _fault_of(of, described, f"{name}.{inner}", inside[inner], fault)
+    return _describe(of, described, f"{name}.{inner}", inside[inner], fault)
 
 
 _PLACE: Final = re.compile(r" - at `\$(\[(\d+)\])?\.(\w+)(\S*)`")
-"""A fault of a struct in the field, or in a list in it, such as ``attachments[0].name``."""
+"""The place of a fault in a struct in the field, or in a list in it, such as ``attachments[0].name``."""
 
 
 def _field_inside(
     field: msgspec.structs.FieldInfo, name: str
 ) -> tuple[type[Any], msgspec.structs.FieldInfo]:
-    """Returns the struct in a field, or in the list in it, and its field of that name."""
+    """Return the struct in a field, or in a list in it, and the struct's field of that name."""
     described = msgspec.inspect.type_info(field.type)
     choices = described.types if isinstance(described, msgspec.inspect.UnionType) else (described,)
     items = (each.item_type if hasattr(each, "item_type") else each for each in choices)
@@ -74,7 +74,7 @@ def _field_inside(
     return struct, inner
 
 
-def _fault_of(
+def _describe(
     struct: type[Any],
     field: msgspec.structs.FieldInfo,
     name: str,
@@ -85,21 +85,21 @@ def _fault_of(
         return f"{name} has an unknown key: {unknown[1][:100]}"
     parts = _alternatives(field.type)
     of_outer_type = any(
-        kind_of(value) == _OUTER_KINDS.get(kind, kind) for kind in map(_type, parts)
+        json_type(value) == _OUTER_KINDS.get(kind, kind) for kind in map(_type, parts)
     )
     if of_outer_type and (limit := _limit(name, error)):
         return limit
     if fixed := MESSAGES.get((struct, field.name)):
         return fixed[1] if of_outer_type and value != "" else fixed[0]
     if of_outer_type and len(parts) == 1 and (place := _ITEM.search(error)):
-        return f"an item of {name} must be {_wanted_at(place[1], parts[0])}"
+        return f"an item of {name} must be {_expected_at(place[1], parts[0])}"
     if field.required and _type(parts[0]) == "string":
         return f"{name} is required"
-    return f"{name} must be {' or '.join(map(_wanted, parts))}"
+    return f"{name} must be {' or '.join(map(_expected, parts))}"
 
 
 def _alternatives(type_: Any) -> list[dict[str, Any]]:
-    """Returns the JSON Schemas of what a field may be, ``null`` left out."""
+    """Return the JSON Schemas of the values that a field may have, without ``null``."""
     schema = msgspec.json.schema(type_)
     return [part for part in schema.get("anyOf", [schema]) if part.get("type") != "null"]
 
@@ -112,7 +112,7 @@ def _type(schema: dict[str, Any]) -> str:
     return kind
 
 
-def _wanted(schema: dict[str, Any]) -> str:
+def _expected(schema: dict[str, Any]) -> str:
     if "enum" in schema:
         return " or ".join(schema["enum"])
     if "examples" in schema:
@@ -124,14 +124,14 @@ def _wanted(schema: dict[str, Any]) -> str:
 
 
 _ITEM: Final = re.compile(r" - at `\$((?:\[(?:\d+|\.{3})\])+)`")
-"""A fault of an item of a list, or of a value in an object, or of one deeper in them."""
+"""The place of a fault in an item of a list or a value in an object, however deep."""
 
 
-def _wanted_at(place: str, schema: dict[str, Any]) -> str:
-    """Says what must stand in such a place of what has ``schema``."""
+def _expected_at(place: str, schema: dict[str, Any]) -> str:
+    """Return the expected type at a place inside a value with that schema."""
     for _ in range(place.count("[")):
         schema = schema["items"] if "items" in schema else schema["additionalProperties"]
-    return _wanted(schema) + (" that is not empty" if "minLength" in schema else "")
+    return _expected(schema) + (" that is not empty" if "minLength" in schema else "")
 
 
 _BOUND: Final = re.compile(r"(length )?(<=|>=) (\d+)(.* - at `\$\[\d+\]`)?")
@@ -141,7 +141,7 @@ _UNKNOWN: Final = re.compile(r"^Object contains unknown field `(.*)`", re.DOTALL
 
 
 def _limit(name: str, error: str) -> str | None:
-    """Names the bound that a value of the right type is past, if that was the fault."""
+    """Return the message for a value past its bound; None if that is not the fault."""
     match = _BOUND.search(error)
     if match is None:
         return None

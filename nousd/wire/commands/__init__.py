@@ -1,14 +1,14 @@
 """One struct per command of v1: the payload a client sends.
 
 The struct's fields are the contract: a required field has no default, ``null`` is allowed only where
-``None`` is. ``COMMANDS`` maps the wire's ``type`` to the struct. What the daemon does with a command
-is not known here.
+``None`` is. ``COMMANDS`` maps the wire's ``type`` to the struct. This package does not know what the
+daemon does with a command.
 
-The structs are described by subject (``session_commands``, ``tool_commands``, ...); here are the tables
-that list them all, and the other rooms import them from here.
+The structs are in modules by subject; this one has the tables that list them all, and other rooms
+import them from here.
 
-Wording: a missing or wrongly typed required field is reported as "<field> is required", because that
-is what v1 clients know; ``MESSAGES`` holds the few texts that differ.
+Messages: a missing or wrongly typed required field is reported as "<field> is required", because v1
+clients know that; ``MESSAGES`` holds the few texts that differ.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The commands that store bytes beside the log, and read them."""
+"""Commands that store and read artifacts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The commands that hand texts to a session, look after those that wait, and stop and resume its runs.
+"""Commands that send texts to a session, manage its queue, and stop and resume its runs.
 
-What becomes of a text that was accepted is in ``inputs``. In which order texts are consumed is not known
-here (``nousd.machine.session.queue``).
+The order in which texts are consumed is in ``nousd.machine.session.queue``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The commands that make, select, list, read, set up, change and delete sessions.
-
-What they answer is in ``session_responses``, ``state_response`` and ``responses``.
-"""
+"""Commands that create, select, list, read, change and delete sessions."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from nousd.wire.responses import (
 )
 
 Newest = Annotated[int, Meta(ge=0, le=PAGE_ROWS_MAX)]
-"""How many rows come with something else, the newest ones."""
+"""Number of the newest rows to include."""
 
 
 class NewSession(AnsweredBy[SessionSelected], frozen=True, kw_only=True):

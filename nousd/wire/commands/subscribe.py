@@ -25,12 +25,12 @@ class Subscribe(Command, frozen=True, kw_only=True):
 
 
 def cursor(seq: int) -> str:
-    """Returns the cursor of the event with that sequence number."""
+    """Return the cursor of the event with that sequence number."""
     return f"evt-{seq}"
 
 
 def cursor_seq(text: str) -> int:
-    """Returns the sequence number of a cursor.
+    """Return the sequence number of a cursor.
 
     Raises:
         ValueError: it is no cursor.

@@ -1,4 +1,4 @@
-"""The commands about tools: what may run, what waits for the user, and calls without a model."""
+"""Commands about tools: permissions, requests to the user, and calls without a model."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from nousd.wire.responses.tools import (
 )
 
 RuleText = Annotated[str, Meta(min_length=1, max_length=RULE_CHARS_MAX)]
-"""A rule as it stands in the settings, such as ``bash(git status)``."""
+"""A rule as written in the settings, such as ``bash(git status)``."""
 
 ProjectPath = Annotated[str, Meta(min_length=1, max_length=PATH_CHARS_MAX)]
 """A file in the ``.nousd`` folder of a project; relative ones start at the project's root."""
 
 Reason = Annotated[str, Meta(max_length=REASON_CHARS_MAX)]
-"""Why, in the user's words."""
+"""The user's reason."""
 
 
 class ListTools(AnsweredBy[Tools], frozen=True, kw_only=True):

@@ -1,7 +1,4 @@
-"""The commands that read a session's tree of entries, move its leaf, and summarize its path.
-
-What they answer is in ``transcript_responses``.
-"""
+"""Commands that read a session's tree of entries, move its leaf, and summarize its path."""
 
 from __future__ import annotations
 

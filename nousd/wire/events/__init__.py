@@ -6,9 +6,8 @@ ask for them receive. Fields without a default are required keys; ``session_id``
 Events are facts. Everything the daemon knows is a fold over them, so an event carries what a reader
 needs to fold it and never a reference to something outside the log.
 
-Here are the frozen types, the events of runs and queues, and the tables of all types. The other events
-are described beside the words of their subject (``session_events``, ``tool_events``, ``questions``, ...)
-and listed here.
+This module has the frozen types, the events of runs and queues, and the tables of all types. The other
+events are in the modules of this package by subject.
 """
 
 from __future__ import annotations
@@ -248,7 +247,7 @@ Once they are old, one of each type stands for all of a message (``machine.reten
 
 
 def thread_of(event: Event) -> str | None:
-    """Returns the id of the run, or of the client's own tool call, that an event belongs to, if any.
+    """Return the id of the run, or of the client's own tool call, that an event belongs to, if any.
 
     The log files events under it, so that those of a call are asked for in the same way as those of
     a run.

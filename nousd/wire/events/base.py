@@ -1,4 +1,4 @@
-"""What every event of v1 has, and the words that several of them share."""
+"""The base classes of events, and types that several of them share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The events around one model call: what the model is given, and what the call cost."""
+"""The events of a model call: its input and its cost."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The events of tool calls: what every client is told of a call, and its steps, for those who ask.
+"""The events of tool calls: the frozen ones, and the steps for subscribers that ask for them.
 
 The steps (``tool_call_*``, ``permission_requested``) belong to a run, or to none where a client called
-the tool itself. Keys that a log of an earlier version may lack have a default; present versions always
+the tool itself. Keys that a log of an earlier version may lack have a default; current versions always
 write ``input_hash``.
 """
 

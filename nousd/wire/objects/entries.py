@@ -1,4 +1,4 @@
-"""The nodes of a session's tree, as clients see them and as the log keeps them.
+"""The nodes of a session's tree, as clients see them and as the log stores them.
 
 An entry is written once and never changed. ``id`` and ``parent_id`` make the tree; the path from
 the root to a leaf is the transcript (protocol/v1.md, "Nouns").
@@ -25,7 +25,7 @@ Thinking = Literal["off", "low", "medium", "high"]
 """How much a model is to reason before it answers."""
 
 PermissionMode = Literal["ask", "auto", "yolo"]
-"""Which tool calls need a user's word where no rule decides (protocol/semantics/permissions.md)."""
+"""Which tool calls need the user's approval where no rule decides."""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -151,5 +151,5 @@ Entry = MessageEntry | CompactionEntry
 
 
 def parent_of(entry: Entry) -> str | None:
-    """Returns the id of the entry's parent, or None for a root."""
+    """Return the id of the entry's parent, or None for a root."""
     return None if entry.parent_id is UNSET else entry.parent_id

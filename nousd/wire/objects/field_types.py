@@ -44,11 +44,11 @@ MediaType = Annotated[
 
 
 ArtifactOffset = Annotated[int, Meta(ge=0, le=2**53)]
-"""A place in an artifact, in bytes."""
+"""An offset in an artifact, in bytes."""
 
 
 PageSize = Annotated[int, Meta(ge=1, le=PAGE_ROWS_MAX)]
-"""Rows wanted in one answer."""
+"""Number of rows wanted in one response."""
 
 
 # The lookahead is for Python, where $ also matches before a trailing LF.
@@ -56,18 +56,18 @@ _CURSOR: Final = rf"^evt-[0-9]{{1,{CURSOR_DIGITS_MAX}}}$(?!\n)"
 
 
 Cursor = Annotated[str, Meta(pattern=_CURSOR, examples=["evt-120"])]
-"""A place in the log, such as ``evt-120``; ``evt-0`` is before everything."""
+"""A position in the log, such as ``evt-120``; ``evt-0`` is before everything."""
 
 
 OptionalCursor = Cursor | None
 
 
 EventTypes = Literal["v1", "all"] | Annotated[tuple[Name, ...], Meta(max_length=TYPES_MAX)]
-"""The thirteen frozen types, all, or those that are named."""
+"""The thirteen frozen types, all types, or a list of names."""
 
 
 QueueMode = Literal["one-at-a-time", "all"]
-"""How a queue is emptied into turns (protocol/semantics/runs-and-queues.md)."""
+"""Whether a turn takes one text of a queue or all (protocol/semantics/runs-and-queues.md)."""
 
 
 QueueKind = Literal["steer", "follow_up"]

@@ -1,6 +1,6 @@
-"""Accepted inputs as clients, events and the store see them: one input, and how many wait.
+"""Accepted inputs, and how many are pending, as clients, events and the store see them.
 
-In which order they are consumed is not known here (``nousd.machine.session.queue``).
+The order in which they are consumed is in ``nousd.machine.session.queue``.
 """
 
 from __future__ import annotations

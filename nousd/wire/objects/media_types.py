@@ -1,7 +1,7 @@
-"""Which files can be attached, and whether bytes are what they are said to be.
+"""The media types of attachments, and a check of bytes against their media type.
 
-Only first bytes are looked at, and whether a text is UTF-8: enough to catch a wrong suffix or a wrong
-claim. What a model makes of the file is not known here.
+The check looks at the first bytes, and whether a text is UTF-8: enough to catch a wrong suffix or a
+wrong claim. It does not know which types a model takes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PDF_BEGINS_WITHIN: Final = 1024
 
 
 def bare(media_type: str) -> str:
-    """Returns a media type without parameters and in lower case."""
+    """Return a media type without parameters and in lower case."""
     return media_type.partition(";")[0].strip().lower()
 
 
@@ -54,7 +54,7 @@ def is_attachable(media_type: str) -> bool:
 
 
 def guessed(name: str) -> str:
-    """Returns the type that a file's name stands for: a text unless its suffix says otherwise."""
+    """Return the type that a file's name stands for: a text unless its suffix says otherwise."""
     return _BY_SUFFIX.get(PurePosixPath(name).suffix.lower(), TEXT)
 
 

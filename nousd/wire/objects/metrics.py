@@ -1,6 +1,6 @@
 """Parts of the metrics of the daemon's process.
 
-All of them are of this process alone: what counts begins at 0 with each start.
+They cover this process alone: counters begin at 0 with each start.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PendingInputs(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, counts: Mapping[str, int], *, truncated: bool) -> PendingInputs:
-        """Returns the counts by kind; a kind that is missing counts 0."""
+        """Return the counts by kind; a kind that is missing counts 0."""
         kinds = {kind: counts.get(kind, 0) for kind in cls.__struct_fields__[:-1]}
         return cls(**kinds, truncated=truncated)
 

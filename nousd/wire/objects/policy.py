@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from nousd.wire.objects.entries import PermissionMode
 
 PolicyDecision = Literal["allow", "deny", "ask", "abstain"]
-"""What one source says of a call. ``abstain``: it has no opinion."""
+"""The decision of one source. ``abstain``: it has no opinion."""
 
 
 ExecutedBy = Literal["nousd", "mcp", "extension", "runtime"]

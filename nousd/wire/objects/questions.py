@@ -1,7 +1,7 @@
 """The questions that a tool asks the user, and the answers.
 
-A question never decides whether a call may run; that is ``permission_requested``. It belongs to a call
-that is running already and waits for the answer.
+A question does not decide whether a call may run; that is ``permission_requested``. It belongs to a
+running call, which waits for the answer.
 """
 
 from __future__ import annotations

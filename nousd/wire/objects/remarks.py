@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 InputKind = Literal["prompt", "steer", "follow_up", "message"]
-"""What a text was sent as; a ``message`` was to be appended."""
+"""How a text was sent; ``message`` means by ``append_message``."""
 
 
 class Remark(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
-"""What a prompt may say of its run beside the text: who asks, and what holds for this run alone.
+"""The client's names and the options that a prompt gives its run.
 
-``agent_start`` carries it, so that the log tells how a run was meant to go, and a run that was cut
-off is resumed in the same way.
+``agent_start`` carries them, so that the log has the options of each run, and a run that was cut off
+is resumed with the same ones.
 """
 
 from __future__ import annotations

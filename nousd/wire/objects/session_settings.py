@@ -1,4 +1,4 @@
-"""What the maker of a session may say of it: where it comes from, and rules for it alone."""
+"""Settings that a client gives a session: its source, metadata and rules."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ SourceName = Annotated[
         examples=["chat"],
     ),
 ]
-"""What a session was made by or for, such as ``chat``; lists can be filtered by it."""
+"""The origin of a session, such as ``chat``; lists can be filtered by it."""
 
 SourceMetadata = dict[str, Any]
-"""What its maker keeps with a session. Nothing of it means anything to the daemon."""
+"""Data that a client keeps with a session; the daemon does not interpret it."""
 
 SessionRule = Annotated[str, Meta(max_length=RULE_CHARS_MAX)]
 SessionRuleTexts = Annotated[tuple[SessionRule, ...], Meta(max_length=SESSION_RULES_MAX)]

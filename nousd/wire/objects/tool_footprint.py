@@ -1,7 +1,7 @@
-"""What a tool call would touch: the facts on which it is decided whether it may run.
+"""The facts about a tool call that decide whether it may run.
 
-A tool says this of its final arguments. Rules match these facts and never the arguments themselves, so
-that two spellings of one effect cannot be told apart by how they are written.
+A tool derives them from its final arguments. Rules match these facts and never the arguments, so two
+spellings of one effect are judged alike.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Workers: who carries out a task, as data, and where the session of a task comes from.
+"""Workers, which carry out tasks, and the origin of a task's session.
 
-A worker is a prompt, the tools it has and the bounds it works in. It comes from a file (an *agent*), or
-stands in the call of the tool ``task`` itself.
+A worker is a prompt with its tools and bounds. It comes from a file (an *agent*) or from the arguments
+of the tool ``task``.
 """
 
 from __future__ import annotations

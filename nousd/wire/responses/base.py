@@ -1,4 +1,4 @@
-"""What every response of v1 has, and the words that several of them share."""
+"""The base class of responses, and types that several of them share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 RunState = Literal["idle", "running", "aborting"]
-"""Of a session, as ``get_state`` says it."""
+"""The state of a session's run, as ``get_state`` reports it."""
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

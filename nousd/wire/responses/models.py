@@ -1,4 +1,4 @@
-"""What is answered about models: those that can be asked, and the providers that have them."""
+"""Responses about models and their providers."""
 
 from __future__ import annotations
 

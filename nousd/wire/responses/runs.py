@@ -1,4 +1,4 @@
-"""What is answered about runs: their records, those that go on, and the result that was waited for."""
+"""Responses about runs: records, active runs, and the result of a run that a client waited for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is answered about sessions: the rows of lists, and one session whole."""
+"""Responses about sessions: rows of lists, and everything about one session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``get_state`` answers: one moment of a session, and the cursor at which it was true."""
+"""The response to ``get_state``."""
 
 from __future__ import annotations
 

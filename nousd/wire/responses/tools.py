@@ -1,4 +1,4 @@
-"""What the commands about tools answer."""
+"""Responses to the commands about tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is answered about a session's transcript: its messages, its tree, its leaf, a compaction."""
+"""Responses about a session's transcript: messages, tree, leaf, compaction."""
 
 from __future__ import annotations
 
