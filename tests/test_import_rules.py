@@ -46,6 +46,8 @@ WORLD = "time datetime random secrets uuid socket os trio"
 
 ROOMS: dict[str, Room] = {
     "errors": room(),
+    # The machine judges paths by patterns and the tools search with them: one engine for both.
+    "globs": room(),
     # What a secret looks like is said once, for the daemon's log and for what is handed to others.
     "redaction": room("errors"),
     "runtime_paths": room("errors", "platformdirs trio"),
@@ -56,10 +58,10 @@ ROOMS: dict[str, Room] = {
         "msgspec yaml",
     ),
     "wire": room("errors", "msgspec", WORLD),
-    "machine": room("wire errors", "msgspec", WORLD),
+    "machine": room("wire errors globs", "msgspec", WORLD),
     "views": room("wire", "msgspec"),
     "store": room("wire machine errors", "apsw psycopg msgspec trio"),
-    "tools": room("wire errors", "trio msgspec mcp mcp_types anyio httpx2 justhtml pydantic"),
+    "tools": room("wire errors globs", "trio msgspec mcp mcp_types anyio httpx2 justhtml pydantic"),
     "providers": room("wire machine.context.model_input errors redaction", "msgspec httpx2 trio"),
     "runtimes": room("wire machine tools providers errors", "msgspec trio"),
     "extensions": room("wire tools errors", "msgspec trio"),

@@ -207,6 +207,11 @@ async def test_a_search_that_takes_forever_can_be_cancelled(bench: Bench) -> Non
         ("a{,b}", "a", True),
         ("{", "{", True),
         ("*.PY", "a.py", False),
+        ("/", "a", False),
+        ("./", "a", False),
+        (".", "a/b", True),
+        ("[^a]", "^", True),
+        ("[z-a]", "z", False),
     ],
 )
 def test_globs(pattern: str, path: str, *, matches: bool) -> None:
