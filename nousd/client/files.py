@@ -70,7 +70,7 @@ def attachments_of(daemon: Connection, paths: Iterable[Path]) -> list[dict[str, 
     left = IN_LINE_BYTES_MAX
     attachments = []
     for path in paths:
-        attachment = {"name": path.name, "media_type": media_types.guessed(path.name)}
+        attachment = {"name": path.name, "media_type": media_types.guess_from_name(path.name)}
         with path.open("rb") as file:
             data = file.read(left + 1)
             if len(data) <= left:

@@ -1,7 +1,7 @@
-"""The bounds of v1 that a client can meet.
+"""The bounds of v1 that a client can reach.
 
-What a client sees past them is in ``nousd.wire.limit_table``.
-Bounds that no client can observe stand beside the code they bound.
+What a client receives past them is in ``nousd.wire.limit_table``. Bounds that no client can observe are
+in the modules they bound.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ LINE_BYTES_MAX: Final = 8 * 1024 * 1024
 """Default length of one line without its LF; ``--line-bytes-max`` changes it."""
 
 LONG_LINES_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Bytes of long lines, half-written or being worked on, of all connections together."""
+"""Bytes of long lines of all connections together, incomplete ones and ones being handled."""
 
 LONG_LINE_BYTES: Final = 64 * 1024
-"""What a line has of its own before it takes anything of ``LONG_LINES_BYTES_MAX``."""
+"""A line up to this length takes nothing from ``LONG_LINES_BYTES_MAX``."""
 
 NESTING_MAX: Final = 256
 """Depth of arrays and objects in one line. Far below the interpreter's own recursion limit, so
-that the answer does not depend on how deep the caller's stack happens to be."""
+that the result does not depend on how deep the caller's stack is."""
 
 TEXT_CHARS_MAX: Final = 4 * 1024 * 1024
 """Characters of one prompt, steer or follow-up."""
 
 LONG_TEXT_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bytes (UTF-8) of a text that is handed in as an artifact."""
+"""Bytes (UTF-8) of a text that a client sends as an artifact."""
 
 NAME_CHARS_MAX: Final = 256
 """Characters of an id, a name or a model name."""
 
 PATH_CHARS_MAX: Final = 4096
-"""Characters of a path: what the system takes."""
+"""Characters of a path, as many as the operating system accepts."""
 
 EVENT_TEXT_BYTES_MAX: Final = 8 * 1024
-"""Bytes (UTF-8) of a text that an event repeats; a longer one is an artifact, and so are arguments whose
-JSON is longer. An answer of a model stands whole in its ``message_end``."""
+"""Bytes (UTF-8) of a text in an event; longer ones become artifacts, and so do arguments whose JSON is
+longer. The answer of a model is whole in its ``message_end``, however long."""
 
 APPENDED_LOOKED_AT_MAX: Final = 32
 """Messages at the end of a transcript among which ``reuse_appended`` looks for a prompt's text."""
@@ -50,13 +50,13 @@ ATTACHMENTS_BYTES_MAX: Final = 32 * 1024 * 1024
 """Bytes of the attachments of one input together: no model takes more in one request."""
 
 TOOLS_MAX: Final = 1024
-"""Name in one ``set_active_tools``."""
+"""Names in one ``set_active_tools``."""
 
 MCP_SERVERS_MAX: Final = 64
-"""MCP servers of the settings, and as many that were added since."""
+"""MCP servers of the settings; as many again can be added by clients."""
 
 MCP_VALUES_MAX: Final = 64
-"""Words of an MCP server's command, and entries of each of its tables."""
+"""Arguments of an MCP server's command, and entries of each of its tables."""
 
 MCP_VALUE_CHARS_MAX: Final = 4096
 """Characters of one of them, and of a URL."""
@@ -71,7 +71,7 @@ MCP_SCHEMA_BYTES_MAX: Final = 64 * 1024
 """JSON of the arguments that one tool of an MCP server takes."""
 
 MCP_DESCRIPTION_CHARS_MAX: Final = 8192
-"""Characters of what an MCP server says of one tool."""
+"""Characters of the description of one tool of an MCP server."""
 
 MCP_MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
 """One message of an MCP server."""
@@ -104,34 +104,34 @@ HTTP_IDLE_SECONDS: Final = 30
 """How long an HTTP client may take from its connection, or its last answer, to a whole request head."""
 
 HTTP_KEEPALIVE_SECONDS: Final = 10
-"""How long an event stream is silent at most: then a keep-alive comment is sent."""
+"""Seconds of silence after which an event stream sends a keep-alive comment."""
 
 HTTP_WRITE_SECONDS: Final = 30
 """How long an HTTP client may take over each mebibyte that is written to it, before it is cut off."""
 
 
 TYPES_MAX: Final = 64
-"""Name in the ``types`` of one subscription."""
+"""Names in the ``types`` of one subscription."""
 
 CURSOR_DIGITS_MAX: Final = 18
-"""Digits of a cursor's number, so that it stays below 2**63 whatever is sent."""
+"""Digits of a cursor's number, so that it stays below 2**63 whatever a client sends."""
 
 KEEPALIVE_SECONDS_MIN: Final = 1
 KEEPALIVE_SECONDS_MAX: Final = 3600
-"""How often a subscriber can ask to be told that nothing happened."""
+"""Bounds of the interval of keep-alives that a subscriber can ask for."""
 
 QUEUED_INPUTS_MAX: Final = 1024
 """Accepted inputs of one session that no turn has consumed yet."""
 
 QUEUED_CHARS_MAX: Final = 16 * 1024 * 1024
-"""Characters of those inputs together: ``abort`` returns all of them. A text that is an artifact counts
-with its bytes."""
+"""Characters of those inputs together, because ``abort`` returns all of them. A text that is an artifact
+counts with its bytes."""
 
 PAGE_ROWS_MAX: Final = 1000
-"""Rows (messages, nodes, sessions, runs) of one answer; more are behind ``has_more``."""
+"""Rows (messages, nodes, sessions, runs) of one response; ``has_more`` says whether there are more."""
 
 PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Bytes of entries or events in one answer (one always fits)."""
+"""Bytes of entries or events in one response (one always fits)."""
 
 RESULT_EVENTS_MAX: Final = 10_000
 """Events in the ``result`` of a ``prompt`` with ``wait: true``; the rest is in the log."""
@@ -140,13 +140,13 @@ CONNECTIONS_MAX: Final = 512
 """Connections to one socket; a further one is answered with one error line and closed."""
 
 PIPELINE_MAX: Final = 4096
-"""Responses of one connection waiting to be read; past it we stop reading its commands."""
+"""Responses of one connection waiting to be read; past it the daemon stops reading its commands."""
 
 PIPELINE_BYTES_MAX: Final = 256 * 1024
 """Bytes of those responses. One response may be larger; then it waits alone."""
 
 EXTENSION_RESULT_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of what an extension's command answers: it has to fit into one line."""
+"""Bytes of the result of an extension's command, which has to fit into one line."""
 
 SNIPPET_BYTES_MAX: Final = 80
 """Bytes of an entry's text in ``get_tree``."""
@@ -155,7 +155,7 @@ ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of a model's answer that is not streamed."""
 
 DELTA_BYTES_MAX: Final = 8 * 1024
-"""Bytes of one delta as it stands in its line, escapes included, so that every such event is small."""
+"""Bytes of one delta in its line, escapes included, so that every such event is small."""
 
 TOOL_CALLS_MAX: Final = 128
 """Calls that a model asks for in one answer."""
@@ -164,10 +164,10 @@ TOOL_ARGUMENTS_CHARS_MAX: Final = 4 * 1024 * 1024
 """Characters of the arguments of all calls in one answer together."""
 
 TOOL_RESULT_LINES_MAX: Final = 2000
-"""Lines of a tool's result that the model is told."""
+"""Lines of a tool's result that the model receives."""
 
 TOOL_RESULT_BYTES_MAX: Final = 50 * 1024
-"""Bytes (UTF-8) of a tool's result that the model is told, its notes not counted."""
+"""Bytes (UTF-8) of a tool's result that the model receives, without our notes."""
 
 TOOL_PREVIEW_CHARS_MAX: Final = 8 * 1024
 """Characters of a result that ``tool_execution_end`` repeats; ``text_ref`` names the whole."""
@@ -179,10 +179,10 @@ ARTIFACT_RANGE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of an artifact in one answer."""
 
 UPLOADS_MAX: Final = 16
-"""Uploads that clients have begun and not ended, of all clients together."""
+"""Unfinished uploads of all clients together."""
 
 UPLOADS_BYTES_MAX: Final = 1024 * 1024 * 1024
-"""Bytes of those uploads together; they lie in files."""
+"""Bytes of those uploads together; they are kept in files."""
 
 TOOL_UPDATES_BYTES_MAX: Final = 1024 * 1024
 """Bytes of one call's output that are streamed while it runs."""
@@ -191,7 +191,7 @@ OMITTED_MAX: Final = 100
 """Entries that one ``model_input`` names as left out; all of them are counted."""
 
 INSTRUCTIONS_FILE_BYTES_MAX: Final = 64 * 1024
-"""Bytes of one file of instructions (``AGENTS.md``) that models are given."""
+"""Bytes of one file of instructions (``AGENTS.md``) that models receive."""
 
 INSTRUCTIONS_BYTES_MAX: Final = 128 * 1024
 """Bytes of all of them together."""
@@ -233,7 +233,7 @@ WORKER_RULES_MAX: Final = 256
 """Rules in one list of a worker."""
 
 CLIENT_CALLS_MAX: Final = 32
-"""Tool calls that clients make themselves and that are under way at once, of all sessions."""
+"""Clients' own tool calls under way at once, in all sessions."""
 
 WAITING_REQUESTS_MAX: Final = 1024
 """Tool calls that wait for permission at once, of all sessions; and as many questions of tools."""
@@ -242,16 +242,16 @@ GRANTED_RULES_MAX: Final = 256
 """Rules by which the user allows calls in one session; and as many for every session."""
 
 REASON_CHARS_MAX: Final = 4096
-"""Characters of what a client gives as its reason: a model is told it."""
+"""Characters of a client's reason, which the model receives."""
 
 OUTSIDE_PLACES_MAX: Final = 16
-"""Places outside of a workspace that one call may ask about while an override lets it."""
+"""Paths outside the workspace that one call may ask about under an override."""
 
 OVERRIDES_MAX: Final = 1024
 """Sessions whose workspace is overridden at once."""
 
 OVERRIDE_SECONDS_MIN: Final = 30
-"""Seconds that an override lasts at least, unless it is to end at once."""
+"""Minimal seconds of an override; 0 ends one."""
 
 OVERRIDE_SECONDS_MAX: Final = 24 * 60 * 60
 """Seconds that an override lasts at most."""
@@ -263,7 +263,7 @@ ANSWERS_MAX: Final = 4
 """Questions in one call of ``question``, and so answers."""
 
 CHOICES_MAX: Final = 16
-"""Options of one question, and so of what is chosen."""
+"""Options of one question, and so choices of one answer."""
 
 ANSWER_CHARS_MAX: Final = 4096
 """Characters of an answer in the user's own words."""
@@ -284,7 +284,7 @@ WEB_REDIRECTS_MAX: Final = 5
 """Redirects that one ``web_fetch`` follows."""
 
 TODOS_MAX: Final = 100
-"""Items of a session's list of things to do."""
+"""Items of a session's todo list."""
 
 TODO_CHARS_MAX: Final = 500
 """Characters of one item."""
@@ -293,23 +293,23 @@ SESSION_RULES_MAX: Final = 64
 """Rules in one list of a session's own."""
 
 SESSION_RULES_CHARS_MAX: Final = 16 * 1024
-"""Characters of them together, of all lists."""
+"""Characters of these rules together, in all lists."""
 
 SOURCE_CHARS_MAX: Final = 64
-"""Characters of the word that says where a session comes from."""
+"""Characters of the ``source`` of a session."""
 
 SOURCE_METADATA_BYTES_MAX: Final = 4096
-"""JSON of what its maker keeps with a session: it stands in every row of a list."""
+"""JSON of the metadata that a client keeps with a session; every row of a list has it."""
 
 TEMPERATURE_MAX: Final = 2
 TOP_P_MAX: Final = 1
-"""What ``sampling`` may ask for; a provider may allow less."""
+"""Bounds of ``sampling``; a provider may allow less."""
 
 OUTPUT_TOKENS_MAX: Final = 10_000_000
-"""Tokens of one answer that ``sampling`` may allow: more than any model says."""
+"""Tokens of one answer that ``sampling`` may allow; no model produces more."""
 
 SUMMARY_CHARS_MAX: Final = 16_000
-"""Characters of a summary: a few pages, enough to go on from, small beside every context window."""
+"""Characters of a summary: a few pages, small compared to any context window."""
 
 PENDING_COUNTED_MAX: Final = 10_000
-"""Pending inputs that are counted for ``get_metrics``, so that asking for it is never felt."""
+"""Pending inputs that are counted for ``get_metrics``, so that the command stays cheap."""

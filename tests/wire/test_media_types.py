@@ -24,7 +24,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
     ],
 )
 def test_the_suffix_of_a_name_says_what_a_file_is(name: str, media_type: str) -> None:
-    assert media_types.guessed(name) == media_type
+    assert media_types.guess_from_name(name) == media_type
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_parameters_and_case_of_a_media_type_say_nothing() -> None:
     ],
 )
 def test_bytes_that_are_what_they_are_said_to_be(media_type: str, data: bytes) -> None:
-    assert media_types.is_what_it_says(media_type, data)
+    assert media_types.matches_content(media_type, data)
 
 
 @pytest.mark.parametrize(
@@ -85,4 +85,4 @@ def test_bytes_that_are_what_they_are_said_to_be(media_type: str, data: bytes) -
     ],
 )
 def test_bytes_that_are_not(media_type: str, data: bytes) -> None:
-    assert not media_types.is_what_it_says(media_type, data)
+    assert not media_types.matches_content(media_type, data)

@@ -109,7 +109,7 @@ class _Reading:
             await self._keep(given.data, media_type, given.name, place)
 
     async def _add_file(self, given: AttachmentGiven, path: str, place: str) -> None:
-        media_type = self._taken(given.media_type or media_types.guessed(path), place)
+        media_type = self._taken(given.media_type or media_types.guess_from_name(path), place)
         try:
             data = await in_folder_thread(_file_bytes, self._confinement, path)
         except ToolError as error:
@@ -187,7 +187,7 @@ async def _check(data: bytes, media_type: str, place: str) -> str:
 
 
 def _looked_at(data: bytes, media_type: str) -> str | None:
-    return artifact_id_of(data) if media_types.is_what_it_says(media_type, data) else None
+    return artifact_id_of(data) if media_types.matches_content(media_type, data) else None
 
 
 def _file_bytes(path_sandbox: PathSandbox, path: str) -> bytes:

@@ -1,9 +1,9 @@
 """Canonical JSON (RFC 8785) and its hash: the same text for equal values.
 
-What is hashed here can be hashed again by any client in any language: keys are sorted by their UTF-16
-code units, nothing stands between tokens, numbers are those of ECMAScript and strings escape what they
-must and nothing else. A number is a double; what no double holds has no canonical form, and
-``expressible`` says what to put in its place.
+Any client in any language can compute the same hash: keys are sorted by their UTF-16
+code units, there is nothing between tokens, numbers are those of ECMAScript and strings escape what they
+must and nothing else. A number is a double; a number that no double holds has no canonical form, and
+``expressible`` replaces it.
 
 Lone surrogates, which UTF-8 cannot write, become U+FFFD as everywhere on the wire (``wire.codec``).
 """
@@ -34,7 +34,8 @@ def canonical(value: Any) -> bytes:
     """Return the canonical JSON of dicts, lists, tuples, strings, numbers, booleans and None.
 
     Raises:
-        NotCanonical: a number that no double holds, a key that is no string, or a value that JSON does
+        NotCanonical: a number that no double holds, a key that is not a string, or a value that JSON
+            does
             not have.
     """
     parts: list[str] = []

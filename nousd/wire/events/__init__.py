@@ -241,16 +241,16 @@ DELTA_EVENTS: Final[frozenset[str]] = frozenset(
 )
 """Committed without fsync: their texts are in the ``*_end`` or ``tool_call_completed`` that follows.
 
-Once they are old, one of each type stands for all of a message (``machine.retention``): its
-``joined_from`` is the cursor of the first event that it stands for.
+Once they are old, one event of each type replaces all of a message (``machine.retention``): its
+``joined_from`` is the cursor of the first event that it replaces.
 """
 
 
 def thread_of(event: Event) -> str | None:
     """Return the id of the run, or of the client's own tool call, that an event belongs to, if any.
 
-    The log files events under it, so that those of a call are asked for in the same way as those of
-    a run.
+    The log files events under this id, so that the events of a call are read in the same way as those
+    of a run.
     """
     run_id = getattr(event, "run_id", UNSET)
     if run_id is not UNSET:

@@ -26,7 +26,7 @@ from nousd.wire.objects.policy import (
 from nousd.wire.objects.questions import QuestionAnswer, UserQuestion
 from nousd.wire.objects.workers import Origin
 
-# --- what every client is told ---------------------------------------------------------------
+# --- frozen: sent to every client -------------------------------------------------------------
 
 
 class ToolExecutionEvent(TurnEvent, frozen=True, kw_only=True):

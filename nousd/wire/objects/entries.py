@@ -22,7 +22,7 @@ partial text; ``tool_use`` is followed by tool calls."""
 
 
 Thinking = Literal["off", "low", "medium", "high"]
-"""How much a model is to reason before it answers."""
+"""How much a model reasons before it answers."""
 
 PermissionMode = Literal["ask", "auto", "yolo"]
 """Which tool calls need the user's approval where no rule decides."""

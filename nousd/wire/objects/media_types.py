@@ -39,7 +39,7 @@ _FIRST_BYTES: Final = {
 }
 
 _PDF_BEGINS_WITHIN: Final = 1024
-"""Readers of PDF skip what stands before its header, and so do the servers."""
+"""PDF readers, and models' servers, skip bytes before the header."""
 
 
 def bare(media_type: str) -> str:
@@ -48,18 +48,18 @@ def bare(media_type: str) -> str:
 
 
 def is_attachable(media_type: str) -> bool:
-    """Whether a file of that (bare) type can be attached at all."""
+    """Return whether a file of that (bare) type can be attached."""
     kind, _, subtype = media_type.partition("/")
     return media_type in _FIRST_BYTES or (kind == "text" and bool(subtype))
 
 
-def guessed(name: str) -> str:
-    """Return the type that a file's name stands for: a text unless its suffix says otherwise."""
+def guess_from_name(name: str) -> str:
+    """Return the media type for a file's name; a text unless its suffix is known."""
     return _BY_SUFFIX.get(PurePosixPath(name).suffix.lower(), TEXT)
 
 
-def is_what_it_says(media_type: str, data: bytes) -> bool:
-    """Whether bytes can be a file of that (attachable) type; no bytes never are."""
+def matches_content(media_type: str, data: bytes) -> bool:
+    """Return whether bytes can be a file of that (attachable) type; an empty file never is."""
     if media_type == PDF:
         return _FIRST_BYTES[PDF][0] in data[:_PDF_BEGINS_WITHIN]
     if media_type in _FIRST_BYTES:

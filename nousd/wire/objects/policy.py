@@ -18,20 +18,20 @@ ExecutedBy = Literal["nousd", "mcp", "extension", "runtime"]
 
 
 ExecutionEnv = Literal["host", "sandbox", "remote", "unknown"]
-"""Where a call's effects were: on this machine as its user, in a sandbox, or in another program."""
+"""The place of a call's effects: this machine as its user, a sandbox, or another program."""
 
 
 ConfirmDecision = Literal["once", "session", "always", "deny", "deny_session"]
-"""What the user says of a call. ``session`` and ``always`` also allow the calls like it from then on, in
-its session or in every one; ``deny_session`` denies those in its session.
+"""The user's decision about a call. ``session`` and ``always`` also allow similar calls from then on, in
+its session or in every one; ``deny_session`` denies them in its session.
 """
 
 
 ToolCallState = Literal[
     "requested", "waiting", "approved", "denied", "started", "completed", "not_started"
 ]
-"""Where an attempt at a call stands. ``waiting``: somebody is asked. ``not_started``: it was approved,
-and ended all the same without having begun."""
+"""The state of an attempt at a call. ``waiting``: a user is asked. ``not_started``: it was approved, and
+ended without having started."""
 
 
 class PolicySource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

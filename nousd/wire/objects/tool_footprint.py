@@ -15,21 +15,21 @@ ToolClass = Literal["read", "write", "exec", "network"]
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """What one call would touch. A call of no class touches nothing.
+    """The footprint of one call. A call of no class touches nothing.
 
     Args:
         classes: everything that it may do.
-        paths: the files and folders it names, relative to the workdir, with every link resolved; a
-            path that leads outside stands as it was given, because no rule can make it allowed.
-        outside: the real places, absolute, of those of them that lead outside and about which somebody
-            can be asked; in ``paths`` each stands as it was given and as the real place, with ``..``.
+        paths: the files and folders it names, relative to the workspace, with every link resolved; a
+            path that leads outside is kept as it was given, because no rule can allow it.
+        outside: the real absolute paths of those that lead outside and that a user can be asked about;
+            ``paths`` has each of them as it was given and as the real path, with ``..``.
         command: the command line that it would run.
         hosts: the hosts it would reach.
         is_confined: whether a sandbox holds the programs it runs; ``classes`` say if it has a network.
-        is_inside: whether every path leads to a place inside the workdir, or its tool cannot follow one
-            that does not.
-        definition: short hash of what another program says its tool is; a permission that was given for
-            one definition does not hold for the next.
+        is_inside: whether every path leads inside the workspace, or its tool cannot follow one that
+            does not.
+        definition: short hash of another program's definition of its tool; a permission for one
+            definition does not apply to another.
     """
 
     classes: frozenset[ToolClass] = frozenset()
@@ -43,4 +43,4 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
 
 TOUCHES_NOTHING = Access()
-"""Of a tool that only talks to the user or to the daemon."""
+"""The footprint of a tool that only talks to the user or to the daemon."""
