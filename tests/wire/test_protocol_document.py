@@ -64,6 +64,11 @@ def test_a_page_has_a_title_and_what_it_is_about(page: str) -> None:
     assert text.partition("<!-- generated: summary -->\n")[2][0] not in "<\n"
 
 
+def test_each_page_belongs_to_a_struct() -> None:
+    found = {f"{path.parent.name}/{path.stem}" for path in (PROTOCOL / "reference").glob("*/*.md")}
+    assert found == PAGES.keys()
+
+
 @pytest.mark.parametrize("kind", ["commands", "events"])
 def test_the_contract_leads_to_each_page(kind: str) -> None:
     linked = re.findall(rf"\]\(reference/{kind}/(\w+)\.md\)", CONTRACT)

@@ -35,8 +35,7 @@ def canonical(value: Any) -> bytes:
 
     Raises:
         NotCanonical: a number that no double holds, a key that is not a string, or a value that JSON
-            does
-            not have.
+            does not have.
     """
     parts: list[str] = []
     _write(value, parts)
