@@ -24,7 +24,7 @@ from nousd.wire.events import EVENTS, FROZEN_EVENTS
 from nousd.wire.responses import RESPONSE_TYPES, Keepalive, Subscribed
 
 from .key_types import PAYLOADS, default_of, in_words, link, structs_in, without_null
-from .markdown import PROTOCOL, table, with_blocks
+from .markdown import PROTOCOL, code_list, table, with_blocks
 
 REFERENCE: Final = PROTOCOL / "reference"
 
@@ -114,7 +114,7 @@ def answer_names(command: type[Command]) -> list[str]:
 
 
 def parts_of(struct: type[Any]) -> set[type[Any]]:
-    return {part for field in typed_fields(struct) for part in structs_in(field.type)}
+    return {part for field in type_of(struct).fields for part in structs_in(field.type)}
 
 
 @cache
@@ -128,16 +128,15 @@ def users() -> dict[str, list[str]]:
     return found
 
 
-def typed_fields(struct: type[Any]) -> tuple[inspect.Field, ...]:
+def type_of(struct: type[Any]) -> inspect.StructType:
     info = inspect.type_info(struct)
     assert isinstance(info, inspect.StructType)
-    return info.fields
+    return info
 
 
 def keys_table(kind: str, struct: type[Any], meanings: dict[str, str]) -> str:
     """Return the table of a struct's keys; a key that is new has no meaning until one is written."""
-    info = inspect.type_info(struct)
-    assert isinstance(info, inspect.StructType)
+    info = type_of(struct)
     rows: list[tuple[str, ...]] = []
     if info.tag_field is not None:
         rows.append((info.tag_field, f"`{info.tag}`", "yes", ""))
@@ -178,11 +177,11 @@ def commands_table(theme: str) -> str:
 
 
 def events_table(*, frozen: bool) -> str:
+    def row(name: str, struct: type[Any]) -> tuple[str, ...]:
+        keys = code_list(field.encode_name for field in type_of(struct).fields if field.required)
+        return f"[`{name}`](reference/events/{name}.md)", first_paragraph(struct.__doc__), keys
+
     return table(
-        ("event", "what it says"),
-        (
-            (f"[`{name}`](reference/events/{name}.md)", first_paragraph(struct.__doc__))
-            for name, struct in EVENTS.items()
-            if (name in FROZEN_EVENTS) is frozen
-        ),
+        ("event", "what it says", "keys always present"),
+        (row(*event) for event in EVENTS.items() if (event[0] in FROZEN_EVENTS) is frozen),
     )
