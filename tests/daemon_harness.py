@@ -29,17 +29,17 @@ from typing import Any, Final, Protocol
 import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
-from nousd.daemon.app import Parts, open_core, shut_down
+from nousd.daemon.app import Parts, open_services, shut_down
 from nousd.daemon.clock import Clock, SystemClock
 from nousd.daemon.policy.permissions import Permissions, RulePermissions
-from nousd.daemon.services import Core, ExtensionHandler
+from nousd.daemon.services import ExtensionHandler, Services
 from nousd.daemon.transport.connection import serve_commands
 from nousd.daemon.transport.feed import serve_events
 from nousd.daemon.transport.sockets import open_listeners
 from nousd.daemon.workspace.agents import ReadAgents, no_agents
 from nousd.daemon.workspace.instructions import ReadInstructions, no_instructions
 from nousd.daemon.workspace.project import Project
-from nousd.daemon.workspace.session_memo import OncePerSession
+from nousd.daemon.workspace.session_memo import SessionMemo
 from nousd.daemon.workspace.workspaces import Workspace, Workspaces
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
 from nousd.net.accept import serve_connections
@@ -251,7 +251,7 @@ class Daemon(Protocol):
     """A running daemon, as tests use it."""
 
     @property
-    def core(self) -> Core: ...
+    def services(self) -> Services: ...
 
     async def connect(self) -> Client: ...
 
@@ -278,14 +278,14 @@ class FakeClock:
         return f"{prefix}-{next(self._count):08}"
 
 
-Serve = Callable[[Core, trio.abc.Stream], Awaitable[None]]
+Serve = Callable[[Services, trio.abc.Stream], Awaitable[None]]
 
 
 class _Daemon:
     """A daemon and the connections to it, which are closed with it."""
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
+    def __init__(self, services: Services) -> None:
+        self.services = services
         self._opened: list[trio.abc.Stream] = []
 
     async def connect(self) -> Client:
@@ -315,8 +315,8 @@ class _Daemon:
 
 
 class _MemoryDaemon(_Daemon):
-    def __init__(self, core: Core, nursery: trio.Nursery) -> None:
-        super().__init__(core)
+    def __init__(self, services: Services, nursery: trio.Nursery) -> None:
+        super().__init__(services)
         self._nursery = nursery
 
     async def _connected(self, serve: Serve) -> trio.abc.Stream:
@@ -324,15 +324,15 @@ class _MemoryDaemon(_Daemon):
 
         async def serve_one() -> None:
             async with theirs:
-                await serve(self.core, theirs)
+                await serve(self.services, theirs)
 
         self._nursery.start_soon(serve_one)
         return ours
 
 
 class _SocketDaemon(_Daemon):
-    def __init__(self, core: Core, path: Path) -> None:
-        super().__init__(core)
+    def __init__(self, services: Services, path: Path) -> None:
+        super().__init__(services)
         self._paths: dict[Serve, Path | str] = {
             serve_commands: path,
             serve_events: f"{path}.events",
@@ -363,12 +363,12 @@ async def memory_daemon(
             clock=clock or FakeClock(),
             **options,
         )
-        async with _checked_core(parts) as core:
-            daemon = _MemoryDaemon(core, nursery)
+        async with _checked_core(parts) as services:
+            daemon = _MemoryDaemon(services, nursery)
             try:
                 yield daemon
             finally:
-                await shut_down(core)
+                await shut_down(services)
                 await daemon.close_connections()
 
 
@@ -392,7 +392,7 @@ async def socket_daemon(
     async with sqlite.open_store(folder / "nousd.db") as store:
         parts = make_parts(store=store, provider=provider, workdir=workdir, **options)
         async with (
-            _checked_core(parts) as core,
+            _checked_core(parts) as services,
             open_listeners(path) as listeners,
             trio.open_nursery() as nursery,
         ):
@@ -403,21 +403,21 @@ async def socket_daemon(
                 accept = partial(
                     serve_connections, places=trio.CapacityLimiter(512), refusal=b"{}\n"
                 )
-                nursery.start_soon(accept, listener, partial(serve, core))
-            daemon = _SocketDaemon(core, path)
+                nursery.start_soon(accept, listener, partial(serve, services))
+            daemon = _SocketDaemon(services, path)
             try:
                 yield daemon
             finally:
-                await shut_down(core)
+                await shut_down(services)
                 await daemon.close_connections()
             nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager
-async def _checked_core(parts: Parts) -> AsyncIterator[Core]:
+async def _checked_core(parts: Parts) -> AsyncIterator[Services]:
     head = parts.store.head
-    async with open_core(parts) as core:
-        yield core
+    async with open_services(parts) as services:
+        yield services
     await check_log(parts.store, complete_after=head)
 
 
@@ -460,7 +460,7 @@ def make_parts(
         workspaces: those of a daemon with several folders; else there is the ``workdir`` alone.
     """
     workspaces = workspaces or only_workspace(
-        workdir, project, instructions=OncePerSession(read_instructions), read_agents=read_agents
+        workdir, project, instructions=SessionMemo(read_instructions), read_agents=read_agents
     )
     return Parts(
         store=store,

@@ -144,9 +144,9 @@ class GetUptime(AnsweredBy[Uptime], frozen=True, kw_only=True):
         f"{handlers}/metrics.py",
         '''
 
-async def get_uptime(core: Core, _command: commands.GetUptime) -> Reply:
+async def get_uptime(services: Services, _command: commands.GetUptime) -> Reply:
     """Return the time since the start of the daemon."""
-    return Uptime(seconds=core.meters.uptime_seconds)
+    return Uptime(seconds=services.meters.uptime_seconds)
 ''',
     )
     copy.insert(

@@ -1,6 +1,6 @@
 """The daemon without its edges: store, sessions, runs and commands put together.
 
-``open_core`` is the whole daemon for whoever brings streams of their own; ``serve`` brings sockets,
+``open_services`` is the whole daemon for whoever brings streams of their own; ``serve`` brings sockets,
 locks and signals. Tests run it on memory streams, a memory store and a fake clock.
 """
 
@@ -24,7 +24,7 @@ from nousd.daemon.eventlog.retention import prune_old_deltas
 from nousd.daemon.mcp.servers import McpServers
 from nousd.daemon.ops.meters import Meters
 from nousd.daemon.policy.approvals import Approvals
-from nousd.daemon.policy.approvers import Confirmers
+from nousd.daemon.policy.approvers import Approvers
 from nousd.daemon.policy.overrides import Overrides
 from nousd.daemon.policy.permissions import Permissions, RulePermissions
 from nousd.daemon.policy.questions import Questions
@@ -36,7 +36,7 @@ from nousd.daemon.runs.model_inputs import ModelInputs
 from nousd.daemon.runs.recovery import close_what_can_be, close_what_is_open
 from nousd.daemon.runs.registry import Runs
 from nousd.daemon.runs.services import RunServices
-from nousd.daemon.services import Core, ExtensionHandler
+from nousd.daemon.services import ExtensionHandler, Services
 from nousd.daemon.sessions.history import Contexts
 from nousd.daemon.sessions.registry import Sessions
 from nousd.daemon.workspace.workspaces import Workspaces
@@ -111,7 +111,7 @@ class _Shared(NamedTuple):
     tools: ToolRegistry
     gate: CallRunner
     contexts: Contexts
-    confirmers: Confirmers
+    confirmers: Approvers
     approvals: Approvals
     overrides: Overrides
     questions: Questions
@@ -119,7 +119,7 @@ class _Shared(NamedTuple):
 
 
 @asynccontextmanager
-async def open_core(parts: Parts) -> AsyncIterator[Core]:
+async def open_services(parts: Parts) -> AsyncIterator[Services]:
     """Gives a running daemon. Leaving the block stops it; ``shut_down`` before lets clients see it.
 
     Open runs of an earlier process are closed before anything else, as far as the disk allows.
@@ -140,21 +140,23 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
         calls = ClientCalls(
             nursery=nursery, services=run_services, runner=shared.gate, tools=shared.tools
         )
-        core = _core(parts, shared, run_services=run_services, runs=runs, calls=calls, mcp=mcp)
+        services = _services(
+            parts, shared, run_services=run_services, runs=runs, calls=calls, mcp=mcp
+        )
         try:
-            yield core
+            yield services
         finally:
-            await shut_down(core)
+            await shut_down(services)
             nursery.cancel_scope.cancel()
 
 
-async def shut_down(core: Core) -> None:
+async def shut_down(services: Services) -> None:
     """Takes no more commands, ends the runs as ``interrupted`` and lets connections finish."""
-    core.stopping = True
+    services.stopping = True
     with trio.CancelScope(shield=True):
-        await core.calls.stop_all("interrupted")
-        await core.runs.stop_all("interrupted")
-    core.closing.set()
+        await services.calls.stop_all("interrupted")
+        await services.runs.stop_all("interrupted")
+    services.closing.set()
 
 
 def _shared(parts: Parts, hub: Hub, log: Log, defaults: Defaults) -> _Shared:
@@ -167,7 +169,7 @@ def _shared(parts: Parts, hub: Hub, log: Log, defaults: Defaults) -> _Shared:
         workdir=parts.workspaces.default.path,
     )
     tools = ToolRegistry(parts.tools, late=parts.late_tools)
-    confirmers = Confirmers()
+    confirmers = Approvers()
     approvals = Approvals(parts.clock, confirmers, parts.approval_timeout_seconds)
     return _Shared(
         hub=hub,
@@ -186,7 +188,7 @@ def _shared(parts: Parts, hub: Hub, log: Log, defaults: Defaults) -> _Shared:
     )
 
 
-def _core(
+def _services(
     parts: Parts,
     shared: _Shared,
     *,
@@ -194,8 +196,8 @@ def _core(
     runs: Runs,
     calls: ClientCalls,
     mcp: McpServers,
-) -> Core:
-    return Core(
+) -> Services:
+    return Services(
         store=parts.store,
         hub=shared.hub,
         clock=parts.clock,

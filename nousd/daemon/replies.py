@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 
-from nousd.daemon.eventlog.log import Ticket
+from nousd.daemon.eventlog.log import CommitHandle
 from nousd.wire.responses import Response
 
 
 class Deferred(msgspec.Struct, frozen=True):
     """An answer that is true once ``ticket`` is committed, and is queued in that very moment."""
 
-    ticket: Ticket
+    ticket: CommitHandle
     payload: Response
 
 

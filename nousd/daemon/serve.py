@@ -24,14 +24,14 @@ from nousd.config.providers import MOCK
 from nousd.config.resolve import with_provider
 from nousd.config.settings import Settings
 from nousd.daemon import error_boundary as boundary
-from nousd.daemon.app import open_core, shut_down
+from nousd.daemon.app import open_services, shut_down
 from nousd.daemon.composition import opened_parts
 from nousd.daemon.ops.descriptors import allow_many_descriptors
 from nousd.daemon.ops.first_run import import_for_first_run
 from nousd.daemon.ops.logs import configure_logging
 from nousd.daemon.ops.memory import give_back_large_blocks, look_for_cycles_seldom
 from nousd.daemon.ops.systemd import Notifier, take_notifier, take_passed_sockets
-from nousd.daemon.services import Core
+from nousd.daemon.services import Services
 from nousd.daemon.transport.connection import serve_commands
 from nousd.daemon.transport.feed import serve_events
 from nousd.daemon.transport.sockets import Listeners, open_listeners, socket_paths
@@ -55,7 +55,7 @@ _GRACE_SECONDS: Final = 1.0
 _SWITCH_SECONDS: Final = 0.0005
 """How long a worker thread may hold the interpreter: the default of 5 ms is felt as delay."""
 
-ServeBeside = Callable[[Core], Awaitable[None]]
+ServeBeside = Callable[[Services], Awaitable[None]]
 """Serves a core until it closes, and returns once its clients have what they are owed or a grace is
 over."""
 
@@ -122,10 +122,10 @@ async def _serve(settings: Settings, door: Door | None) -> None:
         doors = await stack.enter_async_context(AsyncExitStack())
         listeners = await doors.enter_async_context(open_listeners(settings.socket, passed))
         beside = None if door is None else await doors.enter_async_context(door(redactor.add))
-        core = await stack.enter_async_context(open_core(parts))
+        services = await stack.enter_async_context(open_services(parts))
         ways = _Ways(listeners, beside, doors)
         look_for_cycles_seldom()
-        await _serve_until_told_to_stop(core, ways, signals, notifier)
+        await _serve_until_told_to_stop(services, ways, signals, notifier)
 
 
 async def _with_provider_found(settings: Settings) -> Settings:
@@ -148,24 +148,24 @@ def _prepare_folders(settings: Settings) -> None:
 
 
 async def _serve_until_told_to_stop(
-    core: Core, ways: _Ways, signals: AsyncIterator[int], notifier: Notifier
+    services: Services, ways: _Ways, signals: AsyncIterator[int], notifier: Notifier
 ) -> None:
     async with trio.open_nursery() as connections:
         listeners, beside, _ = ways
-        connections.start_soon(_accept, listeners.command, partial(serve_commands, core))
-        connections.start_soon(_accept, listeners.events, partial(serve_events, core))
+        connections.start_soon(_accept, listeners.command, partial(serve_commands, services))
+        connections.start_soon(_accept, listeners.events, partial(serve_events, services))
         if beside is not None:
             # A fault of theirs costs their clients the way in, and nobody anything else.
-            served = partial(beside, core)
+            served = partial(beside, services)
             connections.start_soon(boundary.contained, served, "the way in beside the sockets")
-        first = partial(import_for_first_run, core.closing)
+        first = partial(import_for_first_run, services.closing)
         connections.start_soon(boundary.contained, first, "the import of what the first run needs")
         notifier.ready(f"pid {os.getpid()}")
         _log.info("listening on %s", listeners.command.socket.getsockname())
         told = await anext(signals)
         notifier.stopping()
         _log.info("stopping: %s", signal.Signals(told).name)
-        await shut_down(core)
+        await shut_down(services)
         await ways.closing.aclose()
         connections.cancel_scope.deadline = trio.current_time() + _GRACE_SECONDS
     _log.info("stopped")

@@ -15,7 +15,7 @@ from nousd.daemon.eventlog.hub import Hub
 from nousd.daemon.mcp.servers import McpServers
 from nousd.daemon.ops.meters import Meters
 from nousd.daemon.policy.approvals import Approvals
-from nousd.daemon.policy.approvers import Confirmers
+from nousd.daemon.policy.approvers import Approvers
 from nousd.daemon.policy.questions import Questions
 from nousd.daemon.replies import Deferred
 from nousd.daemon.runs.call_records import CallRecords
@@ -35,7 +35,7 @@ from nousd.wire.codec.framing import LineBudget
 ExtensionHandler = Callable[[dict[str, Any]], Awaitable[Any]]
 
 
-class Core(msgspec.Struct, kw_only=True):
+class Services(msgspec.Struct, kw_only=True):
     """The daemon's services, handed to every handler.
 
     Args:
@@ -61,7 +61,7 @@ class Core(msgspec.Struct, kw_only=True):
     call_records: CallRecords
     contexts: Contexts
     uploads: Uploads
-    confirmers: Confirmers
+    confirmers: Approvers
     approvals: Approvals
     questions: Questions
     tools: Mapping[str, Tool]

@@ -16,8 +16,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.machine.context.model_input import with_own
-from nousd.machine.session.closing_events import owed_ends
-from nousd.machine.session.lifecycle import LOGGED, STOP_REASONS, Ledger, Phase
+from nousd.machine.session.closing_events import closing_events
+from nousd.machine.session.lifecycle import LOGGED, STOP_REASONS, LifecycleTracker, Phase
 from nousd.machine.session.queue import steer_bites
 from nousd.machine.session.state import request_of
 from nousd.replay.recorded import RecordedRun, is_outside, run_of
@@ -76,7 +76,7 @@ def cues_of(run: RecordedRun) -> Cues:
     own = [event for event in rest if not is_outside(event)]
     behind: dict[int, list[Event]] = defaultdict(list)
     before: dict[int, list[Event]] = defaultdict(list)
-    ledger = Ledger(run.session_id, run.run_id, LOGGED)
+    ledger = LifecycleTracker(run.session_id, run.run_id, LOGGED)
     for event in start:
         ledger.note(event)
     place = 0
@@ -99,7 +99,7 @@ def _options_of(start: Event) -> RunOptions:
 
 
 def _is_overlooked(
-    event: Event, run_id: str, options: RunOptions, ledger: Ledger, next_: Sequence[Event]
+    event: Event, run_id: str, options: RunOptions, ledger: LifecycleTracker, next_: Sequence[Event]
 ) -> bool:
     """Whether the loop, between two steps of a turn, had looked for it before and went on without it."""
     if ledger.phase is not Phase.TURN:
@@ -161,7 +161,7 @@ def _ending(
         return None
     if end.status == "error":
         return _failure(own)
-    ledger = Ledger(run.session_id, run.run_id, LOGGED)
+    ledger = LifecycleTracker(run.session_id, run.run_id, LOGGED)
     for event in start:
         ledger.note(event)
     for place, event in enumerate(own):
@@ -200,9 +200,9 @@ def _cause_of(own: Sequence[Event], place: int) -> int:
     return place - is_bill
 
 
-def _closes(ledger: Ledger, status: EndStatus, rest: Sequence[Event]) -> bool:
+def _closes(ledger: LifecycleTracker, status: EndStatus, rest: Sequence[Event]) -> bool:
     """Whether the rest of a run is nothing but the ends that it owes at this place."""
-    owed = owed_ends(ledger, status, leaf_id=None, now="")
+    owed = closing_events(ledger, status, leaf_id=None, now="")
     reason = STOP_REASONS[status]
     closing = [event for event in rest if not _is_of_message(event)]
     told = [event for event in closing if not isinstance(event, _NOT_IN_VERSION_1)]

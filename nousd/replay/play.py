@@ -18,13 +18,13 @@ import msgspec
 import trio
 from msgspec import UNSET
 
-from nousd.daemon.app import Parts, open_core
+from nousd.daemon.app import Parts, open_services
 from nousd.daemon.eventlog.hub import Hub
 from nousd.daemon.eventlog.log import Log
 from nousd.daemon.eventlog.log_walk import event_of, for_each_event
 from nousd.daemon.runs.run_host import RunHost
-from nousd.daemon.services import Core
-from nousd.daemon.workspace.session_memo import OncePerSession
+from nousd.daemon.services import Services
+from nousd.daemon.workspace.session_memo import SessionMemo
 from nousd.daemon.workspace.workspaces import Workspace, Workspaces
 from nousd.errors import CommandRejected, NotReplayable
 from nousd.machine.context.model_input import ModelChoice
@@ -92,8 +92,8 @@ async def play(
     try:
         await stage.furnish(store)
         head = store.head
-        async with open_core(stage.parts(store, models)) as core:
-            refusal = await stage.perform(core)
+        async with open_services(stage.parts(store, models)) as services:
+            refusal = await stage.perform(services)
         if refusal is not None:
             raise NotReplayable(f"the session is not what it was before the run: {refusal}")
         return await _played(store, run.session_id, head)
@@ -162,7 +162,7 @@ class _Stage:
             Workspace(
                 path_sandbox=PathSandbox(Path("/")),
                 project=RecordedProject(self._run),
-                instructions=OncePerSession(self._instructions),
+                instructions=SessionMemo(self._instructions),
             )
         )
 
@@ -182,23 +182,23 @@ class _Stage:
         factories = {name: partial(provider_of, name) for name in names}
         return Models(factories, default, facts=_facts(self._run))
 
-    async def perform(self, core: Core) -> CommandRejected | None:
+    async def perform(self, services: Services) -> CommandRejected | None:
         """Starts the run as it was started, and waits for its end; returns why it cannot start."""
         try:
-            run = await self._start(core)
+            run = await self._start(services)
         except CommandRejected as refusal:
             return refusal
         await run.ended.wait()
-        await core.store.flush()
+        await services.store.flush()
         return None
 
-    async def _start(self, core: Core) -> RunHost:
+    async def _start(self, services: Services) -> RunHost:
         run_id = self._run.run_id
-        live = await core.sessions.get(self._run.session_id)
+        live = await services.sessions.get(self._run.session_id)
         request = request_of(_start_of(self._run))
-        choice = core.run_services.choice_of(live.state, request.options or None)
+        choice = services.run_services.choice_of(live.state, request.options or None)
         how: Any = {
-            "runtime": core.run_services.runtime.name,
+            "runtime": services.run_services.runtime.name,
             "model": choice.model,
             "request": request,
         }
@@ -209,7 +209,7 @@ class _Stage:
         else:
             decided = decisions.start_run(live.state, prompt, leaf_id=None, **how)
         own_prompt = None if prompt is None else prompt.input_id
-        run, _ = core.runs.start(live, run_id, decided, own_prompt=own_prompt)
+        run, _ = services.runs.start(live, run_id, decided, own_prompt=own_prompt)
         self.conductor.begin(run)
         return run
 

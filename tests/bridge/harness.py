@@ -148,9 +148,9 @@ def text(words: str) -> list[dict[str, str]]:
 @asynccontextmanager
 async def bridge_to(daemon: Daemon, **settings: Any) -> AsyncIterator[Bridge]:
     """Serves HTTP before a daemon; ``settings`` are those of ``BridgeSettings``."""
-    core = daemon.core
+    services = daemon.services
     async with (
-        embedded(partial(serve_commands, core), partial(serve_events, core)) as way,
+        embedded(partial(serve_commands, services), partial(serve_events, services)) as way,
         _serving(way, is_patient=False, **settings) as bridge,
     ):
         yield bridge

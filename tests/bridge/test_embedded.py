@@ -15,7 +15,7 @@ from nousd.client.dial import Dial
 from nousd.client.memory import memory_streams
 from nousd.client.subscription import subscribe
 from nousd.daemon.app import shut_down
-from nousd.daemon.policy.approvers import Place
+from nousd.daemon.policy.approvers import Audience
 from nousd.daemon.transport.connection import serve_commands
 from nousd.daemon.transport.feed import serve_events
 from nousd.errors import ConnectionLost, DaemonUnreachable
@@ -26,7 +26,7 @@ from nousd.wire.objects.entries import MessageEntry
 from nousd.wire.responses import Accepted, Result
 from tests.daemon_harness import Daemon, memory_daemon
 
-ANYWHERE = Place("ses-1", None)
+ANYWHERE = Audience("ses-1", None)
 
 
 def pair() -> tuple[TrioStream, TrioStream]:
@@ -52,7 +52,10 @@ async def test_an_end_of_a_pair_in_memory_is_a_stream_of_trio() -> None:
 async def real_daemon(workdir: Path) -> AsyncIterator[tuple[Daemon, Dial]]:
     """The daemon's core with its own ways of serving, and how it is reached in memory."""
     async with memory_daemon(workdir=workdir, provider=MockProvider()) as daemon:
-        commands, events = partial(serve_commands, daemon.core), partial(serve_events, daemon.core)
+        commands, events = (
+            partial(serve_commands, daemon.services),
+            partial(serve_events, daemon.services),
+        )
         async with embedded(commands, events) as dial:
             yield daemon, dial
 
@@ -83,19 +86,19 @@ async def test_a_client_that_leaves_is_a_connection_that_ends(tmp_path: Path) ->
     async with real_daemon(tmp_path) as (daemon, dial):
         with trio.fail_after(10):
             async with subscribe(dial, Subscribe(confirms=True)):
-                assert daemon.core.confirmers.can_answer([ANYWHERE])
+                assert daemon.services.confirmers.can_answer([ANYWHERE])
             await trio.testing.wait_all_tasks_blocked()
-            assert not daemon.core.confirmers.can_answer([ANYWHERE])
+            assert not daemon.services.confirmers.can_answer([ANYWHERE])
 
 
 async def test_a_daemon_that_stops_is_a_lost_connection_and_then_nobody(tmp_path: Path) -> None:
     with trio.fail_after(10):
         async with memory_daemon(workdir=tmp_path, provider=MockProvider()) as daemon:
-            core = daemon.core
-            serving = partial(serve_commands, core), partial(serve_events, core)
+            services = daemon.services
+            serving = partial(serve_commands, services), partial(serve_events, services)
             async with embedded(*serving) as dial, connect(dial) as connection:
                 await connection.ask(Prompt(text="hello", wait=False), Accepted)
-                await shut_down(core)
+                await shut_down(services)
                 # One that is asked in this very moment may still say that it is stopping.
                 await trio.testing.wait_all_tasks_blocked()
                 with pytest.raises(ConnectionLost):

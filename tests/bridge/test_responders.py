@@ -19,7 +19,7 @@ from nousd.bridge.stream import responders as module
 from nousd.bridge.stream.responders import LINGER_SECONDS, Responders
 from nousd.client.client import Client
 from nousd.client.dial import Dial
-from nousd.daemon.policy.approvers import Place
+from nousd.daemon.policy.approvers import Audience
 from nousd.daemon.transport.connection import serve_commands
 from nousd.daemon.transport.feed import serve_events
 from nousd.errors import DaemonUnreachable
@@ -62,13 +62,13 @@ class Kit:
 
     def answers(self, session_id: str, run_id: str | None = None) -> bool:
         """Whether the daemon would ask somebody."""
-        return self.daemon.core.confirmers.can_answer([Place(session_id, run_id)])
+        return self.daemon.services.confirmers.can_answer([Audience(session_id, run_id)])
 
 
 @asynccontextmanager
 async def before_daemon(workdir: Path) -> AsyncIterator[Kit]:
     async with memory_daemon(workdir=workdir, provider=MockProvider()) as daemon:
-        serving = partial(serve_commands, daemon.core), partial(serve_events, daemon.core)
+        serving = partial(serve_commands, daemon.services), partial(serve_events, daemon.services)
         async with embedded(*serving) as dial:
             way = Flaky(dial)
             async with Client(way) as client, anyio.create_task_group() as tasks:
@@ -166,7 +166,7 @@ async def test_past_the_bound_one_declaration_stands_for_all(
         for number in range(2, 20):
             await readers.enter_async_context(kit.responders.count_reader(f"ses-{number}"))
             assert kit.answers(f"ses-{number}")
-        assert len(kit.daemon.core.confirmers._declared) == 3
+        assert len(kit.daemon.services.confirmers._declared) == 3
 
 
 STEPS = 60
@@ -258,5 +258,5 @@ async def test_what_the_daemon_knows_is_what_is_so_whatever_clients_do(
                 clients.start_soon(come_and_go, kit)
         await trio.sleep(LINGER_SECONDS + 1)
         assert kit.responders._watches == {}
-        assert kit.daemon.core.confirmers._declared == {}
+        assert kit.daemon.services.confirmers._declared == {}
         comparing.cancel_scope.cancel()

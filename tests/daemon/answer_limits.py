@@ -24,7 +24,7 @@ async def page_rows(kit: Kit, offset: int) -> None:
 async def page_bytes(kit: Kit, offset: int) -> None:
     await kit.run()
     stored = (await kit.client.request("get_events"))["events"]
-    lines = await kit.daemon.core.store.events_after(
+    lines = await kit.daemon.services.store.events_after(
         0, EventFilter(types=FROZEN), limit=3, bytes_max=2**20
     )
     size = sum(len(event.line) for event in lines)

@@ -27,7 +27,7 @@ async def line_bytes(kit: Kit, offset: int) -> None:
 
 
 async def long_lines_bytes(kit: Kit, offset: int) -> None:
-    budget, left = kit.daemon.core.line_budget, 1000
+    budget, left = kit.daemon.services.line_budget, 1000
     assert budget.left == LIMITS["long_lines_bytes_max"][0]
     held_by_others = budget.left - left
     assert budget.take(held_by_others)
@@ -75,7 +75,7 @@ async def connections(kit: Kit, offset: int) -> None:
     folder = kit.folder / "more"
     folder.mkdir()
     async with open_listeners(folder / "s") as listeners, trio.open_nursery() as nursery:
-        handler = partial(serve_commands, kit.daemon.core)
+        handler = partial(serve_commands, kit.daemon.services)
         nursery.start_soon(serve._accept, listeners.command, handler)
         clients = [Client(await trio.open_unix_socket(folder / "s")) for _ in range(bound + offset)]
         if offset > 0:

@@ -53,7 +53,7 @@ async def project_file_bytes(kit: Kit, offset: int) -> None:
 
 async def trusted_files(kit: Kit, offset: int) -> None:
     most = kit.scale("trusted_files_max", trust, "TRUSTED_FILES_MAX", 2)
-    root = kit.daemon.core.workspaces.default.project.root = kit.folder
+    root = kit.daemon.services.workspaces.default.project.root = kit.folder
     (root / ".nousd").mkdir()
     for number in range(most + offset):
         file = root / ".nousd" / str(number)

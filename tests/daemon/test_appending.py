@@ -429,14 +429,14 @@ async def append_whenever(
 ) -> None:
     """From now on another message is there each time after that look into the store."""
     busy = await daemon.connect()
-    looked = getattr(daemon.core.store, look)
+    looked = getattr(daemon.services.store, look)
 
     async def look_and_append(*args: Any, **options: Any) -> Any:
         found = await looked(*args, **options)
         await busy.request("append_message", text="more", session_id=session_id)
         return found
 
-    monkeypatch.setattr(daemon.core.store, look, look_and_append)
+    monkeypatch.setattr(daemon.services.store, look, look_and_append)
 
 
 async def test_a_prompt_starts_although_others_append_without_a_pause(

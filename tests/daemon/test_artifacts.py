@@ -262,7 +262,7 @@ async def test_nothing_is_left_of_a_large_output_when_the_deletion_of_its_sessio
 ) -> None:
     large = source(bytes(3 * PUT_STEP_BYTES))
     async with socket_daemon(short_folder, provider=ScriptedProvider()) as daemon:
-        store, client = daemon.core.store, await daemon.connect()
+        store, client = daemon.services.store, await daemon.connect()
         put = await store.put_artifact(large, "text/plain", now="2026-01-01T00:00:00Z")
         await append(store, created(), appended("e1", artifact_id=put.id))
         await client.request("delete_session", session_id="s1")
@@ -282,13 +282,13 @@ async def test_what_a_killed_daemon_left_half_put_goes_at_the_next_start(
 
     large.before_read = cancel
     async with socket_daemon(short_folder, provider=ScriptedProvider()) as daemon:
-        store = daemon.core.store
+        store = daemon.services.store
         with trio.CancelScope() as scope:
             await store.put_artifact(large, "text/plain", now="2026-01-01T00:00:00Z")
         assert await store.unused_artifacts("", limit=1) == (large.artifact_id,)
     monkeypatch.setattr(garbage._log, "debug", lambda *_: looked.set())
     async with socket_daemon(short_folder, provider=ScriptedProvider()) as daemon:
-        store = daemon.core.store
+        store = daemon.services.store
         with trio.fail_after(10):
             await looked.wait()
         assert await store.unused_artifacts("", limit=1) == ()

@@ -250,7 +250,7 @@ async def test_a_shutdown_ends_the_waiting(tmp_path: Path) -> None:
 
     async with asking_daemon(tmp_path) as bench:
         await bench.asked()
-        await shut_down(bench.daemon.core)
+        await shut_down(bench.daemon.services)
         run = await bench.events.run()
         assert the_decision(run)[1]["by"] == "stop"
         assert run[-1]["payload"]["status"] == "interrupted"

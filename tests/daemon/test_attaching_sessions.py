@@ -90,7 +90,7 @@ async def test_where_a_session_is_attached_survives_a_restart(
             first = await attach(bench, session, folders.home, reason="first")
             second = await attach(bench, session, folders.b)
         async with overriding(folders, store=store) as bench:
-            live = await bench.daemon.core.sessions.get(session)
+            live = await bench.daemon.services.sessions.get(session)
             row = await store.session(session)
             assert row is not None
             for known in (live.state, row):
@@ -181,7 +181,7 @@ async def test_a_run_that_begins_while_the_folder_is_looked_at_keeps_the_session
 ) -> None:
     async with overriding(folders) as bench:
         session = await bench.session()
-        workspaces = bench.daemon.core.workspaces
+        workspaces = bench.daemon.services.workspaces
         looks, found = trio.Event(), trio.Event()
         named = workspaces.named
 
@@ -208,7 +208,7 @@ async def test_a_call_that_begins_while_its_session_is_moved_runs_where_the_sess
 ) -> None:
     async with overriding(folders) as bench:
         session = await bench.session()
-        calls = bench.daemon.core.calls
+        calls = bench.daemon.services.calls
         looks, found = trio.Event(), trio.Event()
         acknowledged = calls.acknowledged
 
@@ -314,7 +314,7 @@ async def test_of_the_sessions_own_rules_those_that_narrow_move_with_it(folders:
         assert (await bench.call(session, "look", path="name.txt")).text == "this is home\n"
         answer = await attach(bench, session, folders.a)
         assert answer["revoked"] == ["look"]
-        state = (await bench.daemon.core.sessions.get(session)).state
+        state = (await bench.daemon.services.sessions.get(session)).state
         assert state.rules is not None
         assert (state.rules.allow, state.rules.ask, state.rules.deny) == ((), ("write",), ("bash",))
         await bench.answer(await bench.asked(session, "name.txt"))
@@ -397,7 +397,7 @@ async def test_a_call_for_a_session_that_is_attached_without_a_pause_is_refused(
         session = await bench.session()
         # Of the three times that each look asks, the last finds another place than the first.
         places = itertools.cycle((str(folders.a), str(folders.a), str(folders.b)))
-        monkeypatch.setattr(bench.daemon.core.workspaces, "path_of", lambda _: next(places))
+        monkeypatch.setattr(bench.daemon.services.workspaces, "path_of", lambda _: next(places))
         with trio.fail_after(10):
             error = await bench.client.refusal("call_tool", tool="ls", session_id=session)
         assert (error["code"], error["message"]) == ("command_rejected", "session_changed")

@@ -221,9 +221,9 @@ async def test_files_go_with_the_last_session_that_has_them(kit: Kit) -> None:
     parent = (await kit.client.request("get_state"))["session_id"]
     branch = (await kit.client.request("branch_session", session_id=parent))["session_id"]
     await kit.client.request("delete_session", session_id=parent)
-    assert await kit.daemon.core.store.artifact(id_of(PNG)) is not None
+    assert await kit.daemon.services.store.artifact(id_of(PNG)) is not None
     await kit.client.request("delete_session", session_id=branch)
-    assert await kit.daemon.core.store.artifact(id_of(PNG)) is None
+    assert await kit.daemon.services.store.artifact(id_of(PNG)) is None
 
 
 # --- what is refused -------------------------------------------------------------------------
@@ -290,7 +290,7 @@ async def test_an_unknown_artifact_is_refused(kit: Kit) -> None:
 async def test_an_artifact_that_goes_with_its_session_in_that_moment_is_not_found(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = kit.daemon.core.store
+    store = kit.daemon.services.store
     named = Artifact(artifact_id_of(PNG), "image/png", PNG)
     await append(store, created(), appended("e1", artifact_id=named.id), artifacts=[named])
     renew = store.renew_artifact
@@ -415,6 +415,6 @@ async def test_no_event_holds_the_bytes_of_a_file(kit: Kit) -> None:
     await kit.hand_in("prompt", text="look", attachments=[given(PNG)])
     await kit.finish()
     wanted = EventFilter(types=frozenset(EVENTS))
-    found = await kit.daemon.core.store.events_after(0, wanted, limit=1000, bytes_max=2**30)
+    found = await kit.daemon.services.store.events_after(0, wanted, limit=1000, bytes_max=2**30)
     assert found
     assert max(len(event.line) for event in found) < 4000

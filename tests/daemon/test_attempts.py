@@ -289,9 +289,9 @@ async def test_a_long_stored_result_is_given_whole(bench: Bench) -> None:
 async def test_what_is_forbidden_by_now_is_not_given_again(tmp_path: Path) -> None:
     async with open_bench(tmp_path) as bench:
         await bench.back_to_the_calls(await bench.run(asks("look"), says("done")))
-        core = bench.daemon.core
+        services = bench.daemon.services
         rules = rules_of("deny", ["look"], "the settings")
-        core.run_services.permissions = RulePermissions("yolo", rules)
+        services.run_services.permissions = RulePermissions("yolo", rules)
         run = await bench.resume(says("done again"))
         [end] = of_type(run, "tool_execution_end")
         assert (end["executed"], end["is_error"]) == (False, True)

@@ -232,7 +232,7 @@ async def test_a_long_result_is_its_beginning_and_an_artifact(bench: Bench) -> N
     completed = (await bench.ended(call_id))[-1]["payload"]
     assert whole.startswith(completed["result"])
     assert completed["text_bytes"] == len(whole) > len(completed["result"])
-    stored = await bench.daemon.core.store.artifact(completed["text_ref"])
+    stored = await bench.daemon.services.store.artifact(completed["text_ref"])
     assert stored is not None
     assert stored.data == whole.encode()
     call = await bench.get(call_id)
@@ -458,7 +458,7 @@ async def test_a_deleted_session_takes_its_calls_with_it(bench: Bench) -> None:
     await bench.client.request("delete_session", session_id=bench.session_id)
     await bench.events.until("session_deleted")
     with trio.fail_after(5):
-        await bench.daemon.core.calls.stop_all("aborted")
+        await bench.daemon.services.calls.stop_all("aborted")
     assert not bench.tool.waiting
     assert (await bench.client.request("list_tool_calls"))["calls"] == []
 
@@ -521,7 +521,7 @@ async def test_a_full_disk_ends_a_call_and_what_is_owed_is_written_when_there_is
     ):
         call_id = await bench.call()
         await bench.tool.calls.wait_waiting()
-        driver = bench.daemon.core.calls.find(call_id)
+        driver = bench.daemon.services.calls.find(call_id)
         assert driver is not None
         is_full = True
         bench.tool.finish(gives())

@@ -175,7 +175,7 @@ async def test_a_last_line_without_a_line_feed_is_answered(
 
 
 async def test_a_line_too_long_is_one_error_and_life_goes_on(daemon: Daemon) -> None:
-    daemon.core.line_bytes_max = 200
+    daemon.services.line_bytes_max = 200
     client = await daemon.connect()
     await client.send(line("a", "ping", text="x" * 1000) + line("b", "ping"))
     too_long, pong = await answers(client, 2)
@@ -270,12 +270,12 @@ async def test_a_run_outlives_the_connection_that_waits_for_it(
 async def test_a_stopping_daemon_takes_no_more_commands_but_says_so(
     daemon: Daemon, client: Client
 ) -> None:
-    daemon.core.stopping = True
+    daemon.services.stopping = True
     await client.send(line("a", "new_session") + line("b", "frobnicate"))
     refused, unknown = await answers(client, 2)
     assert (refused["id"], refused["error"]["code"]) == ("a", "shutting_down")
     assert unknown["error"]["code"] == "invalid_command"
-    assert daemon.core.hub.head == 0
+    assert daemon.services.hub.head == 0
 
 
 async def test_at_the_end_a_waited_for_prompt_is_answered_before_the_connection_closes(
@@ -284,7 +284,7 @@ async def test_at_the_end_a_waited_for_prompt_is_answered_before_the_connection_
     idle = await daemon.connect()
     await client.send(line("a", "prompt", text="go") + line("b", "ping"))
     await model.calls.wait_waiting()
-    await shut_down(daemon.core)
+    await shut_down(daemon.services)
     result, refused = await answers(client, 2)
     assert (result["id"], result["payload"]["status"]) == ("a", "interrupted")
     assert (refused["id"], refused["error"]["code"]) == ("b", "shutting_down")
@@ -296,7 +296,7 @@ async def test_at_the_end_a_waited_for_prompt_is_answered_before_the_connection_
 async def test_half_a_line_at_the_end_is_no_command(daemon: Daemon, client: Client) -> None:
     await client.send(line("a", "ping").rstrip(b"\n"))
     await wait_all_tasks_blocked()
-    await shut_down(daemon.core)
+    await shut_down(daemon.services)
     with pytest.raises(EOFError):
         await client.receive()
 

@@ -60,7 +60,7 @@ class Rig:
         answer = await self.client.answer(await self.client.ask("prompt", **PROMPT))
         self.bench.note(answer)
         if answer["ok"]:
-            driver = self.daemon.core.runs.find(answer["payload"]["run_id"])
+            driver = self.daemon.services.runs.find(answer["payload"]["run_id"])
             with trio.fail_after(WAIT_SECONDS):
                 if driver is not None:
                     await driver.ended.wait()

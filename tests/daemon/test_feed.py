@@ -51,7 +51,7 @@ async def converse(client: Client, model: ScriptedProvider, tool: ScriptedTool) 
 
 
 async def everything_so_far(daemon: Daemon) -> list[Event]:
-    head = daemon.core.hub.head
+    head = daemon.services.hub.head
     events = await daemon.watch(after="evt-0", types="all")
     return [await events.next() for _ in range(head)]
 
@@ -67,7 +67,7 @@ async def test_who_says_nothing_gets_the_frozen_types_from_now_on(
     daemon: Daemon, client: Client, model: ScriptedProvider, tool: ScriptedTool
 ) -> None:
     await converse(client, model, tool)
-    head = daemon.core.hub.head
+    head = daemon.services.hub.head
     silent = await daemon.listen()
     await converse(client, model, tool)
     everything = await everything_so_far(daemon)
@@ -81,7 +81,7 @@ async def test_a_cursor_says_where_to_go_on(
     after: str, daemon: Daemon, client: Client, model: ScriptedProvider, tool: ScriptedTool
 ) -> None:
     await converse(client, model, tool)
-    head = daemon.core.hub.head
+    head = daemon.services.hub.head
     seq = {"0": 0, "middle": head // 2, "head": head}[after]
     events = Events((await daemon.listen()).stream)
     told = await events.subscribe(after=f"evt-{seq}", types="all")
@@ -190,7 +190,7 @@ async def test_a_cursor_that_is_no_place_in_the_log_is_told_where_the_log_ends(
     events = await daemon.watch(types=["session_created"])
     await client.request("new_session", name="before")
     assert (await events.next())["payload"]["name"] == "before"
-    head = {"head": f"evt-{daemon.core.hub.head}"}
+    head = {"head": f"evt-{daemon.services.hub.head}"}
     await events.send({"id": "bad", "type": "subscribe", "payload": {"after": after}})
     answer = await events.receive()
     assert (answer["id"], answer["ok"], answer["error"]["details"]) == ("bad", False, head)
@@ -310,7 +310,7 @@ async def test_who_has_hung_up_is_not_served_any_longer(
         ours, theirs = map(trio.SocketStream, trio.socket.socketpair())
         with trio.fail_after(10):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(serve_events, daemon.core, theirs)
+                nursery.start_soon(serve_events, daemon.services, theirs)
                 await wait_all_tasks_blocked()
                 if says_so_first:
                     await ours.send_eof()
@@ -326,7 +326,7 @@ async def test_at_the_end_everything_is_told_before_the_connection_closes(
     events = await daemon.watch()
     await client.request("prompt", text="go", wait=False)
     await model.calls.wait_waiting()
-    await shut_down(daemon.core)
+    await shut_down(daemon.services)
     assert (await events.run())[-1]["payload"]["status"] == "interrupted"
     with pytest.raises(EOFError):
         await events.next()
@@ -334,6 +334,6 @@ async def test_at_the_end_everything_is_told_before_the_connection_closes(
 
 async def test_at_the_end_who_is_owed_nothing_is_let_go(daemon: Daemon) -> None:
     idle = await daemon.listen()
-    await shut_down(daemon.core)
+    await shut_down(daemon.services)
     with pytest.raises(EOFError):
         await idle.next()

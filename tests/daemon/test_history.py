@@ -362,9 +362,9 @@ async def test_a_deleted_session_is_not_kept(tmp_path: Path, provider: Provider)
     async with memory_daemon(workdir=tmp_path, provider=provider) as daemon:
         client = await daemon.connect()
         await client.request("prompt", text="a secret")
-        live = await daemon.core.sessions.active()
+        live = await daemon.services.sessions.active()
         assert live is not None
         before = in_memory(live.state)
-        assert await daemon.core.contexts.at_leaf(before) != []
+        assert await daemon.services.contexts.at_leaf(before) != []
         await client.request("delete_session", session_id=live.session_id)
-        assert await daemon.core.contexts.at_leaf(before) == []
+        assert await daemon.services.contexts.at_leaf(before) == []

@@ -183,7 +183,7 @@ async def test_a_text_that_a_hook_holds_while_the_daemon_stops_starts_no_run(
     async with open_bench(tmp_path, on("input", hold)) as bench:
         request_id = await bench.client.ask("prompt", text="go", wait=False)
         await asked.wait()
-        await shut_down(bench.daemon.core)
+        await shut_down(bench.daemon.services)
         stopping.set()
         answer = await bench.client.answer(request_id)
     assert "the daemon is stopping" in str(answer["error"])

@@ -43,7 +43,7 @@ class Reader(Wire):
 
 async def serve(daemon: Daemon, stream: trio.abc.Stream) -> None:
     async with stream:
-        await serve_events(daemon.core, stream)
+        await serve_events(daemon.services, stream)
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ async def test_the_cursor_is_past_what_the_filter_left_out_and_can_be_gone_on_fr
     for name in ("one", "two"):
         await client.request("new_session", name=name)
     await reader.subscribe(after="evt-0", types=["session_deleted"], keepalive_seconds=5)
-    head = daemon.core.hub.head
+    head = daemon.services.hub.head
     ((_, line),) = await reader.lines_within(7)
     assert line == kept_alive(head, head)
     await client.request("rename_session", name="three")
@@ -182,7 +182,7 @@ async def test_at_the_end_nobody_waits_for_a_keepalive(
 ) -> None:
     await reader.subscribe(keepalive_seconds=3600)
     begin = trio.current_time()
-    await shut_down(daemon.core)
+    await shut_down(daemon.services)
     with pytest.raises(EOFError):
         await reader.receive()
     assert trio.current_time() - begin < 1

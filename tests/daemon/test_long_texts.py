@@ -98,7 +98,7 @@ class Kit:
         return [one.text for one in request.messages if isinstance(one, UserMessage)]
 
     async def lines(self) -> list[bytes]:
-        store = self.daemon.core.store
+        store = self.daemon.services.store
         found = await store.events_after(0, EventFilter(), limit=10_000, bytes_max=2**40)
         return [event.line for event in found]
 
@@ -153,7 +153,7 @@ async def test_a_long_prompt_makes_small_events_and_the_model_gets_it_whole(
     for told in (*inputs, start, end, entry):
         assert told["text"] == beginning
         assert (told["text_ref"], told["text_bytes"]) == (ref_of(text), len(text))
-    stored = await kit.daemon.core.store.artifact(ref_of(text))
+    stored = await kit.daemon.services.store.artifact(ref_of(text))
     assert stored is not None
     assert stored.data == text.encode()
 
@@ -300,7 +300,7 @@ async def test_a_long_input_that_is_taken_back_in_the_last_moment_is_in_no_turn(
     await kit.begin("go")
     await kit.client.request("follow_up", text=long_text("gone"))
     read, let_go = trio.Event(), trio.Event()
-    store = kit.daemon.core.store
+    store = kit.daemon.services.store
     artifact = store.artifact
 
     async def artifact_slowly(artifact_id: str) -> Any:
@@ -403,7 +403,7 @@ async def test_a_session_in_memory_holds_the_beginnings_of_what_waits(
 ) -> None:
     await kit.begin("go")
     await kit.client.request("follow_up", text=long_text("follow"))
-    live = await kit.daemon.core.sessions.active()
+    live = await kit.daemon.services.sessions.active()
     assert live is not None
     for state in (live.state, live.committed):
         assert [len(queued.text) for queued in state.queue] == [EVENT_TEXT_BYTES_MAX]
@@ -492,7 +492,7 @@ async def test_long_arguments_are_shown_in_part_and_the_model_is_told_all_of_the
     await kit.all_lines_are_small()
     assert args_told(kit.model.requests[-1]) == [args]
     # The next run reads its context from the log.
-    kit.daemon.core.contexts.forget((await kit.client.request("get_state"))["session_id"])
+    kit.daemon.services.contexts.forget((await kit.client.request("get_state"))["session_id"])
     await kit.begin("and now")
     kit.model.answer(says("done"))
     await kit.events.run()
@@ -512,7 +512,7 @@ async def test_what_a_server_answered_is_kept_where_its_cause_does_not_say_it(
     kit.model.answer(fails(ProviderError("overloaded", raw=raw)))
     (error,) = of_type(await kit.events.run(), "error")
     assert error["cause"] == "overloaded"
-    kept = await kit.daemon.core.store.artifact(error["raw_ref"])
+    kept = await kit.daemon.services.store.artifact(error["raw_ref"])
     assert kept is not None
     assert (kept.media_type, kept.data) == ("application/json", raw)
     await kit.all_lines_are_small()
@@ -537,7 +537,7 @@ async def test_a_cause_that_is_too_long_is_kept_whole(
     events = await kit.events.run()
     (error,) = of_type(events, "error")
     assert error["cause"] == cause[:EVENT_TEXT_BYTES_MAX]
-    kept = await kit.daemon.core.store.artifact(error["raw_ref"])
+    kept = await kit.daemon.services.store.artifact(error["raw_ref"])
     assert kept is not None
     assert kept.data == cause.encode()
     await kit.all_lines_are_small()

@@ -156,8 +156,8 @@ async def test_an_override_that_ends_between_the_judging_and_the_asking_asks_nob
     class _Late(WithoutThread, frozen=True, kw_only=True):
         async def access(self, args: Any, context: ToolContext) -> Access:
             access = self.access_of(args, context)
-            live = await bench.daemon.core.sessions.get(session)
-            bench.daemon.core.run_services.overrides.end(live, "ended")
+            live = await bench.daemon.services.sessions.get(session)
+            bench.daemon.services.run_services.overrides.end(live, "ended")
             return access
 
     facts = {name: getattr(LOOK, name) for name in LOOK.__struct_fields__}

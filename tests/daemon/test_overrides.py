@@ -50,8 +50,8 @@ async def test_what_leads_out_is_asked_about_in_every_mode_unless_a_rule_denies_
     async with overriding(folders, permissions=permissions) as bench:
         session = await bench.session()
         if rule == "granted":
-            live = await bench.daemon.core.sessions.get(session)
-            await bench.daemon.core.sessions.update(live, granted=("look",)).wait_committed()
+            live = await bench.daemon.services.sessions.get(session)
+            await bench.daemon.services.sessions.update(live, granted=("look",)).wait_committed()
         if overridden:
             await bench.override(session)
         target = folders.outside / "name.txt"
@@ -198,8 +198,8 @@ async def test_bash_is_not_widened(folders: Folders) -> None:
     async with overriding(folders) as bench:
         session = await bench.session()
         await bench.override(session)
-        live = await bench.daemon.core.sessions.get(session)
-        assert bench.daemon.core.run_services.overrides.under(live.state) is not None
+        live = await bench.daemon.services.sessions.get(session)
+        assert bench.daemon.services.run_services.overrides.under(live.state) is not None
         # Its paths cannot be known: it is judged and held as ever.
         ended = await bench.call(session, "bash", command="pwd")
         assert ended.text.strip() == str(folders.home)

@@ -61,7 +61,7 @@ async def test_a_run_whose_early_end_fails_is_closed_in_the_log_and_the_daemon_l
 
     stub.script(error_reply(400, "no"))
     with monkeypatch.context() as broken:
-        broken.setattr("nousd.daemon.runs.run_loop.owed_ends", fail)
+        broken.setattr("nousd.daemon.runs.run_loop.closing_events", fail)
         await client.request("prompt", text="go", wait=False)
         run = await events.run()
     assert run[-1]["payload"]["status"] == "interrupted"

@@ -170,7 +170,7 @@ async def test_what_becomes_of_a_call(
         tools=[actor.tool],
     ) as bench:
         if cell.rule == "granted":
-            grants.grant(bench.daemon.core.sessions, None, text_of(exact))
+            grants.grant(bench.daemon.services.sessions, None, text_of(exact))
         if cell.kind == "outside":
             await bench.client.request("new_session")
             await bench.client.request("override_workspace", ttl_seconds=3600)

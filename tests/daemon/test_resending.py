@@ -155,7 +155,7 @@ async def test_of_an_input_that_is_on_the_disk_memory_keeps_nothing(
     daemon: Daemon, client: Client
 ) -> None:
     result = await client.request("prompt", text="go", client_message_id="m1")
-    live = await daemon.core.sessions.get(result["session_id"])
+    live = await daemon.services.sessions.get(result["session_id"])
     assert not live.accepted
 
 
@@ -163,7 +163,7 @@ async def test_what_is_committed_while_the_log_is_looked_at_is_found_in_memory(
     daemon: Daemon, client: Client
 ) -> None:
     other = await client.request("new_session")
-    live = await daemon.core.sessions.get(other["session_id"])
+    live = await daemon.services.sessions.get(other["session_id"])
     with live.looking_up():
         # Whoever looks has seen a log without it, and goes on once it is there.
         result = await client.request("prompt", text="go", client_message_id="m1")

@@ -290,7 +290,7 @@ async def pruned_daemon(folder: Path) -> AsyncIterator[tuple[Daemon, Client, lis
     async with socket_daemon(folder, **parts) as daemon:
         await (await daemon.connect()).request("prompt", **ASKED)
         events = await daemon.watch(after="evt-0", types="all")
-        before = [await events.next() for _ in range(daemon.core.hub.head)]
+        before = [await events.next() for _ in range(daemon.services.hub.head)]
     assert vacuum(folder).deltas_joined == 3
     async with socket_daemon(folder, **parts) as daemon:
         yield daemon, await daemon.connect(), before

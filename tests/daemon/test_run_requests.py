@@ -350,7 +350,7 @@ async def test_a_sign_of_life_is_seen_and_quiet_is_as_well(
     ) as daemon:
         client = await daemon.connect()
         accepted = await client.request("prompt", text="go", wait=False)
-        run = daemon.core.runs.find(accepted["run_id"])
+        run = daemon.services.runs.find(accepted["run_id"])
         assert run is not None
         quiet = run.quiet_seconds
         await trio.sleep(30)

@@ -24,7 +24,7 @@ async def test_one_long_turn_is_compacted_between_its_model_calls(tmp_path: Path
         # What a model is told of all tools would fill such a window.
         await client.request("set_active_tools", tools=["read"])
         await client.request("prompt", text="go", wait=False)
-        while daemon.core.runs.active():
+        while daemon.services.runs.active():
             await provider.calls.wait_waiting()
             if provider.requests[-1].purpose == "summary":
                 provider.answer(says("so far so good"))

@@ -84,8 +84,8 @@ async def remembered(tmp_path: Path) -> AsyncIterator[Daemon]:
 
 async def grow(daemon: Daemon, lines: int, chars: int = LINE_CHARS) -> None:
     """Adds that many events to the log, in batches, and waits until they are published."""
-    core = daemon.core
-    log = Log(core.store, core.hub, FakeClock())
+    services = daemon.services
+    log = Log(services.store, services.hub, FakeClock())
     for begin in range(0, lines, BATCH):
         changes = [
             events.SessionUpdated(session_id="s", name="x" * chars)
@@ -93,7 +93,7 @@ async def grow(daemon: Daemon, lines: int, chars: int = LINE_CHARS) -> None:
         ]
         log.submit(log.encode(changes))
         await log.wait_room()
-    await core.store.flush()
+    await services.store.flush()
     await wait_all_tasks_blocked()
 
 
@@ -112,7 +112,7 @@ async def test_two_hundred_stalled_readers_hold_one_page_each_however_long_the_l
     await grow(stored, 100)
     readers = [Pipe(EVERYTHING, reads=1) for _ in range(200)]
     for reader in readers:
-        nursery.start_soon(serve_events, stored.core, reader)
+        nursery.start_soon(serve_events, stored.services, reader)
     with trio.fail_after(WAIT_SECONDS):
         for reader in readers:
             await reader.stalled.wait()
@@ -130,7 +130,7 @@ async def test_two_hundred_stalled_readers_hold_one_page_each_however_long_the_l
     reader = readers[100]
     reader.go_on.set()
     with trio.fail_after(WAIT_SECONDS):
-        while sum(page.count(b"\n") for page in reader.writes) < 1 + stored.core.hub.head:
+        while sum(page.count(b"\n") for page in reader.writes) < 1 + stored.services.hub.head:
             await reader.written.wait()
     ids = [json.loads(line)["id"] for line in b"".join(reader.writes[1:]).split(b"\n")[:-1]]
     assert ids == [f"evt-{seq}" for seq in range(1, 2103)], "it gets everything once it reads"
@@ -139,7 +139,7 @@ async def test_two_hundred_stalled_readers_hold_one_page_each_however_long_the_l
 
 async def test_the_writes_of_a_burst_are_joined(remembered: Daemon, nursery: trio.Nursery) -> None:
     reader = Pipe(EVERYTHING)
-    nursery.start_soon(serve_events, remembered.core, reader)
+    nursery.start_soon(serve_events, remembered.services, reader)
     await wait_all_tasks_blocked()
     await grow(remembered, 1000, chars=10)
     _answer, *pages = reader.writes
@@ -158,7 +158,7 @@ async def test_what_a_filter_leaves_out_is_never_written(
     reader = Pipe(ERRORS)
     if when == "history":
         await grow(remembered, 500, chars=10)
-    nursery.start_soon(serve_events, remembered.core, reader)
+    nursery.start_soon(serve_events, remembered.services, reader)
     await wait_all_tasks_blocked()
     if when == "live":
         await grow(remembered, 500, chars=10)
@@ -173,11 +173,11 @@ async def test_a_long_stretch_without_a_match_is_looked_through_in_pieces(
     await grow(stored, 100)
     client = await stored.connect()
     await client.request("new_session")
-    head = stored.core.hub.head
+    head = stored.services.hub.head
     for module in (hub_module, reading):
         monkeypatch.setattr(module, "STRETCH_EVENTS", 10)
     asked: list[int] = []
-    store = stored.core.store
+    store = stored.services.store
 
     class Watched:
         def __getattr__(self, name: str) -> object:
@@ -189,12 +189,12 @@ async def test_a_long_stretch_without_a_match_is_looked_through_in_pieces(
             asked.append(until - after)
             return await store.events_after(after, *args, until=until, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(stored.core, "store", Watched())
+    monkeypatch.setattr(stored.services, "store", Watched())
     page = await client.request("get_events", types=["session_created"])
     assert [event["type"] for event in page["events"]] == ["session_created"]
     assert max(asked) == 10
     assert len(asked) >= 10
-    stored.core.hub._window.restart(head)  # as if the window had moved on
+    stored.services.hub._window.restart(head)  # as if the window had moved on
     wanted = EventFilter(types=frozenset({"error"}))
-    assert await stored.core.hub.page_after(0, wanted) == (b"", 10)
-    assert await stored.core.hub.page_after(head - 3, wanted) == (b"", head)
+    assert await stored.services.hub.page_after(0, wanted) == (b"", 10)
+    assert await stored.services.hub.page_after(head - 3, wanted) == (b"", head)

@@ -118,10 +118,10 @@ async def test_who_reads_a_session_again_is_told_all_that_happened_meanwhile(
 
 async def test_nothing_of_a_deleted_session_is_kept(short_folder: Path, provider: Provider) -> None:
     async with memory_daemon(workdir=short_folder, provider=provider) as daemon:
-        client, kept = await daemon.connect(), daemon.core.transcripts
+        client, kept = await daemon.connect(), daemon.services.transcripts
         session_id = (await client.request("new_session"))["session_id"]
         await client.request("get_session", session_id=session_id, messages=5)
-        state = (await daemon.core.sessions.get(session_id)).committed
+        state = (await daemon.services.sessions.get(session_id)).committed
         assert kept.find(state, 5) is not None
         await client.request("delete_session", session_id=session_id)
         assert kept.find(state, 5) is None

@@ -200,7 +200,7 @@ async def test_a_session_of_an_older_log_works_in_the_workdir(folders: Folders) 
             session_id="old", created_at=clock.now(), contract_version="tui-rpc-v1"
         )
         async with several_folders(folders, store=store, clock=clock) as bench:
-            log = Log(store, bench.daemon.core.hub, clock)
+            log = Log(store, bench.daemon.services.hub, clock)
             await log.submit(log.encode((old,))).wait_committed()
             assert await workspace_of(bench, "old") == str(folders.home)
             assert (await bench.call("old", "read", path="name.txt")).text == "this is home"
@@ -396,13 +396,13 @@ async def test_workspaces_that_nobody_is_in_are_forgotten_and_one_in_use_is_not(
         await trio.sleep_forever()
 
     async with several_folders(folders) as bench:
-        workspaces = bench.daemon.core.workspaces
+        workspaces = bench.daemon.services.workspaces
         busy, idle = await bench.session(folders.a), await bench.session(folders.b)
         bench.provider.answer(waits)
         await bench.client.request("prompt", text="go", wait=False, session_id=busy)
         with trio.fail_after(15):
             await entered.wait()
-        states = [(await bench.daemon.core.sessions.get(each)).state for each in (busy, idle)]
+        states = [(await bench.daemon.services.sessions.get(each)).state for each in (busy, idle)]
         held = workspaces.known(states[0])
         assert held is not None
         assert workspaces.known(states[1]) is not None
@@ -424,8 +424,11 @@ async def test_a_daemon_with_one_folder_makes_one_workspace_and_looks_for_no_oth
         client = await daemon.connect()
         for named in ({}, {"workspace": str(folders.home)}):
             session = (await client.request("new_session", **named))["session_id"]
-            live = await daemon.core.sessions.get(session)
-            assert await daemon.core.workspaces.of(live.state) is daemon.core.workspaces.default
+            live = await daemon.services.sessions.get(session)
+            assert (
+                await daemon.services.workspaces.of(live.state)
+                is daemon.services.workspaces.default
+            )
         error = await client.refusal("new_session", workspace=str(folders.a))
         assert error["cause"] == f"it must lie in {folders.home}"
 
@@ -438,8 +441,8 @@ async def test_a_call_is_made_and_judged_in_the_folder_that_the_session_has_when
 ) -> None:
     async with several_folders(folders) as bench:
         session = await bench.session(folders.a)
-        core, other = bench.daemon.core, await bench.another()
-        acknowledged = core.calls.acknowledged
+        services, other = bench.daemon.services, await bench.another()
+        acknowledged = services.calls.acknowledged
         moved: list[str] = []
 
         async def moved_meanwhile(*args: Any) -> Any:
@@ -450,5 +453,5 @@ async def test_a_call_is_made_and_judged_in_the_folder_that_the_session_has_when
                 )
             return await acknowledged(*args)
 
-        monkeypatch.setattr(core.calls, "acknowledged", moved_meanwhile)
+        monkeypatch.setattr(services.calls, "acknowledged", moved_meanwhile)
         assert (await bench.call(session, "read", path="name.txt")).text == "this is b"

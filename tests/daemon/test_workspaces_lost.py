@@ -76,7 +76,7 @@ async def test_a_folder_that_may_be_far_away_is_looked_at_in_a_thread_and_just_a
     monkeypatch.setattr("nousd.daemon.workspace.settings.is_local", lambda _: False)
     threads: set[str] = set()
     async with several_folders(folders) as bench:
-        session, roots = await bench.session(folders.a), bench.daemon.core.workspaces.roots
+        session, roots = await bench.session(folders.a), bench.daemon.services.workspaces.roots
         fault = roots.fault
 
         def noting(real: Path) -> str | None:
@@ -176,8 +176,8 @@ async def test_a_run_whose_folder_is_lost_before_it_begins_fails_with_that_reaso
 ) -> None:
     async with several_folders(folders) as bench:
         session = await bench.session(folders.a)
-        live = await bench.daemon.core.sessions.get(session)
-        of = bench.daemon.core.workspaces.of
+        live = await bench.daemon.services.sessions.get(session)
+        of = bench.daemon.services.workspaces.of
 
         async def lost_meanwhile(state: Any) -> Any:
             # The look before the prompt is accepted was the last good one.
@@ -185,7 +185,7 @@ async def test_a_run_whose_folder_is_lost_before_it_begins_fails_with_that_reaso
                 shutil.rmtree(folders.a)
             return await of(state)
 
-        bench.daemon.core.workspaces.of = lost_meanwhile  # type: ignore[method-assign]
+        bench.daemon.services.workspaces.of = lost_meanwhile  # type: ignore[method-assign]
         run = await bench.run(session)
         [error] = of_type(run, "error")
         assert error["code"] == "workspace_not_found"

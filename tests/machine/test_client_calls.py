@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nousd.machine.context.transcript import owed_calls
-from nousd.machine.session.client_calls import CALL_TRANSITIONS, CallLedger
+from nousd.machine.session.client_calls import CALL_TRANSITIONS, CallLifecycle
 from nousd.machine.session.closing_events import cut_off
 from nousd.machine.session.lifecycle import Phase
 from nousd.wire import events
@@ -46,8 +46,8 @@ WAY: dict[Phase, list[events.Event]] = {
 }
 
 
-def ledger_in(phase: Phase) -> CallLedger:
-    ledger = CallLedger()
+def ledger_in(phase: Phase) -> CallLifecycle:
+    ledger = CallLifecycle()
     for event in WAY[phase]:
         ledger.note(event)
     assert ledger.phase is phase
@@ -74,7 +74,9 @@ def test_a_call_that_is_stopped_gets_the_end_that_it_owes(reason: CutOff) -> Non
     denied = events.ToolCallDenied(**CALL, by="stop", reason=reason)
     not_begun = cut_off(CALL, [EVALUATED.said], None, reason, result=f"tool_error: {reason}")
     completed = cut_off(CALL, [EVALUATED.said], STARTED, reason, result=f"tool_error: {reason}")
-    owed = {phase: ledger_in(phase).owed_ends(reason) for phase in WAY if phase is not Phase.BEFORE}
+    owed = {
+        phase: ledger_in(phase).closing_events(reason) for phase in WAY if phase is not Phase.BEFORE
+    }
     assert owed == {
         Phase.REQUESTED: (denied,),
         Phase.APPROVED: (not_begun,),
@@ -86,20 +88,20 @@ def test_a_call_that_is_stopped_gets_the_end_that_it_owes(reason: CutOff) -> Non
 @pytest.mark.parametrize("phase", [phase for phase in WAY if phase is not Phase.BEFORE])
 def test_with_the_ends_that_it_owes_it_is_over(phase: Phase) -> None:
     ledger = ledger_in(phase)
-    for event in ledger.owed_ends("aborted"):
+    for event in ledger.closing_events("aborted"):
         ledger.note(event)
     assert ledger.phase is Phase.ENDED
-    assert ledger.owed_ends("aborted") == ()
+    assert ledger.closing_events("aborted") == ()
 
 
 def test_what_it_has_asked_ends_before_it_does() -> None:
     ledger = ledger_in(Phase.EXECUTING)
     ledger.note(QUESTION)
-    rejected, completed = ledger.owed_ends("aborted")
+    rejected, completed = ledger.closing_events("aborted")
     assert rejected == events.QuestionRejected(**CALL, question_id="q", by="stop", reason="aborted")
     assert isinstance(completed, events.ToolCallCompleted)
     ledger.note(rejected)
-    assert len(ledger.owed_ends("aborted")) == 1
+    assert len(ledger.closing_events("aborted")) == 1
 
 
 # --- the calls that a transcript ends with ---------------------------------------------------

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from nousd.machine.session.closing_events import (
+    closing_events,
     cut_off,
-    owed_ends,
     tool_calls_of,
     tool_result_entry,
 )
@@ -21,7 +21,7 @@ from nousd.machine.session.lifecycle import (
     LOGGED,
     STOP_REASONS,
     TRANSITIONS,
-    Ledger,
+    LifecycleTracker,
     OpenMessage,
     OpenTool,
     Phase,
@@ -207,8 +207,8 @@ def cells() -> list[tuple[str, Phase, Phase | None]]:
     return found
 
 
-def ledger_in(phase: Phase) -> Ledger:
-    ledger = Ledger("s", "run-1")
+def ledger_in(phase: Phase) -> LifecycleTracker:
+    ledger = LifecycleTracker("s", "run-1")
     for name in WAY[phase]:
         ledger.note(EVENTS[name])
     assert ledger.phase is phase
@@ -239,7 +239,7 @@ def test_the_table_above_has_every_event_and_every_phase() -> None:
 def test_a_question_without_an_end_gets_one_before_its_call_does() -> None:
     ledger = ledger_in(Phase.EXECUTING)
     ledger.note(EVENTS["question_asked"])
-    first, second, *_ = owed_ends(ledger, "cancelled", leaf_id=None, now=TS)
+    first, second, *_ = closing_events(ledger, "cancelled", leaf_id=None, now=TS)
     assert first == events.QuestionRejected(**CALL, question_id="q", by="stop", reason="aborted")
     assert isinstance(second, events.ToolCallCompleted)
 
@@ -249,7 +249,7 @@ def test_a_question_that_has_ended_is_owed_nothing(end: str) -> None:
     ledger = ledger_in(Phase.EXECUTING)
     ledger.note(EVENTS["question_asked"])
     ledger.note(EVENTS[end])
-    ends = owed_ends(ledger, "cancelled", leaf_id=None, now=TS)
+    ends = closing_events(ledger, "cancelled", leaf_id=None, now=TS)
     assert not any(isinstance(event, events.QuestionRejected) for event in ends)
 
 
@@ -325,8 +325,8 @@ def check_balance(happened: Iterable[events.Event]) -> None:
     assert checker.ended_runs == 1
 
 
-def ends_of(ledger: Ledger, status: EndStatus, **more: Any) -> tuple[events.Event, ...]:
-    return owed_ends(ledger, status, leaf_id="leaf", now=TS, **more)
+def ends_of(ledger: LifecycleTracker, status: EndStatus, **more: Any) -> tuple[events.Event, ...]:
+    return closing_events(ledger, status, leaf_id="leaf", now=TS, **more)
 
 
 @pytest.mark.parametrize(
@@ -471,7 +471,7 @@ EARLIER: list[list[str]] = [
 def test_what_version_1_told_of_a_call_can_be_read_and_not_written(call: list[str]) -> None:
     happened = [*WAY[Phase.TURN], *call]
     for cut in range(len(WAY[Phase.TURN]), len(happened) + 1):
-        ledger = Ledger("s", "run-1", LOGGED)
+        ledger = LifecycleTracker("s", "run-1", LOGGED)
         for name in happened[:cut]:
             ledger.note(EVENTS[name])
         started = "tool_call_started" in happened[:cut] and cut < len(happened)
@@ -484,7 +484,7 @@ def test_what_version_1_told_of_a_call_can_be_read_and_not_written(call: list[st
 
 
 def test_in_an_empty_tree_what_is_kept_is_a_root() -> None:
-    _, appended, *_ = owed_ends(ledger_in(Phase.MESSAGE), "error", leaf_id=None, now=TS)
+    _, appended, *_ = closing_events(ledger_in(Phase.MESSAGE), "error", leaf_id=None, now=TS)
     assert isinstance(appended, events.EntryAppended)
     assert appended.entry.parent_id is UNSET
 
@@ -521,7 +521,7 @@ def test_a_result_is_known_by_its_call() -> None:
 # --- any run, stopped anywhere ---------------------------------------------------------------
 
 
-def next_event(ledger: Ledger, kind: type[events.Event], serial: int) -> events.Event:
+def next_event(ledger: LifecycleTracker, kind: type[events.Event], serial: int) -> events.Event:
     """Returns an event of that type as this run could have it now."""
     where: Any = ledger.where
     turn = where | {"turn_id": str(ledger.turns + 1)}
@@ -595,7 +595,7 @@ def next_event(ledger: Ledger, kind: type[events.Event], serial: int) -> events.
 
 @given(st.lists(st.integers(0, 9), max_size=40), st.sampled_from(sorted(STOP_REASONS)))
 def test_a_run_stopped_anywhere_is_balanced(choices: list[int], status: EndStatus) -> None:
-    ledger = Ledger("s", "run-1")
+    ledger = LifecycleTracker("s", "run-1")
     happened = [EVENTS["agent_start"]]
     ledger.note(happened[0])
     for serial, choice in enumerate(choices):

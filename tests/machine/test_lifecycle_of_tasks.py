@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from nousd.machine.session.closing_events import owed_ends
-from nousd.machine.session.lifecycle import Ledger, Phase
+from nousd.machine.session.closing_events import closing_events
+from nousd.machine.session.lifecycle import LifecycleTracker, Phase
 from nousd.wire import events
 from nousd.wire.events.base import TurnKey
 from nousd.wire.objects.workers import Origin
@@ -29,9 +29,9 @@ QUESTION = events.QuestionAsked(**BELOW, question_id="q", questions=(), expires_
 ANSWERED = events.QuestionAnswered(**BELOW, question_id="q", answers=())
 
 
-def executing() -> Ledger:
+def executing() -> LifecycleTracker:
     """Returns a run whose call of ``task`` is being carried out."""
-    ledger = Ledger("s", "r")
+    ledger = LifecycleTracker("s", "r")
     for event in (
         events.AgentStart(session_id="s", run_id="r", runtime="native", model="m"),
         events.TurnStart(**TURN),
@@ -44,8 +44,8 @@ def executing() -> Ledger:
     return ledger
 
 
-def ends_of(ledger: Ledger) -> list[events.Event]:
-    return list(owed_ends(ledger, "interrupted", leaf_id=None, now="now"))
+def ends_of(ledger: LifecycleTracker) -> list[events.Event]:
+    return list(closing_events(ledger, "interrupted", leaf_id=None, now="now"))
 
 
 @pytest.mark.parametrize("told", [(ASKS, APPROVED), (ASKS, DENIED), (QUESTION, ANSWERED)])
@@ -72,7 +72,7 @@ def test_what_is_left_open_gets_its_end_before_the_calls() -> None:
 
 
 def test_a_task_asks_only_while_its_call_is_carried_out() -> None:
-    ledger = Ledger("s", "r")
+    ledger = LifecycleTracker("s", "r")
     ledger.note(events.AgentStart(session_id="s", run_id="r", runtime="native", model="m"))
     with pytest.raises(AssertionError, match="PermissionRequested of a task"):
         ledger.note(ASKS)

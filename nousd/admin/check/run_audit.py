@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nousd.admin.reading.lines import LoggedEvent
-from nousd.machine.session.lifecycle import LOGGED, Ledger
+from nousd.machine.session.lifecycle import LOGGED, LifecycleTracker
 from nousd.wire.events import AgentEnd
 
 
@@ -21,7 +21,7 @@ class RunWalker:
 
     def __init__(self, has_ended: Callable[[str], bool]) -> None:
         self._has_ended = has_ended
-        self._open: dict[str, Ledger] = {}
+        self._open: dict[str, LifecycleTracker] = {}
         self._broken: set[str] = set()
 
     @property
@@ -29,7 +29,7 @@ class RunWalker:
         """The runs that have begun and not ended, oldest first."""
         return list(self._open)
 
-    def ledger_of(self, run_id: str) -> Ledger | None:
+    def ledger_of(self, run_id: str) -> LifecycleTracker | None:
         """Returns where an open run stands; None if it had a fault, so that nobody can say."""
         return self._open.get(run_id)
 
@@ -53,7 +53,7 @@ class RunWalker:
         if ledger is None:
             if self._has_ended(run_id):
                 return f"has {logged.type} behind its end"
-            ledger = self._open[run_id] = Ledger(logged.event.session_id, run_id, LOGGED)
+            ledger = self._open[run_id] = LifecycleTracker(logged.event.session_id, run_id, LOGGED)
         if ledger.session_id != logged.event.session_id:
             return f"has {logged.type} in another session, {logged.event.session_id}"
         phase = ledger.phase

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from nousd.config.settings import Settings
     from nousd.daemon.serve import Door, ServeBeside
-    from nousd.daemon.services import Core
+    from nousd.daemon.services import Services
 
 
 def serve(values: dict[str, Any]) -> NoReturn:
@@ -61,11 +61,11 @@ def _http_door(settings: Settings) -> Door | None:
         tell_secret(wanted.token)
         async with open_bridge(wanted) as bridge:
 
-            async def serve_core(core: Core) -> None:
-                ways = partial(serve_commands, core), partial(serve_events, core)
+            async def serve_daemon(services: Services) -> None:
+                ways = partial(serve_commands, services), partial(serve_events, services)
                 async with embedded(*ways) as dial:
-                    await bridge.serve(dial, core.closing)
+                    await bridge.serve(dial, services.closing)
 
-            yield serve_core
+            yield serve_daemon
 
     return door

@@ -32,9 +32,9 @@ from nousd.daemon.commands import (
     workspaces,
 )
 from nousd.daemon.replies import Reply
-from nousd.daemon.services import Core
+from nousd.daemon.services import Services
 
-Handler = Callable[[Core, Any], Awaitable[Reply]]
+Handler = Callable[[Services, Any], Awaitable[Reply]]
 
 HANDLERS: Final[dict[str, Handler]] = {
     "ping": reading.ping,

@@ -20,9 +20,9 @@ from nousd.daemon.clock import Clock
 from nousd.daemon.commands.hooked import Warnings, asked_input
 from nousd.daemon.commands.run_requests import choice_for
 from nousd.daemon.commands.whole_texts import with_whole_text
-from nousd.daemon.eventlog.log import Ticket
+from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.replies import Deferred
-from nousd.daemon.services import Core
+from nousd.daemon.services import Services
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import CommandRejected
 from nousd.wire import commands
@@ -81,42 +81,46 @@ class Place(msgspec.Struct, frozen=True):
 
 
 async def accepted(
-    core: Core,
+    services: Services,
     command: C,
-    find: Callable[[Core, C, str], Awaitable[Place]],
-    accept: Callable[[Core, LiveSession | None, Given[C]], Deferred],
+    find: Callable[[Services, C, str], Awaitable[Place]],
+    accept: Callable[[Services, LiveSession | None, Given[C]], Deferred],
 ) -> Deferred | Accepted:
     """Accepts an input unless it was accepted already, or an extension deals with it: ``accept`` acts on
     what ``find`` last saw.
     """
     if command.text_ref is not None:
-        command = await with_whole_text(core, command, command.text_ref)
+        command = await with_whole_text(services, command, command.text_ref)
     request_hash = "" if command.client_message_id is None else await _hash_of(command)
-    place = await find(core, command, request_hash)
+    place = await find(services, command, request_hash)
     if place.known is not None:
         return place.known
-    if not command.attachments and not core.hooks.has("input"):
+    if not command.attachments and not services.hooks.has("input"):
         # So nearly all are: a text, and nobody who is asked about it.
-        return accept(core, place.live, Given(command, request_hash=request_hash, tail=place.tail))
-    asked = await asked_input(core, place.live, command)
+        return accept(
+            services, place.live, Given(command, request_hash=request_hash, tail=place.tail)
+        )
+    asked = await asked_input(services, place.live, command)
     if asked.handled is not None:
         return asked.handled
-    brought = await _brought(core, place.live, command)
+    brought = await _brought(services, place.live, command)
     # Anything may have happened meanwhile.
-    place = await find(core, command, request_hash)
+    place = await find(services, command, request_hash)
     if place.known is not None:
         return place.known
     given = Given(asked.command, brought, asked.changed_by, request_hash, place.tail)
-    return _with_warnings(accept(core, place.live, given), asked.warnings)
+    return _with_warnings(accept(services, place.live, given), asked.warnings)
 
 
-async def _brought(core: Core, live: LiveSession | None, command: HandedIn) -> Attached:
+async def _brought(services: Services, live: LiveSession | None, command: HandedIn) -> Attached:
     if not command.attachments:
         return Attached()
-    seen = core.sessions.without_session() if live is None else live.state
-    choice = choice_for(core, seen, command)
-    workspace = await core.workspaces.of(seen)
-    return await attached(core.run_services, command.attachments, choice, workspace.path_sandbox)
+    seen = services.sessions.without_session() if live is None else live.state
+    choice = choice_for(services, seen, command)
+    workspace = await services.workspaces.of(seen)
+    return await attached(
+        services.run_services, command.attachments, choice, workspace.path_sandbox
+    )
 
 
 def _with_warnings(reply: Deferred, warnings: Warnings) -> Deferred:
@@ -126,16 +130,16 @@ def _with_warnings(reply: Deferred, warnings: Warnings) -> Deferred:
     return Deferred(reply.ticket, msgspec.structs.replace(reply.payload, warnings=warnings))
 
 
-async def require_entry(core: Core, live: LiveSession | None, entry_id: str) -> None:
+async def require_entry(services: Services, live: LiveSession | None, entry_id: str) -> None:
     """Raises CommandRejected ``leaf_not_found`` unless there is a session and it has that entry."""
-    if live is None or await core.store.entry(live.session_id, entry_id) is None:
+    if live is None or await services.store.entry(live.session_id, entry_id) is None:
         raise CommandRejected("leaf_not_found")
 
 
 # --- acknowledging it once -------------------------------------------------------------------
 
 
-def remembered(live: LiveSession, ticket: Ticket, queued: QueuedInput) -> Deferred:
+def remembered(live: LiveSession, ticket: CommitHandle, queued: QueuedInput) -> Deferred:
     """Returns the acknowledgement of an input that was just decided on; kept for when it comes again."""
     reply = Deferred(ticket, _acknowledgement(live, queued))
     if isinstance(queued.client_message_id, str):
@@ -144,7 +148,7 @@ def remembered(live: LiveSession, ticket: Ticket, queued: QueuedInput) -> Deferr
 
 
 async def repeated(
-    core: Core, live: LiveSession, command: HandedIn, request_hash: str
+    services: Services, live: LiveSession, command: HandedIn, request_hash: str
 ) -> Deferred | Accepted | None:
     """Returns the first acknowledgement of an input that is sent again, else None.
 
@@ -157,7 +161,7 @@ async def repeated(
     if command.client_message_id is None:
         return None
     with live.looking_up():
-        row = await core.store.input_by_client_id(live.session_id, command.client_message_id)
+        row = await services.store.input_by_client_id(live.session_id, command.client_message_id)
         known = live.accepted.get(command.client_message_id)
     if known is not None:
         return _again(command, request_hash, known.reply, known.request_hash)

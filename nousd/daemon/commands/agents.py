@@ -6,19 +6,19 @@ from msgspec import UNSET
 
 from nousd.config.agents import Agent
 from nousd.daemon.replies import Reply
-from nousd.daemon.services import Core
+from nousd.daemon.services import Services
 from nousd.wire import commands, responses
 from nousd.wire.responses.tools import AgentSummary
 
 
-async def list_agents(core: Core, command: commands.ListAgents) -> Reply:
+async def list_agents(services: Services, command: commands.ListAgents) -> Reply:
     """Lists the agents of a session, as it found them; without one, those that there are now."""
-    live = await core.sessions.target(command.session_id)
+    live = await services.sessions.target(command.session_id)
     if live is None:
-        read = await core.workspaces.default.read_agents()
-        catalogue = read.in_force(core.workspaces.trust.trusts)
+        read = await services.workspaces.default.read_agents()
+        catalogue = read.in_force(services.workspaces.trust.trusts)
     else:
-        catalogue = await core.run_services.agents_of(live)
+        catalogue = await services.run_services.agents_of(live)
     return responses.Agents(
         session_id="" if live is None else live.session_id,
         agents=tuple(map(_summary, catalogue.agents)),

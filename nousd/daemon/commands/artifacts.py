@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from nousd.daemon.replies import Reply
-from nousd.daemon.services import Core
+from nousd.daemon.services import Services
 from nousd.errors import CommandRejected, InvalidPayload, NousdError
 from nousd.wire import commands
 from nousd.wire.responses import Artifact, Upload
 
 
-async def put_artifact(core: Core, command: commands.PutArtifact) -> Reply:
+async def put_artifact(services: Services, command: commands.PutArtifact) -> Reply:
     """Takes a piece of an upload; the last one makes it an artifact."""
-    uploads = core.uploads
+    uploads = services.uploads
     upload_id = command.upload_id or uploads.begin(command.media_type)
     try:
         received = await uploads.append(
@@ -27,15 +27,15 @@ async def put_artifact(core: Core, command: commands.PutArtifact) -> Reply:
     return Artifact(artifact_id=put.id, media_type=put.media_type, size_bytes=put.size_bytes)
 
 
-async def get_artifact(core: Core, command: commands.GetArtifact) -> Reply:
+async def get_artifact(services: Services, command: commands.GetArtifact) -> Reply:
     """Reads a part of an artifact."""
-    found = await core.store.artifact_info(command.artifact_id)
+    found = await services.store.artifact_info(command.artifact_id)
     if found is None:
         raise _not_found(command.artifact_id)
     if command.offset > found.size_bytes:
         raise InvalidPayload(f"offset must be at most {found.size_bytes}")
     wanted = min(command.length, found.size_bytes - command.offset)
-    data = await core.store.artifact_range(found.id, command.offset, wanted)
+    data = await services.store.artifact_range(found.id, command.offset, wanted)
     if len(data) < wanted:  # it was deleted in this moment
         raise _not_found(found.id)
     return Artifact(

@@ -11,7 +11,7 @@ import trio
 
 from nousd.daemon.replies import Deferred, Reply
 from nousd.daemon.runs.model_inputs import artifacts_of
-from nousd.daemon.services import Core
+from nousd.daemon.services import Services
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import CommandRejected
 from nousd.machine.context import compaction
@@ -26,46 +26,46 @@ from nousd.wire.codec.unset import or_unset
 from nousd.wire.responses import Compaction
 
 
-async def compact_session(core: Core, command: commands.CompactSession) -> Reply:
+async def compact_session(services: Services, command: commands.CompactSession) -> Reply:
     """Cuts off the older part of what models see, as asked for by hand.
 
     The model writes the summary while the session stays free; should anything have happened to it
     meanwhile, the summary is thrown away and the command refused.
     """
-    live = await core.sessions.require(command.session_id)
+    live = await services.sessions.require(command.session_id)
     decisions.require_idle(live.state)
     leaf_id = live.state.leaf_id
-    context = await core.contexts.at_leaf(live)
-    choice = core.run_services.choice_of(live.state)
-    cut = core.run_services.runtime.plan_cut(context, choice)
+    context = await services.contexts.at_leaf(live)
+    choice = services.run_services.choice_of(live.state)
+    cut = services.run_services.runtime.plan_cut(context, choice)
     if cut is None:
         raise CommandRejected("nothing_to_compact")
     instruction = (command.instruction or "").strip() or None
-    summary = await core.run_services.runtime.summarise(
+    summary = await services.run_services.runtime.summarise(
         cut,
         choice,
         instruction=instruction,
-        tell=partial(_tell_input, core, live.session_id),
-        report=partial(_count_call, core, live.session_id),
+        tell=partial(_tell_input, services, live.session_id),
+        report=partial(_count_call, services, live.session_id),
     )
-    live = await core.sessions.get(live.session_id)
+    live = await services.sessions.get(live.session_id)
     decisions.require_idle(live.state)
     if live.state.leaf_id != leaf_id:
         raise CommandRejected("session_changed")
-    return _append(core, live, cut, summary, instruction)
+    return _append(services, live, cut, summary, instruction)
 
 
 def _append(
-    core: Core, live: LiveSession, cut: Cut, summary: str, instruction: str | None
+    services: Services, live: LiveSession, cut: Cut, summary: str, instruction: str | None
 ) -> Deferred:
     """Puts a summary in the place of what was cut off."""
     entry = compaction.compaction_entry(
         cut,
         summary,
-        entry_id=core.clock.new_id("cmp"),
+        entry_id=services.clock.new_id("cmp"),
         parent_id=live.state.leaf_id,
         trigger="manual",
-        created_at=core.clock.now(),
+        created_at=services.clock.now(),
         run_id=None,
         instruction=instruction,
     )
@@ -82,8 +82,8 @@ def _append(
     return Deferred(live.decide((appended,)), answer)
 
 
-async def _tell_input(core: Core, session_id: str, compiled: Compiled) -> None:
-    live = await core.sessions.get(session_id)
+async def _tell_input(services: Services, session_id: str, compiled: Compiled) -> None:
+    live = await services.sessions.get(session_id)
     stored = store_input(None, compiled.request, omitted=compiled.omitted)
     told = model_input(
         compiled,
@@ -95,8 +95,8 @@ async def _tell_input(core: Core, session_id: str, compiled: Compiled) -> None:
     live.decide((told,), artifacts=artifacts_of(stored))
 
 
-async def _count_call(core: Core, session_id: str, figures: CallFigures) -> None:
+async def _count_call(services: Services, session_id: str, figures: CallFigures) -> None:
     """The call has cost what it has, whatever becomes of its summary."""
     with trio.CancelScope(shield=True):
-        live = await core.sessions.get(session_id)
+        live = await services.sessions.get(session_id)
         live.decide((figures.reported(session_id),))

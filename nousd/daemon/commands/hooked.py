@@ -13,9 +13,9 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from nousd.daemon.eventlog.log import Ticket
+from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.replies import Deferred
-from nousd.daemon.services import Core
+from nousd.daemon.services import Services
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import CommandRejected, ShuttingDown
 from nousd.extensions.hook_chain import Failure, InputOutcome, SwitchOutcome
@@ -49,29 +49,29 @@ class AskedInput(NamedTuple, Generic[C]):
     handled: Deferred | Accepted | None = None
 
 
-async def asked_input(core: Core, live: LiveSession | None, command: C) -> AskedInput[C]:
+async def asked_input(services: Services, live: LiveSession | None, command: C) -> AskedInput[C]:
     """Asks about a text that a client hands in, once.
 
     Raises:
         ShuttingDown: the daemon was told to stop meanwhile.
     """
-    if not core.hooks.has("input"):
+    if not services.hooks.has("input"):
         return AskedInput(command)
     key = _key(live, command)
-    if (known := _dealt_with(core, key)) is not None:
+    if (known := _dealt_with(services, key)) is not None:
         return AskedInput(command, handled=known)
-    outcome = await core.hooks.input(_given(live, command))
-    if core.stopping:
+    outcome = await services.hooks.input(_given(live, command))
+    if services.stopping:
         raise ShuttingDown("the daemon is stopping")
     if not outcome.handled_by:
         changed = msgspec.structs.replace(command, text=outcome.text)
         return AskedInput(changed, outcome.changed_by, _told(outcome.failures))
     # Sent again by a client that did not wait, it may have been dealt with meanwhile: the first counts.
-    if (known := _dealt_with(core, key)) is not None:
+    if (known := _dealt_with(services, key)) is not None:
         return AskedInput(command, handled=known)
-    handled = _handled(core, live, command, outcome)
+    handled = _handled(services, live, command, outcome)
     if key is not None:
-        _remember(core, key, handled)
+        _remember(services, key, handled)
     return AskedInput(command, handled=handled)
 
 
@@ -82,26 +82,26 @@ def _key(live: LiveSession | None, command: C) -> tuple[str, str] | None:
     return "" if live is None else live.session_id, command.client_message_id
 
 
-def _dealt_with(core: Core, key: tuple[str, str] | None) -> Deferred | None:
+def _dealt_with(services: Services, key: tuple[str, str] | None) -> Deferred | None:
     """Returns the answer to a text that an extension dealt with before, as it is given once more."""
-    known = None if key is None else core.handled.get(key)
+    known = None if key is None else services.handled.get(key)
     if known is None:
         return None
     assert isinstance(known.payload, Accepted)
     return Deferred(known.ticket, msgspec.structs.replace(known.payload, repeated=True))
 
 
-def _remember(core: Core, key: tuple[str, str], handled: Deferred) -> None:
+def _remember(services: Services, key: tuple[str, str], handled: Deferred) -> None:
     """Keeps the answer for when the client sends its text again."""
-    core.handled[key] = handled
+    services.handled[key] = handled
 
-    def settled(ticket: Ticket) -> None:
+    def resolved(ticket: CommitHandle) -> None:
         if ticket.failure is not None:
-            core.handled.pop(key, None)
+            services.handled.pop(key, None)
 
-    handled.ticket.when_settled(settled)
-    while len(core.handled) > _REMEMBERED_MAX:
-        core.handled.popitem(last=False)
+    handled.ticket.when_resolved(resolved)
+    while len(services.handled) > _REMEMBERED_MAX:
+        services.handled.popitem(last=False)
 
 
 def _given(live: LiveSession | None, command: C) -> InputGiven:
@@ -123,7 +123,9 @@ _KINDS: Final[dict[type, InputKind]] = {
 }
 
 
-def _handled(core: Core, live: LiveSession | None, command: C, outcome: InputOutcome) -> Deferred:
+def _handled(
+    services: Services, live: LiveSession | None, command: C, outcome: InputOutcome
+) -> Deferred:
     """Puts into the log that an extension dealt with a text, and returns the answer."""
     session_id = "" if live is None else live.session_id
     kind = _KINDS[type(command)]
@@ -146,10 +148,10 @@ def _handled(core: Core, live: LiveSession | None, command: C, outcome: InputOut
         reply=reply,
         warnings=_told(outcome.failures),
     )
-    return Deferred(core.sessions.note(live, event), answer)
+    return Deferred(services.sessions.note(live, event), answer)
 
 
-async def ask_switch(core: Core, to: LiveSession | None) -> Warnings:
+async def ask_switch(services: Services, to: LiveSession | None) -> Warnings:
     """Asks whether another session, None for a new one, may become the active one.
 
     Raises:
@@ -157,24 +159,24 @@ async def ask_switch(core: Core, to: LiveSession | None) -> Warnings:
         ShuttingDown: the daemon was told to stop meanwhile.
     """
     switching = SessionSwitching(
-        session_id=core.sessions.active_id or "",
+        session_id=services.sessions.active_id or "",
         to_session_id="" if to is None else to.session_id,
     )
-    return _may(core, await core.hooks.may("session_before_switch", switching))
+    return _may(services, await services.hooks.may("session_before_switch", switching))
 
 
-async def ask_fork(core: Core, parent: LiveSession) -> Warnings:
+async def ask_fork(services: Services, parent: LiveSession) -> Warnings:
     """Asks whether a session may be branched. Raises as ``ask_switch`` does."""
     forking = SessionForking(session_id=parent.session_id, leaf_id=parent.state.leaf_id or "")
-    return _may(core, await core.hooks.may("session_before_fork", forking))
+    return _may(services, await services.hooks.may("session_before_fork", forking))
 
 
-def _may(core: Core, outcome: SwitchOutcome) -> Warnings:
+def _may(services: Services, outcome: SwitchOutcome) -> Warnings:
     warnings = _told(outcome.failures)
     if outcome.cancelled is not None:
         extension, reason = outcome.cancelled
         raise CommandRejected("cancelled_by_extension", cause=f"{extension}: {reason}")
-    if core.stopping:
+    if services.stopping:
         raise ShuttingDown("the daemon is stopping")
     return warnings
 

@@ -24,10 +24,10 @@ from nousd.daemon.commands.run_requests import (
     run_request,
     what_is_left,
 )
-from nousd.daemon.eventlog.log import Ticket
+from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.replies import Deferred, Reply
 from nousd.daemon.runs.results import run_result
-from nousd.daemon.services import Core
+from nousd.daemon.services import Services
 from nousd.daemon.sessions.history import whole_inputs
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import CommandRejected, CommandTimedOut, ProviderFailed, SessionError
@@ -41,23 +41,25 @@ from nousd.wire.objects.inputs import QueuedInput
 from nousd.wire.responses import Accepted, Queue, Result
 
 
-async def prompt(core: Core, command: commands.Prompt) -> Reply:
+async def prompt(services: Services, command: commands.Prompt) -> Reply:
     """Starts a run; creates the first session if none is active."""
-    reply = await accepted(core, command, _place_of_prompt, _start)
-    return await _result_of(core, reply) if command.wait else reply
+    reply = await accepted(services, command, _place_of_prompt, _start)
+    return await _result_of(services, reply) if command.wait else reply
 
 
-async def _place_of_prompt(core: Core, command: commands.Prompt, request_hash: str) -> Place:
-    live = await core.sessions.target(command.session_id)
+async def _place_of_prompt(
+    services: Services, command: commands.Prompt, request_hash: str
+) -> Place:
+    live = await services.sessions.target(command.session_id)
     if command.leaf_id is not None:
-        await require_entry(core, live, command.leaf_id)
+        await require_entry(services, live, command.leaf_id)
     if live is None:
         return Place(None)
-    workspace = await core.workspaces.looked_up(live.state)
+    workspace = await services.workspaces.looked_up(live.state)
     for _ in range(LOOKS_MAX):
         leaf_id = live.state.leaf_id if command.leaf_id is None else command.leaf_id
-        tail = await appended_tail(core, live, leaf_id) if command.reuse_appended else ()
-        known = await repeated(core, live, command, request_hash)
+        tail = await appended_tail(services, live, leaf_id) if command.reuse_appended else ()
+        known = await repeated(services, live, command, request_hash)
         # Something may have been appended meanwhile; a session with a run refuses the prompt anyway.
         is_current = leaf_id in (live.state.leaf_id, command.leaf_id)
         if is_current or not command.reuse_appended or live.state.run is not None:
@@ -70,19 +72,19 @@ async def _place_of_prompt(core: Core, command: commands.Prompt, request_hash: s
     return Place(live, known, tail)
 
 
-def _start(core: Core, live: LiveSession | None, given: Given[commands.Prompt]) -> Deferred:
+def _start(services: Services, live: LiveSession | None, given: Given[commands.Prompt]) -> Deferred:
     command, brought = given.command, given.brought
     if live is not None:
-        refuse_second_run(core, live, command.client_id)
-    seen = core.sessions.without_session() if live is None else live.state
-    request = run_request(core, seen, command)
+        refuse_second_run(services, live, command.client_id)
+    seen = services.sessions.without_session() if live is None else live.state
+    request = run_request(services, seen, command)
     if live is None:
-        live, _ = core.sessions.create()
-    run_id = core.clock.new_id("run")
+        live, _ = services.sessions.create()
+    run_id = services.clock.new_id("run")
     leaf_id = live.state.leaf_id if command.leaf_id is None else command.leaf_id
     there = appending.reusable(given.tail, command.text, brought.attachments)
     queued = QueuedInput(
-        **facts_of(given, core.clock),
+        **facts_of(given, services.clock),
         kind="prompt",
         run_id=run_id,
         leaf_id=or_unset(leaf_id),
@@ -93,18 +95,18 @@ def _start(core: Core, live: LiveSession | None, given: Given[commands.Prompt]) 
     decided = decisions.start_run(
         live.state,
         queued,
-        runtime=core.run_services.runtime.name,
-        model=core.run_services.choice_of(live.state, request.options or None).model,
+        runtime=services.run_services.runtime.name,
+        model=services.run_services.choice_of(live.state, request.options or None).model,
         leaf_id=command.leaf_id,
         request=request,
     )
-    _, ticket = core.runs.start(
+    _, ticket = services.runs.start(
         live, run_id, decided, own_prompt=queued.input_id, artifacts=brought.artifacts
     )
     return remembered(live, ticket, queued)
 
 
-async def _result_of(core: Core, reply: Deferred | Accepted) -> Result:
+async def _result_of(services: Services, reply: Deferred | Accepted) -> Result:
     """Waits for the run that a prompt started and returns its result."""
     if isinstance(reply, Deferred):
         await reply.ticket.wait_committed()
@@ -113,17 +115,17 @@ async def _result_of(core: Core, reply: Deferred | Accepted) -> Result:
     if isinstance(accepted.handled_by, str):
         return _result_of_handled(accepted)
     assert isinstance(accepted.run_id, str)
-    driver = core.runs.find(accepted.run_id)
+    driver = services.runs.find(accepted.run_id)
     if driver is not None:
-        with trio.move_on_after(core.command_timeout) as timer:
+        with trio.move_on_after(services.command_timeout) as timer:
             await driver.ended.wait()
         if timer.cancelled_caught:
             raise CommandTimedOut("command timed out", details={"run_id": accepted.run_id})
-    result = await run_result(core.store, accepted)
+    result = await run_result(services.store, accepted)
     if result.status == "running":
         raise SessionError("the run's end could not be written", details={"run_id": result.run_id})
     if result.status in ("error", "timeout"):
-        record = await core.store.run(result.run_id)
+        record = await services.store.run(result.run_id)
         cause = None if record is None or record.error is UNSET else record.error
         raise ProviderFailed(
             "provider request failed", cause=cause, details={"run_id": result.run_id}
@@ -144,60 +146,64 @@ def _result_of_handled(accepted: Accepted) -> Result:
     )
 
 
-async def append_message(core: Core, command: commands.AppendMessage) -> Reply:
+async def append_message(services: Services, command: commands.AppendMessage) -> Reply:
     """Stores a message of the user without a run; creates the first session if none is active."""
-    return await accepted(core, command, _place_of_message, _append)
+    return await accepted(services, command, _place_of_message, _append)
 
 
 async def _place_of_message(
-    core: Core, command: commands.AppendMessage, request_hash: str
+    services: Services, command: commands.AppendMessage, request_hash: str
 ) -> Place:
-    live = await core.sessions.target(command.session_id)
-    known = None if live is None else await repeated(core, live, command, request_hash)
+    live = await services.sessions.target(command.session_id)
+    known = None if live is None else await repeated(services, live, command, request_hash)
     return Place(live, known)
 
 
-def _append(core: Core, live: LiveSession | None, given: Given[commands.AppendMessage]) -> Deferred:
+def _append(
+    services: Services, live: LiveSession | None, given: Given[commands.AppendMessage]
+) -> Deferred:
     if live is None:
-        live, _ = core.sessions.create()
+        live, _ = services.sessions.create()
     message = QueuedInput(
-        **facts_of(given, core.clock), kind="message", entry_id=core.clock.new_id("msg")
+        **facts_of(given, services.clock), kind="message", entry_id=services.clock.new_id("msg")
     )
     decided = appending.append_message(live.state, message)
     return remembered(live, live.decide(decided, artifacts=given.brought.artifacts), message)
 
 
-async def steer(core: Core, command: commands.Steer) -> Reply:
+async def steer(services: Services, command: commands.Steer) -> Reply:
     """Queues a text that goes before whatever the run would do next."""
-    return await accepted(core, command, _place_in_run, _queue)
+    return await accepted(services, command, _place_in_run, _queue)
 
 
-async def follow_up(core: Core, command: commands.FollowUp) -> Reply:
+async def follow_up(services: Services, command: commands.FollowUp) -> Reply:
     """Queues a text for when the run would otherwise end."""
-    return await accepted(core, command, _place_in_run, _queue)
+    return await accepted(services, command, _place_in_run, _queue)
 
 
 async def _place_in_run(
-    core: Core, command: commands.Steer | commands.FollowUp, request_hash: str
+    services: Services, command: commands.Steer | commands.FollowUp, request_hash: str
 ) -> Place:
     if command.client_message_id is None:
-        return Place(await core.sessions.run_target(command.session_id, command.expected_run_id))
-    likely = await _likely_session(core, command)
-    if likely is not None and (known := await repeated(core, likely, command, request_hash)):
+        return Place(
+            await services.sessions.run_target(command.session_id, command.expected_run_id)
+        )
+    likely = await _likely_session(services, command)
+    if likely is not None and (known := await repeated(services, likely, command, request_hash)):
         return Place(likely, known)
-    live = await core.sessions.run_target(command.session_id, command.expected_run_id)
-    known = None if live is likely else await repeated(core, live, command, request_hash)
+    live = await services.sessions.run_target(command.session_id, command.expected_run_id)
+    known = None if live is likely else await repeated(services, live, command, request_hash)
     return Place(live, known)
 
 
 def _queue(
-    core: Core,
+    services: Services,
     live: LiveSession | None,
     given: Given[commands.Steer] | Given[commands.FollowUp],
 ) -> Deferred:
     assert live is not None
     kind: QueueKind = "steer" if isinstance(given.command, commands.Steer) else "follow_up"
-    queued = QueuedInput(**facts_of(given, core.clock), kind=kind)
+    queued = QueuedInput(**facts_of(given, services.clock), kind=kind)
     decided = decisions.accept_input(
         live.state, queued, expected_run_id=given.command.expected_run_id
     )
@@ -206,18 +212,18 @@ def _queue(
 
 
 async def _likely_session(
-    core: Core, command: commands.Steer | commands.FollowUp
+    services: Services, command: commands.Steer | commands.FollowUp
 ) -> LiveSession | None:
     """Returns where an input that is sent again was accepted: its run may be over by now."""
     if command.session_id is None and command.expected_run_id is not None:
-        run = await core.store.run(command.expected_run_id)
-        return None if run is None else await core.sessions.get(run.session_id)
-    return await core.sessions.target(command.session_id)
+        run = await services.store.run(command.expected_run_id)
+        return None if run is None else await services.sessions.get(run.session_id)
+    return await services.sessions.target(command.session_id)
 
 
-async def abort(core: Core, command: commands.Abort) -> Reply:
+async def abort(services: Services, command: commands.Abort) -> Reply:
     """Stops the run at once and empties the queues, unless they are to stay as they are."""
-    live = await core.sessions.run_target(command.session_id, command.expected_run_id)
+    live = await services.sessions.run_target(command.session_id, command.expected_run_id)
     decided, cleared = decisions.abort_run(
         live.state, expected_run_id=command.expected_run_id, keep_queue=command.keep_queue
     )
@@ -226,53 +232,53 @@ async def abort(core: Core, command: commands.Abort) -> Reply:
     ticket = live.decide(decided)
     driver.stop("cancelled")
     answer = Accepted(command="abort", run_id=driver.run_id)
-    return await _given_back(core, ticket, answer, cleared)
+    return await _given_back(services, ticket, answer, cleared)
 
 
-async def resume(core: Core, command: commands.Resume) -> Reply:
+async def resume(services: Services, command: commands.Resume) -> Reply:
     """Starts a run on what is pending, or on an unanswered leaf."""
-    live = await core.sessions.require(command.session_id)
-    await core.workspaces.of(live.state)
-    left = await what_is_left(core, live)
-    refuse_second_run(core, live, None)
-    run_id = core.clock.new_id("run")
+    live = await services.sessions.require(command.session_id)
+    await services.workspaces.of(live.state)
+    left = await what_is_left(services, live)
+    refuse_second_run(services, live, None)
+    run_id = services.clock.new_id("run")
     request = decisions.resumed(live.state, left.request)
     decided = decisions.resume_run(
         live.state,
         run_id,
         left.leaf,
-        runtime=core.run_services.runtime.name,
-        model=core.run_services.choice_of(live.state, request.options or None).model,
+        runtime=services.run_services.runtime.name,
+        model=services.run_services.choice_of(live.state, request.options or None).model,
         request=request,
     )
-    _, ticket = core.runs.start(live, run_id, decided, own_prompt=None)
+    _, ticket = services.runs.start(live, run_id, decided, own_prompt=None)
     return Deferred(ticket, Accepted(command="resume", run_id=run_id, session_id=live.session_id))
 
 
-async def get_queue(core: Core, command: commands.GetQueue) -> Reply:
+async def get_queue(services: Services, command: commands.GetQueue) -> Reply:
     """Reads what is pending, in the order in which it will be consumed."""
-    live = await core.sessions.target(command.session_id)
-    state = core.sessions.without_session() if live is None else live.committed
-    at = cursor(core.hub.head)
+    live = await services.sessions.target(command.session_id)
+    state = services.sessions.without_session() if live is None else live.committed
+    at = cursor(services.hub.head)
     return Queue(
         session_id=state.session_id,
-        inputs=await whole_inputs(core.store, queue.in_order(state.queue)),
+        inputs=await whole_inputs(services.store, queue.in_order(state.queue)),
         pending_counts=state.pending_counts,
         cursor=at,
     )
 
 
-async def clear_queue(core: Core, command: commands.ClearQueue) -> Reply:
+async def clear_queue(services: Services, command: commands.ClearQueue) -> Reply:
     """Takes back pending inputs and returns them."""
-    live = await core.sessions.require(command.session_id)
+    live = await services.sessions.require(command.session_id)
     decided, cleared = decisions.clear_queue(live.state, command.kind)
     answer = Accepted(command="clear_queue", session_id=live.session_id)
     ticket = live.decide(decided) if decided else None
-    return await _given_back(core, ticket, answer, cleared)
+    return await _given_back(services, ticket, answer, cleared)
 
 
 async def _given_back(
-    core: Core, ticket: Ticket | None, answer: Accepted, cleared: queue.Inputs
+    services: Services, ticket: CommitHandle | None, answer: Accepted, cleared: queue.Inputs
 ) -> Reply:
     """Completes an answer by the inputs that were taken out of the queues, with their whole texts."""
     answer = msgspec.structs.replace(answer, cleared=cleared)
@@ -282,13 +288,13 @@ async def _given_back(
         return Deferred(ticket, answer)
     # Whoever stops a run does not wait for texts that are read from the disk.
     await ticket.wait_committed()
-    whole = await whole_inputs(core.store, cleared)
+    whole = await whole_inputs(services.store, cleared)
     return msgspec.structs.replace(answer, cleared=whole)
 
 
-async def promote(core: Core, command: commands.Promote) -> Reply:
+async def promote(services: Services, command: commands.Promote) -> Reply:
     """Turns a pending follow-up into a steer."""
-    live = await core.sessions.require(command.session_id)
+    live = await services.sessions.require(command.session_id)
     ticket = live.decide(decisions.promote(live.state, command.input_id))
     answer = Accepted(command="promote", session_id=live.session_id, input_id=command.input_id)
     return Deferred(ticket, answer)

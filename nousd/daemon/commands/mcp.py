@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from nousd.daemon.replies import Deferred, Reply
-from nousd.daemon.services import Core
+from nousd.daemon.services import Services
 from nousd.wire import commands
 from nousd.wire.commands.subscribe import cursor
 from nousd.wire.responses import Accepted, McpServers
 
 
-async def add_mcp(core: Core, command: commands.AddMcp) -> Reply:
+async def add_mcp(services: Services, command: commands.AddMcp) -> Reply:
     """Adds a server for good; that it can be reached is told by events."""
-    return Deferred(core.mcp.add(command), Accepted(command="add_mcp"))
+    return Deferred(services.mcp.add(command), Accepted(command="add_mcp"))
 
 
-async def remove_mcp(core: Core, command: commands.RemoveMcp) -> Reply:
+async def remove_mcp(services: Services, command: commands.RemoveMcp) -> Reply:
     """Takes a server away; calls of its tools that run fail."""
-    return Deferred(core.mcp.remove(command.name), Accepted(command="remove_mcp"))
+    return Deferred(services.mcp.remove(command.name), Accepted(command="remove_mcp"))
 
 
-async def restart_mcp(core: Core, command: commands.RestartMcp) -> Reply:
+async def restart_mcp(services: Services, command: commands.RestartMcp) -> Reply:
     """Connects to a server anew, at once."""
-    core.mcp.restart(command.name)
+    services.mcp.restart(command.name)
     return Accepted(command="restart_mcp")
 
 
-async def list_mcp(core: Core, _command: commands.ListMcp) -> Reply:
+async def list_mcp(services: Services, _command: commands.ListMcp) -> Reply:
     """Lists the servers and how they are."""
-    return McpServers(servers=core.mcp.summaries(), cursor=cursor(core.hub.head))
+    return McpServers(servers=services.mcp.summaries(), cursor=cursor(services.hub.head))

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.daemon.commands.accepting import require_entry
-from nousd.daemon.services import Core
+from nousd.daemon.services import Services
 from nousd.daemon.sessions.history import whole_inputs, whole_path
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import CommandRejected
@@ -24,27 +24,27 @@ from nousd.wire.objects.entries import Entry, parent_of
 from nousd.wire.responses import Messages
 
 
-async def get_messages(core: Core, command: commands.GetMessages) -> Messages:
+async def get_messages(services: Services, command: commands.GetMessages) -> Messages:
     """Reads the path root -> leaf, the newest page of it unless ``before`` says otherwise.
 
     Behind the leaf stands what was appended during a run and has no place in the tree yet: whoever
     appends finds it here at once.
     """
-    live = await core.sessions.target(command.session_id)
-    at = cursor(core.hub.head)
+    live = await services.sessions.target(command.session_id)
+    at = cursor(services.hub.head)
     if live is None:
         return Messages(session_id="", messages=(), cursor=at, has_more=False)
     leaf_id = live.committed.leaf_id
     waiting = queue.appended(live.committed.queue)
     if command.leaf_id is not None:
-        await require_entry(core, live, command.leaf_id)
+        await require_entry(services, live, command.leaf_id)
         leaf_id, waiting = command.leaf_id, ()
     pending = [
         msgspec.structs.replace(appended_entry(message, None), pending=True)
-        for message in await whole_inputs(core.store, waiting)
+        for message in await whole_inputs(services.store, waiting)
     ]
     if command.compacted:
-        entries = await core.contexts.read(live.session_id, leaf_id)
+        entries = await services.contexts.read(live.session_id, leaf_id)
         return _page(live, leaf_id, at, Path((*entries, *pending), has_more=False))
     end = leaf_id
     if command.before is not None:
@@ -52,13 +52,13 @@ async def get_messages(core: Core, command: commands.GetMessages) -> Messages:
         if command.before in ids:
             pending = pending[: ids.index(command.before)]
         else:
-            end, pending = await _parent(core, live, command.before), []
-    page = await _newest(core, live, end, pending, command.limit)
+            end, pending = await _parent(services, live, command.before), []
+    page = await _newest(services, live, end, pending, command.limit)
     return _page(live, leaf_id, at, page)
 
 
 async def _newest(
-    core: Core, live: LiveSession, end: str | None, pending: Sequence[Entry], limit: int
+    services: Services, live: LiveSession, end: str | None, pending: Sequence[Entry], limit: int
 ) -> Path:
     """Returns the newest of a path with what is pending behind it, as much as a page takes."""
     taken: tuple[Entry, ...] = ()
@@ -73,15 +73,15 @@ async def _newest(
     if len(taken) == limit or (taken and room <= 0):
         return Path(taken, has_more=True)
     path = await whole_path(
-        core.store, live.session_id, end, limit=limit - len(taken), bytes_max=room
+        services.store, live.session_id, end, limit=limit - len(taken), bytes_max=room
     )
     if taken and len(path.entries) == 1 and len(encode_json(path.entries[0])) > room:
         return Path(taken, has_more=True)
     return Path((*path.entries, *taken), path.has_more)
 
 
-async def _parent(core: Core, live: LiveSession, entry_id: str) -> str | None:
-    entry = await core.store.entry(live.session_id, entry_id)
+async def _parent(services: Services, live: LiveSession, entry_id: str) -> str | None:
+    entry = await services.store.entry(live.session_id, entry_id)
     if entry is None:
         raise CommandRejected("entry_not_found")
     return parent_of(entry)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from msgspec import UNSET
 
 from nousd.daemon.replies import Deferred, Reply
-from nousd.daemon.services import Core
+from nousd.daemon.services import Services
 from nousd.errors import CommandRejected, ConfigError, ModelUnknown
 from nousd.machine.context.model_input import ModelChoice
 from nousd.machine.session.state import SessionState
@@ -26,26 +26,26 @@ from nousd.wire.responses.models import (
 )
 
 
-async def set_model(core: Core, command: commands.SetModel) -> Reply:
+async def set_model(services: Services, command: commands.SetModel) -> Reply:
     """Names the model for the session's next calls, and for sessions created later."""
-    live = await core.sessions.target(command.session_id)
-    state = core.sessions.without_session() if live is None else live.state
-    choice = named_model(core, command.model, state)
-    ticket = core.sessions.update(live, model=choice.model, provider=choice.provider)
+    live = await services.sessions.target(command.session_id)
+    state = services.sessions.without_session() if live is None else live.state
+    choice = named_model(services, command.model, state)
+    ticket = services.sessions.update(live, model=choice.model, provider=choice.provider)
     return Deferred(
         ticket, Accepted(command="set_model", provider=choice.provider, model=choice.model)
     )
 
 
-def named_model(core: Core, name: str, state: SessionState) -> ModelChoice:
+def named_model(services: Services, name: str, state: SessionState) -> ModelChoice:
     """Returns the model that a client means by a name.
 
     Raises:
         CommandRejected: ``model_unknown`` or ``provider_not_usable``.
     """
-    models = core.run_services.models
+    models = services.run_services.models
     try:
-        choice = models.named(name, core.run_services.choice_of(state))
+        choice = models.named(name, services.run_services.choice_of(state))
         models.provider(choice.provider)
     except ModelUnknown as error:
         details = {"nearest": error.nearest}
@@ -55,7 +55,7 @@ def named_model(core: Core, name: str, state: SessionState) -> ModelChoice:
     return choice
 
 
-def given_model(core: Core, model: str | None, provider: str | None) -> ModelChoice | None:
+def given_model(services: Services, model: str | None, provider: str | None) -> ModelChoice | None:
     """Returns the model that a client names, possibly together with its provider; the provider's own if
     it names nothing else, None if it names nothing.
 
@@ -63,42 +63,46 @@ def given_model(core: Core, model: str | None, provider: str | None) -> ModelCho
         CommandRejected: ``provider_not_configured``, or as ``named_model``.
     """
     if provider is None:
-        return None if model is None else named_model(core, model, core.sessions.without_session())
-    _require_configured(core, provider)
+        return (
+            None
+            if model is None
+            else named_model(services, model, services.sessions.without_session())
+        )
+    _require_configured(services, provider)
     if model is None:
-        model = _own_model(core, provider)
+        model = _own_model(services, provider)
     name = f"{provider}/{model.removeprefix(f'{provider}/')}"
-    return named_model(core, name, core.sessions.without_session())
+    return named_model(services, name, services.sessions.without_session())
 
 
-def _require_configured(core: Core, provider: str) -> None:
-    known = core.run_services.models.providers
+def _require_configured(services: Services, provider: str) -> None:
+    known = services.run_services.models.providers
     if provider not in known:
         raise CommandRejected("provider_not_configured", details={"providers": sorted(known)})
 
 
-def _own_model(core: Core, provider: str) -> str:
+def _own_model(services: Services, provider: str) -> str:
     try:
-        return core.run_services.models.provider(provider).default_model
+        return services.run_services.models.provider(provider).default_model
     except ConfigError as error:
         raise CommandRejected("provider_not_usable", cause=str(error)) from None
 
 
-async def set_thinking(core: Core, command: commands.SetThinking) -> Reply:
+async def set_thinking(services: Services, command: commands.SetThinking) -> Reply:
     """Sets how much the model reasons from the session's next call on, and in sessions created later."""
-    live = await core.sessions.target(command.session_id)
-    ticket = core.sessions.update(live, thinking=command.level)
+    live = await services.sessions.target(command.session_id)
+    ticket = services.sessions.update(live, thinking=command.level)
     return Deferred(ticket, Accepted(command="set_thinking", level=or_unset(command.level)))
 
 
-async def list_models(core: Core, command: commands.ListModels) -> Reply:
+async def list_models(services: Services, command: commands.ListModels) -> Reply:
     """Lists the models there are, and the servers that could not be asked."""
-    models = core.run_services.models
+    models = services.run_services.models
     if command.provider is not None:
-        _require_configured(core, command.provider)
-    default = core.run_services.choice_of(core.sessions.without_session())
+        _require_configured(services, command.provider)
+    default = services.run_services.choice_of(services.sessions.without_session())
     default = ModelChoice(default.provider, default.model)
-    listing = await core.model_lists.listing(
+    listing = await services.model_lists.listing(
         command.provider, also=(default,), refresh=command.refresh
     )
     aliases = _aliases(models)

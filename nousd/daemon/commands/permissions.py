@@ -10,9 +10,9 @@ from msgspec import UNSET
 from nousd.daemon.commands.pages import page_of
 from nousd.daemon.policy import grants
 from nousd.daemon.policy.approvals import Waiting
-from nousd.daemon.policy.approvers import Place
+from nousd.daemon.policy.approvers import Audience
 from nousd.daemon.replies import Deferred, Reply
-from nousd.daemon.services import Core
+from nousd.daemon.services import Services
 from nousd.errors import CommandRejected, InvalidPayload, RuleInvalid
 from nousd.machine.policy.rules import allowed, denied_or_asked, rules_of
 from nousd.runtimes.calls.host import Answer, Question
@@ -38,27 +38,27 @@ _SAID: Final = {
 _DENIALS: Final = ("deny", "deny_session")
 
 
-async def set_permission_mode(core: Core, command: commands.SetPermissionMode) -> Reply:
+async def set_permission_mode(services: Services, command: commands.SetPermissionMode) -> Reply:
     """Sets the session's mode from its next call on; other sessions keep theirs."""
-    live = await core.sessions.require(command.session_id)
-    ticket = core.sessions.update(live, permission_mode=command.mode)
+    live = await services.sessions.require(command.session_id)
+    ticket = services.sessions.update(live, permission_mode=command.mode)
     return Deferred(ticket, Accepted(command="set_permission_mode", mode=command.mode))
 
 
-async def confirm_tool(core: Core, command: commands.ConfirmTool) -> Reply:
+async def confirm_tool(services: Services, command: commands.ConfirmTool) -> Reply:
     """Decides about a call that waits, and about those like it if that is wanted."""
-    waiting = await _waiting(core, command)
-    session = await core.sessions.get(waiting.asker.places[-1].session_id)
+    waiting = await _waiting(services, command)
+    session = await services.sessions.get(waiting.asker.audiences[-1].session_id)
     # Another answer may have come while the session was looked up, or an override run out.
-    waiting = await _waiting(core, command)
-    if waiting.under is not None and not core.run_services.overrides.holds(waiting.under):
-        waiting = await _waiting(core, command)
+    waiting = await _waiting(services, command)
+    if waiting.under is not None and not services.run_services.overrides.holds(waiting.under):
+        waiting = await _waiting(services, command)
     rule = _lasting_rule(waiting.question, command)
     # First, so that no answer is told of whose promise was lost.
     if rule is not None and command.decision == "deny_session":
-        grants.forbid(core.sessions, session, rule)
+        grants.forbid(services.sessions, session, rule)
     elif rule is not None:
-        grants.grant(core.sessions, session if command.decision == "session" else None, rule)
+        grants.grant(services.sessions, session if command.decision == "session" else None, rule)
     said = _SAID[command.decision].format(rule=rule)
     answer = Answer(
         allows=command.decision not in _DENIALS,
@@ -68,10 +68,10 @@ async def confirm_tool(core: Core, command: commands.ConfirmTool) -> Reply:
         rule=or_unset(rule),
     )
     accepted = Accepted(command="confirm_tool", decision=command.decision, rule=or_unset(rule))
-    return Deferred(core.approvals.answer(waiting, answer), accepted)
+    return Deferred(services.approvals.answer(waiting, answer), accepted)
 
 
-async def _waiting(core: Core, command: commands.ConfirmTool) -> Waiting:
+async def _waiting(services: Services, command: commands.ConfirmTool) -> Waiting:
     """Returns the call that is meant, with nothing awaited since it was found waiting.
 
     Raises:
@@ -79,11 +79,13 @@ async def _waiting(core: Core, command: commands.ConfirmTool) -> Waiting:
             ``already_decided``, ``tool_call_not_pending``.
     """
     call_id, attempt = command.tool_call_id, command.attempt
-    waiting = core.approvals.find(call_id, attempt, command.input_hash)
+    waiting = services.approvals.find(call_id, attempt, command.input_hash)
     if waiting is not None:
         return waiting
-    decided = core.approvals.requests.ended(call_id)
-    known = await _in_log(core, call_id) if decided is None else (decided.attempt, decided.details)
+    decided = services.approvals.requests.ended(call_id)
+    known = (
+        await _in_log(services, call_id) if decided is None else (decided.attempt, decided.details)
+    )
     if known is None:
         raise CommandRejected("tool_call_not_found")
     last, details = known
@@ -94,11 +96,11 @@ async def _waiting(core: Core, command: commands.ConfirmTool) -> Waiting:
     raise CommandRejected("already_decided", details=details)
 
 
-async def _in_log(core: Core, tool_call_id: str) -> tuple[int, dict[str, Any]] | None:
+async def _in_log(services: Services, tool_call_id: str) -> tuple[int, dict[str, Any]] | None:
     """Returns the last attempt at a call and what was decided about it, if anything; None if there is
     no such call.
     """
-    row = await core.store.tool_call(tool_call_id, None)
+    row = await services.store.tool_call(tool_call_id, None)
     if row is None:
         return None
     if row.by is None:
@@ -148,40 +150,40 @@ _DOES: Final = {"allow": _allows, "deny": _denies}
 """what a rule is to do -> whether it does that to a call."""
 
 
-async def list_permissions(core: Core, command: commands.ListPermissions) -> Reply:
+async def list_permissions(services: Services, command: commands.ListPermissions) -> Reply:
     """Lists what waits, what nobody answered, and what is permitted."""
-    live = await core.sessions.target(command.session_id)
-    state = core.sessions.without_session() if live is None else live.committed
-    expired = await _expired(core, command.session_id)
-    rules = await core.run_services.permissions.rules_of(state)
-    waiting = core.approvals.requests.shown(command.session_id)
+    live = await services.sessions.target(command.session_id)
+    state = services.sessions.without_session() if live is None else live.committed
+    expired = await _expired(services, command.session_id)
+    rules = await services.run_services.permissions.rules_of(state)
+    waiting = services.approvals.requests.shown(command.session_id)
     pending, told, listed = page_of(waiting), page_of(expired), page_of(rules)
     is_whole = (pending, told, listed) == (waiting, tuple(expired), tuple(rules))
     return Permissions(
         session_id=state.session_id,
-        mode=core.run_services.permissions.mode_of(state),
-        can_answer=core.confirmers.can_answer([Place(state.session_id, None)]),
+        mode=services.run_services.permissions.mode_of(state),
+        can_answer=services.confirmers.can_answer([Audience(state.session_id, None)]),
         pending=pending,
         expired=told,
         granted=state.granted,
-        granted_everywhere=core.sessions.defaults.granted,
+        granted_everywhere=services.sessions.defaults.granted,
         rules=tuple(
             RuleInForce(decision=rule.decision, rule=rule.text, origin=rule.origin)
             for rule in listed
         ),
-        cursor=cursor(core.hub.head),
+        cursor=cursor(services.hub.head),
         truncated=UNSET if is_whole else True,
     )
 
 
-async def _expired(core: Core, session_id: str | None) -> list[ExpiredRequest]:
+async def _expired(services: Services, session_id: str | None) -> list[ExpiredRequest]:
     """Returns the requests that nobody answered, the newest first."""
     expired = []
-    for call in await core.store.unanswered_calls(session_id, limit=EXPIRED_LISTED_MAX):
+    for call in await services.store.unanswered_calls(session_id, limit=EXPIRED_LISTED_MAX):
         assert call.asked_seq is not None
         assert call.by is not None
         # Rows may be ahead of what is published.
-        for stored in await core.store.events_after(
+        for stored in await services.store.events_after(
             call.asked_seq - 1, EventFilter(), limit=1, bytes_max=0, until=call.asked_seq
         ):
             request = msgspec.json.decode(
@@ -191,8 +193,8 @@ async def _expired(core: Core, session_id: str | None) -> list[ExpiredRequest]:
     return expired
 
 
-async def revoke_permission(core: Core, command: commands.RevokePermission) -> Reply:
+async def revoke_permission(services: Services, command: commands.RevokePermission) -> Reply:
     """Takes back a rule that was granted; a call that it let run goes on."""
-    live = None if command.session_id is None else await core.sessions.get(command.session_id)
-    ticket = grants.revoke(core.sessions, live, command.rule)
+    live = None if command.session_id is None else await services.sessions.get(command.session_id)
+    ticket = grants.revoke(services.sessions, live, command.rule)
     return Deferred(ticket, Accepted(command="revoke_permission", rule=command.rule))

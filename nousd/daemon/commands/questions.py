@@ -6,7 +6,7 @@ from msgspec import UNSET
 
 from nousd.daemon.commands.pages import page_of
 from nousd.daemon.replies import Deferred, Reply
-from nousd.daemon.services import Core
+from nousd.daemon.services import Services
 from nousd.wire import commands
 from nousd.wire.commands.subscribe import cursor
 from nousd.wire.responses import Accepted, Questions
@@ -14,26 +14,26 @@ from nousd.wire.responses import Accepted, Questions
 _NOT_ANSWERED = "the user does not want to answer"
 
 
-async def list_questions(core: Core, command: commands.ListQuestions) -> Reply:
+async def list_questions(services: Services, command: commands.ListQuestions) -> Reply:
     """Lists the questions that wait: of a session, or of all."""
     if command.session_id is not None:
-        await core.sessions.get(command.session_id)
-    waiting = core.questions.requests.shown(command.session_id)
+        await services.sessions.get(command.session_id)
+    waiting = services.questions.requests.shown(command.session_id)
     listed = page_of(waiting)
     return Questions(
         questions=listed,
-        cursor=cursor(core.hub.head),
+        cursor=cursor(services.hub.head),
         truncated=UNSET if len(listed) == len(waiting) else True,
     )
 
 
-async def answer_question(core: Core, command: commands.AnswerQuestion) -> Reply:
+async def answer_question(services: Services, command: commands.AnswerQuestion) -> Reply:
     """Answers a question; its call goes on with that."""
-    ticket = core.questions.answer(command.question_id, command.answers)
+    ticket = services.questions.answer(command.question_id, command.answers)
     return Deferred(ticket, Accepted(command="answer_question"))
 
 
-async def reject_question(core: Core, command: commands.RejectQuestion) -> Reply:
+async def reject_question(services: Services, command: commands.RejectQuestion) -> Reply:
     """Says that a question will not be answered; its call goes on with that."""
-    ticket = core.questions.reject(command.question_id, command.reason or _NOT_ANSWERED)
+    ticket = services.questions.reject(command.question_id, command.reason or _NOT_ANSWERED)
     return Deferred(ticket, Accepted(command="reject_question"))

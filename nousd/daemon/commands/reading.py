@@ -9,7 +9,7 @@ from nousd import __version__
 from nousd.daemon.eventlog.event_filters import event_filter, position, pruned
 from nousd.daemon.eventlog.hub import STRETCH_EVENTS
 from nousd.daemon.replies import Reply
-from nousd.daemon.services import Core
+from nousd.daemon.services import Services
 from nousd.errors import CommandRejected
 from nousd.machine.session.state import SessionState
 from nousd.store.records import StoredEvent
@@ -26,17 +26,17 @@ from nousd.wire.responses.runs import ActiveRun, RunRecord
 from nousd.wire.responses.state import OpenMessage
 
 
-async def ping(_core: Core, _command: commands.Ping) -> Reply:
+async def ping(_services: Services, _command: commands.Ping) -> Reply:
     """Answers."""
     return Pong(message="pong")
 
 
-async def get_state(core: Core, command: commands.GetState) -> Reply:
+async def get_state(services: Services, command: commands.GetState) -> Reply:
     """Reads a session's state, true at the cursor it names."""
-    live = await core.sessions.target(command.session_id)
-    state = core.sessions.without_session() if live is None else live.committed
+    live = await services.sessions.target(command.session_id)
+    state = services.sessions.without_session() if live is None else live.committed
     run_id = "" if state.run is None else state.run.run_id
-    choice = core.run_services.choice_of(state)
+    choice = services.run_services.choice_of(state)
     return State(
         run_state=run_state(state),
         run_id=run_id,
@@ -44,17 +44,17 @@ async def get_state(core: Core, command: commands.GetState) -> Reply:
         steering_mode=state.steering_mode,
         follow_up_mode=state.follow_up_mode,
         pending_counts=state.pending_counts,
-        cursor=cursor(core.hub.head),
-        runs=tuple(active_run(core, running) for running in core.sessions.shown_running()),
+        cursor=cursor(services.hub.head),
+        runs=tuple(active_run(services, running) for running in services.sessions.shown_running()),
         provider=choice.provider,
         model=choice.model,
-        permission_mode=core.run_services.permissions.mode_of(state),
-        workspace=core.workspaces.path_of(state),
-        override=or_unset(core.run_services.overrides.shown(state)),
+        permission_mode=services.run_services.permissions.mode_of(state),
+        workspace=services.workspaces.path_of(state),
+        override=or_unset(services.run_services.overrides.shown(state)),
         thinking=or_unset(choice.thinking),
         leaf_id=or_unset(state.leaf_id),
         name=or_unset(state.name),
-        open_message=_open_message(core, run_id),
+        open_message=_open_message(services, run_id),
         usage=or_unset(state.usage),
     )
 
@@ -64,7 +64,7 @@ def run_state(state: SessionState | None) -> RunState:
     return "idle" if state is None or state.run is None else state.run.phase
 
 
-def active_run(core: Core, state: SessionState) -> ActiveRun:
+def active_run(services: Services, state: SessionState) -> ActiveRun:
     """Returns what is told of the run that a session has."""
     run = state.run
     assert run is not None
@@ -73,7 +73,7 @@ def active_run(core: Core, state: SessionState) -> ActiveRun:
         session_id=state.session_id,
         run_state=run_state(state),
         started_at=run.started_at,
-        last_activity_at=core.runs.last_activity_at(run.run_id, run.started_at),
+        last_activity_at=services.runs.last_activity_at(run.run_id, run.started_at),
         client_id=run.request.client_id,
         agent_id=run.request.agent_id,
         agent_profile=run.request.agent_profile,
@@ -82,51 +82,53 @@ def active_run(core: Core, state: SessionState) -> ActiveRun:
     )
 
 
-def _open_message(core: Core, run_id: str) -> OpenMessage | UnsetType:
-    driver = core.runs.find(run_id)
+def _open_message(services: Services, run_id: str) -> OpenMessage | UnsetType:
+    driver = services.runs.find(run_id)
     if driver is None or driver.shown.message is None:
         return UNSET
     message = driver.shown.message
     return OpenMessage(message_id=message.message_id, role=message.role, text=message.text)
 
 
-async def list_runs(core: Core, command: commands.ListRuns) -> Reply:
+async def list_runs(services: Services, command: commands.ListRuns) -> Reply:
     """Lists runs, newest first."""
     if command.session_id is not None:
-        await core.sessions.get(command.session_id)
-    if command.before is not None and await core.store.run(command.before) is None:
+        await services.sessions.get(command.session_id)
+    if command.before is not None and await services.store.run(command.before) is None:
         raise CommandRejected("run_not_found")
-    rows = await core.store.runs(command.session_id, limit=command.limit + 1, before=command.before)
-    records = tuple(_as_it_is_now(core, row) for row in rows[: command.limit])
+    rows = await services.store.runs(
+        command.session_id, limit=command.limit + 1, before=command.before
+    )
+    records = tuple(_as_it_is_now(services, row) for row in rows[: command.limit])
     return Runs(runs=records, has_more=len(rows) > command.limit)
 
 
-async def get_run(core: Core, command: commands.GetRun) -> Reply:
+async def get_run(services: Services, command: commands.GetRun) -> Reply:
     """Reads one run's record."""
-    record = await core.store.run(command.run_id)
+    record = await services.store.run(command.run_id)
     if record is None:
         raise CommandRejected("run_not_found")
-    return Run(run=_as_it_is_now(core, record))
+    return Run(run=_as_it_is_now(services, record))
 
 
-def _as_it_is_now(core: Core, record: RunRecord) -> RunRecord:
+def _as_it_is_now(services: Services, record: RunRecord) -> RunRecord:
     """Adds to the record of a run that goes on what only its process knows."""
     if record.status != "running":
         return record
-    seen = core.runs.last_activity_at(record.run_id, record.started_at)
+    seen = services.runs.last_activity_at(record.run_id, record.started_at)
     return msgspec.structs.replace(record, last_activity_at=seen)
 
 
-async def get_events(core: Core, command: commands.GetEvents) -> Reply:
+async def get_events(services: Services, command: commands.GetEvents) -> Reply:
     """Reads a page of the log."""
-    head = core.hub.head
+    head = services.hub.head
     after = 0 if command.after is None else position(command.after, head=head)
     wanted = event_filter(command)
-    told_again = await pruned(core.store, after, wanted, head=head)
+    told_again = await pruned(services.store, after, wanted, head=head)
     page: tuple[StoredEvent, ...] = ()
     while not page and after < head:
         until = min(head, after + STRETCH_EVENTS)
-        page = await core.store.events_after(
+        page = await services.store.events_after(
             after, wanted, until=until, limit=command.limit, bytes_max=PAGE_BYTES_MAX
         )
         after = page[-1].seq if page else until
@@ -138,10 +140,10 @@ async def get_events(core: Core, command: commands.GetEvents) -> Reply:
     )
 
 
-async def get_capabilities(core: Core, _command: commands.GetCapabilities) -> Reply:
+async def get_capabilities(services: Services, _command: commands.GetCapabilities) -> Reply:
     """Lists what this daemon speaks and the bounds in force."""
     limits = {name: value for name, (value, _) in LIMITS.items()}
-    choice = core.run_services.choice_of(core.sessions.without_session())
+    choice = services.run_services.choice_of(services.sessions.without_session())
     return Capabilities(
         protocol="1",
         version=__version__,
@@ -150,7 +152,7 @@ async def get_capabilities(core: Core, _command: commands.GetCapabilities) -> Re
         frozen_events=tuple(FROZEN_EVENTS),
         provider=choice.provider,
         model=choice.model,
-        workdir=core.workspaces.default.path,
-        extension_commands=tuple(sorted(core.extension_commands)),
-        limits={**limits, "line_bytes_max": core.line_bytes_max},
+        workdir=services.workspaces.default.path,
+        extension_commands=tuple(sorted(services.extension_commands)),
+        limits={**limits, "line_bytes_max": services.line_bytes_max},
     )

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.daemon.commands.models import given_model, named_model
-from nousd.daemon.services import Core
+from nousd.daemon.services import Services
 from nousd.daemon.sessions.history import whole_path
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import CommandRejected, InvalidPayload
@@ -26,7 +26,7 @@ from nousd.wire.objects.entries import Entry
 from nousd.wire.objects.run_options import NOTHING_ASKED, RunOptions, RunRequest
 
 
-def run_request(core: Core, state: SessionState, command: commands.Prompt) -> RunRequest:
+def run_request(services: Services, state: SessionState, command: commands.Prompt) -> RunRequest:
     """Returns what a prompt says of its run.
 
     Raises:
@@ -35,11 +35,11 @@ def run_request(core: Core, state: SessionState, command: commands.Prompt) -> Ru
         InvalidPayload: a call is required where there are no tools.
     """
     for name in command.tools or ():
-        if name not in core.tools:
+        if name not in services.tools:
             raise CommandRejected(f"tool_not_registered: {name}")
     if command.tool_choice == "required" and command.tools == ():
         raise InvalidPayload("tool_choice must not be required where tools is empty")
-    choice = _chosen(core, state, command)
+    choice = _chosen(services, state, command)
     options = RunOptions(
         tools=or_unset(command.tools),
         provider=UNSET if choice is None else choice.provider,
@@ -59,23 +59,25 @@ def run_request(core: Core, state: SessionState, command: commands.Prompt) -> Ru
 _NO_OPTIONS: Final = RunOptions()
 
 
-def choice_for(core: Core, state: SessionState, command: Any) -> ModelChoice:
+def choice_for(services: Services, state: SessionState, command: Any) -> ModelChoice:
     """Returns the model that a text goes to, as far as that is known when it is handed in."""
-    chosen = _chosen(core, state, command) if isinstance(command, commands.Prompt) else None
-    return core.run_services.choice_of(state) if chosen is None else chosen
+    chosen = _chosen(services, state, command) if isinstance(command, commands.Prompt) else None
+    return services.run_services.choice_of(state) if chosen is None else chosen
 
 
-def _chosen(core: Core, state: SessionState, command: commands.Prompt) -> ModelChoice | None:
+def _chosen(
+    services: Services, state: SessionState, command: commands.Prompt
+) -> ModelChoice | None:
     """Returns the model that a prompt names for its run; None if it names none."""
     if command.provider is not None:
-        return given_model(core, command.model, command.provider)
-    return None if command.model is None else named_model(core, command.model, state)
+        return given_model(services, command.model, command.provider)
+    return None if command.model is None else named_model(services, command.model, state)
 
 
 # --- the run that is in the way ----------------------------------------------------------------
 
 
-def refuse_second_run(core: Core, live: LiveSession, client_id: str | None) -> None:
+def refuse_second_run(services: Services, live: LiveSession, client_id: str | None) -> None:
     """Raises CommandRejected ``run_in_progress`` while a run holds the session, with what is known of
     it, and tells that another was asked for.
     """
@@ -91,7 +93,7 @@ def refuse_second_run(core: Core, live: LiveSession, client_id: str | None) -> N
             "run_id": run.run_id,
             "session_id": live.session_id,
             "started_at": run.started_at,
-            "last_activity_at": core.runs.last_activity_at(run.run_id, run.started_at),
+            "last_activity_at": services.runs.last_activity_at(run.run_id, run.started_at),
             **names,
         },
     )
@@ -104,14 +106,16 @@ LOOKS_MAX: Final = 16
 """How often a session is looked at whose leaf is another each time; one look takes a moment."""
 
 
-async def appended_tail(core: Core, live: LiveSession, leaf_id: str | None) -> Sequence[Entry]:
+async def appended_tail(
+    services: Services, live: LiveSession, leaf_id: str | None
+) -> Sequence[Entry]:
     """Returns what was appended at the end of a path and not answered, the newest of it."""
     if leaf_id is None:
         return ()
     if live.committed.leaf_id != leaf_id:
-        await core.store.flush()
+        await services.store.flush()
     path = await whole_path(
-        core.store,
+        services.store,
         live.session_id,
         leaf_id,
         limit=APPENDED_LOOKED_AT_MAX,
@@ -130,7 +134,7 @@ class Left(NamedTuple):
     request: RunRequest
 
 
-async def what_is_left(core: Core, live: LiveSession) -> Left:
+async def what_is_left(services: Services, live: LiveSession) -> Left:
     """Returns it so that the caller may decide on it without another await.
 
     Raises:
@@ -138,10 +142,10 @@ async def what_is_left(core: Core, live: LiveSession) -> Left:
     """
     for _ in range(LOOKS_MAX):
         leaf_id = live.state.leaf_id
-        await core.store.flush()
-        leaf = None if leaf_id is None else await core.store.entry(live.session_id, leaf_id)
+        await services.store.flush()
+        leaf = None if leaf_id is None else await services.store.entry(live.session_id, leaf_id)
         run_id = decisions.left_by(live.state, leaf)
-        record = None if run_id is None else await core.store.run(run_id)
+        record = None if run_id is None else await services.store.run(run_id)
         if live.state.leaf_id == leaf_id and decisions.left_by(live.state, leaf) == run_id:
             options = UNSET if record is None else record.options
             return Left(leaf, NOTHING_ASKED if options is UNSET else RunRequest(options=options))

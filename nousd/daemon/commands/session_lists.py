@@ -12,7 +12,7 @@ from nousd.daemon.commands.messages import get_messages
 from nousd.daemon.commands.pages import page_of
 from nousd.daemon.commands.reading import run_state
 from nousd.daemon.replies import Reply
-from nousd.daemon.services import Core
+from nousd.daemon.services import Services
 from nousd.daemon.sessions.live_session import not_found
 from nousd.daemon.sessions.transcripts import Newest
 from nousd.machine.session.settings import SessionSettings, settings_among
@@ -29,27 +29,27 @@ from nousd.wire.responses.runs import RunRecord
 from nousd.wire.responses.sessions import SessionRecord, SessionSummary
 
 
-async def list_sessions(core: Core, command: commands.ListSessions) -> Reply:
+async def list_sessions(services: Services, command: commands.ListSessions) -> Reply:
     """Lists sessions, most recently used first."""
     if command.before is not None:
-        await core.sessions.get(command.before)
-    page = await core.store.sessions(
-        await _wanted(core, command),
+        await services.sessions.get(command.before)
+    page = await services.store.sessions(
+        await _wanted(services, command),
         limit=command.limit + 1,
         before=command.before,
         offset=command.offset,
     )
     shown = page_of(
         [
-            SessionSummary(**_facts(core, row), updated_at=row.updated_at)
+            SessionSummary(**_facts(services, row), updated_at=row.updated_at)
             for row in page.rows[: command.limit]
         ]
     )
     return Sessions(sessions=shown, has_more=len(page.rows) > len(shown), count=page.count)
 
 
-async def _wanted(core: Core, command: commands.ListSessions) -> SessionFilter:
-    workspaces = core.workspaces
+async def _wanted(services: Services, command: commands.ListSessions) -> SessionFilter:
+    workspaces = services.workspaces
     named = command.workspace
     return SessionFilter(
         children=command.children,
@@ -61,14 +61,14 @@ async def _wanted(core: Core, command: commands.ListSessions) -> SessionFilter:
     )
 
 
-async def get_session(core: Core, command: commands.GetSession) -> Reply:
+async def get_session(services: Services, command: commands.GetSession) -> Reply:
     """Reads what is known of one session, with the newest of its messages if that is asked for."""
-    live = await core.sessions.get(command.session_id)
+    live = await services.sessions.get(command.session_id)
     if not live.updated_at:
         raise not_found(command.session_id)
     state = live.committed
-    facts = _shared(state, _OF_RECORDS) | _facts(core, state)
-    facts["permission_mode"] = core.run_services.permissions.mode_of(state)
+    facts = _shared(state, _OF_RECORDS) | _facts(services, state)
+    facts["permission_mode"] = services.run_services.permissions.mode_of(state)
     record = SessionRecord(
         **facts,
         updated_at=live.updated_at,
@@ -76,26 +76,28 @@ async def get_session(core: Core, command: commands.GetSession) -> Reply:
     )
     if not command.messages:
         return SessionNow(session=record)
-    at = cursor(core.hub.head)
-    newest = core.transcripts.find(state, command.messages)
+    at = cursor(services.hub.head)
+    newest = services.transcripts.find(state, command.messages)
     if newest is None:
-        newest = await _newest(core, state.session_id, command.messages)
+        newest = await _newest(services, state.session_id, command.messages)
         if live.committed is state:
-            core.transcripts.keep(state, command.messages, newest)
+            services.transcripts.keep(state, command.messages, newest)
     transcript = msgspec.structs.replace(newest.transcript, cursor=at)
     return SessionNow(session=record, transcript=transcript, failed_runs=newest.failed_runs)
 
 
-async def _newest(core: Core, session_id: str, limit: int) -> Newest:
-    transcript = await get_messages(core, commands.GetMessages(session_id=session_id, limit=limit))
-    return Newest(transcript, await _failed_runs(core, transcript))
+async def _newest(services: Services, session_id: str, limit: int) -> Newest:
+    transcript = await get_messages(
+        services, commands.GetMessages(session_id=session_id, limit=limit)
+    )
+    return Newest(transcript, await _failed_runs(services, transcript))
 
 
-async def _failed_runs(core: Core, transcript: Messages) -> tuple[RunRecord, ...]:
+async def _failed_runs(services: Services, transcript: Messages) -> tuple[RunRecord, ...]:
     """Returns those of a session's newest runs that did not come to a good end, newest first."""
     if not transcript.messages:
         return ()
-    newest = await core.store.runs(transcript.session_id, limit=PAGE_ROWS_MAX, before=None)
+    newest = await services.store.runs(transcript.session_id, limit=PAGE_ROWS_MAX, before=None)
     return tuple(run for run in newest if run.status in _FAILED)
 
 
@@ -117,14 +119,14 @@ _OF_SUMMARIES: Final = settings_among(SessionSummary)
 _OF_RECORDS: Final = settings_among(SessionRecord)
 
 
-def _facts(core: Core, row: SessionRow | SessionState) -> dict[str, Any]:
-    choice = core.run_services.models.choice(row.provider, row.model, None)
-    shown = core.sessions.shown(row.session_id)
+def _facts(services: Services, row: SessionRow | SessionState) -> dict[str, Any]:
+    choice = services.run_services.models.choice(row.provider, row.model, None)
+    shown = services.sessions.shown(row.session_id)
     run_id: str | UnsetType = UNSET if shown is None or shown.run is None else shown.run.run_id
     return {
         "session_id": row.session_id,
         "created_at": row.created_at,
-        "active": row.session_id == core.sessions.committed_active_id,
+        "active": row.session_id == services.sessions.committed_active_id,
         "run_state": run_state(shown),
         "parent_id": or_unset(row.parent_id),
         "leaf_id": or_unset(row.leaf_id),
@@ -132,7 +134,7 @@ def _facts(core: Core, row: SessionRow | SessionState) -> dict[str, Any]:
         "usage": or_unset(row.usage),
         **_shared(row, _OF_SUMMARIES),
         # Shown as what they come to, and not as they were set.
-        "workspace": row.workspace or core.workspaces.default.path,
+        "workspace": row.workspace or services.workspaces.default.path,
         "provider": choice.provider,
         "model": choice.model,
         "worker": UNSET if row.worker is None else row.worker.name,

@@ -7,9 +7,9 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from nousd.daemon.commands.models import given_model
-from nousd.daemon.eventlog.log import Ticket
+from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.replies import Deferred, Reply
-from nousd.daemon.services import Core
+from nousd.daemon.services import Services
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import InvalidPayload, RuleInvalid
 from nousd.machine.policy.rules import RuleDecision, check_rule
@@ -30,14 +30,14 @@ _UPDATED: Final = settings_among(commands.UpdateSession)
 _NEW: Final = tuple(name for name in settings_among(commands.NewSession) if name != "workspace")
 
 
-def said_of_new(core: Core, command: commands.NewSession) -> dict[str, Any]:
+def said_of_new(services: Services, command: commands.NewSession) -> dict[str, Any]:
     """Returns what a new session is made with, beside its workspace; None where nothing was said.
 
     Raises:
         InvalidPayload: a rule is none, or something is too long.
         CommandRejected: as ``given_model``.
     """
-    choice = given_model(core, command.model, command.provider)
+    choice = given_model(services, command.model, command.provider)
     said = {name: getattr(command, name) for name in _NEW}
     said["parent_id"] = command.parent_id
     if choice is not None:
@@ -45,15 +45,15 @@ def said_of_new(core: Core, command: commands.NewSession) -> dict[str, Any]:
     return kept_settings(said)
 
 
-async def update_session(core: Core, command: commands.UpdateSession) -> Reply:
+async def update_session(services: Services, command: commands.UpdateSession) -> Reply:
     """Changes what a client names of a session; a run that goes on minds it from its next call on."""
-    live = await core.sessions.get(command.session_id)
+    live = await services.sessions.get(command.session_id)
     given = {name: value for name in _UPDATED if (value := getattr(command, name)) is not UNSET}
     ticket = change_settings(live, **kept_settings(given))
     return Deferred(ticket, Accepted(command="update_session", session_id=live.session_id))
 
 
-def change_settings(live: LiveSession, **given: Any) -> Ticket:
+def change_settings(live: LiveSession, **given: Any) -> CommitHandle:
     """Changes those of the values that are others now; the ticket is of what was decided before if none
     is.
     """

@@ -12,9 +12,9 @@ from nousd.daemon.commands.hooked import Warnings, ask_fork, ask_switch
 from nousd.daemon.commands.reading import active_run
 from nousd.daemon.commands.session_settings import change_settings, said_of_new
 from nousd.daemon.eventlog.garbage import drop_leftovers
-from nousd.daemon.eventlog.log import Ticket
+from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.replies import Deferred, Reply
-from nousd.daemon.services import Core
+from nousd.daemon.services import Services
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import InvalidPayload
 from nousd.machine.session import appending, decisions
@@ -23,77 +23,83 @@ from nousd.wire.codec.unset import or_unset
 from nousd.wire.responses import Leaf, SessionDeleted, SessionSelected, Tree
 
 
-async def new_session(core: Core, command: commands.NewSession) -> Reply:
+async def new_session(services: Services, command: commands.NewSession) -> Reply:
     """Creates a session."""
-    said = said_of_new(core, command)
-    workspace = await core.workspaces.named(command.workspace)
+    said = said_of_new(services, command)
+    workspace = await services.workspaces.named(command.workspace)
     if command.parent_id is not None:
-        await core.sessions.get(command.parent_id)
-    warnings = await ask_switch(core, None) if command.activate else UNSET
-    live, ticket = core.sessions.create(activate=command.activate, workspace=workspace.path, **said)
+        await services.sessions.get(command.parent_id)
+    warnings = await ask_switch(services, None) if command.activate else UNSET
+    live, ticket = services.sessions.create(
+        activate=command.activate, workspace=workspace.path, **said
+    )
     return Deferred(ticket, _selected(live, is_active=command.activate, warnings=warnings))
 
 
-async def switch_session(core: Core, command: commands.SwitchSession) -> Reply:
+async def switch_session(services: Services, command: commands.SwitchSession) -> Reply:
     """Makes a session the active one."""
-    live = await core.sessions.get(command.session_id)
-    warnings = await ask_switch(core, live)
+    live = await services.sessions.get(command.session_id)
+    warnings = await ask_switch(services, live)
     # It may have been deleted meanwhile.
-    live = await core.sessions.get(command.session_id)
-    ticket = core.sessions.activate(live)
+    live = await services.sessions.get(command.session_id)
+    ticket = services.sessions.activate(live)
     return Deferred(ticket, _selected(live, is_active=True, warnings=warnings))
 
 
-async def branch_session(core: Core, command: commands.BranchSession) -> Reply:
+async def branch_session(services: Services, command: commands.BranchSession) -> Reply:
     """Copies what a session holds now into a new one."""
     parent_id = command.session_id or command.parent_id
     if parent_id is None:
         raise InvalidPayload("session_id is required")
-    parent = await core.sessions.get(parent_id)
-    warnings = await ask_fork(core, parent)
-    parent = await core.sessions.get(parent_id)
-    live, ticket = core.sessions.create(name=command.name, parent=parent, activate=command.activate)
-    new_id = partial(core.clock.new_id, "msg")
+    parent = await services.sessions.get(parent_id)
+    warnings = await ask_fork(services, parent)
+    parent = await services.sessions.get(parent_id)
+    live, ticket = services.sessions.create(
+        name=command.name, parent=parent, activate=command.activate
+    )
+    new_id = partial(services.clock.new_id, "msg")
     if waiting := appending.joined_to_branch(live.state, parent.state, new_id):
         ticket = live.decide(waiting)
     return Deferred(ticket, _selected(live, is_active=command.activate, warnings=warnings))
 
 
-async def rename_session(core: Core, command: commands.RenameSession) -> Reply:
+async def rename_session(services: Services, command: commands.RenameSession) -> Reply:
     """Gives a session a name for people."""
-    live = await core.sessions.require(command.session_id)
+    live = await services.sessions.require(command.session_id)
     ticket = change_settings(live, name=command.name)
-    return Deferred(ticket, _selected(live, is_active=live.session_id == core.sessions.active_id))
+    return Deferred(
+        ticket, _selected(live, is_active=live.session_id == services.sessions.active_id)
+    )
 
 
-async def delete_session(core: Core, command: commands.DeleteSession) -> Reply:
+async def delete_session(services: Services, command: commands.DeleteSession) -> Reply:
     """Deletes a session's content, and that of its tasks, for good; all of it is gone when this is
     answered. Or stops what runs there, if that is wanted.
     """
-    live = await core.sessions.get(command.session_id)
+    live = await services.sessions.get(command.session_id)
     if not command.abort:
         decisions.require_idle(live.state)
     # Those below first: should the daemon die in between, none is left without the one above it.
-    doomed = [*await core.sessions.below(live), live]
+    doomed = [*await services.sessions.below(live), live]
     running = [each for each in reversed(doomed) if each.state.run is not None]
     if command.abort and running:
-        return await _stopped_first(core, live, running)
+        return await _stopped_first(services, live, running)
     for each in doomed:
         decisions.require_idle(each.state)
-    tickets = [_delete(core, each) for each in doomed]
+    tickets = [_delete(services, each) for each in doomed]
     for ticket in tickets:
         await ticket.wait_committed()
-    await drop_leftovers(core.store)
+    await drop_leftovers(services.store)
     return SessionDeleted(session_id=live.session_id, deleted=True)
 
 
 async def _stopped_first(
-    core: Core, live: LiveSession, running: Sequence[LiveSession]
+    services: Services, live: LiveSession, running: Sequence[LiveSession]
 ) -> SessionDeleted:
     """Tells the runs that keep a session from being deleted to stop: its own, which ends those of its
     tasks, or else those of its tasks that somebody else started.
     """
-    run = active_run(core, running[0].state)
+    run = active_run(services, running[0].state)
     tickets = []
     for each in running if running[0] is not live else (live,):
         tickets.append(each.decide(decisions.defer_deletion(each.state)))
@@ -104,27 +110,27 @@ async def _stopped_first(
     return SessionDeleted(session_id=live.session_id, deleted=False, run=run)
 
 
-def _delete(core: Core, live: LiveSession) -> Ticket:
-    ticket = core.sessions.delete(live)
-    core.calls.stop("aborted", lambda call: call.live is live)
+def _delete(services: Services, live: LiveSession) -> CommitHandle:
+    ticket = services.sessions.delete(live)
+    services.calls.stop("aborted", lambda call: call.live is live)
 
-    def settled(ticket: Ticket) -> None:
+    def resolved(ticket: CommitHandle) -> None:
         if ticket.failure is None:
-            core.hub.forget(live.session_id)
-            core.contexts.forget(live.session_id)
-            core.transcripts.forget(live.session_id)
-            core.run_services.inputs.forget(live.session_id)
-            core.run_services.overrides.forget_deleted(live.session_id)
+            services.hub.forget(live.session_id)
+            services.contexts.forget(live.session_id)
+            services.transcripts.forget(live.session_id)
+            services.run_services.inputs.forget(live.session_id)
+            services.run_services.overrides.forget_deleted(live.session_id)
 
-    ticket.when_settled(settled)
+    ticket.when_resolved(resolved)
     return ticket
 
 
-async def set_leaf(core: Core, command: commands.SetLeaf) -> Reply:
+async def set_leaf(services: Services, command: commands.SetLeaf) -> Reply:
     """Moves the place that new work continues from."""
-    live = await core.sessions.require(command.session_id)
+    live = await services.sessions.require(command.session_id)
     decisions.require_idle(live.state)
-    await require_entry(core, live, command.leaf_id)
+    await require_entry(services, live, command.leaf_id)
     # Once more: a run may have started while the entry was looked for.
     decisions.require_idle(live.state)
     moved = events.SessionUpdated(session_id=live.session_id, leaf_id=command.leaf_id)
@@ -132,15 +138,15 @@ async def set_leaf(core: Core, command: commands.SetLeaf) -> Reply:
     return Deferred(live.decide((moved,)), answer)
 
 
-async def get_tree(core: Core, command: commands.GetTree) -> Reply:
+async def get_tree(services: Services, command: commands.GetTree) -> Reply:
     """Reads a session's tree, oldest first."""
-    live = await core.sessions.target(command.session_id)
+    live = await services.sessions.target(command.session_id)
     if live is None:
         return Tree(session_id="", nodes=(), has_more=False)
     leaf_id = live.committed.leaf_id
     if command.after is not None:
-        await require_entry(core, live, command.after)
-    nodes = await core.store.tree(live.session_id, after=command.after, limit=command.limit + 1)
+        await require_entry(services, live, command.after)
+    nodes = await services.store.tree(live.session_id, after=command.after, limit=command.limit + 1)
     return Tree(
         session_id=live.session_id,
         nodes=nodes[: command.limit],

@@ -3,51 +3,51 @@
 from __future__ import annotations
 
 from nousd.daemon.replies import Deferred, Reply
-from nousd.daemon.services import Core
+from nousd.daemon.services import Services
 from nousd.errors import CommandRejected
 from nousd.wire import commands
 from nousd.wire.responses import Accepted, Tools, ToolSummary
 
 
-async def set_active_tools(core: Core, command: commands.SetActiveTools) -> Reply:
+async def set_active_tools(services: Services, command: commands.SetActiveTools) -> Reply:
     """Names the built-in tools that the model is offered; extensions' tools always are."""
     for name in command.tools:
-        tool = core.tools.get(name)
+        tool = services.tools.get(name)
         if tool is None or tool.source != "builtin":
             raise CommandRejected(f"tool_not_registered: {name}")
-    live = await core.sessions.target(command.session_id)
-    ticket = core.sessions.update(live, active_tools=command.tools)
+    live = await services.sessions.target(command.session_id)
+    ticket = services.sessions.update(live, active_tools=command.tools)
     return Deferred(ticket, Accepted(command="set_active_tools", count=len(command.tools)))
 
 
-async def set_steering_mode(core: Core, command: commands.SetSteeringMode) -> Reply:
+async def set_steering_mode(services: Services, command: commands.SetSteeringMode) -> Reply:
     """Sets how pending steers are emptied into turns."""
-    live = await core.sessions.target(command.session_id)
-    ticket = core.sessions.update(live, steering_mode=command.mode)
+    live = await services.sessions.target(command.session_id)
+    ticket = services.sessions.update(live, steering_mode=command.mode)
     return Deferred(ticket, Accepted(command="set_steering_mode", mode=command.mode))
 
 
-async def set_follow_up_mode(core: Core, command: commands.SetFollowUpMode) -> Reply:
+async def set_follow_up_mode(services: Services, command: commands.SetFollowUpMode) -> Reply:
     """Sets how pending follow-ups are emptied into turns."""
-    live = await core.sessions.target(command.session_id)
-    ticket = core.sessions.update(live, follow_up_mode=command.mode)
+    live = await services.sessions.target(command.session_id)
+    ticket = services.sessions.update(live, follow_up_mode=command.mode)
     return Deferred(ticket, Accepted(command="set_follow_up_mode", mode=command.mode))
 
 
-async def list_tools(core: Core, command: commands.ListTools) -> Reply:
+async def list_tools(services: Services, command: commands.ListTools) -> Reply:
     """Lists the tools that exist, and whether the session's model is offered them."""
-    live = await core.sessions.target(command.session_id)
-    state = core.sessions.without_session() if live is None else live.committed
+    live = await services.sessions.target(command.session_id)
+    state = services.sessions.without_session() if live is None else live.committed
     return Tools(
         session_id=state.session_id,
         tools=tuple(
             ToolSummary(
                 name=tool.name,
                 description=tool.description,
-                active=core.run_services.tool_is_active(state, tool.name),
+                active=services.run_services.tool_is_active(state, tool.name),
                 source=tool.source,
                 parameters=tool.parameters,
             )
-            for tool in core.tools.values()
+            for tool in services.tools.values()
         ),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from nousd.daemon.replies import Deferred, Reply
-from nousd.daemon.services import Core
+from nousd.daemon.services import Services
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.daemon.workspace.workspaces import Workspace
 from nousd.errors import CommandRejected
@@ -22,26 +22,26 @@ LOOKS_MAX: Final = 16
 """How often it is looked where a call would run, while others attach its session elsewhere."""
 
 
-async def call_tool(core: Core, command: commands.CallTool) -> Reply:
+async def call_tool(services: Services, command: commands.CallTool) -> Reply:
     """Starts a call, unless the same one was started already; creates the first session if none is
     active.
     """
-    live = await core.sessions.target(command.session_id)
-    workspace: Workspace | CommandRejected = core.workspaces.default
+    live = await services.sessions.target(command.session_id)
+    workspace: Workspace | CommandRejected = services.workspaces.default
     if live is not None:
-        workspace, known = await _looked_up(core, live, command.client_call_id)
+        workspace, known = await _looked_up(services, live, command.client_call_id)
         if known is not None:
             return known
     if isinstance(workspace, CommandRejected):
         raise workspace
-    core.calls.require_room()
+    services.calls.require_room()
     if live is None:
-        live, _ = core.sessions.create()
-    return core.calls.start(live, command.tool, command.args, command.client_call_id, workspace)
+        live, _ = services.sessions.create()
+    return services.calls.start(live, command.tool, command.args, command.client_call_id, workspace)
 
 
 async def _looked_up(
-    core: Core, live: LiveSession, client_call_id: str | None
+    services: Services, live: LiveSession, client_call_id: str | None
 ) -> tuple[Workspace | CommandRejected, Deferred | Accepted | None]:
     """Returns where a call would run, and the first acknowledgement of one that is sent again.
 
@@ -49,20 +49,20 @@ async def _looked_up(
         CommandRejected: ``session_changed``: others attach the session elsewhere without a pause.
     """
     for _ in range(LOOKS_MAX):
-        path = core.workspaces.path_of(live.state)
-        workspace = await core.workspaces.looked_up(live.state)
-        known = await core.calls.acknowledged(live, client_call_id)
+        path = services.workspaces.path_of(live.state)
+        workspace = await services.workspaces.looked_up(live.state)
+        known = await services.calls.acknowledged(live, client_call_id)
         # The session may have been attached to another one meanwhile.
-        if path == core.workspaces.path_of(live.state):
+        if path == services.workspaces.path_of(live.state):
             return workspace, known
     raise CommandRejected("session_changed")
 
 
-async def cancel_tool_call(core: Core, command: commands.CancelToolCall) -> Reply:
+async def cancel_tool_call(services: Services, command: commands.CancelToolCall) -> Reply:
     """Stops a client's call; what it leaves is told in its end."""
-    driver = core.calls.find(command.tool_call_id)
+    driver = services.calls.find(command.tool_call_id)
     if driver is None:
-        row = await core.store.tool_call(command.tool_call_id, None)
+        row = await services.store.tool_call(command.tool_call_id, None)
         if row is None:
             raise CommandRejected("tool_call_not_found")
         is_over = row.run_id is None or row.ended_at is not None
@@ -72,17 +72,19 @@ async def cancel_tool_call(core: Core, command: commands.CancelToolCall) -> Repl
     return Accepted(command="cancel_tool_call", tool_call_id=command.tool_call_id)
 
 
-async def get_tool_call(core: Core, command: commands.GetToolCall) -> Reply:
+async def get_tool_call(services: Services, command: commands.GetToolCall) -> Reply:
     """Reads everything about one attempt."""
-    return ToolCallNow(call=await core.call_records.record(command.tool_call_id, command.attempt))
+    return ToolCallNow(
+        call=await services.call_records.record(command.tool_call_id, command.attempt)
+    )
 
 
-async def list_tool_calls(core: Core, command: commands.ListToolCalls) -> Reply:
+async def list_tool_calls(services: Services, command: commands.ListToolCalls) -> Reply:
     """Lists attempts, the newest first."""
     if command.session_id is not None:
-        await core.sessions.get(command.session_id)
+        await services.sessions.get(command.session_id)
     before = _BEHIND_ALL if command.before is None else cursor_seq(command.before)
-    rows = await core.store.tool_calls(
+    rows = await services.store.tool_calls(
         command.session_id, command.run_id, limit=command.limit + 1, before=before
     )
     shown = rows[: command.limit]

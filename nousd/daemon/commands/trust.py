@@ -7,7 +7,7 @@ from typing import Final
 
 from nousd.config.project_file import FILE_NAME
 from nousd.daemon.replies import Deferred, Reply
-from nousd.daemon.services import Core
+from nousd.daemon.services import Services
 from nousd.daemon.workspace.folder_threads import in_folder_thread
 from nousd.daemon.workspace.project import Project, read_inside
 from nousd.errors import CommandRejected, InvalidPayload, ToolError
@@ -20,46 +20,46 @@ from nousd.wire.responses import Accepted, ProjectFiles
 _FOLDER: Final = ".nousd"
 
 
-async def trust(core: Core, command: commands.Trust) -> Reply:
+async def trust(services: Services, command: commands.Trust) -> Reply:
     """Trusts a file as the user has seen it; nothing if it is another by now."""
-    project = await _project(core, command.workspace)
+    project = await _project(services, command.workspace)
     path = _path(project, command.path)
     found = await in_folder_thread(_hash_of, project.root, path)
     if not found:
         raise CommandRejected("project_file_not_found")
     if found != command.hash:
         raise CommandRejected("hash_mismatch", details={"hash": found})
-    ticket = core.workspaces.trust.update(core.run_services.log, str(path), found)
-    ticket.when_settled(lambda _: core.mcp.reread_project())
+    ticket = services.workspaces.trust.update(services.run_services.log, str(path), found)
+    ticket.when_resolved(lambda _: services.mcp.reread_project())
     return Deferred(ticket, Accepted(command="trust", path=str(path)))
 
 
-async def untrust(core: Core, command: commands.Untrust) -> Reply:
+async def untrust(services: Services, command: commands.Untrust) -> Reply:
     """Trusts a file no more, of whichever project it is."""
-    trusted = core.workspaces.trust
+    trusted = services.workspaces.trust
     path = command.path
     if path is None or path not in trusted.paths():
-        path = str(_path(await _project(core, command.workspace), path))
+        path = str(_path(await _project(services, command.workspace), path))
     if path not in trusted.paths():
         raise CommandRejected("not_trusted")
-    ticket = trusted.update(core.run_services.log, path, None)
-    ticket.when_settled(lambda _: core.mcp.reread_project())
+    ticket = trusted.update(services.run_services.log, path, None)
+    ticket.when_resolved(lambda _: services.mcp.reread_project())
     return Deferred(ticket, Accepted(command="untrust", path=path))
 
 
-async def list_trust(core: Core, command: commands.ListTrust) -> Reply:
+async def list_trust(services: Services, command: commands.ListTrust) -> Reply:
     """Lists a project's settings as they are now, then the other files that are trusted."""
-    project = await _project(core, command.workspace)
+    project = await _project(services, command.workspace)
     own = await project.file()
     files = [] if own is None else [own]
-    others = [path for path in core.workspaces.trust.paths() if own is None or path != own.path]
-    files += [await in_folder_thread(_other, core, path) for path in others]
+    others = [path for path in services.workspaces.trust.paths() if own is None or path != own.path]
+    files += [await in_folder_thread(_other, services, path) for path in others]
     root = "" if project.root is None else str(project.root)
-    return ProjectFiles(root=root, files=tuple(files), cursor=cursor(core.hub.head))
+    return ProjectFiles(root=root, files=tuple(files), cursor=cursor(services.hub.head))
 
 
-async def _project(core: Core, workspace: str | None) -> Project:
-    return (await core.workspaces.named(workspace)).project
+async def _project(services: Services, workspace: str | None) -> Project:
+    return (await services.workspaces.named(workspace)).project
 
 
 def _path(project: Project, named: str | None) -> Path:
@@ -87,8 +87,8 @@ def _hash_of(root: Path | None, path: Path) -> str:
         return ""
 
 
-def _other(core: Core, path: str) -> ProjectFile:
+def _other(services: Services, path: str) -> ProjectFile:
     """Returns what is known of a file whose contents are somebody else's business."""
     root = next((above.parent for above in Path(path).parents if above.name == _FOLDER), None)
     found = "" if root is None or not root.is_dir() else _hash_of(root, Path(path))
-    return ProjectFile(path=path, hash=found, trusted=core.workspaces.trust.trusts(path, found))
+    return ProjectFile(path=path, hash=found, trusted=services.workspaces.trust.trusts(path, found))

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 import msgspec
 import trio
 
-from nousd.daemon.services import Core
+from nousd.daemon.services import Services
 from nousd.errors import CommandRejected, InvalidPayload
 from nousd.wire import commands
 from nousd.wire.limits import LONG_TEXT_BYTES_MAX
@@ -21,7 +21,7 @@ _AT_ONCE: Final = trio.CapacityLimiter(2)
 C = TypeVar("C", commands.Prompt, commands.AppendMessage, commands.Steer, commands.FollowUp)
 
 
-async def with_whole_text(core: Core, command: C, text_ref: str) -> C:
+async def with_whole_text(services: Services, command: C, text_ref: str) -> C:
     """Returns a command with the text that it refers to as ``text_ref``, as if it stood there.
 
     Raises:
@@ -29,24 +29,24 @@ async def with_whole_text(core: Core, command: C, text_ref: str) -> C:
         CommandRejected: ``artifact_not_found``.
     """
     async with _AT_ONCE:
-        text = _decoded(await _bytes_of(core, text_ref))
-        await core.store.wait_room()
+        text = _decoded(await _bytes_of(services, text_ref))
+        await services.store.wait_room()
     # A beginning must not be blank, and a text may begin with any number of blanks.
     if not text.lstrip().startswith(command.text.lstrip()):
         raise InvalidPayload("text must be the beginning of what text_ref names")
     return msgspec.structs.replace(command, text=text, text_ref=None)
 
 
-async def _bytes_of(core: Core, artifact_id: str) -> bytes:
+async def _bytes_of(services: Services, artifact_id: str) -> bytes:
     missing = CommandRejected(
         "artifact_not_found", details={"artifact_id": artifact_id, "field": "text_ref"}
     )
-    info = await core.store.renew_artifact(artifact_id, now=core.clock.now())
+    info = await services.store.renew_artifact(artifact_id, now=services.clock.now())
     if info is None:
         raise missing
     if info.size_bytes > LONG_TEXT_BYTES_MAX:
         raise InvalidPayload(f"text_ref is too large: at most {LONG_TEXT_BYTES_MAX} bytes")
-    artifact = await core.store.artifact(artifact_id)
+    artifact = await services.store.artifact(artifact_id)
     if artifact is None:  # it went with a session in this moment
         raise missing
     return artifact.data

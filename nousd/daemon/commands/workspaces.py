@@ -5,9 +5,9 @@ from __future__ import annotations
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from nousd.daemon.eventlog.log import Ticket
+from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.replies import Deferred, Reply
-from nousd.daemon.services import Core
+from nousd.daemon.services import Services
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.daemon.workspace.workspaces import Workspace
 from nousd.errors import CommandRejected, InvalidPayload
@@ -20,21 +20,21 @@ from nousd.wire.objects.session_settings import SessionRules
 from nousd.wire.responses import Attached, WorkspaceOverride
 
 
-async def attach_session(core: Core, command: commands.AttachSession) -> Reply:
+async def attach_session(services: Services, command: commands.AttachSession) -> Reply:
     """Moves an idle session, and those of its tasks, to another workspace, where they begin anew."""
-    live = await core.sessions.require(command.session_id)
+    live = await services.sessions.require(command.session_id)
     _require_no_task(live.state)
     _require_idle(live)
-    workspace = await core.workspaces.named(command.workspace)
-    live = await core.sessions.get(live.session_id)
+    workspace = await services.workspaces.named(command.workspace)
+    live = await services.sessions.get(live.session_id)
     # Should the daemon die in between, no task is held by less than what held it before: what was
     # permitted above it is gone first.
-    moving = [live, *reversed(await core.sessions.below(live))]
+    moving = [live, *reversed(await services.sessions.below(live))]
     # A run or a call may have started while the folder was looked at.
     for each in moving:
         _require_idle(each)
     reason = (command.reason or "").strip() or None
-    moved = [_move(core, each, workspace, reason) for each in moving]
+    moved = [_move(services, each, workspace, reason) for each in moving]
     attached, _ = moved[0]
     assert live.state.attached_at is not None
     answer = Attached(
@@ -53,9 +53,9 @@ async def attach_session(core: Core, command: commands.AttachSession) -> Reply:
 
 
 def _move(
-    core: Core, live: LiveSession, workspace: Workspace, reason: str | None
-) -> tuple[events.SessionAttached, Ticket]:
-    before = core.workspaces.path_of(live.state)
+    services: Services, live: LiveSession, workspace: Workspace, reason: str | None
+) -> tuple[events.SessionAttached, CommitHandle]:
+    before = services.workspaces.path_of(live.state)
     attached = events.SessionAttached(
         session_id=live.session_id,
         workspace=workspace.path,
@@ -64,10 +64,10 @@ def _move(
         reason=or_unset(reason),
         revoked=_permitting(live.state),
     )
-    over = core.run_services.overrides.ended(live.state, "attached")
+    over = services.run_services.overrides.ended(live.state, "attached")
     ticket = live.decide((*over, attached, *_revoked(live.state)))
     if over:
-        core.run_services.overrides.forget(live.session_id, "attached", ticket)
+        services.run_services.overrides.forget(live.session_id, "attached", ticket)
     workspace.forget(live.session_id)
     live.agents = None
     return attached, ticket
@@ -102,16 +102,16 @@ def _revoked(state: SessionState) -> tuple[events.SessionUpdated, ...]:
     return (events.SessionUpdated(session_id=state.session_id, granted=(), rules=rules),)
 
 
-async def override_workspace(core: Core, command: commands.OverrideWorkspace) -> Reply:
+async def override_workspace(services: Services, command: commands.OverrideWorkspace) -> Reply:
     """Lets a session ask about what lies outside of its workspace for a while, or no more."""
     seconds = command.ttl_seconds
     if 0 < seconds < OVERRIDE_SECONDS_MIN:
         raise InvalidPayload(
             f"ttl_seconds must be 0 or from {OVERRIDE_SECONDS_MIN} to {OVERRIDE_SECONDS_MAX}"
         )
-    live = await core.sessions.require(command.session_id)
+    live = await services.sessions.require(command.session_id)
     _require_no_task(live.state)
-    overrides = core.run_services.overrides
+    overrides = services.run_services.overrides
     ticket = overrides.grant(live, seconds) if seconds else overrides.end(live, "ended")
     answer = WorkspaceOverride(
         session_id=live.session_id, override=or_unset(overrides.shown(live.state))

@@ -28,7 +28,7 @@ from nousd.wire.events import EVENT_TYPES, Event, thread_of
 _log = logging.getLogger(__name__)
 
 
-class Ticket:
+class CommitHandle:
     """A batch on its way: wait for it, or say what is to happen when it is committed.
 
     ``is_settled`` says whether it is known what became of it, ``failure`` in the end why it was not
@@ -42,9 +42,9 @@ class Ticket:
         self.failure: StoreError | None = None
         self.is_settled = False
         self._waited_for: trio.Event | None = None
-        self._callbacks: list[Callable[[Ticket], None]] = []
+        self._callbacks: list[Callable[[CommitHandle], None]] = []
 
-    def when_settled(self, callback: Callable[[Ticket], None]) -> None:
+    def when_resolved(self, callback: Callable[[CommitHandle], None]) -> None:
         """Calls ``callback`` in commit order, before the events are published; at once if settled."""
         if self.is_settled:
             callback(self)
@@ -82,8 +82,8 @@ class Ticket:
         self._callbacks.clear()
 
 
-def _settled() -> Ticket:
-    ticket = Ticket()
+def _settled() -> CommitHandle:
+    ticket = CommitHandle()
     ticket.settle()
     return ticket
 
@@ -136,14 +136,14 @@ class Log:
         *,
         artifacts: Sequence[Artifact] = (),
         owed: bool = False,
-    ) -> Ticket:
+    ) -> CommitHandle:
         """Sends encoded events, together and in order, on their way into the log.
 
         Args:
             artifacts: further ones, to which the events refer.
             owed: see ``Batch.owed``.
         """
-        ticket = Ticket()
+        ticket = CommitHandle()
 
         def failed(failure: StoreError) -> None:
             _log.error("a commit failed: %s", failure)

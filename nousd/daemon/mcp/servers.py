@@ -15,7 +15,7 @@ import trio
 from msgspec import UNSET
 
 from nousd.daemon import error_boundary as boundary
-from nousd.daemon.eventlog.log import Log, Ticket
+from nousd.daemon.eventlog.log import CommitHandle, Log
 from nousd.daemon.mcp.specs import checked_server, spec_of, specs_of_project
 from nousd.daemon.sessions.registry import Sessions
 from nousd.daemon.workspace.project import Project
@@ -112,7 +112,7 @@ class McpServers:
 
     # --- commands --------------------------------------------------------------------------------
 
-    def add(self, command: commands.AddMcp) -> Ticket:
+    def add(self, command: commands.AddMcp) -> CommitHandle:
         """Adds a server for good, or replaces one that was added; connects once that is in the log.
 
         Raises:
@@ -136,7 +136,7 @@ class McpServers:
         self._when_committed(ticket, partial(self._keep, spec_of(server)))
         return ticket
 
-    def remove(self, name: str) -> Ticket:
+    def remove(self, name: str) -> CommitHandle:
         """Takes a server away that was added.
 
         Raises:
@@ -199,12 +199,12 @@ class McpServers:
         return tuple(server for server in added if server.name != name)
 
     @staticmethod
-    def _when_committed(ticket: Ticket, call: Callable[[], object]) -> None:
-        def settled(ticket: Ticket) -> None:
+    def _when_committed(ticket: CommitHandle, call: Callable[[], object]) -> None:
+        def resolved(ticket: CommitHandle) -> None:
             if ticket.failure is None:
                 call()
 
-        ticket.when_settled(settled)
+        ticket.when_resolved(resolved)
 
     def _keep(self, spec: ServerSpec) -> None:
         """Keeps a server alive, in the place of one of that name."""

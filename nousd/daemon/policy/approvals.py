@@ -15,8 +15,8 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.daemon.clock import Clock, later
-from nousd.daemon.eventlog.log import Ticket
-from nousd.daemon.policy.approvers import Confirmers
+from nousd.daemon.eventlog.log import CommitHandle
+from nousd.daemon.policy.approvers import Approvers
 from nousd.daemon.policy.requests import Asker, Request, Requests, as_logged, status_of
 from nousd.errors import CommandRejected, SessionNotFound, StoreError
 from nousd.machine.context.text_offload import beginning
@@ -67,7 +67,7 @@ class Approvals:
         timeout_seconds: how long a call waits at most.
     """
 
-    def __init__(self, clock: Clock, confirmers: Confirmers, timeout_seconds: float) -> None:
+    def __init__(self, clock: Clock, confirmers: Approvers, timeout_seconds: float) -> None:
         self.requests: Requests[PermissionRequested, Decided] = Requests(
             confirmers, timeout_seconds
         )
@@ -120,7 +120,7 @@ class Approvals:
             raise CommandRejected("input_hash_mismatch")
         return request
 
-    def answer(self, request: Waiting, answer: Answer) -> Ticket:
+    def answer(self, request: Waiting, answer: Answer) -> CommitHandle:
         """Decides about a call; the ticket tells when that is durable."""
         decided = Decided(attempt=request.told.attempt, answer=answer)
         return self.requests.end(request, decided, _decision(request.question, answer))

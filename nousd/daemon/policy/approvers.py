@@ -13,14 +13,14 @@ from typing import NamedTuple
 from nousd.store.records import EventFilter
 
 
-class Place(NamedTuple):
+class Audience(NamedTuple):
     """Where a request is seen: in the events of a session, and of a run if it belongs to one."""
 
     session_id: str
     run_id: str | None
 
 
-class Confirmers:
+class Approvers:
     """All declarations, by whoever made them."""
 
     def __init__(self) -> None:
@@ -39,10 +39,11 @@ class Confirmers:
         """How many clients have declared that they answer."""
         return len(self._declared)
 
-    def can_answer(self, places: Iterable[Place]) -> bool:
+    def can_answer(self, audiences: Iterable[Audience]) -> bool:
         """Whether any client has declared that it answers what is asked in one of those places."""
         return any(
-            wanted.session_id in (None, place.session_id) and wanted.run_id in (None, place.run_id)
-            for place in places
+            wanted.session_id in (None, audience.session_id)
+            and wanted.run_id in (None, audience.run_id)
+            for audience in audiences
             for wanted in self._declared.values()
         )

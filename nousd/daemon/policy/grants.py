@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nousd.daemon.eventlog.log import Ticket
+from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.daemon.sessions.registry import Sessions
 from nousd.errors import CommandRejected
@@ -18,7 +18,7 @@ from nousd.machine.policy.session_rules import with_denial
 from nousd.wire.limits import GRANTED_RULES_MAX, SESSION_RULES_MAX
 
 
-def grant(sessions: Sessions, live: LiveSession | None, rule: str) -> Ticket | None:
+def grant(sessions: Sessions, live: LiveSession | None, rule: str) -> CommitHandle | None:
     """Grants a rule to a session, or to every one; None if it is granted there already.
 
     Raises:
@@ -32,7 +32,7 @@ def grant(sessions: Sessions, live: LiveSession | None, rule: str) -> Ticket | N
     return sessions.update(live, granted=(*so_far, rule))
 
 
-def forbid(sessions: Sessions, live: LiveSession, rule: str) -> Ticket | None:
+def forbid(sessions: Sessions, live: LiveSession, rule: str) -> CommitHandle | None:
     """Denies in a session what a rule is about; None if that is so already.
 
     Raises:
@@ -44,7 +44,7 @@ def forbid(sessions: Sessions, live: LiveSession, rule: str) -> Ticket | None:
     return None if rules == live.state.rules else sessions.update(live, rules=rules)
 
 
-def revoke(sessions: Sessions, live: LiveSession | None, rule: str) -> Ticket:
+def revoke(sessions: Sessions, live: LiveSession | None, rule: str) -> CommitHandle:
     """Takes a rule back.
 
     Raises:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import trio
 
 from nousd.daemon.clock import Clock, later
-from nousd.daemon.eventlog.log import Ticket
+from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.policy.approvals import Approvals, Under
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.daemon.sessions.registry import Sessions
@@ -138,7 +138,7 @@ class Overrides:
 
     # --- changing ------------------------------------------------------------------------------
 
-    def grant(self, live: LiveSession, seconds: int) -> Ticket:
+    def grant(self, live: LiveSession, seconds: int) -> CommitHandle:
         """Lets a session ask for so many seconds from now on, however long it could before.
 
         Raises:
@@ -157,7 +157,7 @@ class Overrides:
         self._begin(live.session_id, expires_at, seconds)
         return ticket
 
-    def end(self, live: LiveSession, reason: OverrideEnd) -> Ticket | None:
+    def end(self, live: LiveSession, reason: OverrideEnd) -> CommitHandle | None:
         """Ends a session's override, and denies what waits under it; None if it had none."""
         decided = self.ended(live.state, reason)
         if not decided:
@@ -178,18 +178,18 @@ class Overrides:
             reason = "expired"
         return (events.WorkspaceOverrideExpired(session_id=state.session_id, reason=reason),)
 
-    def forget(self, session_id: str, reason: OverrideEnd, told: Ticket) -> None:
+    def forget(self, session_id: str, reason: OverrideEnd, told: CommitHandle) -> None:
         """Denies what waits under an override that is over, as ``told`` puts into the log."""
         term = self._terms.pop(session_id, None)
         self._approvals.deny_under(session_id, _ENDED[reason])
 
-        def settled(ticket: Ticket) -> None:
+        def resolved(ticket: CommitHandle) -> None:
             if ticket.failure is not None and term is not None:
                 # By the log it is still there: it is looked at again.
                 self._terms.setdefault(session_id, term)
                 self._changed.set()
 
-        told.when_settled(settled)
+        told.when_resolved(resolved)
 
     def forget_deleted(self, session_id: str) -> None:
         """Counts a session no more that is gone, with all that the log had of its override."""

@@ -13,8 +13,8 @@ from typing import Any, Final, Literal
 import msgspec
 
 from nousd.daemon.clock import Clock, later
-from nousd.daemon.eventlog.log import Ticket
-from nousd.daemon.policy.approvers import Confirmers
+from nousd.daemon.eventlog.log import CommitHandle
+from nousd.daemon.policy.approvers import Approvers
 from nousd.daemon.policy.requests import Asker, Request, Requests, status_of
 from nousd.errors import CommandRejected, InvalidPayload, Unanswered
 from nousd.machine.context.text_offload import beginning
@@ -41,7 +41,7 @@ class Questions:
         timeout_seconds: how long a question waits at most.
     """
 
-    def __init__(self, clock: Clock, confirmers: Confirmers, timeout_seconds: float) -> None:
+    def __init__(self, clock: Clock, confirmers: Approvers, timeout_seconds: float) -> None:
         self.requests: Requests[QuestionAsked, Ended] = Requests(confirmers, timeout_seconds)
         self._clock = clock
 
@@ -70,7 +70,7 @@ class Questions:
             raise Unanswered(ended.reason)
         return ended.answers
 
-    def answer(self, question_id: str, answers: UserAnswers) -> Ticket:
+    def answer(self, question_id: str, answers: UserAnswers) -> CommitHandle:
         """Answers a question; the ticket tells when that is durable.
 
         Raises:
@@ -84,7 +84,7 @@ class Questions:
         )
         return self.requests.end(request, Ended(answers=answers), [answered])
 
-    def reject(self, question_id: str, reason: str) -> Ticket:
+    def reject(self, question_id: str, reason: str) -> CommitHandle:
         """Says that the user does not answer; the ticket tells when that is durable.
 
         Raises:
@@ -119,7 +119,7 @@ class Questions:
         details = {"outcome": outcome, "by": ended.by, "reason": ended.reason}
         raise CommandRejected("already_answered", details=details)
 
-    def _reject(self, request: Request[QuestionAsked, Ended], ended: Ended) -> Ticket:
+    def _reject(self, request: Request[QuestionAsked, Ended], ended: Ended) -> CommitHandle:
         rejected = events.QuestionRejected(
             **request.told.call,
             question_id=request.id,

@@ -13,8 +13,8 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import msgspec
 import trio
 
-from nousd.daemon.eventlog.log import Ticket
-from nousd.daemon.policy.approvers import Confirmers, Place
+from nousd.daemon.eventlog.log import CommitHandle
+from nousd.daemon.policy.approvers import Approvers, Audience
 from nousd.machine.context import text_offload as long_texts
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.events import Event, Status
@@ -26,7 +26,7 @@ APPROVAL_SECONDS: Final = 900.0
 _REMEMBERED: Final = 1024
 """Requests that are over and whose end is known without asking the log."""
 
-Decide = Callable[[Sequence[Event]], Ticket]
+Decide = Callable[[Sequence[Event]], CommitHandle]
 """Makes events happen to the session of a call, and to its run if it has one."""
 
 E = TypeVar("E", bound=ToolCallEvent)
@@ -44,7 +44,7 @@ class Asker(NamedTuple):
     """
 
     decide: Decide
-    places: tuple[Place, ...]
+    audiences: tuple[Audience, ...]
 
 
 class Request(msgspec.Struct, Generic[E, A], eq=False):
@@ -69,7 +69,7 @@ class Requests(Generic[E, A]):
     ``_shown`` from its commit on until its end is committed, or it was given up.
     """
 
-    def __init__(self, confirmers: Confirmers, timeout_seconds: float) -> None:
+    def __init__(self, confirmers: Approvers, timeout_seconds: float) -> None:
         self.timeout_seconds = timeout_seconds
         self._confirmers = confirmers
         self._waiting: dict[str, Request[E, A]] = {}
@@ -78,7 +78,7 @@ class Requests(Generic[E, A]):
 
     def obstacle(self, asker: Asker) -> str | None:
         """Returns why nobody is asked, for people; None if somebody can be."""
-        if not self._confirmers.can_answer(asker.places):
+        if not self._confirmers.can_answer(asker.audiences):
             return "no connected client can be asked"
         if len(self._waiting) >= WAITING_REQUESTS_MAX:
             return f"{len(self._waiting)} others wait already"
@@ -107,19 +107,19 @@ class Requests(Generic[E, A]):
             request.told
             for request in self._shown.values()
             if session_id is None
-            or any(place.session_id == session_id for place in request.asker.places)
+            or any(audience.session_id == session_id for audience in request.asker.audiences)
         )
 
     async def wait(self, request: Request[E, A], asking: Sequence[Event]) -> A | None:
         """Puts a request into the log and waits until it is over; None if that took too long."""
 
-        def settled(ticket: Ticket) -> None:
+        def resolved(ticket: CommitHandle) -> None:
             if ticket.failure is None and request.id in self._waiting:
                 self._shown[request.id] = request
 
         self._waiting[request.id] = request
         try:
-            request.asker.decide(asking).when_settled(settled)
+            request.asker.decide(asking).when_resolved(resolved)
             with trio.move_on_after(self.timeout_seconds):
                 await request.over.wait()
         finally:
@@ -128,7 +128,7 @@ class Requests(Generic[E, A]):
                 self._shown.pop(request.id, None)
         return request.end
 
-    def end(self, request: Request[E, A], end: A, decided: Sequence[Event]) -> Ticket:
+    def end(self, request: Request[E, A], end: A, decided: Sequence[Event]) -> CommitHandle:
         """Ends a request; the ticket tells when that is durable.
 
         Should anything be raised, it goes on waiting.
@@ -138,12 +138,12 @@ class Requests(Generic[E, A]):
         self._waiting.pop(request.id, None)
         self._remember(request.id, end)
 
-        def settled(ticket: Ticket) -> None:
+        def resolved(ticket: CommitHandle) -> None:
             self._shown.pop(request.id, None)
             if ticket.failure is not None:
                 self._ended.pop(request.id, None)
 
-        ticket.when_settled(settled)
+        ticket.when_resolved(resolved)
         request.over.set()
         return ticket
 

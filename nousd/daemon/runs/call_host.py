@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from nousd.daemon.blobs.watched_spool import WatchedSpool
-from nousd.daemon.eventlog.log import Ticket
-from nousd.daemon.policy.approvers import Place
+from nousd.daemon.eventlog.log import CommitHandle
+from nousd.daemon.policy.approvers import Audience
 from nousd.daemon.policy.requests import Asker
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.machine.context.text_offload import artifact_id_of
@@ -62,11 +62,11 @@ class LiveCallHost(ABC):
 
     @property
     @abstractmethod
-    def places(self) -> tuple[Place, ...]:
+    def audiences(self) -> tuple[Audience, ...]:
         """Where what is asked is seen."""
 
     @abstractmethod
-    def decide(self, decided: Sequence[Event]) -> Ticket:
+    def decide(self, decided: Sequence[Event]) -> CommitHandle:
         """Puts events on their way into the log, and with them what is kept."""
 
     @abstractmethod
@@ -133,7 +133,7 @@ class LiveCallHost(ABC):
 
     @property
     def _asker(self) -> Asker:
-        return Asker(self.decide, self.places)
+        return Asker(self.decide, self.audiences)
 
     def _context_in(self, workspace: Workspace, tool_call_id: str, emit: Emit) -> ToolContext:
         """Returns the surroundings of a call in a workspace."""

@@ -12,7 +12,7 @@ from msgspec import UNSET
 from nousd.daemon.eventlog.log_walk import event_of, for_each_event
 from nousd.daemon.sessions.history import wholes_of
 from nousd.errors import CommandRejected
-from nousd.machine.session.client_calls import CallLedger
+from nousd.machine.session.client_calls import CallLifecycle
 from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier, StoredResult
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter
@@ -130,9 +130,9 @@ class CallRecords:
         return lines
 
 
-async def ledger_of(store: Store, tool_call_id: str) -> CallLedger:
+async def ledger_of(store: Store, tool_call_id: str) -> CallLifecycle:
     """Returns where a client's own call stands, from its events."""
-    ledger = CallLedger()
+    ledger = CallLifecycle()
     events = EventFilter(run_id=tool_call_id)
     await for_each_event(store, events, lambda stored: ledger.note(event_of(stored)))
     return ledger

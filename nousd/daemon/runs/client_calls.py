@@ -14,8 +14,8 @@ from typing import Any, Final
 import trio
 
 from nousd.daemon import error_boundary as boundary
-from nousd.daemon.eventlog.log import Ticket
-from nousd.daemon.policy.approvers import Place
+from nousd.daemon.eventlog.log import CommitHandle
+from nousd.daemon.policy.approvers import Audience
 from nousd.daemon.replies import Deferred
 from nousd.daemon.runs.call_host import LiveCallHost
 from nousd.daemon.runs.run_loop import CLOSING_SECONDS
@@ -23,7 +23,7 @@ from nousd.daemon.runs.services import RunServices
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.daemon.workspace.workspaces import Workspace
 from nousd.errors import CommandRejected
-from nousd.machine.session.client_calls import CallLedger
+from nousd.machine.session.client_calls import CallLifecycle
 from nousd.runtimes.calls.admission import hash_of_request
 from nousd.runtimes.calls.host import RuntimeOpinion
 from nousd.runtimes.calls.runner import CallRunner
@@ -53,14 +53,14 @@ class ClientCall(LiveCallHost):
         super().__init__(live, services)
         self.call = call
         self.ended = trio.Event()
-        self.ledger = CallLedger()
+        self.ledger = CallLifecycle()
         self._workspace = workspace
         self._scope = trio.CancelScope()
         self._stopped_as: CutOff | None = None
         self._quiet_until = 0.0
-        self._last_ticket = Ticket()
+        self._last_ticket = CommitHandle()
 
-    def begin(self, input_hash: str, client_call_id: str | None) -> Ticket:
+    def begin(self, input_hash: str, client_call_id: str | None) -> CommitHandle:
         """Puts the request into the log; the ticket tells when it is durable."""
         requested = events.ToolCallRequested(
             session_id=self.live.session_id,
@@ -101,7 +101,7 @@ class ClientCall(LiveCallHost):
             self._stopped_as = "timeout"
 
     async def _close(self) -> None:
-        ends = self.ledger.owed_ends(self._stopped_as or "error")
+        ends = self.ledger.closing_events(self._stopped_as or "error")
         if ends:
             self.decide(ends)
 
@@ -118,9 +118,9 @@ class ClientCall(LiveCallHost):
         return self.ledger.call
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def audiences(self) -> tuple[Audience, ...]:
         """Who has asked for the events of this call alone sees what it asks as well."""
-        return (Place(self.live.session_id, self.call.tool_call_id),)
+        return (Audience(self.live.session_id, self.call.tool_call_id),)
 
     def expect_quiet(self, seconds: float) -> None:
         """See ``CallHost.expect_quiet``."""
@@ -141,7 +141,7 @@ class ClientCall(LiveCallHost):
 
     # --- into the log ------------------------------------------------------------------------
 
-    def decide(self, decided: Sequence[Event]) -> Ticket:
+    def decide(self, decided: Sequence[Event]) -> CommitHandle:
         """See ``LiveCallHost.decide``."""
         kept, self._kept = self._kept, []
         ticket = self.live.decide(decided, artifacts=kept, follow=self._follow)
@@ -264,11 +264,11 @@ class ClientCalls:
         while len(self._acknowledged) > _REMEMBERED:
             self._acknowledged.popitem(last=False)
 
-        def settled(ticket: Ticket) -> None:
+        def resolved(ticket: CommitHandle) -> None:
             if ticket.failure is not None:
                 self._acknowledged.pop(key, None)
 
-        reply.ticket.when_settled(settled)
+        reply.ticket.when_resolved(resolved)
 
 
 def _accepted(live: LiveSession, tool_call_id: str) -> Accepted:

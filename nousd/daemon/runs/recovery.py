@@ -1,7 +1,7 @@
 """The first thing after the locks: whatever a killed process left open gets its balanced ends.
 
 The events of such a run, or of a call that a client made itself, are walked by the same ledger that
-watched them when they were made, and closed by the same ``owed_ends``; a model call that nobody has
+watched them when they were made, and closed by the same ``closing_events``; a model call that nobody has
 counted is counted. Nothing runs again by itself; what was not consumed is still pending.
 """
 
@@ -17,8 +17,8 @@ from nousd.daemon.eventlog.log_walk import event_of, for_each_event
 from nousd.daemon.runs.call_records import ledger_of
 from nousd.errors import StoreError
 from nousd.machine.session.appending import joined, leaf_after
-from nousd.machine.session.closing_events import owed_ends
-from nousd.machine.session.lifecycle import LOGGED, Ledger
+from nousd.machine.session.closing_events import closing_events
+from nousd.machine.session.lifecycle import LOGGED, LifecycleTracker
 from nousd.machine.session.state import SessionState, queue_fields
 from nousd.machine.session.usage import owed_usage
 from nousd.store.interface import Store
@@ -89,7 +89,7 @@ async def _ends_of_run(run: RunRecord, store: Store, clock: Clock) -> tuple[Even
     ledger = await _walk(store, run)
     row = await store.session(run.session_id)
     leaf_id = None if row is None else row.leaf_id
-    *ends, end = owed_ends(ledger, "interrupted", leaf_id=leaf_id, now=clock.now())
+    *ends, end = closing_events(ledger, "interrupted", leaf_id=leaf_id, now=clock.now())
     pending = await store.pending_inputs(run.session_id)
     left = SessionState(session_id=run.session_id, **queue_fields(pending))
     appended = joined(left, run_id=run.run_id, leaf_id=leaf_after(ends, leaf_id))
@@ -97,11 +97,11 @@ async def _ends_of_run(run: RunRecord, store: Store, clock: Clock) -> tuple[Even
 
 
 async def _ends_of_call(row: ToolCallRow, store: Store) -> tuple[Event, ...]:
-    return (await ledger_of(store, row.tool_call_id)).owed_ends("interrupted")
+    return (await ledger_of(store, row.tool_call_id)).closing_events("interrupted")
 
 
-async def _walk(store: Store, run: RunRecord) -> Ledger:
-    ledger = Ledger(run.session_id, run.run_id, LOGGED)
+async def _walk(store: Store, run: RunRecord) -> LifecycleTracker:
+    ledger = LifecycleTracker(run.session_id, run.run_id, LOGGED)
     events = EventFilter(run_id=run.run_id)
     await for_each_event(store, events, lambda stored: ledger.note(event_of(stored)))
     return ledger

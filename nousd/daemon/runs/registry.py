@@ -16,11 +16,11 @@ from msgspec import UNSET, UnsetType
 
 from nousd.daemon import error_boundary as boundary
 from nousd.daemon.clock import earlier
-from nousd.daemon.eventlog.log import Ticket
+from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.runs.recordings import current_run
 from nousd.daemon.runs.run_hooks import tell_end
 from nousd.daemon.runs.run_host import RunHost
-from nousd.daemon.runs.run_loop import CLOSING_SECONDS, RunDriver
+from nousd.daemon.runs.run_loop import CLOSING_SECONDS, RunLoop
 from nousd.daemon.runs.services import RunServices
 from nousd.daemon.runs.tasks import TaskRun
 from nousd.daemon.sessions.live_session import LiveSession
@@ -67,7 +67,7 @@ class Runs:
         own_prompt: str | None,
         artifacts: Sequence[Artifact] = (),
         parent: TaskRun | None = None,
-    ) -> tuple[RunHost, Ticket]:
+    ) -> tuple[RunHost, CommitHandle]:
         """Starts the task of a run whose start was just decided, with what its prompt brought along.
 
         Args:
@@ -97,7 +97,7 @@ class Runs:
         current_run.set(run.run_id)
         # Only ``stop`` ends a run early: so its ends are written, whatever cancels the daemon.
         with trio.CancelScope(shield=True):
-            await RunDriver(run, self._services, own_prompt=own_prompt).drive()
+            await RunLoop(run, self._services, own_prompt=own_prompt).drive()
             if run.live.lost:
                 _log.error("run %s lost its session, which is read again", run.run_id)
                 await boundary.contained(partial(self._end_in_log, run), "closing a lost run")

@@ -15,8 +15,8 @@ import msgspec
 import trio
 from msgspec import UNSET, UnsetType
 
-from nousd.daemon.eventlog.log import Ticket
-from nousd.daemon.policy.approvers import Place
+from nousd.daemon.eventlog.log import CommitHandle
+from nousd.daemon.policy.approvers import Audience
 from nousd.daemon.runs.call_host import LiveCallHost
 from nousd.daemon.runs.model_inputs import InputsOfRun, artifacts_of
 from nousd.daemon.runs.services import RunServices
@@ -32,7 +32,7 @@ from nousd.machine.context.input_chunks import Stored
 from nousd.machine.context.model_input import ModelChoice, ToolSpec
 from nousd.machine.context.prompt_sections import SourceText, agent_prompt, agents_source
 from nousd.machine.session import queue
-from nousd.machine.session.lifecycle import Ledger, Phase
+from nousd.machine.session.lifecycle import LifecycleTracker, Phase
 from nousd.machine.session.state import options_of
 from nousd.runtimes.calls.attempts import Earlier
 from nousd.runtimes.calls.host import RuntimeOpinion
@@ -97,11 +97,11 @@ class RunHost(LiveCallHost):
         self._others = others
         self.run_id = run_id
         self.tree = TaskTree(self, parent)
-        self.ledger = Ledger(live.session_id, run_id)
-        self.shown = Ledger(live.session_id, run_id)
+        self.ledger = LifecycleTracker(live.session_id, run_id)
+        self.shown = LifecycleTracker(live.session_id, run_id)
         self.ended = trio.Event()
         self.scope = trio.CancelScope()
-        self.last_ticket = Ticket()
+        self.last_ticket = CommitHandle()
         self.calls_of: str | None = None
         """The message whose calls it carries out, from the message's end to the next model call."""
         self.end: events.AgentEnd | None = None
@@ -119,7 +119,7 @@ class RunHost(LiveCallHost):
 
     # --- its place among runs ----------------------------------------------------------------
 
-    def begin(self, decided: Sequence[Event], artifacts: Sequence[Artifact]) -> Ticket:
+    def begin(self, decided: Sequence[Event], artifacts: Sequence[Artifact]) -> CommitHandle:
         """Puts the events that start the run into the log."""
         self._kept += artifacts
         ticket = self.decide(decided)
@@ -218,9 +218,9 @@ class RunHost(LiveCallHost):
         return {**self.where, **self.ledger.tool.keys}
 
     @property
-    def places(self) -> tuple[Place, ...]:
-        """See ``LiveCallHost.places``."""
-        return self.tree.places
+    def audiences(self) -> tuple[Audience, ...]:
+        """See ``LiveCallHost.audiences``."""
+        return self.tree.audiences
 
     def tool_context(self, tool_call_id: str, emit: Emit) -> ToolContext:
         """See ``CallHost.tool_context``."""
@@ -352,12 +352,12 @@ class RunHost(LiveCallHost):
 
     # --- into the log ------------------------------------------------------------------------
 
-    def decide(self, decided: Sequence[Event]) -> Ticket:
+    def decide(self, decided: Sequence[Event]) -> CommitHandle:
         """See ``LiveCallHost.decide``."""
         kept, self._kept = self._kept, []
         ticket = self.live.decide(decided, artifacts=kept, follow=self._follow)
 
-        def settled(ticket: Ticket) -> None:
+        def resolved(ticket: CommitHandle) -> None:
             if ticket.failure is None:
                 for event in decided:
                     self.shown.note(event)
@@ -370,7 +370,7 @@ class RunHost(LiveCallHost):
                 self._context.forget()
                 self.scope.cancel()
 
-        ticket.when_settled(settled)
+        ticket.when_resolved(resolved)
         self.last_ticket = ticket
         self.tree.tell_root(decided)
         return ticket

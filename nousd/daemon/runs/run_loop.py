@@ -1,8 +1,8 @@
 """One active run, from its start in the log to its one end.
 
-``RunDriver`` takes turns off the session's queue, hands each to the runtime, and ends the run. However a
-run ends (done, failed, aborted, stopped), what it has open is closed by the machine's ``owed_ends`` and
-nothing else. What the runtime sees of the run is ``run_host``'s. Of other runs it knows nothing.
+``RunLoop`` takes turns from the session's queue, hands each to the runtime, and ends the run. However a
+run ends (completed, failed, aborted, stopped), the machine's ``closing_events`` close what is open, and
+nothing else does. It does not know other runs, nor what the runtime sees of this one (``run_host``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nousd.errors import NousdError, RunFailed
 from nousd.machine.context import text_offload as long_texts
 from nousd.machine.session import decisions, queue
 from nousd.machine.session.appending import joined, leaf_after
-from nousd.machine.session.closing_events import owed_ends
+from nousd.machine.session.closing_events import closing_events
 from nousd.machine.session.lifecycle import Phase
 from nousd.machine.session.queue import Turn
 from nousd.wire import events
@@ -36,7 +36,7 @@ CLOSING_SECONDS: Final = 3.0
 next start writes them."""
 
 
-class RunDriver:
+class RunLoop:
     """Carries out one run.
 
     Args:
@@ -166,7 +166,7 @@ class RunDriver:
                     **self._host.ledger.where, code="provider_aborted", message="request_aborted"
                 )
             )
-        ends = owed_ends(
+        ends = closing_events(
             self._host.ledger,
             status,
             leaf_id=self._host.leaf_id,

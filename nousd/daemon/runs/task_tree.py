@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
-from nousd.daemon.eventlog.log import Ticket
-from nousd.daemon.policy.approvers import Place
+from nousd.daemon.eventlog.log import CommitHandle
+from nousd.daemon.policy.approvers import Audience
 from nousd.daemon.runs.subtask_approvals import ASKS, ENDS, at_root, id_of
 from nousd.daemon.sessions.live_session import LiveSession
-from nousd.machine.session.lifecycle import Ledger, Phase
+from nousd.machine.session.lifecycle import LifecycleTracker, Phase
 from nousd.wire.events import Event
 from nousd.wire.events.base import TurnKey
 
@@ -25,7 +25,7 @@ class RunInTree(Protocol):
 
     run_id: str
     live: LiveSession
-    ledger: Ledger
+    ledger: LifecycleTracker
     tree: TaskTree
 
     @property
@@ -33,7 +33,7 @@ class RunInTree(Protocol):
         """The keys of an event of the open turn."""
         ...
 
-    def decide(self, decided: Sequence[Event]) -> Ticket:
+    def decide(self, decided: Sequence[Event]) -> CommitHandle:
         """Put events of the run into the log."""
         ...
 
@@ -76,10 +76,10 @@ class TaskTree:
         return bool(self._tasks)
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def audiences(self) -> tuple[Audience, ...]:
         """Where what the run asks is seen."""
         runs = (self._run,) if self.root is self._run else (self._run, self.root)
-        return tuple(Place(run.live.session_id, run.run_id) for run in runs)
+        return tuple(Audience(run.live.session_id, run.run_id) for run in runs)
 
     @contextmanager
     def waiting_for(self, task: RunInTree) -> Iterator[None]:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Protocol
 import trio
 
 from nousd.config.agents import Catalogue
-from nousd.daemon.eventlog.log import Log, Ticket
+from nousd.daemon.eventlog.log import CommitHandle, Log
 from nousd.daemon.replies import Deferred
 from nousd.errors import SessionNotFound, StoreError, StoreFull, WriteFailed
 from nousd.machine.session import state as machine
@@ -100,7 +100,7 @@ class LiveSession:
         *,
         artifacts: Sequence[Artifact] = (),
         follow: Follow | None = None,
-    ) -> Ticket:
+    ) -> CommitHandle:
         """Makes events happen to this session. Returns at once; the ticket tells of the commit.
 
         Should anything be raised, nothing has happened.
@@ -131,7 +131,7 @@ class LiveSession:
         self.state = after
         self.in_flight += 1
 
-        def settled(ticket: Ticket) -> None:
+        def resolved(ticket: CommitHandle) -> None:
             self.in_flight -= 1
             if ticket.failure is None:
                 self.committed = after
@@ -139,7 +139,7 @@ class LiveSession:
             else:
                 self._lose(ticket.failure)
 
-        ticket.when_settled(settled)
+        ticket.when_resolved(resolved)
         return ticket
 
     def _lose(self, failure: StoreError) -> None:
@@ -162,12 +162,12 @@ class LiveSession:
         assert isinstance(said, Accepted)
         self.accepted[client_message_id] = Acknowledged(acknowledgement, request_hash)
 
-        def settled(ticket: Ticket) -> None:
+        def resolved(ticket: CommitHandle) -> None:
             if ticket.failure is None and client_message_id in self.accepted:
                 self.accepted[client_message_id] = Acknowledged(said, request_hash)
                 self._forget_committed()
 
-        acknowledgement.ticket.when_settled(settled)
+        acknowledgement.ticket.when_resolved(resolved)
         while len(self.accepted) > _REMEMBERED_INPUTS:
             self.accepted.popitem(last=False)
 

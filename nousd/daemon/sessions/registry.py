@@ -17,7 +17,7 @@ import msgspec
 import trio
 
 from nousd.daemon.clock import Clock
-from nousd.daemon.eventlog.log import Log, Ticket
+from nousd.daemon.eventlog.log import CommitHandle, Log
 from nousd.daemon.sessions.live_session import LiveSession, not_found
 from nousd.errors import CommandRejected, InvalidPayload, SessionNotFound, StoreError
 from nousd.machine.session.settings import INHERITED, LASTING, changed_defaults
@@ -228,7 +228,7 @@ class Sessions:
 
     def create(
         self, *, parent: LiveSession | None = None, activate: bool = True, **chosen: Any
-    ) -> tuple[LiveSession, Ticket]:
+    ) -> tuple[LiveSession, CommitHandle]:
         """Creates a session, a branch if it has a parent.
 
         Args:
@@ -266,26 +266,26 @@ class Sessions:
         live.decide((created,))
         return live
 
-    def activate(self, live: LiveSession) -> Ticket:
+    def activate(self, live: LiveSession) -> CommitHandle:
         """Makes a session the active one."""
         ticket = live.decide((events.SessionActivated(session_id=live.session_id),))
         self._now_active(live.session_id, ticket)
         return ticket
 
-    def delete(self, live: LiveSession) -> Ticket:
+    def delete(self, live: LiveSession) -> CommitHandle:
         """Deletes a session's content; an active one leaves none active."""
         ticket = live.decide((events.SessionDeleted(session_id=live.session_id),))
         if self.active_id == live.session_id:
             self._now_active(None, ticket)
         return ticket
 
-    def note(self, live: LiveSession | None, event: events.Event) -> Ticket:
+    def note(self, live: LiveSession | None, event: events.Event) -> CommitHandle:
         """Makes an event happen to a session, or to none."""
         if live is not None:
             return live.decide((event,))
         return self._log.submit(self._log.encode((event,)))
 
-    def update(self, live: LiveSession | None, **settings: Any) -> Ticket:
+    def update(self, live: LiveSession | None, **settings: Any) -> CommitHandle:
         """Changes settings of a session and of those created after; without a session, only those."""
         session_id = "" if live is None else live.session_id
         event = events.SessionUpdated(session_id=session_id, **settings)
@@ -296,14 +296,14 @@ class Sessions:
         known = changed_defaults(event)
         self.defaults = msgspec.structs.replace(self.defaults, **known)
 
-        def settled(ticket: Ticket) -> None:
+        def resolved(ticket: CommitHandle) -> None:
             if ticket.failure is None:
                 committed = msgspec.structs.replace(self._committed_defaults, **known)
                 self._committed_defaults = committed
             else:
                 self.defaults = self._committed_defaults
 
-        ticket.when_settled(settled)
+        ticket.when_resolved(resolved)
         return ticket
 
     def _created(
@@ -326,16 +326,16 @@ class Sessions:
             **{name: value for name, value in settings.items() if value is not None},
         )
 
-    def _now_active(self, session_id: str | None, ticket: Ticket) -> None:
+    def _now_active(self, session_id: str | None, ticket: CommitHandle) -> None:
         self.active_id = session_id
 
-        def settled(ticket: Ticket) -> None:
+        def resolved(ticket: CommitHandle) -> None:
             if ticket.failure is None:
                 self.committed_active_id = session_id
             elif self.active_id == session_id:
                 self.active_id = self.committed_active_id
 
-        ticket.when_settled(settled)
+        ticket.when_resolved(resolved)
 
 
 def _state_of(row: SessionRow, pending: Sequence[QueuedInput]) -> SessionState:

@@ -16,9 +16,9 @@ import trio
 
 from nousd.daemon import error_boundary as boundary
 from nousd.daemon.commands import HANDLERS
-from nousd.daemon.eventlog.log import SETTLED, Ticket
+from nousd.daemon.eventlog.log import SETTLED, CommitHandle
 from nousd.daemon.replies import Deferred, Plain
-from nousd.daemon.services import Core
+from nousd.daemon.services import Services
 from nousd.daemon.transport.outbox import Outbox
 from nousd.errors import CommandRejected, InvalidCommand, NousdError, ShuttingDown
 from nousd.net.streams import DirectStream, WritesNow
@@ -39,18 +39,18 @@ _UNREAD: Final = Request("", "a line", msgspec.Raw(b"{}"))
 """Stands for a request of which nothing could be read yet."""
 
 
-async def serve_commands(core: Core, stream: trio.abc.Stream) -> None:
+async def serve_commands(services: Services, stream: trio.abc.Stream) -> None:
     """Serves one client until it leaves or the daemon closes."""
     if isinstance(stream, trio.SocketStream):
         stream = DirectStream(stream)
     outbox = Outbox(stream.write_now) if isinstance(stream, WritesNow) else Outbox()
-    with core.meters.commanding():
-        await _Connection(core, stream, outbox).serve()
+    with services.meters.commanding():
+        await _Connection(services, stream, outbox).serve()
 
 
 class _Connection:
-    def __init__(self, core: Core, stream: trio.abc.Stream, outbox: Outbox) -> None:
-        self._core = core
+    def __init__(self, services: Services, stream: trio.abc.Stream, outbox: Outbox) -> None:
+        self._services = services
         self._stream = stream
         self._outbox = outbox
         self._answer = outbox.put
@@ -68,20 +68,20 @@ class _Connection:
             nursery.cancel_scope.cancel()
 
     async def _stop_receiving_at_close(self) -> None:
-        await self._core.closing.wait()
+        await self._services.closing.wait()
         # A command that is being handled is answered first.
         if self._is_receiving:
             self._reading.cancel()
 
     async def _read(self) -> None:
         """Handles what the client sends until it has said all or the daemon closes."""
-        splitter = LineSplitter(self._core.line_bytes_max, self._core.line_budget)
+        splitter = LineSplitter(self._services.line_bytes_max, self._services.line_budget)
         with (
             self._reading,
             closing(splitter),
             suppress(trio.BrokenResourceError, trio.ClosedResourceError),
         ):
-            while not self._core.closing.is_set():
+            while not self._services.closing.is_set():
                 self._is_receiving = True
                 chunk = await self._stream.receive_some(READ_BYTES)
                 self._is_receiving = False
@@ -116,9 +116,9 @@ class _Connection:
             raise self._too_long(line)
         request = self._request = decode_request(line)
         command = decode_payload(request)
-        if self._core.stopping:
+        if self._services.stopping:
             raise ShuttingDown("the daemon is stopping")
-        reply = await HANDLERS[request.type](self._core, command)
+        reply = await HANDLERS[request.type](self._services, command)
         if isinstance(reply, Deferred):
             self._answer_when_committed(request.id, reply)
         elif isinstance(reply, Plain):
@@ -129,22 +129,22 @@ class _Connection:
     def _too_long(self, line: LineTooLong) -> NousdError:
         if isinstance(line, NoRoomForLine):
             return CommandRejected("no_room_for_line")
-        limit = self._core.line_bytes_max
+        limit = self._services.line_bytes_max
         return InvalidCommand(f"line_too_long: a line has at most {limit} bytes")
 
     def _answer_when_committed(self, request_id: str, reply: Deferred) -> None:
         """Answers in the moment of the commit, before the events go out."""
         answer = encode_response(request_id, reply.payload)
 
-        def settled(ticket: Ticket) -> None:
+        def resolved(ticket: CommitHandle) -> None:
             failure = ticket.failure
             self._outbox.put_now(answer if failure is None else self._refusal(request_id, failure))
 
-        reply.ticket.when_settled(settled)
+        reply.ticket.when_resolved(resolved)
         self._last = reply.ticket
 
     def _refusal(self, request_id: str, error: NousdError) -> bytes:
         if isinstance(error, InvalidCommand):
             request_id = error.request_id or request_id
-        head = cursor(self._core.hub.head)
+        head = cursor(self._services.hub.head)
         return encode_error(request_id, boundary.wire_error(error, head=head))

@@ -18,7 +18,7 @@ from msgspec import UNSET
 
 from nousd.daemon import error_boundary as boundary
 from nousd.daemon.eventlog.event_filters import FROZEN, event_filter, position, pruned
-from nousd.daemon.services import Core
+from nousd.daemon.services import Services
 from nousd.errors import InvalidCommand, NousdError
 from nousd.event_window import Notifier
 from nousd.net.streams import DirectStream
@@ -53,10 +53,10 @@ class _Heard(msgspec.Struct, frozen=True):
     subscription: _Subscription | None = None
 
 
-async def serve_events(core: Core, stream: trio.abc.Stream) -> None:
+async def serve_events(services: Services, stream: trio.abc.Stream) -> None:
     """Follows the log for one client until it leaves or the daemon closes."""
-    with core.meters.subscribing():
-        await _Feed(core, stream).serve()
+    with services.meters.subscribing():
+        await _Feed(services, stream).serve()
 
 
 class _Feed:
@@ -64,11 +64,11 @@ class _Feed:
     talks and never reads is not listened to any further, and what is held for it stays one page.
     """
 
-    def __init__(self, core: Core, stream: trio.abc.Stream) -> None:
-        self._core = core
+    def __init__(self, services: Services, stream: trio.abc.Stream) -> None:
+        self._services = services
         self._stream = stream
         self._direct = DirectStream(stream) if isinstance(stream, trio.SocketStream) else None
-        self._current = _Subscription(core.hub.head, EventFilter(types=FROZEN))
+        self._current = _Subscription(services.hub.head, EventFilter(types=FROZEN))
         self._heard: _Heard | None = None
         self._answered = trio.Event()
         self._notifier = Notifier()
@@ -82,14 +82,14 @@ class _Feed:
                 with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                     await self._follow()
             finally:
-                self._core.confirmers.leave(self)
+                self._services.confirmers.leave(self)
             nursery.cancel_scope.cancel()
 
     # --- what the client is told -------------------------------------------------------------
 
     async def _follow(self) -> None:
         """Writes what the subscription wants; returns when the daemon closes and all is written."""
-        hub = self._core.hub
+        hub = self._services.hub
         position = self._current.after
         while True:
             if self._heard is not None:
@@ -106,17 +106,17 @@ class _Feed:
                 # A long stretch without a match must not hold up the others.
                 await trio.lowlevel.checkpoint()
             elif self._heard is None:
-                if self._core.closing.is_set():
+                if self._services.closing.is_set():
                     return
                 await self._wait()
 
     async def _wait(self) -> None:
         """Waits for events, for what is heard, for the close, or until a keep-alive is due."""
         if self._current.keepalive_seconds == math.inf:
-            await self._core.hub.wait(self._notifier)
+            await self._services.hub.wait(self._notifier)
         else:
             with trio.move_on_at(self._keepalive_at):
-                await self._core.hub.wait(self._notifier)
+                await self._services.hub.wait(self._notifier)
 
     async def _answer_what_was_heard(self, position: int) -> int:
         while self._heard is not None:
@@ -131,9 +131,9 @@ class _Feed:
     def _take(self, subscription: _Subscription) -> None:
         self._current = subscription
         if subscription.confirms:
-            self._core.confirmers.declare(self, subscription.wanted)
+            self._services.confirmers.declare(self, subscription.wanted)
         else:
-            self._core.confirmers.leave(self)
+            self._services.confirmers.leave(self)
 
     async def _write(self, lines: bytes) -> None:
         sent = 0 if self._direct is None else self._direct.write_now(lines)
@@ -147,11 +147,11 @@ class _Feed:
         return self._written_at + self._current.keepalive_seconds
 
     def _keepalive(self, position: int) -> bytes:
-        told = Keepalive(cursor=cursor(position), head=cursor(self._core.hub.head))
+        told = Keepalive(cursor=cursor(position), head=cursor(self._services.hub.head))
         return encode_response(self._current.request_id, told)
 
     async def _stop_waiting_at_close(self) -> None:
-        await self._core.closing.wait()
+        await self._services.closing.wait()
         self._notifier.notify()
 
     # --- what the client says ----------------------------------------------------------------
@@ -196,18 +196,18 @@ class _Feed:
         if isinstance(heard, InvalidCommand):
             return None
         if isinstance(heard, NousdError):
-            head = cursor(self._core.hub.head)
+            head = cursor(self._services.hub.head)
             return _Heard(encode_error(request_id, boundary.wire_error(heard, head=head)))
         return heard
 
     async def _subscribed(self, request_id: str, command: Subscribe) -> _Heard:
-        head = self._core.hub.head
+        head = self._services.hub.head
         after = head if command.after is None else position(command.after, head=head)
         wanted = event_filter(command)
         answer = Subscribed(
             cursor=cursor(after),
             head=cursor(head),
-            pruned=await pruned(self._core.store, after, wanted, head=head),
+            pruned=await pruned(self._services.store, after, wanted, head=head),
             confirms=command.confirms or UNSET,
         )
         keepalive_seconds = command.keepalive_seconds or math.inf

@@ -19,7 +19,7 @@ from nousd.config.project_file import (
     read_project_settings,
 )
 from nousd.daemon.workspace.folder_threads import in_folder_thread
-from nousd.daemon.workspace.session_memo import OncePerSession
+from nousd.daemon.workspace.session_memo import SessionMemo
 from nousd.daemon.workspace.trust import Trust
 from nousd.errors import RuleInvalid, ToolError
 from nousd.machine.policy.rules import Rule, RuleDecision, check_rule, meaning_of, rules_in
@@ -141,8 +141,8 @@ class Project:
         self.root = root
         self.trust = Trust() if trust is None else trust
         self._read = read
-        self._sessions = OncePerSession(self._start)
-        self._told = OncePerSession(_remember)
+        self._sessions = SessionMemo(self._start)
+        self._told = SessionMemo(_remember)
 
     async def _start(self) -> _Started:
         settings = await self._read()

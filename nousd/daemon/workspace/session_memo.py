@@ -16,7 +16,7 @@ SESSIONS_MAX: Final = 65_536
 """Sessions that are remembered; one that was not used for longest would read anew."""
 
 
-class OncePerSession(Generic[T]):
+class SessionMemo(Generic[T]):
     """Remembers for each session what was there when it started.
 
     Args:

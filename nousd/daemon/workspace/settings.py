@@ -12,7 +12,7 @@ from nousd.daemon.workspace.instructions import reader as instructions_reader
 from nousd.daemon.workspace.project import Project
 from nousd.daemon.workspace.project import reader as settings_reader
 from nousd.daemon.workspace.roots import Roots
-from nousd.daemon.workspace.session_memo import OncePerSession
+from nousd.daemon.workspace.session_memo import SessionMemo
 from nousd.daemon.workspace.trust import Trust
 from nousd.daemon.workspace.workspaces import Workspace, Workspaces
 from nousd.errors import ConfigError
@@ -59,7 +59,7 @@ class _Maker:
         return Workspace(
             path_sandbox=PathSandbox(folder, self.hidden, hard_links=settings.hard_links),
             project=Project(root, settings_reader(root, not_read), self._trust),
-            instructions=OncePerSession(
+            instructions=SessionMemo(
                 instructions_reader(_instruction_places(settings, folder, not_read))
             ),
             read_agents=agents.reader(

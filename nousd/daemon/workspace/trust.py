@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from nousd.daemon.eventlog.log import Log, Ticket
+from nousd.daemon.eventlog.log import CommitHandle, Log
 from nousd.errors import CommandRejected
 from nousd.wire.events import TrustUpdated
 from nousd.wire.limits import TRUSTED_FILES_MAX
@@ -32,7 +32,7 @@ class Trust:
         """Returns the files that were trusted once and are so until they change."""
         return tuple(self._trusted)
 
-    def update(self, log: Log, path: str, file_hash: str | None) -> Ticket:
+    def update(self, log: Log, path: str, file_hash: str | None) -> CommitHandle:
         """Trusts a file with that hash, or with None no more; it counts when that is durable.
 
         Raises:
@@ -43,7 +43,7 @@ class Trust:
             raise CommandRejected("too_many_trusted_files")
         ticket = log.submit(log.encode((TrustUpdated(session_id="", path=path, hash=file_hash),)))
 
-        def settled(ticket: Ticket) -> None:
+        def resolved(ticket: CommitHandle) -> None:
             if ticket.failure is not None:
                 return
             if file_hash is None:
@@ -51,5 +51,5 @@ class Trust:
             else:
                 self._trusted[path] = file_hash
 
-        ticket.when_settled(settled)
+        ticket.when_resolved(resolved)
         return ticket

@@ -22,7 +22,7 @@ from nousd.daemon.workspace.folder_threads import in_folder_thread
 from nousd.daemon.workspace.instructions import no_instructions
 from nousd.daemon.workspace.project import Project
 from nousd.daemon.workspace.roots import Roots
-from nousd.daemon.workspace.session_memo import OncePerSession
+from nousd.daemon.workspace.session_memo import SessionMemo
 from nousd.daemon.workspace.trust import Trust
 from nousd.errors import CommandRejected, ConfigError, InvalidPayload
 from nousd.machine.context.prompt_sections import SourceText
@@ -51,8 +51,8 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
 
     path_sandbox: PathSandbox
     project: Project = msgspec.field(default_factory=Project)
-    instructions: OncePerSession[Sequence[SourceText]] = msgspec.field(
-        default_factory=lambda: OncePerSession(no_instructions)
+    instructions: SessionMemo[Sequence[SourceText]] = msgspec.field(
+        default_factory=lambda: SessionMemo(no_instructions)
     )
     read_agents: ReadAgents = no_agents
     system_prompt: SourceText | None = None

@@ -45,7 +45,7 @@ CALL_TRANSITIONS: Final[Mapping[Phase, Mapping[type[events.Event], Phase]]] = {
 """What a client's call may have next."""
 
 
-class CallLedger:
+class CallLifecycle:
     """Walks the events of one call and knows what is open."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class CallLedger:
         elif isinstance(event, events.QuestionAnswered | events.QuestionRejected):
             self._questions.pop(event.question_id, None)
 
-    def owed_ends(self, reason: CutOff) -> tuple[events.Event, ...]:
+    def closing_events(self, reason: CutOff) -> tuple[events.Event, ...]:
         """Returns the events that close the call, which has been requested; none if it is over."""
         if self.phase is Phase.ENDED:
             return ()

@@ -1,7 +1,7 @@
 """Which events close what a run has open, and the entries they leave in the transcript.
 
 There is one way to end a run early, whether it is stopped from outside or its process was killed.
-What is open ``lifecycle.Ledger`` knows; why the run ends the caller says.
+What is open ``lifecycle.LifecycleTracker`` knows; why the run ends the caller says.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from nousd.machine.session.lifecycle import OUTSIDE_OF_TURNS, STOP_REASONS, Ledger, Phase
+from nousd.machine.session.lifecycle import OUTSIDE_OF_TURNS, STOP_REASONS, LifecycleTracker, Phase
 from nousd.wire import events
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.events.base import CutOff, EndStatus
@@ -19,8 +19,8 @@ from nousd.wire.objects.entries import MessageEntry, StopReason, ToolCall, TurnK
 from nousd.wire.objects.policy import PolicySnapshot, PolicySource
 
 
-def owed_ends(
-    ledger: Ledger,
+def closing_events(
+    ledger: LifecycleTracker,
     status: EndStatus,
     *,
     leaf_id: str | None,
@@ -53,7 +53,7 @@ def owed_ends(
 
 
 def _message_ends(
-    ledger: Ledger, reason: StopReason, leaf_id: str | None, now: str, error: str | None
+    ledger: LifecycleTracker, reason: StopReason, leaf_id: str | None, now: str, error: str | None
 ) -> list[events.Event]:
     message = ledger.message
     assert message is not None
@@ -76,7 +76,9 @@ def _message_ends(
     return [end, _appended(ledger, entry)]
 
 
-def _tool_ends(ledger: Ledger, reason: CutOff, leaf_id: str | None, now: str) -> list[events.Event]:
+def _tool_ends(
+    ledger: LifecycleTracker, reason: CutOff, leaf_id: str | None, now: str
+) -> list[events.Event]:
     tool = ledger.tool
     assert tool is not None
     result = f"tool_error: {reason}"
@@ -196,5 +198,5 @@ def tool_calls_of(
     )
 
 
-def _appended(ledger: Ledger, entry: MessageEntry) -> events.EntryAppended:
+def _appended(ledger: LifecycleTracker, entry: MessageEntry) -> events.EntryAppended:
     return events.EntryAppended(session_id=ledger.session_id, run_id=ledger.run_id, entry=entry)

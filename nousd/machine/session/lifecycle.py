@@ -1,9 +1,9 @@
 """Which events a run may have next, and what it has open.
 
 A run is a bracket language: run > turn > (message | tool call). ``TRANSITIONS`` is that language as a
-table; ``Ledger`` walks it over a run's events and remembers what is open, so that at any moment ``ends``
-can say which events would close it. The daemon uses that when a run is stopped from outside, and the
-next start uses the same code on the events that a killed process left in the log.
+table; ``LifecycleTracker`` follows a run's events through it and remembers what is open, so that
+``closing_events`` can compute the missing ends at any moment. The daemon uses that when a run is stopped
+from outside, and recovery uses the same code on the events that a killed process left in the log.
 
 A tool call's bracket is its ``tool_execution_start`` and ``tool_execution_end``. Between them stands
 what was decided about it and what came of it: requested, any number of evaluations, one approval or
@@ -180,7 +180,7 @@ class OpenTool(msgspec.Struct):
         }
 
 
-class Ledger:
+class LifecycleTracker:
     """Walks the events of one run and knows what is open.
 
     Args:
@@ -243,77 +243,77 @@ class Ledger:
         return {"session_id": self.session_id, "run_id": self.run_id, "turn_id": str(self.turns)}
 
 
-def _start(ledger: Ledger, event: events.AgentStart) -> None:
+def _start(ledger: LifecycleTracker, event: events.AgentStart) -> None:
     ledger.model = event.model
 
 
-def _turn(ledger: Ledger, _: events.TurnStart) -> None:
+def _turn(ledger: LifecycleTracker, _: events.TurnStart) -> None:
     ledger.turns += 1
     ledger.turn_kind = "resume"
 
 
-def _model_is_asked(ledger: Ledger, event: events.ModelInput) -> None:
+def _model_is_asked(ledger: LifecycleTracker, event: events.ModelInput) -> None:
     ledger.asked = event
 
 
-def _counted(ledger: Ledger, event: events.UsageReported) -> None:
+def _counted(ledger: LifecycleTracker, event: events.UsageReported) -> None:
     if ledger.message is not None and ledger.message.message_id == event.message_id:
         ledger.message.is_counted = True
 
 
-def _open_message(ledger: Ledger, event: events.MessageStart) -> None:
+def _open_message(ledger: LifecycleTracker, event: events.MessageStart) -> None:
     ledger.message = OpenMessage(event.message_id, event.role)
     if event.turn_kind is not UNSET:
         ledger.turn_kind = event.turn_kind
 
 
-def _delta(ledger: Ledger, event: events.MessageUpdate) -> None:
+def _delta(ledger: LifecycleTracker, event: events.MessageUpdate) -> None:
     assert ledger.message is not None
     ledger.message.deltas.append(event.delta)
 
 
-def _reasoning(ledger: Ledger, event: events.ReasoningUpdate) -> None:
+def _reasoning(ledger: LifecycleTracker, event: events.ReasoningUpdate) -> None:
     assert ledger.message is not None
     ledger.message.reasoning.append(event.delta)
 
 
-def _close_message(ledger: Ledger, _: events.MessageEnd) -> None:
+def _close_message(ledger: LifecycleTracker, _: events.MessageEnd) -> None:
     ledger.message = None
 
 
-def _open_tool(ledger: Ledger, event: events.ToolExecutionStart) -> None:
+def _open_tool(ledger: LifecycleTracker, event: events.ToolExecutionStart) -> None:
     ledger.tool = OpenTool(event.tool_call_id, event.tool_name)
 
 
-def _tool_requested(ledger: Ledger, event: events.ToolCallRequested) -> None:
+def _tool_requested(ledger: LifecycleTracker, event: events.ToolCallRequested) -> None:
     assert ledger.tool is not None
     ledger.tool.attempt = event.attempt
     ledger.tool.input_hash = event.input_hash
 
 
-def _tool_judged(ledger: Ledger, event: events.ToolCallPolicyEvaluated) -> None:
+def _tool_judged(ledger: LifecycleTracker, event: events.ToolCallPolicyEvaluated) -> None:
     assert ledger.tool is not None
     ledger.tool.sources.append(event.said)
 
 
-def _tool_began(ledger: Ledger, event: events.ToolCallStarted) -> None:
+def _tool_began(ledger: LifecycleTracker, event: events.ToolCallStarted) -> None:
     assert ledger.tool is not None
     ledger.tool.started = event
 
 
-def _question_asked(ledger: Ledger, event: events.QuestionAsked) -> None:
+def _question_asked(ledger: LifecycleTracker, event: events.QuestionAsked) -> None:
     assert ledger.tool is not None
     ledger.tool.questions[event.question_id] = event
 
 
 def _question_settled(
-    ledger: Ledger, event: events.QuestionAnswered | events.QuestionRejected
+    ledger: LifecycleTracker, event: events.QuestionAnswered | events.QuestionRejected
 ) -> None:
     assert ledger.tool is not None
     ledger.tool.questions.pop(event.question_id, None)
 
 
-def _close_tool(ledger: Ledger, _: events.ToolExecutionEnd) -> None:
+def _close_tool(ledger: LifecycleTracker, _: events.ToolExecutionEnd) -> None:
     ledger.tool = None
 
 

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from nousd.machine.session.lifecycle import Ledger
+from nousd.machine.session.lifecycle import LifecycleTracker
 from nousd.wire.events import Event, UsageReported
 from nousd.wire.events.models import Purpose
 from nousd.wire.objects.entries import Usage, UsageTotals
@@ -48,7 +48,7 @@ class CallFigures(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def owed_usage(ledger: Ledger) -> tuple[Event, ...]:
+def owed_usage(ledger: LifecycleTracker) -> tuple[Event, ...]:
     """Returns the event for the model call that a process was making when it was killed, if it had shown
     anything of its answer. What it took and cost nobody knows. Earlier versions, which do not say who
     was asked, counted no call that broke off.

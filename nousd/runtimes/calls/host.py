@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.machine.policy.permission import Judgement
-from nousd.machine.session.lifecycle import Ledger
+from nousd.machine.session.lifecycle import LifecycleTracker
 from nousd.tools.interface import Emit, Tool, ToolContext
 from nousd.tools.spooled_file import SpooledFile
 from nousd.wire.events import Event
@@ -136,7 +136,7 @@ class TurnCallHost(CallHost, Protocol):
     """The daemon's side of a tool call that belongs to a turn."""
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> LifecycleTracker:
         """What the run has open; read it, never write it."""
         ...
 
