@@ -53,7 +53,7 @@ E = TypeVar("E", bound=BaseException)
 
 
 def without_frames(error: E) -> E:
-    """Returns the error, but without the frames that it and its causes came through.
+    """Return the error, but without the frames that it and its causes came through.
 
     An error hangs together with frames that hold it, and keeps all that these know, such as a whole
     run's context, until cycles are looked for. That is seldom; so whoever has dealt with an error and

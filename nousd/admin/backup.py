@@ -40,7 +40,7 @@ class BackupReport(msgspec.Struct, frozen=True):
 
 
 def backup(path: Path, target: Path) -> BackupReport:
-    """Copies the log at ``path`` to ``target``, which a daemon can start on.
+    """Copy the log at ``path`` to ``target``, which a daemon can start on.
 
     Raises:
         StoreError: there is no log, ``target`` exists or cannot be written, or what was copied is
@@ -65,7 +65,7 @@ def backup(path: Path, target: Path) -> BackupReport:
 
 @contextmanager
 def _half_copy(target: Path) -> Iterator[Path]:
-    """Gives an empty private file beside the target, and removes it if it is still there."""
+    """Provide an empty private file beside the target, and removes it if it is still there."""
     half = target.with_name(f".{target.name}.{os.getpid()}")
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = os.open(half, flags, 0o600)
@@ -96,7 +96,7 @@ def _copy(path: Path, half: Path) -> None:
 
 
 def _checked(half: Path) -> tuple[int, int]:
-    """Returns how many events the copy holds, and the number of the last."""
+    """Return how many events the copy holds, and the number of the last."""
     try:
         with open_log(half) as copy:
             for complaint in complaints(copy, "main"):

@@ -44,7 +44,7 @@ class VacuumReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def vacuum(state_dir: Path, *, connect: Connect = apsw.Connection) -> VacuumReport:
-    """Prunes the log of a state folder whatever the age of its deltas, and makes its file short.
+    """Prune the log of a state folder whatever the age of its deltas, and makes its file short.
 
     Args:
         connect: makes the connection. Tests pass one whose disk fails.

@@ -30,19 +30,19 @@ class Argument(NamedTuple):
 
 
 def required(key: str, metavar: str, help: str) -> Argument:
-    """Returns a word that must be given."""
+    """Return a word that must be given."""
     return Argument(key, Annotated[str, typer.Argument(metavar=metavar, help=help)], ...)
 
 
 def option(key: str, flag: str, help: str) -> Argument:
-    """Returns a word that may be given behind ``flag``."""
+    """Return a word that may be given behind ``flag``."""
     return Argument(key, Annotated[str | None, typer.Option(flag, help=help)])
 
 
 def function_of(
     arguments: Iterable[Argument], body: Callable[[dict[str, Any]], None]
 ) -> Callable[..., None]:
-    """Returns a function with these arguments as its signature, which calls ``body`` with the values."""
+    """Return a function with these arguments as its signature, which calls ``body`` with the values."""
 
     def function(**values: Any) -> None:
         body(values)
@@ -61,7 +61,7 @@ def function_of(
 
 
 def given_values(arguments: Iterable[Argument], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the converted values of those arguments that were given."""
+    """Return the converted values of those arguments that were given."""
     return {
         argument.key: argument.convert(values[argument.key])
         for argument in arguments

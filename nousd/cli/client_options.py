@@ -34,16 +34,16 @@ class Options(NamedTuple):
         return REQUEST_TIMEOUT_SECONDS if self.timeout_seconds is None else self.timeout_seconds
 
     def connect(self) -> Connection:
-        """Returns a connection for commands; raises as ``Connection`` when it is entered."""
+        """Return a connection for commands; raises as ``Connection`` when it is entered."""
         return Connection(self.socket_path, timeout_seconds=self.answer_seconds)
 
     def subscribe(self, wanted: Mapping[str, Any]) -> Subscription:
-        """Returns a subscription to the events that are ``wanted``, as ``subscribe`` takes it."""
+        """Return a subscription to the events that are ``wanted``, as ``subscribe`` takes it."""
         return Subscription(self.socket_path, wanted, timeout_seconds=self.answer_seconds)
 
 
 def print_answer(options: Options, answer: Answer) -> int:
-    """Prints an answer as text, or its payload with ``--json``. Returns the exit code ``DONE``."""
+    """Print an answer as text, or its payload with ``--json``. Returns the exit code ``DONE``."""
     if options.json:
         print(json.dumps(answer.payload, ensure_ascii=False))
     else:

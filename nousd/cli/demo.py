@@ -38,7 +38,7 @@ _SOCKET_PATH_BYTES_MAX: Final = 90
 
 
 def main() -> None:
-    """Runs the demonstration and exits."""
+    """Run the demonstration and exits."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.command(help="Start a daemon with a mock model and talk to it.")(_demo)
     try:
@@ -65,13 +65,13 @@ def _demo(
 
 
 def _leave_in_order_when_told_to() -> None:
-    """Makes the signals that end a program run its ``finally`` clauses, which stop the daemon."""
+    """Make the signals that end a program run its ``finally`` clauses, which stop the daemon."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _frame: sys.exit(128 + number))
 
 
 def _piped_text() -> str:
-    """Returns what was piped in; "" if nothing is, also where the pipe is never closed."""
+    """Return what was piped in; "" if nothing is, also where the pipe is never closed."""
     if sys.stdin is None or not select.select([sys.stdin], [], [], _INPUT_SECONDS)[0]:
         return ""
     return sys.stdin.read().strip()
@@ -84,7 +84,7 @@ def _talk(options: Options) -> int:
 
 
 def _run_once(options: Options, text: str) -> int:
-    """Runs one prompt: its event lines as they come, then the answer."""
+    """Run one prompt: its event lines as they come, then the answer."""
     answer, status = "", ""
     with Subscription(options.socket_path, {"types": "v1"}) as events:
         with Connection(options.socket_path) as daemon:
@@ -105,7 +105,7 @@ def _run_once(options: Options, text: str) -> int:
 
 @contextlib.contextmanager
 def _private_folder() -> Iterator[Path]:
-    """Makes a folder that only this user can enter, with a path short enough for a socket."""
+    """Make a folder that only this user can enter, with a path short enough for a socket."""
     parent = tempfile.gettempdir()
     if len(os.fsencode(parent)) > _SOCKET_PATH_BYTES_MAX - len("/nousd-12345678/nousd.sock"):
         parent = "/tmp"  # noqa: S108  (what is made in it has a random name and mode 0700)
@@ -117,7 +117,7 @@ def _private_folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _daemon(folder: Path) -> Iterator[Path]:
-    """Runs a daemon in ``folder`` and yields its socket; stops it at the end."""
+    """Run a daemon in ``folder`` and yield its socket; stops it at the end."""
     socket_path = folder / "nousd.sock"
     log = folder / "daemon.log"
     with log.open("wb") as output:

@@ -43,7 +43,7 @@ class Answer(NamedTuple):
     line: bytes = b""
 
     def accepted(self) -> Answer:
-        """Returns itself.
+        """Return itself.
 
         Raises:
             Refused: the daemon answered with an error.
@@ -64,7 +64,7 @@ class ReceivedEvent(NamedTuple):
 
 
 def encode_request(request_id: str, type_: str, payload: Mapping[str, Any]) -> bytes:
-    """Returns the line, with its LF, that asks for ``type_``.
+    """Return the line, with its LF, that asks for ``type_``.
 
     Raises:
         ValueError: the payload holds what is no JSON, such as NaN.
@@ -74,7 +74,7 @@ def encode_request(request_id: str, type_: str, payload: Mapping[str, Any]) -> b
 
 
 def decode_answer(line: bytes | LineTooLong, loads: Loads = json.loads) -> Answer:
-    """Decodes one line from the command socket.
+    """Decode one line from the command socket.
 
     Raises:
         AnswerInvalid: it is no answer of v1.
@@ -86,7 +86,7 @@ def decode_answer(line: bytes | LineTooLong, loads: Loads = json.loads) -> Answe
 def decode_subscription_line(
     line: bytes | LineTooLong, loads: Loads = json.loads
 ) -> Answer | ReceivedEvent:
-    """Decodes a line from the event socket: an event, the answer to ``subscribe`` or a keep-alive.
+    """Decode a line from the event socket: an event, the answer to ``subscribe`` or a keep-alive.
 
     Raises:
         AnswerInvalid: it is neither an answer nor an event.
@@ -97,7 +97,7 @@ def decode_subscription_line(
 
 
 def whole_line(line: bytes | LineTooLong) -> bytes:
-    """Returns the line.
+    """Return the line.
 
     Raises:
         AnswerInvalid: it was longer than ``ANSWER_BYTES_MAX``.
@@ -136,5 +136,5 @@ def _decode_object(line: bytes, loads: Loads) -> dict[str, Any]:
 
 
 def new_splitter() -> LineSplitter:
-    """Returns the line splitter for what a daemon sends."""
+    """Return the line splitter for what a daemon sends."""
     return LineSplitter(ANSWER_BYTES_MAX)

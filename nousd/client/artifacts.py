@@ -12,7 +12,7 @@ _PIECE_BYTES: Final = 1024 * 1024
 
 
 def artifact_pieces(daemon: Connection, artifact_id: str) -> Iterator[bytes]:
-    """Yields the bytes of an artifact. They may be others than its id says: look at their hash.
+    """Yield the bytes of an artifact. They may be others than its id says: look at their hash.
 
     Raises:
         Refused: there is no such artifact.
@@ -28,7 +28,7 @@ def artifact_pieces(daemon: Connection, artifact_id: str) -> Iterator[bytes]:
 
 
 def model_input(daemon: Connection, input_ref: str) -> tuple[bytes, str]:
-    """Puts the input of a model call together again; returns its canonical JSON and the hash of that.
+    """Put the input of a model call together again; returns its canonical JSON and the hash of that.
 
     Args:
         input_ref: as in the event ``model_input``.

@@ -22,7 +22,7 @@ class Asking(ABC):
     async def request(
         self, type_: str, payload: Mapping[str, Any], *, timeout_seconds: float | None = None
     ) -> Answer:
-        """Sends a command and returns its answer, which is not a refusal."""
+        """Send a command and return its answer, which is not a refusal."""
 
     @overload
     async def ask(self, command: AnsweredBy[R], *, timeout_seconds: float | None = None) -> R: ...
@@ -39,7 +39,7 @@ class Asking(ABC):
         *,
         timeout_seconds: float | None = None,
     ) -> Any:
-        """Sends a command and returns the payload of its answer as its struct.
+        """Send a command and return the payload of its answer as its struct.
 
         Args:
             expected: for a command that has several answers, which of them is meant.

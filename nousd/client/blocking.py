@@ -69,14 +69,14 @@ class _Lines:
         self._socket.close()
 
     def hang_up(self) -> None:
-        """Ends the conversation. Another thread that waits for a line gets ConnectionLost, which is
+        """End the conversation. Another thread that waits for a line gets ConnectionLost, which is
         why ``close``, after which the descriptor may be anybody's, has to wait for that thread.
         """
         with suppress(OSError):  # where the daemon hung up first
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def _send(self, data: bytes, deadline: float) -> None:
-        """Raises AnswerTimedOut or ConnectionLost; the connection is of no use afterwards."""
+        """Raise AnswerTimedOut or ConnectionLost; the connection is of no use afterwards."""
         self._set_timeout(deadline)
         try:
             self._socket.sendall(data)
@@ -86,7 +86,7 @@ class _Lines:
             raise ConnectionLost(f"the daemon went away: {error.strerror}") from None
 
     def _receive(self, deadline: float) -> bytes | LineTooLong:
-        """Returns the next line. Raises AnswerTimedOut or ConnectionLost."""
+        """Return the next line. Raises AnswerTimedOut or ConnectionLost."""
         while not self._ready:
             self._set_timeout(deadline)
             try:
@@ -140,7 +140,7 @@ class Connection(_Lines):
         *,
         timeout_seconds: float | None = None,
     ) -> Any:
-        """Sends a command and returns the payload of its answer as its struct.
+        """Send a command and return the payload of its answer as its struct.
 
         Args:
             expected: for a command that has several answers, which of them is meant.
@@ -158,7 +158,7 @@ class Connection(_Lines):
     def request(
         self, type_: str, payload: Mapping[str, Any], *, timeout_seconds: float | None = None
     ) -> Answer:
-        """Sends a command and returns its answer, which is not a refusal.
+        """Send a command and return its answer, which is not a refusal.
 
         Raises:
             Refused: the daemon answered with an error.
@@ -175,7 +175,7 @@ class Connection(_Lines):
         return answer.accepted()
 
     def exchange(self, line: bytes, *, timeout_seconds: float | None = None) -> bytes:
-        """Sends a line, which ends in LF, as it is and returns the line that comes back.
+        """Send a line, which ends in LF, as it is and return the line that comes back.
 
         Raises:
             AnswerTimedOut, ConnectionLost, AnswerInvalid: the connection is of no use any more.
@@ -223,7 +223,7 @@ class Subscription(_Lines):
         that a keep-alive told to be left out."""
 
     def change(self, wanted: Mapping[str, Any]) -> None:
-        """Asks for other events from now on. Another thread may be waiting for the next one; what comes
+        """Ask for other events from now on. Another thread may be waiting for the next one; what comes
         before the daemon's answer, which is taken and not shown, is still of the old subscription.
 
         Raises:
@@ -237,7 +237,7 @@ class Subscription(_Lines):
             yield self.next_event()
 
     def next_event(self, *, timeout_seconds: float = math.inf) -> ReceivedEvent:
-        """Returns the next event.
+        """Return the next event.
 
         Raises:
             AnswerTimedOut: none came in time; one may still be asked for again.

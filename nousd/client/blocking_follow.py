@@ -74,7 +74,7 @@ class Follower:
         self.close()
 
     def close(self) -> None:
-        """Closes the connection, if there is one."""
+        """Close the connection, if there is one."""
         if self._subscription is not None:
             self._cursor = self._subscription.cursor
             self._subscription.close()
@@ -85,7 +85,7 @@ class Follower:
             yield self.next_event()
 
     def next_event(self, *, timeout_seconds: float = math.inf) -> ReceivedEvent:
-        """Returns the next event.
+        """Return the next event.
 
         Raises:
             AnswerTimedOut: none came in time; one may still be asked for again.
@@ -107,7 +107,7 @@ class Follower:
                 return event
 
     def _received(self, subscription: Subscription, deadline: float) -> ReceivedEvent | None:
-        """Returns the next event; None if there was none until the deadline."""
+        """Return the next event; None if there was none until the deadline."""
         left, silence = deadline - time.monotonic(), self._silence_seconds
         try:
             return subscription.next_event(timeout_seconds=min(left, silence))
@@ -124,7 +124,7 @@ class Follower:
         return opened
 
     def _lose(self, error: ClientError, deadline: float) -> None:
-        """Waits until it is time for the next attempt; raises if there is none."""
+        """Wait until it is time for the next attempt; raises if there is none."""
         before = self._cursor
         self.close()
         if self._cursor != before:

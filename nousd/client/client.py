@@ -78,7 +78,7 @@ class Client(Asking):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Closes the connections for requests, which end with ConnectionLost; so do later ones."""
+        """Close the connections for requests, which end with ConnectionLost; so do later ones."""
         self._is_closed = True
         self._free.clear()
         while self._open:
@@ -87,7 +87,7 @@ class Client(Asking):
     async def request(
         self, type_: str, payload: Mapping[str, Any], *, timeout_seconds: float | None = None
     ) -> Answer:
-        """Sends a command and returns its answer, which is not a refusal.
+        """Send a command and return its answer, which is not a refusal.
 
         Raises:
             Refused: the daemon answered with an error.
@@ -105,7 +105,7 @@ class Client(Asking):
         raise AnswerTimedOut(late)
 
     def subscribe(self, wanted: Subscribe) -> AbstractAsyncContextManager[Subscription]:
-        """Opens a subscription on a connection of its own: see ``nousd.client.subscription``."""
+        """Open a subscription on a connection of its own: see ``nousd.client.subscription``."""
         return subscribe(self._dial, wanted, timeout_seconds=self._timeout_seconds)
 
     def follow(
@@ -115,7 +115,7 @@ class Client(Asking):
         retry: Retry = Retry(),  # noqa: B008  it cannot be changed
         on_interruption: Tell = lambda _: None,
     ) -> AbstractAsyncContextManager[Follower]:
-        """Opens a subscription that survives restarts of the daemon: see ``nousd.client.follow``."""
+        """Open a subscription that survives restarts of the daemon: see ``nousd.client.follow``."""
         return follow(
             self._dial,
             wanted,
@@ -125,7 +125,7 @@ class Client(Asking):
         )
 
     async def _requested(self, type_: str, payload: Mapping[str, Any]) -> Answer:
-        """Sends the request; sends it again after a lost connection if that can do no harm."""
+        """Send the request; sends it again after a lost connection if that can do no harm."""
         backoff = Backoff(Retry(give_up=self._patience_seconds))
         lost: ConnectionLost | None = None
         while True:
@@ -159,7 +159,7 @@ class Client(Asking):
                 await connection.aclose()
 
     async def _connection(self) -> Connection:
-        """Returns one that nobody else uses.
+        """Return one that nobody else uses.
 
         Raises:
             DaemonUnreachable: there is none, and none can be had.

@@ -72,7 +72,7 @@ class Connection(Asking):
         self._broken: ClientError | None = None
 
     async def aclose(self) -> None:
-        """Closes the connection. Requests that wait end with ConnectionLost."""
+        """Close the connection. Requests that wait end with ConnectionLost."""
         self._break(ConnectionLost("the connection was closed"))
         await self._stream.aclose()
 
@@ -89,7 +89,7 @@ class Connection(Asking):
     async def request(
         self, type_: str, payload: Mapping[str, Any], *, timeout_seconds: float | None = None
     ) -> Answer:
-        """Sends a command and returns its answer, which is not a refusal.
+        """Send a command and return its answer, which is not a refusal.
 
         Args:
             timeout_seconds: from the call to the answer; None means the connection's own.
@@ -138,11 +138,11 @@ class Connection(Asking):
                 self._break(ConnectionLost("a request was given up while it was being sent"))
 
     def _sent_at_once(self, line: bytes) -> int:
-        """Sends what can be sent without a moment in which it could be cancelled."""
+        """Send what can be sent without a moment in which it could be cancelled."""
         return self._stream.send_now(line) if isinstance(self._stream, MemoryStream) else 0
 
     async def _read_until(self, done: Callable[[], bool]) -> None:
-        """Reads, or lets another read, until it is so."""
+        """Read, or lets another read, until it is so."""
         while not done():
             self._raise_if_broken()
             if self._reading:
@@ -151,7 +151,7 @@ class Connection(Asking):
                 await self._read()
 
     async def _read(self) -> None:
-        """Reads once and hands out the answers that came."""
+        """Read once and hands out the answers that came."""
         self._reading = True
         try:
             for line in self._splitter.feed(await self._stream.receive()):
@@ -173,7 +173,7 @@ class Connection(Asking):
         request.answer = answer
 
     def _break(self, reason: ClientError) -> None:
-        """Ends this connection's use; the first reason stays."""
+        """End this connection's use; the first reason stays."""
         self._broken = self._broken or reason
         self._tell_all()
 
@@ -191,7 +191,7 @@ class Connection(Asking):
 async def connect(
     where: Where, *, timeout_seconds: float = REQUEST_TIMEOUT_SECONDS
 ) -> AsyncIterator[Connection]:
-    """Opens a connection to the daemon that is there.
+    """Open a connection to the daemon that is there.
 
     Args:
         timeout_seconds: for connecting, and for each answer unless the request says otherwise.

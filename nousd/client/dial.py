@@ -27,10 +27,10 @@ class Dial(Protocol):
     """
 
     async def commands(self) -> AnyByteStream:
-        """Opens a stream for requests and their answers."""
+        """Open a stream for requests and their answers."""
 
     async def events(self) -> AnyByteStream:
-        """Opens a stream for one subscription."""
+        """Open a stream for one subscription."""
 
 
 Where = Path | Dial
@@ -54,12 +54,12 @@ class SocketDial:
 
 
 def dial_of(where: Where) -> Dial:
-    """Returns how to open streams to what is there."""
+    """Return how to open streams to what is there."""
     return SocketDial(where) if isinstance(where, Path) else where
 
 
 async def opened(dialing: Awaitable[AnyByteStream], dial: Dial, seconds: float) -> AnyByteStream:
-    """Waits for a stream that is being opened.
+    """Wait for a stream that is being opened.
 
     Raises:
         DaemonUnreachable: nobody is there, or not within the time.

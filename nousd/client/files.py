@@ -30,7 +30,7 @@ PUT_SECONDS: Final = 300.0
 def put_file(
     daemon: Connection, file: BinaryIO, media_type: str, *, timeout_seconds: float = PUT_SECONDS
 ) -> dict[str, Any]:
-    """Stores what a file holds as an artifact, and returns the daemon's last answer.
+    """Store what a file holds as an artifact, and return the daemon's last answer.
 
     Raises:
         ClientError: the daemon refused it, or stored something else.
@@ -50,7 +50,7 @@ def put_file(
 
 
 def _pieces_of(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
-    """Yields a file's pieces, at least one, each with whether it is the last."""
+    """Yield a file's pieces, at least one, each with whether it is the last."""
     piece = file.read(PIECE_BYTES)
     while following := file.read(PIECE_BYTES):
         yield piece, False
@@ -59,7 +59,7 @@ def _pieces_of(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
 
 
 def attachments_of(daemon: Connection, paths: Iterable[Path]) -> list[dict[str, Any]]:
-    """Returns files as the ``attachments`` of a command; puts those that are too large for its line.
+    """Return files as the ``attachments`` of a command; puts those that are too large for its line.
 
     What each is follows from its name: a text, unless the suffix is known.
 

@@ -50,7 +50,7 @@ class Follower:
         return self._cursor if self._subscription is None else self._subscription.cursor
 
     async def start(self) -> None:
-        """Subscribes for the first time, without a second attempt.
+        """Subscribe for the first time, without a second attempt.
 
         Raises:
             ClientError: as ``subscribe``.
@@ -61,7 +61,7 @@ class Follower:
         return self
 
     async def __anext__(self) -> ReceivedEvent:
-        """Returns the next event, however long it takes and however often the connection is lost.
+        """Return the next event, however long it takes and however often the connection is lost.
 
         Cancelled, nothing is lost: the next call goes on.
 
@@ -81,7 +81,7 @@ class Follower:
                 await self._lose(error)
 
     async def aclose(self) -> None:
-        """Closes the connection, if there is one."""
+        """Close the connection, if there is one."""
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             self._cursor = subscription.cursor
@@ -95,7 +95,7 @@ class Follower:
         self.connections += 1
 
     async def _lose(self, error: ClientError) -> None:
-        """Waits until it is time for the next attempt; raises if there is none."""
+        """Wait until it is time for the next attempt; raises if there is none."""
         before = self._cursor
         await self.aclose()
         if self._cursor != before:
@@ -116,7 +116,7 @@ async def follow(
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
     on_interruption: Tell = lambda _: None,
 ) -> AsyncIterator[Follower]:
-    """Opens a subscription that survives restarts of the daemon.
+    """Open a subscription that survives restarts of the daemon.
 
     Args:
         wanted: as for ``subscribe``. Without ``after`` it begins with what happens from now on. Without

@@ -66,7 +66,7 @@ class _Pipe:
         return len(self._on_its_way) < self._bytes_max or self.has_ended or self.is_refused
 
     def put(self, data: bytes | memoryview) -> int:
-        """Takes what there is room for, and returns how many bytes that was."""
+        """Take what there is room for, and return how many bytes that was."""
         room = self._bytes_max - len(self._on_its_way)
         taken = min(room, len(data))
         self._on_its_way += data[:taken]
@@ -75,7 +75,7 @@ class _Pipe:
         return taken
 
     def take(self, bytes_max: int) -> bytes:
-        """Returns up to so many bytes, none if there are none."""
+        """Return up to so many bytes, none if there are none."""
         taken = bytes(memoryview(self._on_its_way)[:bytes_max])
         del self._on_its_way[: len(taken)]
         if taken:
@@ -107,7 +107,7 @@ class MemoryStream(ByteStream):
         return self._incoming.is_readable or self._incoming.is_refused
 
     async def receive(self, max_bytes: int = BYTES_MAX) -> bytes:
-        """Waits for bytes and returns up to ``max_bytes`` of them.
+        """Wait for bytes and return up to ``max_bytes`` of them.
 
         Raises:
             anyio.EndOfStream: the other end has said all, and it was received.
@@ -128,7 +128,7 @@ class MemoryStream(ByteStream):
             raise anyio.EndOfStream
 
     async def send(self, item: bytes | bytearray | memoryview) -> None:
-        """Sends all of it; cancelled, a part of it.
+        """Send all of it; cancelled, a part of it.
 
         Raises:
             anyio.BrokenResourceError: the other end is closed.
@@ -146,7 +146,7 @@ class MemoryStream(ByteStream):
                 await pipe.sender.wait()
 
     async def wait_sendable(self) -> None:
-        """Waits until ``send`` would take at least a byte at once.
+        """Wait until ``send`` would take at least a byte at once.
 
         Raises:
             anyio.BrokenResourceError, anyio.ClosedResourceError: as ``send``.
@@ -159,7 +159,7 @@ class MemoryStream(ByteStream):
             self._check_sendable()
 
     def send_now(self, data: bytes) -> int:
-        """Sends what there is room for, and returns how many bytes that was: none if nobody takes any.
+        """Send what there is room for, and return how many bytes that was: none if nobody takes any.
 
         Only while no task is in ``send``.
         """
@@ -173,20 +173,20 @@ class MemoryStream(ByteStream):
             raise anyio.BrokenResourceError
 
     async def send_eof(self) -> None:
-        """Says that no more will be sent."""
+        """Say that no more will be sent."""
         with self._outgoing.sender.guard:
             self._outgoing.end()
             await anyio.lowlevel.checkpoint()
 
     async def aclose(self) -> None:
-        """Closes this end. What was sent can still be received at the other."""
+        """Close this end. What was sent can still be received at the other."""
         self._outgoing.end()
         self._incoming.refuse()
         await anyio.lowlevel.checkpoint()
 
 
 def memory_streams(bytes_max: int = BYTES_MAX) -> tuple[MemoryStream, MemoryStream]:
-    """Returns the two ends of a connection."""
+    """Return the two ends of a connection."""
     there, back = _Pipe(bytes_max), _Pipe(bytes_max)
     return MemoryStream(back, there), MemoryStream(there, back)
 
@@ -230,7 +230,7 @@ class MemoryDial:
         return self._open(self._events)
 
     def close(self) -> None:
-        """Opens no further connection; those there are go on. To be called before the tasks end."""
+        """Open no further connection; those there are go on. To be called before the tasks end."""
         self._is_closed = True
 
     def _open(self, serve: Serve) -> MemoryStream:

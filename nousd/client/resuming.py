@@ -64,7 +64,7 @@ def may_heal(error: ClientError) -> bool:
 
 
 def dice() -> float:
-    """Returns a number from 0 to 1, by chance."""
+    """Return a number from 0 to 1, by chance."""
     return int.from_bytes(os.urandom(2)) / 0xFFFF
 
 
@@ -82,16 +82,16 @@ class Backoff:
         self.attempts = 0
 
     def connected(self, now: float) -> None:
-        """Notes that there is a connection, which counts for something once it has lasted a while."""
+        """Note that there is a connection, which counts for something once it has lasted a while."""
         self._connected_at = now
 
     def reset(self) -> None:
-        """Notes that something went well."""
+        """Note that something went well."""
         self.attempts = 0
         self._failing_since = None
 
     def wait(self, now: float) -> float | None:
-        """Returns how many seconds to wait before the next attempt; None: it is time to give up."""
+        """Return how many seconds to wait before the next attempt; None: it is time to give up."""
         if now - self._connected_at > STEADY_SECONDS:
             self.reset()
         self._connected_at = math.inf
@@ -112,5 +112,5 @@ class Backoff:
 
 
 def silence_of(keepalive_seconds: float | None) -> float:
-    """Returns for how many seconds a subscription may say nothing at all."""
+    """Return for how many seconds a subscription may say nothing at all."""
     return math.inf if keepalive_seconds is None else keepalive_seconds * SILENT_KEEPALIVES

@@ -50,7 +50,7 @@ class Subscription:
         self.cursor = ""
 
     async def start(self, wanted: Subscribe) -> None:
-        """Sends the one request that a subscription has, and takes its answer.
+        """Send the one request that a subscription has, and takes its answer.
 
         Raises:
             Refused: such as for a cursor past the end of the log.
@@ -74,7 +74,7 @@ class Subscription:
         return self
 
     async def __anext__(self) -> ReceivedEvent:
-        """Returns the next event, however long it takes. Cancelled, nothing is lost.
+        """Return the next event, however long it takes. Cancelled, nothing is lost.
 
         Raises:
             ConnectionLost: the daemon went away, or left out three keep-alives; subscribe again after
@@ -123,7 +123,7 @@ async def subscribe(
     *,
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> AsyncIterator[Subscription]:
-    """Opens a subscription at the daemon that is there.
+    """Open a subscription at the daemon that is there.
 
     Args:
         timeout_seconds: for connecting and for the answer; events are waited for without limit.
@@ -141,7 +141,7 @@ async def subscribe(
 async def opened_subscription(
     dial: Dial, wanted: Subscribe, timeout_seconds: float
 ) -> Subscription:
-    """Opens a subscription that the caller closes. Arguments and errors are those of ``subscribe``."""
+    """Open a subscription that the caller closes. Arguments and errors are those of ``subscribe``."""
     subscription = Subscription(await opened(dial.events(), dial, timeout_seconds))
     is_started = False
     try:

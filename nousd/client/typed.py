@@ -39,12 +39,12 @@ def _decoder(struct: Any) -> msgspec.json.Decoder[_Line[Any]]:
 
 
 def request_of(command: Command) -> tuple[str, dict[str, Any]]:
-    """Returns a command's type and its payload."""
+    """Return a command's type and its payload."""
     return _COMMAND_TYPES[type(command)], msgspec.to_builtins(command)
 
 
 def response_of(answer: Answer, command: Command, expected: type[Response] | None) -> Any:
-    """Returns the payload of an answer to the command as its struct.
+    """Return the payload of an answer to the command as its struct.
 
     Args:
         expected: what it has to be, for a command with several answers; None: any of those.
@@ -60,7 +60,7 @@ def response_of(answer: Answer, command: Command, expected: type[Response] | Non
 
 
 def decoded(event: ReceivedEvent) -> Event | None:
-    """Returns the event as its struct, or None if its type is newer than this client.
+    """Return the event as its struct, or None if its type is newer than this client.
 
     Raises:
         AnswerInvalid: the payload lacks what an event of its type has.

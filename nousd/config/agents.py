@@ -70,7 +70,7 @@ class Catalogue(NamedTuple):
     agents: tuple[Agent, ...] = ()
 
     def in_force(self, trusts: Trusts) -> Catalogue:
-        """Returns the agents with nothing but what counts of each.
+        """Return the agents with nothing but what counts of each.
 
         Args:
             trusts: whether the user trusts a file of a project with that path and hash.
@@ -78,7 +78,7 @@ class Catalogue(NamedTuple):
         return Catalogue(tuple(_in_force(agent, trusts) for agent in self.agents))
 
     def find(self, name: str) -> WorkerSpec | None:
-        """Returns the worker of that name, if there is one that can be used."""
+        """Return the worker of that name, if there is one that can be used."""
         return next((agent.worker for agent in self.usable if agent.name == name), None)
 
     @property
@@ -107,7 +107,7 @@ def _in_force(agent: Agent, trusts: Trusts) -> Agent:
 
 
 def parse_agent(text: str, name: str) -> WorkerSpec:
-    """Returns the worker that a file describes.
+    """Return the worker that a file describes.
 
     Args:
         name: what it is called if the file does not say it.
@@ -139,7 +139,7 @@ def parse_agent(text: str, name: str) -> WorkerSpec:
 
 
 def _table(text: str) -> dict[str, Any]:
-    """Reads front matter: a mapping of plain values, without aliases, tags or a key that comes twice."""
+    """Read front matter: a mapping of plain values, without aliases, tags or a key that comes twice."""
     import yaml
 
     try:
@@ -161,7 +161,7 @@ def _table(text: str) -> dict[str, Any]:
 
 
 def _require_plain(events: Iterable[Any]) -> None:
-    """Refuses what could become large, or deep, although its text is short, and what names a type:
+    """Refuse what could become large, or deep, although its text is short, and what names a type:
     of a type that does not fit its value the library says nothing that it documents.
     """
     import yaml
@@ -202,7 +202,7 @@ def _require_no_key_twice(node: Any) -> None:
 
 
 def narrowed(worker: WorkerSpec) -> tuple[WorkerSpec, tuple[str, ...]]:
-    """Returns of a worker from a file that nobody trusts what only narrows, and what was left out."""
+    """Return of a worker from a file that nobody trusts what only narrows, and what was left out."""
     permissions = worker.permissions
     left_out = []
     if permissions.allow:

@@ -12,7 +12,7 @@ from nousd.runtime_paths.names import is_utf8
 
 
 def decide(info: SettingInfo, given: Given) -> Any:
-    """Returns the value of a setting.
+    """Return the value of a setting.
 
     Raises:
         ConfigError: it is of the wrong kind, out of bounds, or does not fit the world.

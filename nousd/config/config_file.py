@@ -37,7 +37,7 @@ class ConfigFile(NamedTuple):
 
 
 def read_config_file(chosen: Path | None, environ: Mapping[str, str], here: Path) -> ConfigFile:
-    """Reads the file that ``--config`` or ``NOUSD_CONFIG`` names, else the one at the default place,
+    """Read the file that ``--config`` or ``NOUSD_CONFIG`` names, else the one at the default place,
     which alone may be missing.
 
     Raises:

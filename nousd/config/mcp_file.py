@@ -87,7 +87,7 @@ _HEADER_NAME: Final = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
 
 
 def read_mcp_file(file: ConfigFile) -> tuple[ConfiguredMcpServer, ...]:
-    """Reads the tables, in their order.
+    """Read the tables, in their order.
 
     Raises:
         ConfigError: one line with the file, the table, the key and what it must be; never a value that
@@ -140,7 +140,7 @@ def _read_outer(table: Table) -> McpTable:
 
 
 def _read_secrets(table: Table, names: str, *, all_are_keys: bool = False) -> dict[str, Secret]:
-    """Reads values that may be keys: by their names, or all of them."""
+    """Read values that may be keys: by their names, or all of them."""
     found: dict[str, Secret] = {}
     for name, value in table.content.items():
         if not re.fullmatch(names, name):

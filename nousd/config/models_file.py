@@ -111,7 +111,7 @@ TABLES: Final = frozenset(ModelsFile._fields)
 
 
 def read_models_file(file: ConfigFile) -> ModelsFile:
-    """Reads the three tables.
+    """Read the three tables.
 
     Raises:
         ConfigError: one line with the file, the table, the key and what it must be; never a key.

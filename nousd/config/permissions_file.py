@@ -35,7 +35,7 @@ class PermissionsTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_permissions_file(file: ConfigFile) -> PermissionsTable:
-    """Reads the table.
+    """Read the table.
 
     Raises:
         ConfigError: one line with the file, the key and what it must be.

@@ -85,7 +85,7 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_project_settings(data: bytes, path: str, file_hash: str) -> ProjectSettings:
-    """Returns what the bytes of a file say; never fails."""
+    """Return what the bytes of a file say; never fails."""
     if len(data) > PROJECT_FILE_BYTES_MAX:
         return _unusable(path, "", f"it is longer than {PROJECT_FILE_BYTES_MAX} bytes")
     if any(line.count(b".") > _LINE_DOTS_MAX for line in data.splitlines()):

@@ -94,7 +94,7 @@ Place = Mapping[str, Given]
 def decide_models(
     places: Iterable[Place], file: ConfigFile, environ: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns the settings that say which models there are, by name, and where those came from that a
+    """Return the settings that say which models there are, by name, and where those came from that a
     place can decide.
 
     Args:
@@ -125,7 +125,7 @@ def decide_models(
 
 
 def _choose(places: Sequence[Place], file: ModelsFile, environ: Mapping[str, str]) -> Chosen:
-    """Returns what is asked where a session names nothing.
+    """Return what is asked where a session names nothing.
 
     Args:
         places: the weakest first.
@@ -158,7 +158,7 @@ def _check_known(given: Given, known: set[str]) -> None:
 
 
 def _after(chosen: Chosen, place: Place, aliases: Mapping[str, str], names: set[str]) -> Chosen:
-    """Returns the choice after a stronger place has had its say."""
+    """Return the choice after a stronger place has had its say."""
     word, named = place.get("provider"), _model_of(place, aliases, names)
     provider, origin = (word.value, word.origin) if word else (None, "")
     if named is not None and named.provider is not None:
@@ -212,7 +212,7 @@ def _model_of(place: Place, aliases: Mapping[str, str], names: set[str]) -> _Nam
 def _configured(
     chosen: Chosen, file: ModelsFile, folder: Path, origin: str, environ: Mapping[str, str]
 ) -> dict[str, ConfiguredProvider]:
-    """Returns the providers that can be named: the chosen one first, then those of the file in its
+    """Return the providers that can be named: the chosen one first, then those of the file in its
     order, then those whose key is in the environment.
 
     Args:
@@ -233,7 +233,7 @@ def _configured(
 
 
 def check_usable(provider: ConfiguredProvider, origin: str) -> None:
-    """Raises ConfigError if it is certain that the provider cannot be asked."""
+    """Raise ConfigError if it is certain that the provider cannot be asked."""
     if not provider.is_usable:
         raise ConfigError(
             f"provider {provider.name} needs {provider.key_variable} (or a key in "

@@ -13,7 +13,7 @@ from nousd.config.settings import FILE_SETTINGS, SETTINGS
 
 
 def report(resolved: Resolved) -> Iterator[str]:
-    """Yields a line for each setting, then for what is said of each provider, model and alias: name,
+    """Yield a line for each setting, then for what is said of each provider, model and alias: name,
     value, origin. A key is ``set`` or not.
     """
     settings, origins = resolved

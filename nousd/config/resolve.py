@@ -56,7 +56,7 @@ def resolve(
     *,
     asks_models: bool = True,
 ) -> Resolved:
-    """Decides every setting.
+    """Decide every setting.
 
     Args:
         flags: what the command line named, by setting; None, and an empty list, mean "not given".
@@ -89,7 +89,7 @@ def resolve(
 
 
 def _of_models(place: Mapping[str, Given]) -> dict[str, Given]:
-    """Returns what a place says of the default model, read and checked."""
+    """Return what a place says of the default model, read and checked."""
     return {
         name: place[name]._replace(value=decide(SETTINGS[name], place[name]))
         for name in ("provider", "model", "api_base")
@@ -100,7 +100,7 @@ def _of_models(place: Mapping[str, Given]) -> dict[str, Given]:
 def with_provider(
     settings: Settings, name: str, *, api_base: str | None = None, model: str | None = None
 ) -> Settings:
-    """Returns the settings with the provider that ``auto`` stands for.
+    """Return the settings with the provider that ``auto`` stands for.
 
     Args:
         api_base: of a server on this machine that no setting names, with the ``model`` it has.
@@ -123,7 +123,7 @@ def with_provider(
 
 
 def resolve_socket(environ: Mapping[str, str]) -> Path:
-    """Decides where a daemon listens, for its clients: the other settings may be bad, or need what only
+    """Decide where a daemon listens, for its clients: the other settings may be bad, or need what only
     the daemon has.
 
     Raises:

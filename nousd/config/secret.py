@@ -12,7 +12,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """Returns the text itself."""
+        """Return the text itself."""
         return self._text
 
     def __len__(self) -> int:

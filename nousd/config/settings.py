@@ -354,15 +354,15 @@ _FLAGS: Final = {"workspaces": "--workspace"}
 
 
 def flag_of(name: str) -> str:
-    """Returns the command line flag of a setting."""
+    """Return the command line flag of a setting."""
     return _FLAGS.get(name, f"--{name.replace('_', '-')}")
 
 
 def refusal_of(name: str) -> str:
-    """Returns the command line flag that says no to a setting that is true or false."""
+    """Return the command line flag that says no to a setting that is true or false."""
     return f"--no-{flag_of(name).removeprefix('--')}"
 
 
 def variable_of(name: str) -> str:
-    """Returns the environment variable of a setting."""
+    """Return the environment variable of a setting."""
     return f"NOUSD_{name.upper()}"

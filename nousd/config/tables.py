@@ -41,7 +41,7 @@ class Table(NamedTuple):
         return f"file {self.file.path}, {self.where}"
 
     def read(self, info: SettingInfo, value: Any) -> Any:
-        """Returns what a value of the table means; paths start at the file.
+        """Return what a value of the table means; paths start at the file.
 
         Raises:
             ConfigError: as ``decide``.
@@ -50,7 +50,7 @@ class Table(NamedTuple):
         return decide(info, Given(value, self.origin, self.file.path.parent))
 
     def refuse_unknown(self, known: Collection[str]) -> None:
-        """Raises ConfigError for a key that is not ``known``, with the nearest one that is."""
+        """Raise ConfigError for a key that is not ``known``, with the nearest one that is."""
         for key in self.content:
             if key not in known:
                 raise ConfigError(
@@ -60,7 +60,7 @@ class Table(NamedTuple):
 
 
 def open_table(file: ConfigFile, name: str, value: Any, most: int | None = None) -> Table:
-    """Returns the table ``[name]``.
+    """Return the table ``[name]``.
 
     Args:
         value: what stands in the file under that name.
@@ -77,7 +77,7 @@ def open_table(file: ConfigFile, name: str, value: Any, most: int | None = None)
 
 
 def read_struct(table: Table, struct: type[T], *, beside: Collection[str] = ()) -> T:
-    """Returns the table as a struct, whose annotations hold the bounds (``values.describe``).
+    """Return the table as a struct, whose annotations hold the bounds (``values.describe``).
 
     Args:
         beside: further keys that the table may have, which the struct does not.

@@ -76,7 +76,7 @@ class _Kind(NamedTuple):
 def describe(
     struct: type[msgspec.Struct], *, without: Collection[str] = ()
 ) -> Iterator[SettingInfo]:
-    """Yields what each field of a struct may be. ``None`` is for fields that are not given."""
+    """Yield what each field of a struct may be. ``None`` is for fields that are not given."""
     hints = get_type_hints(struct, include_extras=True)
     for name in struct.__struct_fields__:
         if name not in without:
@@ -87,7 +87,7 @@ def describe(
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Returns that of the known names which looks most like ``name``; there must be one."""
+    """Return that of the known names which looks most like ``name``; there must be one."""
     wanted = name.replace("-", "_").lower()
     spelled = {other.replace("-", "_"): other for other in known}
     import difflib
@@ -96,7 +96,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def read_value(info: SettingInfo, given: Given) -> Any:
-    """Returns the value of a setting.
+    """Return the value of a setting.
 
     Raises:
         ConfigError: it is of the wrong kind or out of bounds; both are named.

@@ -120,7 +120,7 @@ class _Shared(NamedTuple):
 
 @asynccontextmanager
 async def open_services(parts: Parts) -> AsyncIterator[Services]:
-    """Gives a running daemon. Leaving the block stops it; ``shut_down`` before lets clients see it.
+    """Provide a running daemon. Leaving the block stops it; ``shut_down`` before lets clients see it.
 
     Open runs of an earlier process are closed before anything else, as far as the disk allows.
     """
@@ -151,7 +151,7 @@ async def open_services(parts: Parts) -> AsyncIterator[Services]:
 
 
 async def shut_down(services: Services) -> None:
-    """Takes no more commands, ends the runs as ``interrupted`` and lets connections finish."""
+    """Take no more commands, end the runs as ``interrupted`` and lets connections finish."""
     services.stopping = True
     with trio.CancelScope(shield=True):
         await services.calls.stop_all("interrupted")
@@ -270,7 +270,7 @@ def _mcp_servers(parts: Parts, shared: _Shared, nursery: trio.Nursery) -> McpSer
 
 
 def _keep_house(parts: Parts, hub: Hub, uploads: Uploads, nursery: trio.Nursery) -> None:
-    """Starts what removes what nobody needs any more."""
+    """Start what removes what nobody needs any more."""
     nursery.start_soon(
         partial(prune_old_deltas, days=parts.delta_retention_days),
         parts.store,

@@ -13,12 +13,12 @@ _IDS_PER_BLOCK: Final = 256
 
 
 def later(now: str, by: timedelta) -> str:
-    """Returns a time that lies that far behind ``now``, as a clock tells it."""
+    """Return a time that lies that far behind ``now``, as a clock tells it."""
     return earlier(now, -by)
 
 
 def earlier(now: str, by: timedelta) -> str:
-    """Returns a time that lies that far before ``now``, as a clock tells it."""
+    """Return a time that lies that far before ``now``, as a clock tells it."""
     return (datetime.fromisoformat(now) - by).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
@@ -26,11 +26,11 @@ class Clock(Protocol):
     """Tells the time and mints ids."""
 
     def now(self) -> str:
-        """Returns the time as RFC 3339 UTC with microseconds."""
+        """Return the time as RFC 3339 UTC with microseconds."""
         ...
 
     def new_id(self, prefix: str) -> str:
-        """Returns an id that was never given out before, such as ``run-...``."""
+        """Return an id that was never given out before, such as ``run-...``."""
         ...
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator[Parts]:
-    """Opens the log, and builds everything that the settings name.
+    """Open the log, and builds everything that the settings name.
 
     Raises:
         ConfigError: a setting cannot be used.
@@ -95,7 +95,7 @@ def _extensions(settings: Settings, redactor: Redactor) -> Extensions:
 
 @asynccontextmanager
 async def _opened_models(settings: Settings, redactor: Redactor) -> AsyncIterator[Models]:
-    """Gives the models that there are, what they say recorded if that was asked for."""
+    """Provide the models that there are, what they say recorded if that was asked for."""
     from nousd.providers.setup.configured import configured_models
 
     with ExitStack() as stack:
@@ -110,7 +110,7 @@ async def _opened_models(settings: Settings, redactor: Redactor) -> AsyncIterato
 
 
 def _builtin_tools(settings: Settings) -> Callable[[], tuple[Tool, ...]]:
-    """Returns what imports our own tools. What is wrong with their settings is said at once.
+    """Return what imports our own tools. What is wrong with their settings is said at once.
 
     Raises:
         ConfigError: ``web_allow`` cannot be used.

@@ -38,7 +38,7 @@ T = TypeVar("T")
 async def contained(
     call: Callable[[], Awaitable[T]], what: str | Callable[[], str]
 ) -> T | NousdError:
-    """Returns what ``call`` returns, or the error it failed with; never raises an ``Exception``.
+    """Return what ``call`` returns, or the error it failed with; never raises an ``Exception``.
 
     Args:
         what: names the call in the log file should it be our fault. A function is asked then, for a
@@ -59,14 +59,14 @@ async def contained(
 
 
 def _raised_on_purpose(error: Exception) -> NousdError | None:
-    """Returns an error of the tree, also one that a nursery has wrapped; None for a fault of ours."""
+    """Return an error of the tree, also one that a nursery has wrapped; None for a fault of ours."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error if isinstance(error, NousdError) else None
 
 
 def wire_error(error: NousdError, *, head: str) -> WireError:
-    """Returns the error as a client is told it.
+    """Return the error as a client is told it.
 
     Args:
         head: the newest event's id, for whoever asked about a place that the log does not have.
@@ -103,7 +103,7 @@ fits."""
 
 
 def run_failure(error: NousdError) -> RunFailed:
-    """Returns the error as a run's ``error`` event tells it."""
+    """Return the error as a run's ``error`` event tells it."""
     if isinstance(error, RunFailed):
         return error
     if isinstance(error, CommandRejected):

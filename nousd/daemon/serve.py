@@ -76,7 +76,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 def serve(settings: Settings, door: Door | None = None) -> int:
-    """Runs the daemon until it is told to stop.
+    """Run the daemon until it is told to stop.
 
     Args:
         door: another way in beside the two sockets.

@@ -83,7 +83,7 @@ class ExtensionApi:
         path_argument: str | None = None,
         is_read_only: bool = False,
     ) -> None:
-        """Adds a tool.
+        """Add a tool.
 
         Args:
             name: what the model calls it; built-in names are taken.
@@ -144,7 +144,7 @@ class ExtensionApi:
     def command(
         self, name: str, handler: Handler, *, timeout_seconds: float = TIMEOUT_SECONDS
     ) -> None:
-        """Adds a command for ``extension_command``.
+        """Add a command for ``extension_command``.
 
         Args:
             handler: called with the payload, a dict; plain or async; returns a dict of JSON data, or
@@ -176,7 +176,7 @@ class ExtensionApi:
         timeout_seconds: float = HOOK_TIMEOUT_SECONDS,
         on_error: OnError = "allow",
     ) -> None:
-        """Adds a handler of a hook, behind those that are there.
+        """Add a handler of a hook, behind those that are there.
 
         Args:
             name: one of ``hooks.HOOKS``, which says what the handler is told and may answer.
@@ -202,7 +202,7 @@ class ExtensionApi:
         )
 
     def close(self) -> None:
-        """Ends registration: what was handed out is complete."""
+        """End registration: what was handed out is complete."""
         self._closed = True
 
     def _check(self, name: str, timeout_seconds: float, handler: Handler) -> None:
@@ -234,7 +234,7 @@ class ExtensionApi:
 def _access(
     classes: frozenset[ToolClass], path_argument: str | None, args: Any, context: ToolContext
 ) -> Access:
-    """Returns what a call would touch, as its extension says; nothing holds it to that."""
+    """Return what a call would touch, as its extension says; nothing holds it to that."""
     if path_argument is None:
         return Access(classes=classes)
     given = (
@@ -255,7 +255,7 @@ def _tool_result(result: object) -> ToolResult:
 
 
 def _plain(result: object) -> dict[str, Any]:
-    """Returns the result as it will stand on the wire, apart from whatever the extension keeps.
+    """Return the result as it will stand on the wire, apart from whatever the extension keeps.
 
     What a client reads is always an object: v1 clients decode no other payload.
     """

@@ -48,7 +48,7 @@ class Caller:
         self._threads = trio.CapacityLimiter(THREADS_MAX)
 
     async def call(self, handler: Handler, *args: object, timeout_seconds: float) -> Any:
-        """Calls a function and returns what it returned.
+        """Call a function and return what it returned.
 
         Raises:
             ExtensionTimedOut: it did not return in time.
@@ -99,7 +99,7 @@ class _Function:
         return self._handler(*args)
 
     def lateness(self, seconds: float) -> str:
-        """Says that the call did not return in time, and what that leaves behind."""
+        """Say that the call did not return in time, and what that leaves behind."""
         if self._is_async:
             return f"did not return within {seconds:g} seconds"
         if not self._has_thread:
@@ -120,7 +120,7 @@ def _is_async(handler: Handler) -> bool:
 
 
 def described(error: BaseException) -> str:
-    """Returns an exception on one line; also for exceptions whose text cannot be made."""
+    """Return an exception on one line; also for exceptions whose text cannot be made."""
     if isinstance(error, NousdError):
         text = str(error)
     else:

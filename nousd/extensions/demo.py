@@ -19,7 +19,7 @@ class Echo(msgspec.Struct, frozen=True):
 
 
 def register(api: ExtensionApi) -> None:
-    """Adds the command ``echo`` and the tool ``demo.echo``."""
+    """Add the command ``echo`` and the tool ``demo.echo``."""
     api.command("echo", echo_command)
     api.tool("demo.echo", "Says the text back.", Echo, echo_tool, classes=(), is_read_only=True)
 

@@ -145,7 +145,7 @@ class Hooks:
         return sum(hook.timeout_seconds for hook in self._of(name))
 
     async def input(self, given: InputGiven) -> InputOutcome:
-        """Asks about a text that a client hands in; whoever handles it is the last to be asked."""
+        """Ask about a text that a client hands in; whoever handles it is the last to be asked."""
         failures: list[Failure] = []
         changed_by: list[str] = []
         for hook in self._of("input"):
@@ -160,7 +160,7 @@ class Hooks:
         return InputOutcome(given.text, tuple(changed_by), failures=tuple(failures))
 
     async def before_run(self, beginning: RunBeginning) -> RunOutcome:
-        """Asks what a run's models are to be told beside the rest."""
+        """Ask what a run's models are to be told beside the rest."""
         failures: list[Failure] = []
         added = [
             Instructions(hook.extension, answer.text)
@@ -170,14 +170,14 @@ class Hooks:
         return RunOutcome(tuple(added), tuple(failures))
 
     async def tell(self, name: HookName, told: Told) -> tuple[Failure, ...]:
-        """Tells handlers what happened; they may answer nothing."""
+        """Tell handlers what happened; they may answer nothing."""
         failures: list[Failure] = []
         for hook in self._of(name):
             await self._asked(hook, told, failures)
         return tuple(failures)
 
     async def tool_call(self, called: ToolCalled, fit: Fit) -> CallOutcome:
-        """Asks about a call; each hook sees the arguments as those before it left them.
+        """Ask about a call; each hook sees the arguments as those before it left them.
 
         Args:
             fit: checks what a hook made of the arguments.
@@ -213,7 +213,7 @@ class Hooks:
         return Verdict(hook.extension, False, "has no objection")
 
     async def tool_result(self, returned: ToolReturned) -> ResultOutcome:
-        """Asks what the model is to be told of a call that ran."""
+        """Ask what the model is to be told of a call that ran."""
         failures: list[Failure] = []
         changed_by: list[str] = []
         for hook in self._of("tool_result"):
@@ -227,7 +227,7 @@ class Hooks:
     async def may(
         self, name: Literal["session_before_switch", "session_before_fork"], told: Told
     ) -> SwitchOutcome:
-        """Asks whether something may happen, up to the first who says no."""
+        """Ask whether something may happen, up to the first who says no."""
         failures: list[Failure] = []
         for hook in self._of(name):
             answer = await self._asked(hook, told, failures)
@@ -239,7 +239,7 @@ class Hooks:
         return self._by_name.get(name, ())
 
     async def _asked(self, hook: Hook, told: Told, failures: list[Failure]) -> Answer | None:
-        """Returns what a handler answered; None if it failed, which is noted."""
+        """Return what a handler answered; None if it failed, which is noted."""
         try:
             answer = await hook.caller.call(
                 hook.handler, copied(told), timeout_seconds=hook.timeout_seconds

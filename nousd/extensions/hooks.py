@@ -258,14 +258,14 @@ T = TypeVar("T", bound=Told)
 
 
 def copied(told: T) -> T:
-    """Returns a copy that shares nothing which could be changed."""
+    """Return a copy that shares nothing which could be changed."""
     if isinstance(told, ToolCalled | ToolReturned):
         return msgspec.structs.replace(told, args=msgspec.to_builtins(told.args))
     return told
 
 
 def checked(name: HookName, answer: object) -> Answer | None:
-    """Returns what a handler answered, within bounds and apart from whatever the extension keeps.
+    """Return what a handler answered, within bounds and apart from whatever the extension keeps.
 
     Raises:
         ExtensionError: the hook has no such answer, or it is out of bounds.

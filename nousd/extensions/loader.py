@@ -50,7 +50,7 @@ def load_extensions(
     demo: bool,
     redact: Redact = lambda text: text,
 ) -> Extensions:
-    """Imports each extension and calls its ``register(api)``.
+    """Import each extension and calls its ``register(api)``.
 
     Args:
         paths: Python files; each is called by its name without ``.py``.
@@ -132,7 +132,7 @@ def _from_file(path: Path) -> _Found:
 
 
 def _imported(path: Path, module_name: str, origin: str) -> ModuleType:
-    """Imports a file under a private name, so that it hides no other module and is hidden by none."""
+    """Import a file under a private name, so that it hides no other module and is hidden by none."""
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -180,7 +180,7 @@ def _loaded(entry: EntryPoint, origin: str) -> Register:
 
 
 def _places_of(entry: EntryPoint) -> Iterator[Path]:
-    """Yields where the code of an extension lies: its whole package, as any module of it may be run."""
+    """Yield where the code of an extension lies: its whole package, as any module of it may be run."""
     spec = importlib.util.find_spec(entry.module.split(".")[0])
     assert spec is not None, "it was just imported"
     if spec.submodule_search_locations is not None:

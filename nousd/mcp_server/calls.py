@@ -58,7 +58,7 @@ class CallSession:
         return self._given or self._made
 
     async def state(self, daemon: Connection) -> dict[str, Any]:
-        """Returns its state. One that was made here and is gone meanwhile is made anew.
+        """Return its state. One that was made here and is gone meanwhile is made anew.
 
         Raises:
             ClientError: the daemon is gone, or the given session is not there.
@@ -75,7 +75,7 @@ class CallSession:
         return state
 
     async def of_known(self, daemon: Connection, command: str) -> dict[str, Any] | None:
-        """Returns the answer to a command about it; None if it was made here and is gone."""
+        """Return the answer to a command about it; None if it was made here and is gone."""
         try:
             return (await daemon.request(command, {"session_id": self.known})).payload
         except Refused as refused:
@@ -106,7 +106,7 @@ class DaemonTools:
         self._ensure = ensure
 
     async def listed(self) -> list[dict[str, Any]]:
-        """Returns the tools that are offered, as ``list_tools`` has them. Raises ClientError."""
+        """Return the tools that are offered, as ``list_tools`` has them. Raises ClientError."""
         await self._ensure()
         async with connect(self._daemon) as daemon:
             listed = None
@@ -122,7 +122,7 @@ class DaemonTools:
         return bool(tool["active"]) and not tool["source"].startswith(_FOREIGN)
 
     async def call(self, tool: str, args: Mapping[str, Any], show: Show) -> CallEnd:
-        """Calls a tool and waits for its end, however long somebody may have to be asked. Whatever ends
+        """Call a tool and wait for its end, however long somebody may have to be asked. Whatever ends
         the wait, a cancellation or an error of ``show``, stops the call.
 
         Raises:
@@ -146,7 +146,7 @@ class DaemonTools:
             return await _end(daemon, call_id)
 
     async def _follow(self, call_id: str, after: str, show: Show) -> None:
-        """Returns when the call is over."""
+        """Return when the call is over."""
         wanted = Subscribe(after=after, run_id=call_id, types=_EVENTS)
         async with subscribe(self._daemon, wanted) as events:
             async for event in events:
@@ -173,7 +173,7 @@ async def _end(daemon: Connection, call_id: str) -> CallEnd:
 
 
 async def _text(daemon: Connection, call: Mapping[str, Any]) -> str:
-    """Returns what a model would be told; an event repeats only the beginning of what is long."""
+    """Return what a model would be told; an event repeats only the beginning of what is long."""
     text: str = call.get("result", "")
     if "text_ref" not in call:
         return text

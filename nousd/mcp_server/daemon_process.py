@@ -39,7 +39,7 @@ if os.getppid() == int(sys.argv[1]):
 async def running_daemon(
     socket_path: Path, serve_options: Sequence[str]
 ) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-    """Makes sure that a daemon answers on the socket, and yields what makes sure of it again: the one
+    """Make sure that a daemon answers on the socket, and yield what makes sure of it again: the one
     there was may have ended, with whoever started it.
 
     Args:
@@ -80,7 +80,7 @@ class _Daemon:
         self._starting = anyio.Lock()
 
     async def ensure(self) -> None:
-        """Starts one if none answers."""
+        """Start one if none answers."""
         async with self._starting:
             if await _answers(self._socket_path):
                 return
@@ -96,7 +96,7 @@ class _Daemon:
             await _wait_until_ready(self._process, self._socket_path)
 
     async def stop(self) -> None:
-        """Stops the one that was started here."""
+        """Stop the one that was started here."""
         process = self._process
         if process is None:
             return

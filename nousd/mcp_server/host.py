@@ -38,7 +38,7 @@ def serve(
     tools: Sequence[str] | None,
     serve_options: Sequence[str],
 ) -> None:
-    """Serves until standard input ends.
+    """Serve until standard input ends.
 
     Raises:
         DaemonUnreachable: there is no daemon, and none could be started.
@@ -68,7 +68,7 @@ short, and then absorbs the cancellation."""
 
 
 def make_server(tools_for: ToolsFor) -> Server[dict[str, Any]]:
-    """Returns the server that offers these tools."""
+    """Return the server that offers these tools."""
 
     async def list_tools(
         context: Context, _params: types.PaginatedRequestParams | None

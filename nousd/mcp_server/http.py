@@ -44,7 +44,7 @@ _SCOPE: Final = "nousd.cancel_scope"
 
 @asynccontextmanager
 async def open_host(daemon: Where) -> AsyncIterator[ASGIApp]:
-    """Gives the application for as long as the block lasts, whose end ends all calls and streams."""
+    """Provide the application for as long as the block lasts, whose end ends all calls and streams."""
     host = _Host(daemon)
     async with host.manager.run():
         try:
@@ -77,7 +77,7 @@ class _Clients:
 
     @contextmanager
     def heard(self, id: str) -> Iterator[None]:
-        """Counts a request as under way while the block lasts."""
+        """Count a request as under way while the block lasts."""
         self._forget_idle()
         client = self._clients.setdefault(id, _Client())
         client.requests += 1
@@ -91,11 +91,11 @@ class _Clients:
                 self._clients.pop(id, None)
 
     def session(self, id: str) -> CallSession:
-        """Returns where its calls are made."""
+        """Return where its calls are made."""
         return self._clients.setdefault(id, _Client()).session
 
     def forget(self, id: str) -> None:
-        """Forgets one that has ended."""
+        """Forget one that has ended."""
         if id:
             self._clients.pop(id, None)
 
@@ -138,7 +138,7 @@ class _Host:
             self._clients.forget(id)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers what may be a call. Nobody can come back for its result: it ends with its client."""
+        """Answer what may be a call. Nobody can come back for its result: it ends with its client."""
         scope[_SCOPE] = call = anyio.CancelScope()
         self._answering.add(call)
         try:
@@ -149,7 +149,7 @@ class _Host:
             self._answered.set()
 
     async def stop(self) -> None:
-        """Stops all calls, and waits a moment for their answers to be written."""
+        """Stop all calls, and wait a moment for their answers to be written."""
         for call in self._answering:
             call.cancel()
         with anyio.move_on_after(_STOP_SECONDS, shield=True):

@@ -40,7 +40,7 @@ async def serve_connections(
     admits: Callable[[trio.SocketStream], bool] = is_own_or_root,
     handlers: trio.Nursery | None = None,
 ) -> None:
-    """Runs ``handler(stream)`` in a task of its own for each connection.
+    """Run ``handler(stream)`` in a task of its own for each connection.
 
     Returns when the listener was closed and the last handler has ended; cancelling it cancels the
     handlers. A handler's stream is closed when the handler ends.

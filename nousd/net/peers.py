@@ -28,7 +28,7 @@ of another system still starts with version and uid."""
 
 
 def is_own_or_root(stream: trio.SocketStream) -> bool:
-    """Returns whether the peer's user is ours or root; False if it cannot be told."""
+    """Return whether the peer's user is ours or root; False if it cannot be told."""
     try:
         uid = peer_uid(stream)
     except OSError:
@@ -37,7 +37,7 @@ def is_own_or_root(stream: trio.SocketStream) -> bool:
 
 
 def peer_uid(stream: trio.SocketStream) -> int:
-    """Returns the user id under which the peer connected.
+    """Return the user id under which the peer connected.
 
     Raises:
         OSError: the system does not say.

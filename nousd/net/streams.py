@@ -24,7 +24,7 @@ class WritesNow(Protocol):
     """A stream that can be written to without waiting."""
 
     def write_now(self, data: bytes) -> int:
-        """Writes what is taken at once, and returns how many bytes that was.
+        """Write what is taken at once, and return how many bytes that was.
 
         Only while no task is in ``send_all``.
         """
@@ -43,7 +43,7 @@ class DirectStream(trio.abc.Stream):
         self._socket = stream.socket
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Waits for bytes and returns at most that many, none at the end of input.
+        """Wait for bytes and return at most that many, none at the end of input.
 
         Raises:
             trio.BrokenResourceError: the connection is gone.
@@ -65,7 +65,7 @@ class DirectStream(trio.abc.Stream):
                 raise trio.BrokenResourceError from error
 
     def write_now(self, data: bytes) -> int:
-        """Writes what the kernel takes at once, and returns how many bytes that was.
+        """Write what the kernel takes at once, and return how many bytes that was.
 
         Only while no task is in ``send_all``. Why nothing was taken shows there.
         """
@@ -75,7 +75,7 @@ class DirectStream(trio.abc.Stream):
             return 0
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Writes all of it.
+        """Write all of it.
 
         Raises:
             trio.BrokenResourceError: the connection is gone.
@@ -84,9 +84,9 @@ class DirectStream(trio.abc.Stream):
         await self._stream.send_all(data)
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Waits until the kernel would take something."""
+        """Wait until the kernel would take something."""
         await self._stream.wait_send_all_might_not_block()
 
     async def aclose(self) -> None:
-        """Closes the socket."""
+        """Close the socket."""
         await self._stream.aclose()

@@ -45,7 +45,7 @@ class _Identity(NamedTuple):
 
 
 def check_length(path: Path) -> None:
-    """Makes sure that a path fits into a socket address.
+    """Make sure that a path fits into a socket address.
 
     Raises:
         ConfigError: it does not; both lengths are named.
@@ -65,12 +65,12 @@ class ListeningSocket(NamedTuple):
     identity: _Identity
 
     def remove_file(self) -> None:
-        """Removes the file if it is still ours. To be called before the socket is closed."""
+        """Remove the file if it is still ours. To be called before the socket is closed."""
         _remove_if_same(self.path, self.identity)
 
 
 def listen(path: Path) -> ListeningSocket:
-    """Listens at a path where nothing stands.
+    """Listen at a path where nothing stands.
 
     Raises:
         ConfigError: it cannot be created.
@@ -100,7 +100,7 @@ def _bind(path: Path) -> socket.socket:
 
 
 def remove_stale(paths: Iterable[Path]) -> None:
-    """Removes dead sockets of ours; looks at all before it removes any. Their lock must be held.
+    """Remove dead sockets of ours; looks at all before it removes any. Their lock must be held.
 
     Raises:
         ConfigError: something else stands there, which is left alone.
@@ -112,7 +112,7 @@ def remove_stale(paths: Iterable[Path]) -> None:
 
 
 def _stale_socket(path: Path) -> _Identity | None:
-    """Returns which socket at ``path`` may be removed; None if the path is free.
+    """Return which socket at ``path`` may be removed; None if the path is free.
 
     Raises:
         ConfigError: whatever stands there must be left alone.
@@ -133,7 +133,7 @@ def _stale_socket(path: Path) -> _Identity | None:
 
 
 def _is_dead(path: Path) -> bool:
-    """Returns whether it is certain that nobody listens. Never waits."""
+    """Return whether it is certain that nobody listens. Never waits."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         # Anything else is life or doubt: 0 accepted, EAGAIN no place left to wait in, EPROTOTYPE a

@@ -107,15 +107,15 @@ class Recorder(Protocol):
     """Takes one exchange with a model server, byte for byte. Neither waits nor fails; sees no key."""
 
     def request(self, path: str, body: bytes) -> None:
-        """Takes the request; ``path`` is what follows the API's base."""
+        """Take the request; ``path`` is what follows the API's base."""
         ...
 
     def response(self, status: int, content_type: str) -> None:
-        """Takes the head of the response."""
+        """Take the head of the response."""
         ...
 
     def chunk(self, data: bytes) -> None:
-        """Takes a part of the response's body, cut as the network cut it."""
+        """Take a part of the response's body, cut as the network cut it."""
         ...
 
     def end(self) -> None:
@@ -161,7 +161,7 @@ class Provider(Protocol):
         ...
 
     def context_window(self, model: str) -> int:
-        """Returns how many tokens the model can be given, by the best knowledge there is."""
+        """Return how many tokens the model can be given, by the best knowledge there is."""
         ...
 
     def accepts(self, model: str, media_type: str) -> bool:
@@ -169,7 +169,7 @@ class Provider(Protocol):
         ...
 
     async def models(self) -> tuple[str, ...]:
-        """Returns the names of the models that can be asked, as the server lists them.
+        """Return the names of the models that can be asked, as the server lists them.
 
         Raises:
             ProviderError: it refused, cannot be reached, or lists nothing that could be read.
@@ -179,7 +179,7 @@ class Provider(Protocol):
     async def generate(
         self, request: ModelInput, receive: Receive, blobs: Blobs = NO_BLOBS
     ) -> None:
-        """Makes one model call and passes its pieces on, ending with ``Finished``.
+        """Make one model call and passes its pieces on, ending with ``Finished``.
 
         Args:
             blobs: the bytes of every attachment in the request.
@@ -192,5 +192,5 @@ class Provider(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Closes whatever is kept between calls, such as idle connections. Never fails."""
+        """Close whatever is kept between calls, such as idle connections. Never fails."""
         ...

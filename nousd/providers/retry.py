@@ -84,7 +84,7 @@ class RetryingProvider:
     async def generate(
         self, request: ModelInput, receive: Receive, blobs: Blobs = NO_BLOBS
     ) -> None:
-        """Makes the call, passing on ``Retrying`` before each wait; see ``Provider.generate``."""
+        """Make the call, passing on ``Retrying`` before each wait; see ``Provider.generate``."""
         answered = False
 
         async def note_and_receive(piece: Piece) -> None:
@@ -110,7 +110,7 @@ class RetryingProvider:
             await trio.sleep(delay_seconds)
 
     def _delay_seconds(self, attempt: int, asked_seconds: float | None) -> float | None:
-        """Returns how long to wait after that attempt, or None if the server asks for too much."""
+        """Return how long to wait after that attempt, or None if the server asks for too much."""
         if asked_seconds is not None:
             return asked_seconds if asked_seconds <= RETRY_AFTER_SECONDS_MAX else None
         longest = min(DELAY_SECONDS_MAX, DELAY_FIRST_SECONDS * 2.0 ** (attempt - 1))

@@ -39,14 +39,14 @@ class KnownSecrets(NamedTuple):
     longest: int
 
     def without(self, data: bytes, mark: bytes) -> bytes:
-        """Returns ``data`` with ``mark`` in the place of each secret."""
+        """Return ``data`` with ``mark`` in the place of each secret."""
         # Most texts have none, and finding that out is ten times as fast without the pattern.
         if not any(spelling in data for spelling in self.spellings):
             return data
         return self.pattern.sub(lambda _: mark, data)
 
     def begun(self, data: bytes) -> int:
-        """Returns how many bytes at the end of ``data`` may be the beginning of a secret."""
+        """Return how many bytes at the end of ``data`` may be the beginning of a secret."""
         for start in range(max(0, len(data) - self.longest + 1), len(data)):
             if data[start] in self.starts:
                 end = data[start:]
@@ -56,7 +56,7 @@ class KnownSecrets(NamedTuple):
 
 
 def known_secrets(spellings: Iterable[str]) -> KnownSecrets:
-    """Prepares the search for all of these spellings."""
+    """Prepare the search for all of these spellings."""
     encoded = sorted({each.encode(errors="surrogateescape") for each in spellings}, key=len)[::-1]
     return KnownSecrets(
         tuple(encoded),
@@ -78,20 +78,20 @@ class SecretStream:
         self._waiting = b""
 
     def feed(self, chunk: bytes) -> bytes:
-        """Returns what is certain by now; bytes that may be the beginning of a secret are held back."""
+        """Return what is certain by now; bytes that may be the beginning of a secret are held back."""
         told = self._known.without(self._waiting + chunk, self._mark)
         begun = self._known.begun(told)
         self._waiting = told[len(told) - begun :]
         return told[: len(told) - begun]
 
     def finish(self) -> bytes:
-        """Returns what was held back: the stream has ended, so it is no secret."""
+        """Return what was held back: the stream has ended, so it is no secret."""
         rest, self._waiting = self._waiting, b""
         return rest
 
 
 def secret_variables(environ: Mapping[str, str]) -> Iterator[str]:
-    """Yields the values of the environment variables whose names say that they hold a secret.
+    """Yield the values of the environment variables whose names say that they hold a secret.
 
     The path of a file that holds a secret is none, nor is a word so short that it may stand anywhere.
     """
@@ -102,7 +102,7 @@ def secret_variables(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def spellings_of(secret: str) -> set[str]:
-    """Returns every form in which a secret turns up: as it is, in a URL, in the JSON of any
+    """Return every form in which a secret turns up: as it is, in a URL, in the JSON of any
     encoder, in a Python repr, and in Base64 of a text that has something before and behind it.
     """
     in_json = json.dumps(secret)[1:-1]
@@ -125,7 +125,7 @@ _ESCAPED_FOR_HTML: Final = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&"}
 
 
 def _base64(data: bytes, before: int, signs: bytes) -> str:
-    """Returns the characters that ``data`` alone decides in the Base64 of a text that has
+    """Return the characters that ``data`` alone decides in the Base64 of a text that has
     ``before`` bytes, or a multiple of three more, in front of it.
 
     Args:

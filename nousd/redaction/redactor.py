@@ -52,7 +52,7 @@ class Redactor:
             self.add(secret)
 
     def add(self, secret: str) -> None:
-        """Makes one more secret known, such as a token that was just made."""
+        """Make one more secret known, such as a token that was just made."""
         secret = secret.strip()
         if len(secret) < SECRET_CHARS_MIN:
             return
@@ -65,7 +65,7 @@ class Redactor:
             self._known = known_secrets(self._long)
 
     def redact_text(self, text: str) -> str:
-        """Returns what a tool said without the long secrets that are known by their values."""
+        """Return what a tool said without the long secrets that are known by their values."""
         if not any(known in text for known in self._long):
             return text
         return self.redact_bytes(text.encode(errors="surrogateescape")).decode(
@@ -81,7 +81,7 @@ class Redactor:
         return SecretStream(self._known, self._mark.encode())
 
     def redact(self, text: str) -> str:
-        """Returns ``text`` with every secret replaced."""
+        """Return ``text`` with every secret replaced."""
         if self._rules:
             # UTF-16 that was read as UTF-8 has a NUL beside each letter, so that no rule would match.
             text = text.replace("\0", "")
@@ -97,7 +97,7 @@ class Redactor:
         return self._signs is None or self._signs.search(text.lower()) is not None
 
     def redact_json(self, value: Any) -> Any:
-        """Returns a decoded JSON value with its strings and keys redacted one by one.
+        """Return a decoded JSON value with its strings and keys redacted one by one.
 
         With rules, whatever stands under a key that names a secret is one.
         """
@@ -151,7 +151,7 @@ class Redactor:
 
 
 def _signs_of(rules: Sequence[Rule]) -> re.Pattern[str] | None:
-    """Returns a pattern found in every text that any of the rules could match; None if there is none."""
+    """Return a pattern found in every text that any of the rules could match; None if there is none."""
     if not all(rule.signs for rule in rules):
         return None
     signs = sorted({sign for rule in rules for sign in rule.signs})
@@ -159,7 +159,7 @@ def _signs_of(rules: Sequence[Rule]) -> re.Pattern[str] | None:
 
 
 def _place_of_secret(found: re.Match[str]) -> tuple[int, int]:
-    """Returns the span of the secret in a match: of the group that matched, or of the whole match."""
+    """Return the span of the secret in a match: of the group that matched, or of the whole match."""
     groups = found.groupdict()
     names = ["secret"] if "secret" in groups else [name for name in groups if name != "mark"]
     for name in names:

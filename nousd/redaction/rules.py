@@ -42,7 +42,7 @@ def _compiled(source: str) -> re.Pattern[str]:
 
 
 def _any_case(*words: str) -> str:
-    """Returns an alternation that matches the words in any case.
+    """Return an alternation that matches the words in any case.
 
     Spelled out as classes instead of with the flag ``(?i)``, because without it the engine looks for the
     first letters directly, which is ten times as fast.
@@ -213,7 +213,7 @@ def may_name_secret(name: str) -> bool:
 
 
 def user_rules(patterns: Iterable[str]) -> tuple[Rule, ...]:
-    """Returns rules of the kind ``user`` for the user's own regular expressions.
+    """Return rules of the kind ``user`` for the user's own regular expressions.
 
     What an expression matches is replaced, or only its group ``secret`` if it has one.
 

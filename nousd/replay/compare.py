@@ -84,7 +84,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 def compared(run: RecordedRun, played: Sequence[Event], *, inputs_known: bool) -> Comparison:
-    """Compares a run with what came of playing it.
+    """Compare a run with what came of playing it.
 
     Args:
         inputs_known: whether the log holds what models were given beside the transcript.
@@ -124,7 +124,7 @@ def _without(line: Line, left_out: frozenset[str]) -> Line:
 
 
 def normalised(all_events: Iterable[Event]) -> list[Line]:
-    """Returns events without ids, times and the way in which deltas were cut."""
+    """Return events without ids, times and the way in which deltas were cut."""
     names = _Names()
     return [
         {"type": EVENT_TYPES[type(event)], **names.in_(msgspec.to_builtins(event))}
@@ -133,7 +133,7 @@ def normalised(all_events: Iterable[Event]) -> list[Line]:
 
 
 def joined(all_events: Iterable[Event]) -> Iterator[Event]:
-    """Yields events with neighbouring deltas of one message or tool call as one."""
+    """Yield events with neighbouring deltas of one message or tool call as one."""
     open_: Any = None
     for event in all_events:
         next_: Any = event
@@ -196,7 +196,7 @@ class _Names:
 
 
 def _difference(recorded: Sequence[Line], played: Sequence[Line]) -> Iterator[str]:
-    """Yields a diff around the first event that is not the same; nothing if all are."""
+    """Yield a diff around the first event that is not the same; nothing if all are."""
     if recorded == played:
         return
     first = next(
@@ -235,5 +235,5 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _hash_of(text: str) -> str:
-    """Returns what tells a text that is not shown whole from another."""
+    """Return what tells a text that is not shown whole from another."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -67,7 +67,7 @@ class Cues(msgspec.Struct, frozen=True):
 
 
 def cues_of(run: RecordedRun) -> Cues:
-    """Returns what came to a run from outside."""
+    """Return what came to a run from outside."""
     begun = next(
         index for index, event in enumerate(run.events) if isinstance(event, events.AgentStart)
     )
@@ -131,7 +131,7 @@ def _is_asked_without(
 
 
 def _in_run(sampling: Sampling | None, options: RunOptions) -> Sampling | UnsetType:
-    """Returns what a model call of the run is told of a session's sampling."""
+    """Return what a model call of the run is told of a session's sampling."""
     if options.sampling is not UNSET:
         return with_own(sampling, options.sampling)
     return or_unset(sampling)
@@ -193,7 +193,7 @@ def _failure(own: Sequence[Event]) -> tuple[int, Broken] | None:
 
 
 def _cause_of(own: Sequence[Event], place: int) -> int:
-    """Returns where a run was cut off whose ends begin at a place: what a model call that breaks off has
+    """Return where a run was cut off whose ends begin at a place: what a model call that breaks off has
     cost is told because it breaks off.
     """
     is_bill = place > 0 and isinstance(own[place - 1], events.UsageReported)

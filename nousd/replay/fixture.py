@@ -105,7 +105,7 @@ def record(
     dialects: Mapping[str, str],
     tuning: Tuning,
 ) -> RecordReport:
-    """Makes a fixture of a run of an open log; see ``make_fixture``.
+    """Make a fixture of a run of an open log; see ``make_fixture``.
 
     Raises:
         NotReplayable: see ``make_fixture``; or the folder exists or cannot be written.
@@ -134,7 +134,7 @@ def make_fixture(
     dialects: Mapping[str, str],
     tuning: Tuning,
 ) -> Fixture:
-    """Returns a run with its raw streams, fit to be kept.
+    """Return a run with its raw streams, fit to be kept.
 
     Args:
         recordings: the folder that ``--record`` named.
@@ -180,7 +180,7 @@ def _whole_exchanges(run_id: str, recordings: Path) -> tuple[RecordedExchange, .
 
 
 def _placed(run: RecordedRun, names: _Names) -> RecordedRun:
-    """Returns a run with names for its ids, placeholders for paths, and one time.
+    """Return a run with names for its ids, placeholders for paths, and one time.
 
     A path may have come in several deltas; so neighbouring ones are joined before.
     """
@@ -221,7 +221,7 @@ class _Names:
         self._names[text] = name
 
     def learn(self, lines: bytes) -> None:
-        """Gives every id in some lines a name that counts."""
+        """Provide every id in some lines a name that counts."""
         for found in _IDS.finditer(lines.decode()):
             if found[0] not in self._names:
                 self._counts[found[1]] = self._counts.get(found[1], 0) + 1
@@ -233,7 +233,7 @@ class _Names:
         return _TIMES.sub(rf'"\1":"{TIME}"', text)
 
     def in_bytes(self, data: bytes) -> bytes:
-        """Returns bytes with names in them; what is no text is left as it is."""
+        """Return bytes with names in them; what is no text is left as it is."""
         try:
             text = data.decode()
         except UnicodeDecodeError:
@@ -247,7 +247,7 @@ class _Names:
 
 
 def write_fixture(fixture: Fixture, folder: Path) -> None:
-    """Writes a fixture into a new folder.
+    """Write a fixture into a new folder.
 
     Raises:
         OSError: it exists, or cannot be written.
@@ -268,7 +268,7 @@ def write_fixture(fixture: Fixture, folder: Path) -> None:
 
 
 def read_fixture(folder: Path) -> Fixture:
-    """Reads what ``write_fixture`` wrote, also if that was an earlier version."""
+    """Read what ``write_fixture`` wrote, also if that was an earlier version."""
     file = msgspec.json.decode((folder / "run.json").read_bytes(), type=_RunFile)
     lines = (folder / "events.ndjson").read_bytes()
     run = RecordedRun(
@@ -286,7 +286,7 @@ def read_fixture(folder: Path) -> Fixture:
 
 
 def read_exchanges(folder: Path) -> Iterator[RecordedExchange]:
-    """Yields the exchanges that a folder holds, in their order."""
+    """Yield the exchanges that a folder holds, in their order."""
     found = [match for path in folder.glob("*") if (match := _EXCHANGE.fullmatch(path.name))]
     for match in sorted(found, key=lambda match: int(match[1])):
         stem = folder / f"{match[1]}-{match[2]}"
@@ -296,7 +296,7 @@ def read_exchanges(folder: Path) -> Iterator[RecordedExchange]:
 
 
 def _bytes_of(path: Path) -> bytes:
-    """Returns what is in a file; nothing if nothing ever came."""
+    """Return what is in a file; nothing if nothing ever came."""
     return path.read_bytes() if path.exists() else b""
 
 

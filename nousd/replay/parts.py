@@ -61,7 +61,7 @@ class RecordedModel:
         self._refused = refused
 
     def called(self, name: str) -> Provider:
-        """Returns it under the name of one of the providers that were asked."""
+        """Return it under the name of one of the providers that were asked."""
         named = copy.copy(self)
         named.name = name
         return named
@@ -76,7 +76,7 @@ class RecordedModel:
         return (self.default_model,)
 
     async def aclose(self) -> None:
-        """Closes nothing."""
+        """Close nothing."""
 
     async def generate(
         self,
@@ -84,7 +84,7 @@ class RecordedModel:
         receive: Receive,
         blobs: Blobs = NO_BLOBS,  # noqa: ARG002
     ) -> None:
-        """Says what was said at this call."""
+        """Say what was said at this call."""
         if request.purpose == "summary":
             await self._summarise(receive)
             return
@@ -203,7 +203,7 @@ def _tool_error(code: str, text: str) -> ToolError:
 def tools_of(
     run: RecordedRun, script: Script, given: Given, conductor: Conductor
 ) -> tuple[RecordedTool, ...]:
-    """Returns the tools that there were, in their order, as far as the run shows them."""
+    """Return the tools that there were, in their order, as far as the run shows them."""
     offered = [event.tools for event in run.events if isinstance(event, events.ModelInput)]
     extras = _extras(run)
     names = _merged([*offered, *([name] for name in sorted(_registered(run, script)))])
@@ -219,7 +219,7 @@ def tools_of(
 
 
 def _registered(run: RecordedRun, script: Script) -> set[str]:
-    """Returns the names of the tools that were called and existed."""
+    """Return the names of the tools that were called and existed."""
     found = set(script.calls)
     for event in run.events:
         match event:
@@ -231,7 +231,7 @@ def _registered(run: RecordedRun, script: Script) -> set[str]:
 
 
 def _merged(lists: Iterable[Iterable[str]]) -> list[str]:
-    """Returns the names of lists that were taken from one list, in an order that fits all."""
+    """Return the names of lists that were taken from one list, in an order that fits all."""
     order: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter()
     for names in map(list, lists):
         for name in names:
@@ -242,7 +242,7 @@ def _merged(lists: Iterable[Iterable[str]]) -> list[str]:
 
 
 def _extras(run: RecordedRun) -> set[str]:
-    """Returns the tools that were there although the session did not name them: an extension's. Those
+    """Return the tools that were there although the session did not name them: an extension's. Those
     are offered always.
     """
     active = run.before.active_tools

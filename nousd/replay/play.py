@@ -78,7 +78,7 @@ ProviderOf = Callable[[str], Provider]
 async def play(
     run: RecordedRun, tuning: Tuning, provider_of: ProviderOf | None = None
 ) -> tuple[Event, ...]:
-    """Plays a run and returns its events, as the log has them.
+    """Play a run and return its events, as the log has them.
 
     Args:
         provider_of: makes what is asked in the place of the recorded model.
@@ -126,7 +126,7 @@ class _Stage:
         _require_playable(self._cues)
 
     async def furnish(self, store: Store) -> None:
-        """Puts the session into the log as it was, what is kept beside it, and nothing else."""
+        """Put the session into the log as it was, what is kept beside it, and nothing else."""
         log = Log(store, Hub(store), self._clock)
         encoded = log.encode(tuple(_furniture(self._run)))
         artifacts = tuple(self._run.artifacts.values())
@@ -183,7 +183,7 @@ class _Stage:
         return Models(factories, default, facts=_facts(self._run))
 
     async def perform(self, services: Services) -> CommandRejected | None:
-        """Starts the run as it was started, and waits for its end; returns why it cannot start."""
+        """Start the run as it was started, and wait for its end; returns why it cannot start."""
         try:
             run = await self._start(services)
         except CommandRejected as refusal:
@@ -242,7 +242,7 @@ async def _played(store: Store, session_id: str, after: int) -> tuple[Event, ...
 
 
 def _furniture(run: RecordedRun) -> Iterator[Event]:
-    """Yields events that make the session what it was, on the path that the run goes on from."""
+    """Yield events that make the session what it was, on the path that the run goes on from."""
     state = run.before
     yield events.SessionCreated(
         session_id=state.session_id,
@@ -275,7 +275,7 @@ def _furniture(run: RecordedRun) -> Iterator[Event]:
 
 
 def _asked(run: RecordedRun) -> tuple[ModelChoice, set[str]]:
-    """Returns the model that the run began with, and the names of all providers that are known."""
+    """Return the model that the run began with, and the names of all providers that are known."""
     start = _start_of(run)
     names = dict.fromkeys(_providers_in(run.events))
     was_set = run.before.provider is not None and run.before.model == start.model
@@ -301,7 +301,7 @@ def _providers_in(all_events: Sequence[Event]) -> Iterator[str]:
 
 
 def _facts(run: RecordedRun) -> dict[str, ModelFacts]:
-    """Returns the windows of the run's models, as the log tells them."""
+    """Return the windows of the run's models, as the log tells them."""
     return {
         f"{event.provider}/{event.model}": ModelFacts(context_window=event.context_window)
         for event in run.events
@@ -310,7 +310,7 @@ def _facts(run: RecordedRun) -> dict[str, ModelFacts]:
 
 
 def _refused(run: RecordedRun) -> frozenset[str]:
-    """Returns the media types that the run's models were not given."""
+    """Return the media types that the run's models were not given."""
     entries: dict[str, Entry] = {entry.id: entry for entry in run.path}
     refused: set[str] = set()
     for event in run.events:
@@ -326,7 +326,7 @@ def _refused(run: RecordedRun) -> frozenset[str]:
 
 
 def _number(run: RecordedRun, pattern: re.Pattern[str]) -> int | None:
-    """Returns a setting that a run's end tells of."""
+    """Return a setting that a run's end tells of."""
     for event in run.events:
         text = getattr(event, "cause", getattr(event, "message", ""))
         if isinstance(text, str) and (found := pattern.fullmatch(text)):

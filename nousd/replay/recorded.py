@@ -90,7 +90,7 @@ def _is_of_client(event: Event) -> bool:
 
 
 def run_of(event: Event) -> str | None:
-    """Returns the run that an event belongs to, None if there is none."""
+    """Return the run that an event belongs to, None if there is none."""
     run_id: Any = getattr(event, "run_id", UNSET)
     if run_id is UNSET and isinstance(event, events.EntryAppended):
         run_id = event.entry.run_id or UNSET  # version 1 told it of the entry alone
@@ -101,13 +101,13 @@ class RunLog(Protocol):
     """A log to read runs from, all of it at one moment."""
 
     def span(self, run_id: str) -> Span | None:
-        """Returns where a run's events lie; None if there are none."""
+        """Return where a run's events lie; None if there are none."""
         ...
 
     def events(
         self, session_id: str, first: int, last: int, types: Iterable[str] | None = None
     ) -> Iterator[Event]:
-        """Yields events of a session in order, from one number to another, both included; all or those
+        """Yield events of a session in order, from one number to another, both included; all or those
         of some types.
         """
         ...
@@ -127,7 +127,7 @@ class Span(NamedTuple):
 
 
 def read_run(log: RunLog, run_id: str) -> RecordedRun:
-    """Reads a run.
+    """Read a run.
 
     Raises:
         NotReplayable: there is no such run, it has no end, or something that it takes is gone.
@@ -186,7 +186,7 @@ def _path(log: RunLog, session_id: str, leaf_id: str | None) -> tuple[Entry, ...
 def _needed(
     path: Iterable[Entry], pending: Iterable[QueuedInput], own: Iterable[Event]
 ) -> Iterator[str]:
-    """Yields the ids of the artifacts that a model would be given, or that a tool gave."""
+    """Yield the ids of the artifacts that a model would be given, or that a tool gave."""
     holders: list[Entry | QueuedInput] = [*path, *pending]
     for event in own:
         if isinstance(event, events.EntryAppended):
@@ -209,7 +209,7 @@ _WITH_ARGS: Final = (events.ToolCallRequested, events.ToolCallPolicyEvaluated)
 
 
 def _rests(own: Iterable[Event]) -> Iterator[str]:
-    """Yields the ids of what models were given beside the messages."""
+    """Yield the ids of what models were given beside the messages."""
     for event in own:
         if isinstance(event, events.ModelInput) and event.rest_ref is not UNSET:
             yield event.rest_ref

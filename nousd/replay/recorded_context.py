@@ -44,7 +44,7 @@ class _Rest(msgspec.Struct):
 
 
 def given_to(run: RecordedRun) -> Given:
-    """Returns what the models of a run were given."""
+    """Return what the models of a run were given."""
     inputs = list(answered_inputs(run.events))
     refs = [told.rest_ref for told in inputs if told.rest_ref is not UNSET]
     rests = {
@@ -67,7 +67,7 @@ def comes_and_goes(tool: str) -> bool:
 
 
 def answered_inputs(all_events: Iterable[events.Event]) -> Iterator[events.ModelInput]:
-    """Yields what was told of each model call that was to answer."""
+    """Yield what was told of each model call that was to answer."""
     for event in all_events:
         if isinstance(event, events.ModelInput) and event.purpose != "summary":
             yield event
@@ -76,7 +76,7 @@ def answered_inputs(all_events: Iterable[events.Event]) -> Iterator[events.Model
 def _told_apart(
     text: str, sources: Iterable[model_events.Source], tools: dict[str, ToolSpec]
 ) -> Given:
-    """Takes a system prompt apart into its sources. The first of the instructions gets the text of all,
+    """Take a system prompt apart into its sources. The first of the instructions gets the text of all,
     with the headings of the others in it, because where each ends is not known.
     """
     prompt = next((source for source in sources if source.kind in _FIRST_KINDS), None)

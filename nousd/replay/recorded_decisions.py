@@ -83,7 +83,7 @@ class JudgedCall(msgspec.Struct):
         return self.decision.reason.removeprefix(_BLOCKED)
 
     def note(self, event: Event, wholes: long_texts.Wholes) -> None:
-        """Takes in an event of the call."""
+        """Take in an event of the call."""
         match event:
             case events.ToolCallPolicyEvaluated(source=source) if source in _BY_THEMSELVES:
                 pass
@@ -120,7 +120,7 @@ def _whole_args(
 
 
 def judged_calls(run: RecordedRun) -> Iterator[JudgedCall]:
-    """Yields the calls of a run that came as far as the rules, in their order."""
+    """Yield the calls of a run that came as far as the rules, in their order."""
     call: JudgedCall | None = None
     fits = False
     for event in run.events:
@@ -149,7 +149,7 @@ class RecordedPermissions:
         """The call at the gate."""
 
     def next(self) -> JudgedCall:
-        """Returns the call that comes to the gate now."""
+        """Return the call that comes to the gate now."""
         self.current = next(self._calls, JudgedCall())
         return self.current
 
@@ -198,7 +198,7 @@ class RecordedCallHooks:
 
 
 def earlier_attempts(run: RecordedRun) -> Mapping[str, Earlier]:
-    """Returns what was known of the calls that had been requested before, by their ids."""
+    """Return what was known of the calls that had been requested before, by their ids."""
     found: dict[str, Earlier] = {}
     results = {
         event.entry.tool_call_id: long_texts.whole_entry(event.entry, run.wholes)
@@ -225,7 +225,7 @@ def _earlier(
     said: events.ToolCallPolicyEvaluated,
     result: Any,
 ) -> Earlier:
-    """Returns what must have been known, from what was said of it."""
+    """Return what must have been known, from what was said of it."""
     attempts = requested.attempt - 1
     if said.decision == "ask":
         return Earlier(attempts, may_have_run=True)

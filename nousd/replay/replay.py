@@ -40,7 +40,7 @@ class ReplayReport(msgspec.Struct, frozen=True):
 
 
 def replay(connection: apsw.Connection, run_id: str, tuning: Tuning) -> ReplayReport:
-    """Plays a run of an open log again.
+    """Play a run of an open log again.
 
     Raises:
         NotReplayable: it cannot be played; the text says why.
@@ -52,7 +52,7 @@ def replay(connection: apsw.Connection, run_id: str, tuning: Tuning) -> ReplayRe
 
 
 async def replayed(run: RecordedRun, tuning: Tuning) -> ReplayReport:
-    """Plays a run again.
+    """Play a run again.
 
     Raises:
         NotReplayable: it cannot be played; the text says why.

@@ -78,12 +78,12 @@ class Conductor:
         return self._running.live
 
     def watch(self, host: TurnHost) -> _Host:
-        """Returns the host of a turn with this behind each of its steps."""
+        """Return the host of a turn with this behind each of its steps."""
         self._host = _Host(host, self)
         return self._host
 
     async def answer(self) -> Answer:
-        """Tells the question and the answer of the call that was judged last.
+        """Tell the question and the answer of the call that was judged last.
 
         A run that was stopped while it waited is stopped there again.
         """
@@ -103,12 +103,12 @@ class Conductor:
         )
 
     async def tell(self, *told: Event) -> None:
-        """Tells, in the run, what a tool did that is not there to do it."""
+        """Tell, in the run, what a tool did that is not there to do it."""
         assert self._host is not None
         await self._host.stream(*told)
 
     def earlier(self, call: ToolCall) -> Earlier:
-        """Returns what was known of a call that was seen before."""
+        """Return what was known of a call that was seen before."""
         return self._attempts.get(call.tool_call_id, NEVER_SEEN)
 
     def was_there(self, tool: str) -> bool:
@@ -119,7 +119,7 @@ class Conductor:
         return True
 
     def offered(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
-        """Returns the tools with those of servers as they were at the model call that is next."""
+        """Return the tools with those of servers as they were at the model call that is next."""
         told = next(answered_inputs(self._own[self.place :]), None)
         if told is None or told.rest_ref is UNSET or told.rest_ref not in self._offers:
             return tuple(tools)
@@ -131,20 +131,20 @@ class Conductor:
         )
 
     def begin(self, run: RunHost) -> None:
-        """Takes over a run whose start was just decided, in the same step."""
+        """Take over a run whose start was just decided, in the same step."""
         self._running = run
         self._enter(self._behind)
         if self._is_over:
             self._end()
 
     def note(self, decided: Sequence[Event]) -> None:
-        """Counts events that are on their way into the log."""
+        """Count events that are on their way into the log."""
         if self._running is not None:
             for event in decided:
                 self.place, self._told = self._after(event, self.place, self._told)
 
     def next_id(self, prefix: str) -> str | None:
-        """Returns the id that the run gave next to a message or a compaction; ids are part of what a
+        """Return the id that the run gave next to a message or a compaction; ids are part of what a
         model is told.
         """
         for event in self._own[self.place :]:
@@ -156,7 +156,7 @@ class Conductor:
         return None
 
     def _after(self, event: Event, place: int, told: int) -> tuple[int, int]:
-        """Returns the place behind an event, and how many characters of the delta that stands there were
+        """Return the place behind an event, and how many characters of the delta that stands there were
         told: deltas may be cut otherwise than they were.
         """
         if is_outside(event) or not was_told(event, self._version):
@@ -168,7 +168,7 @@ class Conductor:
         return (place, told + size) if size < left else (place + 1, 0)
 
     def _left_of_delta(self, event: Event, place: int, told: int) -> int | None:
-        """Returns how much is still to be told of the delta at a place; None if none of that type is."""
+        """Return how much is still to be told of the delta at a place; None if none of that type is."""
         there = self._own[place] if place < len(self._own) else None
         if not isinstance(there, _DELTAS) or type(there) is not type(event):
             return None
@@ -177,7 +177,7 @@ class Conductor:
     # --- in the run's task -------------------------------------------------------------------
 
     def parts(self, decided: Sequence[Event]) -> list[list[Event]]:
-        """Cuts a step of the loop at the places where something came in between."""
+        """Cut a step of the loop at the places where something came in between."""
         parts: list[list[Event]] = [[]]
         place, told = self.place, self._told
         left = list(decided)
@@ -195,11 +195,11 @@ class Conductor:
         return parts
 
     def before_step(self) -> None:
-        """Enters what came right before the step that is about to be decided."""
+        """Enter what came right before the step that is about to be decided."""
         self._enter(self._before)
 
     async def behind_step(self) -> None:
-        """Enters what came behind a step, and stops the run if it was stopped there.
+        """Enter what came behind a step, and stop the run if it was stopped there.
 
         Raises:
             RunFailed: it failed there.
@@ -320,7 +320,7 @@ class WatchedStore(MemoryStore):
 
 
 def watched(runtime: Runtime, conductor: Conductor) -> Runtime:
-    """Returns the runtime with the conductor behind each of its steps."""
+    """Return the runtime with the conductor behind each of its steps."""
     return cast("Runtime", _Runtime(runtime, conductor))
 
 

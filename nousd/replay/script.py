@@ -102,7 +102,7 @@ class Script(msgspec.Struct, frozen=True):
 
 
 def script_of(run: RecordedRun) -> Script:
-    """Returns what the model and the tools of a run did."""
+    """Return what the model and the tools of a run did."""
     reader = _Reader(run)
     for event in run.events:
         read = _READ.get(type(event))
@@ -225,7 +225,7 @@ class _Reader:
         self.answers.append(Answer((*tried, *costs, *said, *opener), failed))
 
     def _failure(self, error: events.Error) -> Failed | None:
-        """Returns how the model call failed; None if the run failed of something else."""
+        """Return how the model call failed; None if the run failed of something else."""
         if error.code not in MODEL_FAILURES:
             return None
         raw = b"" if error.raw_ref is UNSET else self._wholes[error.raw_ref]
@@ -306,14 +306,14 @@ class _Reader:
 
 
 def _where(told: events.ToolCallStarted | events.ToolCallCompleted | None) -> dict[str, Any]:
-    """Returns what an event tells of how a call was carried out; one of an earlier log tells nothing."""
+    """Return what an event tells of how a call was carried out; one of an earlier log tells nothing."""
     names = ("executed_by", "execution_env", "sandbox")
     values = {name: getattr(told, name, UNSET) for name in names}
     return {name: value for name, value in values.items() if value is not UNSET}
 
 
 def _result(call: _Bracket, told: MessageEntry) -> str:
-    """Returns what the tool gave, as far as the log tells it: not always what the model was told."""
+    """Return what the tool gave, as far as the log tells it: not always what the model was told."""
     if call.is_changed and call.warning is not None:
         return call.warning.message
     return told.text.removeprefix(_ERROR) if told.is_error is True else told.text
@@ -362,7 +362,7 @@ def _says_something(pieces: Iterable[Piece]) -> bool:
 
 
 def _opener(call: _Reading, *, overflowed: bool) -> Sequence[Piece]:
-    """Returns what opened a message that shows nothing, and is not in the log: a part of an answer that
+    """Return what opened a message that shows nothing, and is not in the log: a part of an answer that
     had no time to become one.
     """
     if not call.is_open:

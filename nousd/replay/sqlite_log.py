@@ -46,7 +46,7 @@ _entry_decoder: Final[msgspec.json.Decoder[Entry]] = msgspec.json.Decoder(Entry)
 
 @contextmanager
 def reading(connection: apsw.Connection) -> Iterator[SqliteLog]:
-    """Gives the log as it is now, for as long as the block lasts.
+    """Provide the log as it is now, for as long as the block lasts.
 
     Raises:
         StoreError: it cannot be read.

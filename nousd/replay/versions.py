@@ -90,7 +90,7 @@ def was_told(event: Event, version: int) -> bool:
 
 
 def untold_keys(version: int) -> Mapping[str, frozenset[str]]:
-    """Returns, by type, the keys that such a log does not have, or not in the same meaning."""
+    """Return, by type, the keys that such a log does not have, or not in the same meaning."""
     since = [keys for first, keys in ((3, _KEYS_SINCE_3), (4, _KEYS_SINCE_4)) if version < first]
     return {
         type_: frozenset().union(*(keys.get(type_, frozenset()) for keys in since))
@@ -99,18 +99,18 @@ def untold_keys(version: int) -> Mapping[str, frozenset[str]]:
 
 
 def left_untold(line: Mapping[str, Any]) -> frozenset[str]:
-    """Returns the keys that a line of version 4 could tell and does not, itself or in a value of it."""
+    """Return the keys that a line of version 4 could tell and does not, itself or in a value of it."""
     told = set(line).union(*(value for value in line.values() if isinstance(value, dict)))
     return _LATER_IN_4.get(line["type"], frozenset()) - told
 
 
 def as_written_today(logged: Iterable[Event], version: int) -> tuple[Event, ...]:
-    """Returns events with the texts cut that earlier versions had whole."""
+    """Return events with the texts cut that earlier versions had whole."""
     events = tuple(logged)
     return long_texts.cut(events).events if version < 3 else events
 
 
 def note_on(version: int) -> tuple[str, ...]:
-    """Says what is not compared, for people."""
+    """Say what is not compared, for people."""
     is_earlier = version < EVENT_SCHEMA_VERSION
     return (f"not compared: what version {version} of the log did not tell",) * is_earlier

@@ -22,7 +22,7 @@ _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
 
 def is_local(path: Path, mounts: Path = _MOUNTS) -> bool:
-    """Returns whether the path, with its links resolved, lies on a local file system.
+    """Return whether the path, with its links resolved, lies on a local file system.
 
     Args:
         mounts: where the system lists what is mounted (Linux, proc(5), ``mountinfo``).
@@ -43,14 +43,14 @@ def is_local(path: Path, mounts: Path = _MOUNTS) -> bool:
 # It is asked several times for every session, and hardly ever changes.
 @lru_cache(maxsize=1)
 def _types(table: bytes) -> dict[str, str]:
-    """Returns where something is mounted -> the type of its file system."""
+    """Return where something is mounted -> the type of its file system."""
     lines = table.decode("utf-8", "surrogateescape").splitlines()
     # Of two on one place the later one is seen.
     return {folder: kind for folder, kind in map(_mount, lines) if folder}
 
 
 def _mount(line: str) -> tuple[str, str]:
-    """Returns where something is mounted, and the type of its file system."""
+    """Return where something is mounted, and the type of its file system."""
     before, _, behind = line.partition(" - ")
     fields = before.split(" ")
     if len(fields) < 5:

@@ -27,7 +27,7 @@ _ROOT_UID: Final = 0
 
 
 def prepare_own_folder(path: Path, what: str) -> None:
-    """Makes ``path`` a folder that only our user can enter. For the default places.
+    """Make ``path`` a folder that only our user can enter. For the default places.
 
     Args:
         path: absolute; missing folders on the way are created with mode 0700 as well.
@@ -107,7 +107,7 @@ def _create_missing(path: Path, what: str) -> None:
 
 @contextmanager
 def _opened(path: Path, what: str) -> Iterator[int]:
-    """Holds the folder itself, so that what is checked is also what is changed."""
+    """Hold the folder itself, so that what is checked is also what is changed."""
     if path.is_symlink():
         raise ConfigError(f"the {what} {path} is a symbolic link; name the folder itself")
     try:

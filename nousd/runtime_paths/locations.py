@@ -18,7 +18,7 @@ EVENTS_SUFFIX: Final = ".events"
 
 
 def default_socket() -> Path:
-    """Returns the command socket's path: in the user's runtime folder, else in the state folder.
+    """Return the command socket's path: in the user's runtime folder, else in the state folder.
 
     A runtime folder in ``/tmp`` is never chosen: its name could be taken by somebody else, and whether
     it exists may change between the daemon's start and a client's.
@@ -30,39 +30,39 @@ def default_socket() -> Path:
 
 
 def events_socket(socket: Path) -> Path:
-    """Returns the path of the event socket that belongs to a command socket."""
+    """Return the path of the event socket that belongs to a command socket."""
     return socket.with_name(socket.name + EVENTS_SUFFIX)
 
 
 def default_state_dir() -> Path:
-    """Returns the folder that holds the log."""
+    """Return the folder that holds the log."""
     import platformdirs
 
     return platformdirs.user_state_path(_APP)
 
 
 def database_file(state_dir: Path) -> Path:
-    """Returns the path of the log in a state folder."""
+    """Return the path of the log in a state folder."""
     return state_dir / "nousd.db"
 
 
 def http_token_file(state_dir: Path) -> Path:
-    """Returns the file in a state folder that holds the token of HTTP clients."""
+    """Return the file in a state folder that holds the token of HTTP clients."""
     return state_dir / "http-token"
 
 
 def user_instructions_file() -> Path:
-    """Returns the path of the user's own instructions to models, which need not exist."""
+    """Return the path of the user's own instructions to models, which need not exist."""
     return default_config_file().with_name("AGENTS.md")
 
 
 def user_agents_folder() -> Path:
-    """Returns the path of the folder with the user's own agents, which need not exist."""
+    """Return the path of the folder with the user's own agents, which need not exist."""
     return default_config_file().with_name("agents")
 
 
 def default_config_file() -> Path:
-    """Returns the path of the settings file, which need not exist."""
+    """Return the path of the settings file, which need not exist."""
     if sys.platform == "linux":
         # As platformdirs has it. Clients ask this each time, and it takes longer to import than a ping.
         folder = os.environ.get("XDG_CONFIG_HOME", "").strip() or Path("~/.config").expanduser()

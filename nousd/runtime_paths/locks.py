@@ -27,7 +27,7 @@ from nousd.errors import ConfigError
 
 @contextmanager
 def lock_socket(path: Path) -> Iterator[None]:
-    """Holds ``PATH.lock``: the right to create, and to remove, ``PATH`` and ``PATH.events``.
+    """Hold ``PATH.lock``: the right to create, and to remove, ``PATH`` and ``PATH.events``.
 
     Raises:
         ConfigError: another daemon holds it (with its pid), or the lock file is unusable.
@@ -37,13 +37,13 @@ def lock_socket(path: Path) -> Iterator[None]:
 
 
 def socket_lock_file(path: Path) -> Path:
-    """Returns the file that guards a command socket and its event socket."""
+    """Return the file that guards a command socket and its event socket."""
     return path.with_name(f"{path.name}.lock")
 
 
 @contextmanager
 def lock_state_folder(folder: Path) -> Iterator[None]:
-    """Holds ``nousd.lock`` in the folder: the right to open the log in it for writing.
+    """Hold ``nousd.lock`` in the folder: the right to open the log in it for writing.
 
     Raises:
         ConfigError: another daemon holds it (with its pid), or the lock file is unusable.
@@ -53,12 +53,12 @@ def lock_state_folder(folder: Path) -> Iterator[None]:
 
 
 def state_lock_file(folder: Path) -> Path:
-    """Returns the file that guards the log in a state folder."""
+    """Return the file that guards the log in a state folder."""
     return folder / "nousd.lock"
 
 
 def holder_of(lock_file: Path) -> str | None:
-    """Returns who holds a lock, such as ``pid 17``; None if nobody does. Changes nothing.
+    """Return who holds a lock, such as ``pid 17``; None if nobody does. Changes nothing.
 
     The lock is asked for and given back at once. A daemon that asks in the same instant is refused.
 
@@ -98,7 +98,7 @@ def _hold(lock_file: Path, guarded: str) -> Iterator[None]:
 
 
 def _open_lock_file(lock_file: Path) -> int:
-    """Opens or creates the file; never one that another user could have put there."""
+    """Open or creates the file; never one that another user could have put there."""
     try:
         # Read and write, because flock on a network file system asks for a file open for writing.
         descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)

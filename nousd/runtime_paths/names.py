@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def is_utf8(path: str) -> bool:
-    """Returns whether a path, as the operating system gave it to us, is UTF-8."""
+    """Return whether a path, as the operating system gave it to us, is UTF-8."""
     try:
         path.encode()
     except UnicodeEncodeError:

@@ -16,7 +16,7 @@ _CHARS_MIN: Final = 16
 
 
 def http_token(path: Path) -> str:
-    """Returns the token that the file holds, which is made with mode 0600 if there is none.
+    """Return the token that the file holds, which is made with mode 0600 if there is none.
 
     Raises:
         ConfigError: the file cannot be made or read, is not ours alone, or holds no token.
@@ -29,7 +29,7 @@ def http_token(path: Path) -> str:
 
 
 def existing_http_token(path: Path) -> str | None:
-    """Returns the token that the file holds; None if there is no such file. Makes nothing.
+    """Return the token that the file holds; None if there is no such file. Makes nothing.
 
     Raises:
         ConfigError: as ``http_token``.
@@ -43,7 +43,7 @@ def existing_http_token(path: Path) -> str | None:
 
 
 def _make(path: Path) -> None:
-    """Writes a new token under a name of its own first: nobody reads half of one."""
+    """Write a new token under a name of its own first: nobody reads half of one."""
     if path.is_symlink() or path.exists():
         return
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}")

@@ -45,15 +45,15 @@ class TurnHost(TurnCallHost, Protocol):
         ...
 
     def offered(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
-        """Returns those of the tools that there are now which the session's model is offered."""
+        """Return those of the tools that there are now which the session's model is offered."""
         ...
 
     async def keep_input(self, compiled: Compiled) -> Stored:
-        """Stores what a model is about to be given together with the next commit."""
+        """Store what a model is about to be given together with the next commit."""
         ...
 
     async def instructions(self) -> Sequence[SourceText]:
-        """Returns the user's and the project's instructions, as they were when the run first asked, and
+        """Return the user's and the project's instructions, as they were when the run first asked, and
         which agents tasks can name.
         """
         ...
@@ -74,7 +74,7 @@ class TurnHost(TurnCallHost, Protocol):
         ...
 
     async def artifact(self, artifact_id: str) -> bytes:
-        """Returns the bytes of an artifact that the session's entries refer to.
+        """Return the bytes of an artifact that the session's entries refer to.
 
         Raises:
             RunFailed: it is not there any more.
@@ -82,7 +82,7 @@ class TurnHost(TurnCallHost, Protocol):
         ...
 
     async def earlier(self, call: ToolCall) -> Earlier:
-        """Returns what became of a call when it was last seen, which may have been in another run."""
+        """Return what became of a call when it was last seen, which may have been in another run."""
         ...
 
     def steer_bites(self) -> bool:
@@ -90,11 +90,11 @@ class TurnHost(TurnCallHost, Protocol):
         ...
 
     async def context(self) -> Sequence[Entry]:
-        """Returns what counts of the transcript, the last compaction first, if there is one."""
+        """Return what counts of the transcript, the last compaction first, if there is one."""
         ...
 
     def new_id(self, prefix: str) -> str:
-        """Mints an id."""
+        """Mint an id."""
         ...
 
 
@@ -107,7 +107,7 @@ class Runtime(Protocol):
         ...
 
     async def run_turn(self, host: TurnHost) -> None:
-        """Carries out the turn whose user message is in the log, or on its way there.
+        """Carry out the turn whose user message is in the log, or on its way there.
 
         Raises:
             RunFailed: the run cannot go on.
@@ -115,7 +115,7 @@ class Runtime(Protocol):
         ...
 
     async def opinion_of(self, call: ToolCall) -> RuntimeOpinion:
-        """Returns what its own policy says of a call that it asks for: an adapter of another agent
+        """Return what its own policy says of a call that it asks for: an adapter of another agent
         program what that program's rules came to, whoever has none ``NO_POLICY``.
 
         The gate asks once for each call that the rules and the mode do not deny. The opinion is put into
@@ -124,7 +124,7 @@ class Runtime(Protocol):
         ...
 
     def plan_cut(self, context: Sequence[Entry], choice: ModelChoice) -> Cut | None:
-        """Returns where to cut a transcript for that model, or None if nothing can be cut off."""
+        """Return where to cut a transcript for that model, or None if nothing can be cut off."""
         ...
 
     async def summarise(
@@ -136,7 +136,7 @@ class Runtime(Protocol):
         tell: Tell,
         report: Report,
     ) -> str:
-        """Returns what is to stand for the part cut off; bounded, and never fails.
+        """Return what is to stand for the part cut off; bounded, and never fails.
 
         Args:
             tell: told what a model is given, before it is asked.

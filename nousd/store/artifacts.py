@@ -45,5 +45,5 @@ class ArtifactSource(Protocol):
     def size_bytes(self) -> int: ...
 
     async def read(self, offset: int, length: int) -> bytes:
-        """Returns the bytes from ``offset`` on, as many as ``length`` unless they end before."""
+        """Return the bytes from ``offset`` on, as many as ``length`` unless they end before."""
         ...

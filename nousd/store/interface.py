@@ -50,11 +50,11 @@ class Store(Protocol):
         ...
 
     async def wait_room(self) -> None:
-        """Waits until less is pending than ``PENDING_BYTES_MAX`` and ``PENDING_BATCHES_MAX``."""
+        """Wait until less is pending than ``PENDING_BYTES_MAX`` and ``PENDING_BATCHES_MAX``."""
         ...
 
     async def figures(self) -> LogMetrics:
-        """Returns what was written since it was opened, and how much there is to write."""
+        """Return what was written since it was opened, and how much there is to write."""
         ...
 
     def submit(self, batch: Batch) -> None:
@@ -66,7 +66,7 @@ class Store(Protocol):
         ...
 
     async def flush(self) -> None:
-        """Waits until everything submitted so far had its callback."""
+        """Wait until everything submitted so far had its callback."""
         ...
 
     async def events_after(
@@ -78,7 +78,7 @@ class Store(Protocol):
         bytes_max: int,
         until: int | None = None,
     ) -> tuple[StoredEvent, ...]:
-        """Returns matching events with ``after < seq <= head`` in order, at least one if there is any.
+        """Return matching events with ``after < seq <= head`` in order, at least one if there is any.
 
         ``until`` ends the search earlier, so that one that finds little takes no long time.
         ``bytes_max`` bounds the sum of the lines, except that the first one always fits. Fewer than
@@ -95,7 +95,7 @@ class Store(Protocol):
         ...
 
     async def prune_deltas(self, old: Old) -> Pruned:
-        """Joins deltas of finished messages and tool executions, of each type of each into one line.
+        """Join deltas of finished messages and tool executions, of each type of each into one line.
 
         One short step; whoever wants it all calls again while there is ``more``. It is in nobody's way
         and changes nothing but lines: an event keeps its number, and what a fold makes of the log.
@@ -108,7 +108,7 @@ class Store(Protocol):
     async def defaults(self) -> Defaults: ...
 
     async def session(self, session_id: str) -> SessionRow | None:
-        """Returns None for an unknown and for a deleted session."""
+        """Return None for an unknown and for a deleted session."""
         ...
 
     async def sessions(
@@ -128,17 +128,17 @@ class Store(Protocol):
         ...
 
     async def children(self, session_id: str) -> tuple[str, ...]:
-        """Returns the ids of the sessions that calls of ``task`` of that session made, oldest first."""
+        """Return the ids of the sessions that calls of ``task`` of that session made, oldest first."""
         ...
 
     async def overridden(self) -> tuple[str, ...]:
-        """Returns the ids of the sessions whose workspace is overridden, by the log."""
+        """Return the ids of the sessions whose workspace is overridden, by the log."""
         ...
 
     async def entry(self, session_id: str, entry_id: str) -> Entry | None: ...
 
     async def path(self, session_id: str, leaf_id: str, *, limit: int, bytes_max: int) -> Path:
-        """Returns the newest entries of the path that ends with ``leaf_id`` (included).
+        """Return the newest entries of the path that ends with ``leaf_id`` (included).
 
         ``bytes_max`` bounds the sum of their JSON, except that the leaf always fits.
         """
@@ -153,11 +153,11 @@ class Store(Protocol):
         ...
 
     async def pending_counts(self) -> PendingInputs:
-        """Counts the pending inputs of all sessions, no more than one beyond ``PENDING_COUNTED_MAX``."""
+        """Count the pending inputs of all sessions, no more than one beyond ``PENDING_COUNTED_MAX``."""
         ...
 
     async def input_by_client_id(self, session_id: str, client_message_id: str) -> InputRow | None:
-        """Returns the first input that was accepted with that id, whatever became of it."""
+        """Return the first input that was accepted with that id, whatever became of it."""
         ...
 
     async def run(self, run_id: str) -> RunRecord | None: ...
@@ -169,17 +169,17 @@ class Store(Protocol):
         ...
 
     async def open_runs(self) -> tuple[RunRecord, ...]:
-        """Runs without an end, oldest first."""
+        """Run without an end, oldest first."""
         ...
 
     async def tool_call(self, tool_call_id: str, attempt: int | None) -> ToolCallRow | None:
-        """Returns that attempt at a call; None means the last one."""
+        """Return that attempt at a call; None means the last one."""
         ...
 
     async def tool_call_by_client_id(
         self, session_id: str, client_call_id: str
     ) -> ToolCallRow | None:
-        """Returns the call that a client made under an id of its own."""
+        """Return the call that a client made under an id of its own."""
         ...
 
     async def tool_calls(
@@ -191,13 +191,13 @@ class Store(Protocol):
     async def unanswered_calls(
         self, session_id: str | None, *, limit: int
     ) -> tuple[ToolCallRow, ...]:
-        """Calls about which somebody was asked who did not answer, so that they were denied; those
+        """Call about which somebody was asked who did not answer, so that they were denied; those
         that were asked about last come first.
         """
         ...
 
     async def open_client_calls(self) -> tuple[ToolCallRow, ...]:
-        """Calls that belong to no run and have no end, oldest first."""
+        """Call that belong to no run and have no end, oldest first."""
         ...
 
     # --- artifacts ---------------------------------------------------------------------------
@@ -205,7 +205,7 @@ class Store(Protocol):
     async def put_artifact(
         self, source: ArtifactSource, media_type: str, *, now: str
     ) -> ArtifactInfo:
-        """Keeps bytes of any size, in many short steps between the commits of others.
+        """Keep bytes of any size, in many short steps between the commits of others.
 
         Nobody sees anything of it before it is whole and on the disk, which it is when this returns. One
         that is there already stays as it is and counts as put ``now``.
@@ -228,21 +228,21 @@ class Store(Protocol):
     async def artifact_info(self, artifact_id: str) -> ArtifactInfo | None: ...
 
     async def artifact_range(self, artifact_id: str, offset: int, length: int) -> bytes:
-        """Returns bytes of an artifact; fewer than ``length`` at its end, none if it is not there."""
+        """Return bytes of an artifact; fewer than ``length`` at its end, none if it is not there."""
         ...
 
     async def artifact(self, artifact_id: str) -> Artifact | None:
-        """Returns a whole artifact: for those of which it is known that they are not large."""
+        """Return a whole artifact: for those of which it is known that they are not large."""
         ...
 
     async def unused_artifacts(self, put_before: str, *, limit: int) -> tuple[str, ...]:
-        """Returns ids of artifacts that no event refers to and that were last put before that time, and
+        """Return ids of artifacts that no event refers to and that were last put before that time, and
         of large ones of which some is left: they were not put to their end, or went with a session.
         """
         ...
 
     async def drop_artifact(self, artifact_id: str, *, put_before: str) -> bool:
-        """Deletes an unused artifact, a part of it at a time; returns whether some of it is left.
+        """Delete an unused artifact, a part of it at a time; returns whether some of it is left.
 
         One short step, in nobody's way. Nothing is done to one that is used by now, was put since, or
         is being put.

@@ -49,7 +49,7 @@ class PendingBatches:
         return size
 
     def settle(self, outcomes: Iterable[Outcome]) -> None:
-        """Calls the callbacks of the oldest batches; a callback may add further ones."""
+        """Call the callbacks of the oldest batches; a callback may add further ones."""
         for outcome in outcomes:
             batch, size = self._batches.popleft()
             self._settled += 1
@@ -65,12 +65,12 @@ class PendingBatches:
         self._progress.unpark_all()
 
     def put(self, size_bytes: int) -> None:
-        """Counts an artifact that was put."""
+        """Count an artifact that was put."""
         self.artifacts += 1
         self.artifact_bytes += size_bytes
 
     def fail_all(self, error: StoreError) -> None:
-        """Settles everything that is here now as failed."""
+        """Settle everything that is here now as failed."""
         self.settle([error] * len(self._batches))
 
     async def wait_room(self) -> None:
@@ -79,7 +79,7 @@ class PendingBatches:
             await self._progress.park()
 
     async def wait_settled(self) -> None:
-        """Waits until everything that was added so far is settled."""
+        """Wait until everything that was added so far is settled."""
         await trio.lowlevel.checkpoint()
         added = self._added
         while self._settled < added:

@@ -31,26 +31,26 @@ class EventTable(Protocol):
     """The events of a store, inside of a transaction."""
 
     def places_after(self, seq: int, until: int, limit: int) -> Sequence[Place]:
-        """Returns the next events behind ``seq``, in order, up to number ``until``."""
+        """Return the next events behind ``seq``, in order, up to number ``until``."""
         ...
 
     def time_of(self, seq: int) -> str:
-        """Returns the ``ts`` of an event."""
+        """Return the ``ts`` of an event."""
         ...
 
     def deltas_before(self, run_id: str | None, seq: int) -> Iterable[Line]:
-        """Gives a run's events of the types ``STARTS`` and ``DELTA_EVENTS`` before ``seq``, the newest
+        """Provide a run's events of the types ``STARTS`` and ``DELTA_EVENTS`` before ``seq``, the newest
         first, as far as somebody asks.
         """
         ...
 
     def replace(self, joined: Joined) -> None:
-        """Puts one line in the place of many."""
+        """Put one line in the place of many."""
         ...
 
 
 def walk(events: EventTable, pruned_seq: int, old: Old) -> tuple[Pruned, int]:
-    """Does one step; takes how far the walk had come, and returns also how far it has now."""
+    """Do one step; takes how far the walk had come, and return also how far it has now."""
     deltas = 0
     places = events.places_after(pruned_seq, old.until, EVENTS_PER_STEP)
     for place in places:
@@ -70,7 +70,7 @@ def walk(events: EventTable, pruned_seq: int, old: Old) -> tuple[Pruned, int]:
 
 
 def _deltas_of(events: EventTable, end: Place) -> tuple[list[Line], bool]:
-    """Returns the newest deltas of what ended there, and whether they are all."""
+    """Return the newest deltas of what ended there, and whether they are all."""
     found: list[Line] = []
     for event in events.deltas_before(end.run_id, end.seq):
         if event.type in STARTS:

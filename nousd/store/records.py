@@ -68,7 +68,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 def put_at(batch: Batch) -> str:
-    """Returns when a batch's artifacts count as put: with its events, and long ago without any."""
+    """Return when a batch's artifacts count as put: with its events, and long ago without any."""
     return batch.records[0].ts if batch.records else ""
 
 

@@ -47,7 +47,7 @@ class SessionPage(msgspec.Struct, frozen=True):
 
 
 def folded(text: str) -> str:
-    """Returns a text so that two which differ in case, or in how accents are written, are the same."""
+    """Return a text so that two which differ in case, or in how accents are written, are the same."""
     return normalize("NFD", normalize("NFD", text).casefold())
 
 

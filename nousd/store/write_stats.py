@@ -41,31 +41,31 @@ class Tally:
         self._checkpoint_seconds = 0.0
 
     def synced(self, seconds: float) -> None:
-        """Counts a commit that waited so long for the disk."""
+        """Count a commit that waited so long for the disk."""
         self._synced[bisect_left(SYNC_BOUNDS, seconds)] += 1
         self._sync_seconds += seconds
 
     def unsynced(self) -> None:
-        """Counts a commit that did not wait for the disk."""
+        """Count a commit that did not wait for the disk."""
         self._unsynced += 1
 
     def failed(self) -> None:
-        """Counts a commit that failed."""
+        """Count a commit that failed."""
         self._failures += 1
 
     def wrote(self, stored: Iterable[tuple[StoredEvent, ...]]) -> None:
-        """Counts the events of a commit."""
+        """Count the events of a commit."""
         sizes = [len(event.line) for events in stored for event in events]
         self._events += len(sizes)
         self._bytes += sum(sizes)
 
     def checkpointed(self, seconds: float) -> None:
-        """Counts a move of content from the WAL into the database."""
+        """Count a move of content from the WAL into the database."""
         self._checkpoints += 1
         self._checkpoint_seconds += seconds
 
     def read(self, pending: PendingBatches, *, database_bytes: int, wal_bytes: int) -> LogMetrics:
-        """Returns the counts beside what is true now."""
+        """Return the counts beside what is true now."""
         counts = tuple(self._synced)
         return LogMetrics(
             synced_commits=sum(counts),

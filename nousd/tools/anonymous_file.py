@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def anonymous_file(label: str, data: bytes) -> Iterator[int]:
-    """Gives a descriptor, at its beginning, of a file that holds the data; for programs that inherit it.
+    """Provide a descriptor of an anonymous file with the data, for child programs to inherit.
 
     Args:
         label: what the kernel shows of it, for people who look for a leak.

@@ -57,7 +57,7 @@ class Arguments(msgspec.Struct, frozen=True):
     aliases: Mapping[str, str] = {}
 
     def checked(self, tool: str, given: object) -> Any:
-        """Returns the struct (or dict) to run with.
+        """Return the struct (or dict) to run with.
 
         Raises:
             ToolArgumentsInvalid: ``validation_failed: <tool>.<field> <what is wrong>``.
@@ -96,7 +96,7 @@ class Arguments(msgspec.Struct, frozen=True):
 def struct_arguments(
     struct: type[msgspec.Struct], aliases: Mapping[str, str] | None = None
 ) -> Arguments:
-    """Describes arguments by a struct.
+    """Describe arguments by a struct.
 
     Raises:
         ValueError: if the struct refers to itself, which no flat schema can say.
@@ -125,7 +125,7 @@ def _inlined(node: Any, definitions: Mapping[str, Any], inside: tuple[str, ...])
 
 
 def _typed(node: dict[str, Any]) -> dict[str, Any]:
-    """Says of words to choose from that they are texts: some models ask for it, and so do our checks."""
+    """Say of words to choose from that they are texts: some models ask for it, and so do our checks."""
     words = node.get("enum")
     if words is None or "type" in node or not all(isinstance(word, str) for word in words):
         return node
@@ -133,7 +133,7 @@ def _typed(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_null(node: dict[str, Any]) -> dict[str, Any]:
-    """Says "may be left out" as models know it: not required, rather than "or null"."""
+    """Say "may be left out" as models know it: not required, rather than "or null"."""
     choices = node.get("anyOf", ())
     others: list[dict[str, Any]] = [choice for choice in choices if choice != {"type": "null"}]
     if len(others) != 1 or len(choices) != 2:
@@ -160,7 +160,7 @@ def _coerced(rules: Mapping[str, Any], value: object) -> object:
 
 
 def _fault(rules: Mapping[str, Any], value: object) -> str | None:
-    """Returns what is wrong with a value, None if nothing is."""
+    """Return what is wrong with a value, None if nothing is."""
     types = [name for name in _types(rules) if name in _KINDS]
     if types and not any(_is_a(name, value) for name in types):
         return "must be " + " or ".join(_KINDS[name][0] for name in types)

@@ -37,7 +37,7 @@ ALLOWED_VARIABLES: Final = (
 
 
 def allowed_environment() -> dict[str, str]:
-    """Returns the daemon's environment without everything that is not on the list."""
+    """Return the daemon's environment without everything that is not on the list."""
     found = {name: os.environ[name] for name in ALLOWED_VARIABLES if name in os.environ}
     found.setdefault("PATH", os.defpath)
     return found

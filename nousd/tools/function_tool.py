@@ -65,7 +65,7 @@ def builtin(
     access_of: AccessOf,
     is_read_only: bool = False,
 ) -> FunctionTool:
-    """Makes a built-in tool of a function and the struct of its arguments."""
+    """Make a built-in tool of a function and the struct of its arguments."""
     return FunctionTool(
         name=name,
         description=description,
@@ -83,7 +83,7 @@ def touches_nothing(_args: Any, _context: ToolContext) -> Access:
 
 
 def touches(tool_class: ToolClass, path_argument: str = "path") -> AccessOf:
-    """Returns the ``access_of`` of a tool that touches the file or folder which one argument names."""
+    """Return the ``access_of`` of a tool that touches the file or folder which one argument names."""
 
     def access_of(args: Any, context: ToolContext) -> Access:
         return access_to({tool_class}, (getattr(args, path_argument),), context)
@@ -98,7 +98,7 @@ def access_to(
     *,
     is_inside: bool = True,
 ) -> Access:
-    """Returns what a call touches that names these files and folders."""
+    """Return what a call touches that names these files and folders."""
     paths: dict[str, None] = {}
     outside: dict[str, None] = {}
     for path in given:
@@ -114,7 +114,7 @@ def access_to(
 
 
 def real_path(given: str, context: ToolContext) -> str:
-    """Returns where a path leads, from the workdir, also if that is not there yet; as it was given if
+    """Return where a path leads, from the workdir, also if that is not there yet; as it was given if
     nothing can be opened or made there.
     """
     try:

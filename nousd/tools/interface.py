@@ -146,7 +146,7 @@ class Tool(Protocol):
         ...
 
     def validated(self, args: Mapping[str, Any]) -> msgspec.Struct | Mapping[str, Any]:
-        """Returns the arguments ready to run with: aliases resolved, defaults applied.
+        """Return the arguments ready to run with: aliases resolved, defaults applied.
 
         Raises:
             ToolArgumentsInvalid: such as ``validation_failed: bash.command is required``.
@@ -154,7 +154,7 @@ class Tool(Protocol):
         ...
 
     async def access(self, args: Any, context: ToolContext) -> Access:
-        """Returns what a call would touch, with what ``validated`` returned.
+        """Return what a call would touch, with what ``validated`` returned.
 
         What it names is looked at as it is now. ``run`` must not touch anything else: what may have
         changed meanwhile is looked at once more where it is opened.
@@ -162,7 +162,7 @@ class Tool(Protocol):
         ...
 
     async def run(self, args: Any, context: ToolContext) -> ToolResult:
-        """Carries out a call with what ``validated`` returned.
+        """Carry out a call with what ``validated`` returned.
 
         Raises:
             ToolError: with the text that the model is told.

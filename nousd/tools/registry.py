@@ -51,7 +51,7 @@ class ToolRegistry(Mapping[str, Tool]):
         return self._known
 
     def register(self, tool: Tool) -> None:
-        """Adds a tool for good.
+        """Add a tool for good.
 
         Raises:
             ConfigError: if its name is taken or unusable.
@@ -60,7 +60,7 @@ class ToolRegistry(Mapping[str, Tool]):
         self.version += 1
 
     def replace_all(self, source: str, tools: Iterable[Tool]) -> None:
-        """Puts tools in the place of those that a source had; a call that runs keeps its own.
+        """Put tools in the place of those that a source had; a call that runs keeps its own.
 
         Raises:
             ConfigError: as ``register``; then the source has none.

@@ -14,11 +14,11 @@ class SecretsInStream(Protocol):
     """Takes secrets out of bytes as they come, also those that lie across two pieces."""
 
     def feed(self, chunk: bytes) -> bytes:
-        """Returns what can be told by now: a piece that may be the beginning of a secret waits."""
+        """Return what can be told by now: a piece that may be the beginning of a secret waits."""
         ...
 
     def finish(self) -> bytes:
-        """Returns the rest."""
+        """Return the rest."""
         ...
 
 
@@ -26,15 +26,15 @@ class Secrets(Protocol):
     """Knows the daemon's secrets."""
 
     def redact_text(self, text: str) -> str:
-        """Returns the text without them."""
+        """Return the text without them."""
         ...
 
     def redact_bytes(self, data: bytes) -> bytes:
-        """Returns bytes without them; for texts in UTF-8."""
+        """Return bytes without them; for texts in UTF-8."""
         ...
 
     def stream(self) -> SecretsInStream:
-        """Returns what takes them out of one stream."""
+        """Return what takes them out of one stream."""
         ...
 
 

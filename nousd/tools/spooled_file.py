@@ -45,7 +45,7 @@ class SpooledFile:
         return f"sha256:{self._digest.hexdigest()}"
 
     def write(self, data: bytes | bytearray) -> None:
-        """Appends, all or nothing; blocks."""
+        """Append, all or nothing; blocks."""
         disk = os.fstatvfs(self._handle)
         if disk.f_bavail * disk.f_frsize < len(data) + HEADROOM_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -57,7 +57,7 @@ class SpooledFile:
         self.size_bytes += written
 
     async def read(self, offset: int, length: int) -> bytes:
-        """Returns the bytes from ``offset`` on, as many as ``length`` unless they end before."""
+        """Return the bytes from ``offset`` on, as many as ``length`` unless they end before."""
         return await trio.to_thread.run_sync(self._read, offset, length)
 
     def _read(self, offset: int, length: int) -> bytes:
@@ -69,5 +69,5 @@ class SpooledFile:
         return b"".join(pieces)
 
     def close(self) -> None:
-        """Gives the space back; closing twice is fine."""
+        """Provide the space back; closing twice is fine."""
         self._finalizer()

@@ -72,7 +72,7 @@ class TaskRunner(Protocol):
     async def run(
         self, tasks: Sequence[Task], emit: Callable[[str], Awaitable[None]]
     ) -> Sequence[TaskResult]:
-        """Returns the results in the order of the tasks. Cancelled, it ends them all before it returns.
+        """Return the results in the order of the tasks. Cancelled, it ends them all before it returns.
 
         Raises:
             ToolError: none of them may be started; the bound is named.

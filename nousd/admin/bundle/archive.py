@@ -65,23 +65,23 @@ class Archive:
         self._tar = tarfile.open(fileobj=self._compressed, mode="w", format=tarfile.PAX_FORMAT)  # noqa: SIM115
 
     def leave_out(self, what: str, reason: str) -> None:
-        """Notes that something is not in the bundle."""
+        """Note that something is not in the bundle."""
         self.left_out.append(LeftOut(what, reason))
 
     def add_json(self, name: str, value: Any) -> None:
-        """Adds a file that is one JSON document."""
+        """Add a file that is one JSON document."""
         self._put(name, [_encoded(self._redactor.redact_json(value), indent=2)])
 
     def add_json_lines(self, name: str, values: Iterable[Any]) -> None:
-        """Adds a file with one JSON value on each line."""
+        """Add a file with one JSON value on each line."""
         self._put(name, (_encoded(self._redactor.redact_json(value)) for value in values))
 
     def add_text(self, name: str, text: str) -> None:
-        """Adds a file of text. Lines of it that are JSON objects are redacted as such."""
+        """Add a file of text. Lines of it that are JSON objects are redacted as such."""
         self._put(name, self._redacted_lines(text))
 
     def add_document(self, name: str, text: str) -> None:
-        """Adds a file that should be one JSON document, or else is text."""
+        """Add a file that should be one JSON document, or else is text."""
         value = _json_or_none(text)
         if value is None:
             self.add_text(name, text)
@@ -89,7 +89,7 @@ class Archive:
             self._put(name, [_encoded(self._redactor.redact_json(value))])
 
     def close(self, facts: dict[str, Any]) -> None:
-        """Adds the manifest and ends the file.
+        """Add the manifest and end the file.
 
         Args:
             facts: what the manifest says besides files, what was left out and what was redacted.
@@ -111,7 +111,7 @@ class Archive:
         self._compressed.end()
 
     def _redacted_lines(self, text: str) -> Iterator[bytes]:
-        """Yields the text in pieces: JSON lines one by one, and what lies between them whole, because a
+        """Yield the text in pieces: JSON lines one by one, and what lies between them whole, because a
         private key has many lines.
         """
         between: list[str] = []
@@ -164,7 +164,7 @@ class _Compressed(io.RawIOBase):
         return self._size
 
     def end(self) -> None:
-        """Writes what is left, and the sum over all of it."""
+        """Write what is left, and the sum over all of it."""
         self._output.write(self._gzip.flush())
 
 

@@ -105,7 +105,7 @@ class BundleReport(msgspec.Struct, frozen=True):
 
 
 def bundle(wanted: Wanted, target: Path, *, overwrite: bool = False) -> BundleReport:
-    """Writes a bundle to ``target``, private to the user.
+    """Write a bundle to ``target``, private to the user.
 
     Raises:
         SessionNotFound: the log has no such session.
@@ -129,7 +129,7 @@ def bundle(wanted: Wanted, target: Path, *, overwrite: bool = False) -> BundleRe
 
 @contextmanager
 def _half_written(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
-    """Gives a new private file beside the target, which is removed if it is still there."""
+    """Provide a new private file beside the target, which is removed if it is still there."""
     half = target.with_name(f".{target.name}.{os.getpid()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -141,7 +141,7 @@ def _half_written(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
 
 
 def write_bundle(wanted: Wanted, output: IO[bytes], name: str) -> BundleReport:
-    """Writes a bundle as a stream of bytes; ``name`` is what the report calls it. See ``bundle``.
+    """Write a bundle as a stream of bytes; ``name`` is what the report calls it. See ``bundle``.
 
     Raises:
         SessionNotFound: the log has no such session.
@@ -181,7 +181,7 @@ def _as_far_as_it_can_be_had(what: str, archive: Archive) -> Iterator[None]:
 
 
 def _known(wanted: Wanted) -> Iterator[str]:
-    """Yields the secrets known by value: of the settings, the environment and HTTP clients."""
+    """Yield the secrets known by value: of the settings, the environment and HTTP clients."""
     # A file that holds no token of ours is no part of a bundle either.
     with suppress(ConfigError):
         token = existing_http_token(locations.http_token_file(wanted.resolved.settings.state_dir))
@@ -299,7 +299,7 @@ def _add_artifacts(connection: apsw.Connection, wanted: Wanted, archive: Archive
 
 
 def _reason_against(stored: bundle_log.StoredArtifact, room: int, limits: Limits) -> str:
-    """Returns why an artifact is not looked into, or nothing."""
+    """Return why an artifact is not looked into, or nothing."""
     if stored.media_type is None:
         return "is missing in the log"
     if not _may_be_text(stored.media_type):

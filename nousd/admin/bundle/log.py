@@ -55,7 +55,7 @@ class Events:
         self._joined, self._gone = self._join()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yields each event as its line says it, in the present version, but for frayed ends."""
+        """Yield each event as its line says it, in the present version, but for frayed ends."""
         for line in self._lines(None):
             if line.seq not in self._gone:
                 whole = self._joined.get(line.seq, line.line)
@@ -105,7 +105,7 @@ class Events:
 
 
 def _read(name: str, version: int, line: bytes) -> bytes | None:
-    """Returns a line in the present version, or None if it is no event."""
+    """Return a line in the present version, or None if it is no event."""
     try:
         whole = lift(line, version)
         msgspec.json.decode(decode_event(whole).payload, type=EVENTS[name])
@@ -120,7 +120,7 @@ class _Told(msgspec.Struct, frozen=True):
 
 
 def _told_of(line: Line) -> str:
-    """Returns the id of the message or tool call that an event is about."""
+    """Return the id of the message or tool call that an event is about."""
     told = msgspec.json.decode(decode_event(line.line).payload, type=_Told)
     return told.tool_call_id or told.message_id
 
@@ -137,7 +137,7 @@ _BEGINNINGS: Final = (("text", "text_ref"), ("result", "text_ref"), ("cause", "r
 
 
 def _with_whole_words(value: Any) -> Any:
-    """Returns a decoded event without the last words of texts that are only beginnings."""
+    """Return a decoded event without the last words of texts that are only beginnings."""
     if isinstance(value, list):
         return [_with_whole_words(item) for item in value]
     if not isinstance(value, dict):
@@ -210,7 +210,7 @@ class ToolCalls:
         self.records: dict[str, dict[str, Any]] = {}
 
     def note(self, event: Mapping[str, Any]) -> None:
-        """Looks at an event of the log."""
+        """Look at an event of the log."""
         name, payload = event["type"], event["payload"]
         if "origin" in payload:
             # Of a call in another session, told a second time.
@@ -257,13 +257,13 @@ def has_known_artifacts(connection: apsw.Connection) -> bool:
 def stored_artifacts(
     connection: apsw.Connection, session_id: str | None
 ) -> tuple[StoredArtifact, ...]:
-    """Returns what a session refers to, or all do, the newest first."""
+    """Return what a session refers to, or all do, the newest first."""
     rows = connection.execute(_ARTIFACTS, {"session_id": session_id})
     return tuple(StoredArtifact(*row) for row in rows)
 
 
 def text_of(connection: apsw.Connection, stored: StoredArtifact) -> str | None:
-    """Returns the text that an artifact is, or None if it is none."""
+    """Return the text that an artifact is, or None if it is none."""
     found = artifacts.whole(connection, stored.id)
     if found is None or b"\0" in found.data:
         return None

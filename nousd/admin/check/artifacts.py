@@ -20,7 +20,7 @@ _UNKNOWN_TYPE = "application/octet-stream"
 
 
 def faults(connection: apsw.Connection) -> Iterator[Finding]:
-    """Yields what is wrong with the artifacts of the database that is attached as ``log``.
+    """Yield what is wrong with the artifacts of the database that is attached as ``log``.
 
     Raises:
         apsw.Error: a table cannot be read.
@@ -71,7 +71,7 @@ def _id_of(pieces: Iterator[bytes]) -> str:
 
 
 def take_raw(out: apsw.Connection, found: RawArtifact | RawChunk | RawInfo) -> None:
-    """Puts what was found on a page into the new log, unless that is there."""
+    """Put what was found on a page into the new log, unless that is there."""
     match found:
         case RawArtifact(artifact_id, media_type, data):
             put_whole(out, Artifact(artifact_id, media_type, data), "")
@@ -82,7 +82,7 @@ def take_raw(out: apsw.Connection, found: RawArtifact | RawChunk | RawInfo) -> N
 
 
 def take_rows(out: apsw.Connection, rows: RowReader) -> None:
-    """Brings every artifact that can be read, in pieces; whether they are right is not looked at."""
+    """Bring every artifact that can be read, in pieces; whether they are right is not looked at."""
     if not rows.has_table("artifact_chunks"):
         for artifact_id, media_type, data in rows.all(
             "artifacts", "artifact_id, media_type, data", "rowid"
@@ -107,7 +107,7 @@ def _take_chunk(out: apsw.Connection, artifact_id: str, index: int, data: bytes)
 
 
 def keep_whole_and_used(out: apsw.Connection) -> None:
-    """Lets go of all artifacts of the new log but those that a session uses and that are right; one
+    """Let go of all artifacts of the new log but those that a session uses and that are right; one
     whose row is lost gets another.
     """
     used = out.execute("SELECT DISTINCT artifact_id FROM artifact_uses").fetchall()

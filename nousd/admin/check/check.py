@@ -58,7 +58,7 @@ class CheckReport(msgspec.Struct, frozen=True):
 
 
 def check(path: Path, *, progress: Progress = no_progress) -> CheckReport:
-    """Looks at the log at ``path``; a file that is no log of ours is a finding as well."""
+    """Look at the log at ``path``; a file that is no log of ours is a finding as well."""
     findings = Findings()
     look = _Look(findings, progress)
     if _is_worth_opening(path, findings):
@@ -105,7 +105,7 @@ class _Look:
         self._progress = progress
 
     def at(self, connection: apsw.Connection, path: Path) -> None:
-        """Takes the steps in their order; one that cannot be done is a finding.
+        """Take the steps in their order; one that cannot be done is a finding.
 
         The transaction ends with the connection: nothing of it is to stay.
         """
@@ -137,7 +137,7 @@ class _Look:
     # --- the events ----------------------------------------------------------------------------
 
     def _walk(self, connection: apsw.Connection) -> None:
-        """Reads every event once: its line, its place in its run, its rows."""
+        """Read every event once: its line, its place in its run, its rows."""
         rows = Refold(connection, partial(_adopt, connection))
         runs = RunWalker(rows.has_ended)
         for row in connection.execute(_EVENTS):

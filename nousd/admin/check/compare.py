@@ -60,7 +60,7 @@ _MEANINGS: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 
 def differences(connection: apsw.Connection, table: Table) -> Iterator[tuple[str, str]]:
-    """Yields (which row, what about it) where ``log`` differs from ``main``.
+    """Yield (which row, what about it) where ``log`` differs from ``main``.
 
     Raises:
         apsw.Error: a table cannot be read.
@@ -89,7 +89,7 @@ def _columns(connection: apsw.Connection, table: Table) -> Sequence[str]:
 
 
 def _missing(table: Table, columns: Sequence[str], one: str, other: str) -> str:
-    """Returns the query for the keys of rows of ``one`` that ``other`` has not, or not so."""
+    """Return the query for the keys of rows of ``one`` that ``other`` has not, or not so."""
     key = ", ".join(f"a.{name}" for name in table.key)
     same_key = " AND ".join(f"a.{name} = b.{name}" for name in table.key)
     differs = " OR ".join(f"a.{name} IS NOT b.{name}" for name in [table.key[0], *columns])

@@ -58,5 +58,5 @@ def no_progress(_events: int) -> None:
 
 
 def to_json(report: msgspec.Struct) -> str:
-    """Returns a report as one line of JSON, for programs."""
+    """Return a report as one line of JSON, for programs."""
     return msgspec.json.encode(report).decode()

@@ -44,7 +44,7 @@ class Refold:
                 self._bury(change.session_id, logged)
 
     def _follow_copy(self, copied: CopyEntries, seq: int) -> None:
-        """Adopts what no event tells. When an adopted parent came to each of its artifacts is not told
+        """Adopt what no event tells. When an adopted parent came to each of its artifacts is not told
         either, so what its own branches were given of them cannot be said from its rows.
         """
         if copied.parent_id in self._adopted or not self.has_session(copied.parent_id):

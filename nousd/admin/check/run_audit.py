@@ -30,11 +30,11 @@ class RunWalker:
         return list(self._open)
 
     def ledger_of(self, run_id: str) -> LifecycleTracker | None:
-        """Returns where an open run stands; None if it had a fault, so that nobody can say."""
+        """Return where an open run stands; None if it had a fault, so that nobody can say."""
         return self._open.get(run_id)
 
     def follow(self, logged: LoggedEvent) -> str | None:
-        """Returns why the event cannot stand where it does; of a run's faults the first."""
+        """Return why the event cannot stand where it does; of a run's faults the first."""
         run_id = logged.run_id
         if run_id is None or run_id in self._broken:
             if isinstance(logged.event, AgentEnd):

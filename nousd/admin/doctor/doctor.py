@@ -59,7 +59,7 @@ class DoctorReport(msgspec.Struct, frozen=True):
 def doctor(
     flags: Mapping[str, Any], environ: Mapping[str, str], config: Path | None
 ) -> DoctorReport:
-    """Looks at all there is. The arguments are those of ``config.resolve.resolve``."""
+    """Look at all there is. The arguments are those of ``config.resolve.resolve``."""
     checks, world = _settings(flags, environ, config)
     if world is not None:
         checks += [check for examine in EXAMINATIONS for check in examine(world)]
@@ -69,7 +69,7 @@ def doctor(
 def _settings(
     flags: Mapping[str, Any], environ: Mapping[str, str], config: Path | None
 ) -> tuple[list[Check], World | None]:
-    """Reads the settings. With bad ones a daemon does not start, and there is nothing else to look at;
+    """Read the settings. With bad ones a daemon does not start, and there is nothing else to look at;
     except where it is only the model server that they are not enough for.
     """
     try:

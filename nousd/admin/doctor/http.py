@@ -54,7 +54,7 @@ def address(world: World) -> Iterator[Check]:
 
 
 def _is_ours(place: str) -> bool:
-    """Asks who is there.
+    """Ask who is there.
 
     Raises:
         ConnectionError: nobody.

@@ -26,7 +26,7 @@ SERVER_SECONDS: Final = 5.0
 
 
 def providers(world: World) -> Iterator[Check]:
-    """Looks at every provider: its key, its server, its model."""
+    """Look at every provider: its key, its server, its model."""
     settings = world.settings
     usable = [provider for provider in settings.providers.values() if provider.is_usable]
     told = trio.run(_ask_all, usable, settings)
@@ -41,7 +41,7 @@ def providers(world: World) -> Iterator[Check]:
 
 
 def with_found_provider(settings: Settings) -> tuple[Check, Settings]:
-    """Looks for what ``auto`` stands for, as a daemon would that starts now."""
+    """Look for what ``auto`` stands for, as a daemon would that starts now."""
     found = trio.run(auto.find_provider, settings.providers)
     chosen = with_provider(settings, found.provider, api_base=found.api_base, model=found.model)
     if found.provider == MOCK:

@@ -87,7 +87,7 @@ def disk(world: World) -> Iterator[Check]:
 
 
 def _folder(name: str, path: Path, *, own: bool, sticky_ok: bool) -> Check:
-    """Looks at a folder as ``places.folders`` does before it is used.
+    """Look at a folder as ``places.folders`` does before it is used.
 
     Args:
         own: it is at its default place, so that a start makes it private, and refuses a link.

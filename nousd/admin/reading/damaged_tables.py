@@ -52,7 +52,7 @@ class EventReader:
         self._failures = 0
 
     def read(self) -> None:
-        """Hands over every row it can get at, in no order, and notes in ``unreadable`` the rest."""
+        """Hand over every row it can get at, in no order, and notes in ``unreadable`` the rest."""
         waiting = [Stretch(1, SEQ_MAX)]
         while waiting:
             stretch = waiting.pop()
@@ -67,7 +67,7 @@ class EventReader:
             waiting += [Stretch(middle + 1, left.last), Stretch(first, middle)]
 
     def _from_both_ends(self, stretch: Stretch) -> Stretch | None:
-        """Returns what lies between the damages at which reading from either end stopped."""
+        """Return what lies between the damages at which reading from either end stopped."""
         first, last = stretch
         try:
             for row in self._connection.execute(_FORWARD, stretch):
@@ -158,7 +158,7 @@ class RowReader:
             return False
 
     def all(self, table: str, columns: str, order: str) -> Iterator[Sequence[Any]]:
-        """Yields every row that can be got at, some twice.
+        """Yield every row that can be got at, some twice.
 
         Args:
             order: the columns of the table's own b-tree.
@@ -170,21 +170,21 @@ class RowReader:
                 return
 
     def one(self, table: str, columns: str, where: str, key: Sequence[Any]) -> Sequence[Any] | None:
-        """Returns the row with that key, if it is there and can be read."""
+        """Return the row with that key, if it is there and can be read."""
         rows = self.some(table, columns, where, key)
         return rows[0] if rows else None
 
     def some(
         self, table: str, columns: str, where: str, key: Sequence[Any]
     ) -> Sequence[Sequence[Any]]:
-        """Returns the rows for which a condition holds, as far as they can be read."""
+        """Return the rows for which a condition holds, as far as they can be read."""
         query = f"SELECT {columns} FROM {table} WHERE {where}"  # noqa: S608
         return list(self._rows(table, columns, query, key))
 
     def _rows(
         self, table: str, columns: str, query: str, key: Sequence[Any]
     ) -> Generator[Sequence[Any], None, bool]:
-        """Yields rows up to the first that cannot be read; returns whether there is none such."""
+        """Yield rows up to the first that cannot be read; returns whether there is none such."""
         if self._connection is None:
             self.failed.add(table)
             return True

@@ -81,7 +81,7 @@ def _joined_from(event: Event) -> int | None:
 
 
 def read_line(stored: StoredLine) -> LoggedEvent | str:
-    """Returns the event of a row, or a few words that say why it is none."""
+    """Return the event of a row, or a few words that say why it is none."""
     line = stored.line
     if not isinstance(line, bytes) or not line.endswith(b"\n") or line.count(b"\n") != 1:
         return "is not one line that ends in LF"

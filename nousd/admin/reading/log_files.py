@@ -42,12 +42,12 @@ Stamp = tuple[tuple[int, int, int, int] | None, ...]
 
 
 def size_of(path: Path) -> int:
-    """Returns the bytes of a log with its WAL; 0 if there is none."""
+    """Return the bytes of a log with its WAL; 0 if there is none."""
     return sum(file.stat().st_size for file in (path, wal_of(path)) if file.exists())
 
 
 def wal_of(path: Path) -> Path:
-    """Returns the file that holds what was committed last."""
+    """Return the file that holds what was committed last."""
     return path.with_name(path.name + "-wal")
 
 
@@ -57,7 +57,7 @@ def is_shared(path: Path) -> bool:
 
 
 def complaints(connection: apsw.Connection, schema: str) -> Iterator[str]:
-    """Yields what SQLite itself finds wrong with a database, each in one line."""
+    """Yield what SQLite itself finds wrong with a database, each in one line."""
     try:
         for (text,) in connection.execute(f"PRAGMA {schema}.integrity_check({_COMPLAINTS_MAX})"):
             if text != "ok":
@@ -67,7 +67,7 @@ def complaints(connection: apsw.Connection, schema: str) -> Iterator[str]:
 
 
 def stamp(path: Path) -> Stamp:
-    """Returns what changes when somebody writes on the log."""
+    """Return what changes when somebody writes on the log."""
     return tuple(map(_stamp, (path, wal_of(path))))
 
 
@@ -80,7 +80,7 @@ def _stamp(path: Path) -> tuple[int, int, int, int] | None:
 
 
 def require_finished(path: Path) -> None:
-    """Refuses a log with a rollback journal: what it holds is undone before anything is read, and
+    """Refuse a log with a rollback journal: what it holds is undone before anything is read, and
     whoever only reads cannot do that.
 
     Raises:
@@ -95,7 +95,7 @@ def require_finished(path: Path) -> None:
 
 @contextmanager
 def open_log(path: Path) -> Iterator[apsw.Connection]:
-    """Gives a connection that can only read.
+    """Provide a connection that can only read.
 
     Raises:
         StoreError: the file cannot be opened, or a daemon was started on it meanwhile; or what was begun
@@ -108,7 +108,7 @@ def open_log(path: Path) -> Iterator[apsw.Connection]:
 
 @contextmanager
 def open_damaged(path: Path) -> Iterator[apsw.Connection]:
-    """Gives a connection to a log that nobody is at work on, in whichever condition it may be.
+    """Provide a connection to a log that nobody is at work on, in whichever condition it may be.
 
     Raises:
         StoreError: see ``open_log``.
@@ -126,7 +126,7 @@ def _open(path: Path, *, shared: bool) -> Iterator[apsw.Connection]:
 
 @contextmanager
 def open_log_beside(path: Path, name: str) -> Iterator[apsw.Connection]:
-    """Gives a connection to an empty log of the present schema, with the log attached as ``name``.
+    """Provide a connection to an empty log of the present schema, with the log attached as ``name``.
 
     The empty one is on the disk, has no name in any folder and is gone when the block is left. It is
     made for speed, not to survive anything.

@@ -106,7 +106,7 @@ class PageReader:
         return len(self._newest) + len(self._older)
 
     def rows(self) -> Iterator[RawRow]:
-        """Yields every event and artifact on any page, newest forms first; some more than once."""
+        """Yield every event and artifact on any page, newest forms first; some more than once."""
         for number, page in self._pages():
             yield from self._rows_of(number, page)
 
@@ -147,7 +147,7 @@ class PageReader:
         )
 
     def _committed_frames(self) -> Iterator[tuple[int, int]]:
-        """Yields (page number, offset of the page) of each frame up to the last commit."""
+        """Yield (page number, offset of the page) of each frame up to the last commit."""
         step = _FRAME_HEADER + self._page_bytes
         headers = [
             (offset, self._wal[offset : offset + _FRAME_HEADER])
@@ -164,7 +164,7 @@ class PageReader:
                 yield number, offset + _FRAME_HEADER
 
     def _salt(self, headers: Sequence[bytes]) -> bytes:
-        """Returns what marks the frames since the WAL last began anew.
+        """Return what marks the frames since the WAL last began anew.
 
         It stands in the WAL's own header and in its first frame, of which one may be damaged.
         """
@@ -190,7 +190,7 @@ class PageReader:
         return 100 if number == 1 else 0
 
     def _cells(self, number: int, page: bytes) -> Iterator[tuple[int, bytes | None]]:
-        """Yields rowid and record of each cell of a table's leaf; None where it is damaged."""
+        """Yield rowid and record of each cell of a table's leaf; None where it is damaged."""
         start = self._start_of(number)
         if len(page) < start + 8 or page[start] != _LEAF:
             return
@@ -218,7 +218,7 @@ class PageReader:
         return rowid, self._with_overflow(record, page[at + local : at + local + 4], size)
 
     def _local_bytes(self, size: int) -> int:
-        """Returns how much of a row of that size lies on its leaf."""
+        """Return how much of a row of that size lies on its leaf."""
         usable = self._page_bytes
         if size <= usable - 35:
             return size
@@ -239,7 +239,7 @@ class PageReader:
 
 
 def _mapped(path: Path, files: ExitStack) -> mmap.mmap | bytes:
-    """Returns the content of a file, which is read when it is looked at; nothing if there is none."""
+    """Return the content of a file, which is read when it is looked at; nothing if there is none."""
     if not path.is_file() or path.stat().st_size == 0:
         return b""
     file = files.enter_context(path.open("rb"))
@@ -250,7 +250,7 @@ def _mapped(path: Path, files: ExitStack) -> mmap.mmap | bytes:
 
 
 def _row(rowid: int, payload: bytes) -> RawRow | None:
-    """Returns what a record holds, if it is one that can be told by its content."""
+    """Return what a record holds, if it is one that can be told by its content."""
     try:
         values = _values(payload)
     except ValueError:
@@ -309,7 +309,7 @@ _INT_BYTES: Final = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0)
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Returns a number and where it ends: seven bits a byte, all eight of a ninth."""
+    """Return a number and where it ends: seven bits a byte, all eight of a ninth."""
     value = 0
     for index, byte in enumerate(data[at : at + 9]):
         if index == 8:
@@ -321,7 +321,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _loose_events(page: bytes) -> Iterator[StoredLine]:
-    """Yields the whole lines on a page that stand behind the other columns of their row."""
+    """Yield the whole lines on a page that stand behind the other columns of their row."""
     for match in _LINE.finditer(page):
         before = page[: match.start()]
         type_at = before.rfind(match.group(2))

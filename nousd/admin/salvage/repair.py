@@ -43,7 +43,7 @@ _request_decoder: Final = msgspec.json.Decoder(RunRequest)
 
 
 def restored_events(out: apsw.Connection, rows: RowReader) -> Iterator[LoggedEvent]:
-    """Yields lost events of sessions that were not deleted, as they were but for their time.
+    """Yield lost events of sessions that were not deleted, as they were but for their time.
 
     Args:
         out: the new log, with the events that were found and no rows yet.
@@ -60,7 +60,7 @@ def restored_events(out: apsw.Connection, rows: RowReader) -> Iterator[LoggedEve
 
 
 def logged_event(seq: int, event: Event, ts: str) -> LoggedEvent | None:
-    """Returns the event under that number as this version writes it; None if it cannot be written."""
+    """Return the event under that number as this version writes it; None if it cannot be written."""
     line = number_event(seq, encode_event_tail(event, ts))
     unread = LoggedEvent(seq, EVENT_SCHEMA_VERSION, EVENT_TYPES[type(event)], event, ts, line)
     logged = read_line(StoredLine(seq, EVENT_SCHEMA_VERSION, unread.columns, line))
@@ -122,7 +122,7 @@ def _runs(rows: RowReader) -> Restored:
 
 
 def adopt(out: apsw.Connection, rows: RowReader, branch: str, first: int) -> None:
-    """Brings what a branch shares with a parent that is gone, which is in its rows alone."""
+    """Bring what a branch shares with a parent that is gone, which is in its rows alone."""
     columns = "entry_id, parent_id, seq, role, snippet"
     of_branch = "session_id = ? AND seq < ?"
     for entry_id, parent_id, seq, role, snippet in rows.some(
@@ -148,7 +148,7 @@ def adopt(out: apsw.Connection, rows: RowReader, branch: str, first: int) -> Non
 
 
 def mending_events(out: apsw.Connection, rows: RowReader, runs: RunWalker) -> Iterator[Event]:
-    """Yields what has to be appended. Each is applied to ``out`` before the next is asked for.
+    """Yield what has to be appended. Each is applied to ``out`` before the next is asked for.
 
     Args:
         runs: which has followed all events of ``out``.
@@ -232,7 +232,7 @@ def _settled_inputs(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
 
 
 def _ends(out: apsw.Connection, rows: RowReader, runs: RunWalker) -> Iterator[Event]:
-    """Runs of which only the end is lost, and those that a start of the daemon could not walk.
+    """Run of which only the end is lost, and those that a start of the daemon could not walk.
 
     Any other is left to that start: it has a way to end runs in balance.
     """
@@ -309,7 +309,7 @@ def _has_entry(out: apsw.Connection, session_id: str, entry_id: str) -> bool:
 
 
 def _first_time(out: apsw.Connection, session_id: str) -> str:
-    """Returns when the first event that is left of a session happened."""
+    """Return when the first event that is left of a session happened."""
     row = out.execute(_FIRST_OF_SESSION, all_of_session(session_id)).fetchone()
     logged = "" if row is None else read_line(StoredLine(*row))
     return _UNKNOWN_TIME if isinstance(logged, str) else logged.ts
@@ -326,7 +326,7 @@ def _queue_update(
 
 
 def _decoded(decoder: msgspec.json.Decoder[Any], body: Any) -> Any:
-    """Returns what a row's JSON holds; None if it is damaged."""
+    """Return what a row's JSON holds; None if it is damaged."""
     try:
         return decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeError, TypeError):

@@ -92,7 +92,7 @@ class SalvageReport(msgspec.Struct, frozen=True):
 
 
 def salvage(path: Path, out: Path, *, progress: Progress = no_progress) -> SalvageReport:
-    """Makes ``out``, a new state folder with all that can be read of the log at ``path``.
+    """Make ``out``, a new state folder with all that can be read of the log at ``path``.
 
     Raises:
         StoreError: a daemon is at work on the log, ``out`` exists or cannot be written, or not one
@@ -179,7 +179,7 @@ class _Salvage:
     # --- the events ----------------------------------------------------------------------------
 
     def _open_source(self, stack: ExitStack) -> apsw.Connection | None:
-        """Returns the log as SQLite sees it, if it does, and says what SQLite thinks of it."""
+        """Return the log as SQLite sees it, if it does, and says what SQLite thinks of it."""
         # Nobody is at work on it, so the index of the WAL that lies there is of no use.
         source = stack.enter_context(open_damaged(self._path))
         try:
@@ -219,7 +219,7 @@ class _Salvage:
             self._put(logged)
 
     def _put(self, logged: LoggedEvent) -> bool:
-        """Takes an event unless its number is taken; returns whether it was."""
+        """Take an event unless its number is taken; returns whether it was."""
         self._out.execute(
             """
             INSERT OR IGNORE INTO events
@@ -239,7 +239,7 @@ class _Salvage:
         return bool(self._out.changes())
 
     def _read_pages(self, source: apsw.Connection | None, unreadable: Sequence[Stretch]) -> int:
-        """Looks for more on the pages if anything was wrong; returns how many events were new.
+        """Look for more on the pages if anything was wrong; returns how many events were new.
 
         Where nothing was, the WAL alone is suspicious: SQLite takes it up to the first frame that is
         damaged and says nothing of the others. What they hold is newer than all that it has read.
@@ -260,7 +260,7 @@ class _Salvage:
         return found - self._drop_joined()
 
     def _drop_joined(self) -> int:
-        """Drops deltas from stale pages that a joined one stands for; returns how many there were."""
+        """Drop deltas from stale pages that a joined one stands for; returns how many there were."""
         before = self._out.total_changes()
         joined = "SELECT run_id, type, joined_from, seq FROM events WHERE joined_from IS NOT NULL"
         self._out.executemany(
@@ -279,7 +279,7 @@ class _Salvage:
     # --- the rows ------------------------------------------------------------------------------
 
     def _fold(self, refold: Refold) -> RunWalker:
-        """Makes the rows; returns where the runs stand."""
+        """Make the rows; returns where the runs stand."""
         runs = RunWalker(refold.has_ended)
         query = f"SELECT {STORED_LINE} FROM events ORDER BY seq"  # noqa: S608
         for count, row in enumerate(self._out.execute(query), 1):
@@ -294,7 +294,7 @@ class _Salvage:
         return runs
 
     def _mend(self, refold: Refold, events: Iterator[Event], first: int) -> int:
-        """Appends new events from the number ``first`` on; returns how many."""
+        """Append new events from the number ``first`` on; returns how many."""
         seq = first
         for event in events:
             ts = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -315,13 +315,13 @@ class _Salvage:
         return head
 
     def _beyond(self) -> int:
-        """Returns a number above all that were ever given, where the log itself does not say it."""
+        """Return a number above all that were ever given, where the log itself does not say it."""
         return self._head() + NUMBERS_PER_BLOCK + size_of(self._path) // _EVENT_BYTES_MIN
 
     # --- what is told --------------------------------------------------------------------------
 
     def _tell_missing(self, unreadable: Sequence[Stretch], end: int) -> Sequence[Stretch]:
-        """Returns the gaps in what could not be read; ``end`` is the first number after the log's."""
+        """Return the gaps in what could not be read; ``end`` is the first number after the log's."""
         gaps = []
         query = "SELECT seq FROM events WHERE seq BETWEEN ? AND ? ORDER BY seq"
         for first, last in unreadable:
@@ -339,7 +339,7 @@ class _Salvage:
         return gaps[:FINDINGS_MAX]
 
     def _tell_holes(self, rows: RowReader) -> None:
-        """Says what is known to be gone."""
+        """Say what is known to be gone."""
         for seq, fault in self._damaged_lines.items():
             if self._out.execute("SELECT 1 FROM events WHERE seq = ?", (seq,)).get is None:
                 self._findings.add(f"evt-{seq}", f"is lost: it {fault}")
@@ -357,7 +357,7 @@ class _Salvage:
             )
 
     def _finish(self) -> None:
-        """Puts everything on the disk, into the one file."""
+        """Put everything on the disk, into the one file."""
         self._out.pragma("synchronous", "FULL")
         complaint = self._out.pragma("integrity_check")
         assert complaint == "ok", complaint
@@ -378,7 +378,7 @@ _ARTIFACTS_LOST: Final = """
 
 
 def _joined(stretches: Sequence[Stretch]) -> Sequence[Stretch]:
-    """Returns the stretches in order, with neighbours made one."""
+    """Return the stretches in order, with neighbours made one."""
     joined: list[Stretch] = []
     for first, last in sorted(stretches):
         if joined and first <= joined[-1].last + 1:

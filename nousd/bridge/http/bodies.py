@@ -32,7 +32,7 @@ class Bodies:
 
     @asynccontextmanager
     async def read(self, request: Request) -> AsyncIterator[bytes]:
-        """Gives the body of a request; its room is free again when the block is left.
+        """Provide the body of a request; its room is free again when the block is left.
 
         Raises:
             HttpError: it is too long, too slow or not whole, or there was no room for it in time.
@@ -61,7 +61,7 @@ def _is_large(headers: Headers) -> bool:
 
 
 async def read_body(request: Request) -> bytes:
-    """Returns the body of a request, however large.
+    """Return the body of a request, however large.
 
     Raises:
         HttpError: it is too long, too slow, or not whole.

@@ -55,7 +55,7 @@ _UNREADABLE: Final[dict[int, tuple[Failure, str]]] = {
 
 
 def fault_of(request: h11.Request, headers: _Headers) -> tuple[Failure, str] | None:
-    """Returns why a request's head is not taken; None if it is."""
+    """Return why a request's head is not taken; None if it is."""
     names = {name for name, _ in headers}
     if request.http_version not in _VERSIONS:
         return VERSION_NOT_SUPPORTED, "HTTP/1.1 is spoken here"
@@ -72,7 +72,7 @@ def fault_of(request: h11.Request, headers: _Headers) -> tuple[Failure, str] | N
 
 
 def _head_bytes(request: h11.Request, headers: _Headers) -> int:
-    """Returns how long the head is, written without spare spaces."""
+    """Return how long the head is, written without spare spaces."""
     first = len(request.method) + len(request.target) + len(b"  HTTP/1.1\r\n\r\n")
     return first + sum(len(name) + len(value) + len(b": \r\n") for name, value in headers)
 
@@ -104,13 +104,13 @@ class Http11(H11Protocol):
         self._decided = trio.Event()
 
     async def handle(self, event: Event) -> None:
-        """Takes bytes, or that the connection has ended."""
+        """Take bytes, or that the connection has ended."""
         await super().handle(event)
         if isinstance(event, Closed):
             self._ended()
 
     async def _check_protocol(self, event: h11.Request) -> None:
-        """Takes up no other protocol."""
+        """Take up no other protocol."""
 
     async def _create_stream(self, request: h11.Request) -> None:
         headers = list(request.headers)
@@ -169,7 +169,7 @@ class Http11(H11Protocol):
             decided.set()
 
     async def _send_h11_event(self, event: H11SendableEvent) -> None:
-        """Writes; the head of a short answer together with what follows it."""
+        """Write; the head of a short answer together with what follows it."""
         try:
             data = self._head + (self.connection.send(event) or b"")
         except h11.LocalProtocolError:
@@ -184,7 +184,7 @@ class Http11(H11Protocol):
             await self.send(RawData(data=data))
 
     async def stream_send(self, event: events.Event) -> None:
-        """Takes what the application says; what closes the connection says so."""
+        """Take what the application says; what closes the connection says so."""
         if isinstance(event, events.Response) and self._ends_with_answer():
             event = events.Response(
                 event.stream_id, [*event.headers, (b"connection", b"close")], event.status_code
@@ -192,7 +192,7 @@ class Http11(H11Protocol):
         await super().stream_send(event)
 
     async def _maybe_recycle(self) -> None:
-        """Ends what was asked, and the connection if this was the last. The application is told first
+        """End what was asked, and the connection if this was the last. The application is told first
         that it has ended, and may drop everything because of that, whatever it was sending.
         """
         with trio.CancelScope(shield=True):
@@ -225,7 +225,7 @@ def _is_last(message: Message) -> bool:
 
 
 async def _while_dropping(receive: Receive, sent: Awaitable[None]) -> None:
-    """Sends the end of an answer. hypercorn tells its application then that this was the end, which it
+    """Send the end of an answer. hypercorn tells its application then that this was the end, which it
     could not while the pieces of a body that nobody wants stand in the way.
     """
 
@@ -253,7 +253,7 @@ class Connection(TCPServer):
         self._is_idle = True
 
     async def run(self) -> None:
-        """Serves it. Raises what is a fault of ours."""
+        """Serve it. Raises what is a fault of ours."""
         try:
             async with TaskGroup() as tasks:
                 async with trio.open_nursery() as while_open:
@@ -268,13 +268,13 @@ class Connection(TCPServer):
             await self._close()
 
     def _spoken(self, tasks: TaskGroup, *, ended: Callable[[], None]) -> Any:
-        """Returns what hypercorn would choose itself, in a wrapper that looks for other protocols."""
+        """Return what hypercorn would choose itself, in a wrapper that looks for other protocols."""
         state = ConnectionState(self.state)
         parts = (self.config, self.context, tasks, state, False, None, None, self.protocol_send)
         return Http11(self.app, *parts, ended=ended)  # type: ignore[arg-type]
 
     async def _end_when_idle(self) -> None:
-        """Closes the connection once nothing was asked on it for long, or is when the server ends."""
+        """Close the connection once nothing was asked on it for long, or is when the server ends."""
         with self._idle:
             await self.context.terminated.wait()
         while self._idle.cancelled_caught and not self._is_idle:
@@ -295,7 +295,7 @@ class Connection(TCPServer):
             await self.protocol.handle(RawData(data))
 
     async def protocol_send(self, event: Event) -> None:
-        """Takes what the protocol says: bytes, that it waits for a request or does not, or the end."""
+        """Take what the protocol says: bytes, that it waits for a request or does not, or the end."""
         if isinstance(event, Updated):
             self._is_idle = event.idle
             seconds = self.config.keep_alive_timeout if event.idle else math.inf
@@ -306,7 +306,7 @@ class Connection(TCPServer):
             await super().protocol_send(event)
 
     async def _send(self, data: bytes) -> None:
-        """Sends what is taken at once, and waits only with the rest, if any."""
+        """Send what is taken at once, and wait only with the rest, if any."""
         left = data[self._direct.write_now(data) :]
         if left:
             # What is begun is written whole, or nothing behind it could be read.

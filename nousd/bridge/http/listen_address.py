@@ -34,7 +34,7 @@ class HttpPlace(NamedTuple):
 
 
 def place_of(text: str, *, remote: bool = False) -> HttpPlace:
-    """Returns the place that a text names: ``127.0.0.1:8080``, ``[::1]:0``, ``unix:PATH``.
+    """Return the place that a text names: ``127.0.0.1:8080``, ``[::1]:0``, ``unix:PATH``.
 
     Args:
         remote: whether other machines may come in.

@@ -69,17 +69,17 @@ class _Guarded(DirectStream):
             raise trio.BrokenResourceError("the client does not read")
 
     async def send_eof(self) -> None:
-        """Says that no more will be sent."""
+        """Say that no more will be sent."""
         await self._own.send_eof()
 
     def cut(self) -> None:
-        """Ends the connection at once, whatever it is doing."""
+        """End the connection at once, whatever it is doing."""
         self._own.socket.close()
 
 
 @asynccontextmanager
 async def open_listeners(place: HttpPlace) -> AsyncIterator[Sequence[trio.SocketListener]]:
-    """Listens there from now on; whoever connects waits until ``serve`` takes him in.
+    """Listen there from now on; whoever connects waits until ``serve`` takes him in.
 
     Raises:
         ConfigError: the place cannot be had.
@@ -101,7 +101,7 @@ async def open_listeners(place: HttpPlace) -> AsyncIterator[Sequence[trio.Socket
 
 @contextmanager
 def _unix_listener(path: Path) -> Iterator[trio.SocketListener]:
-    """Listens on a socket with mode 0600; who else may not open the file does not get in."""
+    """Listen on a socket with mode 0600; who else may not open the file does not get in."""
     check_length(path)
     remove_stale((path,))
     listening = listen(path)
@@ -116,7 +116,7 @@ def _unix_listener(path: Path) -> Iterator[trio.SocketListener]:
 async def serve(
     app: ASGIApp, listeners: Sequence[trio.SocketListener], closing: trio.Event
 ) -> None:
-    """Serves until ``closing`` is set, and the grace after it is over.
+    """Serve until ``closing`` is set, and the grace after it is over.
 
     A fault on one connection ends that one and is logged. However this ends, nobody waits at the
     listeners for what does not come any more.
@@ -191,7 +191,7 @@ def _anyone(_stream: trio.SocketStream) -> bool:
 
 
 def _refusal() -> bytes:
-    """Returns what one connection too many is told, whatever it would have asked."""
+    """Return what one connection too many is told, whatever it would have asked."""
     words = f"{HTTP_CONNECTIONS_MAX} connections are open already"
     body = msgspec.json.encode(envelope(TOO_MANY_CONNECTIONS, words))
     head = (

@@ -67,7 +67,7 @@ class _Request:
         return f"(after that: {request_lines(self._payload)[0]})"
 
     def answered(self, line: str) -> _Command:
-        """Returns what a line means.
+        """Return what a line means.
 
         Raises:
             NoAnswer: it is none.
@@ -107,7 +107,7 @@ class _Question:
         return f"(after that: {question_lines(self._payload['questions'][0])[0]})"
 
     def answered(self, line: str) -> _Command | None:
-        """Takes the answer to one question; returns what to send when all have one.
+        """Take the answer to one question; returns what to send when all have one.
 
         Raises:
             NoAnswer: the line is none.
@@ -142,19 +142,19 @@ class OpenRequests:
         """What the line that is typed answers."""
 
     def begin_line(self) -> None:
-        """Notes that a line is typed from now on: it answers what is shown, or is shown next."""
+        """Note that a line is typed from now on: it answers what is shown, or is shown next."""
         _, oldest = self._oldest()
         with self._lock:
             self._meant = oldest
 
     def add_listed(self, pending: list[Payload], questions: list[Payload]) -> list[str]:
-        """Takes what waits already; returns the lines that show it."""
+        """Take what waits already; returns the lines that show it."""
         asked = [("permission_requested", each) for each in pending]
         asked += [("question_asked", each) for each in questions]
         return [line for type_, payload in asked for line in self._add(type_, payload)]
 
     def note(self, event: ReceivedEvent) -> list[str]:
-        """Takes an event; returns the lines to show."""
+        """Take an event; returns the lines to show."""
         if event.type in ("permission_requested", "question_asked"):
             return self._add(event.type, event.payload)
         if event.type in _ENDS and self._forget(event.payload.get(_ENDS[event.type], "")):
@@ -162,7 +162,7 @@ class OpenRequests:
         return []
 
     def clear(self) -> None:
-        """Forgets everything: another session is shown from now on."""
+        """Forget everything: another session is shown from now on."""
         with self._lock:
             self._waiting.clear()
             self._sent.clear()
@@ -170,7 +170,7 @@ class OpenRequests:
             self._meant = None
 
     def take(self, line: str, ask: Ask, say: Say) -> bool:
-        """Sends the answer that a line is; returns whether it was one."""
+        """Send the answer that a line is; returns whether it was one."""
         id, oldest = self._oldest()
         if self._is_too_late(oldest, line):
             _say_all([_TOO_LATE, *(oldest.lines if oldest else ())], say)
@@ -189,7 +189,7 @@ class OpenRequests:
         return True
 
     def reject(self, reason: str, ask: Ask, say: Say) -> None:
-        """Says no to what waits."""
+        """Say no to what waits."""
         id, oldest = self._oldest()
         if self._is_too_late(oldest):
             _say_all([_TOO_LATE, *(oldest.lines if oldest else ())], say)
@@ -215,7 +215,7 @@ class OpenRequests:
         return self._next() or [asked.brief]
 
     def _next(self) -> list[str]:
-        """Returns the lines that show the one that a line answers now, if it was not shown yet."""
+        """Return the lines that show the one that a line answers now, if it was not shown yet."""
         id, oldest = self._oldest()
         with self._lock:
             if oldest is None or id == self._shown:
@@ -226,7 +226,7 @@ class OpenRequests:
         return oldest.lines
 
     def _oldest(self) -> tuple[str, _Request | _Question | None]:
-        """Returns the first that no answer was sent for."""
+        """Return the first that no answer was sent for."""
         with self._lock:
             open_ones = (each for each in self._waiting.items() if each[0] not in self._sent)
             return next(open_ones, ("", None))

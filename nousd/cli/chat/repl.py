@@ -36,7 +36,7 @@ _SIGNAL_AGAIN_SECONDS: Final = 1.0
 
 
 def chat(options: Options) -> int:
-    """Talks until the user leaves. Returns the exit code."""
+    """Talk until the user leaves. Returns the exit code."""
     talk = _Talk(options)
     with Subscription(options.socket_path, talk.wanted(talk.cursor)) as events:
         talk.events = events
@@ -88,7 +88,7 @@ class _Talk:
             self._say(line)
 
     def wanted(self, cursor: str) -> dict[str, Any]:
-        """Returns the subscription to the session; who sits at a terminal answers what is asked."""
+        """Return the subscription to the session; who sits at a terminal answers what is asked."""
         return {
             "after": cursor,
             "session_id": self._session_id,
@@ -99,7 +99,7 @@ class _Talk:
     # --- the main thread -----------------------------------------------------------------------
 
     def converse(self) -> int:
-        """Takes lines until the user leaves, the input ends or the daemon goes away."""
+        """Take lines until the user leaves, the input ends or the daemon goes away."""
         interrupts = 0
         while not self._leaving and self._lost is None:
             try:
@@ -120,7 +120,7 @@ class _Talk:
         return FAILED if self._lost else DONE
 
     def _read(self) -> str:
-        """Returns the next line; where the daemon goes away meanwhile, ends as Ctrl-C does."""
+        """Return the next line; where the daemon goes away meanwhile, end as Ctrl-C does."""
         with self._changed:
             if self._lost is not None:
                 raise KeyboardInterrupt
@@ -147,7 +147,7 @@ class _Talk:
             self._lose(error)
 
     def _send(self, text: str) -> None:
-        """Starts a run with the text, or hands it to the one that goes on."""
+        """Start a run with the text, or hands it to the one that goes on."""
         order = (self._follow, self._prompt) if self._running else (self._prompt, self._follow)
         try:
             order[0](text)
@@ -167,7 +167,7 @@ class _Talk:
             self._say("(a run is going on: this comes after it; /steer TEXT goes first)")
 
     def _hand_in(self, command: str, payload: dict[str, Any]) -> Mapping[str, Any] | None:
-        """Returns the answer to a text, None if an extension dealt with it: then its reply is shown."""
+        """Return the answer to a text, None if an extension dealt with it: then its reply is shown."""
         answer = self._ask_here(command, payload).payload
         for warning in answer.get("warnings", ()):
             self._say(f"warning: {warning['code']}: {warning['message']}")
@@ -248,7 +248,7 @@ class _Talk:
     # --- the other thread ------------------------------------------------------------------------
 
     def follow(self, events: Subscription) -> None:
-        """Prints the session's events until the connection ends."""
+        """Print the session's events until the connection ends."""
         try:
             for event in events:
                 if event.payload.get("session_id") == self._session_id:
@@ -288,7 +288,7 @@ class _Talk:
             self._end_the_read()
 
     def _end_the_read(self) -> None:
-        """Makes the main thread stop waiting for a line, which nothing but a signal can.
+        """Make the main thread stop waiting for a line, which nothing but a signal can.
 
         A signal that comes in the instant before the read begins is not noticed by it, so it is sent
         again until the main thread has left.

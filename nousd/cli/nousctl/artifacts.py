@@ -23,7 +23,7 @@ _UNKNOWN_TYPE: Final = "application/octet-stream"
 
 
 def get(options: Options, artifact_id: str, output: Path | None) -> int:
-    """Writes an artifact to a file, or to the output; and says so if its bytes are not the right ones.
+    """Write an artifact to a file, or to the output; and says so if its bytes are not the right ones.
 
     A file gets its name when all of it is there and right.
     """
@@ -43,7 +43,7 @@ def get(options: Options, artifact_id: str, output: Path | None) -> int:
 
 @contextmanager
 def _written(output: Path | None) -> Iterator[BinaryIO]:
-    """Gives a file to write into, which has another name until the block is left in order."""
+    """Provide a file to write into, which has another name until the block is left in order."""
     if output is None:
         yield sys.stdout.buffer
         return
@@ -59,7 +59,7 @@ def _written(output: Path | None) -> Iterator[BinaryIO]:
 
 
 def put(options: Options, path: Path, media_type: str | None) -> int:
-    """Stores a file as an artifact, and prints its id."""
+    """Store a file as an artifact, and print its id."""
     media_type = media_type or mimetypes.guess_type(path.name)[0] or _UNKNOWN_TYPE
     seconds = options.timeout_seconds or PUT_SECONDS
     with (
@@ -81,7 +81,7 @@ def _readable(path: Path) -> Iterator[BinaryIO]:
 
 
 def with_attachments(daemon: Connection, values: dict[str, Any]) -> dict[str, Any]:
-    """Returns the payload of a command whose ``attachments`` are paths so far."""
+    """Return the payload of a command whose ``attachments`` are paths so far."""
     try:
         attachments = attachments_of(daemon, values["attachments"])
     except OSError as error:

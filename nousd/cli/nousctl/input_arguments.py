@@ -12,7 +12,7 @@ from nousd.cli.arguments import Argument, option
 
 
 def words_or_stdin(words: list[str]) -> str:
-    """Returns the text that the words make; a single ``-`` stands for standard input."""
+    """Return the text that the words make; a single ``-`` stands for standard input."""
     if words == ["-"]:
         import sys
 
@@ -21,7 +21,7 @@ def words_or_stdin(words: list[str]) -> str:
 
 
 def json_value(text: str) -> Any:
-    """Returns what a text of a command line says in JSON."""
+    """Return what a text of a command line says in JSON."""
     try:
         return json.loads(text)
     except ValueError as error:
@@ -29,7 +29,7 @@ def json_value(text: str) -> Any:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Returns the object that a text of a command line is."""
+    """Return the object that a text of a command line is."""
     value = json_value(text)
     if not isinstance(value, dict):
         raise typer.BadParameter("the arguments are not a JSON object")
@@ -37,7 +37,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def flag(key: str, name: str, help: str) -> Argument:
-    """Returns what is true where ``name`` is given."""
+    """Return what is true where ``name`` is given."""
     return Argument(key, Annotated[bool | None, typer.Option(name, help=help)])
 
 

@@ -279,7 +279,7 @@ WATCHES: Final[dict[str, Watch]] = {
 
 
 def main() -> None:
-    """Runs ``nousctl`` and exits."""
+    """Run ``nousctl`` and exits."""
     _tolerate_any_text()
     argv = sys.argv[1:]
     if argv[:1] in _COMPLETION_FLAGS and argv[1:]:
@@ -313,7 +313,7 @@ def _exit(error: NousdError, code: int) -> None:
 
 
 def _names_called(argv: Collection[str]) -> list[str]:
-    """Returns the verbs that may be the one called; all of them where the list itself is asked for."""
+    """Return the verbs that may be the one called; all of them where the list itself is asked for."""
     names = [*VERBS, *WATCHES]
     if _COMPLETION_VARIABLE in os.environ or "--help" in argv:
         return names
@@ -321,7 +321,7 @@ def _names_called(argv: Collection[str]) -> list[str]:
 
 
 def build_app(names: Collection[str]) -> typer.Typer:
-    """Returns the program with these verbs."""
+    """Return the program with these verbs."""
     all_of_them = len(names) == len(VERBS) + len(WATCHES)
     app = typer.Typer(
         help="Talk to a nousd daemon.",
@@ -366,7 +366,7 @@ def _run(
 
 
 def _usual_socket() -> Path:
-    """Returns where the daemon listens, as its own settings have it."""
+    """Return where the daemon listens, as its own settings have it."""
     named = os.environ.get("NOUSD_SOCKET")
     if named:
         return Path(named)
@@ -378,7 +378,7 @@ def _usual_socket() -> Path:
 
 
 def _ask(verb: Verb, options: Options, values: dict[str, Any]) -> int:
-    """Sends the verb's command and prints the answer."""
+    """Send the verb's command and print the answer."""
     seconds = options.timeout_seconds or verb.timeout_seconds
     with options.connect() as daemon:
         payload = watch.payload_of(daemon, {**verb.fixed, **values})

@@ -87,7 +87,7 @@ ARGUMENTS: Final = (
 
 
 def run(options: Options, values: dict[str, Any]) -> int:
-    """Does what the verb was asked for."""
+    """Do what the verb was asked for."""
     action = values.pop("action")
     if action != "list" and "name" not in values:
         raise typer.BadParameter(f"{action} needs the name of a server")

@@ -18,7 +18,7 @@ _CURSOR_DIGITS_MAX: Final = 18
 
 
 def show(options: Options, wanted: str, *, verify: bool) -> int:
-    """Prints what a model was given, or checks it.
+    """Print what a model was given, or checks it.
 
     Args:
         wanted: the id of a ``model_input`` event; or of a run, which means its last answer, and each of
@@ -36,7 +36,7 @@ def show(options: Options, wanted: str, *, verify: bool) -> int:
 
 
 def _told(daemon: Connection, wanted: str) -> Iterator[dict[str, Any]]:
-    """Yields the events that are meant, oldest first."""
+    """Yield the events that are meant, oldest first."""
     number = wanted.removeprefix(_EVENT)
     is_event = wanted.startswith(_EVENT) and number.isdecimal() and number.isascii()
     if is_event and 0 < int(number[: _CURSOR_DIGITS_MAX + 1]) < 10**_CURSOR_DIGITS_MAX:
@@ -52,7 +52,7 @@ def _told(daemon: Connection, wanted: str) -> Iterator[dict[str, Any]]:
 
 
 def _shown(daemon: Connection, event: dict[str, Any], *, verify: bool) -> bool:
-    """Prints one input; returns whether it is what was logged."""
+    """Print one input; returns whether it is what was logged."""
     payload = event["payload"]
     if "input_ref" not in payload:
         say(f"{event['id']} was logged by a version that did not keep the input")

@@ -18,7 +18,7 @@ _ENDS: Final = ("tool_call_completed", "tool_call_denied")
 
 
 def _call(options: Options, values: dict[str, Any]) -> int:
-    """Makes a call and shows it to its end."""
+    """Make a call and shows it to its end."""
     with options.connect() as daemon:
         call_id = daemon.request("call_tool", values).payload["tool_call_id"]
     # Its id stands for that of a run; from the beginning, since it may be over by now.

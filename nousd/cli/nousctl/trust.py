@@ -45,12 +45,12 @@ def _untrust(options: Options, values: dict[str, Any]) -> int:
 
 
 def _workspace(values: dict[str, Any]) -> Payload:
-    """Returns the key that says whose project is meant."""
+    """Return the key that says whose project is meant."""
     return {key: values[key] for key in ("workspace",) if key in values}
 
 
 def _own(daemon: Connection, where: Payload) -> Payload | None:
-    """Shows what the project's own settings add; returns what to trust, if there is anything."""
+    """Show what the project's own settings add; returns what to trust, if there is anything."""
     listed = daemon.request("list_trust", where).payload
     path = str(Path(listed["root"]) / ".nousd" / "config.toml")
     own = next((file for file in listed["files"] if file["path"] == path), None)
@@ -63,7 +63,7 @@ def _own(daemon: Connection, where: Payload) -> Payload | None:
 
 
 def _named(given: str) -> Payload | None:
-    """Shows a file; returns what to trust, if it can be read."""
+    """Show a file; returns what to trust, if it can be read."""
     from hashlib import sha256
 
     path = Path(given).absolute()

@@ -51,7 +51,7 @@ GROUPINGS: Final[dict[str, Grouping]] = {
 
 
 def usage(options: Options, *, by: str, session_id: str | None) -> int:
-    """Prints the table; with ``--json`` the sums as they are."""
+    """Print the table; with ``--json`` the sums as they are."""
     wanted = {"types": ["usage_reported"], "after": "evt-0"}
     if session_id is not None:
         wanted["session_id"] = session_id
@@ -71,7 +71,7 @@ def usage(options: Options, *, by: str, session_id: str | None) -> int:
 
 
 def _figures(call: Call) -> dict[str, Any]:
-    """Returns what a call adds to each sum. ``timed_calls`` are those that showed anything."""
+    """Return what a call adds to each sum. ``timed_calls`` are those that showed anything."""
     tokens = call.get("usage", {})
     return {
         "calls": 1,

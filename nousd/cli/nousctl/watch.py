@@ -21,7 +21,7 @@ from nousd.client.blocking import Connection
 
 
 def payload_of(daemon: Connection, values: dict[str, Any]) -> dict[str, Any]:
-    """Returns what is sent for the values of a command line: files are read, or put, now."""
+    """Return what is sent for the values of a command line: files are read, or put, now."""
     if "attachments" not in values:
         return values
     from nousd.cli.nousctl.artifacts import with_attachments
@@ -30,7 +30,7 @@ def payload_of(daemon: Connection, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def prompt_stream(options: Options, payload: Mapping[str, Any]) -> int:
-    """Starts a run and shows it until its end."""
+    """Start a run and shows it until its end."""
     with (
         options.subscribe({"types": "v1"}) as events,
         options.connect() as daemon,
@@ -52,13 +52,13 @@ def prompt_stream(options: Options, payload: Mapping[str, Any]) -> int:
 
 
 def tell_hooks(payload: Mapping[str, Any]) -> None:
-    """Says what went wrong with extensions."""
+    """Say what went wrong with extensions."""
     for warning in payload.get("warnings", ()):
         say(f"warning: {warning['code']}: {warning['message']}")
 
 
 def _of_run(events: Iterable[ReceivedEvent], run_id: str) -> Iterator[ReceivedEvent]:
-    """Yields the events of one run up to its end."""
+    """Yield the events of one run up to its end."""
     for event in events:
         if event.payload.get("run_id") == run_id:
             yield event
@@ -83,7 +83,7 @@ def _shown_to_the_end(events: Iterable[ReceivedEvent], options: Options) -> int:
 
 
 def trace(options: Options, run_id: str) -> int:
-    """Prints every event of a run, from its start to its end."""
+    """Print every event of a run, from its start to its end."""
     with options.connect() as daemon:
         daemon.request("get_run", {"run_id": run_id})  # refused for a run that will never end
     wanted = {"after": "evt-0", "run_id": run_id, "types": "all"}
@@ -94,7 +94,7 @@ def trace(options: Options, run_id: str) -> int:
 
 
 def events(options: Options, wanted: Mapping[str, Any], *, follow: bool) -> int:
-    """Prints the events behind a cursor: up to now, or for ever."""
+    """Print the events behind a cursor: up to now, or for ever."""
     if follow:
         with options.subscribe(wanted) as subscription:
             for event in subscription:
@@ -105,7 +105,7 @@ def events(options: Options, wanted: Mapping[str, Any], *, follow: bool) -> int:
 
 
 def up_to_now(options: Options, wanted: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yields the events behind a cursor, up to what was newest when it was asked first."""
+    """Yield the events behind a cursor, up to what was newest when it was asked first."""
     with options.connect() as daemon:
         page = daemon.request("get_events", wanted).payload
         head = _number(page["head"])
@@ -130,7 +130,7 @@ def _number(event_id: str) -> int:
 
 
 def raw(options: Options, line: str | None) -> int:
-    """Sends lines as they are, one after the other, and prints what comes back for each."""
+    """Send lines as they are, one after the other, and print what comes back for each."""
     refused = False
     with options.connect() as daemon:
         for sent in sys.stdin.buffer if line is None else os.fsencode(line).split(b"\n"):

@@ -14,7 +14,7 @@ from nousd.cli.nousd import mcp as mcp_host
 
 
 def build_app() -> typer.Typer:
-    """Returns the program."""
+    """Return the program."""
     app = typer.Typer(
         help="A headless agent runtime daemon.",
         no_args_is_help=True,

@@ -23,7 +23,7 @@ _SETTINGS: Final = (
 
 
 def command() -> Callable[..., None]:
-    """Returns the function behind ``nousd bridge``, with a flag for each of its settings."""
+    """Return the function behind ``nousd bridge``, with a flag for each of its settings."""
     from nousd.cli.arguments import function_of
     from nousd.cli.nousd.serve_flags import CONFIG, setting_flag
     from nousd.config.settings import SETTINGS

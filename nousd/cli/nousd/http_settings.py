@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_installed() -> None:
-    """Makes sure that the libraries of the extra ``http`` are there.
+    """Make sure that the libraries of the extra ``http`` are there.
 
     Raises:
         ConfigError: they are not.
@@ -24,7 +24,7 @@ def check_installed() -> None:
 
 
 def bridge_settings(settings: Settings) -> BridgeSettings:
-    """Returns what the settings say of HTTP; the token is made if there is none yet.
+    """Return what the settings say of HTTP; the token is made if there is none yet.
 
     Raises:
         ConfigError: a setting does not fit, the token cannot be had, or the libraries are missing.

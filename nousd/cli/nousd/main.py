@@ -17,7 +17,7 @@ _USAGE: Final = 2
 
 
 def main() -> None:
-    """Runs ``nousd`` and exits."""
+    """Run ``nousd`` and exits."""
     with ending_in_order():
         try:
             _run()

@@ -31,7 +31,7 @@ def mcp(
         ),
     ] = None,
 ) -> None:
-    """Serves our tools over standard input and output until the input ends."""
+    """Serve our tools over standard input and output until the input ends."""
     if importlib.util.find_spec("mcp") is None:
         raise ConfigError("nousd mcp needs the extra mcp: pip install 'nousd[mcp]'")
     from nousd.config.resolve import resolve_socket

@@ -24,7 +24,7 @@ class _Flag(NamedTuple):
 
 
 def plain_values(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any] | None:
-    """Returns what ``cli.serve.serve`` is given; None if this is no plain ``nousd serve``.
+    """Return what ``cli.serve.serve`` is given; None if this is no plain ``nousd serve``.
 
     Args:
         argv: without the program.

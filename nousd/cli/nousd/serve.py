@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def serve(values: dict[str, Any]) -> NoReturn:
-    """Runs the daemon, or prints the configuration, and exits.
+    """Run the daemon, or print the configuration, and exits.
 
     Args:
         values: ``config``, ``print_config``, and of each setting what its flag says, None for nothing.
@@ -44,7 +44,7 @@ def serve(values: dict[str, Any]) -> NoReturn:
 
 
 def _http_door(settings: Settings) -> Door | None:
-    """Returns what opens the HTTP server of the settings; None if they name none."""
+    """Return what opens the HTTP server of the settings; None if they name none."""
     if settings.http is None:
         return None
     from nousd.cli.nousd.http_settings import bridge_settings, check_installed

@@ -41,14 +41,14 @@ is wrong with one, wherever it came from."""
 
 
 def command() -> Callable[..., None]:
-    """Returns the function behind ``nousd serve``, with a flag for each setting."""
+    """Return the function behind ``nousd serve``, with a flag for each setting."""
     from nousd.config.settings import SETTINGS
 
     return function_of([*map(setting_flag, SETTINGS.values()), CONFIG, _PRINT_CONFIG], serve)
 
 
 def setting_flag(info: SettingInfo) -> Argument:
-    """Returns the command line flag of a setting."""
+    """Return the command line flag of a setting."""
     from nousd.config.settings import flag_of, refusal_of
 
     kind, metavar = _KINDS.get(info.type) or _other_kind(info)

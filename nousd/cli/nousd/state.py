@@ -125,7 +125,7 @@ class StateCommand(NamedTuple):
 
 
 def commands() -> Iterator[tuple[str, str, Callable[..., None]]]:
-    """Yields name, help and function of each command."""
+    """Yield name, help and function of each command."""
     from nousd.config.settings import SETTINGS
 
     for name, command in STATE_COMMANDS.items():
@@ -152,7 +152,7 @@ def _body(command: StateCommand) -> Callable[[dict[str, Any]], None]:
 
 
 def tell(told: Told, *, wants_json: bool) -> None:
-    """Prints it, and ends the program unless all is well."""
+    """Print it, and end the program unless all is well."""
     if wants_json:
         from nousd.admin.check.findings import to_json
 
@@ -229,7 +229,7 @@ def _record(settings: Settings, values: dict[str, Any]) -> Told:
 
 
 def placeholders(settings: Settings) -> dict[str, str]:
-    """Returns what stands in a fixture for the paths of this machine."""
+    """Return what stands in a fixture for the paths of this machine."""
     roots = enumerate(settings.workspaces, 1)
     return {
         **{str(path.resolve()): f"<WORKSPACE-{number}>" for number, path in roots},
@@ -240,7 +240,7 @@ def placeholders(settings: Settings) -> dict[str, str]:
 
 
 def _tuning(settings: Settings) -> Tuning:
-    """Returns the settings that a play needs, and keeps it from talking: what the played daemon says of
+    """Return the settings that a play needs, and keep it from talking: what the played daemon says of
     its troubles is in the events that are compared.
     """
     import logging
@@ -306,7 +306,7 @@ def _log_of(settings: Settings) -> Path:
 
 
 def _progress() -> Callable[[int], None]:
-    """Returns what tells a person at a terminal how far it is."""
+    """Return what tells a person at a terminal how far it is."""
 
     def say(events: int) -> None:
         print(f"\r{events} events", end="", file=sys.stderr, flush=True)

@@ -48,17 +48,17 @@ WantedBy=sockets.target
 
 
 def service_unit() -> str:
-    """Returns ``nousd.service``."""
+    """Return ``nousd.service``."""
     return _SERVICE.format(program=_program())
 
 
 def socket_unit() -> str:
-    """Returns ``nousd.socket``, which starts the service at the first connection."""
+    """Return ``nousd.socket``, which starts the service at the first connection."""
     return _SOCKET
 
 
 def _program() -> str:
-    """Returns how this installation is started, quoted as systemd reads it."""
+    """Return how this installation is started, quoted as systemd reads it."""
     beside = Path(sys.executable).with_name("nousd")
     if beside.exists():
         return _quoted(str(beside))

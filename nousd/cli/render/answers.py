@@ -19,7 +19,7 @@ Payload = Mapping[str, Any]
 
 
 def as_text(answer: Answer) -> list[str]:
-    """Returns the lines that show an answer. One that is not known here, or has not what it should,
+    """Return the lines that show an answer. One that is not known here, or has not what it should,
     is shown as JSON.
     """
     try:

@@ -10,7 +10,7 @@ Payload = Mapping[str, Any]
 
 
 def tool_call(payload: Payload) -> Iterator[str]:
-    """Yields the lines that show one attempt."""
+    """Yield the lines that show one attempt."""
     call = payload["call"]
     yield from _facts(call)
     for said in call.get("sources", ()):
@@ -37,7 +37,7 @@ def _facts(call: Payload) -> Iterator[str]:
 
 
 def tool_calls(payload: Payload) -> Iterator[str]:
-    """Yields the lines that show a page of ``list_tool_calls``."""
+    """Yield the lines that show a page of ``list_tool_calls``."""
     for call in payload["calls"]:
         of = call.get("run_id", "client")
         yield (

@@ -9,7 +9,7 @@ Payload = Mapping[str, Any]
 
 
 def metrics(payload: Payload) -> Iterator[str]:
-    """Yields what is open, what waits and what was written."""
+    """Yield what is open, what waits and what was written."""
     yield f"nousd        {payload['version']}, since {payload['started_at']}"
     yield f"up           {payload['uptime_seconds']:,.0f} s"
     yield f"cursor       {payload['cursor']}"
@@ -53,7 +53,7 @@ def _log(log: Payload) -> Iterator[str]:
 
 
 def durations(given: Payload) -> str:
-    """Returns how long something took: the mean, and within which bounds most of it was."""
+    """Return how long something took: the mean, and within which bounds most of it was."""
     count = sum(given["counts"])
     if not count:
         return "-"
@@ -62,7 +62,7 @@ def durations(given: Payload) -> str:
 
 
 def _within(given: Payload, share: float) -> str:
-    """Returns the first bound that so many have kept."""
+    """Return the first bound that so many have kept."""
     wanted = share * sum(given["counts"])
     kept = 0
     for bound, count in zip(given["bounds"], given["counts"], strict=False):

@@ -9,7 +9,7 @@ Payload = Mapping[str, Any]
 
 
 def project_files(payload: Payload) -> Iterator[str]:
-    """Yields the lines that show ``list_trust``."""
+    """Yield the lines that show ``list_trust``."""
     for file in payload["files"]:
         yield from file_lines(file)
     if not payload["files"]:
@@ -17,7 +17,7 @@ def project_files(payload: Payload) -> Iterator[str]:
 
 
 def file_lines(file: Payload) -> Iterator[str]:
-    """Yields the lines that show one file."""
+    """Yield the lines that show one file."""
     state = "trusted" if file["trusted"] else "not trusted"
     yield f"{file['path']}: {state}"
     yield f"  {file['hash'] or 'it is not there, or cannot be read'}"

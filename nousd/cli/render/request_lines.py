@@ -20,7 +20,7 @@ class NoAnswer(NousdError):
 
 
 def waiting_lines(status: str) -> list[str]:
-    """Returns the lines that show what a status says to wait for the user; none if it says nothing of
+    """Return the lines that show what a status says to wait for the user; none if it says nothing of
     that kind.
     """
     what, _, facts = status.partition(": ")
@@ -40,7 +40,7 @@ def waiting_lines(status: str) -> list[str]:
 
 
 def permissions(payload: Payload) -> Iterator[str]:
-    """Yields the lines that show ``list_permissions``."""
+    """Yield the lines that show ``list_permissions``."""
     yield f"mode      {payload['mode']}"
     if not payload["can_answer"]:
         yield "asking    nobody: no connected client answers, so what would be asked is denied"
@@ -61,7 +61,7 @@ def permissions(payload: Payload) -> Iterator[str]:
 
 
 def request_lines(request: Payload) -> list[str]:
-    """Returns the lines that show what one request is about. What is shown is what runs."""
+    """Return the lines that show what one request is about. What is shown is what runs."""
     offered = [f"session and always allow: {request['rule']}"] if "rule" in request else []
     opened = [f"opens {place}" for place in request.get("outside", ())]
     lines = (f"because {request['reason']}", *opened, *offered)
@@ -75,7 +75,7 @@ def _call(request: Payload) -> str:
 
 
 def _visible(char: str) -> str:
-    """Returns a character, escaped if it is not seen and may make others look like something else."""
+    """Return a character, escaped if it is not seen and may make others look like something else."""
     return json.dumps(char).strip('"') if unicodedata.category(char) in _UNSEEN else char
 
 
@@ -85,7 +85,7 @@ _UNSEEN: Final = frozenset({"Cf", "Cc", "Zl", "Zp"})
 
 
 def questions(payload: Payload) -> Iterator[str]:
-    """Yields the lines that show ``list_questions``."""
+    """Yield the lines that show ``list_questions``."""
     for waiting in payload["questions"]:
         yield f"{waiting['question_id']}  until {waiting['expires_at']}, in {waiting['session_id']}"
         for question in waiting["questions"]:
@@ -97,7 +97,7 @@ def questions(payload: Payload) -> Iterator[str]:
 
 
 def question_lines(question: Payload) -> list[str]:
-    """Returns the lines that show one question and the numbers of its options."""
+    """Return the lines that show one question and the numbers of its options."""
     header = f"[{question['header']}] " if question.get("header") else ""
     several = " (several, with commas)" if question.get("multiple") else ""
     return [
@@ -114,7 +114,7 @@ def _described(option: Payload) -> str:
 
 
 def answers_to(questions: Sequence[Payload], typed: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns the answers that texts stand for, one for each question.
+    """Return the answers that texts stand for, one for each question.
 
     Raises:
         NoAnswer: there are more or fewer, or one is empty.
@@ -125,7 +125,7 @@ def answers_to(questions: Sequence[Payload], typed: Sequence[str]) -> list[dict[
 
 
 def answer_to(question: Payload, typed: str) -> dict[str, Any]:
-    """Returns the answer that a text stands for: numbers or labels of options, else own words.
+    """Return the answer that a text stands for: numbers or labels of options, else own words.
 
     Raises:
         NoAnswer: it is empty.

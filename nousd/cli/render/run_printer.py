@@ -21,7 +21,7 @@ class RunPrinter:
         self._in_line = False
 
     def show(self, event: ReceivedEvent) -> None:
-        """Prints one event."""
+        """Print one event."""
         payload = event.payload
         match event.type:
             case "message_update":

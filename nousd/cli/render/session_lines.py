@@ -9,7 +9,7 @@ Payload = Mapping[str, Any]
 
 
 def sessions(payload: Payload) -> Iterator[str]:
-    """Yields a line for each session, and what is left."""
+    """Yield a line for each session, and what is left."""
     rows = payload["sessions"]
     for row in rows:
         mark = "*" if row["active"] else " "
@@ -26,7 +26,7 @@ def _state(row: Payload) -> str:
 
 
 def session_record(payload: Payload) -> Iterator[str]:
-    """Yields what is known of one session, a line for each thing."""
+    """Yield what is known of one session, a line for each thing."""
     row = payload["session"]
     yield f"{row['session_id']}  {_state(row)}"
     yield f"created   {row['created_at']}, updated {row['updated_at']}"

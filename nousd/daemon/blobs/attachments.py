@@ -60,7 +60,7 @@ async def attached(
     choice: ModelChoice,
     path_sandbox: PathSandbox,
 ) -> Attached:
-    """Returns what a client attaches, ready to be stored.
+    """Return what a client attaches, ready to be stored.
 
     Args:
         choice: the model that is going to be asked.
@@ -93,7 +93,7 @@ class _Reading:
         self.artifacts: list[Artifact] = []
 
     async def add(self, given: AttachmentGiven, place: str) -> None:
-        """Reads one; ``place`` names it in errors."""
+        """Read one; ``place`` names it in errors."""
         ways = [way for way in _WAYS if getattr(given, way) is not None]
         if len(ways) != 1:
             raise InvalidPayload(f"{place} must have exactly one of {', '.join(_WAYS)}")
@@ -136,7 +136,7 @@ class _Reading:
         self._attach(Artifact(artifact_id, media_type, data), media_type, name)
 
     def _taken(self, claimed: str, place: str) -> str:
-        """Returns the media type without its parameters, if the model takes it."""
+        """Return the media type without its parameters, if the model takes it."""
         media_type = media_types.bare(claimed)
         if not media_types.is_attachable(media_type):
             raise InvalidPayload(f"{place}.media_type must be {media_types.ATTACHABLE}")
@@ -176,7 +176,7 @@ def _not_found(artifact_id: str, place: str) -> CommandRejected:
 
 
 async def _check(data: bytes, media_type: str, place: str) -> str:
-    """Returns the id of bytes that are what they are said to be."""
+    """Return the id of bytes that are what they are said to be."""
     if len(data) <= _SMALL_BYTES:
         artifact_id = _looked_at(data, media_type)
     else:
@@ -191,7 +191,7 @@ def _looked_at(data: bytes, media_type: str) -> str | None:
 
 
 def _file_bytes(path_sandbox: PathSandbox, path: str) -> bytes:
-    """Reads a regular file; one byte more than may be attached tells that there are too many."""
+    """Read a regular file; one byte more than may be attached tells that there are too many."""
     with (
         explain_os_errors("read", path),
         path_sandbox.locate(path) as place,

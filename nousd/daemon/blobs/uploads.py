@@ -48,7 +48,7 @@ class Uploads:
         self._open: dict[str, _Upload] = {}
 
     def begin(self, media_type: str) -> str:
-        """Begins one; returns its id.
+        """Begin one; returns its id.
 
         Raises:
             CommandRejected: there are as many as there may be.
@@ -67,7 +67,7 @@ class Uploads:
     async def append(
         self, upload_id: str, media_type: str, data: bytes, *, offset: int | None
     ) -> int:
-        """Takes the next piece, all of it or nothing; returns how many bytes have come.
+        """Take the next piece, all of it or nothing; returns how many bytes have come.
 
         Raises:
             CommandRejected: there is no such upload any more, or all together would be too large.
@@ -86,7 +86,7 @@ class Uploads:
             return upload.spool.size_bytes
 
     async def finish(self, upload_id: str) -> ArtifactInfo:
-        """Ends an upload; what came is an artifact and durable when this returns.
+        """End an upload; what came is an artifact and durable when this returns.
 
         Raises:
             CommandRejected: there is no such upload any more.
@@ -102,11 +102,11 @@ class Uploads:
         return put
 
     def forget(self, upload_id: str) -> None:
-        """Gives an upload up."""
+        """Provide an upload up."""
         self._open.pop(upload_id).spool.close()
 
     async def expire(self) -> None:
-        """Gives up, for as long as it runs itself, every upload that gets no piece for too long."""
+        """Provide up, for as long as it runs itself, every upload that gets no piece for too long."""
         while True:
             now = trio.current_time()
             # One that begins meanwhile is not old before this.

@@ -56,7 +56,7 @@ class Given(msgspec.Struct, Generic[C], frozen=True):
 
 
 def facts_of(given: Given[Any], clock: Clock) -> dict[str, Any]:
-    """Returns what every kind of input says of itself, under a new id."""
+    """Return what every kind of input says of itself, under a new id."""
     return {
         "input_id": clock.new_id("in"),
         "text": given.command.text,
@@ -86,7 +86,7 @@ async def accepted(
     find: Callable[[Services, C, str], Awaitable[Place]],
     accept: Callable[[Services, LiveSession | None, Given[C]], Deferred],
 ) -> Deferred | Accepted:
-    """Accepts an input unless it was accepted already, or an extension deals with it: ``accept`` acts on
+    """Accept an input unless it was accepted already, or an extension deals with it: ``accept`` acts on
     what ``find`` last saw.
     """
     if command.text_ref is not None:
@@ -131,7 +131,7 @@ def _with_warnings(reply: Deferred, warnings: Warnings) -> Deferred:
 
 
 async def require_entry(services: Services, live: LiveSession | None, entry_id: str) -> None:
-    """Raises CommandRejected ``leaf_not_found`` unless there is a session and it has that entry."""
+    """Raise CommandRejected ``leaf_not_found`` unless there is a session and it has that entry."""
     if live is None or await services.store.entry(live.session_id, entry_id) is None:
         raise CommandRejected("leaf_not_found")
 
@@ -140,7 +140,7 @@ async def require_entry(services: Services, live: LiveSession | None, entry_id: 
 
 
 def remembered(live: LiveSession, ticket: CommitHandle, queued: QueuedInput) -> Deferred:
-    """Returns the acknowledgement of an input that was just decided on; kept for when it comes again."""
+    """Return the acknowledgement of an input that was just decided on; kept for when it comes again."""
     reply = Deferred(ticket, _acknowledgement(live, queued))
     if isinstance(queued.client_message_id, str):
         live.remember(queued.client_message_id, reply, queued.request_hash or "")
@@ -150,7 +150,7 @@ def remembered(live: LiveSession, ticket: CommitHandle, queued: QueuedInput) -> 
 async def repeated(
     services: Services, live: LiveSession, command: HandedIn, request_hash: str
 ) -> Deferred | Accepted | None:
-    """Returns the first acknowledgement of an input that is sent again, else None.
+    """Return the first acknowledgement of an input that is sent again, else None.
 
     The log is asked first and memory last, so that there is no moment between the last look and the
     caller's decision in which the same input could slip in a second time.
@@ -177,7 +177,7 @@ async def repeated(
 def _again(
     command: HandedIn, request_hash: str, first: Deferred | Accepted, first_hash: str
 ) -> Deferred | Accepted:
-    """Returns an acknowledgement as it is given once more, if it fits what is sent now."""
+    """Return an acknowledgement as it is given once more, if it fits what is sent now."""
     said = first.payload if isinstance(first, Deferred) else first
     assert isinstance(said, Accepted)
     is_append = isinstance(command, commands.AppendMessage)
@@ -204,7 +204,7 @@ def _acknowledgement(live: LiveSession, queued: QueuedInput) -> Accepted:
 
 
 async def _hash_of(command: HandedIn) -> str:
-    """Returns what tells a text with its files from another."""
+    """Return what tells a text with its files from another."""
     size = len(command.text) + sum(len(each.data or b"") for each in command.attachments)
     if size <= _HASHED_AT_ONCE_BYTES:
         return _hash(command)
@@ -215,7 +215,7 @@ _OF_RUNS: Final = ("tools", "model", "provider", "sampling", "tool_choice")
 
 
 def _options_of(command: commands.Prompt) -> dict[str, Any]:
-    """Returns what a prompt says of its run; the same text with other options is another prompt."""
+    """Return what a prompt says of its run; the same text with other options is another prompt."""
     return {name: value for name in _OF_RUNS if (value := getattr(command, name)) is not None}
 
 

@@ -10,7 +10,7 @@ from nousd.wire.responses import Artifact, Upload
 
 
 async def put_artifact(services: Services, command: commands.PutArtifact) -> Reply:
-    """Takes a piece of an upload; the last one makes it an artifact."""
+    """Take a piece of an upload; the last one makes it an artifact."""
     uploads = services.uploads
     upload_id = command.upload_id or uploads.begin(command.media_type)
     try:
@@ -28,7 +28,7 @@ async def put_artifact(services: Services, command: commands.PutArtifact) -> Rep
 
 
 async def get_artifact(services: Services, command: commands.GetArtifact) -> Reply:
-    """Reads a part of an artifact."""
+    """Read a part of an artifact."""
     found = await services.store.artifact_info(command.artifact_id)
     if found is None:
         raise _not_found(command.artifact_id)

@@ -27,7 +27,7 @@ from nousd.wire.responses import Compaction
 
 
 async def compact_session(services: Services, command: commands.CompactSession) -> Reply:
-    """Cuts off the older part of what models see, as asked for by hand.
+    """Cut off the older part of what models see, as asked for by hand.
 
     The model writes the summary while the session stays free; should anything have happened to it
     meanwhile, the summary is thrown away and the command refused.
@@ -58,7 +58,7 @@ async def compact_session(services: Services, command: commands.CompactSession) 
 def _append(
     services: Services, live: LiveSession, cut: Cut, summary: str, instruction: str | None
 ) -> Deferred:
-    """Puts a summary in the place of what was cut off."""
+    """Put a summary in the place of what was cut off."""
     entry = compaction.compaction_entry(
         cut,
         summary,

@@ -9,7 +9,7 @@ from nousd.wire import commands
 
 
 async def extension_command(services: Services, command: commands.ExtensionCommand) -> Reply:
-    """Calls a command that an extension registered."""
+    """Call a command that an extension registered."""
     handler = services.extension_commands.get(command.name)
     if handler is None:
         raise CommandRejected(f"extension_command_not_found: {command.name}")

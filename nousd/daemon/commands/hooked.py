@@ -50,7 +50,7 @@ class AskedInput(NamedTuple, Generic[C]):
 
 
 async def asked_input(services: Services, live: LiveSession | None, command: C) -> AskedInput[C]:
-    """Asks about a text that a client hands in, once.
+    """Ask about a text that a client hands in, once.
 
     Raises:
         ShuttingDown: the daemon was told to stop meanwhile.
@@ -76,14 +76,14 @@ async def asked_input(services: Services, live: LiveSession | None, command: C) 
 
 
 def _key(live: LiveSession | None, command: C) -> tuple[str, str] | None:
-    """Returns what an input is known by when it is sent again; None if its client gave it no id."""
+    """Return what an input is known by when it is sent again; None if its client gave it no id."""
     if command.client_message_id is None:
         return None
     return "" if live is None else live.session_id, command.client_message_id
 
 
 def _dealt_with(services: Services, key: tuple[str, str] | None) -> Deferred | None:
-    """Returns the answer to a text that an extension dealt with before, as it is given once more."""
+    """Return the answer to a text that an extension dealt with before, as it is given once more."""
     known = None if key is None else services.handled.get(key)
     if known is None:
         return None
@@ -92,7 +92,7 @@ def _dealt_with(services: Services, key: tuple[str, str] | None) -> Deferred | N
 
 
 def _remember(services: Services, key: tuple[str, str], handled: Deferred) -> None:
-    """Keeps the answer for when the client sends its text again."""
+    """Keep the answer for when the client sends its text again."""
     services.handled[key] = handled
 
     def resolved(ticket: CommitHandle) -> None:
@@ -126,7 +126,7 @@ _KINDS: Final[dict[type, InputKind]] = {
 def _handled(
     services: Services, live: LiveSession | None, command: C, outcome: InputOutcome
 ) -> Deferred:
-    """Puts into the log that an extension dealt with a text, and returns the answer."""
+    """Put into the log that an extension dealt with a text, and return the answer."""
     session_id = "" if live is None else live.session_id
     kind = _KINDS[type(command)]
     reply = scrub(outcome.reply)
@@ -152,7 +152,7 @@ def _handled(
 
 
 async def ask_switch(services: Services, to: LiveSession | None) -> Warnings:
-    """Asks whether another session, None for a new one, may become the active one.
+    """Ask whether another session, None for a new one, may become the active one.
 
     Raises:
         CommandRejected: ``cancelled_by_extension``.
@@ -166,7 +166,7 @@ async def ask_switch(services: Services, to: LiveSession | None) -> Warnings:
 
 
 async def ask_fork(services: Services, parent: LiveSession) -> Warnings:
-    """Asks whether a session may be branched. Raises as ``ask_switch`` does."""
+    """Ask whether a session may be branched. Raises as ``ask_switch`` does."""
     forking = SessionForking(session_id=parent.session_id, leaf_id=parent.state.leaf_id or "")
     return _may(services, await services.hooks.may("session_before_fork", forking))
 
@@ -182,7 +182,7 @@ def _may(services: Services, outcome: SwitchOutcome) -> Warnings:
 
 
 def _told(failures: Iterable[Failure]) -> Warnings:
-    """Returns what went wrong as answers tell it, and writes it into the daemon's log."""
+    """Return what went wrong as answers tell it, and write it into the daemon's log."""
     warnings = tuple(
         Remark(code=failure.code, message=beginning(failure.message)) for failure in failures
     )

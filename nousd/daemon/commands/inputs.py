@@ -42,7 +42,7 @@ from nousd.wire.responses import Accepted, Queue, Result
 
 
 async def prompt(services: Services, command: commands.Prompt) -> Reply:
-    """Starts a run; creates the first session if none is active."""
+    """Start a run; creates the first session if none is active."""
     reply = await accepted(services, command, _place_of_prompt, _start)
     return await _result_of(services, reply) if command.wait else reply
 
@@ -107,7 +107,7 @@ def _start(services: Services, live: LiveSession | None, given: Given[commands.P
 
 
 async def _result_of(services: Services, reply: Deferred | Accepted) -> Result:
-    """Waits for the run that a prompt started and returns its result."""
+    """Wait for the run that a prompt started and return its result."""
     if isinstance(reply, Deferred):
         await reply.ticket.wait_committed()
     accepted = reply.payload if isinstance(reply, Deferred) else reply
@@ -134,7 +134,7 @@ async def _result_of(services: Services, reply: Deferred | Accepted) -> Result:
 
 
 def _result_of_handled(accepted: Accepted) -> Result:
-    """Returns what whoever waits for a run is told of a text that an extension dealt with."""
+    """Return what whoever waits for a run is told of a text that an extension dealt with."""
     return Result(
         output=accepted.reply or "",
         events=(),
@@ -147,7 +147,7 @@ def _result_of_handled(accepted: Accepted) -> Result:
 
 
 async def append_message(services: Services, command: commands.AppendMessage) -> Reply:
-    """Stores a message of the user without a run; creates the first session if none is active."""
+    """Store a message of the user without a run; creates the first session if none is active."""
     return await accepted(services, command, _place_of_message, _append)
 
 
@@ -214,7 +214,7 @@ def _queue(
 async def _likely_session(
     services: Services, command: commands.Steer | commands.FollowUp
 ) -> LiveSession | None:
-    """Returns where an input that is sent again was accepted: its run may be over by now."""
+    """Return where an input that is sent again was accepted: its run may be over by now."""
     if command.session_id is None and command.expected_run_id is not None:
         run = await services.store.run(command.expected_run_id)
         return None if run is None else await services.sessions.get(run.session_id)
@@ -222,7 +222,7 @@ async def _likely_session(
 
 
 async def abort(services: Services, command: commands.Abort) -> Reply:
-    """Stops the run at once and empties the queues, unless they are to stay as they are."""
+    """Stop the run at once and empties the queues, unless they are to stay as they are."""
     live = await services.sessions.run_target(command.session_id, command.expected_run_id)
     decided, cleared = decisions.abort_run(
         live.state, expected_run_id=command.expected_run_id, keep_queue=command.keep_queue
@@ -236,7 +236,7 @@ async def abort(services: Services, command: commands.Abort) -> Reply:
 
 
 async def resume(services: Services, command: commands.Resume) -> Reply:
-    """Starts a run on what is pending, or on an unanswered leaf."""
+    """Start a run on what is pending, or on an unanswered leaf."""
     live = await services.sessions.require(command.session_id)
     await services.workspaces.of(live.state)
     left = await what_is_left(services, live)
@@ -256,7 +256,7 @@ async def resume(services: Services, command: commands.Resume) -> Reply:
 
 
 async def get_queue(services: Services, command: commands.GetQueue) -> Reply:
-    """Reads what is pending, in the order in which it will be consumed."""
+    """Read what is pending, in the order in which it will be consumed."""
     live = await services.sessions.target(command.session_id)
     state = services.sessions.without_session() if live is None else live.committed
     at = cursor(services.hub.head)
@@ -269,7 +269,7 @@ async def get_queue(services: Services, command: commands.GetQueue) -> Reply:
 
 
 async def clear_queue(services: Services, command: commands.ClearQueue) -> Reply:
-    """Takes back pending inputs and returns them."""
+    """Take back pending inputs and return them."""
     live = await services.sessions.require(command.session_id)
     decided, cleared = decisions.clear_queue(live.state, command.kind)
     answer = Accepted(command="clear_queue", session_id=live.session_id)
@@ -280,7 +280,7 @@ async def clear_queue(services: Services, command: commands.ClearQueue) -> Reply
 async def _given_back(
     services: Services, ticket: CommitHandle | None, answer: Accepted, cleared: queue.Inputs
 ) -> Reply:
-    """Completes an answer by the inputs that were taken out of the queues, with their whole texts."""
+    """Complete an answer by the inputs that were taken out of the queues, with their whole texts."""
     answer = msgspec.structs.replace(answer, cleared=cleared)
     if ticket is None:
         return answer
@@ -293,7 +293,7 @@ async def _given_back(
 
 
 async def promote(services: Services, command: commands.Promote) -> Reply:
-    """Turns a pending follow-up into a steer."""
+    """Turn a pending follow-up into a steer."""
     live = await services.sessions.require(command.session_id)
     ticket = live.decide(decisions.promote(live.state, command.input_id))
     answer = Accepted(command="promote", session_id=live.session_id, input_id=command.input_id)

@@ -10,21 +10,21 @@ from nousd.wire.responses import Accepted, McpServers
 
 
 async def add_mcp(services: Services, command: commands.AddMcp) -> Reply:
-    """Adds a server for good; that it can be reached is told by events."""
+    """Add a server for good; that it can be reached is told by events."""
     return Deferred(services.mcp.add(command), Accepted(command="add_mcp"))
 
 
 async def remove_mcp(services: Services, command: commands.RemoveMcp) -> Reply:
-    """Takes a server away; calls of its tools that run fail."""
+    """Take a server away; calls of its tools that run fail."""
     return Deferred(services.mcp.remove(command.name), Accepted(command="remove_mcp"))
 
 
 async def restart_mcp(services: Services, command: commands.RestartMcp) -> Reply:
-    """Connects to a server anew, at once."""
+    """Connect to a server anew, at once."""
     services.mcp.restart(command.name)
     return Accepted(command="restart_mcp")
 
 
 async def list_mcp(services: Services, _command: commands.ListMcp) -> Reply:
-    """Lists the servers and how they are."""
+    """List the servers and how they are."""
     return McpServers(servers=services.mcp.summaries(), cursor=cursor(services.hub.head))

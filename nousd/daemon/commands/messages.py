@@ -25,7 +25,7 @@ from nousd.wire.responses import Messages
 
 
 async def get_messages(services: Services, command: commands.GetMessages) -> Messages:
-    """Reads the path root -> leaf, the newest page of it unless ``before`` says otherwise.
+    """Read the path root -> leaf, the newest page of it unless ``before`` says otherwise.
 
     Behind the leaf stands what was appended during a run and has no place in the tree yet: whoever
     appends finds it here at once.
@@ -60,7 +60,7 @@ async def get_messages(services: Services, command: commands.GetMessages) -> Mes
 async def _newest(
     services: Services, live: LiveSession, end: str | None, pending: Sequence[Entry], limit: int
 ) -> Path:
-    """Returns the newest of a path with what is pending behind it, as much as a page takes."""
+    """Return the newest of a path with what is pending behind it, as much as a page takes."""
     taken: tuple[Entry, ...] = ()
     room = PAGE_BYTES_MAX
     for entry in reversed(pending):

@@ -38,7 +38,7 @@ async def set_model(services: Services, command: commands.SetModel) -> Reply:
 
 
 def named_model(services: Services, name: str, state: SessionState) -> ModelChoice:
-    """Returns the model that a client means by a name.
+    """Return the model that a client means by a name.
 
     Raises:
         CommandRejected: ``model_unknown`` or ``provider_not_usable``.
@@ -56,7 +56,7 @@ def named_model(services: Services, name: str, state: SessionState) -> ModelChoi
 
 
 def given_model(services: Services, model: str | None, provider: str | None) -> ModelChoice | None:
-    """Returns the model that a client names, possibly together with its provider; the provider's own if
+    """Return the model that a client names, possibly together with its provider; the provider's own if
     it names nothing else, None if it names nothing.
 
     Raises:
@@ -89,14 +89,14 @@ def _own_model(services: Services, provider: str) -> str:
 
 
 async def set_thinking(services: Services, command: commands.SetThinking) -> Reply:
-    """Sets how much the model reasons from the session's next call on, and in sessions created later."""
+    """Set how much the model reasons from the session's next call on, and in sessions created later."""
     live = await services.sessions.target(command.session_id)
     ticket = services.sessions.update(live, thinking=command.level)
     return Deferred(ticket, Accepted(command="set_thinking", level=or_unset(command.level)))
 
 
 async def list_models(services: Services, command: commands.ListModels) -> Reply:
-    """Lists the models there are, and the servers that could not be asked."""
+    """List the models there are, and the servers that could not be asked."""
     models = services.run_services.models
     if command.provider is not None:
         _require_configured(services, command.provider)
@@ -144,7 +144,7 @@ def _catalog(listing: Listing, provider: str) -> Catalog:
 
 
 def _aliases(models: Models) -> defaultdict[str, tuple[str, ...]]:
-    """Returns the aliases of each model, by its name."""
+    """Return the aliases of each model, by its name."""
     aliases: defaultdict[str, tuple[str, ...]] = defaultdict(tuple)
     for alias, choice in models.aliases.items():
         aliases[name_of(choice)] += (alias,)

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def page_of(items: Sequence[T]) -> tuple[T, ...]:
-    """Returns as many, from the first on, as one answer has room for."""
+    """Return as many, from the first on, as one answer has room for."""
     room = PAGE_BYTES_MAX
     page: list[T] = []
     for item in items[:PAGE_ROWS_MAX]:

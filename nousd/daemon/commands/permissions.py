@@ -39,14 +39,14 @@ _DENIALS: Final = ("deny", "deny_session")
 
 
 async def set_permission_mode(services: Services, command: commands.SetPermissionMode) -> Reply:
-    """Sets the session's mode from its next call on; other sessions keep theirs."""
+    """Set the session's mode from its next call on; other sessions keep theirs."""
     live = await services.sessions.require(command.session_id)
     ticket = services.sessions.update(live, permission_mode=command.mode)
     return Deferred(ticket, Accepted(command="set_permission_mode", mode=command.mode))
 
 
 async def confirm_tool(services: Services, command: commands.ConfirmTool) -> Reply:
-    """Decides about a call that waits, and about those like it if that is wanted."""
+    """Decide about a call that waits, and about those like it if that is wanted."""
     waiting = await _waiting(services, command)
     session = await services.sessions.get(waiting.asker.audiences[-1].session_id)
     # Another answer may have come while the session was looked up, or an override run out.
@@ -72,7 +72,7 @@ async def confirm_tool(services: Services, command: commands.ConfirmTool) -> Rep
 
 
 async def _waiting(services: Services, command: commands.ConfirmTool) -> Waiting:
-    """Returns the call that is meant, with nothing awaited since it was found waiting.
+    """Return the call that is meant, with nothing awaited since it was found waiting.
 
     Raises:
         CommandRejected: ``tool_call_not_found``, ``attempt_mismatch``, ``input_hash_mismatch``,
@@ -97,7 +97,7 @@ async def _waiting(services: Services, command: commands.ConfirmTool) -> Waiting
 
 
 async def _in_log(services: Services, tool_call_id: str) -> tuple[int, dict[str, Any]] | None:
-    """Returns the last attempt at a call and what was decided about it, if anything; None if there is
+    """Return the last attempt at a call and what was decided about it, if anything; None if there is
     no such call.
     """
     row = await services.store.tool_call(tool_call_id, None)
@@ -110,7 +110,7 @@ async def _in_log(services: Services, tool_call_id: str) -> tuple[int, dict[str,
 
 
 def _lasting_rule(question: Question, command: commands.ConfirmTool) -> str | None:
-    """Returns the rule that an answer is to add.
+    """Return the rule that an answer is to add.
 
     Raises:
         InvalidPayload: the client's own rule is none, or is not about this call.
@@ -151,7 +151,7 @@ _DOES: Final = {"allow": _allows, "deny": _denies}
 
 
 async def list_permissions(services: Services, command: commands.ListPermissions) -> Reply:
-    """Lists what waits, what nobody answered, and what is permitted."""
+    """List what waits, what nobody answered, and what is permitted."""
     live = await services.sessions.target(command.session_id)
     state = services.sessions.without_session() if live is None else live.committed
     expired = await _expired(services, command.session_id)
@@ -177,7 +177,7 @@ async def list_permissions(services: Services, command: commands.ListPermissions
 
 
 async def _expired(services: Services, session_id: str | None) -> list[ExpiredRequest]:
-    """Returns the requests that nobody answered, the newest first."""
+    """Return the requests that nobody answered, the newest first."""
     expired = []
     for call in await services.store.unanswered_calls(session_id, limit=EXPIRED_LISTED_MAX):
         assert call.asked_seq is not None
@@ -194,7 +194,7 @@ async def _expired(services: Services, session_id: str | None) -> list[ExpiredRe
 
 
 async def revoke_permission(services: Services, command: commands.RevokePermission) -> Reply:
-    """Takes back a rule that was granted; a call that it let run goes on."""
+    """Take back a rule that was granted; a call that it let run goes on."""
     live = None if command.session_id is None else await services.sessions.get(command.session_id)
     ticket = grants.revoke(services.sessions, live, command.rule)
     return Deferred(ticket, Accepted(command="revoke_permission", rule=command.rule))

@@ -15,7 +15,7 @@ _NOT_ANSWERED = "the user does not want to answer"
 
 
 async def list_questions(services: Services, command: commands.ListQuestions) -> Reply:
-    """Lists the questions that wait: of a session, or of all."""
+    """List the questions that wait: of a session, or of all."""
     if command.session_id is not None:
         await services.sessions.get(command.session_id)
     waiting = services.questions.requests.shown(command.session_id)
@@ -28,12 +28,12 @@ async def list_questions(services: Services, command: commands.ListQuestions) ->
 
 
 async def answer_question(services: Services, command: commands.AnswerQuestion) -> Reply:
-    """Answers a question; its call goes on with that."""
+    """Answer a question; its call goes on with that."""
     ticket = services.questions.answer(command.question_id, command.answers)
     return Deferred(ticket, Accepted(command="answer_question"))
 
 
 async def reject_question(services: Services, command: commands.RejectQuestion) -> Reply:
-    """Says that a question will not be answered; its call goes on with that."""
+    """Say that a question will not be answered; its call goes on with that."""
     ticket = services.questions.reject(command.question_id, command.reason or _NOT_ANSWERED)
     return Deferred(ticket, Accepted(command="reject_question"))

@@ -27,12 +27,12 @@ from nousd.wire.responses.state import OpenMessage
 
 
 async def ping(_services: Services, _command: commands.Ping) -> Reply:
-    """Answers."""
+    """Answer."""
     return Pong(message="pong")
 
 
 async def get_state(services: Services, command: commands.GetState) -> Reply:
-    """Reads a session's state, true at the cursor it names."""
+    """Read a session's state, true at the cursor it names."""
     live = await services.sessions.target(command.session_id)
     state = services.sessions.without_session() if live is None else live.committed
     run_id = "" if state.run is None else state.run.run_id
@@ -60,12 +60,12 @@ async def get_state(services: Services, command: commands.GetState) -> Reply:
 
 
 def run_state(state: SessionState | None) -> RunState:
-    """Returns what ``get_state`` calls a session's condition."""
+    """Return what ``get_state`` calls a session's condition."""
     return "idle" if state is None or state.run is None else state.run.phase
 
 
 def active_run(services: Services, state: SessionState) -> ActiveRun:
-    """Returns what is told of the run that a session has."""
+    """Return what is told of the run that a session has."""
     run = state.run
     assert run is not None
     return ActiveRun(
@@ -91,7 +91,7 @@ def _open_message(services: Services, run_id: str) -> OpenMessage | UnsetType:
 
 
 async def list_runs(services: Services, command: commands.ListRuns) -> Reply:
-    """Lists runs, newest first."""
+    """List runs, newest first."""
     if command.session_id is not None:
         await services.sessions.get(command.session_id)
     if command.before is not None and await services.store.run(command.before) is None:
@@ -104,7 +104,7 @@ async def list_runs(services: Services, command: commands.ListRuns) -> Reply:
 
 
 async def get_run(services: Services, command: commands.GetRun) -> Reply:
-    """Reads one run's record."""
+    """Read one run's record."""
     record = await services.store.run(command.run_id)
     if record is None:
         raise CommandRejected("run_not_found")
@@ -112,7 +112,7 @@ async def get_run(services: Services, command: commands.GetRun) -> Reply:
 
 
 def _as_it_is_now(services: Services, record: RunRecord) -> RunRecord:
-    """Adds to the record of a run that goes on what only its process knows."""
+    """Add to the record of a run that goes on what only its process knows."""
     if record.status != "running":
         return record
     seen = services.runs.last_activity_at(record.run_id, record.started_at)
@@ -120,7 +120,7 @@ def _as_it_is_now(services: Services, record: RunRecord) -> RunRecord:
 
 
 async def get_events(services: Services, command: commands.GetEvents) -> Reply:
-    """Reads a page of the log."""
+    """Read a page of the log."""
     head = services.hub.head
     after = 0 if command.after is None else position(command.after, head=head)
     wanted = event_filter(command)
@@ -141,7 +141,7 @@ async def get_events(services: Services, command: commands.GetEvents) -> Reply:
 
 
 async def get_capabilities(services: Services, _command: commands.GetCapabilities) -> Reply:
-    """Lists what this daemon speaks and the bounds in force."""
+    """List what this daemon speaks and the bounds in force."""
     limits = {name: value for name, (value, _) in LIMITS.items()}
     choice = services.run_services.choice_of(services.sessions.without_session())
     return Capabilities(

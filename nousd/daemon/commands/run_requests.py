@@ -27,7 +27,7 @@ from nousd.wire.objects.run_options import NOTHING_ASKED, RunOptions, RunRequest
 
 
 def run_request(services: Services, state: SessionState, command: commands.Prompt) -> RunRequest:
-    """Returns what a prompt says of its run.
+    """Return what a prompt says of its run.
 
     Raises:
         CommandRejected: ``tool_not_registered``, ``model_unknown``, ``provider_not_configured`` or
@@ -60,7 +60,7 @@ _NO_OPTIONS: Final = RunOptions()
 
 
 def choice_for(services: Services, state: SessionState, command: Any) -> ModelChoice:
-    """Returns the model that a text goes to, as far as that is known when it is handed in."""
+    """Return the model that a text goes to, as far as that is known when it is handed in."""
     chosen = _chosen(services, state, command) if isinstance(command, commands.Prompt) else None
     return services.run_services.choice_of(state) if chosen is None else chosen
 
@@ -68,7 +68,7 @@ def choice_for(services: Services, state: SessionState, command: Any) -> ModelCh
 def _chosen(
     services: Services, state: SessionState, command: commands.Prompt
 ) -> ModelChoice | None:
-    """Returns the model that a prompt names for its run; None if it names none."""
+    """Return the model that a prompt names for its run; None if it names none."""
     if command.provider is not None:
         return given_model(services, command.model, command.provider)
     return None if command.model is None else named_model(services, command.model, state)
@@ -78,7 +78,7 @@ def _chosen(
 
 
 def refuse_second_run(services: Services, live: LiveSession, client_id: str | None) -> None:
-    """Raises CommandRejected ``run_in_progress`` while a run holds the session, with what is known of
+    """Raise CommandRejected ``run_in_progress`` while a run holds the session, with what is known of
     it, and tells that another was asked for.
     """
     run = live.state.run
@@ -109,7 +109,7 @@ LOOKS_MAX: Final = 16
 async def appended_tail(
     services: Services, live: LiveSession, leaf_id: str | None
 ) -> Sequence[Entry]:
-    """Returns what was appended at the end of a path and not answered, the newest of it."""
+    """Return what was appended at the end of a path and not answered, the newest of it."""
     if leaf_id is None:
         return ()
     if live.committed.leaf_id != leaf_id:
@@ -135,7 +135,7 @@ class Left(NamedTuple):
 
 
 async def what_is_left(services: Services, live: LiveSession) -> Left:
-    """Returns it so that the caller may decide on it without another await.
+    """Return it so that the caller may decide on it without another await.
 
     Raises:
         CommandRejected: ``session_changed``: others append without a pause.

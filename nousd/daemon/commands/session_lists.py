@@ -30,7 +30,7 @@ from nousd.wire.responses.sessions import SessionRecord, SessionSummary
 
 
 async def list_sessions(services: Services, command: commands.ListSessions) -> Reply:
-    """Lists sessions, most recently used first."""
+    """List sessions, most recently used first."""
     if command.before is not None:
         await services.sessions.get(command.before)
     page = await services.store.sessions(
@@ -62,7 +62,7 @@ async def _wanted(services: Services, command: commands.ListSessions) -> Session
 
 
 async def get_session(services: Services, command: commands.GetSession) -> Reply:
-    """Reads what is known of one session, with the newest of its messages if that is asked for."""
+    """Read what is known of one session, with the newest of its messages if that is asked for."""
     live = await services.sessions.get(command.session_id)
     if not live.updated_at:
         raise not_found(command.session_id)
@@ -94,7 +94,7 @@ async def _newest(services: Services, session_id: str, limit: int) -> Newest:
 
 
 async def _failed_runs(services: Services, transcript: Messages) -> tuple[RunRecord, ...]:
-    """Returns those of a session's newest runs that did not come to a good end, newest first."""
+    """Return those of a session's newest runs that did not come to a good end, newest first."""
     if not transcript.messages:
         return ()
     newest = await services.store.runs(transcript.session_id, limit=PAGE_ROWS_MAX, before=None)

@@ -31,7 +31,7 @@ _NEW: Final = tuple(name for name in settings_among(commands.NewSession) if name
 
 
 def said_of_new(services: Services, command: commands.NewSession) -> dict[str, Any]:
-    """Returns what a new session is made with, beside its workspace; None where nothing was said.
+    """Return what a new session is made with, beside its workspace; None where nothing was said.
 
     Raises:
         InvalidPayload: a rule is none, or something is too long.
@@ -46,7 +46,7 @@ def said_of_new(services: Services, command: commands.NewSession) -> dict[str, A
 
 
 async def update_session(services: Services, command: commands.UpdateSession) -> Reply:
-    """Changes what a client names of a session; a run that goes on minds it from its next call on."""
+    """Change what a client names of a session; a run that goes on minds it from its next call on."""
     live = await services.sessions.get(command.session_id)
     given = {name: value for name in _UPDATED if (value := getattr(command, name)) is not UNSET}
     ticket = change_settings(live, **kept_settings(given))
@@ -54,7 +54,7 @@ async def update_session(services: Services, command: commands.UpdateSession) ->
 
 
 def change_settings(live: LiveSession, **given: Any) -> CommitHandle:
-    """Changes those of the values that are others now; the ticket is of what was decided before if none
+    """Change those of the values that are others now; the ticket is of what was decided before if none
     is.
     """
     new = {name: value for name, value in given.items() if getattr(live.state, name) != value}
@@ -63,7 +63,7 @@ def change_settings(live: LiveSession, **given: Any) -> CommitHandle:
 
 
 def kept_settings(given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the values as they are kept: what says nothing is None.
+    """Return the values as they are kept: what says nothing is None.
 
     Raises:
         InvalidPayload: it names the value, and the limit or what is wrong with it.

@@ -24,7 +24,7 @@ from nousd.wire.responses import Leaf, SessionDeleted, SessionSelected, Tree
 
 
 async def new_session(services: Services, command: commands.NewSession) -> Reply:
-    """Creates a session."""
+    """Create a session."""
     said = said_of_new(services, command)
     workspace = await services.workspaces.named(command.workspace)
     if command.parent_id is not None:
@@ -37,7 +37,7 @@ async def new_session(services: Services, command: commands.NewSession) -> Reply
 
 
 async def switch_session(services: Services, command: commands.SwitchSession) -> Reply:
-    """Makes a session the active one."""
+    """Make a session the active one."""
     live = await services.sessions.get(command.session_id)
     warnings = await ask_switch(services, live)
     # It may have been deleted meanwhile.
@@ -47,7 +47,7 @@ async def switch_session(services: Services, command: commands.SwitchSession) ->
 
 
 async def branch_session(services: Services, command: commands.BranchSession) -> Reply:
-    """Copies what a session holds now into a new one."""
+    """Copy what a session holds now into a new one."""
     parent_id = command.session_id or command.parent_id
     if parent_id is None:
         raise InvalidPayload("session_id is required")
@@ -64,7 +64,7 @@ async def branch_session(services: Services, command: commands.BranchSession) ->
 
 
 async def rename_session(services: Services, command: commands.RenameSession) -> Reply:
-    """Gives a session a name for people."""
+    """Provide a session a name for people."""
     live = await services.sessions.require(command.session_id)
     ticket = change_settings(live, name=command.name)
     return Deferred(
@@ -73,7 +73,7 @@ async def rename_session(services: Services, command: commands.RenameSession) ->
 
 
 async def delete_session(services: Services, command: commands.DeleteSession) -> Reply:
-    """Deletes a session's content, and that of its tasks, for good; all of it is gone when this is
+    """Delete a session's content, and that of its tasks, for good; all of it is gone when this is
     answered. Or stops what runs there, if that is wanted.
     """
     live = await services.sessions.get(command.session_id)
@@ -96,7 +96,7 @@ async def delete_session(services: Services, command: commands.DeleteSession) ->
 async def _stopped_first(
     services: Services, live: LiveSession, running: Sequence[LiveSession]
 ) -> SessionDeleted:
-    """Tells the runs that keep a session from being deleted to stop: its own, which ends those of its
+    """Tell the runs that keep a session from being deleted to stop: its own, which ends those of its
     tasks, or else those of its tasks that somebody else started.
     """
     run = active_run(services, running[0].state)
@@ -127,7 +127,7 @@ def _delete(services: Services, live: LiveSession) -> CommitHandle:
 
 
 async def set_leaf(services: Services, command: commands.SetLeaf) -> Reply:
-    """Moves the place that new work continues from."""
+    """Move the place that new work continues from."""
     live = await services.sessions.require(command.session_id)
     decisions.require_idle(live.state)
     await require_entry(services, live, command.leaf_id)
@@ -139,7 +139,7 @@ async def set_leaf(services: Services, command: commands.SetLeaf) -> Reply:
 
 
 async def get_tree(services: Services, command: commands.GetTree) -> Reply:
-    """Reads a session's tree, oldest first."""
+    """Read a session's tree, oldest first."""
     live = await services.sessions.target(command.session_id)
     if live is None:
         return Tree(session_id="", nodes=(), has_more=False)

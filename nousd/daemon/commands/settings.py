@@ -21,21 +21,21 @@ async def set_active_tools(services: Services, command: commands.SetActiveTools)
 
 
 async def set_steering_mode(services: Services, command: commands.SetSteeringMode) -> Reply:
-    """Sets how pending steers are emptied into turns."""
+    """Set how pending steers are emptied into turns."""
     live = await services.sessions.target(command.session_id)
     ticket = services.sessions.update(live, steering_mode=command.mode)
     return Deferred(ticket, Accepted(command="set_steering_mode", mode=command.mode))
 
 
 async def set_follow_up_mode(services: Services, command: commands.SetFollowUpMode) -> Reply:
-    """Sets how pending follow-ups are emptied into turns."""
+    """Set how pending follow-ups are emptied into turns."""
     live = await services.sessions.target(command.session_id)
     ticket = services.sessions.update(live, follow_up_mode=command.mode)
     return Deferred(ticket, Accepted(command="set_follow_up_mode", mode=command.mode))
 
 
 async def list_tools(services: Services, command: commands.ListTools) -> Reply:
-    """Lists the tools that exist, and whether the session's model is offered them."""
+    """List the tools that exist, and whether the session's model is offered them."""
     live = await services.sessions.target(command.session_id)
     state = services.sessions.without_session() if live is None else live.committed
     return Tools(

@@ -10,7 +10,7 @@ from nousd.wire.responses import TodosNow
 
 
 async def get_todos(services: Services, command: commands.GetTodos) -> Reply:
-    """Reads the list; without a session there is none."""
+    """Read the list; without a session there is none."""
     live = await services.sessions.target(command.session_id)
     state = services.sessions.without_session() if live is None else live.committed
     return TodosNow(

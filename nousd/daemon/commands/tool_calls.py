@@ -23,7 +23,7 @@ LOOKS_MAX: Final = 16
 
 
 async def call_tool(services: Services, command: commands.CallTool) -> Reply:
-    """Starts a call, unless the same one was started already; creates the first session if none is
+    """Start a call, unless the same one was started already; creates the first session if none is
     active.
     """
     live = await services.sessions.target(command.session_id)
@@ -43,7 +43,7 @@ async def call_tool(services: Services, command: commands.CallTool) -> Reply:
 async def _looked_up(
     services: Services, live: LiveSession, client_call_id: str | None
 ) -> tuple[Workspace | CommandRejected, Deferred | Accepted | None]:
-    """Returns where a call would run, and the first acknowledgement of one that is sent again.
+    """Return where a call would run, and the first acknowledgement of one that is sent again.
 
     Raises:
         CommandRejected: ``session_changed``: others attach the session elsewhere without a pause.
@@ -59,7 +59,7 @@ async def _looked_up(
 
 
 async def cancel_tool_call(services: Services, command: commands.CancelToolCall) -> Reply:
-    """Stops a client's call; what it leaves is told in its end."""
+    """Stop a client's call; what it leaves is told in its end."""
     driver = services.calls.find(command.tool_call_id)
     if driver is None:
         row = await services.store.tool_call(command.tool_call_id, None)
@@ -73,14 +73,14 @@ async def cancel_tool_call(services: Services, command: commands.CancelToolCall)
 
 
 async def get_tool_call(services: Services, command: commands.GetToolCall) -> Reply:
-    """Reads everything about one attempt."""
+    """Read everything about one attempt."""
     return ToolCallNow(
         call=await services.call_records.record(command.tool_call_id, command.attempt)
     )
 
 
 async def list_tool_calls(services: Services, command: commands.ListToolCalls) -> Reply:
-    """Lists attempts, the newest first."""
+    """List attempts, the newest first."""
     if command.session_id is not None:
         await services.sessions.get(command.session_id)
     before = _BEHIND_ALL if command.before is None else cursor_seq(command.before)

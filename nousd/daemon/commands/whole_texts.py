@@ -22,7 +22,7 @@ C = TypeVar("C", commands.Prompt, commands.AppendMessage, commands.Steer, comman
 
 
 async def with_whole_text(services: Services, command: C, text_ref: str) -> C:
-    """Returns a command with the text that it refers to as ``text_ref``, as if it stood there.
+    """Return a command with the text that it refers to as ``text_ref``, as if it stood there.
 
     Raises:
         InvalidPayload: the artifact is too large, no text, or begins with something else.

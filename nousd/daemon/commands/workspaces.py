@@ -21,7 +21,7 @@ from nousd.wire.responses import Attached, WorkspaceOverride
 
 
 async def attach_session(services: Services, command: commands.AttachSession) -> Reply:
-    """Moves an idle session, and those of its tasks, to another workspace, where they begin anew."""
+    """Move an idle session, and those of its tasks, to another workspace, where they begin anew."""
     live = await services.sessions.require(command.session_id)
     _require_no_task(live.state)
     _require_idle(live)
@@ -74,7 +74,7 @@ def _move(
 
 
 def _require_idle(live: LiveSession) -> None:
-    """Raises CommandRejected for a session in whose folder something happens."""
+    """Raise CommandRejected for a session in whose folder something happens."""
     decisions.require_idle(live.state)
     if live.calls:
         calls = sorted(call.call.tool_call_id for call in live.calls)
@@ -82,18 +82,18 @@ def _require_idle(live: LiveSession) -> None:
 
 
 def _require_no_task(state: SessionState) -> None:
-    """Raises CommandRejected for a session whose folder is not its own to choose."""
+    """Raise CommandRejected for a session whose folder is not its own to choose."""
     if state.origin is not None:
         raise CommandRejected("session_of_task", details={"session_id": state.origin.session_id})
 
 
 def _permitting(state: SessionState) -> tuple[str, ...]:
-    """Returns the rules that allow calls in a session alone."""
+    """Return the rules that allow calls in a session alone."""
     return (*state.granted, *(() if state.rules is None else state.rules.allow))
 
 
 def _revoked(state: SessionState) -> tuple[events.SessionUpdated, ...]:
-    """Takes back what allows calls: it was said of the paths and commands of another folder."""
+    """Take back what allows calls: it was said of the paths and commands of another folder."""
     if not _permitting(state):
         return ()
     rules: SessionRules | UnsetType = UNSET
@@ -103,7 +103,7 @@ def _revoked(state: SessionState) -> tuple[events.SessionUpdated, ...]:
 
 
 async def override_workspace(services: Services, command: commands.OverrideWorkspace) -> Reply:
-    """Lets a session ask about what lies outside of its workspace for a while, or no more."""
+    """Let a session ask about what lies outside of its workspace for a while, or no more."""
     seconds = command.ttl_seconds
     if 0 < seconds < OVERRIDE_SECONDS_MIN:
         raise InvalidPayload(

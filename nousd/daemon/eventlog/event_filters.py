@@ -17,7 +17,7 @@ FROZEN: Final = frozenset(FROZEN_EVENTS)
 
 
 def event_filter(wish: Subscribe | GetEvents) -> EventFilter:
-    """Returns the filter that a subscription or a page request describes.
+    """Return the filter that a subscription or a page request describes.
 
     Raises:
         InvalidPayload: it names an event type that there is not.
@@ -35,7 +35,7 @@ def _types(names: str | tuple[str, ...]) -> frozenset[str] | None:
 
 
 def position(after: str, *, head: int) -> int:
-    """Returns the number behind which a reader wants to go on.
+    """Return the number behind which a reader wants to go on.
 
     Raises:
         CommandRejected: ``cursor_beyond_head``; ``details.head`` names the newest event.
@@ -49,7 +49,7 @@ def position(after: str, *, head: int) -> int:
 async def pruned(
     store: Store, after: int, wanted: EventFilter, *, head: int
 ) -> Literal[True] | UnsetType:
-    """Returns what a reader is told whose cursor lies among deltas that were joined."""
+    """Return what a reader is told whose cursor lies among deltas that were joined."""
     if 0 < after < head and await store.is_pruned(after, wanted):
         return True
     return UNSET

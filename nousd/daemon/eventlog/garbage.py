@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 async def collect_unused_artifacts(store: Store, clock: Clock) -> None:
-    """Deletes artifacts that no event refers to, for as long as the daemon runs."""
+    """Delete artifacts that no event refers to, for as long as the daemon runs."""
     while True:
         try:
             gone = await _collect(store, earlier(clock.now(), UNUSED_KEPT))
@@ -46,7 +46,7 @@ async def collect_unused_artifacts(store: Store, clock: Clock) -> None:
 
 
 async def drop_leftovers(store: Store) -> None:
-    """Deletes what is left of large artifacts that went with their session.
+    """Delete what is left of large artifacts that went with their session.
 
     No pause is made, since somebody waits for it; but others come in between the steps.
 

@@ -45,14 +45,14 @@ class CommitHandle:
         self._callbacks: list[Callable[[CommitHandle], None]] = []
 
     def when_resolved(self, callback: Callable[[CommitHandle], None]) -> None:
-        """Calls ``callback`` in commit order, before the events are published; at once if settled."""
+        """Call ``callback`` in commit order, before the events are published; at once if settled."""
         if self.is_settled:
             callback(self)
         else:
             self._callbacks.append(callback)
 
     async def wait_settled(self) -> None:
-        """Waits until it is known what became of the batch, and all callbacks were called."""
+        """Wait until it is known what became of the batch, and all callbacks were called."""
         if self.is_settled:
             await trio.lowlevel.checkpoint()
             return
@@ -61,7 +61,7 @@ class CommitHandle:
         await self._waited_for.wait()
 
     async def wait_committed(self) -> None:
-        """Waits for the commit.
+        """Wait for the commit.
 
         Raises:
             StoreInDoubt: whether the batch was committed shows after a restart.
@@ -110,7 +110,7 @@ class Log:
         """Waits while too much is on its way, so that memory stays bounded."""
 
     def encode(self, events: Sequence[Event]) -> Encoded:
-        """Cuts, stamps and encodes events. Whatever can fail does so before anything has happened."""
+        """Cut, stamps and encodes events. Whatever can fail does so before anything has happened."""
         ts = self._clock.now()
         cut = long_texts.cut(events)
         records = tuple(
@@ -137,7 +137,7 @@ class Log:
         artifacts: Sequence[Artifact] = (),
         owed: bool = False,
     ) -> CommitHandle:
-        """Sends encoded events, together and in order, on their way into the log.
+        """Send encoded events, together and in order, on their way into the log.
 
         Args:
             artifacts: further ones, to which the events refer.

@@ -25,7 +25,7 @@ async def for_each_event(
     after: int = 0,
     until: int | None = None,
 ) -> None:
-    """Calls ``take`` with every stored event behind ``after``, in order; others get a turn between two
+    """Call ``take`` with every stored event behind ``after``, in order; others get a turn between two
     pages.
 
     Args:
@@ -43,5 +43,5 @@ async def for_each_event(
 
 
 def event_of(stored: StoredEvent) -> Event:
-    """Returns a stored event as its struct."""
+    """Return a stored event as its struct."""
     return event_in(decode_event(stored.line))

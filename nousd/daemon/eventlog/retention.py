@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 async def prune_old_deltas(store: Store, hub: Hub, clock: Clock, *, days: int) -> None:
-    """Joins the deltas of whatever ended more than that many days ago, for as long as the daemon runs.
+    """Join the deltas of whatever ended more than that many days ago, for as long as the daemon runs.
 
     Args:
         days: 0 keeps all deltas.

@@ -74,7 +74,7 @@ class McpServers:
         self._reading = trio.Lock()
 
     def start(self) -> None:
-        """Connects to all there are."""
+        """Connect to all there are."""
         if self._around is None:
             return
         for spec in self._configured.values():
@@ -85,7 +85,7 @@ class McpServers:
         self.reread_project()
 
     def reread_project(self) -> None:
-        """Looks at what the project says now, as far as it is trusted."""
+        """Look at what the project says now, as far as it is trusted."""
         if self._around is not None:
             read = partial(boundary.contained, self._read_project, "the MCP servers of a project")
             self._nursery.start_soon(read)
@@ -113,7 +113,7 @@ class McpServers:
     # --- commands --------------------------------------------------------------------------------
 
     def add(self, command: commands.AddMcp) -> CommitHandle:
-        """Adds a server for good, or replaces one that was added; connects once that is in the log.
+        """Add a server for good, or replaces one that was added; connects once that is in the log.
 
         Raises:
             InvalidPayload: it cannot be one, or holds what looks like a secret.
@@ -137,7 +137,7 @@ class McpServers:
         return ticket
 
     def remove(self, name: str) -> CommitHandle:
-        """Takes a server away that was added.
+        """Take a server away that was added.
 
         Raises:
             CommandRejected: ``mcp_server_is_configured``, ``mcp_server_not_found``.
@@ -157,7 +157,7 @@ class McpServers:
         return ticket
 
     def restart(self, name: str) -> None:
-        """Connects anew, at once.
+        """Connect anew, at once.
 
         Raises:
             CommandRejected: ``mcp_server_not_found``.
@@ -168,7 +168,7 @@ class McpServers:
         self._keep(kept.server.spec)
 
     def summaries(self) -> tuple[mcp.McpServerSummary, ...]:
-        """Returns the servers and how they are, those of the settings first."""
+        """Return the servers and how they are, those of the settings first."""
         kept = [_summary(kept.server, self._origin(name)) for name, kept in self._kept.items()]
         disabled = [
             mcp.McpServerSummary(
@@ -207,7 +207,7 @@ class McpServers:
         ticket.when_resolved(resolved)
 
     def _keep(self, spec: ServerSpec) -> None:
-        """Keeps a server alive, in the place of one of that name."""
+        """Keep a server alive, in the place of one of that name."""
         assert self._around is not None
         self._drop(spec.name)
         before = self._ending.get(spec.name)
@@ -224,13 +224,13 @@ class McpServers:
         return kept
 
     def _take_away(self, name: str) -> None:
-        """Keeps a server no more, and says so."""
+        """Keep a server no more, and says so."""
         kept = self._drop(name)
         if kept is not None:
             self._tell(kept.server.spec, Status(restarts=kept.server.status.restarts), "removed")
 
     async def _run(self, kept: _Kept, before: _Kept | None) -> None:
-        """Runs a server once the one before it, of the same name, has ended: that takes away whatever
+        """Run a server once the one before it, of the same name, has ended: that takes away whatever
         tools there are under the name.
         """
         server, name = kept.server, kept.server.spec.name

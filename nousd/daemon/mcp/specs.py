@@ -40,7 +40,7 @@ _LINE_BREAKS: Final = re.compile(r"[\r\n\0]")
 
 
 def checked_server(command: commands.AddMcp) -> mcp.McpServer:
-    """Returns the server that a client wants added.
+    """Return the server that a client wants added.
 
     Raises:
         InvalidPayload: with the field, and what it must be.
@@ -101,7 +101,7 @@ def _text(value: str | UnsetType) -> str:
 
 
 def spec_of(server: mcp.McpServer) -> ServerSpec:
-    """Returns a server as it is run."""
+    """Return a server as it is run."""
     classes = server.classes
     timeout = server.timeout_ms
     tool_classes = {tool: frozenset(own) for tool, own in (server.tool_classes or {}).items()}
@@ -129,7 +129,7 @@ class OfSettings(NamedTuple):
 def specs_of_settings(
     servers: Sequence[ConfiguredMcpServer], secret: Callable[[str], None]
 ) -> OfSettings:
-    """Returns the servers of the settings as they are run.
+    """Return the servers of the settings as they are run.
 
     Args:
         secret: told every header and variable that may be a key.
@@ -148,7 +148,7 @@ def specs_of_settings(
 def specs_of_project(
     settings: ProjectSettings, secret: Callable[[str], None]
 ) -> tuple[ServerSpec, ...]:
-    """Returns the servers of a project that the user trusts, as they are run. What cannot be one is told
+    """Return the servers of a project that the user trusts, as they are run. What cannot be one is told
     in the daemon's log, and stops nobody.
     """
     specs = []

@@ -15,7 +15,7 @@ DESCRIPTORS_WANTED: Final = 8192
 
 
 def allow_many_descriptors() -> None:
-    """Raises the soft limit as far as it is wanted and the hard one lets it."""
+    """Raise the soft limit as far as it is wanted and the hard one lets it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(DESCRIPTORS_WANTED, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -14,7 +14,7 @@ QUIET_SECONDS: Final = 0.5
 
 
 async def import_for_first_run(closing: trio.Event) -> None:
-    """Does it in a thread, unless ``closing`` is set before."""
+    """Do it in a thread, unless ``closing`` is set before."""
     with trio.move_on_after(QUIET_SECONDS):
         await closing.wait()
         return

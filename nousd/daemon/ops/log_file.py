@@ -18,7 +18,7 @@ class PrivateRotatingFile(RotatingFileHandler):
 
 
 def _open_private(path: str, flags: int) -> int:
-    """Opens a file as it is, or makes it private, whatever bits the umask would take."""
+    """Open a file as it is, or makes it private, whatever bits the umask would take."""
     try:
         descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:

@@ -64,7 +64,7 @@ def configure_logging(
     redactor: Redactor | None = None,
     stderr_fd: int = _STDERR_FD,
 ) -> Iterator[None]:
-    """Sends the log of this process to ``log_file`` and to standard error while the block lasts.
+    """Send the log of this process to ``log_file`` and to standard error while the block lasts.
 
     On the way out it waits for the last lines, but only for a few seconds.
 
@@ -154,7 +154,7 @@ class _QueueingHandler(logging.Handler):
             self._dropped += 1
 
     def close(self) -> None:
-        """Lets the thread finish what is queued, within bounds."""
+        """Let the thread finish what is queued, within bounds."""
         with suppress(queue.Full):
             self._queue.put(None, timeout=_DRAIN_SECONDS)
             self._thread.join(_DRAIN_SECONDS)
@@ -184,7 +184,7 @@ class _QueueingHandler(logging.Handler):
 
 
 def _detached(record: logging.LogRecord) -> logging.LogRecord:
-    """Returns a copy with final texts: arguments may change, and tracebacks hold frames alive."""
+    """Return a copy with final texts: arguments may change, and tracebacks hold frames alive."""
     detached = copy.copy(record)
     try:
         detached.msg = record.getMessage()
@@ -239,7 +239,7 @@ class _Formatter(logging.Formatter):
         }
 
     def _safe(self, text: str) -> str:
-        """Redacts before it cuts: half a secret would not be recognised."""
+        """Redact before it cuts: half a secret would not be recognised."""
         text = self._redactor.redact(scrub(text))
         surplus = len(text) - TEXT_CHARS_MAX
         if surplus <= 0:

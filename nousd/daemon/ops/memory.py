@@ -24,7 +24,7 @@ _M_ARENA_MAX: Final = -8
 
 
 def give_back_large_blocks() -> None:
-    """Sets it for the whole process; to be called before threads are started."""
+    """Set it for the whole process; to be called before threads are started."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
@@ -37,7 +37,7 @@ are values without any: at the usual 700 the search takes a tenth of the loop, a
 
 
 def look_for_cycles_seldom() -> None:
-    """Sets it, from now on, and leaves out of every search what is there now: modules and tables that
+    """Set it, from now on, and leaves out of every search what is there now: modules and tables that
     stay. The little of it that is garbage is not worth the time it takes to find it.
     """
     gc.freeze()

@@ -28,7 +28,7 @@ class Meters:
 
     @contextmanager
     def commanding(self) -> Iterator[None]:
-        """Counts a connection to the command socket while the block lasts."""
+        """Count a connection to the command socket while the block lasts."""
         self.command_connections += 1
         try:
             yield
@@ -37,7 +37,7 @@ class Meters:
 
     @contextmanager
     def subscribing(self) -> Iterator[None]:
-        """Counts a connection to the event socket while the block lasts."""
+        """Count a connection to the event socket while the block lasts."""
         self.subscribers += 1
         try:
             yield

@@ -35,7 +35,7 @@ class PassedSockets(NamedTuple):
 def take_passed_sockets(
     environ: MutableMapping[str, str] = os.environ,
 ) -> PassedSockets | None:
-    """Returns the sockets that were passed to this process; None if it was not started by a socket.
+    """Return the sockets that were passed to this process; None if it was not started by a socket.
 
     They are told apart by the names ``command`` and ``events``, else by their paths.
 
@@ -58,7 +58,7 @@ def take_passed_sockets(
 
 
 def _adopt(descriptor: int) -> socket.socket:
-    """Takes over one descriptor, which from here on no child inherits."""
+    """Take over one descriptor, which from here on no child inherits."""
     try:
         os.set_inheritable(descriptor, False)
         sock = socket.socket(fileno=descriptor)
@@ -130,7 +130,7 @@ class Notifier:
 
 
 def take_notifier(environ: MutableMapping[str, str] = os.environ) -> Notifier:
-    """Returns a notifier for ``$NOTIFY_SOCKET``, and removes that from the environment."""
+    """Return a notifier for ``$NOTIFY_SOCKET``, and removes that from the environment."""
     return Notifier(environ.pop("NOTIFY_SOCKET", None))
 
 

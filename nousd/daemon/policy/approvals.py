@@ -81,7 +81,7 @@ class Approvals:
         under: Under | None = None,
         obstacle: str | None = None,
     ) -> Answer:
-        """Waits for an answer; see ``CallHost.ask``.
+        """Wait for an answer; see ``CallHost.ask``.
 
         Args:
             obstacle: why nobody is asked at all, for people.
@@ -104,7 +104,7 @@ class Approvals:
         return denial
 
     def find(self, tool_call_id: str, attempt: int, input_hash: str) -> Waiting | None:
-        """Returns the call that waits; None if none does under that id.
+        """Return the call that waits; None if none does under that id.
 
         Raises:
             CommandRejected: ``attempt_mismatch``, ``input_hash_mismatch``; the call goes on waiting.
@@ -121,12 +121,12 @@ class Approvals:
         return request
 
     def answer(self, request: Waiting, answer: Answer) -> CommitHandle:
-        """Decides about a call; the ticket tells when that is durable."""
+        """Decide about a call; the ticket tells when that is durable."""
         decided = Decided(attempt=request.told.attempt, answer=answer)
         return self.requests.end(request, decided, _decision(request.question, answer))
 
     def deny_under(self, session_id: str, reason: str) -> None:
-        """Denies what waits under the override of a session."""
+        """Deny what waits under the override of a session."""
         denial = Answer(allows=False, by="policy", reason=reason)
         for request in self.requests.all_waiting():
             assert isinstance(request, Waiting)

@@ -27,11 +27,11 @@ class Approvers:
         self._declared: dict[object, EventFilter] = {}
 
     def declare(self, client: object, wanted: EventFilter) -> None:
-        """Notes that a client answers what is asked in the events it wants; the last one counts."""
+        """Note that a client answers what is asked in the events it wants; the last one counts."""
         self._declared[client] = wanted
 
     def leave(self, client: object) -> None:
-        """Forgets what a client has declared, if anything."""
+        """Forget what a client has declared, if anything."""
         self._declared.pop(client, None)
 
     @property

@@ -19,7 +19,7 @@ from nousd.wire.limits import GRANTED_RULES_MAX, SESSION_RULES_MAX
 
 
 def grant(sessions: Sessions, live: LiveSession | None, rule: str) -> CommitHandle | None:
-    """Grants a rule to a session, or to every one; None if it is granted there already.
+    """Grant a rule to a session, or to every one; None if it is granted there already.
 
     Raises:
         CommandRejected: ``too_many_rules``.
@@ -33,7 +33,7 @@ def grant(sessions: Sessions, live: LiveSession | None, rule: str) -> CommitHand
 
 
 def forbid(sessions: Sessions, live: LiveSession, rule: str) -> CommitHandle | None:
-    """Denies in a session what a rule is about; None if that is so already.
+    """Deny in a session what a rule is about; None if that is so already.
 
     Raises:
         CommandRejected: ``too_many_rules``.
@@ -45,7 +45,7 @@ def forbid(sessions: Sessions, live: LiveSession, rule: str) -> CommitHandle | N
 
 
 def revoke(sessions: Sessions, live: LiveSession | None, rule: str) -> CommitHandle:
-    """Takes a rule back.
+    """Take a rule back.
 
     Raises:
         CommandRejected: ``rule_not_granted``.
@@ -57,5 +57,5 @@ def revoke(sessions: Sessions, live: LiveSession | None, rule: str) -> CommitHan
 
 
 def granted(sessions: Sessions, live: LiveSession | None) -> Sequence[str]:
-    """Returns the rules that were granted to a session, or to every one."""
+    """Return the rules that were granted to a session, or to every one."""
     return sessions.defaults.granted if live is None else live.state.granted

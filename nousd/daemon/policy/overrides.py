@@ -71,14 +71,14 @@ class Overrides:
     # --- what holds ----------------------------------------------------------------------------
 
     def under(self, state: SessionState) -> Under | None:
-        """Returns the override under which calls of a session are made; None if none holds."""
+        """Return the override under which calls of a session are made; None if none holds."""
         root = self._root(state)
         if root is None or root.override_expires_at is None or self._left(root) <= 0:
             return None
         return Under(root.session_id, root.override_expires_at)
 
     def within(self, state: SessionState, path_sandbox: PathSandbox) -> PathSandbox:
-        """Returns the confinement of a call of a session, which may be asked about what leads out."""
+        """Return the confinement of a call of a session, which may be asked about what leads out."""
         return path_sandbox if self.under(state) is None else path_sandbox.asking()
 
     def holds(self, under: Under) -> bool:
@@ -90,7 +90,7 @@ class Overrides:
         return False
 
     def shown(self, state: SessionState) -> OverrideInForce | None:
-        """Returns what clients are told of a session's own override."""
+        """Return what clients are told of a session's own override."""
         expires_at, seconds = state.override_expires_at, state.override_seconds
         if expires_at is None or seconds is None:
             return None
@@ -103,7 +103,7 @@ class Overrides:
         return OverrideInForce(ttl_seconds=seconds, expires_at=expires_at)
 
     def _root(self, state: SessionState) -> SessionState | None:
-        """Returns the session that a task is for in the end; None if it is not known."""
+        """Return the session that a task is for in the end; None if it is not known."""
         for _ in range(TASK_DEPTH_MAX + 1):
             if state.origin is None:
                 return state
@@ -114,7 +114,7 @@ class Overrides:
         return None
 
     def _left(self, state: SessionState) -> float:
-        """Returns for how many seconds a session's override still holds."""
+        """Return for how many seconds a session's override still holds."""
         assert state.override_expires_at is not None
         term = self._terms.get(state.session_id)
         if term is None or term.expires_at != state.override_expires_at:
@@ -129,7 +129,7 @@ class Overrides:
         return (datetime.fromisoformat(expires_at) - now).total_seconds()
 
     def _begin(self, session_id: str, expires_at: str, seconds: int | None) -> _Term:
-        """Notes how long an override holds that was just granted, or that the log tells of."""
+        """Note how long an override holds that was just granted, or that the log tells of."""
         left = min(self._until(expires_at), seconds or 0)
         term = _Term(expires_at, trio.current_time() + left)
         self._terms[session_id] = term
@@ -139,7 +139,7 @@ class Overrides:
     # --- changing ------------------------------------------------------------------------------
 
     def grant(self, live: LiveSession, seconds: int) -> CommitHandle:
-        """Lets a session ask for so many seconds from now on, however long it could before.
+        """Let a session ask for so many seconds from now on, however long it could before.
 
         Raises:
             CommandRejected: ``too_many_overrides``.
@@ -158,7 +158,7 @@ class Overrides:
         return ticket
 
     def end(self, live: LiveSession, reason: OverrideEnd) -> CommitHandle | None:
-        """Ends a session's override, and denies what waits under it; None if it had none."""
+        """End a session's override, and denies what waits under it; None if it had none."""
         decided = self.ended(live.state, reason)
         if not decided:
             return None
@@ -169,7 +169,7 @@ class Overrides:
     def ended(
         self, state: SessionState, reason: OverrideEnd
     ) -> tuple[events.WorkspaceOverrideExpired, ...]:
-        """Returns the end of a session's override, if it has one, for whoever decides more with it, and
+        """Return the end of a session's override, if it has one, for whoever decides more with it, and
         then says so (``forget``).
         """
         if state.override_expires_at is None:
@@ -179,7 +179,7 @@ class Overrides:
         return (events.WorkspaceOverrideExpired(session_id=state.session_id, reason=reason),)
 
     def forget(self, session_id: str, reason: OverrideEnd, told: CommitHandle) -> None:
-        """Denies what waits under an override that is over, as ``told`` puts into the log."""
+        """Deny what waits under an override that is over, as ``told`` puts into the log."""
         term = self._terms.pop(session_id, None)
         self._approvals.deny_under(session_id, _ENDED[reason])
 
@@ -192,13 +192,13 @@ class Overrides:
         told.when_resolved(resolved)
 
     def forget_deleted(self, session_id: str) -> None:
-        """Counts a session no more that is gone, with all that the log had of its override."""
+        """Count a session no more that is gone, with all that the log had of its override."""
         self._terms.pop(session_id, None)
 
     # --- in time -------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Ends, for as long as it runs itself, every override whose time is over; first those that ran
+        """End, for as long as it runs itself, every override whose time is over; first those that ran
         out before the daemon was started.
         """
         await self._resume()

@@ -25,13 +25,13 @@ class Permissions(Protocol):
     """Says of a call what the rules and the mode of its session say. A replay has one of its own."""
 
     def mode_of(self, state: SessionState) -> PermissionMode:
-        """Returns the mode of a session."""
+        """Return the mode of a session."""
         ...
 
     async def judge(
         self, state: SessionState, granted: Sequence[str], tool: Tool, access: Access
     ) -> Judgement:
-        """Returns whether a call may run.
+        """Return whether a call may run.
 
         Args:
             granted: the rules by which the user allows calls in every session.
@@ -39,7 +39,7 @@ class Permissions(Protocol):
         ...
 
     async def rules_of(self, state: SessionState) -> Sequence[Rule]:
-        """Returns the rules of the user's settings, of the project's, and the session's own."""
+        """Return the rules of the user's settings, of the project's, and the session's own."""
         ...
 
 
@@ -112,7 +112,7 @@ def _grants(texts: Sequence[str], origin: str) -> Iterator[Rule]:
 
 
 def rules_of_settings(settings: Settings) -> tuple[Rule, ...]:
-    """Returns the rules of the user's settings.
+    """Return the rules of the user's settings.
 
     Raises:
         ConfigError: one is none; one line that names the rule and the file.

@@ -48,7 +48,7 @@ class Questions:
     async def ask(
         self, call: Mapping[str, Any], questions: Sequence[UserQuestion], asker: Asker
     ) -> UserAnswers:
-        """Asks the user on behalf of a running call and waits for the answers.
+        """Ask the user on behalf of a running call and wait for the answers.
 
         Args:
             call: the keys of an event of that call.
@@ -71,7 +71,7 @@ class Questions:
         return ended.answers
 
     def answer(self, question_id: str, answers: UserAnswers) -> CommitHandle:
-        """Answers a question; the ticket tells when that is durable.
+        """Answer a question; the ticket tells when that is durable.
 
         Raises:
             CommandRejected: ``question_not_found``, ``already_answered``.
@@ -85,7 +85,7 @@ class Questions:
         return self.requests.end(request, Ended(answers=answers), [answered])
 
     def reject(self, question_id: str, reason: str) -> CommitHandle:
-        """Says that the user does not answer; the ticket tells when that is durable.
+        """Say that the user does not answer; the ticket tells when that is durable.
 
         Raises:
             CommandRejected: as ``answer``.
@@ -140,7 +140,7 @@ def _require_fitting(questions: Sequence[UserQuestion], answers: UserAnswers) ->
 
 
 def _fault(question: UserQuestion, answer: QuestionAnswer) -> str | None:
-    """Returns what is wrong with one answer, worded behind its name."""
+    """Return what is wrong with one answer, worded behind its name."""
     labels = {option.label for option in question.options}
     text = answer.text or ""
     if not answer.chosen and not text.strip():

@@ -77,7 +77,7 @@ class Requests(Generic[E, A]):
         self._ended: OrderedDict[str, A] = OrderedDict()
 
     def obstacle(self, asker: Asker) -> str | None:
-        """Returns why nobody is asked, for people; None if somebody can be."""
+        """Return why nobody is asked, for people; None if somebody can be."""
         if not self._confirmers.can_answer(asker.audiences):
             return "no connected client can be asked"
         if len(self._waiting) >= WAITING_REQUESTS_MAX:
@@ -85,11 +85,11 @@ class Requests(Generic[E, A]):
         return None
 
     def waiting(self, request_id: str) -> Request[E, A] | None:
-        """Returns a request that can still be answered."""
+        """Return a request that can still be answered."""
         return self._waiting.get(request_id)
 
     def all_waiting(self) -> tuple[Request[E, A], ...]:
-        """Returns every request that can still be answered, the oldest first."""
+        """Return every request that can still be answered, the oldest first."""
         return tuple(self._waiting.values())
 
     @property
@@ -98,11 +98,11 @@ class Requests(Generic[E, A]):
         return len(self._waiting)
 
     def ended(self, request_id: str) -> A | None:
-        """Returns how a request ended, if that was a short while ago."""
+        """Return how a request ended, if that was a short while ago."""
         return self._ended.get(request_id)
 
     def shown(self, session_id: str | None) -> tuple[E, ...]:
-        """Returns what clients are shown as waiting: in a session or in all, the oldest first."""
+        """Return what clients are shown as waiting: in a session or in all, the oldest first."""
         return tuple(
             request.told
             for request in self._shown.values()
@@ -111,7 +111,7 @@ class Requests(Generic[E, A]):
         )
 
     async def wait(self, request: Request[E, A], asking: Sequence[Event]) -> A | None:
-        """Puts a request into the log and waits until it is over; None if that took too long."""
+        """Put a request into the log and wait until it is over; None if that took too long."""
 
         def resolved(ticket: CommitHandle) -> None:
             if ticket.failure is None and request.id in self._waiting:
@@ -129,7 +129,7 @@ class Requests(Generic[E, A]):
         return request.end
 
     def end(self, request: Request[E, A], end: A, decided: Sequence[Event]) -> CommitHandle:
-        """Ends a request; the ticket tells when that is durable.
+        """End a request; the ticket tells when that is durable.
 
         Should anything be raised, it goes on waiting.
         """
@@ -148,7 +148,7 @@ class Requests(Generic[E, A]):
         return ticket
 
     def withdraw(self, tool_call_id: str, end: A) -> None:
-        """Takes back what a call asks that is being stopped: from now on nobody can answer it."""
+        """Take back what a call asks that is being stopped: from now on nobody can answer it."""
         for request in list(self._waiting.values()):
             if request.told.tool_call_id == tool_call_id:
                 del self._waiting[request.id]
@@ -162,14 +162,14 @@ class Requests(Generic[E, A]):
 
 
 def as_logged(asks: E) -> E:
-    """Returns an event that asks as the log will have it."""
+    """Return an event that asks as the log will have it."""
     (logged,) = long_texts.cut((asks,)).events
     assert isinstance(logged, type(asks))
     return logged
 
 
 def status_of(name: str, asks: ToolCallEvent) -> list[Event]:
-    """Returns the status that tells clients which know only the frozen events the same facts.
+    """Return the status that tells clients which know only the frozen events the same facts.
 
     A request that belongs to no run has none.
     """

@@ -90,7 +90,7 @@ class CutPermissions:
         return self._permissions.mode_of(replace(top, workspace=workspace)) if is_whole else "ask"
 
     async def _bring_parents(self, state: SessionState) -> None:
-        """Reads the states of the parents where they are not in memory."""
+        """Read the states of the parents where they are not in memory."""
         try:
             for _ in range(TASK_DEPTH_MAX):
                 if state.origin is None:
@@ -100,7 +100,7 @@ class CutPermissions:
             return
 
     def _line(self, state: SessionState) -> tuple[list[SessionState], bool]:
-        """Returns the states from the top down to ``state``, and whether the first is a user's own."""
+        """Return the states from the top down to ``state``, and whether the first is a user's own."""
         line = [state]
         while line[0].origin is not None:
             parent = self._sessions.in_memory(line[0].origin.session_id)

@@ -115,7 +115,7 @@ def _blocked(outcome: CallOutcome) -> str:
 
 
 def _remarks(host: CallHost, failures: Iterable[Failure]) -> tuple[Remark, ...]:
-    """Returns what the call's run is warned of; without a run it is in the daemon's log."""
+    """Return what the call's run is warned of; without a run it is in the daemon's log."""
     if host.turn is None:
         for failure in failures:
             _log.warning("%s: %s", failure.code, failure.message)

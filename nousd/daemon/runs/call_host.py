@@ -67,7 +67,7 @@ class LiveCallHost(ABC):
 
     @abstractmethod
     def decide(self, decided: Sequence[Event]) -> CommitHandle:
-        """Puts events on their way into the log, and with them what is kept."""
+        """Put events on their way into the log, and with them what is kept."""
 
     @abstractmethod
     def expect_quiet(self, seconds: float) -> None:
@@ -93,7 +93,7 @@ class LiveCallHost(ABC):
         return put.id
 
     def keep_bytes(self, data: bytes, media_type: str) -> str:
-        """Stores bytes together with the next commit; returns their id."""
+        """Store bytes together with the next commit; returns their id."""
         artifact_id = artifact_id_of(data)
         self._kept.append(Artifact(artifact_id, media_type, data))
         return artifact_id
@@ -117,7 +117,7 @@ class LiveCallHost(ABC):
             return await self._services.ask(self.live.state, question, self._asker)
 
     async def _ask_user(self, questions: Sequence[UserQuestion]) -> UserAnswers:
-        """Asks what the call that is being carried out wants to know."""
+        """Ask what the call that is being carried out wants to know."""
         asked = self._services.questions
         with self._waiting_for_user(asked.requests.timeout_seconds):
             return await asked.ask(self.call_keys, questions, self._asker)
@@ -136,7 +136,7 @@ class LiveCallHost(ABC):
         return Asker(self.decide, self.audiences)
 
     def _context_in(self, workspace: Workspace, tool_call_id: str, emit: Emit) -> ToolContext:
-        """Returns the surroundings of a call in a workspace."""
+        """Return the surroundings of a call in a workspace."""
         path_sandbox = self._services.overrides.within(self.live.state, workspace.path_sandbox)
         context = self._services.make_context(path_sandbox, emit, self.expect_quiet)
         set_todos = partial(self._set_todos, tool_call_id)

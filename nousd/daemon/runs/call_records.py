@@ -39,7 +39,7 @@ class CallRecords:
         self._store = store
 
     async def record(self, tool_call_id: str, attempt: int | None) -> ToolCallRecord:
-        """Returns everything about an attempt; None means the last one.
+        """Return everything about an attempt; None means the last one.
 
         Raises:
             CommandRejected: ``tool_call_not_found``.
@@ -64,7 +64,7 @@ class CallRecords:
         )
 
     async def earlier(self, session_id: str, call: ToolCall) -> Earlier:
-        """Returns what became of a model's call when it was seen before."""
+        """Return what became of a model's call when it was seen before."""
         # The last steps of a run that has just been stopped may be on their way.
         await self._store.flush()
         last = await self._store.tool_call(call.tool_call_id, None)
@@ -82,7 +82,7 @@ class CallRecords:
         return Earlier(last.attempt, may_have_run, *given)
 
     async def _unrecorded(self, session_id: str, call: ToolCall) -> Earlier:
-        """Returns what is known of a call of which there is no row.
+        """Return what is known of a call of which there is no row.
 
         Its run may have gone with its session, which a branch outlives; and the first version of the log
         told of no request.
@@ -117,7 +117,7 @@ class CallRecords:
         return StoredResult(text, end.is_error, end.artifact_id)
 
     async def _steps(self, row: ToolCallRow) -> list[EventLine]:
-        """Returns the steps of an attempt, in their order."""
+        """Return the steps of an attempt, in their order."""
         wanted = EventFilter(run_id=row.run_id or row.tool_call_id, types=_STEPS)
         lines: list[EventLine] = []
         await for_each_event(
@@ -131,7 +131,7 @@ class CallRecords:
 
 
 async def ledger_of(store: Store, tool_call_id: str) -> CallLifecycle:
-    """Returns where a client's own call stands, from its events."""
+    """Return where a client's own call stands, from its events."""
     ledger = CallLifecycle()
     events = EventFilter(run_id=tool_call_id)
     await for_each_event(store, events, lambda stored: ledger.note(event_of(stored)))

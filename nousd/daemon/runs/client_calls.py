@@ -61,7 +61,7 @@ class ClientCall(LiveCallHost):
         self._last_ticket = CommitHandle()
 
     def begin(self, input_hash: str, client_call_id: str | None) -> CommitHandle:
-        """Puts the request into the log; the ticket tells when it is durable."""
+        """Put the request into the log; the ticket tells when it is durable."""
         requested = events.ToolCallRequested(
             session_id=self.live.session_id,
             tool_call_id=self.call.tool_call_id,
@@ -74,7 +74,7 @@ class ClientCall(LiveCallHost):
         return self.decide((requested,))
 
     async def drive(self, runner: CallRunner) -> None:
-        """Carries the call out to its end, unless its session is lost or deleted meanwhile."""
+        """Carry the call out to its end, unless its session is lost or deleted meanwhile."""
         what = f"tool call {self.call.tool_call_id}"
         failure = await boundary.contained(partial(self._carry_out, runner), what)
         if failure is not None and self._stopped_as is None:
@@ -85,7 +85,7 @@ class ClientCall(LiveCallHost):
             await boundary.contained(self._last_ticket.wait_committed, f"the end of {what}")
 
     def stop(self, reason: CutOff) -> None:
-        """Ends the call early. The first stop counts."""
+        """End the call early. The first stop counts."""
         if self._stopped_as is None:
             self._stopped_as = reason
             self._scope.cancel()
@@ -183,7 +183,7 @@ class ClientCalls:
     async def acknowledged(
         self, live: LiveSession, client_call_id: str | None
     ) -> Deferred | Accepted | None:
-        """Returns the first acknowledgement of a call that is sent again, else None.
+        """Return the first acknowledgement of a call that is sent again, else None.
 
         Memory is asked last, and holds more calls than can have come since the log was asked: so the
         same call cannot slip in a second time.
@@ -197,7 +197,7 @@ class ClientCalls:
         return _accepted(live, row.tool_call_id)
 
     def require_room(self) -> None:
-        """Makes sure that one more call may be under way.
+        """Make sure that one more call may be under way.
 
         Raises:
             CommandRejected: ``too_many_calls``.
@@ -213,7 +213,7 @@ class ClientCalls:
         client_call_id: str | None,
         workspace: Workspace,
     ) -> Deferred:
-        """Starts the task of a call, for which there must be room, and returns its acknowledgement.
+        """Start the task of a call, for which there must be room, and return its acknowledgement.
 
         Args:
             workspace: that of the session, as it is now.
@@ -243,17 +243,17 @@ class ClientCalls:
             await boundary.contained(reread, "closing a lost call")
 
     def find(self, tool_call_id: str) -> ClientCall | None:
-        """Returns a call that is under way."""
+        """Return a call that is under way."""
         return self._active.get(tool_call_id)
 
     def stop(self, reason: CutOff, wanted: Callable[[ClientCall], bool] = lambda _: True) -> None:
-        """Ends calls early."""
+        """End calls early."""
         for driver in list(self._active.values()):
             if wanted(driver):
                 driver.stop(reason)
 
     async def stop_all(self, reason: CutOff) -> None:
-        """Ends every call early and waits until all are over."""
+        """End every call early and wait until all are over."""
         drivers = list(self._active.values())
         self.stop(reason)
         for driver in drivers:

@@ -33,7 +33,7 @@ _RUNS_LOOKED_AT: Final = 3
 
 
 def artifacts_of(stored: Stored) -> list[Artifact]:
-    """Returns what is to be committed together with the event that tells of the input."""
+    """Return what is to be committed together with the event that tells of the input."""
     return [Artifact(artifact_id, MEDIA_TYPE, data) for artifact_id, data in stored.artifacts]
 
 
@@ -49,14 +49,14 @@ class ModelInputs:
         self._chars = 0
 
     async def chain(self, session_id: str, messages: Sequence[ModelMessage]) -> Chain | None:
-        """Returns where an input with these messages may go on from; it is kept no longer."""
+        """Return where an input with these messages may go on from; it is kept no longer."""
         kept = self.forget(session_id)
         if kept is not None or len(messages) <= 1:
             return kept
         return await self._logged(session_id, messages)
 
     def keep(self, session_id: str, chain: Chain) -> None:
-        """Remembers a chain. Should one of its commits fail, it is to be forgotten."""
+        """Remember a chain. Should one of its commits fail, it is to be forgotten."""
         self.forget(session_id)
         chars = sum(len(message.text) for message in chain.messages)
         self._kept[session_id] = (chain, chars)
@@ -65,7 +65,7 @@ class ModelInputs:
             self.forget(next(iter(self._kept)))
 
     def forget(self, session_id: str) -> Chain | None:
-        """Lets go of what is kept of a session, and returns it."""
+        """Let go of what is kept of a session, and return it."""
         chain, chars = self._kept.pop(session_id, (None, 0))
         self._chars -= chars
         return chain
@@ -78,7 +78,7 @@ class ModelInputs:
         return None
 
     async def _newest_input(self, run_id: str) -> str | None:
-        """Returns the id of the node that the run's last answer was asked for with."""
+        """Return the id of the node that the run's last answer was asked for with."""
         wanted = EventFilter(run_id=run_id, types=frozenset({"model_input"}))
         newest: str | None = None
 
@@ -111,7 +111,7 @@ class InputsOfRun:
         self._chain: Chain | None = None
 
     async def store(self, compiled: Compiled) -> Stored:
-        """Returns what is to be stored of an input. A summary's has nothing in common with others."""
+        """Return what is to be stored of an input. A summary's has nothing in common with others."""
         request = compiled.request
         if request.purpose == "summary":
             return store_input(None, request, omitted=compiled.omitted)
@@ -129,7 +129,7 @@ class InputsOfRun:
         return stored
 
     def leave(self) -> None:
-        """Leaves the chain to the session's next run."""
+        """Leave the chain to the session's next run."""
         if self._chain is not None:
             self._inputs.keep(self._session_id, self._chain)
 

@@ -88,7 +88,7 @@ class Recordings:
         self._has_failed = False
 
     def of(self, provider: str) -> Record:
-        """Returns what records the exchanges of one provider."""
+        """Return what records the exchanges of one provider."""
         return partial(self._recorder, provider)
 
     def _recorder(self, provider: str) -> Recorder:
@@ -119,7 +119,7 @@ class Recordings:
     # --- in the writing thread ---------------------------------------------------------------
 
     def run(self) -> None:
-        """Writes until it is told to stop."""
+        """Write until it is told to stop."""
         while (job := self._jobs.get()) is not None:
             job()
 
@@ -181,7 +181,7 @@ class _Recorder:
             _log.error("the disk is too slow for recordings: %s has no end", self._stem)
 
     def _write_held(self, count: Callable[[bytes], int]) -> None:
-        """Takes the keys out of what is held, and writes as many bytes of that as ``count`` says."""
+        """Take the keys out of what is held, and write as many bytes of that as ``count`` says."""
         # In Latin-1 each byte is a character, and so comes back as it was.
         held = self._redact(self._held.decode("latin-1")).encode("latin-1")
         end = count(held)
@@ -203,7 +203,7 @@ class _Recorder:
 
 @contextmanager
 def open_recordings(folder: Path, redact: Callable[[str], str]) -> Iterator[Recordings]:
-    """Gives the recordings of a daemon; leaving the block writes what waits.
+    """Provide the recordings of a daemon; leaving the block writes what waits.
 
     Raises:
         ConfigError: the folder cannot be made.

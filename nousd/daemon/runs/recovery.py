@@ -37,7 +37,7 @@ Ends = Callable[[], Awaitable[tuple[Event, ...]]]
 async def close_what_is_open(
     store: Store, log: Log, clock: Clock, *, session_id: str | None = None
 ) -> int:
-    """Ends every run and every client's own call that has no end; returns how many there were.
+    """End every run and every client's own call that has no end; returns how many there were.
 
     Args:
         session_id: only what is this session's. None: all, as at a start.
@@ -76,7 +76,7 @@ async def close_what_is_open(
 
 
 async def close_what_can_be(store: Store, log: Log, clock: Clock) -> None:
-    """Closes what is open at a start. A disk in trouble does not keep the daemon from answering reads:
+    """Close what is open at a start. A disk in trouble does not keep the daemon from answering reads:
     what cannot be closed now is closed when its session is next used.
     """
     try:

@@ -50,7 +50,7 @@ class Runs:
         self._telling: dict[str, trio.Event] = {}
 
     def last_activity_at(self, run_id: str, started_at: str) -> str | UnsetType:
-        """Returns when a run last gave a sign of life, as clocks tell it; UNSET of one that is over."""
+        """Return when a run last gave a sign of life, as clocks tell it; UNSET of one that is over."""
         run = self._active.get(run_id)
         if run is None:
             return UNSET
@@ -68,7 +68,7 @@ class Runs:
         artifacts: Sequence[Artifact] = (),
         parent: TaskRun | None = None,
     ) -> tuple[RunHost, CommitHandle]:
-        """Starts the task of a run whose start was just decided, with what its prompt brought along.
+        """Start the task of a run whose start was just decided, with what its prompt brought along.
 
         Args:
             parent: the run whose call of ``task`` it carries out.
@@ -108,7 +108,7 @@ class Runs:
             await self._tell_end(run.run_id, run.end)
 
     async def _tell_end(self, run_id: str, end: AgentEnd) -> None:
-        """Tells extensions that a run is over; whoever stops the daemon waits for that, but not long."""
+        """Tell extensions that a run is over; whoever stops the daemon waits for that, but not long."""
         told = self._telling[run_id] = trio.Event()
         try:
             await tell_end(self._services.hooks, end)
@@ -117,13 +117,13 @@ class Runs:
             told.set()
 
     async def _end_in_log(self, run: RunHost) -> None:
-        """Gives a run that could not write its end one; whoever watches waits for it."""
+        """Provide a run that could not write its end one; whoever watches waits for it."""
         with trio.move_on_after(CLOSING_SECONDS):
             await self._services.store.flush()
             await self._services.sessions.get(run.live.session_id)
 
     def require_alone(self, run: RunHost, message_id: str) -> None:
-        """Makes sure that no other run carries out the calls of a message: a branch has the calls of its
+        """Make sure that no other run carries out the calls of a message: a branch has the calls of its
         parent, and whoever looks whether one has run already must not look while it is about to.
 
         Raises:
@@ -139,15 +139,15 @@ class Runs:
                 )
 
     def find(self, run_id: str) -> RunHost | None:
-        """Returns an active run."""
+        """Return an active run."""
         return self._active.get(run_id)
 
     def active(self) -> list[RunHost]:
-        """Returns the active runs, oldest first."""
+        """Return the active runs, oldest first."""
         return list(self._active.values())
 
     async def stop_stale_runs(self) -> None:
-        """Ends, for as long as it runs itself, every run without a sign of life for too long."""
+        """End, for as long as it runs itself, every run without a sign of life for too long."""
         while True:
             now = trio.current_time()
             # A run that begins meanwhile is not stale before this.
@@ -160,7 +160,7 @@ class Runs:
             await trio.sleep_until(next_look)
 
     async def stop_all(self, status: EndStatus) -> None:
-        """Ends every run early and waits until all are over."""
+        """End every run early and wait until all are over."""
         runs = self.active()
         for run in runs:
             run.stop(status)

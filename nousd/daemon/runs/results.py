@@ -24,7 +24,7 @@ _FLAT_FIELDS: Final = frozenset(FlatEvent.__struct_fields__) - {"type", "id", "t
 
 
 async def run_result(store: Store, accepted: Accepted) -> Result:
-    """Returns the result of a run that has ended (or is still going: then of what it did so far)."""
+    """Return the result of a run that has ended (or is still going: then of what it did so far)."""
     assert isinstance(accepted.run_id, str)
     assert isinstance(accepted.session_id, str)
     while (summary := await _summarised(store, accepted.run_id)) is None:
@@ -41,7 +41,7 @@ async def run_result(store: Store, accepted: Accepted) -> Result:
 
 
 async def _summarised(store: Store, run_id: str) -> _Summary | None:
-    """Reads a run page by page; None if it was pruned between two of them, and a text came twice."""
+    """Read a run page by page; None if it was pruned between two of them, and a text came twice."""
     summary = _Summary()
     wanted = EventFilter(run_id=run_id, types=frozenset(FROZEN_EVENTS))
     await for_each_event(store, wanted, summary.add)
@@ -77,7 +77,7 @@ class _Summary:
             self.truncated = True
 
     def join_deltas(self) -> None:
-        """Gives the last event the deltas that followed it; all at once, however many there are."""
+        """Provide the last event the deltas that followed it; all at once, however many there are."""
         if self._deltas:
             last = self.events[-1]
             delta = "".join([str(last.delta), *self._deltas])

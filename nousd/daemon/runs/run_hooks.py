@@ -35,7 +35,7 @@ class HookedRun(Protocol):
     def expect_quiet(self, seconds: float) -> None: ...
 
     def warn(self, code: str, message: str) -> None:
-        """Puts a warning on its way into the log."""
+        """Put a warning on its way into the log."""
         ...
 
 
@@ -47,7 +47,7 @@ class RunHooks:
         self._run = run
 
     async def before_run(self, *, resumes: bool) -> tuple[SourceText, ...]:
-        """Returns what extensions add to the system prompt."""
+        """Return what extensions add to the system prompt."""
         if not self._hooks.has("before_run"):
             return ()
         choice, where = self._run.choice, self._run.where
@@ -65,14 +65,14 @@ class RunHooks:
         return tuple(_sources(outcome.added))
 
     async def turn_start(self, turn: Turn) -> None:
-        """Tells that a turn has begun."""
+        """Tell that a turn has begun."""
         if self._hooks.has("turn_start"):
             started = TurnStarted(**self._run.where, kind=turn.kind, text=turn.text)
             with self._quiet("turn_start"):
                 self._warn(await self._hooks.tell("turn_start", started))
 
     async def turn_end(self) -> None:
-        """Tells that a turn is about to end."""
+        """Tell that a turn is about to end."""
         if self._hooks.has("turn_end"):
             with self._quiet("turn_end"):
                 self._warn(await self._hooks.tell("turn_end", TurnEnding(**self._run.where)))
@@ -90,7 +90,7 @@ class RunHooks:
 
 
 async def tell_end(hooks: Hooks, end: events.AgentEnd) -> None:
-    """Tells that a run is over. There is no run any more that a warning could stand in."""
+    """Tell that a run is over. There is no run any more that a warning could stand in."""
     ended = RunEnded(
         session_id=end.session_id,
         run_id=end.run_id,
@@ -102,7 +102,7 @@ async def tell_end(hooks: Hooks, end: events.AgentEnd) -> None:
 
 
 def _sources(added: Iterable[Instructions]) -> Iterator[SourceText]:
-    """Yields what fits: the first come first, and all together have a bound."""
+    """Yield what fits: the first come first, and all together have a bound."""
     room = INSTRUCTIONS_BYTES_MAX
     for extension, text in added:
         told = of_extension(extension, text)

@@ -120,14 +120,14 @@ class RunHost(LiveCallHost):
     # --- its place among runs ----------------------------------------------------------------
 
     def begin(self, decided: Sequence[Event], artifacts: Sequence[Artifact]) -> CommitHandle:
-        """Puts the events that start the run into the log."""
+        """Put the events that start the run into the log."""
         self._kept += artifacts
         ticket = self.decide(decided)
         self.live.run = self
         return ticket
 
     async def enter_workspace(self) -> Workspace:
-        """Looks for the folder that the run works in; it keeps that, whatever comes.
+        """Look for the folder that the run works in; it keeps that, whatever comes.
 
         Raises:
             RunFailed: it may not work there, or cannot.
@@ -142,12 +142,12 @@ class RunHost(LiveCallHost):
         return self._workspace
 
     def leave(self) -> None:
-        """Leaves to later runs of the session what they need not read again."""
+        """Leave to later runs of the session what they need not read again."""
         self._context.leave()
         self._inputs.leave()
 
     def stop(self, status: EndStatus) -> None:
-        """Ends the run early: its task is cancelled and closes what is open. The first stop counts."""
+        """End the run early: its task is cancelled and close what is open. The first stop counts."""
         if not self.scope.cancel_called:
             self._stopped_as = status
             self.scope.cancel()
@@ -169,7 +169,7 @@ class RunHost(LiveCallHost):
         return max(0.0, trio.current_time() - max(self._seen, self._quiet_until))
 
     def tell_conflict(self, client_id: str | None) -> None:
-        """Tells that another run was asked for while this one goes on; once a second at most, so that
+        """Tell that another run was asked for while this one goes on; once a second at most, so that
         whoever hammers does not fill the log.
         """
         now = trio.current_time()
@@ -268,7 +268,7 @@ class RunHost(LiveCallHost):
         return self._instructions
 
     async def add_instructions(self, added: Sequence[SourceText]) -> None:
-        """Adds to what the models of this run are told."""
+        """Add to what the models of this run are told."""
         self._instructions = (*await self.instructions(), *added)
 
     @property

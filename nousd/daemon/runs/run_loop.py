@@ -50,7 +50,7 @@ class RunLoop:
         self._hooks = RunHooks(services.hooks, host)
 
     async def drive(self) -> None:
-        """Carries the run out to its end, unless the session is lost meanwhile. Never raises."""
+        """Carry the run out to its end, unless the session is lost meanwhile. Never raises."""
         host, live = self._host, self._host.live
         outcome = await boundary.contained(self._turns_until_stopped, f"run {host.run_id}")
         if host.scope.cancel_called:
@@ -98,7 +98,7 @@ class RunLoop:
             turn = await self._end_turn()
 
     async def _next_turn(self) -> Turn | None:
-        """Returns what is next, with whole texts; the caller may decide on it without another await."""
+        """Return what is next, with whole texts; the caller may decide on it without another await."""
         wholes: dict[str, bytes | None] = {}
         while True:
             state = self._host.live.state
@@ -118,7 +118,7 @@ class RunLoop:
             wholes |= await wholes_of(self._services.store, missing)
 
     def _begin_turn(self, turn: Turn) -> None:
-        """Puts the turn's beginning on its way into the log. The model is asked meanwhile: what it
+        """Put the turn's beginning on its way into the log. The model is asked meanwhile: what it
         says comes behind this in the log, and a tool call waits for both. What a runtime says before
         it first waits is there in time for the same commit.
         """
@@ -135,7 +135,7 @@ class RunLoop:
         )
 
     async def _end_turn(self) -> Turn | None:
-        """Ends the turn, and the run with it if nothing waits; in one step, so that an input is
+        """End the turn, and the run with it if nothing waits; in one step, so that an input is
         either seen here or refused because there is no run any more.
         """
         turn = await self._next_turn()
@@ -184,7 +184,7 @@ class RunLoop:
         )
 
     def _error_event(self, failure: RunFailed) -> events.Error:
-        """Tells a failure; what its server said is kept where the cause does not tell all of it."""
+        """Tell a failure; what its server said is kept where the cause does not tell all of it."""
         cause = long_texts.beginning(failure.cause)
         raw = failure.raw or failure.cause.encode(errors="replace")
         is_told = raw.decode(errors="replace").strip() in cause
@@ -199,5 +199,5 @@ class RunLoop:
 
 
 def _raw_type(raw: bytes) -> str:
-    """Returns the media type of what a server answered."""
+    """Return the media type of what a server answered."""
     return "application/json" if raw.lstrip()[:1] in (b"{", b"[") else long_texts.TEXT_MEDIA_TYPE

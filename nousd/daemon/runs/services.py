@@ -81,7 +81,7 @@ class RunServices:
         self.call_records = CallRecords(self.store)
 
     def choice_of(self, state: SessionState, options: RunOptions | None = None) -> ModelChoice:
-        """Returns the model of a session's next call, or of one in a run with these options."""
+        """Return the model of a session's next call, or of one in a run with these options."""
         provider, model, sampling = state.provider, state.model, state.sampling
         if options is not None and options.model is not UNSET:
             provider = None if options.provider is UNSET else options.provider
@@ -100,7 +100,7 @@ class RunServices:
         return tool is not None and tool.source != "builtin"
 
     async def agents_of(self, live: LiveSession) -> Catalogue:
-        """Returns the agents that a session has: those that there were when it first asked, and of each
+        """Return the agents that a session has: those that there were when it first asked, and of each
         what the user's trust lets count now.
         """
         if live.agents is None:
@@ -108,11 +108,11 @@ class RunServices:
         return live.agents.in_force(self.workspaces.trust.trusts)
 
     async def judge(self, state: SessionState, tool: Tool, access: Access) -> Judgement:
-        """Returns what the rules in force and a session's mode say of a call."""
+        """Return what the rules in force and a session's mode say of a call."""
         return await self.permissions.judge(state, self.granted(), tool, access)
 
     async def ask(self, state: SessionState, question: Question, asker: Asker) -> Answer:
-        """Asks whether a call may run; see ``CallHost.ask``. What leads out is asked while it may be."""
+        """Ask whether a call may run; see ``CallHost.ask``. What leads out is asked while it may be."""
         if not question.access.outside:
             return await self.approvals.ask(question, asker)
         under = self.overrides.under(state)
@@ -120,6 +120,6 @@ class RunServices:
         return await self.approvals.ask(question, asker, under=under, obstacle=obstacle)
 
     def withdraw(self, tool_call_id: str) -> None:
-        """Takes back what a call asks the user, because it is being stopped."""
+        """Take back what a call asks the user, because it is being stopped."""
         self.approvals.withdraw(tool_call_id)
         self.questions.withdraw(tool_call_id)

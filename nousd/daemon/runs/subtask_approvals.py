@@ -36,7 +36,7 @@ Told = (
 
 
 def id_of(event: Told) -> str:
-    """Returns what a request and its end have in common."""
+    """Return what a request and its end have in common."""
     if isinstance(event, events.QuestionAsked | events.QuestionAnswered | events.QuestionRejected):
         return event.question_id
     return event.tool_call_id
@@ -54,7 +54,7 @@ _ASKING: Final = tuple(events.EVENT_TYPES[kind] for kind in ASKS)
 
 
 def at_root(event: Told, where: TurnKey) -> list[Event]:
-    """Returns an event as the run at the top tells it, and a status if it asks something."""
+    """Return an event as the run at the top tells it, and a status if it asks something."""
     assert isinstance(event.run_id, str)
     origin = Origin(session_id=event.session_id, run_id=event.run_id)
     told = msgspec.structs.replace(event, **where, origin=origin)

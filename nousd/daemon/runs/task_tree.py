@@ -92,7 +92,7 @@ class TaskTree:
             self._run.expect_quiet(0.0)
 
     def tell_root(self, decided: Sequence[Event]) -> None:
-        """Tells at the root what the run asks, and what becomes of that."""
+        """Tell at the root what the run asks, and what becomes of that."""
         root = self._root_above
         if root is None or root.live.lost or root.ledger.phase is Phase.ENDED:
             return

@@ -145,7 +145,7 @@ class TasksOfCall:
         )
 
     async def _end_of(self, run: TaskRun, emit: Emit, what: str) -> None:
-        """Waits for the end of a task, and ends it if the call is cancelled meanwhile."""
+        """Wait for the end of a task, and end it if the call is cancelled meanwhile."""
         try:
             with self._parent.tree.waiting_for(run):
                 await emit(f"{what}: started\n")
@@ -157,7 +157,7 @@ class TasksOfCall:
                     await run.ended.wait()
 
     async def _worker(self, task: Task) -> WorkerSpec:
-        """Returns who carries a task out, with no tool that the parent does not have.
+        """Return who carries a task out, with no tool that the parent does not have.
 
         Raises:
             ToolError: there is no such agent.
@@ -176,7 +176,7 @@ class TasksOfCall:
         return of_parent(worker, self._parent.live.state.worker)
 
     def _model(self, worker: WorkerSpec) -> dict[str, Any]:
-        """Returns the model that a worker names, as settings of a session.
+        """Return the model that a worker names, as settings of a session.
 
         Raises:
             ToolError: it cannot be asked.
@@ -231,7 +231,7 @@ class TasksOfCall:
         )
 
     def _options(self, chosen: dict[str, Any]) -> RunOptions:
-        """Returns what holds for the parent's run alone as far as it holds for its tasks: no tool that
+        """Return what holds for the parent's run alone as far as it holds for its tasks: no tool that
         it does not have, and its model where the worker names none.
         """
         options = options_of(self._parent.live.state)

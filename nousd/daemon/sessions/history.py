@@ -58,7 +58,7 @@ class Contexts:
         self._tokens = 0
 
     async def at_leaf(self, live: LiveSession) -> Sequence[Entry]:
-        """Returns the context that the session's next work goes on from, oldest first."""
+        """Return the context that the session's next work goes on from, oldest first."""
         leaf_id = live.state.leaf_id
         kept = self._kept.get(live.session_id)
         if kept is not None and kept.leaf_id == leaf_id:
@@ -70,7 +70,7 @@ class Contexts:
         return await self.read(live.session_id, leaf_id)
 
     async def read(self, session_id: str, leaf_id: str | None) -> list[Entry]:
-        """Reads the context of any committed leaf, oldest first."""
+        """Read the context of any committed leaf, oldest first."""
         path: list[Entry] = []
         tokens = 0
         cursor = leaf_id
@@ -88,7 +88,7 @@ class Contexts:
         return transcript.in_context(path)
 
     def keep(self, session_id: str, leaf_id: str | None, entries: Sequence[Entry]) -> None:
-        """Remembers the context of a leaf, and forgets the oldest past the bounds."""
+        """Remember the context of a leaf, and forgets the oldest past the bounds."""
         self.forget(session_id)
         kept = _Kept(leaf_id, entries, estimate_tokens(entries))
         self._kept[session_id] = kept
@@ -97,7 +97,7 @@ class Contexts:
             self.forget(next(iter(self._kept)))
 
     def forget(self, session_id: str) -> None:
-        """Lets go of what is kept of a session."""
+        """Let go of what is kept of a session."""
         kept = self._kept.pop(session_id, None)
         if kept is not None:
             self._tokens -= kept.tokens
@@ -113,14 +113,14 @@ class ContextOfRun:
         self._leaf_id: str | None = None
 
     async def read(self) -> Sequence[Entry]:
-        """Returns what counts of the transcript, oldest first."""
+        """Return what counts of the transcript, oldest first."""
         if self._entries is None:
             self._leaf_id = self._live.state.leaf_id
             self._entries = await self._contexts.at_leaf(self._live)
         return self._entries
 
     def append(self, entry: Entry) -> None:
-        """Carries it on with an entry at the session's leaf."""
+        """Carry it on with an entry at the session's leaf."""
         if not long_texts.is_whole(entry):
             # It was cut when it was accepted: its text is read with the others.
             self._entries = None
@@ -129,14 +129,14 @@ class ContextOfRun:
             self._leaf_id = entry.id
 
     def last_answer(self, run_id: str) -> str:
-        """Returns what the model said last, if it said that in this run."""
+        """Return what the model said last, if it said that in this run."""
         for entry in reversed(self._entries or ()):
             if isinstance(entry, MessageEntry) and entry.role == "assistant" and entry.text:
                 return entry.text if entry.run_id == run_id else ""
         return ""
 
     def leave(self) -> None:
-        """Leaves it to the session's next run."""
+        """Leave it to the session's next run."""
         if self._entries is not None:
             self._contexts.keep(self._live.session_id, self._leaf_id, self._entries)
 
@@ -156,7 +156,7 @@ def _reaches_kept_entry(path: Sequence[Entry]) -> bool:
 
 
 async def wholes_of(store: Store, refs: Iterable[str]) -> dict[str, bytes | None]:
-    """Reads the artifacts of texts; None for one that is not there."""
+    """Read the artifacts of texts; None for one that is not there."""
     wholes: dict[str, bytes | None] = {}
     for ref in refs:
         artifact = await store.artifact(ref)
@@ -167,7 +167,7 @@ async def wholes_of(store: Store, refs: Iterable[str]) -> dict[str, bytes | None
 
 
 async def whole_inputs(store: Store, inputs: Sequence[QueuedInput]) -> tuple[QueuedInput, ...]:
-    """Returns committed inputs with their whole texts."""
+    """Return committed inputs with their whole texts."""
     return long_texts.whole_inputs(inputs, await wholes_of(store, long_texts.refs_in(inputs)))
 
 

@@ -101,7 +101,7 @@ class LiveSession:
         artifacts: Sequence[Artifact] = (),
         follow: Follow | None = None,
     ) -> CommitHandle:
-        """Makes events happen to this session. Returns at once; the ticket tells of the commit.
+        """Make events happen to this session. Returns at once; the ticket tells of the commit.
 
         Should anything be raised, nothing has happened.
 
@@ -154,7 +154,7 @@ class LiveSession:
     def remember(
         self, client_message_id: str, acknowledgement: Deferred, request_hash: str
     ) -> None:
-        """Keeps the acknowledgement of an input for when the client sends it again.
+        """Keep the acknowledgement of an input for when the client sends it again.
 
         Once it is committed the log has it, for every lookup that begins after that.
         """
@@ -195,11 +195,11 @@ class LiveSession:
 
 
 def _earlier(failure: StoreError | None) -> WriteFailed:
-    """Returns what is raised instead of a decision that comes after a failed commit."""
+    """Return what is raised instead of a decision that comes after a failed commit."""
     kind = StoreFull if isinstance(failure, StoreFull) else WriteFailed
     return kind(f"an earlier commit of the session failed: {failure}")
 
 
 def not_found(session_id: str) -> SessionNotFound:
-    """Returns what is raised where there is no such session."""
+    """Return what is raised where there is no such session."""
     return SessionNotFound(f"no session has the id {session_id}")

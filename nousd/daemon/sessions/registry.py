@@ -75,7 +75,7 @@ class Sessions:
     # --- finding -----------------------------------------------------------------------------
 
     async def get(self, session_id: str) -> LiveSession:
-        """Returns the session with that id.
+        """Return the session with that id.
 
         Raises:
             SessionNotFound: there is none, or it was deleted.
@@ -110,7 +110,7 @@ class Sessions:
         return live
 
     async def _close_run(self, session_id: str) -> StoreError | None:
-        """Ends a run that nobody carries on; returns why it could not be."""
+        """End a run that nobody carries on; returns why it could not be."""
         try:
             await self._recover(session_id=session_id)
         except StoreError as failure:
@@ -139,11 +139,11 @@ class Sessions:
         return live
 
     async def active(self) -> LiveSession | None:
-        """Returns the active session, if there is one."""
+        """Return the active session, if there is one."""
         return None if self.active_id is None else await self.get(self.active_id)
 
     async def target(self, session_id: str | None) -> LiveSession | None:
-        """Returns the named session, else the active one, else None."""
+        """Return the named session, else the active one, else None."""
         return await self.active() if session_id is None else await self.get(session_id)
 
     async def require(self, session_id: str | None) -> LiveSession:
@@ -158,7 +158,7 @@ class Sessions:
         return live
 
     async def below(self, live: LiveSession) -> list[LiveSession]:
-        """Returns the sessions that the tasks of a session have made, the deepest first."""
+        """Return the sessions that the tasks of a session have made, the deepest first."""
         below: list[LiveSession] = []
         for session_id in await self._store.children(live.session_id):
             child = await self.get(session_id)
@@ -171,27 +171,27 @@ class Sessions:
         return len(self._live)
 
     def running(self) -> list[LiveSession]:
-        """Returns the sessions with a run that takes commands, oldest run first."""
+        """Return the sessions with a run that takes commands, oldest run first."""
         running = [live for live in self._live.values() if live.state.run is not None]
         return sorted(running, key=attrgetter("state.run.started_at"))
 
     def shown_running(self) -> list[SessionState]:
-        """Returns the committed states that have a run, oldest run first."""
+        """Return the committed states that have a run, oldest run first."""
         states = [live.committed for live in self._live.values() if live.committed.run is not None]
         return sorted(states, key=attrgetter("run.started_at"))
 
     def shown(self, session_id: str) -> SessionState | None:
-        """Returns the committed state of a session if it is in memory."""
+        """Return the committed state of a session if it is in memory."""
         live = self._live.get(session_id)
         return None if live is None else live.committed
 
     def in_memory(self, session_id: str) -> SessionState | None:
-        """Returns the state of a session as it was last decided on, if it is in memory."""
+        """Return the state of a session as it was last decided on, if it is in memory."""
         live = self._live.get(session_id)
         return None if live is None else live.state
 
     def without_session(self) -> SessionState:
-        """Returns what a client is shown while no session is active: what a new one would have."""
+        """Return what a client is shown while no session is active: what a new one would have."""
         defaults = self.defaults
         return SessionState(
             session_id="",
@@ -199,7 +199,7 @@ class Sessions:
         )
 
     async def run_target(self, session_id: str | None, expected_run_id: str | None) -> LiveSession:
-        """Returns the session whose run a steer, follow-up or abort means.
+        """Return the session whose run a steer, follow-up or abort means.
 
         Raises:
             CommandRejected: ``no_active_run``, ``run_mismatch`` or ``ambiguous_run``.
@@ -229,7 +229,7 @@ class Sessions:
     def create(
         self, *, parent: LiveSession | None = None, activate: bool = True, **chosen: Any
     ) -> tuple[LiveSession, CommitHandle]:
-        """Creates a session, a branch if it has a parent.
+        """Create a session, a branch if it has a parent.
 
         Args:
             activate: whether it becomes the active one.
@@ -247,7 +247,7 @@ class Sessions:
     def create_for_task(
         self, parent: LiveSession, origin: TaskOrigin, worker: WorkerSpec, **chosen: Any
     ) -> LiveSession:
-        """Creates the session of a task, with its parent's settings where nothing else was chosen. The
+        """Create the session of a task, with its parent's settings where nothing else was chosen. The
         active session stays what it is.
         """
         settings = {name: getattr(parent.state, name) for name in LASTING} | chosen
@@ -267,26 +267,26 @@ class Sessions:
         return live
 
     def activate(self, live: LiveSession) -> CommitHandle:
-        """Makes a session the active one."""
+        """Make a session the active one."""
         ticket = live.decide((events.SessionActivated(session_id=live.session_id),))
         self._now_active(live.session_id, ticket)
         return ticket
 
     def delete(self, live: LiveSession) -> CommitHandle:
-        """Deletes a session's content; an active one leaves none active."""
+        """Delete a session's content; an active one leaves none active."""
         ticket = live.decide((events.SessionDeleted(session_id=live.session_id),))
         if self.active_id == live.session_id:
             self._now_active(None, ticket)
         return ticket
 
     def note(self, live: LiveSession | None, event: events.Event) -> CommitHandle:
-        """Makes an event happen to a session, or to none."""
+        """Make an event happen to a session, or to none."""
         if live is not None:
             return live.decide((event,))
         return self._log.submit(self._log.encode((event,)))
 
     def update(self, live: LiveSession | None, **settings: Any) -> CommitHandle:
-        """Changes settings of a session and of those created after; without a session, only those."""
+        """Change settings of a session and of those created after; without a session, only those."""
         session_id = "" if live is None else live.session_id
         event = events.SessionUpdated(session_id=session_id, **settings)
         if live is None:
@@ -339,7 +339,7 @@ class Sessions:
 
 
 def _state_of(row: SessionRow, pending: Sequence[QueuedInput]) -> SessionState:
-    """Returns the state that a session's projections describe. No run survives a restart."""
+    """Return the state that a session's projections describe. No run survives a restart."""
     known = {name: getattr(row, name) for name in _OF_ROWS}
     return SessionState(**known, **queue_fields(tuple(pending)))
 

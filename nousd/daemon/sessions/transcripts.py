@@ -44,7 +44,7 @@ class Transcripts:
         self._bytes = 0
 
     def find(self, state: SessionState, limit: int) -> Newest | None:
-        """Returns what was read for that very state, with that many messages at most, if it is kept."""
+        """Return what was read for that very state, with that many messages at most, if it is kept."""
         kept = self._kept.get(state.session_id)
         if kept is None or kept.state is not state or kept.limit != limit:
             return None
@@ -52,7 +52,7 @@ class Transcripts:
         return kept.newest
 
     def keep(self, state: SessionState, limit: int, newest: Newest) -> None:
-        """Remembers what was read for a state, and forgets the oldest past the bounds."""
+        """Remember what was read for a state, and forgets the oldest past the bounds."""
         self.forget(state.session_id)
         size = len(encode_json(newest))
         if size > KEPT_BYTES_MAX:
@@ -64,7 +64,7 @@ class Transcripts:
             self.forget(next(iter(self._kept)))
 
     def forget(self, session_id: str) -> None:
-        """Lets go of what is kept of a session."""
+        """Let go of what is kept of a session."""
         kept = self._kept.pop(session_id, None)
         if kept is not None:
             self._bytes -= kept.size

@@ -40,7 +40,7 @@ _UNREAD: Final = Request("", "a line", msgspec.Raw(b"{}"))
 
 
 async def serve_commands(services: Services, stream: trio.abc.Stream) -> None:
-    """Serves one client until it leaves or the daemon closes."""
+    """Serve one client until it leaves or the daemon closes."""
     if isinstance(stream, trio.SocketStream):
         stream = DirectStream(stream)
     outbox = Outbox(stream.write_now) if isinstance(stream, WritesNow) else Outbox()
@@ -74,7 +74,7 @@ class _Connection:
             self._reading.cancel()
 
     async def _read(self) -> None:
-        """Handles what the client sends until it has said all or the daemon closes."""
+        """Handle what the client sends until it has said all or the daemon closes."""
         splitter = LineSplitter(self._services.line_bytes_max, self._services.line_budget)
         with (
             self._reading,
@@ -92,7 +92,7 @@ class _Connection:
         self._outbox.close()
 
     async def _handle_each(self, lines: list[bytes | LineTooLong]) -> None:
-        """Handles lines that came together. Nothing holds them when it returns: they may be large, and
+        """Handle lines that came together. Nothing holds them when it returns: they may be large, and
         what they took of the budget is given back with the next bytes.
         """
         # Who waits for one answer gets it now; several are written together.
@@ -133,7 +133,7 @@ class _Connection:
         return InvalidCommand(f"line_too_long: a line has at most {limit} bytes")
 
     def _answer_when_committed(self, request_id: str, reply: Deferred) -> None:
-        """Answers in the moment of the commit, before the events go out."""
+        """Answer in the moment of the commit, before the events go out."""
         answer = encode_response(request_id, reply.payload)
 
         def resolved(ticket: CommitHandle) -> None:

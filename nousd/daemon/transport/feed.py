@@ -54,7 +54,7 @@ class _Heard(msgspec.Struct, frozen=True):
 
 
 async def serve_events(services: Services, stream: trio.abc.Stream) -> None:
-    """Follows the log for one client until it leaves or the daemon closes."""
+    """Follow the log for one client until it leaves or the daemon closes."""
     with services.meters.subscribing():
         await _Feed(services, stream).serve()
 
@@ -88,7 +88,7 @@ class _Feed:
     # --- what the client is told -------------------------------------------------------------
 
     async def _follow(self) -> None:
-        """Writes what the subscription wants; returns when the daemon closes and all is written."""
+        """Write what the subscription wants; returns when the daemon closes and all is written."""
         hub = self._services.hub
         position = self._current.after
         while True:
@@ -111,7 +111,7 @@ class _Feed:
                 await self._wait()
 
     async def _wait(self) -> None:
-        """Waits for events, for what is heard, for the close, or until a keep-alive is due."""
+        """Wait for events, for what is heard, for the close, or until a keep-alive is due."""
         if self._current.keepalive_seconds == math.inf:
             await self._services.hub.wait(self._notifier)
         else:
@@ -179,7 +179,7 @@ class _Feed:
         self._notifier.notify()
 
     async def _understood(self, line: bytes) -> _Heard | None:
-        """Returns what becomes of a line; None if it is no subscription."""
+        """Return what becomes of a line; None if it is no subscription."""
         if b"subscribe" not in line and b"\\" not in line:
             return None  # a flood of noise must not cost others a decoder's time for each line
         request_id = ""
@@ -223,7 +223,7 @@ def _too_long() -> _Heard:
 
 
 async def _wait_hung_up(stream: trio.abc.Stream) -> None:
-    """Returns once the peer of a half-closed stream has closed the other half too.
+    """Return once the peer of a half-closed stream has closed the other half too.
 
     The kernel has no wakeable event for it that trio offers, so it is looked at now and then.
     """

@@ -40,7 +40,7 @@ class Outbox:
         self._filled.set()
 
     def put_now(self, line: bytes) -> None:
-        """Hands a line to the reader in this moment if nothing waits before it, else queues it.
+        """Hand a line to the reader in this moment if nothing waits before it, else queues it.
 
         For a line that comes alone; of many at once the writer makes one write.
         """
@@ -49,7 +49,7 @@ class Outbox:
             self.put(line[taken:])
 
     def close(self) -> None:
-        """Lets ``run`` return once everything that was put in is written."""
+        """Let ``run`` return once everything that was put in is written."""
         self._closed = True
         self._filled.set()
 
@@ -59,13 +59,13 @@ class Outbox:
         return self._count >= PIPELINE_MAX or self._bytes >= PIPELINE_BYTES_MAX
 
     async def wait_room(self) -> None:
-        """Waits while the queue is full."""
+        """Wait while the queue is full."""
         while self.is_full:
             self._emptied = trio.Event()
             await self._emptied.wait()
 
     async def run(self, stream: trio.abc.SendStream) -> None:
-        """Writes what is put in until the queue is closed.
+        """Write what is put in until the queue is closed.
 
         Raises:
             trio.BrokenResourceError: the reader is gone.

@@ -32,7 +32,7 @@ class Listeners(NamedTuple):
 
 
 def socket_paths(path: Path) -> SocketPaths:
-    """Returns ``PATH`` and ``PATH.events``, absolute.
+    """Return ``PATH`` and ``PATH.events``, absolute.
 
     Raises:
         ConfigError: the longer of the two does not fit into a socket address.
@@ -47,7 +47,7 @@ def socket_paths(path: Path) -> SocketPaths:
 async def open_listeners(
     path: Path, passed: PassedSockets | None = None
 ) -> AsyncIterator[Listeners]:
-    """Listens on ``PATH`` and ``PATH.events`` for as long as the block lasts.
+    """Listen on ``PATH`` and ``PATH.events`` for as long as the block lasts.
 
     Leaving the block removes the sockets and closes the listeners; a task that waits in ``accept``
     gets ``trio.ClosedResourceError``.

@@ -43,12 +43,12 @@ class AgentPlaces(NamedTuple):
 
 
 async def no_agents() -> Catalogue:
-    """Gives none."""
+    """Provide none."""
     return Catalogue()
 
 
 def reader(places: AgentPlaces) -> ReadAgents:
-    """Returns what reads them, in a thread: a folder may be far away, and not answer. Blocks a moment
+    """Return what reads them, in a thread: a folder may be far away, and not answer. Blocks a moment
     itself, to see whether one is.
     """
     folders = _folders(places)
@@ -74,7 +74,7 @@ def _project_folder(root: Path) -> Path:
 
 
 def read_agents(places: AgentPlaces) -> Catalogue:
-    """Returns the user's own and then the project's, each by file name; of a name the first counts."""
+    """Return the user's own and then the project's, each by file name; of a name the first counts."""
     found: list[Agent] = []
     if places.user_folder is not None:
         found += _in_folder("user", places.user_folder, places.user_folder, ())

@@ -13,7 +13,7 @@ Args = TypeVarTuple("Args")
 
 
 async def in_folder_thread(look: Callable[[*Args], T], *args: *Args) -> T:
-    """Returns what ``look`` returns, which must leave nothing behind: it is let go when the caller is
+    """Return what ``look`` returns, which must leave nothing behind: it is let go when the caller is
     cancelled.
 
     Raises:

@@ -55,12 +55,12 @@ ReadInstructions = Callable[[], Awaitable[Sequence[SourceText]]]
 
 
 async def no_instructions() -> Sequence[SourceText]:
-    """Gives none."""
+    """Provide none."""
     return (unused(_USER, "off"), unused(_PROJECT, "off"))
 
 
 def reader(places: Places) -> ReadInstructions:
-    """Returns what reads them, in a thread: a folder may be far away, and not answer.
+    """Return what reads them, in a thread: a folder may be far away, and not answer.
 
     Where all of it is on this machine, what was read is good until one of the files has other times:
     a thread on the way to each model call would be felt.
@@ -89,7 +89,7 @@ class _Remembered:
         return self._sources
 
     def _stamps_now(self) -> tuple[_Stamp, ...] | None:
-        """Returns the stamps; None if they cannot tell whether anything has changed."""
+        """Return the stamps; None if they cannot tell whether anything has changed."""
         settled_ns = time.time_ns() - _UNSETTLED_NS
         stamps = tuple(map(_stamp, self._watched))
         is_certain = stamps and all(_is_plain(stamp, settled_ns) for stamp in stamps)
@@ -97,7 +97,7 @@ class _Remembered:
 
 
 def _watched(places: Places) -> tuple[Path, ...]:
-    """Returns every path that says something; none where the system could be slow to tell."""
+    """Return every path that says something; none where the system could be slow to tell."""
     workdir = places.workdir.resolve()
     folders = [workdir, *workdir.parents][:DEPTH_MAX] if places.project else []
     users = [] if places.user_file is None else [places.user_file]
@@ -108,7 +108,7 @@ def _watched(places: Places) -> tuple[Path, ...]:
 
 
 def _stamp(path: Path) -> _Stamp:
-    """Returns what changes with a file; nothing where there is none."""
+    """Return what changes with a file; nothing where there is none."""
     try:
         told = os.lstat(path)
     except OSError:
@@ -129,7 +129,7 @@ def _is_plain(stamp: _Stamp, settled_ns: int) -> bool:
 
 
 def read_instructions(places: Places) -> tuple[SourceText, ...]:
-    """Returns the user's own, and then the project's with the most particular last."""
+    """Return the user's own, and then the project's with the most particular last."""
     users = _users(places)
     room = INSTRUCTIONS_BYTES_MAX - len(users.text.encode())
     return (users, *_projects(places, room))
@@ -159,12 +159,12 @@ def _projects(places: Places, room: int) -> Sequence[SourceText]:
 
 
 def project_root(workdir: Path) -> Path:
-    """Returns the folder that a project begins with: the repository's, or the workdir itself."""
+    """Return the folder that a project begins with: the repository's, or the workdir itself."""
     return _folders(workdir.resolve())[0]
 
 
 def _folders(workdir: Path) -> tuple[Path, list[Path]]:
-    """Returns the root, and the folders from there to the workdir."""
+    """Return the root, and the folders from there to the workdir."""
     above = [workdir, *workdir.parents][:DEPTH_MAX]
     for index, folder in enumerate(above):
         if _is_repository(folder):
@@ -182,7 +182,7 @@ def _is_repository(folder: Path) -> bool:
 def _found(
     kind: str, root: Path, path: Path, hidden: tuple[Path, ...], bytes_max: int
 ) -> SourceText | None:
-    """Returns what a file says, or why it cannot be used; None if there is none."""
+    """Return what a file says, or why it cannot be used; None if there is none."""
     try:
         # Mostly there is none, and then no folder on the way has to be opened.
         if not (os.path.lexists(path) and root.is_dir()):
@@ -210,7 +210,7 @@ _REASONS: Final = {
 
 
 def _text_of(data: bytes, bytes_max: int) -> tuple[str, str]:
-    """Returns the text, and why it is not all of the file or not as it is."""
+    """Return the text, and why it is not all of the file or not as it is."""
     is_cut = len(data) > bytes_max
     reasons = ["cut"] if is_cut else []
     kept = data[:bytes_max].removeprefix(codecs.BOM_UTF8)

@@ -43,12 +43,12 @@ _ORIGIN: Final = "the project"
 
 
 async def no_settings() -> ProjectSettings:
-    """Gives none."""
+    """Provide none."""
     return _NONE
 
 
 def reader(root: Path, hidden: tuple[Path, ...] = ()) -> ReadSettings:
-    """Returns what reads the settings of the project with that root, in a thread: its folder may be far
+    """Return what reads the settings of the project with that root, in a thread: its folder may be far
     away, and not answer. Blocks a moment itself, to see whether it is.
     """
     path = root / FILE_NAME
@@ -64,7 +64,7 @@ def reader(root: Path, hidden: tuple[Path, ...] = ()) -> ReadSettings:
 
 
 def read_settings(root: Path, hidden: tuple[Path, ...] = ()) -> ProjectSettings:
-    """Returns what a project's file says, with the texts that are no rules left out; never fails."""
+    """Return what a project's file says, with the texts that are no rules left out; never fails."""
     path = str(root / FILE_NAME)
     try:
         data = read_inside(root, path, hidden)
@@ -77,7 +77,7 @@ def read_settings(root: Path, hidden: tuple[Path, ...] = ()) -> ProjectSettings:
 
 
 def read_inside(root: Path, path: str, hidden: tuple[Path, ...] = ()) -> bytes:
-    """Returns the bytes of a regular file that really lies inside of the root, one more than the bound
+    """Return the bytes of a regular file that really lies inside of the root, one more than the bound
     if it is longer.
 
     Raises:
@@ -150,25 +150,25 @@ class Project:
         return _Started(settings, restricting, rules_in(_ORIGIN, allow=settings.allow))
 
     def forget(self, session_id: str) -> None:
-        """Lets a session start anew, with the settings as they are then."""
+        """Let a session start anew, with the settings as they are then."""
         self._sessions.forget(session_id)
         self._told.forget(session_id)
 
     async def rules(self, session_id: str) -> tuple[Rule, ...]:
-        """Returns the rules of the project that count in a session; with "" in one that would start."""
+        """Return the rules of the project that count in a session; with "" in one that would start."""
         started = await (self._sessions.of(session_id) if session_id else self._start())
         permitting = started.permitting if self._is_trusted(started.settings) else ()
         return (*started.restricting, *permitting)
 
     def mode(self, session_id: str) -> PermissionMode | None:
-        """Returns the mode that the project gives a session that has started, if it may."""
+        """Return the mode that the project gives a session that has started, if it may."""
         started = self._sessions.known(session_id)
         if started is None or not self._is_trusted(started.settings):
             return None
         return started.settings.permission_mode
 
     async def remark(self, session_id: str) -> str | None:
-        """Returns what of the project's settings does not count in a session, for people; once for
+        """Return what of the project's settings does not count in a session, for people; once for
         each session, None if there is nothing to say.
         """
         settings = (await self._sessions.of(session_id)).settings
@@ -183,7 +183,7 @@ class Project:
         return f"{settings.path}: {'; '.join(said)}"
 
     async def trusted(self) -> ProjectSettings:
-        """Returns the settings as they are now, with what may only be said by a trusted file left out
+        """Return the settings as they are now, with what may only be said by a trusted file left out
         if it is none.
         """
         settings = await self._read()
@@ -192,7 +192,7 @@ class Project:
         return replace(settings, allow=(), permission_mode=None, mcp={})
 
     async def file(self) -> ProjectFile | None:
-        """Returns what the project's settings say now; None if there are none."""
+        """Return what the project's settings say now; None if there are none."""
         settings = await self._read()
         if not settings.path:
             return None

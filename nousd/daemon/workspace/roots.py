@@ -27,7 +27,7 @@ class Roots:
         )
 
     def fault(self, real: Path) -> str | None:
-        """Returns why a folder may not be a workspace, None if it may.
+        """Return why a folder may not be a workspace, None if it may.
 
         Args:
             real: absolute, with its links resolved.

@@ -29,19 +29,19 @@ class SessionMemo(Generic[T]):
         self._last: T | None = None
 
     async def of(self, session_id: str) -> T:
-        """Returns what a session started with, which may be now."""
+        """Return what a session started with, which may be now."""
         kept = self.known(session_id)
         return await self._start(session_id) if kept is None else kept
 
     def known(self, session_id: str) -> T | None:
-        """Returns what a session started with; None if it has not started."""
+        """Return what a session started with; None if it has not started."""
         kept = self._kept.get(session_id)
         if kept is not None:
             self._kept.move_to_end(session_id)
         return kept
 
     def forget(self, session_id: str) -> None:
-        """Lets a session start anew."""
+        """Let a session start anew."""
         self._kept.pop(session_id, None)
 
     async def _start(self, session_id: str) -> T:

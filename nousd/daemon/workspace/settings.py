@@ -31,7 +31,7 @@ _SYSTEM_PROMPT: Final = (
 
 
 def workspaces_of_settings(settings: Settings, extensions: tuple[Path, ...] = ()) -> Workspaces:
-    """Returns the workspaces that the settings allow, with that of the workdir made.
+    """Return the workspaces that the settings allow, with that of the workdir made.
 
     Args:
         extensions: where the code of extensions lies.
@@ -71,19 +71,19 @@ class _Maker:
 
 
 def _own_prompt(settings: Settings, folder: Path) -> SourceText | None:
-    """Returns the built-in prompt where it names another folder than that of the workdir does."""
+    """Return the built-in prompt where it names another folder than that of the workdir does."""
     if settings.system_prompt is not None or folder == settings.workdir:
         return None
     return system_prompt(built_in_prompt(folder))
 
 
 def built_in_prompt(folder: Path) -> str:
-    """Returns what models are told that work in a folder, where the user says nothing else."""
+    """Return what models are told that work in a folder, where the user says nothing else."""
     return _SYSTEM_PROMPT.format(workdir=folder)
 
 
 def default_prompt(settings: Settings) -> str:
-    """Returns what models are told in the workdir.
+    """Return what models are told in the workdir.
 
     Raises:
         ConfigError: the user's own prompt cannot be read.
@@ -110,7 +110,7 @@ def _instruction_places(settings: Settings, folder: Path, not_read: tuple[Path, 
 
 
 def _out_of_reach(settings: Settings) -> tuple[Path, ...]:
-    """Returns what no file tool may see or make, also where it lies inside of a workspace.
+    """Return what no file tool may see or make, also where it lies inside of a workspace.
 
     A lock file that is replaced guards nothing. A settings file counts although it is not there: one
     that a model wrote would be obeyed by the next start. So would the user's own instructions, a system

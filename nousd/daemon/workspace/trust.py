@@ -21,7 +21,7 @@ class Trust:
         self._trusted: dict[str, str] = {}
 
     def remember(self, trusted: Mapping[str, str]) -> None:
-        """Takes what stands in the log."""
+        """Take what stands in the log."""
         self._trusted = dict(trusted)
 
     def trusts(self, path: Path | str, file_hash: str) -> bool:
@@ -29,11 +29,11 @@ class Trust:
         return bool(file_hash) and self._trusted.get(str(path)) == file_hash
 
     def paths(self) -> tuple[str, ...]:
-        """Returns the files that were trusted once and are so until they change."""
+        """Return the files that were trusted once and are so until they change."""
         return tuple(self._trusted)
 
     def update(self, log: Log, path: str, file_hash: str | None) -> CommitHandle:
-        """Trusts a file with that hash, or with None no more; it counts when that is durable.
+        """Trust a file with that hash, or with None no more; it counts when that is durable.
 
         Raises:
             CommandRejected: ``too_many_trusted_files``.

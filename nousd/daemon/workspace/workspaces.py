@@ -64,7 +64,7 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
         return str(self.path_sandbox.workdir)
 
     def forget(self, session_id: str) -> None:
-        """Lets a session begin here anew, with what the folder says then."""
+        """Let a session begin here anew, with what the folder says then."""
         self.project.forget(session_id)
         self.instructions.forget(session_id)
 
@@ -98,15 +98,15 @@ class Workspaces:
         return self.default.project.trust
 
     def path_of(self, state: SessionState) -> str:
-        """Returns the folder that a session belongs to, whether it is there or not."""
+        """Return the folder that a session belongs to, whether it is there or not."""
         return self.default.path if state.workspace is None else state.workspace
 
     def known(self, state: SessionState) -> Workspace | None:
-        """Returns the workspace of a session if it is in memory, without looking at the folder."""
+        """Return the workspace of a session if it is in memory, without looking at the folder."""
         return self._in_memory(self.path_of(state))
 
     async def of(self, state: SessionState) -> Workspace:
-        """Returns the workspace of a session, in which something is to happen now.
+        """Return the workspace of a session, in which something is to happen now.
 
         Raises:
             CommandRejected: ``workspace_not_found``, ``workspace_not_allowed`` or
@@ -120,14 +120,14 @@ class Workspaces:
         return await self._opened(path, path)
 
     async def looked_up(self, state: SessionState) -> Workspace | CommandRejected:
-        """Returns the workspace of a session, or why nothing can happen in it."""
+        """Return the workspace of a session, or why nothing can happen in it."""
         try:
             return await self.of(state)
         except CommandRejected as refused:
             return refused
 
     async def named(self, given: str | None) -> Workspace:
-        """Returns the workspace that a client names; the default one if it names none.
+        """Return the workspace that a client names; the default one if it names none.
 
         Raises:
             InvalidPayload: that is no absolute path.
@@ -141,7 +141,7 @@ class Workspaces:
         )
 
     async def normalized(self, given: str) -> str:
-        """Returns how the log spells a folder that a client names, whether it is there, and allowed, or
+        """Return how the log spells a folder that a client names, whether it is there, and allowed, or
         not.
 
         Raises:
@@ -173,7 +173,7 @@ class Workspaces:
         return made
 
     def _require(self, real: str, given: str) -> None:
-        """Raises CommandRejected unless a folder of that real path is there and may be a workspace."""
+        """Raise CommandRejected unless a folder of that real path is there and may be a workspace."""
         fault = None if real == self.default.path else self.roots.fault(Path(real))
         if fault is not None:
             raise CommandRejected(
@@ -194,7 +194,7 @@ class Workspaces:
         return self._known.get(path)
 
     def _kept(self, made: Workspace) -> Workspace:
-        """Remembers a workspace. Somebody else may have made the same meanwhile: the first counts."""
+        """Remember a workspace. Somebody else may have made the same meanwhile: the first counts."""
         if made is self.default:
             return made
         kept = self._known.setdefault(made.path, made)

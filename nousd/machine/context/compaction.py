@@ -44,7 +44,7 @@ class Cut(msgspec.Struct, frozen=True):
 
 
 def plan_cut(context: Sequence[Entry], keep_tokens: int) -> Cut | None:
-    """Returns where to cut so that about ``keep_tokens`` stay, or None if nothing can be cut off.
+    """Return where to cut so that about ``keep_tokens`` stay, or None if nothing can be cut off.
 
     The newest turn stays whole if it fits; a turn that is too long, alone or together with nothing
     but a summary before it, is cut between its model calls.
@@ -77,7 +77,7 @@ def plan_cut(context: Sequence[Entry], keep_tokens: int) -> Cut | None:
 
 
 def _tokens_from_each(context: Sequence[Entry]) -> list[int]:
-    """Returns for each entry the tokens of it and of everything behind it."""
+    """Return for each entry the tokens of it and of everything behind it."""
     backwards = accumulate(entry_tokens(entry) for entry in reversed(context))
     return list(backwards)[::-1]
 
@@ -89,7 +89,7 @@ def _begins_turn(entry: Entry) -> bool:
 def summary_input(
     cut: Cut, *, choice: ModelChoice, instruction: str | None, window: int
 ) -> Compiled:
-    """Returns the model call that summarises what was cut off, fitted into the window."""
+    """Return the model call that summarises what was cut off, fitted into the window."""
     room = max(window * CHARS_PER_TOKEN // 2, 8_000)
     lines = [_rendered(entry, _ENTRY_CHARS_MAX) for entry in cut.dropped]
     transcript = _newest_within(lines, room)
@@ -140,12 +140,12 @@ def _is_shortened(entry: Entry) -> bool:
 
 
 def bounded_summary(text: str) -> str:
-    """Returns a model's summary, cut to the bound."""
+    """Return a model's summary, cut to the bound."""
     return _shortened(text.strip(), SUMMARY_CHARS_MAX)
 
 
 def mechanical_summary(cut: Cut) -> str:
-    """Summarises without a model: the earlier summary and one line per message, newest kept."""
+    """Summarise without a model: the earlier summary and one line per message, newest kept."""
     previous = [
         _shortened(entry.summary, _PREVIOUS_CHARS_MAX)
         for entry in cut.dropped
@@ -176,14 +176,14 @@ def _asked(entry: MessageEntry) -> str:
 
 
 def _newest_within(lines: Sequence[str], chars_max: int) -> str:
-    """Joins the newest lines that fit, saying so where older ones do not."""
+    """Join the newest lines that fit, saying so where older ones do not."""
     left_out = len(lines) - _fitting(lines, chars_max)
     remark = [f"[{left_out} earlier messages left out]"] if left_out else []
     return "\n".join([*remark, *lines[left_out:]])
 
 
 def _fitting(lines: Sequence[str], chars_max: int) -> int:
-    """Returns how many of the newest lines fit, with room for a remark."""
+    """Return how many of the newest lines fit, with room for a remark."""
     room = chars_max - 40
     for count, line in enumerate(reversed(lines)):
         room -= len(line) + 1
@@ -207,7 +207,7 @@ def compaction_entry(
     run_id: str | None,
     instruction: str | None,
 ) -> CompactionEntry:
-    """Returns the entry that puts a cut into force."""
+    """Return the entry that puts a cut into force."""
     return CompactionEntry(
         id=entry_id,
         parent_id=or_unset(parent_id),

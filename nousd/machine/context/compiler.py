@@ -118,7 +118,7 @@ class Compiled(NamedTuple):
 
 
 def budget_of(window: int, frame: Frame, *, compact_at: float, keep_recent: int) -> Budget:
-    """Returns how much of a window a model call may take.
+    """Return how much of a window a model call may take.
 
     What the frame takes leaves less for the transcript; of that, at least half is used before a
     compaction, so that one is not due again with each call.
@@ -131,7 +131,7 @@ def budget_of(window: int, frame: Frame, *, compact_at: float, keep_recent: int)
 
 
 def compile_input(context: Sequence[Entry], frame: Frame, budget: Budget) -> Compiled:
-    """Returns what a model is given that is to go on from ``context``."""
+    """Return what a model is given that is to go on from ``context``."""
     draft = _Draft(frame, context, budget.window)
     whole = draft.compiled()
     if whole.tokens <= budget.soft:
@@ -187,7 +187,7 @@ class _Draft:
         return self._ends[-1] if self._ends else 0
 
     def compiled(self) -> Compiled:
-        """Returns the input as it is now."""
+        """Return the input as it is now."""
         told_of = told(self._entries, self._frame.choice, self._frame.accepts)
         messages: tuple[ModelMessage, ...] = told_of.messages
         if self._left_out:
@@ -238,7 +238,7 @@ class _Draft:
     # --- previews ----------------------------------------------------------------------------
 
     def shorten_old_outputs(self, budget: Budget) -> None:
-        """Turns large tool outputs into previews, as many of the oldest as it takes, in steps.
+        """Turn large tool outputs into previews, as many of the oldest as it takes, in steps.
 
         An output is as old as its beginning, however far it reaches; one without an answer is new.
         """
@@ -264,13 +264,13 @@ class _Draft:
                 too_many -= self._shorten(index)
 
     def shorten_what_is_left(self) -> None:
-        """Turns every large tool output into a preview."""
+        """Turn every large tool output into a preview."""
         for index, entry in enumerate(self._entries):
             if _is_large(entry):
                 self._shorten(index)
 
     def _shorten(self, index: int) -> int:
-        """Returns how many tokens that saved."""
+        """Return how many tokens that saved."""
         entry = self._entries[index]
         assert isinstance(entry, MessageEntry)
         shorter = msgspec.structs.replace(entry, text=preview(entry))
@@ -281,7 +281,7 @@ class _Draft:
     # --- leaving out -------------------------------------------------------------------------
 
     def leave_out_oldest(self, budget: Budget) -> None:
-        """Leaves out the oldest turns, in steps, and the summary at last. What the user asked last and
+        """Leave out the oldest turns, in steps, and the summary at last. What the user asked last and
         the newest message with its results stay.
         """
         groups = self._groups()
@@ -352,7 +352,7 @@ _REMARKS_TOKENS: Final = text_tokens(len(LEFT_OUT)) + text_tokens(len(CONTINUE))
 
 
 def _units(groups: Sequence[_Group]) -> list[list[int]]:
-    """Returns what may be left out, oldest first: turn by turn, and message by message of the newest
+    """Return what may be left out, oldest first: turn by turn, and message by message of the newest
     turn. What must stay is in none.
     """
     asked = max((index for index, group in enumerate(groups) if group.begins_turn), default=-1)
@@ -380,7 +380,7 @@ def _is_large(entry: Entry) -> bool:
 
 
 def preview(entry: MessageEntry) -> str:
-    """Returns the beginning of a tool's output, and where the whole is."""
+    """Return the beginning of a tool's output, and where the whole is."""
     if entry.artifact_id is not UNSET:
         whole = f"artifact {entry.artifact_id}"
     elif entry.text_ref is not UNSET:

@@ -83,7 +83,7 @@ def store_input(
     omitted: Sequence[Omitted] = (),
     likely: Rest | None = None,
 ) -> Stored:
-    """Returns what is to be stored of an input.
+    """Return what is to be stored of an input.
 
     Args:
         chain: of the input before, which was stored; None where there was none.
@@ -122,7 +122,7 @@ def store_input(
 
 
 def resumed_chain(node: Node, node_ref: str, messages: Sequence[ModelMessage]) -> Chain | None:
-    """Returns the chain that ends with a stored node, if ``messages`` begin with its messages."""
+    """Return the chain that ends with a stored node, if ``messages`` begin with its messages."""
     if node.count > len(messages):
         return None
     same = tuple(messages[: node.count])
@@ -137,7 +137,7 @@ def _encoded(message: ModelMessage) -> bytes:
 
 
 def _hashed(chain: Chain | None, new: Sequence[bytes]) -> _Hash:
-    """Returns the hash behind the messages of the chain and the new ones."""
+    """Return the hash behind the messages of the chain and the new ones."""
     hashed = hashlib.sha256(BEGIN) if chain is None else chain.hashed.copy()
     if new:
         hashed.update(b"," if chain is not None and chain.messages else b"")

@@ -27,7 +27,7 @@ class ModelChoice(msgspec.Struct, frozen=True):
 
 
 def with_own(sampling: Sampling | None, own: Sampling) -> Sampling:
-    """Returns what holds where ``own`` says something of it, and ``sampling`` the rest."""
+    """Return what holds where ``own`` says something of it, and ``sampling`` the rest."""
     said = {
         name: value for name, value in msgspec.structs.asdict(own).items() if value is not UNSET
     }

@@ -24,7 +24,7 @@ def model_input(
     run_id: str | UnsetType = UNSET,
     turn_id: str | UnsetType = UNSET,
 ) -> ModelInput:
-    """Returns the event of a model call that is about to be made.
+    """Return the event of a model call that is about to be made.
 
     Args:
         sources: of the system prompt.

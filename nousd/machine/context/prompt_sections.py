@@ -30,7 +30,7 @@ class SourceText(NamedTuple):
 
 
 def system_prompt(text: str, path: str = "") -> SourceText:
-    """Returns the source that the daemon's own prompt is; off if there is none.
+    """Return the source that the daemon's own prompt is; off if there is none.
 
     Args:
         path: the file it was read from, if it was.
@@ -45,7 +45,7 @@ def system_prompt(text: str, path: str = "") -> SourceText:
 
 
 def of_file(kind: str, path: str, text: str, reason: str = "") -> SourceText:
-    """Returns the source that a file is.
+    """Return the source that a file is.
 
     Args:
         reason: why not all of it is used, or not as it is.
@@ -66,14 +66,14 @@ def of_file(kind: str, path: str, text: str, reason: str = "") -> SourceText:
 
 
 def agent_prompt(text: str) -> SourceText:
-    """Returns the source that a worker's own prompt is."""
+    """Return the source that a worker's own prompt is."""
     data = scrub(text).encode()
     source = Source(kind="agent_prompt", enabled=True, hash=digest(data), bytes=len(data))
     return SourceText(source, data.decode())
 
 
 def agents_source(described: Sequence[tuple[str, str]]) -> tuple[SourceText, ...]:
-    """Returns the source that the names and descriptions of agents are; none if there are none."""
+    """Return the source that the names and descriptions of agents are; none if there are none."""
     if not described:
         return ()
     # On one line each: what a file says must not look like another part of the prompt.
@@ -85,7 +85,7 @@ def agents_source(described: Sequence[tuple[str, str]]) -> tuple[SourceText, ...
 
 
 def unused(kind: str, reason: str, path: str = "") -> SourceText:
-    """Returns a source that nothing is taken from; ``off`` if that was chosen."""
+    """Return a source that nothing is taken from; ``off`` if that was chosen."""
     more = {"path": scrub(path)} if path else {}
     enabled = reason != "off"
     source = Source(kind=kind, enabled=enabled, reason=reason, **more)  # type: ignore[arg-type]
@@ -93,7 +93,7 @@ def unused(kind: str, reason: str, path: str = "") -> SourceText:
 
 
 def of_extension(extension: str, text: str) -> SourceText:
-    """Returns the source that an extension's addition for one run is."""
+    """Return the source that an extension's addition for one run is."""
     data = scrub(text).encode()
     source = Source(
         kind="extension", enabled=True, extension=extension, hash=digest(data), bytes=len(data)
@@ -102,12 +102,12 @@ def of_extension(extension: str, text: str) -> SourceText:
 
 
 def left_out(extension: str) -> SourceText:
-    """Returns the source of an extension's addition for which there was no room."""
+    """Return the source of an extension's addition for which there was no room."""
     return SourceText(Source(kind="extension", enabled=True, extension=extension, reason="no_room"))
 
 
 def system_text(sources: Iterable[SourceText]) -> str:
-    """Returns the whole system prompt, in the order of its sources, each file under its name."""
+    """Return the whole system prompt, in the order of its sources, each file under its name."""
     parts = []
     for source, text in sources:
         if not text:

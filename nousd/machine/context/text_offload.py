@@ -59,7 +59,7 @@ class Cut(msgspec.Struct, frozen=True):
 
 
 def cut(decided: Sequence[events.Event]) -> Cut:
-    """Returns events with everything short that is too long for them."""
+    """Return events with everything short that is too long for them."""
     if _SHORTEN.keys().isdisjoint(map(type, decided)):
         return Cut(tuple(decided), {})
     shears = _Shears()
@@ -78,7 +78,7 @@ def beginning(text: str) -> str:
 
 
 def deltas(text: str) -> Iterator[str]:
-    """Yields a text in pieces that are each small enough for an event, whatever has to be escaped."""
+    """Yield a text in pieces that are each small enough for an event, whatever has to be escaped."""
     start = 0
     while start < len(text):
         piece = text[start : start + DELTA_BYTES_MAX]
@@ -102,7 +102,7 @@ def is_long(text: str) -> bool:
 
 
 def artifact_id_of(data: bytes) -> str:
-    """Returns the id of the artifact that holds these bytes."""
+    """Return the id of the artifact that holds these bytes."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
@@ -118,7 +118,7 @@ class _Shears:
         self._refs: dict[str, dict[str, Any]] = {}
 
     def text_of(self, holder: Any) -> Any:
-        """Cuts the ``text`` of an event, entry or input."""
+        """Cut the ``text`` of an event, entry or input."""
         text = holder.text
         if text is UNSET or not is_long(text):
             return holder
@@ -141,7 +141,7 @@ class _Shears:
         )
 
     def args_of(self, call: Any) -> Any:
-        """Cuts the ``args`` that an event tells of a call."""
+        """Cut the ``args`` that an event tells of a call."""
         (short,) = self._calls_of((call,), EVENT_TEXT_BYTES_MAX)
         return short
 
@@ -150,7 +150,7 @@ class _Shears:
         return short
 
     def _calls_of(self, calls: Iterable[Any], room: int) -> Iterator[Any]:
-        """Cuts the ``args`` of each of some calls, and so that all of them together have room."""
+        """Cut the ``args`` of each of some calls, and so that all of them together have room."""
         for call in calls:
             json = encode_json(call.args)
             short = call
@@ -201,7 +201,7 @@ class _Shears:
 
 
 def _shown_args(args: Mapping[str, Any], left: int) -> dict[str, Any]:
-    """Returns the arguments that are short enough, and the beginnings of texts, as far as they go."""
+    """Return the arguments that are short enough, and the beginnings of texts, as far as they go."""
     shown: dict[str, Any] = {}
     for name, value in args.items():
         part = value[:_ARG_CHARS_SHOWN] if isinstance(value, str) else value
@@ -232,7 +232,7 @@ _SHORTEN: Final[dict[type[events.Event], Callable[[_Shears, Any], events.Event]]
 
 
 def refs_in(holders: Iterable[Entry | QueuedInput]) -> dict[str, int]:
-    """Returns what has to be read to put entries or inputs together: artifact id -> bytes."""
+    """Return what has to be read to put entries or inputs together: artifact id -> bytes."""
     return {ref: size for holder in holders for ref, size in _refs_of(holder)}
 
 
@@ -246,7 +246,7 @@ def _refs_of(holder: Entry | QueuedInput) -> Iterator[tuple[str, int]]:
 
 
 def whole_entry(entry: Entry, wholes: Wholes) -> Entry:
-    """Returns an entry with its text and its calls' arguments whole; what is missing stays cut."""
+    """Return an entry with its text and its calls' arguments whole; what is missing stays cut."""
     if not isinstance(entry, MessageEntry) or not refs_in((entry,)):
         return entry
     entry = _with_text(entry, wholes)
@@ -264,7 +264,7 @@ def is_whole(entry: Entry) -> bool:
 
 
 def whole_inputs(inputs: Sequence[QueuedInput], wholes: Wholes) -> tuple[QueuedInput, ...]:
-    """Returns inputs with whole texts; what is missing stays cut."""
+    """Return inputs with whole texts; what is missing stays cut."""
     return tuple(_with_text(queued, wholes) for queued in inputs)
 
 
@@ -279,7 +279,7 @@ def _with_args(call: ToolCall, wholes: Wholes) -> ToolCall:
 
 
 def as_logged(logged: Entry, decided: Entry) -> Entry:
-    """Returns an entry that has just been cut, whole, with the names of its artifacts."""
+    """Return an entry that has just been cut, whole, with the names of its artifacts."""
     if not isinstance(logged, MessageEntry) or not isinstance(decided, MessageEntry):
         return logged
     if logged.tool_calls is UNSET or decided.tool_calls is UNSET:

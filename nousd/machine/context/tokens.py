@@ -33,7 +33,7 @@ a guess must not refuse what the server might take."""
 
 
 def entry_tokens(entry: Entry) -> int:
-    """Estimates what one entry costs as model input; its reasoning is not counted."""
+    """Estimate what one entry costs as model input; its reasoning is not counted."""
     if isinstance(entry, CompactionEntry):
         return text_tokens(len(entry.summary))
     chars = len(entry.text)
@@ -44,12 +44,12 @@ def entry_tokens(entry: Entry) -> int:
 
 
 def estimate_tokens(entries: Iterable[Entry]) -> int:
-    """Estimates what entries cost as model input."""
+    """Estimate what entries cost as model input."""
     return sum(entry_tokens(entry) for entry in entries)
 
 
 def message_tokens(message: ModelMessage) -> int:
-    """Estimates what one message costs, with everything in it."""
+    """Estimate what one message costs, with everything in it."""
     chars = len(message.text)
     attached = 0
     if isinstance(message, AssistantMessage):
@@ -61,22 +61,22 @@ def message_tokens(message: ModelMessage) -> int:
 
 
 def tool_tokens(tools: Iterable[ToolSpec]) -> int:
-    """Estimates what it costs to offer tools."""
+    """Estimate what it costs to offer tools."""
     return sum(len(msgspec.json.encode(tool)) // CHARS_PER_TOKEN for tool in tools)
 
 
 def system_tokens(system: str) -> int:
-    """Estimates what a system prompt costs."""
+    """Estimate what a system prompt costs."""
     return text_tokens(len(system)) if system else 0
 
 
 def text_tokens(chars: int) -> int:
-    """Estimates what a message of that many characters costs."""
+    """Estimate what a message of that many characters costs."""
     return MESSAGE_TOKENS + chars // CHARS_PER_TOKEN
 
 
 def attachment_tokens(attachments: Iterable[Attachment]) -> int:
-    """Estimates what files cost that stand beside a text."""
+    """Estimate what files cost that stand beside a text."""
     return sum(map(_file_tokens, attachments))
 
 
@@ -89,7 +89,7 @@ def _file_tokens(file: Attachment) -> int:
 
 
 def _chars(value: Any) -> int:
-    """Returns about how long the JSON of a value is."""
+    """Return about how long the JSON of a value is."""
     match value:
         case str():
             return len(value) + 2

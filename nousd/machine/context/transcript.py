@@ -44,7 +44,7 @@ Accepts = Callable[[str], bool]
 
 
 def in_context(path: Sequence[Entry]) -> list[Entry]:
-    """Returns what of a path (root -> leaf) still counts: the last compaction first, if any."""
+    """Return what of a path (root -> leaf) still counts: the last compaction first, if any."""
     for index in range(len(path) - 1, -1, -1):
         compaction = path[index]
         if isinstance(compaction, CompactionEntry):
@@ -54,7 +54,7 @@ def in_context(path: Sequence[Entry]) -> list[Entry]:
 
 
 def with_entry(context: Sequence[Entry], entry: Entry) -> list[Entry]:
-    """Returns the context once an entry is appended to a path, from the context before."""
+    """Return the context once an entry is appended to a path, from the context before."""
     path = [*context, entry]
     return in_context(path) if isinstance(entry, CompactionEntry) else path
 
@@ -67,7 +67,7 @@ def _from_entry(path: Sequence[Entry], entry_id: str) -> list[Entry]:
 
 
 def owed_calls(context: Sequence[Entry]) -> tuple[ToolCall, ...]:
-    """Returns the calls at the end of a context that have no result, the first of them first.
+    """Return the calls at the end of a context that have no result, the first of them first.
 
     There are none if anything else was said behind them.
     """
@@ -100,7 +100,7 @@ class Told(NamedTuple):
 
 
 def told(context: Iterable[Entry], choice: ModelChoice, accepts: Accepts) -> Told:
-    """Returns the messages of a model call that is to go on from ``context``.
+    """Return the messages of a model call that is to go on from ``context``.
 
     Args:
         choice: the model that is asked; no other takes its reasoning back.
@@ -163,7 +163,7 @@ class _Fold:
         self._owed = {call.id: call for call in asked}
 
     def _settle(self, entry: MessageEntry) -> None:
-        """Adds a result, with results for the calls before it that never got one."""
+        """Add a result, with results for the calls before it that never got one."""
         call_id = "" if entry.tool_call_id is UNSET else entry.tool_call_id
         if call_id not in self._owed:
             self._omitted.append(Omitted(entry.id, "no_call"))

@@ -59,7 +59,7 @@ _RESERVED: Final = frozenset(
 
 
 def parts_of(line: str) -> tuple[Words, ...] | None:
-    """Returns the commands of a line; None if it is not of the grammar."""
+    """Return the commands of a line; None if it is not of the grammar."""
     if len(line) > JUDGED_CHARS_MAX:
         return None
     parts: list[list[str]] = [[]]

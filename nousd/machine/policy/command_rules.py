@@ -61,7 +61,7 @@ class CommandPattern(NamedTuple):
 
 
 def command_pattern(text: str) -> CommandPattern:
-    """Returns what a pattern means.
+    """Return what a pattern means.
 
     Raises:
         RuleInvalid: it is none about commands.
@@ -82,7 +82,7 @@ def command_pattern(text: str) -> CommandPattern:
 
 
 def check_allows(pattern: CommandPattern) -> None:
-    """Refuses a permission that would have to hold for any command.
+    """Refuse a permission that would have to hold for any command.
 
     Raises:
         RuleInvalid: the star stands where another program would be named.
@@ -155,7 +155,7 @@ def _is_about_any(pattern: CommandPattern, commands: Iterable[Words], depth: int
 
 
 def _started_by(words: Words) -> Iterator[Words]:
-    """Yields what a program may start that would start another (``find . -exec sh -c LINE``)."""
+    """Yield what a program may start that would start another (``find . -exec sh -c LINE``)."""
     return (words[index:] for index, word in enumerate(words) if index and starts_others(word))
 
 
@@ -176,12 +176,12 @@ def _is_named(pattern: CommandPattern, words: Words) -> bool:
 
 @lru_cache(maxsize=256)
 def _arguments(words: Words) -> tuple[str, ...]:
-    """Returns the arguments as a shell would spell them that reads them once more."""
+    """Return the arguments as a shell would spell them that reads them once more."""
     return tuple(word.translate(_QUOTES).lower() for word in words[1:])
 
 
 def _of_git(words: Words) -> Words:
-    """Returns ``git push`` for ``/usr/lib/git-core/git-push``."""
+    """Return ``git push`` for ``/usr/lib/git-core/git-push``."""
     git, dash, command = words[0].rpartition("/")[2].partition("-")
     return ("git", command, *words[1:]) if git == "git" and dash else words
 
@@ -217,7 +217,7 @@ def _may_begin(pattern: CommandPattern, words: Words) -> bool:
 
 
 def _behind(wanted: str, ahead: list[str]) -> list[str]:
-    """Returns the words from the wanted one on, if only options and their values stand before it."""
+    """Return the words from the wanted one on, if only options and their values stand before it."""
     may_be_value = False
     for index, word in enumerate(ahead):
         if word == wanted:
@@ -230,7 +230,7 @@ def _behind(wanted: str, ahead: list[str]) -> list[str]:
 
 
 def _line_of_shell(words: Words) -> str | None:
-    """Returns the line that ``bash -c LINE`` runs."""
+    """Return the line that ``bash -c LINE`` runs."""
     if program_of(words) in SHELLS:
         for option, line in pairwise(words[1:]):
             if option.endswith("c") and _SHELL_OPTION.fullmatch(option[:-1]):

@@ -31,7 +31,7 @@ class Closed(NamedTuple):
 def closed_places(
     denials: Sequence[Rule], questions: Sequence[Rule], tool: str, access: Access
 ) -> Closed:
-    """Returns what is closed to a call.
+    """Return what is closed to a call.
 
     Args:
         questions: the rules that ask; the places that the call names are open to it, because it does
@@ -64,7 +64,7 @@ def _closing(
 
 @lru_cache(maxsize=_REMEMBERED)
 def _areas(rules: tuple[Rule, ...], tool: str, kind: str) -> tuple[str, ...]:
-    """Returns the areas of the rules that are about what a tool, or every tool, reads or writes."""
+    """Return the areas of the rules that are about what a tool, or every tool, read or write."""
     meanings = (rule.meaning for rule in rules)
     return tuple(
         meaning.area.pattern
@@ -75,7 +75,7 @@ def _areas(rules: tuple[Rule, ...], tool: str, kind: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _pattern(areas: tuple[str, ...], but: tuple[str, ...]) -> re.Pattern[str]:
-    """Returns what matches the areas, but for some places, all in those and the way there."""
+    """Return what matches the areas, but for some places, all in those and the way there."""
     spared = ""
     if but:
         above = {path[:index] for path in but for index, char in enumerate(path) if char == "/"}

@@ -274,7 +274,7 @@ _TAKE_MODULES: Final = frozenset({"python", "pypy"})
 
 
 def program_of(words: Words) -> str:
-    """Returns the name of the program, without its folder and version, in lower case."""
+    """Return the name of the program, without its folder and version, in lower case."""
     return _program(words[0])
 
 
@@ -306,7 +306,7 @@ def reads_line(words: Words) -> bool:
 
 
 def run_by(words: Words) -> Iterator[Words]:
-    """Yields the commands that a transparent program may run: from each word on that can be the
+    """Yield the commands that a transparent program may run: from each word on that can be the
     first of one.
     """
     may_be_operand = program_of(words) in _OPERANDS

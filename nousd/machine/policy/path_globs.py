@@ -38,7 +38,7 @@ def glob_regex(glob: str) -> str:
 
 
 def literal_glob(paths: Sequence[str]) -> str:
-    """Returns a glob that means these places and nothing else."""
+    """Return a glob that means these places and nothing else."""
     quoted = [_SPECIAL.sub(_quoted, path) for path in paths]
     if quoted[0].startswith(("=", "#")):
         # What begins so in a rule is no path.

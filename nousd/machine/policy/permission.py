@@ -57,13 +57,13 @@ class Case(NamedTuple):
     rules: Sequence[Rule]
 
     def of(self, decision: RuleDecision) -> tuple[Rule, ...]:
-        """Returns the rules of one kind that are in force, those that nobody wrote among them."""
+        """Return the rules of one kind that are in force, those that nobody wrote among them."""
         rules = of_decision(tuple(self.rules), decision)
         return (*protection(), *rules) if decision == "ask" else rules
 
 
 def judge(case: Case) -> Judgement:
-    """Returns whether a call may run, may not, or somebody has to be asked."""
+    """Return whether a call may run, may not, or somebody has to be asked."""
     ruling = _ruling(case)
     by_rules = ruling.source
     if by_rules.decision == "deny":

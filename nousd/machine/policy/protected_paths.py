@@ -51,6 +51,6 @@ each with all in it."""
 
 @functools.cache
 def protection() -> tuple[Rule, ...]:
-    """Returns the rules that ask about writing to them."""
+    """Return the rules that ask about writing to them."""
     places = (f"write(**/{place})" for place in PROTECTED_PLACES)
     return rules_of("ask", places, "the protected places")

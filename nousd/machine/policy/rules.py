@@ -116,7 +116,7 @@ NOTHING: Final = Finding()
 def rules_of(
     decision: RuleDecision, texts: Iterable[str], origin: str, *, is_grant: bool = False
 ) -> tuple[Rule, ...]:
-    """Returns the rules of one list.
+    """Return the rules of one list.
 
     Raises:
         RuleInvalid: one is none; the error names it and where it stands.
@@ -134,7 +134,7 @@ def rules_in(
     ask: Iterable[str] = (),
     allow: Iterable[str] = (),
 ) -> tuple[Rule, ...]:
-    """Returns the rules of the three lists that one place has.
+    """Return the rules of the three lists that one place has.
 
     Raises:
         RuleInvalid: as ``rules_of``.
@@ -147,7 +147,7 @@ def rules_in(
 
 
 def check_rule(text: str, decision: RuleDecision, origin: str = "") -> None:
-    """Refuses what is no rule.
+    """Refuse what is no rule.
 
     Raises:
         RuleInvalid: the text repeats the rule and says what is wrong, and where it stands.
@@ -164,7 +164,7 @@ def check_rule(text: str, decision: RuleDecision, origin: str = "") -> None:
 
 @lru_cache(maxsize=4096)
 def meaning_of(text: str) -> Meaning:
-    """Returns what a rule says.
+    """Return what a rule says.
 
     Raises:
         RuleInvalid: it is none.
@@ -209,7 +209,7 @@ def _command_or_none(pattern: str) -> CommandPattern | None:
 
 
 def denied_or_asked(rules: Sequence[Rule], tool: str, access: Access) -> Finding:
-    """Returns the first of the rules, all denials or all questions, that is about a call; one that
+    """Return the first of the rules, all denials or all questions, that is about a call; one that
     surely is before one that may be.
     """
     doubtful = NOTHING
@@ -223,7 +223,7 @@ def denied_or_asked(rules: Sequence[Rule], tool: str, access: Access) -> Finding
 
 
 def allowed(rules: Sequence[Rule], tool: str, access: Access) -> Rule | None:
-    """Returns the first of the rules, all permissions, by which everything that a call touches is
+    """Return the first of the rules, all permissions, by which everything that a call touches is
     allowed; None if something is not.
     """
     named = [rule for rule in rules if rule.meaning.tool.match(tool)]
@@ -244,7 +244,7 @@ def allowed(rules: Sequence[Rule], tool: str, access: Access) -> Rule | None:
 
 
 def allows_line(rules: Sequence[Rule], tool: str, access: Access) -> Rule | None:
-    """Returns the first of the permissions that is this whole command line to the letter."""
+    """Return the first of the permissions that is this whole command line to the letter."""
     if not _is_line_alone(access):
         return None
     pattern = command_rules.CommandPattern(access.command)
@@ -254,7 +254,7 @@ def allows_line(rules: Sequence[Rule], tool: str, access: Access) -> Rule | None
 
 @lru_cache(maxsize=_REMEMBERED)
 def of_decision(rules: tuple[Rule, ...], decision: RuleDecision) -> tuple[Rule, ...]:
-    """Returns the rules of one kind."""
+    """Return the rules of one kind."""
     return tuple(rule for rule in rules if rule.decision == decision)
 
 
@@ -267,7 +267,7 @@ def _is_line_alone(access: Access) -> bool:
 def _of_tool_or_class(
     rules: tuple[Rule, ...], tool: str, classes: frozenset[ToolClass]
 ) -> tuple[Rule, ...]:
-    """Returns the denials or questions that may be about calls of a tool that do such things: few of
+    """Return the denials or questions that may be about calls of a tool that do such things: few of
     those in force, and the same for each of its calls.
     """
     meant = ((rule, rule.meaning) for rule in rules)
@@ -315,7 +315,7 @@ def _fits(pattern: re.Pattern[str] | None, text: str) -> bool:
 
 
 def _host(host: str) -> str:
-    """Returns a host, or a pattern of hosts, in the one way to write it."""
+    """Return a host, or a pattern of hosts, in the one way to write it."""
     from ipaddress import ip_address
 
     try:
@@ -335,7 +335,7 @@ def _label(label: str) -> str:
 
 
 def rule_for(tool: str, access: Access) -> str:
-    """Returns the narrowest rule that allows such a call; "" if no rule can say it."""
+    """Return the narrowest rule that allows such a call; "" if no rule can say it."""
     touched = [bool(access.paths), access.command is not None, bool(access.hosts)]
     if sum(touched) > 1:
         return ""

@@ -15,7 +15,7 @@ _ORIGIN: Final = "the session"
 
 
 def own_rules(rules: SessionRules | None) -> tuple[Rule, ...]:
-    """Returns a session's own rules.
+    """Return a session's own rules.
 
     Raises:
         RuleInvalid: a text is none; the error names it.
@@ -32,7 +32,7 @@ def has_room(rules: SessionRules) -> bool:
 
 
 def with_denial(rules: SessionRules | None, text: str) -> SessionRules | None:
-    """Returns a session's rules with one more that denies; None if there is no room for it."""
+    """Return a session's rules with one more that denies; None if there is no room for it."""
     so_far = SessionRules() if rules is None else rules
     if text in so_far.deny:
         return so_far
@@ -41,7 +41,7 @@ def with_denial(rules: SessionRules | None, text: str) -> SessionRules | None:
 
 
 def joined(several: Iterable[SessionRules | None]) -> SessionRules | None:
-    """Returns the rules of several sessions as those of one; None if none has any."""
+    """Return the rules of several sessions as those of one; None if none has any."""
     some = [rules for rules in several if rules is not None]
     if not some:
         return None

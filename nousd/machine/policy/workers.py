@@ -24,7 +24,7 @@ _STRICTEST_FIRST: Final[tuple[Verdict, ...]] = ("deny", "ask", "allow")
 
 
 def narrowest(modes: Iterable[PermissionMode]) -> PermissionMode:
-    """Returns the mode that asks most; there must be one."""
+    """Return the mode that asks most; there must be one."""
     return min(modes, key=_NARROWEST_FIRST.index)
 
 
@@ -46,7 +46,7 @@ class WorkersCase(NamedTuple):
 
 
 def cut(by_parents: Judgement, case: WorkersCase) -> Judgement:
-    """Returns the judgement of a call for which the parents' bounds say ``by_parents``: it is
+    """Return the judgement of a call for which the parents' bounds say ``by_parents``: it is
     allowed only if the worker's own bounds allow it as well.
     """
     if by_parents.verdict == "deny":
@@ -86,7 +86,7 @@ def _own(case: WorkersCase) -> Judgement:
 
 
 def check_rules(worker: WorkerSpec) -> None:
-    """Refuses a worker with a text that is no rule.
+    """Refuse a worker with a text that is no rule.
 
     Raises:
         RuleInvalid: it names the rule.
@@ -103,7 +103,7 @@ def check_rules(worker: WorkerSpec) -> None:
 
 
 def of_parent(worker: WorkerSpec, parent: WorkerSpec | None) -> WorkerSpec:
-    """Returns a worker without the tools that its parent does not have either."""
+    """Return a worker without the tools that its parent does not have either."""
     if parent is None or parent.tools is UNSET:
         return worker
     tools = parent.tools

@@ -19,7 +19,7 @@ from nousd.wire.events import Event
 
 
 def artifacts_of(event: Event) -> tuple[str, ...]:
-    """Returns the ids of the artifacts that an event refers to, each once, in its fields' order."""
+    """Return the ids of the artifacts that an event refers to, each once, in its fields' order."""
     found: dict[str, None] = {}
     _find_ids(event, found)
     return tuple(found)
@@ -31,7 +31,7 @@ def names_artifact(field: str) -> bool:
 
 
 def _find_ids(struct: msgspec.Struct, found: dict[str, None]) -> None:
-    """Adds the ids in a struct as keys. No generator: mostly there is none, and every event is asked."""
+    """Add the ids in a struct as keys. No generator: mostly there is none, and every event is asked."""
     for name in _fields_of_interest(type(struct)):
         value = getattr(struct, name)
         if value is UNSET or value is None:
@@ -46,7 +46,7 @@ def _find_ids(struct: msgspec.Struct, found: dict[str, None]) -> None:
 
 @functools.cache
 def _fields_of_interest(struct: type[msgspec.Struct]) -> tuple[str, ...]:
-    """Returns the fields that hold ids, or structs with fields that do."""
+    """Return the fields that hold ids, or structs with fields that do."""
     return tuple(
         field.name
         for field in msgspec.structs.fields(struct)

@@ -45,7 +45,7 @@ class Joined(NamedTuple):
 
 
 def join(newest_first: Iterable[Line]) -> tuple[Joined, ...]:
-    """Joins the deltas of a message or tool execution that has ended, each type by itself.
+    """Join the deltas of a message or tool execution that has ended, each type by itself.
 
     A delta without a second one of its type stays as it is. Of many deltas the newest may be joined
     now and the others to them later: what was joined can be joined again.

@@ -48,13 +48,13 @@ from nousd.wire.objects.policy import ToolCallState
 
 
 def row_changes(event: events.Event, seq: int, ts: str) -> Changes:
-    """Returns what the event with that number changes, in the order in which to apply it."""
+    """Return what the event with that number changes, in the order in which to apply it."""
     fold = _FOLDS.get(type(event))
     return () if fold is None else fold(event, seq, ts)
 
 
 def snippet(text: str) -> str:
-    """Returns the text, or its first bytes and "..." if it has too many; no character is split."""
+    """Return the text, or its first bytes and "..." if it has too many; no character is split."""
     encoded = text.encode()
     if len(encoded) <= SNIPPET_BYTES_MAX:
         return text
@@ -239,7 +239,7 @@ Fold = Callable[[Any, int, str], Changes]
 
 
 def _touching(fold: Fold) -> Fold:
-    """Adds to a fold that its session was updated, and refers to the event's artifacts."""
+    """Add to a fold that its session was updated, and refers to the event's artifacts."""
 
     def touch_too(event: events.Event, seq: int, ts: str) -> Changes:
         session_id = event.session_id

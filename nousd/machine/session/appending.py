@@ -29,7 +29,7 @@ NO_RUN: Final = ""
 
 
 def append_message(state: SessionState, message: QueuedInput) -> Events:
-    """Stores a message of the user: at once behind the leaf, or while a run goes on, for its next turn.
+    """Store a message of the user: at once behind the leaf, or while a run goes on, for its next turn.
 
     What a run writes hangs on what it wrote before, and a result on its call: nothing may come between.
     """
@@ -42,7 +42,7 @@ def append_message(state: SessionState, message: QueuedInput) -> Events:
 def joined_to_branch(
     branch: SessionState, parent: SessionState, new_id: Callable[[], str]
 ) -> Events:
-    """Returns the events that give a new branch the messages that still wait in its parent.
+    """Return the events that give a new branch the messages that still wait in its parent.
 
     It has entries of its own for them: where those of the parent go is not known yet.
     """
@@ -54,7 +54,7 @@ def joined_to_branch(
 
 
 def joined(state: SessionState, *, run_id: str | None, leaf_id: str | None = None) -> Events:
-    """Returns the events that give waiting messages their place in the tree.
+    """Return the events that give waiting messages their place in the tree.
 
     Args:
         leaf_id: behind which, if the state does not know it yet.
@@ -76,7 +76,7 @@ def _entries(
 
 
 def appended_entry(message: QueuedInput, parent_id: str | None) -> MessageEntry:
-    """Returns the entry that an appended message becomes, behind its parent."""
+    """Return the entry that an appended message becomes, behind its parent."""
     assert message.entry_id is not UNSET
     assert message.accepted_at is not UNSET
     return MessageEntry(
@@ -95,7 +95,7 @@ def appended_entry(message: QueuedInput, parent_id: str | None) -> MessageEntry:
 
 
 def leaf_after(decided: Sequence[events.Event], leaf_id: str | None) -> str | None:
-    """Returns the leaf once the events are applied."""
+    """Return the leaf once the events are applied."""
     for event in reversed(decided):
         if isinstance(event, events.EntryAppended):
             return event.entry.id
@@ -105,7 +105,7 @@ def leaf_after(decided: Sequence[events.Event], leaf_id: str | None) -> str | No
 def reusable(
     path: Sequence[Entry], text: str, attachments: Sequence[Attachment]
 ) -> MessageEntry | None:
-    """Returns the entry at the end of a path that holds a text already: the last one of those that were
+    """Return the entry at the end of a path that holds a text already: the last one of those that were
     appended there and that no model has answered.
 
     Args:

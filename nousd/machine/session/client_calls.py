@@ -57,7 +57,7 @@ class CallLifecycle:
         self._questions: dict[str, events.QuestionAsked] = {}
 
     def note(self, event: events.Event) -> None:
-        """Follows one event; what is no step of a call changes nothing.
+        """Follow one event; what is no step of a call changes nothing.
 
         Raises:
             AssertionError: the event cannot come here.
@@ -78,7 +78,7 @@ class CallLifecycle:
             self._questions.pop(event.question_id, None)
 
     def closing_events(self, reason: CutOff) -> tuple[events.Event, ...]:
-        """Returns the events that close the call, which has been requested; none if it is over."""
+        """Return the events that close the call, which has been requested; none if it is over."""
         if self.phase is Phase.ENDED:
             return ()
         if self.phase in _DECIDING:

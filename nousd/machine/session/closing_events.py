@@ -27,7 +27,7 @@ def closing_events(
     now: str,
     error: str | None = None,
 ) -> tuple[events.Event, ...]:
-    """Returns the events that close everything the run has open, the innermost first.
+    """Return the events that close everything the run has open, the innermost first.
 
     Args:
         leaf_id: the session's leaf, which a kept partial answer or tool result hangs on.
@@ -106,7 +106,7 @@ def cut_off(
     reason: CutOff,
     **more: Any,
 ) -> events.ToolCallCompleted:
-    """Returns the end of a call that was cut off: of what it did nothing is known.
+    """Return the end of a call that was cut off: of what it did nothing is known.
 
     Args:
         sources: what was said of it.
@@ -127,7 +127,7 @@ def cut_off(
 
 
 def _denied(asked: events.PermissionRequested, reason: str) -> events.ToolCallDenied:
-    """Returns the end of a request of a task whose call is stopped."""
+    """Return the end of a request of a task whose call is stopped."""
     return events.ToolCallDenied(
         session_id=asked.session_id,
         run_id=asked.run_id,
@@ -143,7 +143,7 @@ def _denied(asked: events.PermissionRequested, reason: str) -> events.ToolCallDe
 
 
 def rejected(asked: events.QuestionAsked, reason: str) -> events.QuestionRejected:
-    """Returns the end of a question whose call is stopped."""
+    """Return the end of a question whose call is stopped."""
     return events.QuestionRejected(
         **asked.call,
         question_id=asked.question_id,
@@ -161,7 +161,7 @@ def tool_result_entry(
     text: str,
     now: str,
 ) -> MessageEntry:
-    """Returns the transcript's record of what an attempt at a tool call came to.
+    """Return the transcript's record of what an attempt at a tool call came to.
 
     Its id follows from the call's and the attempt, so that no attempt can have two results.
     """
@@ -185,7 +185,7 @@ def tool_result_entry(
 def tool_calls_of(
     message_id: str, calls: list[tuple[str, str, dict[str, Any]]]
 ) -> tuple[ToolCall, ...]:
-    """Returns the calls of one message under ids of ours: the entry's id and the call's index.
+    """Return the calls of one message under ids of ours: the entry's id and the call's index.
 
     Args:
         calls: (the model's own id, tool name, arguments), in the model's order.

@@ -27,13 +27,13 @@ Events = tuple[events.Event, ...]
 
 
 def require_idle(state: SessionState) -> None:
-    """Raises CommandRejected ``run_in_progress`` while a run holds the session."""
+    """Raise CommandRejected ``run_in_progress`` while a run holds the session."""
     if state.run is not None:
         raise CommandRejected("run_in_progress", details={"run_id": state.run.run_id})
 
 
 def require_running(state: SessionState, expected_run_id: str | None = None) -> RunInfo:
-    """Returns the run that takes inputs.
+    """Return the run that takes inputs.
 
     Raises:
         CommandRejected: ``no_active_run`` (also while it is being aborted), or ``run_mismatch`` if
@@ -55,7 +55,7 @@ def start_run(
     leaf_id: str | None,
     request: RunRequest = NOTHING_ASKED,
 ) -> Events:
-    """Accepts a prompt and starts its run, in one step so that neither is ever seen alone.
+    """Accept a prompt and start its run, in one step so that neither is ever seen alone.
 
     Args:
         request: what the prompt says of the run.
@@ -81,7 +81,7 @@ def resume_run(
     model: str,
     request: RunRequest = NOTHING_ASKED,
 ) -> Events:
-    """Starts a run on what is pending, or else on an unanswered leaf.
+    """Start a run on what is pending, or else on an unanswered leaf.
 
     Args:
         request: of the run that left this, as far as it still holds (``resumed``).
@@ -112,14 +112,14 @@ def _agent_start(
 
 
 def left_by(state: SessionState, leaf: Entry | None) -> str | None:
-    """Returns the run that left what a resume goes on with; None if none did."""
+    """Return the run that left what a resume goes on with; None if none did."""
     for queued in queue.in_order(state.queue):
         return queued.run_id or None
     return None if leaf is None else leaf.run_id or None
 
 
 def resumed(state: SessionState, earlier: RunRequest) -> RunRequest:
-    """Returns what of a run's request holds for the run that goes on with what it left.
+    """Return what of a run's request holds for the run that goes on with what it left.
 
     Who resumes is somebody else; and the first answer of a run is behind it once its prompt was taken.
     """
@@ -151,7 +151,7 @@ def accept_input(
 def abort_run(
     state: SessionState, *, expected_run_id: str | None, keep_queue: bool = False
 ) -> tuple[Events, queue.Inputs]:
-    """Stops the run and empties the queues; returns the events and what was taken out.
+    """Stop the run and empties the queues; returns the events and what was taken out.
 
     Args:
         keep_queue: takes out the run's own prompt alone, so that what was aborted does not come back.
@@ -169,7 +169,7 @@ def abort_run(
 
 
 def defer_deletion(state: SessionState) -> Events:
-    """Stops the run that keeps a session from being deleted, and tells why; the queues stay as they are.
+    """Stop the run that keeps a session from being deleted, and tell why; the queues stay as they are.
     One that is being stopped already is told of all the same.
     """
     assert state.run is not None
@@ -185,7 +185,7 @@ def _is_own_prompt(queued: QueuedInput, run_id: str | None) -> bool:
 
 
 def clear_queue(state: SessionState, kind: str | None) -> tuple[Events, queue.Inputs]:
-    """Takes back pending inputs, but not the prompt that a run is just about to begin with."""
+    """Take back pending inputs, but not the prompt that a run is just about to begin with."""
     own = None if state.run is None else state.run.run_id
     cleared = tuple(
         queued
@@ -196,7 +196,7 @@ def clear_queue(state: SessionState, kind: str | None) -> tuple[Events, queue.In
 
 
 def promote(state: SessionState, input_id: str) -> Events:
-    """Turns a pending follow-up into a steer of the run that is going on, if one is.
+    """Turn a pending follow-up into a steer of the run that is going on, if one is.
 
     Raises:
         CommandRejected: ``input_not_found``, ``input_not_promotable``.
@@ -225,7 +225,7 @@ def begin_turn(
     message_id: str,
     created_at: str,
 ) -> Events:
-    """Consumes the turn's inputs, whose texts are whole: turn, user message and entry begin in one step.
+    """Consume the turn's inputs, whose texts are whole: turn, user message and entry begin in one step.
 
     What was appended meanwhile comes before. A turn that resumes has no user message; one whose text was
     appended already has that entry's.
@@ -268,7 +268,7 @@ def begin_turn(
 
 
 def _message_of(turn: queue.Turn, only: QueuedInput | None) -> dict[str, Any]:
-    """Returns what a turn's user message says, whether it is told or kept.
+    """Return what a turn's user message says, whether it is told or kept.
 
     Args:
         only: the turn's input if it has just one.

@@ -207,7 +207,7 @@ class LifecycleTracker:
         return str(self.turns)
 
     def note(self, event: events.Event) -> None:
-        """Follows one event.
+        """Follow one event.
 
         Raises:
             AssertionError: the event cannot come here.
@@ -226,7 +226,7 @@ class LifecycleTracker:
             remember(self, event)
 
     def _note_of_task(self, event: events.Event) -> None:
-        """Follows what a task of the call that runs asks, and what becomes of that."""
+        """Follow what a task of the call that runs asks, and what becomes of that."""
         assert self.phase is Phase.EXECUTING, f"{type(event).__name__} of a task in {self.phase}"
         assert self.tool is not None
         match event:

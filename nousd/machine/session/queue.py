@@ -48,35 +48,35 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 def of_kind(queue: Inputs, kind: str) -> Inputs:
-    """Returns the inputs of one kind, in order."""
+    """Return the inputs of one kind, in order."""
     return tuple(queued for queued in queue if queued.kind == kind)
 
 
 def in_order(queue: Inputs) -> Inputs:
-    """Returns the queue in the order in which turns would consume it."""
+    """Return the queue in the order in which turns would consume it."""
     return tuple(queued for kind in ORDER for queued in of_kind(queue, kind))
 
 
 def appended(queue: Inputs) -> Inputs:
-    """Returns the messages that wait for their place in the tree, in order."""
+    """Return the messages that wait for their place in the tree, in order."""
     return of_kind(queue, "message")
 
 
 def chars_of(inputs: Inputs) -> int:
-    """Returns what inputs count for ``queued_chars_max``: a text that is an artifact by its bytes."""
+    """Return what inputs count for ``queued_chars_max``: a text that is an artifact by its bytes."""
     return sum(
         [len(queued.text) if queued.text_bytes is UNSET else queued.text_bytes for queued in inputs]
     )
 
 
 def pending_counts(queue: Inputs) -> PendingCounts:
-    """Counts what a client sees as waiting; a prompt about to begin is not waiting."""
+    """Count what a client sees as waiting; a prompt about to begin is not waiting."""
     kinds = [queued.kind for queued in queue]
     return PendingCounts(steer=kinds.count("steer"), follow_up=kinds.count("follow_up"))
 
 
 def counted(counts: PendingCounts, queued: QueuedInput) -> PendingCounts:
-    """Returns what ``pending_counts`` says once an input more waits."""
+    """Return what ``pending_counts`` says once an input more waits."""
     steer = counts.steer + (queued.kind == "steer")
     return PendingCounts(steer=steer, follow_up=counts.follow_up + (queued.kind == "follow_up"))
 
@@ -95,7 +95,7 @@ def steer_bites(queue: Inputs, run_id: str) -> bool:
 def next_turn(
     queue: Inputs, *, own_prompt: str | None, steering: QueueMode, follow_up: QueueMode
 ) -> Turn | None:
-    """Returns what the run does next, or None if nothing is pending.
+    """Return what the run does next, or None if nothing is pending.
 
     Args:
         own_prompt: the id of the prompt that started the run, while it is pending. It goes first,
@@ -117,11 +117,11 @@ def next_turn(
 
 
 def without(queue: Inputs, gone: Inputs) -> Inputs:
-    """Returns the queue without the given inputs."""
+    """Return the queue without the given inputs."""
     ids = {queued.input_id for queued in gone}
     return tuple(queued for queued in queue if queued.input_id not in ids)
 
 
 def with_each(queue: Inputs, changed: Inputs) -> Inputs:
-    """Returns the queue with the given inputs at its end, whatever they were before."""
+    """Return the queue with the given inputs at its end, whatever they were before."""
     return without(queue, changed) + changed

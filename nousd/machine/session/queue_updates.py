@@ -24,7 +24,7 @@ _SHOWN_TOGETHER_MAX: Final = 4 * EVENT_TEXT_BYTES_MAX
 def accepted(
     state: SessionState, queued: QueuedInput, *, run_id: str | None = None
 ) -> events.QueueUpdate:
-    """Returns the event by which an input waits from now on.
+    """Return the event by which an input waits from now on.
 
     Args:
         run_id: the run that it comes to, where the input itself does not name one.
@@ -55,7 +55,7 @@ def taken(
 
 
 def promoted(state: SessionState, steer: QueuedInput) -> events.QueueUpdate:
-    """Returns the event by which a pending input becomes a steer, of the run if one goes on."""
+    """Return the event by which a pending input becomes a steer, of the run if one goes on."""
     counts = queue.pending_counts(queue.with_each(state.queue, (steer,)))
     run_id = UNSET if state.run is None else state.run.run_id
     return events.QueueUpdate(
@@ -73,7 +73,7 @@ def gone(
     inputs: queue.Inputs,
     run_id: str | None,
 ) -> tuple[events.QueueUpdate, ...]:
-    """Returns the events by which inputs wait no longer, each of a size that an event may have."""
+    """Return the events by which inputs wait no longer, each of a size that an event may have."""
     updates = []
     left = state.queue
     for some in _told_together(inputs):
@@ -90,7 +90,7 @@ def gone(
 
 
 def _told_together(inputs: queue.Inputs) -> list[queue.Inputs]:
-    """Divides inputs so that each event about them stays small: what shows of long texts adds up."""
+    """Divide inputs so that each event about them stays small: what shows of long texts adds up."""
     groups: list[queue.Inputs] = []
     room = 0
     for queued in inputs:

@@ -52,13 +52,13 @@ class SessionState(SessionSettings, frozen=True, kw_only=True):
 
 
 def apply(state: SessionState, event: events.Event, ts: str) -> SessionState:
-    """Returns the state after ``event``, which happened at ``ts``."""
+    """Return the state after ``event``, which happened at ``ts``."""
     change = _CHANGES.get(type(event))
     return state if change is None else msgspec.structs.replace(state, **change(state, event, ts))
 
 
 def queue_fields(inputs: queue.Inputs) -> dict[str, Any]:
-    """Returns the fields of a state in which these inputs wait."""
+    """Return the fields of a state in which these inputs wait."""
     return {
         "queue": inputs,
         "queued_chars": queue.chars_of(inputs),
@@ -110,7 +110,7 @@ def _started(_: SessionState, event: events.AgentStart, ts: str) -> dict[str, An
 
 
 def options_of(state: SessionState) -> RunOptions:
-    """Returns what holds for the run that goes on alone."""
+    """Return what holds for the run that goes on alone."""
     options = UNSET if state.run is None else state.run.request.options
     return _NO_OPTIONS if options is UNSET else options
 
@@ -119,7 +119,7 @@ _NO_OPTIONS: Final = RunOptions()
 
 
 def request_of(start: events.AgentStart) -> RunRequest:
-    """Returns how a run was asked for, of its start."""
+    """Return how a run was asked for, of its start."""
     return RunRequest(
         client_id=start.client_id,
         agent_id=start.agent_id,

@@ -37,7 +37,7 @@ class CallFigures(msgspec.Struct, frozen=True, kw_only=True):
         message_id: str | UnsetType = UNSET,
         correlation_id: str | UnsetType = UNSET,
     ) -> UsageReported:
-        """Returns the event that tells of the call."""
+        """Return the event that tells of the call."""
         return UsageReported(
             session_id=session_id,
             run_id=run_id,
@@ -49,7 +49,7 @@ class CallFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def owed_usage(ledger: LifecycleTracker) -> tuple[Event, ...]:
-    """Returns the event for the model call that a process was making when it was killed, if it had shown
+    """Return the event for the model call that a process was making when it was killed, if it had shown
     anything of its answer. What it took and cost nobody knows. Earlier versions, which do not say who
     was asked, counted no call that broke off.
     """
@@ -70,7 +70,7 @@ def owed_usage(ledger: LifecycleTracker) -> tuple[Event, ...]:
 
 
 def with_call(sums: UsageTotals | None, call: UsageReported) -> UsageTotals:
-    """Returns the sums with one more call."""
+    """Return the sums with one more call."""
     so_far = sums or NO_CALLS
     usage = _UNCOUNTED if call.usage is UNSET else call.usage
     return UsageTotals(
@@ -89,7 +89,7 @@ def with_call(sums: UsageTotals | None, call: UsageReported) -> UsageTotals:
 
 
 def _dollars(one: float | UnsetType, other: float | UnsetType) -> float | UnsetType:
-    """Adds what is known, rounded so that no binary fractions show: ten tenths of a cent make one."""
+    """Add what is known, rounded so that no binary fractions show: ten tenths of a cent make one."""
     if one is UNSET or other is UNSET:
         return other if one is UNSET else one
     return round(one + other, _DOLLAR_DIGITS)

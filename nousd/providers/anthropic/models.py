@@ -121,7 +121,7 @@ def plan_for(
     must_call: bool = False,
     max_tokens: int | None = None,
 ) -> Plan:
-    """Returns how the model is told to think.
+    """Return how the model is told to think.
 
     Args:
         calls_without_thought: whether the tool loop that is going on began without a thought.

@@ -41,13 +41,13 @@ Block = dict[str, Any]
 
 
 def kept_block(block: Block, *, text_before: int, calls_before: int) -> ReasoningBlock:
-    """Returns a signed block as it is kept: with the characters of text and the calls before it."""
+    """Return a signed block as it is kept: with the characters of text and the calls before it."""
     data = {"block": block, "text_before": text_before, "calls_before": calls_before}
     return ReasoningBlock(dialect=DIALECT, data=data)
 
 
 def plan_of(request: ModelInput) -> Plan:
-    """Returns how the request is to be sent."""
+    """Return how the request is to be sent."""
     begun = _turn_begun_with(request.messages)
     return plan_for(
         request.model,
@@ -59,7 +59,7 @@ def plan_of(request: ModelInput) -> Plan:
 
 
 def _turn_begun_with(messages: Sequence[ModelMessage]) -> AssistantMessage | None:
-    """Returns the first answer of the tool loop that is going on; None if the model's turn only begins.
+    """Return the first answer of the tool loop that is going on; None if the model's turn only begins.
 
     To the server a whole loop is one turn, whose answers but the first come without thoughts; and a
     text behind results, as of a steer, does not end it.
@@ -76,7 +76,7 @@ def _turn_begun_with(messages: Sequence[ModelMessage]) -> AssistantMessage | Non
 
 
 def messages_body(request: ModelInput, blobs: Blobs, plan: Plan) -> dict[str, Any]:
-    """Returns the body of the streaming request; equal inputs give equal bodies."""
+    """Return the body of the streaming request; equal inputs give equal bodies."""
     names = ToolNames(request.tools)
     messages = _messages(request, names, blobs, plan)
     body: dict[str, Any] = {

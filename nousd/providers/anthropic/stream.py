@@ -199,7 +199,7 @@ class MessagesAnswer:
             self._explanation = as_text(details.get("explanation"))
 
     def _count(self, usage: Any) -> None:
-        """Takes counts, which are totals: the last of each is the right one."""
+        """Take counts, which are totals: the last of each is the right one."""
         if isinstance(usage, dict):
             self._usage |= {key: usage[key] for key in _USAGE_KEYS if usage.get(key) is not None}
 
@@ -220,7 +220,7 @@ class MessagesAnswer:
 
 
 def _thought(block: _Block) -> Block:
-    """Returns the block as it will be sent back, as far as it is known."""
+    """Return the block as it will be sent back, as far as it is known."""
     if block.type == "redacted_thinking":
         return {"type": block.type, "data": as_text(block.data)}
     return {

@@ -83,7 +83,7 @@ SEES_IMAGES: Final[dict[str, bool]] = {
 
 
 def kind_of(media_type: str) -> Kind | None:
-    """Returns what a file of that type is to a model, or None if to none anything."""
+    """Return what a file of that type is to a model, or None if to none anything."""
     plain = bare(media_type)
     if plain in IMAGE_TYPES:
         return "image"
@@ -93,32 +93,32 @@ def kind_of(media_type: str) -> Kind | None:
 
 
 def sees_images(model: str) -> bool:
-    """Tells whether the model can be given images."""
+    """Tell whether the model can be given images."""
     return row_of(SEES_IMAGES, model, otherwise=True)
 
 
 def name_of(attachment: Attachment) -> str:
-    """Returns what the file is called to the model."""
+    """Return what the file is called to the model."""
     return attachment.name or {"image": "image", "pdf": "document.pdf"}.get(
         kind_of(attachment.media_type) or "", "attachment.txt"
     )
 
 
 def base64_of(attachment: Attachment, blobs: Blobs) -> str:
-    """Returns the bytes as base64."""
+    """Return the bytes as base64."""
     return b64encode(blobs[attachment.artifact_id]).decode()
 
 
 def data_url(attachment: Attachment, blobs: Blobs) -> str:
-    """Returns the bytes as a ``data:`` URL."""
+    """Return the bytes as a ``data:`` URL."""
     return f"data:{bare(attachment.media_type)};base64,{base64_of(attachment, blobs)}"
 
 
 def text_of(attachment: Attachment, blobs: Blobs) -> str:
-    """Returns the content of a text; what is no UTF-8 in it becomes U+FFFD."""
+    """Return the content of a text; what is no UTF-8 in it becomes U+FFFD."""
     return blobs[attachment.artifact_id].decode("utf-8-sig", "replace")
 
 
 def inlined(attachment: Attachment, blobs: Blobs) -> str:
-    """Returns a text under its name, for servers that have no form for files of text."""
+    """Return a text under its name, for servers that have no form for files of text."""
     return f"Attached file {name_of(attachment)}:\n\n{text_of(attachment, blobs)}"

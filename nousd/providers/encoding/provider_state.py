@@ -21,7 +21,7 @@ _ENTRY_CHARS: Final = 100
 
 
 def storable(data: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the object as it can be stored, or None if it cannot."""
+    """Return the object as it can be stored, or None if it cannot."""
     text = scrub(json.dumps(data, ensure_ascii=False)).encode()
     if is_nested_too_deep(text):
         return None
@@ -36,7 +36,7 @@ class KeptSize:
         self._chars = 0
 
     def add(self, chars: int = 0) -> None:
-        """Counts one more thing with that much content.
+        """Count one more thing with that much content.
 
         Raises:
             ProviderError: it is more than is kept of an answer.

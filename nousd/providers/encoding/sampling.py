@@ -27,7 +27,7 @@ _FREE_UNLESS_REASONING: Final = re.compile(r"gpt-5\.[1-4](-mini|-nano)?(-\d|$)")
 
 
 def named(sampling: Sampling | None, names: Mapping[str, str]) -> dict[str, Any]:
-    """Returns what is said of it under a dialect's names; what has none there is left out."""
+    """Return what is said of it under a dialect's names; what has none there is left out."""
     if sampling is None:
         return {}
     said = {name: getattr(sampling, field) for field, name in names.items()}
@@ -35,7 +35,7 @@ def named(sampling: Sampling | None, names: Mapping[str, str]) -> dict[str, Any]
 
 
 def openai_fields(request: ModelInput, limit: str) -> dict[str, Any]:
-    """Returns the fields of a request to a server of one of OpenAI's dialects.
+    """Return the fields of a request to a server of one of OpenAI's dialects.
 
     Args:
         limit: what the bound of an answer is called.
@@ -45,7 +45,7 @@ def openai_fields(request: ModelInput, limit: str) -> dict[str, Any]:
 
 
 def chat_limit(model: str) -> str:
-    """Returns what Chat Completions calls the bound of an answer: the vendor's newer models refuse the
+    """Return what Chat Completions calls the bound of an answer: the vendor's newer models refuse the
     name that others know.
     """
     return "max_completion_tokens" if _OPENAI.match(plain_name(model)) else "max_tokens"

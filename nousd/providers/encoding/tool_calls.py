@@ -58,7 +58,7 @@ class CallAssembler:
         self._arguments_chars = 0
 
     def add(self, fragment: CallFragment) -> None:
-        """Takes one fragment.
+        """Take one fragment.
 
         Raises:
             ProviderError: more calls or longer arguments than the limits allow.
@@ -77,7 +77,7 @@ class CallAssembler:
             )
 
     def whole_calls(self, *, is_cut: bool = False) -> Iterator[ToolCallPiece]:
-        """Yields the calls in the order of their indexes, those without one in order of arrival.
+        """Yield the calls in the order of their indexes, those without one in order of arrival.
 
         Args:
             is_cut: whether the answer lacks its end. Then a call without arguments is not one yet: it
@@ -92,7 +92,7 @@ class CallAssembler:
             )
 
     def _call_for(self, fragment: CallFragment, arguments: str) -> _OpenCall | None:
-        """Returns the call the fragment goes on with, or None if it begins one."""
+        """Return the call the fragment goes on with, or None if it begins one."""
         if fragment.index is not None:
             found = self._newest("index", fragment.index)
             if found and found.id and fragment.id and fragment.name:

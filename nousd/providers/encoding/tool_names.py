@@ -33,11 +33,11 @@ class ToolNames:
                 taken.add(self._aliases[name])
 
     def told(self, name: str) -> str:
-        """Returns the name the server is told, also of a tool that is not offered any more."""
+        """Return the name the server is told, also of a tool that is not offered any more."""
         return self._aliases.get(name) or _plain_name(name)
 
     def back(self) -> dict[str, str]:
-        """Returns the name the server was told -> the tool's own name."""
+        """Return the name the server was told -> the tool's own name."""
         return {alias: name for name, alias in self._aliases.items()}
 
 
@@ -63,11 +63,11 @@ class CallIds:
         self._count = 0
 
     def of_call(self, id: str) -> str:
-        """Returns the id of the next call."""
+        """Return the id of the next call."""
         self._count += 1
         numbered = self._numbered[id] = f"call{self._count:05d}"
         return numbered
 
     def of_result(self, id: str) -> str:
-        """Returns the id of the call that the result is for."""
+        """Return the id of the call that the result is for."""
         return self._numbered.get(id, id)

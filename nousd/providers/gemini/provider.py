@@ -67,7 +67,7 @@ class GeminiProvider(HostedProvider):
 
 
 def _resource(model: str) -> str:
-    """Returns the model's path; a name cannot lead to anywhere else on the server."""
+    """Return the model's path; a name cannot lead to anywhere else on the server."""
     collection = next((name for name in _COLLECTIONS if model.startswith(name)), "")
     return (collection or "models/") + quote(model.removeprefix(collection), safe="")
 

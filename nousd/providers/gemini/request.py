@@ -68,7 +68,7 @@ _ROLES: Final[dict[type, str]] = {
 
 
 def contents_body(request: ModelInput, blobs: Blobs) -> dict[str, Any]:
-    """Returns the body of the request; equal inputs give equal bodies."""
+    """Return the body of the request; equal inputs give equal bodies."""
     names = ToolNames(request.tools)
     writer = _PartWriter(names, blobs, signs=_thinking_form(request.model) == "level")
     body: dict[str, Any] = {"contents": list(_contents(request.messages, writer))}
@@ -106,7 +106,7 @@ def _thinking_form(model: str) -> ThinkingForm:
 
 
 def _thinking(model: str, thinking: Thinking) -> dict[str, Any] | None:
-    """Returns how much to think in the form that the model takes, None if it takes none."""
+    """Return how much to think in the form that the model takes, None if it takes none."""
     is_off, is_pro = thinking == "off", "pro" in model
     match _thinking_form(model):
         case "none":
@@ -148,7 +148,7 @@ class _PartWriter:
         self._server_ids: dict[str, str] = {}
 
     def parts_of(self, message: ModelMessage) -> list[Part]:
-        """Returns the parts of a message; none for an answer without any content."""
+        """Return the parts of a message; none for an answer without any content."""
         match message:
             case UserMessage():
                 return self._user_parts(message)
@@ -172,7 +172,7 @@ class _PartWriter:
         return {"inlineData": {"mimeType": attachment.media_type, "data": data}}
 
     def _model_parts(self, message: AssistantMessage) -> Iterator[Part]:
-        """Yields the parts in the order in which they came, signed as they were, if that was kept."""
+        """Yield the parts in the order in which they came, signed as they were, if that was kept."""
         text = message.text
         calls = iter(message.tool_calls)
         for place in (block.data for block in message.reasoning if block.dialect == DIALECT):

@@ -166,7 +166,7 @@ class GeminiAnswer:
             yield TextDelta(whole)
 
     def _place_text(self, chars: int, signed: Mapping[str, str]) -> None:
-        """Notes a part of text. Unsigned neighbours are one; what is signed stays as it came."""
+        """Note a part of text. Unsigned neighbours are one; what is signed stays as it came."""
         last = self._places[-1] if self._places else {}
         if not signed and "text_chars" in last and "thoughtSignature" not in last:
             last["text_chars"] += chars
@@ -190,7 +190,7 @@ class GeminiAnswer:
 
 
 def _check_feedback(feedback: Mapping[str, Any]) -> None:
-    """Raises ProviderError if the server blocked the prompt."""
+    """Raise ProviderError if the server blocked the prompt."""
     if reason := as_text(feedback.get("blockReason")):
         said = as_text(feedback.get("blockReasonMessage")) or reason
         raise ProviderError(f"the server's content filter refused the prompt: {said}")

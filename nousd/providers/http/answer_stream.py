@@ -47,7 +47,7 @@ class Decoder(Protocol):
         ...
 
     def feed(self, chunk: bytes) -> Iterator[Piece]:
-        """Yields the pieces that ``chunk`` completes, in order; must be run to its end.
+        """Yield the pieces that ``chunk`` completes, in order; must be run to its end.
 
         Raises:
             ProviderError: the server reported a failure, or sent what is no answer; after the pieces
@@ -56,7 +56,7 @@ class Decoder(Protocol):
         ...
 
     def end(self) -> Iterator[Piece]:
-        """Yields the pieces owed at the end of the input; none if ``finished`` already.
+        """Yield the pieces owed at the end of the input; none if ``finished`` already.
 
         Raises:
             ProviderError: the input ended before the answer was complete.
@@ -74,7 +74,7 @@ class Answer(Protocol[Chunk]):
 
     @property
     def chunks(self) -> msgspec.json.Decoder[Chunk]:
-        """Decodes the payload of one event, and a whole answer too."""
+        """Decode the payload of one event, and a whole answer too."""
         ...
 
     @property
@@ -88,19 +88,19 @@ class Answer(Protocol[Chunk]):
         ...
 
     def take(self, chunk: Chunk) -> Iterable[Piece]:
-        """Takes one event of a stream."""
+        """Take one event of a stream."""
         ...
 
     def take_whole(self, chunk: Chunk) -> Iterable[Piece] | None:
-        """Takes an answer that is not streamed; returns None if it is none."""
+        """Take an answer that is not streamed; returns None if it is none."""
         ...
 
     def take_done(self) -> Iterable[Piece]:
-        """Takes the end marker ``[DONE]``."""
+        """Take the end marker ``[DONE]``."""
         ...
 
     def finish(self) -> Iterable[Piece]:
-        """Returns the last pieces of a ``complete`` answer whose input has ended, ``Finished`` among
+        """Return the last pieces of a ``complete`` answer whose input has ended, ``Finished`` among
         them.
         """
         ...
@@ -197,7 +197,7 @@ class AnswerStream(Generic[Chunk]):
         return payload.strip() == _DONE or self._decoded(payload) is not None
 
     def _decoded(self, payload: bytes) -> Chunk | None:
-        """Returns the chunk, or None if the payload is none. Invalid UTF-8 becomes U+FFFD."""
+        """Return the chunk, or None if the payload is none. Invalid UTF-8 becomes U+FFFD."""
         decoder = self._answer.chunks
         try:
             return decoder.decode(payload)
@@ -220,7 +220,7 @@ class WholeText:
         self._half_pair = ""
 
     def of(self, delta: str) -> str:
-        """Returns the text that can be passed on; empty if there is none yet."""
+        """Return the text that can be passed on; empty if there is none yet."""
         if not self._half_pair and delta.isascii():
             return delta
         text = self._half_pair + delta
@@ -228,13 +228,13 @@ class WholeText:
         return scrub(text.removesuffix(self._half_pair) if self._half_pair else text)
 
     def rest(self) -> str:
-        """Returns what is left at the end of the text."""
+        """Return what is left at the end of the text."""
         rest, self._half_pair = scrub(self._half_pair), ""
         return rest
 
 
 def finish_reason(*, is_cut: bool, with_calls: bool) -> FinishReason:
-    """Returns why an answer ended, by what it holds: a server's own word for that may be wrong.
+    """Return why an answer ended, by what it holds: a server's own word for that may be wrong.
 
     Args:
         is_cut: whether it lacks its end, which only the server can tell.
@@ -245,7 +245,7 @@ def finish_reason(*, is_cut: bool, with_calls: bool) -> FinishReason:
 
 
 def count_in(values: Any, key: str) -> int:
-    """Returns the number of tokens under ``key``, 0 where there is none that makes sense."""
+    """Return the number of tokens under ``key``, 0 where there is none that makes sense."""
     value = values.get(key) if isinstance(values, dict) else None
     return int(value) if isinstance(value, int | float) and 0 < value < 2**53 else 0
 

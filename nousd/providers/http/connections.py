@@ -58,7 +58,7 @@ def open_connections(
     needs_tls: bool,
     trust_env: bool,
 ) -> Connections:
-    """Makes the connections for one server; none is open yet. Takes some 30 ms where it reads the
+    """Make the connections for one server; none is open yet. Takes some 30 ms where it reads the
     certificate store: call it in a thread.
 
     Args:
@@ -89,7 +89,7 @@ class Connections:
         self._wall_clock = wall_clock
 
     async def aclose(self) -> None:
-        """Closes the idle ones. Never fails."""
+        """Close the idle ones. Never fails."""
         await self._client.aclose()
 
     async def post(
@@ -102,7 +102,7 @@ class Connections:
         put: Put,
         recorder: Recorder,
     ) -> None:
-        """Posts ``body`` and puts the pieces that ``decoder`` makes of the response as it comes.
+        """Post ``body`` and puts the pieces that ``decoder`` makes of the response as it comes.
 
         Raises:
             ProviderError: the server refused, broke off or said nothing for too long, or the decoder
@@ -117,7 +117,7 @@ class Connections:
                 raise _failure(error) from None
 
     async def get(self, url: str, recorder: Recorder) -> bytes:
-        """Returns what the server has there, up to ``BODY_BYTES_MAX``.
+        """Return what the server has there, up to ``BODY_BYTES_MAX``.
 
         Raises:
             ProviderError: it refused or cannot be reached.
@@ -137,7 +137,7 @@ class Connections:
         body: bytes | None = None,
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> AsyncIterator[httpx2.Response]:
-        """Gives a response that is no refusal."""
+        """Provide a response that is no refusal."""
         async with self._client.stream(method, url, content=body, headers=headers) as response:
             recorder.response(response.status_code, response.headers.get("content-type", ""))
             if response.status_code != httpx2.codes.OK:
@@ -152,7 +152,7 @@ class Connections:
 
 
 async def _read(response: httpx2.Response, decoder: Decoder, put: Put, recorder: Recorder) -> None:
-    """Puts the pieces of the response until the answer is finished or the input ends; what follows a
+    """Put the pieces of the response until the answer is finished or the input ends; what follows a
     complete answer is not waited for long.
     """
     # One scope for all chunks: one for each would cost as much as to read it.
@@ -175,7 +175,7 @@ async def _read(response: httpx2.Response, decoder: Decoder, put: Put, recorder:
 
 
 async def _beginning_of(response: httpx2.Response, bytes_max: int, recorder: Recorder) -> bytes:
-    """Returns the body, or as much of it as is wanted."""
+    """Return the body, or as much of it as is wanted."""
     body = bytearray()
     async with _chunks_of(response) as chunks:
         async for chunk in chunks:
@@ -188,7 +188,7 @@ async def _beginning_of(response: httpx2.Response, bytes_max: int, recorder: Rec
 
 @asynccontextmanager
 async def _chunks_of(response: httpx2.Response) -> AsyncIterator[AsyncIterator[bytes]]:
-    """Gives the chunks of the body, and deals with those that were not taken.
+    """Provide the chunks of the body, and deals with those that were not taken.
 
     The end of a response is waited for a moment, because only then can the connection serve the next
     call. Then reading is cancelled, which closes the connection: to just leave would not do, because

@@ -28,7 +28,7 @@ Put = Receive
 
 
 async def deliver(read: Callable[[Put], Awaitable[None]], receive: Receive) -> None:
-    """Runs ``read(put)`` and passes what it puts on to ``receive``, in order.
+    """Run ``read(put)`` and passes what it puts on to ``receive``, in order.
 
     Raises:
         ProviderError: what ``read`` raised, after everything that it had put was received.
@@ -67,7 +67,7 @@ async def deliver(read: Callable[[Put], Awaitable[None]], receive: Receive) -> N
 
 
 def joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Yields the pieces with neighbouring deltas of one kind joined."""
+    """Yield the pieces with neighbouring deltas of one kind joined."""
     for kind, group in groupby(pieces, type):
         if kind is TextDelta or kind is ReasoningDelta:
             if text := "".join(map(_text, group)):

@@ -116,11 +116,11 @@ class HostedProvider(ABC):
     @staticmethod
     @abstractmethod
     def key_headers(key: str) -> Mapping[str, str]:
-        """Returns the headers that carry the key."""
+        """Return the headers that carry the key."""
 
     @abstractmethod
     def call(self, request: ModelInput, blobs: Blobs) -> Call:
-        """Returns the call that asks for this."""
+        """Return the call that asks for this."""
 
     @abstractmethod
     def accepts(self, model: str, media_type: str) -> bool:
@@ -129,7 +129,7 @@ class HostedProvider(ABC):
     @staticmethod
     @abstractmethod
     def read_models(body: bytes) -> ModelsPage:
-        """Reads a page of the list of models; raises what msgspec raises where it is none."""
+        """Read a page of the list of models; raises what msgspec raises where it is none."""
 
     @property
     def at_vendor(self) -> bool:
@@ -163,7 +163,7 @@ class HostedProvider(ABC):
     async def generate(
         self, request: ModelInput, receive: Receive, blobs: Blobs = NO_BLOBS
     ) -> None:
-        """Makes one streaming call; see ``Provider.generate``."""
+        """Make one streaming call; see ``Provider.generate``."""
         path, body, decoder, headers = self.call(request, blobs)
         stream = partial(self._server.stream, path, body, decoder, headers=headers)
         await deliver(stream, receive)

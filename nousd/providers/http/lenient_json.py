@@ -6,15 +6,15 @@ from typing import Any
 
 
 def as_object(value: Any) -> dict[str, Any]:
-    """Returns an object as it is, and an empty one for anything else."""
+    """Return an object as it is, and an empty one for anything else."""
     return value if isinstance(value, dict) else {}
 
 
 def as_list(value: Any) -> list[Any]:
-    """Returns a list as it is, and an empty one for anything else."""
+    """Return a list as it is, and an empty one for anything else."""
     return value if isinstance(value, list) else []
 
 
 def as_text(value: Any) -> str:
-    """Returns a text as it is, and an empty one for anything else."""
+    """Return a text as it is, and an empty one for anything else."""
     return value if isinstance(value, str) else ""

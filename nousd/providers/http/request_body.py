@@ -11,7 +11,7 @@ from nousd.wire.codec.envelope import scrub
 
 
 def encode_body(body: dict[str, Any]) -> bytes:
-    """Returns the body as JSON; equal bodies give equal bytes."""
+    """Return the body as JSON; equal bodies give equal bytes."""
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError:
@@ -19,7 +19,7 @@ def encode_body(body: dict[str, Any]) -> bytes:
 
 
 def json_text(value: Any) -> str:
-    """Returns a value as JSON text within a body, for dialects that want it quoted."""
+    """Return a value as JSON text within a body, for dialects that want it quoted."""
     try:
         return msgspec.json.encode(value).decode()
     except UnicodeEncodeError:

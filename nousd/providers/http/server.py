@@ -95,7 +95,7 @@ class ModelServer:
         return f"<ModelServer {self._base}>"
 
     async def aclose(self) -> None:
-        """Closes the idle connections. Never fails."""
+        """Close the idle connections. Never fails."""
         connections, self._connections = self._connections, None
         if connections is not None:
             await connections.aclose()
@@ -109,7 +109,7 @@ class ModelServer:
         *,
         headers: Mapping[str, str] = _NO_HEADERS,
     ) -> None:
-        """Posts ``body`` and puts the pieces that ``decoder`` makes of the response.
+        """Post ``body`` and puts the pieces that ``decoder`` makes of the response.
 
         Raises:
             ProviderError: the server refused, broke off or said nothing for too long, or the decoder
@@ -124,7 +124,7 @@ class ModelServer:
                 await put(piece)
 
     async def get(self, path: str) -> bytes:
-        """Returns what the server has under ``path``, as far as it is read.
+        """Return what the server has under ``path``, as far as it is read.
 
         Raises:
             ProviderError: it refused or cannot be reached.
@@ -162,7 +162,7 @@ class ModelServer:
 
     @contextmanager
     def _without_keys(self) -> Iterator[None]:
-        """Takes all keys out of the error that comes out, and cuts it to a bearable length."""
+        """Take all keys out of the error that comes out, and cuts it to a bearable length."""
         try:
             yield
         except ProviderError as error:
@@ -182,7 +182,7 @@ def _shortened(words: str) -> str:
 
 
 def _without(key: bytes, redactor: Redactor, raw: bytes) -> bytes:
-    """Returns the bytes without the key, and without a beginning of it at their end: they were cut."""
+    """Return the bytes without the key, and without a beginning of it at their end: they were cut."""
     # In Latin-1 each byte is a character, and so comes back as it was.
     raw = redactor.redact(raw.decode("latin-1")).encode("latin-1")
     for length in range(len(key) - 1, 0, -1):

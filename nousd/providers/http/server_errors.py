@@ -75,12 +75,12 @@ class Fault(NamedTuple):
 
 
 def is_retryable_status(status: int) -> bool:
-    """Tells whether the same request may succeed later."""
+    """Tell whether the same request may succeed later."""
     return status in (408, 409, 429) or status >= 500
 
 
 def read_fault(value: Any) -> Fault:
-    """Reads a decoded error object, string or list of whatever shape."""
+    """Read a decoded error object, string or list of whatever shape."""
     if isinstance(value, list):
         value = value[0] if value else {}
     if isinstance(value, str):
@@ -101,7 +101,7 @@ def read_fault(value: Any) -> Fault:
 
 
 def _retry_delay_in(details: Any) -> float | None:
-    """Reads a google.rpc.RetryInfo, which says ``"34.07s"``."""
+    """Read a google.rpc.RetryInfo, which says ``"34.07s"``."""
     for detail in details if isinstance(details, list) else ():
         delay = detail.get("retryDelay") if isinstance(detail, dict) else None
         if isinstance(delay, str):
@@ -129,7 +129,7 @@ def _upstream_words(value: dict[str, Any]) -> str:
 def error_from_fault(
     fault: Fault, *, status: int | None = None, retry_after_seconds: float | None = None
 ) -> ProviderError:
-    """Returns the error for a fault; ``status`` is that of the HTTP response, if it was one."""
+    """Return the error for a fault; ``status`` is that of the HTTP response, if it was one."""
     if status is None:
         status = fault.status
     words = fault.words or (_status_line(status) if status else "the server reported an error")
@@ -171,7 +171,7 @@ def _status_line(status: int) -> str:
 def error_from_response(
     status: int, headers: Mapping[str, str], body: bytes, *, now: float
 ) -> ProviderError:
-    """Returns the error for an HTTP response that is no success.
+    """Return the error for an HTTP response that is no success.
 
     Args:
         headers: looked up by lower-case name.
@@ -186,7 +186,7 @@ def error_from_response(
 
 
 def error_from_object(value: Any) -> ProviderError:
-    """Returns the error for a decoded object that a server sent instead of an answer, or within one."""
+    """Return the error for a decoded object that a server sent instead of an answer, or within one."""
     return error_from_fault(read_fault(value))
 
 
@@ -200,7 +200,7 @@ def _fault_in_body(body: bytes) -> Fault:
 
 
 def retry_after_seconds(headers: Mapping[str, str], now: float) -> float | None:
-    """Returns how long the server asks to wait, never negative, or None if it does not (readably)."""
+    """Return how long the server asks to wait, never negative, or None if it does not (readably)."""
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000

@@ -39,7 +39,7 @@ class SseParser:
         self._at_start = True
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Returns the payloads that ``chunk`` completes, in order.
+        """Return the payloads that ``chunk`` completes, in order.
 
         Raises:
             ProviderError: an event is longer than the limit.
@@ -60,7 +60,7 @@ class SseParser:
         return payloads
 
     def end(self) -> list[bytes]:
-        """Returns the last payload if the input ended in the middle of an event, else nothing."""
+        """Return the last payload if the input ended in the middle of an event, else nothing."""
         last = bytes(self._rest)
         self._rest.clear()
         return self._take_lines([last, b""])

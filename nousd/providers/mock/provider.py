@@ -94,7 +94,7 @@ class MockProvider:
         return self._context_window_tokens
 
     async def aclose(self) -> None:
-        """Closes nothing."""
+        """Close nothing."""
 
     def accepts(self, model: str, media_type: str) -> bool:  # noqa: ARG002
         return True
@@ -108,7 +108,7 @@ class MockProvider:
         receive: Receive,
         blobs: Blobs = NO_BLOBS,  # noqa: ARG002
     ) -> None:
-        """Carries out the part of the newest user text that is for this call."""
+        """Carry out the part of the newest user text that is for this call."""
         text, part = _newest_user_text(request.messages)
         performance = _Performance(request, receive)
         # A hash, so that no long text is kept.
@@ -126,7 +126,7 @@ class MockProvider:
         await performance.end()
 
     def _failure(self, step: Fail, place: int) -> ProviderError:
-        """Returns the failure, counted if it is one of a number."""
+        """Return the failure, counted if it is one of a number."""
         if step.times is not None:
             self._failures[place] = self._failures.pop(place, 0) + 1
             if len(self._failures) > FAILURES_KEPT_MAX:
@@ -188,7 +188,7 @@ class _Performance:
 
 
 def _newest_user_text(messages: tuple[ModelMessage, ...]) -> tuple[str, int]:
-    """Returns the text and how many answers there have been to it."""
+    """Return the text and how many answers there have been to it."""
     answers = 0
     for message in reversed(messages):
         if isinstance(message, UserMessage):
@@ -214,7 +214,7 @@ def _usual_answer(messages: tuple[ModelMessage, ...]) -> str:
 
 
 def _summary(messages: tuple[ModelMessage, ...]) -> str:
-    """Says how much there was and how it began and ended, in at most three lines."""
+    """Say how much there was and how it began and ended, in at most three lines."""
     ends = messages[:1] + messages[1:][-1:]
     return "\n".join([f"mock summary (messages: {len(messages)})", *_lines(ends)])
 

@@ -69,7 +69,7 @@ _Reader = Callable[[str, int], tuple[Step, int] | None]
 
 
 def parse_script(text: str) -> tuple[tuple[Step, ...], ...]:
-    """Returns the steps of each model call in turn; at least one call, possibly without steps."""
+    """Return the steps of each model call in turn; at least one call, possibly without steps."""
     text = text[:SCRIPT_CHARS_MAX]
     parts: list[list[Step]] = [[]]
     position = 0
@@ -87,7 +87,7 @@ def parse_script(text: str) -> tuple[tuple[Step, ...], ...]:
 
 
 def numbered_words(count: int) -> str:
-    """Returns ``word1 word2 word3`` up to ``count``."""
+    """Return ``word1 word2 word3`` up to ``count``."""
     return " ".join(f"word{number}" for number in range(1, count + 1))
 
 

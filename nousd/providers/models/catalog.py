@@ -74,7 +74,7 @@ class Models:
 
     @classmethod
     def of(cls, provider: Provider) -> Models:
-        """Returns the models of one provider alone."""
+        """Return the models of one provider alone."""
         default = ModelChoice(provider.name, provider.default_model)
         return cls({provider.name: lambda: provider}, default)
 
@@ -86,7 +86,7 @@ class Models:
         return tuple(self._factories)
 
     def provider(self, name: str) -> Provider:
-        """Returns the provider of that name.
+        """Return the provider of that name.
 
         Raises:
             ConfigError: there is none, or it cannot be used as it is configured.
@@ -99,7 +99,7 @@ class Models:
         return self._made[name]
 
     async def aclose(self) -> None:
-        """Closes what the providers keep between calls."""
+        """Close what the providers keep between calls."""
         for provider in self._made.values():
             await provider.aclose()
 
@@ -112,7 +112,7 @@ class Models:
         thinking: Thinking | None,
         sampling: Sampling | None = None,
     ) -> ModelChoice:
-        """Returns what a session with these settings asks. A model that was set for a provider that is
+        """Return what a session with these settings asks. A model that was set for a provider that is
         not there any more says nothing.
         """
         if provider is None or model is None or provider not in self._factories:
@@ -120,7 +120,7 @@ class Models:
         return ModelChoice(provider, model, thinking, sampling)
 
     def named(self, name: str, near: ModelChoice) -> ModelChoice:
-        """Returns the model that a client names: an alias, ``provider/model``, or a model of the
+        """Return the model that a client names: an alias, ``provider/model``, or a model of the
         provider that is in use, whose name may have slashes of its own.
 
         Raises:
@@ -144,7 +144,7 @@ class Models:
         return plain
 
     def known(self) -> tuple[ModelChoice, ...]:
-        """Returns the models that are known without asking anybody: the default one, each provider's
+        """Return the models that are known without asking anybody: the default one, each provider's
         own, those of the aliases, and those of which the user says something.
         """
         own = (ModelChoice(provider, model) for provider, model in self._own.items())
@@ -154,7 +154,7 @@ class Models:
     # --- what is known of a model ------------------------------------------------------------
 
     def context_window(self, choice: ModelChoice) -> int:
-        """Returns how many tokens the model can be given."""
+        """Return how many tokens the model can be given."""
         return (
             self._facts_of(choice).context_window
             or self._context_window
@@ -162,7 +162,7 @@ class Models:
         )
 
     def largest_window(self) -> int:
-        """Returns the largest of the windows that are known without asking anybody."""
+        """Return the largest of the windows that are known without asking anybody."""
         said = [facts.context_window for facts in self._facts.values() if facts.context_window]
         return max([self.context_window(self.default), *said])
 
@@ -174,7 +174,7 @@ class Models:
         return any(fnmatchcase(media_type.lower(), pattern) for pattern in patterns)
 
     def price(self, choice: ModelChoice) -> Price | None:
-        """Returns what the model costs, if the user says so."""
+        """Return what the model costs, if the user says so."""
         return self._facts_of(choice).price
 
     def _facts_of(self, choice: ModelChoice) -> ModelFacts:
@@ -182,7 +182,7 @@ class Models:
 
 
 def name_of(choice: ModelChoice) -> str:
-    """Returns the model's name, ``provider/model``."""
+    """Return the model's name, ``provider/model``."""
     return f"{choice.provider}/{choice.model}"
 
 

@@ -50,5 +50,5 @@ WINDOWS: Final[dict[str, int]] = {
 
 
 def context_window(model: str) -> int:
-    """Returns the tokens of the model; a vendor before a slash (``openai/gpt-4o``) is passed over."""
+    """Return the tokens of the model; a vendor before a slash (``openai/gpt-4o``) is passed over."""
     return row_of(WINDOWS, model, DEFAULT_WINDOW)

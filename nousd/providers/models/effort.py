@@ -21,12 +21,12 @@ _LEAST_EFFORTS: Final = (
 
 
 def reasons(model: str) -> bool:
-    """Tells whether the model can be told anything about reasoning."""
+    """Tell whether the model can be told anything about reasoning."""
     return not _NOT_REASONING.match(plain_name(model))
 
 
 def effort_for(model: str, thinking: Thinking) -> str:
-    """Returns the effort to ask a model for that ``reasons``."""
+    """Return the effort to ask a model for that ``reasons``."""
     if thinking != "off":
         return thinking
     name = plain_name(model)

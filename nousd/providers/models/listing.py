@@ -59,7 +59,7 @@ class ModelLists:
         also: Sequence[ModelChoice] = (),
         refresh: bool = False,
     ) -> Listing:
-        """Returns the models of that provider, or of all.
+        """Return the models of that provider, or of all.
 
         Args:
             also: models that are listed even if no server does.
@@ -104,7 +104,7 @@ class ModelLists:
 
 
 def _nameable(provider: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Returns the models that a command could name, as many as an answer can hold and one more."""
+    """Return the models that a command could name, as many as an answer can hold and one more."""
     fitting = (
         name
         for name in names

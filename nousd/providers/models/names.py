@@ -13,12 +13,12 @@ Row = TypeVar("Row")
 
 
 def plain_name(model: str) -> str:
-    """Returns a model's name in lower case, without a vendor before a slash."""
+    """Return a model's name in lower case, without a vendor before a slash."""
     return model.lower().rpartition("/")[2]
 
 
 def row_of(table: Mapping[str, Row], model: str, otherwise: Row) -> Row:
-    """Returns the row for the model."""
+    """Return the row for the model."""
     name = plain_name(model)
     fitting = [beginning for beginning in table if name.startswith(beginning)]
     return table[max(fitting, key=len)] if fitting else otherwise

@@ -25,7 +25,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cost_usd(usage: Usage, price: Price) -> float:
-    """Returns what a call cost, in US dollars. Cached tokens are parts of the input, and are not counted
+    """Return what a call cost, in US dollars. Cached tokens are parts of the input, and are not counted
     twice; nor is a server believed that reports more of them than there was input.
     """
     cache_read = min(usage.cache_read, usage.input)

@@ -24,7 +24,7 @@ from nousd.wire.objects.entries import Attachment
 
 
 def chat_body(request: ModelInput, blobs: Blobs = NO_BLOBS) -> dict[str, Any]:
-    """Returns the body of the streaming request; equal inputs give equal bodies."""
+    """Return the body of the streaming request; equal inputs give equal bodies."""
     names = ToolNames(request.tools)
     body: dict[str, Any] = {
         "model": request.model,

@@ -158,7 +158,7 @@ def _is_fault(chunk: _Chunk) -> bool:
 
 
 def _text(value: Any) -> str:
-    """Returns the text of a content field: a string, or a list of parts."""
+    """Return the text of a content field: a string, or a list of parts."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):

@@ -36,7 +36,7 @@ _NO_PLACE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def responses_body(request: ModelInput, blobs: Blobs) -> dict[str, Any]:
-    """Returns the body of the streaming request; equal inputs give equal bodies."""
+    """Return the body of the streaming request; equal inputs give equal bodies."""
     names = ToolNames(request.tools)
     body: dict[str, Any] = {
         "model": request.model,
@@ -114,7 +114,7 @@ def _attachment(attachment: Attachment, blobs: Blobs) -> dict[str, Any]:
 
 
 def _answer(message: AssistantMessage, ids: CallIds, names: ToolNames) -> Iterator[dict[str, Any]]:
-    """Yields the items of an answer in the order in which they came, as far as that was kept.
+    """Yield the items of an answer in the order in which they came, as far as that was kept.
 
     Reasoning that nothing followed is left out: servers refuse it.
     """

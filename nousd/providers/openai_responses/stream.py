@@ -70,7 +70,7 @@ class _Item:
         return self.kind == "message" and bool(whole.get("phase"))
 
     def place(self) -> dict[str, Any]:
-        """Returns what stands for the item in the order of the answer."""
+        """Return what stands for the item in the order of the answer."""
         if self.kind == "reasoning":
             return self.whole or {}
         place: dict[str, Any] = {"type": self.kind}
@@ -167,7 +167,7 @@ class ResponsesAnswer:
     """type -> what takes it. The other events tell nothing that these do not."""
 
     def _position(self, event: ResponsesEvent, *, begins: bool = False) -> int:
-        """Returns the index of the event's item; without one it is about the last item that is open."""
+        """Return the index of the event's item; without one it is about the last item that is open."""
         if isinstance(event.output_index, int):
             return event.output_index
         last = max(self._items, default=-1)
@@ -200,7 +200,7 @@ class ResponsesAnswer:
             self._calls.add(CallFragment(position, id=id, name=name))
 
     def _end_item(self, position: int, whole: dict[str, Any]) -> Iterator[Piece]:
-        """Takes a whole item, and tells of it what was not told before."""
+        """Take a whole item, and tell of it what was not told before."""
         item = self._item(position, as_text(whole.get("type")))
         if item.whole is not None:
             return
@@ -224,7 +224,7 @@ class ResponsesAnswer:
             yield TextDelta(rest)
 
     def _kept_of(self, whole: dict[str, Any]) -> dict[str, Any]:
-        """Returns as much of a whole item as may have to go back."""
+        """Return as much of a whole item as may have to go back."""
         if whole.get("type") != "reasoning":
             whole = {key: text for key in ("id", "phase") if (text := as_text(whole.get(key)))}
         kept = storable(whole) or {}
@@ -232,7 +232,7 @@ class ResponsesAnswer:
         return kept
 
     def _end(self, response: dict[str, Any]) -> Iterator[Piece]:
-        """Takes the response as it is when it has ended, well or not."""
+        """Take the response as it is when it has ended, well or not."""
         is_cut = _is_cut(response)
         if not self._items:
             for position, whole in enumerate(as_list(response.get("output"))):
@@ -273,7 +273,7 @@ def _is_cut(response: Mapping[str, Any]) -> bool:
 
 
 def _texts_in(parts: Any, separator: str = "") -> str:
-    """Returns the texts of content or summary parts; a refusal is a text as well."""
+    """Return the texts of content or summary parts; a refusal is a text as well."""
     texts = (
         as_object(part).get("text") or as_object(part).get("refusal") for part in as_list(parts)
     )

@@ -74,7 +74,7 @@ class Found(NamedTuple):
 async def find_provider(
     configured: Mapping[str, Candidate], servers: Sequence[LocalServer] | None = None
 ) -> Found:
-    """Returns what is to be asked. The network is only looked at if nothing is configured.
+    """Return what is to be asked. The network is only looked at if nothing is configured.
 
     Args:
         servers: where to look on this machine; None is for ``LOCAL_SERVERS``.

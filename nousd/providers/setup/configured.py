@@ -94,7 +94,7 @@ def configured_models(
     random: Callable[[], float] = random.random,
     record: RecordOf | None = None,
 ) -> Models:
-    """Returns the models of every provider that is configured. The one that is asked by default is made
+    """Return the models of every provider that is configured. The one that is asked by default is made
     at once, so that what is wrong with it is said at the start.
 
     Args:
@@ -129,7 +129,7 @@ def make_configured(
     random: Callable[[], float] = random.random,
     record: RecordOf | None = None,
 ) -> Provider:
-    """Returns one of the providers. Its key is learnt before it is sent for the first time.
+    """Return one of the providers. Its key is learnt before it is sent for the first time.
 
     Raises:
         ConfigError: it cannot be used as it is configured.

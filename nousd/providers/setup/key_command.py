@@ -33,7 +33,7 @@ _LEFTOVER_SECONDS: Final = 0.2
 
 
 async def key_from(command: Sequence[str], folder: Path) -> str:
-    """Returns the key that the command prints, run in ``folder``.
+    """Return the key that the command prints, run in ``folder``.
 
     Raises:
         KeyUnavailable: it cannot be run, takes too long, fails, or prints nothing or too much.
@@ -75,7 +75,7 @@ async def _read(process: trio.Process, output: bytearray) -> None:
 
 
 async def _ended(process: trio.Process) -> None:
-    """Kills the command with all that it started, unless it has ended by itself. One that runs as
+    """Kill the command with all that it started, unless it has ended by itself. One that runs as
     another user cannot be killed and is left alone.
     """
     assert process.stdout is not None

@@ -62,7 +62,7 @@ def make_provider(
     attempts_max: int = ATTEMPTS_MAX,
     random: Callable[[], float] = random.random,
 ) -> Provider:
-    """Returns a provider that speaks a dialect, retrying as ``RetryingProvider`` does.
+    """Return a provider that speaks a dialect, retrying as ``RetryingProvider`` does.
 
     Args:
         name: the provider's; None for the dialect's.

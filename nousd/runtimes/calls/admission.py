@@ -78,7 +78,7 @@ async def admit(
     *,
     earlier: Earlier = NEVER_SEEN,
 ) -> Admission:
-    """Returns whether a call may run, as the daemon and its session are now."""
+    """Return whether a call may run, as the daemon and its session are now."""
     attempt = earlier.attempts + 1
     case = _Case(tools, host, call)
     sources: list[PolicySource] = []
@@ -111,12 +111,12 @@ async def admit(
 
 
 def input_hash(tool: str, args: Mapping[str, Any]) -> str:
-    """Returns the hash of what a call is: the tool's name and its arguments."""
+    """Return the hash of what a call is: the tool's name and its arguments."""
     return hash_of(expressible({"args": args, "tool": tool}))
 
 
 def hash_of_request(tools: Mapping[str, Tool], call: ToolCall) -> str:
-    """Returns the hash of a call before anybody has looked at it; of what would run, if it fits."""
+    """Return the hash of a call before anybody has looked at it; of what would run, if it fits."""
     tool = tools.get(call.name)
     if tool is None:
         return input_hash(call.name, call.args)

@@ -62,7 +62,7 @@ class Again(NamedTuple):
 
 
 def again(earlier: Earlier, tool: Tool, input_hash: str, judgement: Judgement) -> Again:
-    """Returns whether the call runs, somebody is asked, or its stored result stands for it."""
+    """Return whether the call runs, somebody is asked, or its stored result stands for it."""
     if earlier == NEVER_SEEN or judgement.verdict == "deny":
         return Again(judgement)
     if not earlier.may_have_run:

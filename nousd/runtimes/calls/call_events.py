@@ -140,7 +140,7 @@ class CallEvents:
         return (*self._admission.sources, *opinions, *answered)
 
     def _told(self, result: ToolResult) -> str | UnsetType:
-        """Returns the result for the event that completes the call, if it has no other place."""
+        """Return the result for the event that completes the call, if it has no other place."""
         return result.text
 
     def ends(
@@ -219,7 +219,7 @@ class TurnCallEvents(CallEvents):
 
 
 def events_of(host: CallHost, call: ToolCall, admission: Admission) -> CallEvents:
-    """Returns what makes the events of a call, as it belongs to a turn or to a client."""
+    """Return what makes the events of a call, as it belongs to a turn or to a client."""
     turn = host.turn
     if turn is None:
         return CallEvents(host, call, admission)

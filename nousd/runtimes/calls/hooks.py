@@ -56,11 +56,11 @@ class CallHooks(Protocol):
     """Those who look."""
 
     async def before(self, host: CallHost, tool: Tool, call: ToolCall, args: Any) -> Looked:
-        """Asks about a call whose arguments fit."""
+        """Ask about a call whose arguments fit."""
         ...
 
     async def after(self, host: CallHost, call: ToolCall, args: Any, result: ToolResult) -> Shown:
-        """Asks what the model is to be told of a call that ran with these arguments."""
+        """Ask what the model is to be told of a call that ran with these arguments."""
         ...
 
 

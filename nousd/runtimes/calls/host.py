@@ -73,17 +73,17 @@ class CallHost(Protocol):
         ...
 
     async def commit(self, *events: Event) -> None:
-        """Puts events into the log together; returns when they are durable."""
+        """Put events into the log together; returns when they are durable."""
         ...
 
     async def stream(self, *events: Event) -> None:
-        """Puts events into the log together and in order, without waiting for the disk; waits only if
+        """Put events into the log together and in order, without waiting for the disk; waits only if
         the log is far behind. Cancelled in that wait, they are on their way all the same.
         """
         ...
 
     async def keep(self, data: bytes | SpooledFile, media_type: str) -> str:
-        """Stores what is too big for an event: bytes together with the next commit, a file at once.
+        """Store what is too big for an event: bytes together with the next commit, a file at once.
         Returns its id, to which an event of the next commit has to refer.
 
         Raises:
@@ -92,7 +92,7 @@ class CallHost(Protocol):
         ...
 
     def expect_quiet(self, seconds: float) -> None:
-        """Says that the call is alive, and that it will be although nothing may be seen of it for so
+        """Say that the call is alive, and that it will be although nothing may be seen of it for so
         many seconds.
         """
         ...
@@ -102,26 +102,26 @@ class CallHost(Protocol):
         ...
 
     def tool_context(self, tool_call_id: str, emit: Emit) -> ToolContext:
-        """Returns the surroundings of a call."""
+        """Return the surroundings of a call."""
         ...
 
     async def judge(self, tool: Tool, access: Access) -> Judgement:
-        """Returns what the rules and the session's mode say of a call."""
+        """Return what the rules and the session's mode say of a call."""
         ...
 
     async def runtime_opinion(self, call: ToolCall) -> RuntimeOpinion | None:
-        """Returns what the runtime that asks for a call says of it; None if that is judged already."""
+        """Return what the runtime that asks for a call says of it; None if that is judged already."""
         ...
 
     async def ask(self, question: Question) -> Answer:
-        """Asks whoever can answer whether a call may run, and waits; bounded.
+        """Ask whoever can answer whether a call may run, and wait; bounded.
 
         The decision is in the log, or on its way there, when this returns.
         """
         ...
 
     def now(self) -> str:
-        """Returns the time as RFC 3339 UTC."""
+        """Return the time as RFC 3339 UTC."""
         ...
 
 

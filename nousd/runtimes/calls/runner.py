@@ -50,13 +50,13 @@ class CallRunner:
         self._hooks = hooks
 
     async def skip(self, host: TurnCallHost, call: ToolCall, earlier: Earlier = NEVER_SEEN) -> None:
-        """Tells that a call was not begun because the user said something else meanwhile."""
+        """Tell that a call was not begun because the user said something else meanwhile."""
         hashed, attempt = input_hash(call.name, call.args), earlier.attempts + 1
         admission = Admission((), _SKIPPED, hashed, attempt=attempt)
         await _Call(host, call, admission).refuse(_SKIPPED, shown=True)
 
     async def execute(self, host: CallHost, call: ToolCall, earlier: Earlier = NEVER_SEEN) -> None:
-        """Runs a call, or tells why it is not run.
+        """Run a call, or tell why it is not run.
 
         Args:
             earlier: what is known of attempts before.
@@ -85,7 +85,7 @@ class CallRunner:
 
 
 def _restricted(context: ToolContext, closed: Closed, opened: tuple[str, ...]) -> ToolContext:
-    """Returns surroundings in which a call can touch what its judgement opened to it, and the places
+    """Return surroundings in which a call can touch what its judgement opened to it, and the places
     outside about which somebody was asked.
     """
     path_sandbox = context.path_sandbox
@@ -113,11 +113,11 @@ class _Output:
             await self._host.stream(*self.events.updates(self.clean(delta)))
 
     def clean(self, text: str) -> str:
-        """Returns what may be told of a text."""
+        """Return what may be told of a text."""
         return self.secrets.redact_text(scrub(text))
 
     def cleaned(self, result: ToolResult) -> ToolResult:
-        """Returns a result as it may be told. A long output in a file was clean when it was written."""
+        """Return a result as it may be told. A long output in a file was clean when it was written."""
         full = result.full
         if isinstance(full, bytes):
             full = self.secrets.redact_bytes(full)
@@ -157,7 +157,7 @@ class _Call:
         self._started_at = trio.current_time()
 
     async def give_again(self, stored: StoredResult) -> None:
-        """Answers a call with what it gave before; nothing runs."""
+        """Answer a call with what it gave before; nothing runs."""
         result = ToolResult(stored.text, stored.is_error)
         await self.host.commit(
             *self.events.requested(),
@@ -166,7 +166,7 @@ class _Call:
         )
 
     async def may_run(self, admitted: Admitted) -> bool:
-        """Asks whether the call may run, and starts it if so; else it is over."""
+        """Ask whether the call may run, and start it if so; else it is over."""
         await self.host.stream(*self.events.requested())
         answer = await self.host.ask(
             Question(
@@ -235,14 +235,14 @@ class _Call:
     async def _shown(
         self, result: ToolResult, artifact_id: str | UnsetType = UNSET
     ) -> tuple[Shown, str | UnsetType]:
-        """Returns what the model is told, and where the output is kept if that is not all of it."""
+        """Return what the model is told, and where the output is kept if that is not all of it."""
         shown = await self._hooks.after(self.host, self._call, self._args, result)
         if shown.changed_by and artifact_id is UNSET:
             artifact_id = await self.host.keep(result.text.encode(), _OUTPUT_TYPE)
         return shown, artifact_id
 
     async def _keep(self, result: ToolResult) -> tuple[ToolResult, str | UnsetType]:
-        """Keeps the whole of an output that is shown in part. A result without it says why."""
+        """Keep the whole of an output that is shown in part. A result without it says why."""
         whole = result.full
         if whole is None:
             return result, UNSET

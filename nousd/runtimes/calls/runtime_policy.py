@@ -26,7 +26,7 @@ NO_RUNTIME: Final = RuntimeOpinion("abstain", "no runtime asks for it")
 
 
 async def heard(host: CallHost, call: ToolCall, judgement: Judgement) -> Judgement:
-    """Returns what follows for a call once its runtime was asked, which it is unless the call is denied.
+    """Return what follows for a call once its runtime was asked, which it is unless the call is denied.
 
     A ``deny`` denies. An ``ask`` asks where the mode alone would let the call run: not if the user
     allows it by a rule, nor in the mode yolo. An ``allow`` changes nothing.

@@ -48,7 +48,7 @@ async def ask_model(
     *,
     price: Price | None = None,
 ) -> tuple[ToolCall, ...]:
-    """Streams one answer into the log and returns the calls it asks for.
+    """Stream one answer into the log and return the calls it asks for.
 
     Args:
         price: of the model, if it is known.
@@ -77,7 +77,7 @@ async def ask_model(
 
 
 async def provider_failed(host: TurnHost, error: ProviderError, *, hint: str = "") -> RunFailed:
-    """Opens a message for the failed answer if it has none, and returns the failure to raise."""
+    """Open a message for the failed answer if it has none, and return the failure to raise."""
     if host.ledger.message is None:
         await host.stream(
             events.MessageStart(
@@ -109,7 +109,7 @@ class _Answer:
         self._finished = Finished("stop")
 
     async def be_given(self, blobs: Blobs) -> None:
-        """Makes the call. One that breaks off, however it does, is told of as far as it came."""
+        """Make the call. One that breaks off, however it does, is told of as far as it came."""
         is_whole = False
         try:
             await self._provider.generate(self._request, self._receive, blobs)
@@ -179,7 +179,7 @@ class _Answer:
         )
 
     async def close(self) -> tuple[ToolCall, ...]:
-        """Ends the message, writes its entry, and returns its calls under our ids."""
+        """End the message, write its entry, and return its calls under our ids."""
         message_id = await self._open()
         calls = tool_calls_of(
             message_id,
@@ -243,7 +243,7 @@ def _without_calls(reason: str) -> StopReason:
 
 
 def _arguments(raw: str) -> dict[str, Any]:
-    """Parses a call's arguments; what is no JSON object is kept as text under one key.
+    """Parse a call's arguments; what is no JSON object is kept as text under one key.
 
     So is what nests so deep that the events which carry it could be written but not read any more.
     """

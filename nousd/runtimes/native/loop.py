@@ -112,7 +112,7 @@ class NativeRuntime:
         calls: Sequence[ToolCall],
         earlier: Mapping[str, Earlier] = MappingProxyType({}),
     ) -> bool:
-        """Runs the calls one after another; returns whether the model is to be asked again.
+        """Run the calls one after another; returns whether the model is to be asked again.
 
         Args:
             earlier: what is known of those that were seen before, by their ids.
@@ -127,7 +127,7 @@ class NativeRuntime:
         return bool(calls) and not host.steer_bites()
 
     async def _carry_out_owed(self, host: TurnHost) -> bool:
-        """Runs the calls that an earlier run left without a result, as far as they may run; returns
+        """Run the calls that an earlier run left without a result, as far as they may run; returns
         whether the model is to be asked.
         """
         owed = owed_calls(await host.context())
@@ -137,7 +137,7 @@ class NativeRuntime:
     async def _answer(
         self, host: TurnHost, remarks: tuple[events.Event, ...]
     ) -> Sequence[ToolCall]:
-        """Makes one model call, with room made for it before, or after it overflowed."""
+        """Make one model call, with room made for it before, or after it overflowed."""
         call = await self._prepared(host)
         if call.compiled.crowded:
             if remarks:
@@ -159,7 +159,7 @@ class NativeRuntime:
             raise await provider_failed(host, overflow, hint=_hint(smaller)) from overflow
 
     async def _prepared(self, host: TurnHost, *, shrink_to: int | None = None) -> _Call:
-        """Returns the next model call with the context as it is.
+        """Return the next model call with the context as it is.
 
         Args:
             shrink_to: tokens that it may have, where a server has refused more.
@@ -194,7 +194,7 @@ class NativeRuntime:
         return host.offered(self._specs.specs)
 
     async def _smaller(self, host: TurnHost, refused: _Call) -> _Call | None:
-        """Returns the call with less in it, after a server found it too long; None if that cannot be."""
+        """Return the call with less in it, after a server found it too long; None if that cannot be."""
         if await self._compact(host, "overflow", refused.budget.recent):
             return await self._prepared(host)
         told = refused.compiled.tokens - refused.fixed
@@ -204,7 +204,7 @@ class NativeRuntime:
     async def _ask(
         self, host: TurnHost, call: _Call, remarks: tuple[events.Event, ...] = ()
     ) -> Sequence[ToolCall]:
-        """Makes one model call.
+        """Make one model call.
 
         What the model is given goes into the log together with the remarks, while it is asked.
         """
@@ -223,7 +223,7 @@ class NativeRuntime:
     async def _told(
         self, host: TurnHost, compiled: Compiled, sources: Sequence[model_events.Source] = ()
     ) -> events.ModelInput:
-        """Returns the event that says what a model is given, and stores that with it."""
+        """Return the event that says what a model is given, and store that with it."""
         return model_input(
             compiled,
             await host.keep_input(compiled),

@@ -40,7 +40,7 @@ class Meter:
         self._usage: Usage | None = None
 
     def note(self, piece: Piece) -> None:
-        """Looks at a piece as it arrives."""
+        """Look at a piece as it arrives."""
         match piece:
             case TextDelta() | ReasoningDelta() | ToolCallPiece():
                 self._first = trio.current_time() if self._first is None else self._first
@@ -51,7 +51,7 @@ class Meter:
                 self._usage = None
 
     def figures(self) -> CallFigures:
-        """Returns what the call came to up to now."""
+        """Return what the call came to up to now."""
         usage, price = self._usage, self._price
         first = None if self._first is None else _milliseconds(self._first - self._began)
         return CallFigures(
@@ -65,7 +65,7 @@ class Meter:
         )
 
     def figures_if_any(self) -> CallFigures | None:
-        """Returns the same, or None of a call that neither answered nor told what it cost."""
+        """Return the same, or None of a call that neither answered nor told what it cost."""
         return None if self._first is None and self._usage is None else self.figures()
 
 

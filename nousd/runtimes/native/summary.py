@@ -29,7 +29,7 @@ async def write_summary(
     price: Price | None,
     report: Report,
 ) -> str:
-    """Returns the model's summary, or the mechanical one if the model fails or says nothing.
+    """Return the model's summary, or the mechanical one if the model fails or says nothing.
 
     Args:
         price: of the model, if it is known.

@@ -16,7 +16,7 @@ from nousd.wire.events import DELTA_EVENTS
 
 
 def prune(rows: Rows, old: Old) -> Pruned:
-    """Does one step; see ``_pruning.walk``."""
+    """Do one step; see ``_pruning.walk``."""
     pruned, rows.pruned_seq = walk(_Events(rows), rows.pruned_seq, old)
     return pruned
 

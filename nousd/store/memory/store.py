@@ -40,7 +40,7 @@ from nousd.wire.responses.transcripts import TreeNode
 
 @asynccontextmanager
 async def open_store(*, before_commit: Callable[[], None] = lambda: None) -> AsyncIterator[Store]:
-    """Opens an empty log; leaving the context commits what is queued.
+    """Open an empty log; leaving the context commits what is queued.
 
     Args:
         before_commit: called before each commit. A StoreError that it raises fails the commit; a
@@ -87,7 +87,7 @@ class MemoryStore:
         await self._pending.wait_settled()
 
     async def aclose(self) -> None:
-        """Commits what is queued; whatever is submitted from now on fails."""
+        """Commit what is queued; whatever is submitted from now on fails."""
         group = self._take_group()
         outcomes = self._outcomes(group)
         self._closing = True
@@ -359,7 +359,7 @@ class MemoryStore:
 
 
 def _place_behind(last: str | None, ids: list[str]) -> int:
-    """Returns where the page behind ``last`` begins: nowhere, if that is not in the list."""
+    """Return where the page behind ``last`` begins: nowhere, if that is not in the list."""
     if last is None:
         return 0
     return ids.index(last) + 1 if last in ids else len(ids)

@@ -74,7 +74,7 @@ class Puts:
             raise StoreError(f"{source.artifact_id} changed while it was put")
 
     async def _drop_chunks(self, artifact_id: str) -> None:
-        """Gives the space back, unless another puts the same; where it cannot, others will."""
+        """Provide the space back, unless another puts the same; where it cannot, others will."""
         if self._under_way[artifact_id] > 1:
             return
         with suppress(StoreError):

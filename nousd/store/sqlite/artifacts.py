@@ -79,7 +79,7 @@ def unused(connection: apsw.Connection, put_before: str, limit: int) -> tuple[st
 
 
 def put_whole(connection: apsw.Connection, artifact: Artifact, created_at: str) -> None:
-    """Puts a small one at once, unless it is there."""
+    """Put a small one at once, unless it is there."""
     if info(connection, artifact.id) is None:
         put_chunks(connection, artifact.id, 0, artifact.data)
         size = len(artifact.data)
@@ -89,7 +89,7 @@ def put_whole(connection: apsw.Connection, artifact: Artifact, created_at: str) 
 def begin(
     connection: apsw.Connection, artifact_id: str, size_bytes: int, now: str
 ) -> ArtifactInfo | None:
-    """Returns the artifact if it is there already, which then counts as put ``now``.
+    """Return the artifact if it is there already, which then counts as put ``now``.
 
     Raises:
         StoreFull: there is not the space for it.
@@ -109,7 +109,7 @@ def _require_space(connection: apsw.Connection, size_bytes: int) -> None:
 
 
 def put_chunks(connection: apsw.Connection, artifact_id: str, offset: int, data: bytes) -> None:
-    """Puts a stretch that begins with a chunk; what an earlier try left there is replaced."""
+    """Put a stretch that begins with a chunk; what an earlier try left there is replaced."""
     connection.executemany(
         "INSERT OR REPLACE INTO artifact_chunks (artifact_id, idx, data) VALUES (?, ?, ?)",
         [
@@ -120,13 +120,13 @@ def put_chunks(connection: apsw.Connection, artifact_id: str, offset: int, data:
 
 
 def put_step(connection: apsw.Connection, artifact_id: str, offset: int, data: bytes) -> None:
-    """Puts a stretch of an artifact that is not there yet: another may have put it meanwhile."""
+    """Put a stretch of an artifact that is not there yet: another may have put it meanwhile."""
     if info(connection, artifact_id) is None:
         put_chunks(connection, artifact_id, offset, data)
 
 
 def finish_steps(connection: apsw.Connection, put: ArtifactInfo) -> ArtifactInfo | None:
-    """Makes an artifact that was put in steps be there; None if chunks of it are gone again."""
+    """Make an artifact that was put in steps be there; None if chunks of it are gone again."""
     chunks = connection.execute(_COUNT_CHUNKS, (put.id,)).get
     if chunks < -(-put.size_bytes // CHUNK_BYTES):
         return None
@@ -134,7 +134,7 @@ def finish_steps(connection: apsw.Connection, put: ArtifactInfo) -> ArtifactInfo
 
 
 def finish(connection: apsw.Connection, put: ArtifactInfo) -> ArtifactInfo:
-    """Makes an artifact of which all chunks are there to be there."""
+    """Make an artifact of which all chunks are there to be there."""
     connection.execute(
         """
         INSERT OR IGNORE INTO artifacts (artifact_id, media_type, size_bytes, created_at)
@@ -161,7 +161,7 @@ _DROP_CHUNKS: Final = """
 
 
 def drop(connection: apsw.Connection, artifact_id: str, put_before: str) -> bool:
-    """Takes a step at dropping an unused artifact; returns whether chunks of it are left."""
+    """Take a step at dropping an unused artifact; returns whether chunks of it are left."""
     found = info(connection, artifact_id)
     if found is not None:
         is_used = connection.execute(_IS_USED, (artifact_id,)).get is not None
@@ -172,14 +172,14 @@ def drop(connection: apsw.Connection, artifact_id: str, put_before: str) -> bool
 
 
 def drop_chunks(connection: apsw.Connection, artifact_id: str) -> bool:
-    """Drops a few chunks of what is no artifact; returns whether more are left."""
+    """Drop a few chunks of what is no artifact; returns whether more are left."""
     count = PUT_STEP_BYTES // CHUNK_BYTES
     connection.execute(_DROP_CHUNKS, {"id": artifact_id, "count": count})
     return connection.changes() == count
 
 
 def drop_all_unused(connection: apsw.Connection, put_before: str) -> Iterator[str]:
-    """Drops everything that is unused, and yields each step's artifact. For who is alone at work."""
+    """Drop everything that is unused, and yield each step's artifact. For who is alone at work."""
     for artifact_id in unused(connection, put_before, -1):
         more = True
         while more:

@@ -22,7 +22,7 @@ SEQ_MAX: Final = 2**63 - 1
 
 
 def _in_blocks(indexed: str, wanted: str, *, indexes: str = "TRUE") -> str:
-    """Returns what stands behind ``FROM``: the wanted rows behind ``:after``, up to ``:head``.
+    """Return what stands behind ``FROM``: the wanted rows behind ``:after``, up to ``:head``.
 
     Args:
         indexed: the table, and that index of it which begins with the block and has what is wanted.
@@ -55,7 +55,7 @@ INPUTS_PENDING: Final = _in_blocks(
 
 
 def all_of_session(session_id: str, *, head: int = SEQ_MAX) -> dict[str, str | int]:
-    """Returns what such a query is given for all rows of a session, up to number ``head``."""
+    """Return what such a query is given for all rows of a session, up to number ``head``."""
     return {"session_id": session_id, "after": 0, "head": head}
 
 
@@ -66,7 +66,7 @@ _BLOCK_BEFORE: Final = f"""
 
 
 def blocks_of_runs_down_from(connection: apsw.Connection, seq: int) -> Iterator[int]:
-    """Yields the block of an event and those before it that hold any of a run, the newest first."""
+    """Yield the block of an event and those before it that hold any of a run, the newest first."""
     block: int | None = seq // EVENTS_PER_BLOCK
     while block is not None:
         yield block

@@ -96,7 +96,7 @@ class Commits:
     # --- committing --------------------------------------------------------------------------
 
     def commit(self, batches: Sequence[Batch]) -> list[tuple[StoredEvent, ...]]:
-        """Commits the batches as one transaction, and returns their events with their numbers.
+        """Commit the batches as one transaction, and return their events with their numbers.
 
         Raises:
             StoreFull, WriteFailed: nothing of it is in the log, and nothing of it ever will be.
@@ -118,7 +118,7 @@ class Commits:
         return stored
 
     def do(self, work: Callable[[apsw.Connection], Any], *, durable: bool) -> Any:
-        """Commits what ``work`` changes, as one transaction; returns what it returned.
+        """Commit what ``work`` changes, as one transaction; returns what it returned.
 
         Nobody but who asked is told of it, so no doubt comes of a failure: what it does must be right
         whether it turns up after a restart or not. It is not done while the space of the reserve is
@@ -149,7 +149,7 @@ class Commits:
         return kind(f"the log could not be changed: {error}")
 
     def _begin(self, batches: Sequence[Batch]) -> tuple[list[tuple[StoredEvent, ...]], int]:
-        """Writes the batches into a transaction that is still open; returns what to commit."""
+        """Write the batches into a transaction that is still open; returns what to commit."""
         stored = _numbered(batches, self._next)
         after = _behind(stored, self._next)
         reserved = self._reserved if after <= self._reserved else after + NUMBERS_PER_BLOCK
@@ -161,7 +161,7 @@ class Commits:
         return stored, reserved
 
     def _end(self) -> None:
-        """Commits what is open."""
+        """Commit what is open."""
         begun = perf_counter()
         self._connection.execute("COMMIT")
         if self._synchronous == _SYNCED:
@@ -194,7 +194,7 @@ class Commits:
         self._connection.execute("UPDATE log_state SET next_seq = ?", (seq,))
 
     def _synchronize(self, *, fully: bool) -> None:
-        """Sets whether commits from now on are on the disk when they return."""
+        """Set whether commits from now on are on the disk when they return."""
         wanted = _SYNCED if fully else "NORMAL"
         if wanted != self._synchronous:
             # Not through `execute`: its cache would skip the preparing, which is what sets it.
@@ -204,7 +204,7 @@ class Commits:
     # --- failures ----------------------------------------------------------------------------
 
     def _undone(self, error: Exception) -> StoreError:
-        """Takes back what a failure left open; returns what it is to the callers."""
+        """Take back what a failure left open; returns what it is to the callers."""
         failure = self._judged(error)
         self._try_to_roll_back()
         return failure
@@ -216,7 +216,7 @@ class Commits:
             self._note_failed_sync(error)  # the next commit begins with trying again
 
     def _look_into(self, error: apsw.Error, stored: list[tuple[StoredEvent, ...]]) -> None:
-        """Returns if the group whose ``COMMIT`` failed is in the log all the same, and durably so.
+        """Return if the group whose ``COMMIT`` failed is in the log all the same, and durably so.
 
         Raises:
             StoreFull, WriteFailed: it is not, and never will be.
@@ -236,7 +236,7 @@ class Commits:
             raise failure from error
 
     def _judged(self, error: Exception) -> StoreError:
-        """Notes what an error says of the disk, and returns it in the words of the store."""
+        """Note what an error says of the disk, and return it in the words of the store."""
         self._note_failed_sync(error)
         if is_for_want_of_space(error, self._connection):
             self._reserve.give_back()
@@ -257,7 +257,7 @@ class Commits:
         return found.get is not None
 
     def _settle(self) -> None:
-        """Makes the log certain and trustworthy again, unless it is.
+        """Make the log certain and trustworthy again, unless it is.
 
         Raises:
             apsw.Error: it is not.
@@ -275,7 +275,7 @@ class Commits:
             self._in_doubt = False
 
     def begin(self) -> None:
-        """Makes certain, if it can be, what an unclean end has left, before anybody reads it."""
+        """Make certain, if it can be, what an unclean end has left, before anybody reads it."""
         if self._in_doubt and self._emptied_wal():
             self._in_doubt = False
 
@@ -286,7 +286,7 @@ class Commits:
     # --- the WAL -----------------------------------------------------------------------------
 
     def tidy(self) -> None:
-        """Moves what the WAL holds to the database once it is much, or holds deleted content.
+        """Move what the WAL holds to the database once it is much, or holds deleted content.
 
         A failure costs no more than the space of the WAL; later ones make up for it.
         """
@@ -300,7 +300,7 @@ class Commits:
         return self._checkpointed(apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
     def _checkpointed(self, mode: int) -> bool:
-        """Moves the WAL's content; returns whether that went well. Does not wait for readers."""
+        """Move the WAL's content; returns whether that went well. Does not wait for readers."""
         begun = perf_counter()
         self._connection.set_busy_timeout(0)
         try:
@@ -315,7 +315,7 @@ class Commits:
         return True
 
     def _wal_has_pages(self, count: int) -> bool:
-        """Asks whether it has so many, or was begun anew since those that it had were moved."""
+        """Ask whether it has so many, or was begun anew since those that it had were moved."""
         try:
             self._wal_pages, _ = self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
         except apsw.Error as error:
@@ -323,7 +323,7 @@ class Commits:
         return self._wal_pages >= count
 
     def _pages_written(self) -> int:
-        """Returns how many pages went into the WAL since it was last asked. SQLite would tell it by a
+        """Return how many pages went into the WAL since it was last asked. SQLite would tell it by a
         call from inside of each commit, which would have to wait there for the interpreter.
         """
         pages, _ = self._connection.status(apsw.SQLITE_DBSTATUS_CACHE_WRITE, reset=True)
@@ -332,7 +332,7 @@ class Commits:
     # --- the end -----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Gives back the rest of the block and closes the connection.
+        """Provide back the rest of the block and close the connection.
 
         If the former fails, the next start leaves a gap in the numbers: no harm.
         """
@@ -358,7 +358,7 @@ def _behind(stored: list[tuple[StoredEvent, ...]], seq: int) -> int:
 
 
 def _numbered(batches: Sequence[Batch], seq: int) -> list[tuple[StoredEvent, ...]]:
-    """Returns the events of each batch, numbered from ``seq`` on."""
+    """Return the events of each batch, numbered from ``seq`` on."""
     stored = []
     for batch in batches:
         events = tuple(
@@ -391,7 +391,7 @@ _BIRTH_AND_DEATH: Final = (PutSession, ForgetSession)
 
 
 def _touched_once(changes: Sequence[RowChange]) -> list[RowChange]:
-    """Returns changes with the last alone of a session's times of update, behind the rest: nobody sees
+    """Return changes with the last alone of a session's times of update, behind the rest: nobody sees
     one in the middle of a transaction, and each would move its indices.
     """
     ordered: list[RowChange] = []

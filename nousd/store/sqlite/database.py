@@ -62,7 +62,7 @@ class Opened(NamedTuple):
 def open_for_writing(
     path: pathlib.Path, connect: Connect, migrations: Sequence[Migration] = MIGRATIONS
 ) -> Opened:
-    """Opens the database, made or migrated if need be, in WAL mode.
+    """Open the database, made or migrated if need be, in WAL mode.
 
     Raises:
         StoreTooNew, StoreError: see ``inspect``; or the file cannot be made, opened or migrated.
@@ -100,7 +100,7 @@ def _telling_faults(path: pathlib.Path, connection: apsw.Connection) -> Iterator
 
 
 def _make_new(path: pathlib.Path, connect: Connect, migrations: Sequence[Migration]) -> None:
-    """Makes an empty log beside its place and moves it there once it is whole and on the disk. Made in
+    """Make an empty log beside its place and moves it there once it is whole and on the disk. Made in
     place it would take the syncs of two commits with a journal, and a first start waits for each.
     """
     beside = _side_file(path, ".new")
@@ -124,7 +124,7 @@ def _failure(what: str, error: OSError) -> StoreError:
 
 
 def flush_to_disk(path: pathlib.Path) -> None:
-    """Returns when a file's content, or a folder's names, are on the disk."""
+    """Return when a file's content, or a folder's names, are on the disk."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -153,7 +153,7 @@ def is_for_want_of_space(error: Exception, connection: apsw.Connection) -> bool:
 
 
 def open_for_reading(path: pathlib.Path) -> apsw.Connection:
-    """Opens a connection that cannot write, onto a database that is open for writing."""
+    """Open a connection that cannot write, onto a database that is open for writing."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     connection.set_busy_timeout(BUSY_MS_MAX)
     connection.pragma("cache_size", -READER_CACHE_KIB)
@@ -167,7 +167,7 @@ def _folded(*texts: Any) -> str | None:
 
 
 def inspect(path: pathlib.Path, *, version_max: int = len(MIGRATIONS)) -> None:
-    """Looks at the file's header alone, so that a file that is not for us is not touched.
+    """Look at the file's header alone, so that a file that is not for us is not touched.
 
     A missing or empty file is fine: it will be ours.
 
@@ -221,7 +221,7 @@ def _number(header: bytes, offset: int) -> int:
 
 
 def _make_private(path: pathlib.Path) -> None:
-    """Makes the file if it is missing, readable by its owner alone; SQLite's side files follow it."""
+    """Make the file if it is missing, readable by its owner alone; SQLite's side files follow it."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -38,7 +38,7 @@ class ManyRows:
         }
 
     def execute(self, connection: apsw.Connection, rows: Sequence[Row]) -> None:
-        """Executes it for all rows, in their order."""
+        """Execute it for all rows, in their order."""
         for start in range(0, len(rows), ROWS_MAX):
             some = rows[start : start + ROWS_MAX]
             count = 1 << (len(some) - 1).bit_length()

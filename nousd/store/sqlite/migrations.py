@@ -40,7 +40,7 @@ def migrate(
     *,
     synchronous: str = "EXTRA",
 ) -> None:
-    """Applies what is missing, as one transaction.
+    """Apply what is missing, as one transaction.
 
     They run with a rollback journal, not with a WAL: so the version in the file's own header is
     always the true one, and can be read without opening the database (``_database.inspect``).

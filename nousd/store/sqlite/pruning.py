@@ -19,7 +19,7 @@ from nousd.wire.events import DELTA_EVENTS
 
 
 def prune(connection: apsw.Connection, old: Old) -> Pruned:
-    """Does one step, inside the transaction that is open; see ``_pruning.walk``."""
+    """Do one step, inside the transaction that is open; see ``_pruning.walk``."""
     begun_at = connection.execute("SELECT pruned_seq FROM log_state").get
     pruned, reached = walk(_Events(connection), begun_at, old)
     if reached != begun_at:

@@ -125,7 +125,7 @@ def entry(connection: apsw.Connection, session_id: str, entry_id: str) -> Entry 
 def path(
     connection: apsw.Connection, session_id: str, leaf_id: str, limit: int, bytes_max: int
 ) -> Path:
-    """Walks up by the parents' ids, so that only the path is read, however large the tree."""
+    """Walk up by the parents' ids, so that only the path is read, however large the tree."""
     newest_first: list[Entry] = []
     size = 0
     row = connection.execute(_ENTRY, (session_id, leaf_id)).get

@@ -32,7 +32,7 @@ class Readers:
         self._closed = False
 
     async def read(self, query: Callable[[apsw.Connection], T]) -> T:
-        """Calls ``query`` in a thread, on one state of the database.
+        """Call ``query`` in a thread, on one state of the database.
 
         Raises:
             StoreError: the database could not be read, or is closed.
@@ -62,7 +62,7 @@ class Readers:
             return open_for_reading(self._path)
 
     async def aclose(self) -> None:
-        """Waits for the reads that have begun, and closes every connection."""
+        """Wait for the reads that have begun, and close every connection."""
         self._closed = True
         holders = [object() for _ in range(READERS_MAX)]
         for holder in holders:

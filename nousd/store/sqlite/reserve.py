@@ -37,7 +37,7 @@ class Reserve:
         self._size = size
 
     def place(self) -> bool:
-        """Takes the space from the filesystem unless it is ours already; returns ``in_place``."""
+        """Take the space from the filesystem unless it is ours already; returns ``in_place``."""
         if self.in_place:
             return True
         try:
@@ -60,7 +60,7 @@ class Reserve:
             raise StoreFull(f"the space for the log's reserve is missing: {self._obstacle}")
 
     def give_back(self) -> None:
-        """Gives the space back, all that there is of it."""
+        """Provide the space back, all that there is of it."""
         self.in_place = False
         try:
             with _opened(self._path) as handle:
@@ -86,7 +86,7 @@ def _is_allocated(handle: int, size: int) -> bool:
 
 
 def _allocate(handle: int, size: int) -> None:
-    """Gives the file its blocks.
+    """Provide the file its blocks.
 
     Raises:
         OSError: there are not as many, and it has none.

@@ -26,7 +26,7 @@ _settings_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def apply(connection: apsw.Connection, changes: Iterable[row_changes.RowChange]) -> None:
-    """Writes changes in their order, inside the transaction that is open."""
+    """Write changes in their order, inside the transaction that is open."""
     for kind, alike in groupby(changes, type):
         _APPLY[kind](connection, tuple(alike))
 
@@ -84,7 +84,7 @@ def _update_session(connection: apsw.Connection, change: row_changes.UpdateSessi
 
 
 def _changed(settings: str, change: ChangedSettings) -> str:
-    """Returns the settings after a change. A value takes the place of the one before whole, which a JSON
+    """Return the settings after a change. A value takes the place of the one before whole, which a JSON
     patch would merge into it; null takes it away.
     """
     changed = _settings_decoder.decode(settings) | _settings_decoder.decode(_text(change))
@@ -344,7 +344,7 @@ _Write = Callable[[apsw.Connection, Sequence[Any]], None]
 
 
 def _each(write: Callable[[apsw.Connection, Any], None]) -> _Write:
-    """Returns what writes changes one by one."""
+    """Return what writes changes one by one."""
 
     def write_each(connection: apsw.Connection, changes: Sequence[Any]) -> None:
         for change in changes:

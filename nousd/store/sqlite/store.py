@@ -49,7 +49,7 @@ T = TypeVar("T")
 async def open_store(
     path: pathlib.Path, *, connect: Connect = apsw.Connection
 ) -> AsyncIterator[Store]:
-    """Opens the log at ``path``, made if it is missing; leaving the context commits what is queued.
+    """Open the log at ``path``, made if it is missing; leaving the context commits what is queued.
 
     Args:
         connect: makes the writing connection. Tests pass one that watches it, or makes it fail.
@@ -75,7 +75,7 @@ class _Opened(NamedTuple):
 
 
 def _open(path: pathlib.Path, connect: Connect) -> _Opened:
-    """Opens the log, into its reserve if the disk has no other space even for that."""
+    """Open the log, into its reserve if the disk has no other space even for that."""
     reserve = Reserve(path.with_suffix(RESERVE_SUFFIX), RESERVE_BYTES)
     try:
         opened = open_for_writing(path, connect)
@@ -89,7 +89,7 @@ def _open(path: pathlib.Path, connect: Connect) -> _Opened:
 
 
 def _size_of(path: pathlib.Path) -> int:
-    """Returns how many bytes a file has; none if it is not there."""
+    """Return how many bytes a file has; none if it is not there."""
     try:
         return path.stat().st_size
     except OSError:
@@ -236,7 +236,7 @@ class SqliteStore:
         return done
 
     async def aclose(self) -> None:
-        """Commits what is queued, and closes the file; whatever is submitted from now on fails.
+        """Commit what is queued, and close the file; whatever is submitted from now on fails.
 
         Raises:
             Exception: the fault of ours that ended the writer early, if one did.

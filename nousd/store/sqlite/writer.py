@@ -89,7 +89,7 @@ class Writer:
         self._chore: Chore | None = None
 
     def run(self) -> None:
-        """Commits until ``STOP`` is taken from the queue, then closes the connection."""
+        """Commit until ``STOP`` is taken from the queue, then closes the connection."""
         try:
             while not self._stopping:
                 group = self._take_group()
@@ -101,7 +101,7 @@ class Writer:
             self._commits.close()
 
     def _take_group(self) -> list[Job]:
-        """Waits for a job, and takes those that are waiting behind it."""
+        """Wait for a job, and takes those that are waiting behind it."""
         group: list[Job] = []
         events = size = 0
         job = self.jobs.get()
@@ -123,7 +123,7 @@ class Writer:
                 return group
 
     def _do_chore(self) -> None:
-        """Does the chore that closed the group, if one did."""
+        """Do the chore that closed the group, if one did."""
         chore, self._chore = self._chore, None
         if chore is None:
             return
@@ -135,7 +135,7 @@ class Writer:
         chore.report(outcome)
 
     def _outcomes(self, group: list[Job]) -> list[Outcome]:
-        """Commits a group; what is owed in it gets a second try once the reserve was given back."""
+        """Commit a group; what is owed in it gets a second try once the reserve was given back."""
         had_reserve = self._reserve.in_place
         outcomes = self._attempt(group)
         if had_reserve and not self._reserve.in_place:
@@ -146,7 +146,7 @@ class Writer:
         return outcomes
 
     def _attempt(self, jobs: list[Job]) -> list[Outcome]:
-        """Commits, as one transaction, what may be; returns what became of each job."""
+        """Commit, as one transaction, what may be; returns what became of each job."""
         refusals = [self._refusal(job) for job in jobs]
         batches = [job.batch for job, no in zip(jobs, refusals, strict=True) if no is None]
         try:
@@ -158,7 +158,7 @@ class Writer:
         return [next(stored) if no is None else no for no in refusals]
 
     def _refusal(self, job: Job) -> StoreError | None:
-        """Returns why a job is not even tried, if it is not."""
+        """Return why a job is not even tried, if it is not."""
         if job.batch.owed:
             return None
         if job.epoch < self._epoch:

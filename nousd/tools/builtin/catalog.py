@@ -28,7 +28,7 @@ _EXEC_TOOLS: Final[tuple[Tool, ...]] = (BASH, GIT)
 
 
 def builtin_tools(*, allow_exec: bool, web_allow: Sequence[str] = ()) -> tuple[Tool, ...]:
-    """Returns the built-in tools; those that run programs only if that is allowed.
+    """Return the built-in tools; those that run programs only if that is allowed.
 
     Args:
         web_allow: see ``WebAllow``.

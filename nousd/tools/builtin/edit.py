@@ -65,7 +65,7 @@ def _apply(path_sandbox: PathSandbox, args: Edit) -> Change:
 
 
 def changed(text: str, args: Edit) -> Change:
-    """Replaces what ``args`` says.
+    """Replace what ``args`` says.
 
     Raises:
         ToolError: if the old text is not there, is there more than once, or equals the new one.
@@ -93,7 +93,7 @@ def changed(text: str, args: Edit) -> Change:
 
 
 def _occurrences(text: str, old: str) -> int:
-    """Counts matches; two that overlap are two, because which one is meant is not clear."""
+    """Count matches; two that overlap are two, because which one is meant is not clear."""
     count = text.count(old)
     if count == 1 and text.find(old, text.find(old) + 1) >= 0:
         return 2
@@ -110,7 +110,7 @@ def _with_crlf(text: str) -> str:
 
 
 def diff(change: Change) -> str:
-    """Returns a unified diff of what changed, or a sentence where that would be long."""
+    """Return a unified diff of what changed, or a sentence where that would be long."""
     text = change.before
     start = _lines_back(text, text.find(change.old), DIFF_CONTEXT_LINES)
     last = text.rfind(change.old) + len(change.old)
@@ -124,7 +124,7 @@ def diff(change: Change) -> str:
 
 
 def _lines_back(text: str, position: int, lines: int) -> int:
-    """Returns where the line begins that is ``lines`` above the one at ``position``."""
+    """Return where the line begins that is ``lines`` above the one at ``position``."""
     for _ in range(lines + 1):
         position = text.rfind("\n", 0, max(position, 0))
         if position < 0:
@@ -133,7 +133,7 @@ def _lines_back(text: str, position: int, lines: int) -> int:
 
 
 def _lines_on(text: str, position: int, lines: int) -> int:
-    """Returns where the line ends that is ``lines`` below the one at ``position``."""
+    """Return where the line ends that is ``lines`` below the one at ``position``."""
     for _ in range(lines + 1):
         position = text.find("\n", position) + 1
         if position == 0:

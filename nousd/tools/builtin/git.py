@@ -135,7 +135,7 @@ async def _git(args: Git, context: ToolContext) -> ToolResult:
 
 
 async def _closed(args: Git, line: Command, context: ToolContext) -> tuple[str, ...]:
-    """Returns which of the changed files rules close to reading.
+    """Return which of the changed files rules close to reading.
 
     Raises:
         ToolError: ``git_failed``: that cannot be told.
@@ -176,7 +176,7 @@ def _changes(args: Git) -> bool:
 
 
 def _opened(args: Git, context: ToolContext) -> tuple[Path, ...]:
-    """Returns what goes with a worktree."""
+    """Return what goes with a worktree."""
     if args.subcommand == "worktree" and args.action == "delete" and args.name is not None:
         workdir = context.workdir
         return (workdir / ".git" / "worktrees" / args.name, workdir / WORKTREES / args.name)
@@ -200,7 +200,7 @@ def _program() -> str:
 
 
 def _make_ignored(context: ToolContext) -> None:
-    """Makes the folder of the worktrees, in which git sees nothing from outside."""
+    """Make the folder of the worktrees, in which git sees nothing from outside."""
     with (
         context.path_sandbox.locate(f"{WORKTREES}/.gitignore", create_parents=True) as place,
         suppress(FileExistsError),

@@ -92,7 +92,7 @@ class _Plan:
         self._bytes = 0
 
     def changes(self) -> list[Change]:
-        """Returns what is to be done; removals last, so that a folder never goes before it is needed."""
+        """Return what is to be done; removals last, so that a folder never goes before it is needed."""
         changes = [
             Change(parts, file.before, file.after)
             for parts, file in self._files.items()
@@ -101,7 +101,7 @@ class _Plan:
         return sorted(changes, key=lambda change: change.after is None)
 
     def take(self, diff: FileDiff) -> str:
-        """Adds what a diff says of one file; returns a line that tells it."""
+        """Add what a diff says of one file; returns a line that tells it."""
         goes = diff.old is not None and diff.old != diff.new and not diff.is_copy
         source = None if diff.old is None else self._file(diff.old, itself=goes)
         target = source if diff.new in (None, diff.old) else self._file(diff.new)
@@ -121,7 +121,7 @@ class _Plan:
         return _told(diff, moved)
 
     def _made(self, diff: FileDiff) -> Content:
-        """Returns what a file that is not there begins as, if the diff may make it."""
+        """Return what a file that is not there begins as, if the diff may make it."""
         is_said = diff.old is None
         # ``diff -N`` gives both names, and a hunk that begins before the first line.
         is_meant = len(diff.hunks) == 1 and diff.hunks[0].start == 0 and not diff.hunks[0].old
@@ -147,7 +147,7 @@ class _Plan:
         return before._replace(data=data), patched.moved
 
     def _file(self, given: str | None, *, itself: bool = False) -> _File:
-        """Returns the file at a path; ``itself``: the path must not be a link to it."""
+        """Return the file at a path; ``itself``: the path must not be a link to it."""
         assert given is not None
         with explain_os_errors("patch", given):
             parts = self._parts(given)

@@ -33,7 +33,7 @@ async def _ask(args: Question, context: ToolContext) -> ToolResult:
 
 
 def told(questions: Sequence[UserQuestion], answers: UserAnswers) -> str:
-    """Returns questions and answers as a model is told them."""
+    """Return questions and answers as a model is told them."""
     pairs = zip(questions, answers, strict=True)
     return "\n\n".join(f"{asked.question}\n{_words(answer)}" for asked, answer in pairs)
 

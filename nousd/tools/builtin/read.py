@@ -72,7 +72,7 @@ def _result(path_sandbox: PathSandbox, args: Read) -> ToolResult:
 
 
 def _skip_lines(file: BinaryIO, args: Read) -> bytes:
-    """Moves to the line at ``offset``; returns what was read of it and behind it."""
+    """Move to the line at ``offset``; returns what was read of it and behind it."""
     wanted = args.offset - 1
     skipped = 0
     begun = file.read(_CHUNK_BYTES)
@@ -125,7 +125,7 @@ def _is_cut(page: Page, args: Read) -> bool:
 
 
 def _whole(file: BinaryIO, begun: bytes, lines_max: int | None) -> bytes:
-    """Returns what was asked for, up to ``KEPT_BYTES_MAX``."""
+    """Return what was asked for, up to ``KEPT_BYTES_MAX``."""
     data = bytearray(begun)
     while len(data) < KEPT_BYTES_MAX and (chunk := file.read(_CHUNK_BYTES)):
         trio.from_thread.check_cancelled()
@@ -135,7 +135,7 @@ def _whole(file: BinaryIO, begun: bytes, lines_max: int | None) -> bytes:
 
 
 def _fitting(lines: list[bytes]) -> int:
-    """Returns how many lines fit into a result."""
+    """Return how many lines fit into a result."""
     size = 0
     for count, line in enumerate(lines):
         size += len(line) + 1

@@ -71,7 +71,7 @@ def _joined(headings: Sequence[str], bodies: Sequence[str]) -> str:
 
 
 def _beginning(body: str, shares: int) -> str:
-    """Returns as much of a result as has room where so many share an answer to the model."""
+    """Return as much of a result as has room where so many share an answer to the model."""
     lines = "\n".join(body.split("\n")[: TOOL_RESULT_LINES_MAX // shares])
     data = lines.encode("utf-8", "replace")[: TOOL_RESULT_BYTES_MAX // shares]
     shown = data.decode(errors="ignore")

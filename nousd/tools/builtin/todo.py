@@ -63,7 +63,7 @@ async def _todo(args: TodoList, context: ToolContext) -> ToolResult:
 
 
 def listed(given: tuple[TodoGiven, ...]) -> tuple[Todo, ...]:
-    """Returns the items of a list, each with a name of its own.
+    """Return the items of a list, each with a name of its own.
 
     Raises:
         ToolError: two have the same.

@@ -52,7 +52,7 @@ class WebFetch(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def web_fetch_tool(reach: Reach) -> FunctionTool:
-    """Returns the tool, which reaches what it is given to reach."""
+    """Return the tool, which reaches what it is given to reach."""
 
     async def run(args: WebFetch, context: ToolContext) -> ToolResult:
         context.expect_quiet(TOTAL_SECONDS + EXTRACT_SECONDS_MAX)

@@ -28,7 +28,7 @@ class Names(NamedTuple):
 
 
 def moved_names(said: dict[str, str]) -> Names | None:
-    """Returns the names of a file that is renamed or copied."""
+    """Return the names of a file that is renamed or copied."""
     for verb in ("rename", "copy"):
         if f"{verb} from" in said and f"{verb} to" in said:
             return Names(unquoted(said[f"{verb} from"]), unquoted(said[f"{verb} to"]))
@@ -36,7 +36,7 @@ def moved_names(said: dict[str, str]) -> Names | None:
 
 
 def git_names(text: str) -> Names | None:
-    """Returns the two names of a ``diff --git`` line, None if they are not of one file."""
+    """Return the two names of a ``diff --git`` line, None if they are not of one file."""
     if text.startswith('"'):
         end = text.find('" ', 1) + 1
         return Names(unquoted(text[:end]), unquoted(text[end + 1 :])) if end else None
@@ -46,7 +46,7 @@ def git_names(text: str) -> Names | None:
 
 
 def common_strip(names: Names) -> int:
-    """Returns 1 if both names are equal but for the folder in front, or one is ``a/`` or ``b/``."""
+    """Return 1 if both names are equal but for the folder in front, or one is ``a/`` or ``b/``."""
     if names.old is None or names.new is None:
         only = names.new or names.old or ""
         return int(only.startswith("b/" if names.old is None else "a/"))
@@ -55,7 +55,7 @@ def common_strip(names: Names) -> int:
 
 
 def unquoted(name: str) -> str:
-    """Returns a name that git has put in quotes because of its characters."""
+    """Return a name that git has put in quotes because of its characters."""
     if len(name) < 2 or not (name.startswith('"') and name.endswith('"')):
         return name
 

@@ -29,7 +29,7 @@ class Patched(NamedTuple):
 def put_in(
     text: str, hunks: Sequence[Hunk], between: Callable[[], object] = lambda: None
 ) -> Patched:
-    """Returns the text with all hunks put in, in their order.
+    """Return the text with all hunks put in, in their order.
 
     Args:
         between: called before each: searching for a hunk reads all of the text.
@@ -50,7 +50,7 @@ def put_in(
 
 
 def _readings(text: str, hunks: Sequence[Hunk]) -> Iterator[tuple[str, str, Sequence[Hunk]]]:
-    """Yields the ways to read both: as they are first. A byte order mark is not shown to models."""
+    """Yield the ways to read both: as they are first. A byte order mark is not shown to models."""
     for before in ("", _BOM) if text.startswith(_BOM) else ("",):
         rest = text.removeprefix(before)
         yield before, rest, hunks
@@ -84,7 +84,7 @@ def _put_in(text: str, hunks: Sequence[Hunk], between: Callable[[], object]) -> 
 
 
 def _offset(text: str, cursor: int, lines: int) -> int | None:
-    """Returns where the line begins that is so many below that at ``cursor``; None if there is none."""
+    """Return where the line begins that is so many below that at ``cursor``; None if there is none."""
     if lines < 0:
         return None
     for _ in range(lines):
@@ -95,7 +95,7 @@ def _offset(text: str, cursor: int, lines: int) -> int | None:
 
 
 def _place(text: str, cursor: int, hunk: Hunk, old: str, expected: int | None) -> int:
-    """Returns where a hunk goes."""
+    """Return where a hunk goes."""
     if not old:
         if text:
             raise _fault(hunk, "has neither lines around it nor lines to remove; give some of both")
@@ -116,7 +116,7 @@ def _place(text: str, cursor: int, hunk: Hunk, old: str, expected: int | None) -
 
 
 def _places(text: str, cursor: int, old: str) -> Iterator[int]:
-    """Yields where the old lines stand, from ``cursor`` on."""
+    """Yield where the old lines stand, from ``cursor`` on."""
     if cursor == 0 and _fits(text, old, 0):
         yield 0
     at = text.find("\n" + old, max(cursor - 1, 0))
@@ -134,7 +134,7 @@ def _fits(text: str, old: str, at: int) -> bool:
 
 
 def _difference(text: str, hunk: Hunk, expected: int | None) -> str:
-    """Says which line is not as the hunk has it, at the place that it names."""
+    """Say which line is not as the hunk has it, at the place that it names."""
     if expected is None:
         return f"line {hunk.start} is behind the end, or in the hunk before"
     lines = text[expected : expected + sum(map(len, hunk.old)) + 1024].splitlines(keepends=True)

@@ -60,7 +60,7 @@ class FileDiff(NamedTuple):
 
 
 def parse(text: str, strip: int | None = None) -> list[FileDiff]:
-    """Reads a diff.
+    """Read a diff.
 
     Args:
         strip: folders to take off the front of each path. None: what both names of a file have in
@@ -197,7 +197,7 @@ class _Reader:
         return Names(*names)
 
     def _names_of(self, file: Names | None) -> Names | None:
-        """Reads the two names if they stand here and are those of that file; else another one begins."""
+        """Read the two names if they stand here and are those of that file; else another one begins."""
         begin = self._at
         names = self._names() if self._at_names() else None
         if names is not None and file is not None:
@@ -252,7 +252,7 @@ class _Reader:
         return self._at < len(self._lines) and self._lines[self._at].startswith("\\ ")
 
     def _refuse_more(self) -> None:
-        """Refuses lines that would belong to a hunk before, had it counted them."""
+        """Refuse lines that would belong to a hunk before, had it counted them."""
         line = self._lines[self._at] if self._at < len(self._lines) else ""
         is_signature = line.rstrip() == "--"
         if line[:1] in {"+", "-", " "} and not is_signature and not self._at_names():
@@ -294,7 +294,7 @@ class _Body:
         return f"{old} more old and {new} more new lines"
 
     def take(self, line: str) -> bool:
-        """Takes the next line; returns whether it is one, and was still missing."""
+        """Take the next line; returns whether it is one, and was still missing."""
         take = _TAKES.get(line[:1])
         if take is not None:
             take(self, line[1:])

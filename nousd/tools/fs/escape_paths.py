@@ -30,7 +30,7 @@ def leads_out(parts: Parts) -> bool:
 
 
 def from_workdir(workdir: PurePath, place: PurePath) -> Parts:
-    """Returns the spelling of a place. Both are absolute, without links and ``..``."""
+    """Return the spelling of a place. Both are absolute, without links and ``..``."""
     here, there = workdir.parts, place.parts
     shared = 0
     while shared < min(len(here), len(there)) and here[shared] == there[shared]:
@@ -39,7 +39,7 @@ def from_workdir(workdir: PurePath, place: PurePath) -> Parts:
 
 
 def normalize_parts(workdir: PurePath, parts: Parts) -> Parts:
-    """Returns the one spelling of what was found below a place: from outside one may come back in."""
+    """Return the one spelling of what was found below a place: from outside one may come back in."""
     if not leads_out(parts):
         return parts
     above = next((count for count, name in enumerate(parts) if name != UP), len(parts))
@@ -48,7 +48,7 @@ def normalize_parts(workdir: PurePath, parts: Parts) -> Parts:
 
 
 def kernel_devices() -> frozenset[int]:
-    """Returns what tells the kernel's folders apart, wherever else they are mounted."""
+    """Return what tells the kernel's folders apart, wherever else they are mounted."""
     devices = set()
     for place in KERNEL_PLACES[:2]:
         with suppress(OSError):

@@ -38,7 +38,7 @@ class Change(NamedTuple):
 
 
 def change_files(path_sandbox: PathSandbox, changes: Sequence[Change]) -> None:
-    """Makes all changes, or none.
+    """Make all changes, or none.
 
     Raises:
         ToolError, OSError: nothing has changed; or the text names what could not be taken back.
@@ -62,7 +62,7 @@ def change_files(path_sandbox: PathSandbox, changes: Sequence[Change]) -> None:
 
 
 def _staged(path_sandbox: PathSandbox, change: Change, undo: ExitStack) -> str | None:
-    """Makes ready what can be before anything changes; returns the name of the staged file."""
+    """Make ready what can be before anything changes; returns the name of the staged file."""
     for folder in _missing_folders(path_sandbox, change):
         undo.callback(_remove_folder, path_sandbox, folder)
     makes = change.after is not None
@@ -107,7 +107,7 @@ def _discard(path_sandbox: PathSandbox, parts: Parts, temporary: str) -> None:
 
 
 def _missing_folders(path_sandbox: PathSandbox, change: Change) -> Iterator[Parts]:
-    """Yields the folders that the change makes, the outermost first."""
+    """Yield the folders that the change makes, the outermost first."""
     if change.after is None:
         return
     for length in range(1, len(change.parts)):
@@ -122,7 +122,7 @@ def _missing_folders(path_sandbox: PathSandbox, change: Change) -> Iterator[Part
 
 
 def _remove_folder(path_sandbox: PathSandbox, folder: Parts) -> None:
-    """Removes a folder if it is empty."""
+    """Remove a folder if it is empty."""
     with (
         suppress(OSError, ToolError),
         path_sandbox.locate_real(folder, in_passing=True) as place,

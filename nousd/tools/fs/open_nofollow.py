@@ -20,7 +20,7 @@ FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def open_folder(path: Path) -> int:
-    """Returns a descriptor (``O_PATH``) of a folder; the caller closes it.
+    """Return a descriptor (``O_PATH``) of a folder; the caller closes it.
 
     Args:
         path: absolute, without ``..``.
@@ -57,12 +57,12 @@ def open_real(path: Path) -> int:
 
 
 def changed(path: str) -> ToolError:
-    """Returns what is raised where a folder is not what it was when its links were resolved."""
+    """Return what is raised where a folder is not what it was when its links were resolved."""
     return ToolError(f"workspace_changed: {shown(path)} is not the folder that it was")
 
 
 def require_real(path: Path) -> None:
-    """Makes sure that a real path leads to its folder and to no other; it may be gone.
+    """Make sure that a real path leads to its folder and to no other; it may be gone.
 
     Raises:
         ToolError, OSError: as ``open_real``.

@@ -13,14 +13,14 @@ SHOWN_CHARS_MAX: Final = 200
 
 
 def shown(given: str) -> str:
-    """Returns a path for a message: as it was given, but printable and not endless."""
+    """Return a path for a message: as it was given, but printable and not endless."""
     text = given.encode("utf-8", "replace").decode().replace("\0", "\\0")
     return text if len(text) <= SHOWN_CHARS_MAX else text[:SHOWN_CHARS_MAX] + "..."
 
 
 @contextmanager
 def explain_os_errors(verb: str, given: str) -> Iterator[None]:
-    """Turns an operating system's refusal into ``<verb>_failed: <path as given>: <reason>``."""
+    """Turn an operating system's refusal into ``<verb>_failed: <path as given>: <reason>``."""
     try:
         yield
     except OSError as error:
@@ -33,5 +33,5 @@ def outside(given: str) -> ToolError:
 
 
 def denied(given: str, what: str) -> ToolError:
-    """Says that a rule closes a place of the workdir."""
+    """Say that a rule closes a place of the workdir."""
     return ToolError(f"path_denied: {shown(given)}: {what} it is not allowed")

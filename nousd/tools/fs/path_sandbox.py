@@ -107,7 +107,7 @@ class PathSandbox:
         reading: Iterable[re.Pattern[str]] = (),
         writing: Iterable[re.Pattern[str]] = (),
     ) -> PathSandbox:
-        """Returns a copy for one call, which refuses more: ``path_denied``, and unseen in walks.
+        """Return a copy for one call, which refuses more: ``path_denied``, and unseen in walks.
 
         Args:
             reading, writing: see ``Restrictions``; places are spelled as ``real`` returns them.
@@ -120,13 +120,13 @@ class PathSandbox:
         return restricted
 
     def asking(self) -> PathSandbox:
-        """Returns a copy for a call about which somebody can be asked: see ``beyond``."""
+        """Return a copy for a call about which somebody can be asked: see ``beyond``."""
         asking = copy.copy(self)
         asking.asks = True
         return asking
 
     def beyond(self, given: str) -> str | None:
-        """Returns the real place, absolute, that a path which leads out arrives at; None if it does not
+        """Return the real place, absolute, that a path which leads out arrives at; None if it does not
         lead out, or if nobody can be asked about that: also not about a place that cannot be shown.
         """
         if not self.asks:
@@ -148,7 +148,7 @@ class PathSandbox:
         return absolute if absolute.isprintable() else None
 
     def opened_to(self, places: Iterable[str]) -> PathSandbox:
-        """Returns a copy for one call, which may also use some places wherever they are, and what is in
+        """Return a copy for one call, which may also use some places wherever they are, and what is in
         them.
 
         Args:
@@ -163,7 +163,7 @@ class PathSandbox:
         return opened
 
     def spelled_from_workdir(self, place: str) -> str:
-        """Returns how ``real`` spells a place that ``beyond`` has returned."""
+        """Return how ``real`` spells a place that ``beyond`` has returned."""
         return "/".join(from_workdir(self.workdir, Path(place))) or "."
 
     def is_seen(self, parts: Parts) -> bool:
@@ -182,7 +182,7 @@ class PathSandbox:
         return not leads_out(parts) or any(place[: len(parts)] == parts for place in self._opened)
 
     def real(self, given: str) -> str:
-        """Returns where a path leads, with slashes from the workdir, ``.`` for the workdir itself.
+        """Return where a path leads, with slashes from the workdir, ``.`` for the workdir itself.
 
         Neither the place nor the folders on the way need exist: what is not there is no link. Of a
         path sandbox with opened places that may be any place outside, spelled with ``..``.
@@ -198,7 +198,7 @@ class PathSandbox:
 
     @contextmanager
     def locate(self, given: str, *, create_parents: bool = False) -> Iterator[ResolvedPath]:
-        """Walks to a path, which need not exist except for its folder.
+        """Walk to a path, which need not exist except for its folder.
 
         Args:
             given: relative to the workdir, or absolute and inside it; ``~`` and ``$VAR`` are expanded.
@@ -224,7 +224,7 @@ class PathSandbox:
     def locate_real(
         self, parts: Parts, *, create_parents: bool = False, in_passing: bool = False
     ) -> Iterator[ResolvedPath]:
-        """Walks to a place that ``real`` or an earlier walk has found.
+        """Walk to a place that ``real`` or an earlier walk has found.
 
         Args:
             in_passing: also to a folder on the way to a place that is opened.
@@ -264,7 +264,7 @@ class PathSandbox:
         return self.workdir if self.opened is None else _ROOT
 
     def from_top(self, names: Parts) -> Parts:
-        """Returns the real place that names from the top lead to, from the workdir."""
+        """Return the real place that names from the top lead to, from the workdir."""
         return names if self.opened is None else from_workdir(self.workdir, _ROOT.joinpath(*names))
 
     @property
@@ -277,7 +277,7 @@ class PathSandbox:
         return names if path.startswith("/") else [*self._names_of_workdir, *names]
 
     def names_of(self, path: str, given: str) -> list[str]:
-        """Splits a path into names; those of an absolute one start at the top. ``..`` is left in place.
+        """Split a path into names; those of an absolute one start at the top. ``..`` is left in place.
 
         Raises:
             ToolError: if it is absolute and does not begin with the workdir, and no way leads out.

@@ -86,7 +86,7 @@ class PathWalk:
         return folder
 
     def to(self, names: list[str], *, missing: Missing) -> str:
-        """Goes to the folder that holds the last name, and returns that; ``.`` for the folder itself."""
+        """Go to the folder that holds the last name, and return that; ``.`` for the folder itself."""
         ahead = deque(names)
         links = 0
         while ahead:
@@ -105,7 +105,7 @@ class PathWalk:
         return "."
 
     def parts_of(self, name: str) -> tuple[str, ...]:
-        """Returns the real way from the workdir to a name in the folder that was arrived at.
+        """Return the real way from the workdir to a name in the folder that was arrived at.
 
         Raises:
             ToolError: ``path_outside_workdir`` if it is hidden.

@@ -51,13 +51,13 @@ class Restrictions(NamedTuple):
         return _matches(self.writing, parts)
 
     def refuse(self, status: os.stat_result) -> None:
-        """Raises OSError for everything but a regular file with one name."""
+        """Raise OSError for everything but a regular file with one name."""
         refuse_irregular(status)
         if status.st_nlink > 1 and not (self.hard_links and self._is_foreign(status)):
             raise OSError(errno.EMLINK, SEVERAL_NAMES)
 
     def opened(self, descriptor: int) -> BinaryIO:
-        """Returns a file that was opened for reading; where it is refused its descriptor is closed.
+        """Return a file that was opened for reading; where it is refused its descriptor is closed.
 
         Raises:
             OSError: as ``refuse``.
@@ -75,7 +75,7 @@ class Restrictions(NamedTuple):
 
 
 def _files(places: Iterable[Path]) -> Iterator[os.stat_result]:
-    """Yields what the system says of files, and of all files in folders, that are there."""
+    """Yield what the system says of files, and of all files in folders, that are there."""
     for place in places:
         with suppress(OSError):
             if not place.is_dir():
@@ -116,11 +116,11 @@ class ResolvedPath:
         self._restrictions = restrictions
 
     def open(self, flags: int) -> int:
-        """Returns a descriptor; never follows a link and never blocks. Asks no restrictions."""
+        """Return a descriptor; never follows a link and never blocks. Asks no restrictions."""
         return os.open(self.name, flags | _ALWAYS, dir_fd=self.folder)
 
     def open_file(self) -> BinaryIO:
-        """Opens a regular file for reading.
+        """Open a regular file for reading.
 
         Raises:
             ToolError: ``path_denied``.
@@ -132,7 +132,7 @@ class ResolvedPath:
 
     @contextmanager
     def open_folder(self) -> Iterator[int]:
-        """Opens a folder for listing.
+        """Open a folder for listing.
 
         Raises:
             ToolError: ``path_denied``.
@@ -146,14 +146,14 @@ class ResolvedPath:
             os.close(descriptor)
 
     def status(self) -> os.stat_result | None:
-        """Returns what stands there, None if nothing does."""
+        """Return what stands there, None if nothing does."""
         try:
             return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
         except FileNotFoundError:
             return None
 
     def require_writable(self) -> os.stat_result | None:
-        """Returns what stands there, None if nothing does, if it may be changed or removed.
+        """Return what stands there, None if nothing does, if it may be changed or removed.
 
         Raises:
             ToolError: ``path_denied``.
@@ -172,7 +172,7 @@ class ResolvedPath:
 
 
 def refuse_irregular(status: os.stat_result) -> None:
-    """Raises OSError for everything but a regular file."""
+    """Raise OSError for everything but a regular file."""
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not stat.S_ISREG(status.st_mode):

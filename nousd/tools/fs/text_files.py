@@ -41,7 +41,7 @@ _IMAGES: Final = {
 
 
 def binary_kind(probe: bytes) -> str | None:
-    """Returns what a file is called whose first bytes are ``probe``; None for text."""
+    """Return what a file is called whose first bytes are ``probe``; None for text."""
     if b"\0" not in probe[:BINARY_PROBE_BYTES]:
         return None
     for magic, media_type in _IMAGES.items():
@@ -51,7 +51,7 @@ def binary_kind(probe: bytes) -> str | None:
 
 
 def read_text(place: ResolvedPath, given: str) -> tuple[bytes, str]:
-    """Reads a whole file.
+    """Read a whole file.
 
     Returns:
         Its byte order mark (or nothing), and the text behind it with the line endings it has.
@@ -74,7 +74,7 @@ def read_text(place: ResolvedPath, given: str) -> tuple[bytes, str]:
 
 
 def replace_file(place: ResolvedPath, data: bytes) -> None:
-    """Puts a file there, or in the place of the regular file that is there.
+    """Put a file there, or in the place of the regular file that is there.
 
     The file's mode stays; a new file gets what the umask leaves of 0666. Nothing but the old file is
     left if it fails.
@@ -91,7 +91,7 @@ def replace_file(place: ResolvedPath, data: bytes) -> None:
 
 
 def writable(place: ResolvedPath) -> os.stat_result | None:
-    """Returns the file that is there, if it may be changed; None if nothing is there.
+    """Return the file that is there, if it may be changed; None if nothing is there.
 
     Raises:
         ToolError, OSError: as ``ResolvedPath.require_writable``; also for files that may not be written.
@@ -111,7 +111,7 @@ def stage_file(
     mode: int | None = None,
     executable: bool = False,
 ) -> str:
-    """Writes a file beside its place, durably, and returns its name there; nothing is left if it fails.
+    """Write a file beside its place, durably, and return its name there; nothing is left if it fails.
 
     Args:
         old: whose owner and mode it gets.
@@ -138,19 +138,19 @@ def stage_file(
 
 
 def put_staged(place: ResolvedPath, temporary: str) -> None:
-    """Puts a staged file there, at once and durably."""
+    """Put a staged file there, at once and durably."""
     os.replace(temporary, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
     sync_folder(place)
 
 
 def discard_staged(place: ResolvedPath, temporary: str) -> None:
-    """Removes a staged file, if it is still there."""
+    """Remove a staged file, if it is still there."""
     with suppress(FileNotFoundError):
         os.unlink(temporary, dir_fd=place.folder)
 
 
 def runnable(mode: int) -> int:
-    """Returns a mode by which whoever may read a file may run it."""
+    """Return a mode by which whoever may read a file may run it."""
     return mode | (mode & 0o444) >> 2
 
 
@@ -161,7 +161,7 @@ def _keep_owner_and_mode(descriptor: int, old: os.stat_result) -> None:
 
 
 def sync_folder(place: ResolvedPath) -> None:
-    """Makes durable which names are in the folder."""
+    """Make durable which names are in the folder."""
     folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=place.folder)
     try:
         os.fsync(folder)

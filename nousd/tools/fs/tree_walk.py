@@ -41,7 +41,7 @@ class Tree:
         self._top = top
 
     def __iter__(self) -> Iterator[Found]:
-        """Yields each name before what is below it; folders that cannot be read are left out."""
+        """Yield each name before what is below it; folders that cannot be read are left out."""
         ahead = self._listed(())
         while ahead:
             found = ahead.pop()
@@ -52,14 +52,14 @@ class Tree:
 
     @contextmanager
     def open_file(self, parts: Parts) -> Iterator[BinaryIO]:
-        """Opens a regular file; OSError for everything else, and for files with several names."""
+        """Open a regular file; OSError for everything else, and for files with several names."""
         with self._folder(parts[:-1]) as folder:
             descriptor = os.open(parts[-1], _FILE, dir_fd=folder)
         with self._confinement.restrictions.opened(descriptor) as file:
             yield file
 
     def _listed(self, parts: Parts) -> list[Found]:
-        """Returns a folder's content, last name first."""
+        """Return a folder's content, last name first."""
         with self._folder(parts) as folder, os.scandir(folder) as entries:
             found = [
                 Found((*parts, entry.name), entry.is_dir(follow_symlinks=False))
@@ -86,7 +86,7 @@ class Tree:
 
 @contextmanager
 def open_tree(path_sandbox: PathSandbox, given: str) -> Iterator[Tree]:
-    """Opens the folder at a path.
+    """Open the folder at a path.
 
     Raises:
         ToolError, OSError: as ``PathSandbox.locate`` and ``ResolvedPath.open_folder``.

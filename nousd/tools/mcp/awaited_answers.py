@@ -35,7 +35,7 @@ class Awaited:
         self._waiting = trio.CancelScope()
 
     async def wait(self, coming: Awaitable[_T]) -> _T:
-        """Returns what comes next of it.
+        """Return what comes next of it.
 
         Raises:
             SSEError: it was given up.
@@ -47,7 +47,7 @@ class Awaited:
         raise httpx2.SSEError("the call was cancelled")
 
     def give_up(self) -> None:
-        """Ends every wait for it, those to come included."""
+        """End every wait for it, those to come included."""
         self._is_over = True
         self._waiting.cancel()
 
@@ -75,7 +75,7 @@ class Answers:
 
     @contextmanager
     def awaiting(self, request: httpx2.Request) -> Iterator[Awaited]:
-        """Gives the answer to a request, which counts as awaited while the block lasts."""
+        """Provide the answer to a request, which counts as awaited while the block lasts."""
         message = _message_of(request)
         params = message.params if message.method == _CANCELLED else None
         awaited = Awaited(None if params is None else params.request_id)
@@ -89,7 +89,7 @@ class Answers:
             del self._awaited[message.id]
 
     def give_up(self, request_id: _Id | None) -> None:
-        """Waits no longer for the answer to a request, if it is awaited."""
+        """Wait no longer for the answer to a request, if it is awaited."""
         if request_id in self._awaited:
             self._awaited[request_id].give_up()
 

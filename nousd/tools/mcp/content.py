@@ -17,7 +17,7 @@ _NAME_CHARS_MAX: Final = 200
 def result_of(
     content: Sequence[Mapping[str, Any]], structured: object, *, is_error: bool
 ) -> ToolResult:
-    """Returns the result of a call.
+    """Return the result of a call.
 
     Args:
         content: the blocks of the answer, as the protocol has them in JSON.

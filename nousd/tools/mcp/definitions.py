@@ -62,7 +62,7 @@ class Definitions(NamedTuple):
 def definitions_of(
     spec: ServerSpec, offered: Iterable[Offered], redact: Callable[[str], str] = lambda text: text
 ) -> Definitions:
-    """Returns what can be offered of a server's tools, in the server's order.
+    """Return what can be offered of a server's tools, in the server's order.
 
     Args:
         redact: takes secrets, such as the server's own key, out of what it says of its tools.
@@ -83,7 +83,7 @@ def definitions_of(
 
 
 def tool_name(server: str, tool: str) -> str:
-    """Returns what a server's tool is called here. Where that is not its own name, because it is too
+    """Return what a server's tool is called here. Where that is not its own name, because it is too
     long or has other characters, a hash keeps different ones apart.
     """
     name = f"mcp__{server}__{tool}"
@@ -123,7 +123,7 @@ def _definition(
 
 
 def _arguments(schema: Mapping[str, Any]) -> Arguments:
-    """Returns the part of a schema that is looked at here; the server checks the rest."""
+    """Return the part of a schema that is looked at here; the server checks the rest."""
     properties = schema.get("properties")
     required = schema.get("required")
     checked = {

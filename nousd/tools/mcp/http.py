@@ -32,7 +32,7 @@ _CLIENT_CLOSED_REQUEST: Final = 499
 async def http_streams(
     spec: ServerSpec, *, headers: Mapping[str, str]
 ) -> AsyncIterator[tuple[Any, Any]]:
-    """Yields the streams that a session of the SDK wants."""
+    """Yield the streams that a session of the SDK wants."""
     is_secure = spec.url.startswith("https:")
     verify = await trio.to_thread.run_sync(httpx2.create_ssl_context) if is_secure else False
     async with (

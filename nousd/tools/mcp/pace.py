@@ -19,7 +19,7 @@ class Pace:
         self._free_at = -math.inf
 
     async def take(self, size: int, messages: int = 1, values: int = 0) -> None:
-        """Waits until so many more messages, of that size together, may come. Many values in them count
+        """Wait until so many more messages, of that size together, may come. Many values in them count
         as more messages: they take as much time.
         """
         messages += values // VALUES_PER_MESSAGE

@@ -84,7 +84,7 @@ class Surroundings(msgspec.Struct, frozen=True):
 
 
 def require_sdk() -> None:
-    """Raises ConfigError if the SDK is not installed."""
+    """Raise ConfigError if the SDK is not installed."""
     if importlib.util.find_spec("mcp") is None:
         raise ConfigError(
             "MCP servers need the extra mcp, which is not installed: pip install 'nousd[mcp]'"
@@ -115,11 +115,11 @@ class McpServer:
         self._offered: tuple[Definition, ...] = ()
 
     def give_up(self, reason: str) -> None:
-        """Says that it is not kept connected any more."""
+        """Say that it is not kept connected any more."""
         self._tell(state="failed", error=reason, tools=())
 
     async def run(self) -> None:
-        """Runs until it is cancelled; then its tools are gone."""
+        """Run until it is cancelled; then its tools are gone."""
         failures = 0
         try:
             while True:
@@ -140,7 +140,7 @@ class McpServer:
             self._replace(())
 
     async def _lifetime(self) -> str:
-        """Connects, and returns why that is over."""
+        """Connect, and return why that is over."""
         try:
             await self._connected()
         except (ConfigError, ToolError) as error:
@@ -168,7 +168,7 @@ class McpServer:
                 await self._follow(session)
 
     async def _follow(self, session: Any) -> None:
-        """Looks at the tools again whenever they may be others, or the server may hang. Each time the
+        """Look at the tools again whenever they may be others, or the server may hang. Each time the
         pause doubles, so that who changes them all the time does not fill the log; a while without news
         makes it short again.
         """
@@ -278,7 +278,7 @@ _loaded: Final[dict[str, Any]] = {}
 
 
 def load_sdk_session() -> Any:
-    """Returns the module that speaks with servers; who comes while another thread reads it waits.
+    """Return the module that speaks with servers; who comes while another thread reads it waits.
 
     Raises:
         ConfigError: the SDK is not installed.

@@ -70,7 +70,7 @@ class Session:
         return self._client.protocol_version
 
     async def tools(self) -> list[Offered]:
-        """Returns the server's tools: one more than can be offered, at most.
+        """Return the server's tools: one more than can be offered, at most.
 
         Raises:
             ToolServerFailed: it does not say, or goes on for ever.
@@ -97,7 +97,7 @@ class Session:
         return self._client.session.initialize_result is not None
 
     async def call(self, tool: str, args: Mapping[str, Any], on_progress: OnProgress) -> Outcome:
-        """Calls a tool; cancelling tells the server.
+        """Call a tool; cancelling tells the server.
 
         Raises:
             ToolError: the server refused, or gave what is no result.
@@ -122,7 +122,7 @@ class Session:
         return Outcome(blocks, result.structured_content, bool(result.is_error))
 
     async def follow_changes(self) -> None:
-        """Sets ``changed`` on news, for a server that has to be asked for them. Others tell unasked."""
+        """Set ``changed`` on news, for a server that has to be asked for them. Others tell unasked."""
         with _foreign():
             try:
                 async with self._client.listen(tools_list_changed=True) as news:
@@ -145,7 +145,7 @@ async def open_session(
     workdir: Path,
     redact: Callable[[str], str],
 ) -> AsyncIterator[Session]:
-    """Connects to a server, and stays connected until the block is left or the connection breaks, which
+    """Connect to a server, and stays connected until the block is left or the connection breaks, which
     cancels the block.
 
     Args:
@@ -184,7 +184,7 @@ async def open_session(
 
 @contextmanager
 def _foreign() -> Iterator[None]:
-    """Turns whatever the SDK raises into what it means for us. A cancellation passes."""
+    """Turn whatever the SDK raises into what it means for us. A cancellation passes."""
     failure: NousdError | None = None
     try:
         yield

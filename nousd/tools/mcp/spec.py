@@ -67,14 +67,14 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
         return {"command": self.command, "url": self.url, "cwd": str(self.cwd or "")}
 
     def classes_of(self, tool: str) -> frozenset[ToolClass]:
-        """Returns what one of its tools may do."""
+        """Return what one of its tools may do."""
         return self.tool_classes.get(tool, self.classes)
 
 
 def filled_in(
     values: Mapping[str, str], environ: Mapping[str, str], known: Callable[[str], None]
 ) -> dict[str, str]:
-    """Returns the values with what their ``${NAME}`` stand for.
+    """Return the values with what their ``${NAME}`` stand for.
 
     Args:
         known: told every value that must not be shown.
@@ -99,5 +99,5 @@ def has_reference(text: str) -> bool:
 
 
 def without_references(text: str) -> str:
-    """Returns what a value says itself."""
+    """Return what a value says itself."""
     return _REFERENCE.sub("", text)

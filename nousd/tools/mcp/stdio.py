@@ -52,7 +52,7 @@ ToServer = MemoryObjectReceiveStream[SessionMessage]
 async def stdio_streams(
     spec: ServerSpec, *, env: Mapping[str, str], workdir: Path, redact: Callable[[str], str]
 ) -> AsyncIterator[tuple[Any, Any]]:
-    """Starts the server and yields the streams that a session of the SDK wants.
+    """Start the server and yield the streams that a session of the SDK wants.
 
     Raises:
         ToolServerFailed: it cannot be started, ended, or sent what is no bearable message.
@@ -110,7 +110,7 @@ class _Server:
         self._silent = trio.Event()
 
     async def read(self, to_session: FromServer) -> None:
-        """Passes on messages until the server ends, which is a failure whenever it is."""
+        """Pass on messages until the server ends, which is a failure whenever it is."""
         lines = LineSplitter(MCP_MESSAGE_BYTES_MAX)
         pace = Pace()
         async for chunk in self._stdout:
@@ -146,7 +146,7 @@ class _Server:
                 )
 
     async def read_stderr(self) -> None:
-        """Logs what the server says of itself; what is too much is dropped."""
+        """Log what the server says of itself; what is too much is dropped."""
         lines = LineSplitter(_STDERR_LINE_BYTES_MAX)
         pace = Pace()
         window, logged = trio.current_time(), 0
@@ -164,7 +164,7 @@ class _Server:
         self._silent.set()
 
     async def dismiss(self) -> None:
-        """Asks the server to end, and gives it a moment for that."""
+        """Ask the server to end, and gives it a moment for that."""
         with trio.CancelScope(shield=True):
             await self._stdin.aclose()
             with trio.move_on_after(_FAREWELL_SECONDS):
@@ -178,7 +178,7 @@ class _Answer(msgspec.Struct):
 
 
 def _decoded(line: bytes) -> SessionMessage | None:
-    """Returns a message; None for what is none, and for what nobody here reads."""
+    """Return a message; None for what is none, and for what nobody here reads."""
     try:
         message = mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValueError:
@@ -191,7 +191,7 @@ def _decoded(line: bytes) -> SessionMessage | None:
 
 
 def _as_error(line: bytes) -> SessionMessage | None:
-    """Returns an error in the place of an answer that is not one, so that nobody waits for it."""
+    """Return an error in the place of an answer that is not one, so that nobody waits for it."""
     try:
         answer = msgspec.json.decode(line, type=_Answer)
     except (msgspec.DecodeError, RecursionError):

@@ -14,7 +14,7 @@ _BEGIN_VALUES: Final = (b",", b"[", b"{")
 
 
 def values_in(text: bytes) -> int:
-    """Returns how many values a JSON text has, at least where it is over the bound; never too few."""
+    """Return how many values a JSON text has, at least where it is over the bound; never too few."""
     strings_max = 2 * MCP_MESSAGE_VALUES_MAX
     pieces = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', 2 * strings_max)
     if len(pieces) > 2 * strings_max:
@@ -40,7 +40,7 @@ class ValuesOfLines:
         """Values of the message that had the most of them, as far as it came."""
 
     def feed(self, chunk: bytes) -> int:
-        """Returns how many values there are in the lines that end in this piece."""
+        """Return how many values there are in the lines that end in this piece."""
         if self._ended_with_cr and chunk.startswith(b"\n"):
             chunk = chunk[1:]
         self._ended_with_cr = chunk.endswith(b"\r")
@@ -50,7 +50,7 @@ class ValuesOfLines:
         return found
 
     def finish(self) -> int:
-        """Returns how many values there are in the last line."""
+        """Return how many values there are in the last line."""
         return self._line_ends(b"")
 
     def _line_ends(self, end: bytes) -> int:

@@ -46,7 +46,7 @@ class OutputCapture:
         self._begin_bytes_max = ARTIFACT_BYTES_MAX - self._end_bytes_max
 
     def feed(self, chunk: bytes) -> None:
-        """Takes a piece; at once, without the disk."""
+        """Take a piece; at once, without the disk."""
         begin = chunk[: max(0, self._begin_bytes_max - self._bytes)]
         self._bytes += len(chunk)
         if self.remark:  # it could not be kept
@@ -69,7 +69,7 @@ class OutputCapture:
         return self._spool is None and is_in_memory
 
     def spill(self) -> None:
-        """Moves what waits to the disk; blocks."""
+        """Move what waits to the disk; blocks."""
         try:
             self._spool = self._spool or SpooledFile(self._folder)
             self._spool.write(self._waiting)
@@ -81,7 +81,7 @@ class OutputCapture:
         self._waiting.clear()
 
     def finish(self) -> None:
-        """Makes ``content`` of what came; blocks."""
+        """Make ``content`` of what came; blocks."""
         gap, is_short = 0, self.is_short
         if self._bytes > ARTIFACT_BYTES_MAX:
             gap = self._bytes - self._begin_bytes_max - END_BYTES

@@ -38,25 +38,25 @@ class OutputCollector:
         self._whole.feed(chunk)
 
     async def wait_room(self) -> None:
-        """Waits until more may come: whoever feeds much calls it after each chunk."""
+        """Wait until more may come: whoever feeds much calls it after each chunk."""
         if self._whole.wants_to_spill:
             await trio.to_thread.run_sync(self._whole.spill)
         else:
             await trio.lowlevel.checkpoint()
 
     async def finish(self) -> None:
-        """Says that no more will come; the results are for after that."""
+        """Say that no more will come; the results are for after that."""
         if self._whole.is_short:
             self._whole.finish()
         else:
             await trio.to_thread.run_sync(self._whole.finish)
 
     def head(self) -> ToolResult:
-        """Returns the beginning of the output, with a note if that is not all."""
+        """Return the beginning of the output, with a note if that is not all."""
         return self._excerpt.head(self._whole)
 
     def tail(self) -> ToolResult:
-        """Returns the end of the output, with a note if that is not all."""
+        """Return the end of the output, with a note if that is not all."""
         return self._excerpt.tail(self._whole)
 
 
@@ -101,7 +101,7 @@ class _Excerpt:
 
 
 def head_of(text: str) -> ToolResult:
-    """Returns the beginning of a text, with a note if that is not all."""
+    """Return the beginning of a text, with a note if that is not all."""
     data = text.encode("utf-8", "replace")
     excerpt = _Excerpt()
     excerpt.feed(data)
@@ -109,7 +109,7 @@ def head_of(text: str) -> ToolResult:
 
 
 def within_bounds(full: bytes | SpooledFile) -> bytes | SpooledFile | None:
-    """Returns what is kept of a whole output that somebody else has put together."""
+    """Return what is kept of a whole output that somebody else has put together."""
     return _whole_of(full).content if isinstance(full, bytes) else full
 
 
@@ -121,7 +121,7 @@ def _whole_of(data: bytes) -> OutputCapture:
 
 
 def first_part(data: bytes) -> str:
-    """Returns the beginning, within both bounds; ends with a whole line unless there is none."""
+    """Return the beginning, within both bounds; ends with a whole line unless there is none."""
     data = data.decode("utf-8", "replace").encode()
     if len(data) > TOOL_RESULT_BYTES_MAX:
         data = data[:TOOL_RESULT_BYTES_MAX]
@@ -131,7 +131,7 @@ def first_part(data: bytes) -> str:
 
 
 def last_part(data: bytes) -> str:
-    """Returns the end, within both bounds; begins with a whole line unless there is none."""
+    """Return the end, within both bounds; begins with a whole line unless there is none."""
     data = data.decode("utf-8", "replace").encode().removesuffix(b"\n")
     if len(data) > TOOL_RESULT_BYTES_MAX:
         data = data[-TOOL_RESULT_BYTES_MAX:]
@@ -170,13 +170,13 @@ class OutputStream:
         return self._bytes_left != TOOL_UPDATES_BYTES_MAX
 
     def finish(self) -> None:
-        """Says that no more will come."""
+        """Say that no more will come."""
         self._add(self._decoder.decode(b"", final=True))
         self._finished.set()
         self._news.set()
 
     async def run(self) -> None:
-        """Emits until everything that was fed is out and ``finish`` was called."""
+        """Emit until everything that was fed is out and ``finish`` was called."""
         while True:
             await self._news.wait()
             self._news = trio.Event()

@@ -103,7 +103,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _wake_on_signals() -> int:
-    """Returns a descriptor from which the numbers of arriving signals can be read."""
+    """Return a descriptor from which the numbers of arriving signals can be read."""
     wake, write_end = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(write_end, False)
@@ -153,7 +153,7 @@ def _become(
 
 
 def _expect_few_files() -> None:
-    """Undoes what the daemon did for its many clients: a program may use ``select``. It can ask for
+    """Undo what the daemon did for its many clients: a program may use ``select``. It can ask for
     more itself.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -162,7 +162,7 @@ def _expect_few_files() -> None:
 
 
 def _limit(limits: Limits) -> None:
-    """Sets what the kernel keeps for each process."""
+    """Set what the kernel keeps for each process."""
     if not limits.any:
         return
     _lower(resource.RLIMIT_CORE, 0)
@@ -210,7 +210,7 @@ class Command:
         self.code: int | None = None
 
     def wait_until_over_or(self, control: socket.socket) -> str | None:
-        """Returns when the first process has ended, the daemon hung up, or we are told to stop; or when
+        """Return when the first process has ended, the daemon hung up, or we are told to stop; or when
         the command uses too much, and then of what.
         """
         counts = bool(self._limits.processes or self._limits.memory_bytes)
@@ -233,7 +233,7 @@ class Command:
         return None
 
     def _exceeded(self) -> str | None:
-        """Returns the name of a limit that the command has gone beyond."""
+        """Return the name of a limit that the command has gone beyond."""
         found = list(_descendants(os.getpid()))
         processes, memory = self._limits.processes, self._limits.memory_bytes
         if processes and sum(process.tasks for process in found) > processes:
@@ -246,7 +246,7 @@ class Command:
         return None
 
     def end(self, grace_seconds: float) -> None:
-        """Ends what is left: SIGTERM, and SIGKILL for what is still there after the grace."""
+        """End what is left: SIGTERM, and SIGKILL for what is still there after the grace."""
         deadline = time.monotonic() + grace_seconds
         if self._reap():
             return
@@ -268,7 +268,7 @@ class Command:
             return set()
 
     def _reap(self) -> bool:
-        """Collects the dead. Returns whether nobody is left.
+        """Collect the dead. Returns whether nobody is left.
 
         No child means no descendant: every process below us has a living ancestor that is our
         child, or was handed to us when its parent died.
@@ -284,7 +284,7 @@ class Command:
                 self.code = os.waitstatus_to_exitcode(status)
 
     def _signal_all(self, number: int) -> None:
-        """Signals the command's group, which no fork can escape, and who has left the group.
+        """Signal the command's group, which no fork can escape, and who has left the group.
 
         Who only holds the command is not told to stop: it goes when the command does, and if it is
         killed the command goes with it.
@@ -311,7 +311,7 @@ class Process:
 
 
 def _descendants(root: int) -> Iterator[Process]:
-    """Yields everything below ``root``."""
+    """Yield everything below ``root``."""
     children: dict[int, list[Process]] = {}
     for process in _processes():
         children.setdefault(process.parent, []).append(process)
@@ -323,7 +323,7 @@ def _descendants(root: int) -> Iterator[Process]:
 
 
 def _own_bytes(process: int) -> int:
-    """Returns the memory of a process that is no file's."""
+    """Return the memory of a process that is no file's."""
     with (
         contextlib.suppress(OSError),
         open(f"/proc/{process}/status", encoding="utf-8", errors="replace") as file,  # noqa: PTH123

@@ -82,7 +82,7 @@ class ProcessResult(msgspec.Struct, frozen=True, kw_only=True):
         return f"the limit {name} of {facts.limits[name]}" if facts else f"the limit {name}"
 
     def told(self, nothing: str, *notes: str | None) -> ToolResult:
-        """Returns what the model is told: the output and the remarks, and behind them the notes.
+        """Return what the model is told: the output and the remarks, and behind them the notes.
 
         Args:
             nothing: what stands in the place of no output.
@@ -93,7 +93,7 @@ class ProcessResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def run_command(command: Command, context: ToolContext) -> ProcessResult:
-    """Runs a command to its end, streaming what it says.
+    """Run a command to its end, streaming what it says.
 
     Raises:
         ToolError: it cannot be held.
@@ -137,7 +137,7 @@ async def run_command(command: Command, context: ToolContext) -> ProcessResult:
 
 
 async def capture_stdout(command: Command, context: ToolContext, bytes_max: int) -> bytes:
-    """Returns what a command says, of which nobody else is told.
+    """Return what a command says, of which nobody else is told.
 
     Raises:
         ToolError: it did not end well, or said more than so many bytes, or cannot be held.
@@ -166,7 +166,7 @@ async def capture_stdout(command: Command, context: ToolContext, bytes_max: int)
 
 
 def _with_own_limits(facts: SandboxFacts, command: Command) -> SandboxFacts:
-    """Returns the facts with the limits that every command has."""
+    """Return the facts with the limits that every command has."""
     seconds, output = command.timeout_seconds, ARTIFACT_BYTES_MAX
     own = {"time_ms": round(seconds * 1000), "output_bytes": output}
     return msgspec.structs.replace(facts, limits={**own, **facts.limits})

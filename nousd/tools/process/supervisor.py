@@ -92,7 +92,7 @@ async def run_supervised(
     grace_seconds: float = GRACE_SECONDS,
     held: SandboxedProcess | None = None,
 ) -> Ended:
-    """Runs a program to its end. Cancelling ends it first, then raises ``trio.Cancelled``.
+    """Run a program to its end. Cancelling ends it first, then raises ``trio.Cancelled``.
 
     Args:
         argv: the absolute path of the program, and its arguments.
@@ -126,7 +126,7 @@ async def run_supervised(
 async def supervised_conversation(
     argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], grace_seconds: float = GRACE_SECONDS
 ) -> AsyncIterator[trio.Process]:
-    """Starts a program to talk to; leaving the block ends it, and all that came from it.
+    """Start a program to talk to; leaving the block ends it, and all that came from it.
 
     Its ``stdin``, ``stdout`` and ``stderr`` are streams. Both outputs end when the last process of the
     program is gone; a program that cannot be started says so on stderr and ends.
@@ -151,7 +151,7 @@ async def _supervised(
     grace_seconds: float,
     held: SandboxedProcess | None = None,
 ) -> AsyncIterator[_Supervised]:
-    """Starts a program whose output is read from a pipe; leaving the block ends it."""
+    """Start a program whose output is read from a pipe; leaving the block ends it."""
     read_end, write_end = os.pipe()
     with ExitStack() as stack:
         stack.callback(os.close, read_end)
@@ -170,7 +170,7 @@ async def _supervised(
 async def _running(
     process: trio.Process, control: socket.socket, output: int
 ) -> AsyncIterator[_Supervised]:
-    """Gives a supervisor that was started; leaving the block ends its command, and then it."""
+    """Provide a supervisor that was started; leaving the block ends its command, and then it."""
     command = _Supervised(process, trio.socket.from_stdlib_socket(control), output)
     try:
         yield command
@@ -182,7 +182,7 @@ async def _running(
 
 @contextmanager
 def _control() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Yields our end of the socket to a supervisor, and the end that it inherits."""
+    """Yield our end of the socket to a supervisor, and the end that it inherits."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         yield ours, theirs
@@ -198,7 +198,7 @@ async def _open(
     output: int,
     held: SandboxedProcess | None = None,
 ) -> trio.Process:
-    """Starts a supervisor; ``output`` is where the command's goes, ``PIPE`` for a conversation."""
+    """Start a supervisor; ``output`` is where the command's goes, ``PIPE`` for a conversation."""
     talks = output == subprocess.PIPE
     with control, anonymous_file("environment", _encoded(env)) as environment:
         settings = (control.fileno(), round(grace_seconds * 1000), environment, _limits(held))
@@ -215,12 +215,12 @@ async def _open(
 
 
 def _encoded(env: Mapping[str, str]) -> bytes:
-    """Returns an environment as the supervisor reads it."""
+    """Return an environment as the supervisor reads it."""
     return b"".join(os.fsencode(f"{name}={value}\0") for name, value in env.items())
 
 
 def _limits(held: SandboxedProcess | None) -> str:
-    """Returns what the supervisor is told of limits."""
+    """Return what the supervisor is told of limits."""
     if held is None:
         return "0,0,0,0"
     limits = held.limits
@@ -244,7 +244,7 @@ class _Supervised:
         self._over = False
 
     async def read_output(self, on_output: OnOutput, wait_room: WaitRoom) -> None:
-        """Passes on output until it ends."""
+        """Pass on output until it ends."""
         while True:
             await trio.lowlevel.wait_readable(self._output)
             chunk = os.read(self._output, _READ_BYTES)
@@ -254,7 +254,7 @@ class _Supervised:
             await wait_room()
 
     def drain_output(self, on_output: OnOutput) -> None:
-        """Passes on what is left in the pipe, without waiting for its end."""
+        """Pass on what is left in the pipe, without waiting for its end."""
         with suppress(BlockingIOError):
             for _ in range(_DRAIN_READS_MAX):
                 chunk = os.read(self._output, _READ_BYTES)
@@ -263,14 +263,14 @@ class _Supervised:
                 on_output(chunk)
 
     async def wait_ended(self) -> None:
-        """Returns when every process of the command is gone, or the supervisor is."""
+        """Return when every process of the command is gone, or the supervisor is."""
         while not self._over:
             data = await self._control.recv(4096)
             self._report += data
             self._over = not data or (b"exited" in self._report and data.endswith(b"\n"))
 
     async def end(self) -> None:
-        """Ends the command if it has not ended; bounded in time."""
+        """End the command if it has not ended; bounded in time."""
         if self._over:
             return
         with suppress(OSError):  # it may have died meanwhile

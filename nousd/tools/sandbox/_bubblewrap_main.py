@@ -119,7 +119,7 @@ def _root(path: str, *, is_writable: bool) -> int:
 
 
 def _staged(name: str, tree: int) -> int:
-    """Returns an empty place of the same kind in the staging folder."""
+    """Return an empty place of the same kind in the staging folder."""
     place = f"{STAGING}/{name}"
     if stat.S_ISDIR(os.fstat(tree).st_mode):
         os.mkdir(place)  # noqa: PTH102
@@ -133,7 +133,7 @@ def _inside(tree: int, outer: tuple[str, int, bool, dict[str, Any]], path: str) 
 
 
 def _walked(folder: int, path: str) -> int:
-    """Returns what is at a path from an open folder, which is closed."""
+    """Return what is at a path from an open folder, which is closed."""
     for name in path.split("/"):
         if name:
             found = os.open(name, FOUND, dir_fd=folder)
@@ -166,7 +166,7 @@ def _close(folder: int, closed: dict[str, Any]) -> None:
 
 
 def _closing(how: str, content: bytes | None, place: int, mode: int) -> int:
-    """Returns what is mounted on a place to close it."""
+    """Return what is mounted on a place to close it."""
     if how in (COVER, STAND):
         cover = _cover(content, mode)
         tree = _tree(cover)
@@ -190,7 +190,7 @@ def _cover(content: bytes | None, mode: int) -> int:
 
 
 def _tree(place: int) -> int:
-    """Returns what is mounted at a place, with all below, to be mounted again."""
+    """Return what is mounted at a place, with all below, to be mounted again."""
     flags = OPEN_TREE_CLONE | AT_RECURSIVE | AT_EMPTY_PATH | os.O_CLOEXEC
     return _checked(_LIBC.syscall(OPEN_TREE, place, b"", flags))
 

@@ -37,7 +37,7 @@ class AgentConfigGuard:
         }
 
     def found(self) -> tuple[Path, ...]:
-        """Returns those that are there."""
+        """Return those that are there."""
         return tuple(
             parent / name
             for parent, pattern in self._patterns.items()
@@ -47,7 +47,7 @@ class AgentConfigGuard:
 
     @contextmanager
     def kept(self, remarks: list[str]) -> Iterator[None]:
-        """Sets aside what turns up in the block, and says so."""
+        """Set aside what turns up in the block, and says so."""
         before = set(self.found())
         try:
             yield

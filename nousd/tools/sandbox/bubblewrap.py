@@ -146,7 +146,7 @@ def _machine(readable: Sequence[Path], lay_out: Collection[Path]) -> Iterator[st
 
 
 def _on_the_way(roots: Iterable[Path], closed: Sequence[Path]) -> Iterator[Path]:
-    """Yields the folders between a writable one and what is closed in it, from above."""
+    """Yield the folders between a writable one and what is closed in it, from above."""
     for path in closed:
         inside = [root for root in roots if path.is_relative_to(root)]
         for folder in reversed(path.parents):
@@ -155,7 +155,7 @@ def _on_the_way(roots: Iterable[Path], closed: Sequence[Path]) -> Iterator[Path]
 
 
 def _resolved(places: Places) -> Places:
-    """Returns the places with every link resolved: a mount has to stand on what is really there."""
+    """Return the places with every link resolved: a mount has to stand on what is really there."""
     shown = (*places.readable, *places.writable)
 
     def real(paths: Iterable[Path], within: Sequence[Path]) -> tuple[Path, ...]:
@@ -181,7 +181,7 @@ def _is_link(path: Path) -> bool:
 
 
 def _links(places: Places) -> Iterator[Path]:
-    """Yields the links by which a closed place is reached from a writable one."""
+    """Yield the links by which a closed place is reached from a writable one."""
     closed = (*places.protected, *places.hidden)
     for path in dict.fromkeys([*_on_the_way(places.writable, closed), *closed]):
         if _is_link(path) and any(path.is_relative_to(root) for root in places.writable):
@@ -189,7 +189,7 @@ def _links(places: Places) -> Iterator[Path]:
 
 
 def _makeable(places: Places) -> Iterator[Path]:
-    """Yields what is closed where a program could make it."""
+    """Yield what is closed where a program could make it."""
     for path in (*places.protected, *places.hidden):
         if any(path.is_relative_to(root) for root in places.writable):
             yield path

@@ -94,7 +94,7 @@ class Search:
     def closed_by(
         self, workdir: Path, reading: Patterns, writing: Patterns, names: re.Pattern[str]
     ) -> ClosedByRules:
-        """Returns what may not be read, and what may not be written.
+        """Return what may not be read, and what may not be written.
 
         Args:
             names: of what may not be written, wherever it is.
@@ -173,7 +173,7 @@ class _Walk:
 
 
 def _entries(path: Path, folder: str, most: int) -> Collection[tuple[str, bool]]:
-    """Returns so many places in a folder, and whether they are folders themselves."""
+    """Return so many places in a folder, and whether they are folders themselves."""
     prefix = f"{folder}/" if folder else ""
     with os.scandir(path) as entries:
         return [
@@ -193,7 +193,7 @@ def _is_still(workdir: Path, place: str, wanted: _Wanted) -> bool:
 
 
 def _ways_to(place: str) -> Iterator[str]:
-    """Yields a place and the folders that it is in."""
+    """Yield a place and the folders that it is in."""
     while place:
         yield place
         place = place.rpartition("/")[0]

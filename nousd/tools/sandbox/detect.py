@@ -63,12 +63,12 @@ class Detector:
         self._findings: tuple[Finding, ...] | None = None
 
     def __call__(self) -> Sandbox | None:
-        """Returns the sandbox, None if none works or none is wanted. Blocks; at first for seconds."""
+        """Return the sandbox, None if none works or none is wanted. Blocks; at first for seconds."""
         found = self.findings()
         return found[-1].sandbox if found else None
 
     def findings(self) -> tuple[Finding, ...]:
-        """Returns what came of each that was tried; only the last can be usable."""
+        """Return what came of each that was tried; only the last can be usable."""
         with self._lock:
             if self._findings is None:
                 self._findings = tuple(self._tried())
@@ -127,7 +127,7 @@ _BACKENDS: Final[dict[str, Callable[[Chosen], Finding]]] = {
 
 
 def _trial(sandbox: Sandbox) -> Finding:
-    """Runs a program that does nothing, in a folder made for it."""
+    """Run a program that does nothing, in a folder made for it."""
     import tempfile
 
     try:

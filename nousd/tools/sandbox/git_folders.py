@@ -39,7 +39,7 @@ _WORKTREE: Final = re.compile(r"^[ \t]*worktree[ \t]*=(.+)", re.MULTILINE)
 
 
 def closed_in(folder: Path) -> tuple[Path, ...]:
-    """Returns what may not be changed in a workdir or a folder of git's, whether it is there or not."""
+    """Return what may not be changed in a workdir or a folder of git's, whether it is there or not."""
     git = folder / ".git"
     if _is_of_git(folder):
         return _closed_of_git(folder)
@@ -61,7 +61,7 @@ def _closed_of_git(git: Path) -> tuple[Path, ...]:
 
 
 def _named_in_config(git: Path) -> Iterator[Path]:
-    """Yields where hooks and more of the config are, if they are elsewhere, and the programs that git is
+    """Yield where hooks and more of the config are, if they are elsewhere, and the programs that git is
     told to run. What such a name starts from depends on what it is of; both are taken. A program in the
     workdir is named with a slash, and may be any word of a command.
     """
@@ -78,7 +78,7 @@ def _named_in_config(git: Path) -> Iterator[Path]:
 
 
 def _value(found: str) -> str:
-    """Returns what a line of a config says; nothing for what can be no place."""
+    """Return what a line of a config says; nothing for what can be no place."""
     value = found.strip().strip('"')
     is_long = len(value) > _PLACE_CHARS_MAX or any(
         len(name) > _NAME_CHARS_MAX for name in value.split("/")
@@ -94,7 +94,7 @@ def _is_of_git(folder: Path) -> bool:
 
 
 def outer_git_folders(workdir: Path, hidden: Sequence[Path] = ()) -> tuple[Path, ...]:
-    """Returns the folders outside of the workdir that are its repository: none for most.
+    """Return the folders outside of the workdir that are its repository: none for most.
 
     Args:
         hidden: what is never among them.
@@ -111,7 +111,7 @@ def outer_git_folders(workdir: Path, hidden: Sequence[Path] = ()) -> tuple[Path,
 
 
 def _named(file: Path, prefix: str, base: Path) -> Path | None:
-    """Returns the folder that a file names, None if there is no such file or folder."""
+    """Return the folder that a file names, None if there is no such file or folder."""
     text = _text(file)
     if not text.startswith(prefix):
         return None

@@ -83,7 +83,7 @@ class Sandbox(Protocol):
         ...
 
     def hold(self, request: Request) -> AbstractContextManager[SandboxedProcess]:
-        """Gives what to start; leaving the block, when all of it is gone, clears up behind it. Blocks.
+        """Provide what to start; leaving the block, when all of it is gone, clears up behind it. Blocks.
 
         Raises:
             ToolError: ``sandbox_failed``, with the reason why this program cannot be held.

@@ -86,7 +86,7 @@ Rule = tuple[str, int, bool]
 
 
 def why_not() -> str | None:
-    """Returns why Landlock is no sandbox on this machine, None if it is one."""
+    """Return why Landlock is no sandbox on this machine, None if it is one."""
     if (reason := seccomp.why_not()) is not None:
         return reason
     abi = _abi()
@@ -162,7 +162,7 @@ def _temporary_folder() -> Iterator[Path]:
 
 
 def _make_home(temporary: Path, places: Places, request: Request) -> Path:
-    """Returns the home of a call, with links to what is shown of the user's."""
+    """Return the home of a call, with links to what is shown of the user's."""
     home = temporary / "home"
     home.mkdir()
     for name, path in places.home_links(request.env.get("HOME")):
@@ -173,7 +173,7 @@ def _make_home(temporary: Path, places: Places, request: Request) -> Path:
 
 
 def _plan(places: Places, temporary: Path, *, network: bool) -> dict[str, Any]:
-    """Returns what ``_landlock_main`` is told."""
+    """Return what ``_landlock_main`` is told."""
     families = seccomp.INTERNET if network else ()
     return {
         "rules": [*_rules(places), (str(temporary), WRITE, False), *_MACHINE],
@@ -184,7 +184,7 @@ def _plan(places: Places, temporary: Path, *, network: bool) -> dict[str, Any]:
 
 
 def _sweep(folder: Path) -> None:
-    """Removes the temporary folders of daemons that were killed."""
+    """Remove the temporary folders of daemons that were killed."""
     for path in folder.glob(f"{_TEMPORARY}*"):
         process = path.name.removeprefix(_TEMPORARY).partition("-")[0]
         with suppress(OSError):
@@ -194,7 +194,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _rules(places: Places) -> list[Rule]:
-    """Returns what may be used: nothing that is closed, and nothing that a new name could close in."""
+    """Return what may be used: nothing that is closed, and nothing that a new name could close in."""
     rules: list[Rule] = []
     shown = (*places.readable, *places.writable)
     # A link on the way to what is not the machine's was made meanwhile, and by a program.
@@ -218,7 +218,7 @@ def _rules(places: Places) -> list[Rule]:
 
 
 def _opened(path: Path, closed: Collection[Path]) -> Iterator[tuple[Path, bool]]:
-    """Yields what can be opened as a whole below a path, and the folders that cannot."""
+    """Yield what can be opened as a whole below a path, and the folders that cannot."""
     if any(path.is_relative_to(place) for place in closed):
         return
     inside = [place for place in closed if place.is_relative_to(path)]

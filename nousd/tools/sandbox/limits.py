@@ -39,5 +39,5 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     file_bytes: int = 0
 
     def facts(self) -> dict[str, int]:
-        """Returns name -> value of those that are in force."""
+        """Return name -> value of those that are in force."""
         return {name: value for name, value in msgspec.structs.asdict(self).items() if value}

@@ -38,7 +38,7 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lay_out(places: Places, stand_ins: Iterable[Path]) -> list[Root]:
-    """Returns what is laid out; what contains others comes before them.
+    """Return what is laid out; what contains others comes before them.
 
     Args:
         places: with every link resolved.
@@ -63,7 +63,7 @@ def lay_out(places: Places, stand_ins: Iterable[Path]) -> list[Root]:
 
 
 def _shown(places: Places, closed: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
-    """Yields each path that is laid out, and whether it may be written, from above."""
+    """Yield each path that is laid out, and whether it may be written, from above."""
     users = [path for path in places.readable if not is_of_the_machine(path)]
     inside = [*users, *places.writable, *closed]
     around = [

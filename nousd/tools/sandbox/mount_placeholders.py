@@ -40,7 +40,7 @@ _HELD: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def content_of(path: Path) -> bytes | None:
-    """Returns what that says which stands in for a path, None if it is a folder."""
+    """Return what that says which stands in for a path, None if it is a folder."""
     return _FILES.get(path.name)
 
 
@@ -69,7 +69,7 @@ class MountPlaceholders:
 
     @contextmanager
     def made(self, closed: Iterable[Path]) -> Iterator[tuple[Path, ...]]:
-        """Gives something to stand on for each path that does not exist, or would not without another
+        """Provide something to stand on for each path that does not exist, or would not without another
         call, another daemon or one that was killed: the first missing part of it.
 
         Args:
@@ -87,7 +87,7 @@ class MountPlaceholders:
             yield tuple(taken)
 
     def _taken(self, path: Path) -> _Standing | None:
-        """Returns what stands in for a path now, None if that is there itself."""
+        """Return what stands in for a path now, None if that is there itself."""
         with self._lock:
             for _ in range(_TRIES_MAX):
                 try:
@@ -125,7 +125,7 @@ class MountPlaceholders:
 
 
 def _next(steps: Iterator[tuple[int, Path]]) -> tuple[int, Path] | None:
-    """Returns the next step, None at the end or where a part is no folder, or is closed to us."""
+    """Return the next step, None at the end or where a part is no folder, or is closed to us."""
     try:
         return next(steps, None)
     except (NotADirectoryError, PermissionError):
@@ -161,7 +161,7 @@ def _is_file_of(folder: int, name: str, status: os.stat_result, content: bytes) 
 
 
 def _made(folder: int, path: Path) -> _Standing:
-    """Makes what stands in, unless it stands already, and locks it against its removal by others."""
+    """Make what stands in, unless it stands already, and locks it against its removal by others."""
     name, content = path.name, content_of(path)
     with suppress(FileExistsError):
         if content is None:
@@ -201,7 +201,7 @@ def _lock(descriptor: int) -> None:
 
 
 def _remove(standing: _Standing) -> None:
-    """Removes what nobody else needs, and nobody has put anything into."""
+    """Remove what nobody else needs, and nobody has put anything into."""
     name = standing.path.name
     with suppress(OSError), opened_folder(standing.path.parent) as folder:
         fcntl.flock(standing.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

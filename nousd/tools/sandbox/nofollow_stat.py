@@ -20,7 +20,7 @@ _LISTED: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextmanager
 def opened_folder(path: Path) -> Iterator[int]:
-    """Gives a descriptor of a folder, for what is named in it.
+    """Provide a descriptor of a folder, for what is named in it.
 
     Args:
         path: absolute, without ``..``.
@@ -36,7 +36,7 @@ def opened_folder(path: Path) -> Iterator[int]:
 
 
 def steps_to(path: Path) -> Generator[tuple[int, Path]]:
-    """Yields each part of a path from above, with its folder, open until the next.
+    """Yield each part of a path from above, with its folder, open until the next.
 
     Raises:
         OSError: the next part cannot be yielded, because one before is no folder.
@@ -54,7 +54,7 @@ def steps_to(path: Path) -> Generator[tuple[int, Path]]:
 
 
 def names_in(path: Path) -> list[str]:
-    """Returns the names in a folder, sorted; none if it is not there or may not be listed."""
+    """Return the names in a folder, sorted; none if it is not there or may not be listed."""
     try:
         with opened_folder(path) as folder:
             return sorted(listed(folder, "."))
@@ -63,7 +63,7 @@ def names_in(path: Path) -> list[str]:
 
 
 def listed(folder: int, name: str) -> list[str]:
-    """Returns the names in a folder of an open one."""
+    """Return the names in a folder of an open one."""
     descriptor = os.open(name, _LISTED, dir_fd=folder)
     try:
         return os.listdir(descriptor)  # noqa: PTH208 - no other lists a descriptor

@@ -167,7 +167,7 @@ INTERNET: Final = (socket.AF_INET, socket.AF_INET6)
 
 
 def why_not() -> str | None:
-    """Returns why there is no filter for this machine, None if there is one."""
+    """Return why there is no filter for this machine, None if there is one."""
     machine = platform.machine()
     if machine in ARCHITECTURES:
         return None
@@ -178,7 +178,7 @@ def why_not() -> str | None:
 def program(
     *, families: tuple[int, ...], shares_machine: bool = False, machine: str | None = None
 ) -> bytes:
-    """Returns the filter, an array of ``struct sock_filter``.
+    """Return the filter, an array of ``struct sock_filter``.
 
     Args:
         families: of the sockets that may be made.

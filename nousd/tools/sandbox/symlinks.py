@@ -17,7 +17,7 @@ from nousd.tools.sandbox.nofollow_stat import opened_folder
 
 @contextmanager
 def kept(links: Iterable[Path]) -> Iterator[None]:
-    """Makes symbolic links what they were, once the block is left."""
+    """Make symbolic links what they were, once the block is left."""
     targets: dict[Path, str] = {}
     for link in links:
         with suppress(OSError):  # it is gone, or no link any more
@@ -42,7 +42,7 @@ def _keep(folder: int, name: str, target: str) -> None:
 
 
 def _mode(folder: int, name: str) -> int:
-    """Returns 0 where nothing is."""
+    """Return 0 where nothing is."""
     try:
         return os.lstat(name, dir_fd=folder).st_mode
     except FileNotFoundError:

@@ -121,7 +121,7 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def names(self) -> re.Pattern[str]:
-        """Matches the protected names that are meant in any folder."""
+        """Match the protected names that are meant in any folder."""
         return _names(self.protected)
 
 
@@ -151,7 +151,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     is_partial: bool = False
 
     def home_links(self, home: str | None) -> Iterator[tuple[Path, Path]]:
-        """Yields (name from there, place) of what is shown of the user's home, so that programs find it
+        """Yield (name from there, place) of what is shown of the user's home, so that programs find it
         from the home they have.
         """
         found: list[Path] = []
@@ -162,7 +162,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
                 found.append(path)
 
     def environment(self, env: Mapping[str, str], *, home: str, temporary: str) -> dict[str, str]:
-        """Returns a program's environment: with its own places, and programs only where it can get."""
+        """Return a program's environment: with its own places, and programs only where it can get."""
         shown = (*self.readable, *self.writable)
         folders = [
             folder
@@ -173,7 +173,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
         return {**env, "PATH": path, "HOME": home, "TMPDIR": temporary}
 
     def shown(self, temporary: str) -> tuple[str, ...]:
-        """Returns what is told of it in an event; of many closed places only the first."""
+        """Return what is told of it in an event; of many closed places only the first."""
         return (
             *(f"{path}:ro" for path in self.readable if not path.is_relative_to("/etc")),
             *(f"{path}:rw" for path in self.writable),
@@ -183,7 +183,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def places_of(request: Request, chosen: Chosen, search: Search) -> Places:
-    """Returns what a program may see.
+    """Return what a program may see.
 
     Args:
         search: the one of the daemon, which knows what was found before.
@@ -228,7 +228,7 @@ def _is_plain(path: Path) -> bool:
 
 
 def _hidden(hidden: Sequence[Path], shown: Sequence[Path]) -> Iterator[Path]:
-    """Yields what would be seen. Programs in folders of the system are there for everybody."""
+    """Yield what would be seen. Programs in folders of the system are there for everybody."""
     # Unlike Path.resolve, os.path.realpath bears loops.
     spellings = ((given.absolute(), Path(os.path.realpath(given))) for given in hidden)
     for path in (spelling for both in spellings for spelling in both):

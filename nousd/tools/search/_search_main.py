@@ -74,7 +74,7 @@ def _confinement(request: Request) -> PathSandbox:
 
 
 def find(path_sandbox: PathSandbox, request: Request) -> Iterator[str]:
-    """Yields the paths below ``path`` that match ``pattern``; folders end with a slash."""
+    """Yield the paths below ``path`` that match ``pattern``; folders end with a slash."""
     matches = _glob("find.pattern", request["pattern"])
     prefix = _prefix(request["path"])
     with open_tree(path_sandbox, request["path"]) as tree:
@@ -107,7 +107,7 @@ Hit = list[Line]
 
 
 def grep(path_sandbox: PathSandbox, request: Request) -> Iterator[str]:
-    """Yields ``path:line: text`` for matching lines, ``path-line- text`` for those around them."""
+    """Yield ``path:line: text`` for matching lines, ``path-line- text`` for those around them."""
     matches_left = request["limit"]
     left_out: list[Parts] = []
     for hit in _hits(path_sandbox, request, left_out):
@@ -122,7 +122,7 @@ def grep(path_sandbox: PathSandbox, request: Request) -> Iterator[str]:
 
 
 def _hits(path_sandbox: PathSandbox, request: Request, left_out: list[Parts]) -> Iterator[Hit]:
-    """Yields what matches; adds to ``left_out`` the files with several names."""
+    """Yield what matches; adds to ``left_out`` the files with several names."""
     search = _expression(request).search
     given, context = request["path"], request["context"]
     with path_sandbox.locate(given) as place:

@@ -43,7 +43,7 @@ async def search(
     nothing: str,
     seconds_max: float = SEARCH_SECONDS_MAX,
 ) -> ToolResult:
-    """Carries out a request of ``_search_main``.
+    """Carry out a request of ``_search_main``.
 
     Args:
         command: ``find`` or ``grep``.
@@ -76,7 +76,7 @@ async def search(
 
 
 def _failure(ended: Ended, seconds_max: float) -> str | None:
-    """Returns why nothing is known of what was to be found; None if its output tells."""
+    """Return why nothing is known of what was to be found; None if its output tells."""
     if ended.timed_out:
         return f"took longer than {seconds_max:g} seconds; narrow the search"
     if ended.failure is not None:
@@ -87,7 +87,7 @@ def _failure(ended: Ended, seconds_max: float) -> str | None:
 
 
 def _encoded(command: str, request: dict[str, Any], path_sandbox: PathSandbox) -> list[str]:
-    """Returns the request in pieces, because the kernel bounds what one argument may hold."""
+    """Return the request in pieces, because the kernel bounds what one argument may hold."""
     surroundings = {
         "command": command,
         "workdir": str(path_sandbox.spelled),

@@ -47,7 +47,7 @@ def is_public(address: Address) -> bool:
 
 
 def _innermost(address: Address) -> Address:
-    """Returns the IPv4 address inside of an IPv6 one that leads there, else the address."""
+    """Return the IPv4 address inside of an IPv6 one that leads there, else the address."""
     if isinstance(address, IPv4Address):
         return address
     if address in _NAT64:
@@ -82,7 +82,7 @@ class WebAllow:
                 self._hosts.add(host)
 
     def check(self, host: str, addresses: Iterable[Address]) -> None:
-        """Refuses a host of which any address may not be reached.
+        """Refuse a host of which any address may not be reached.
 
         Raises:
             ToolError: naming the host, and the setting by which it can be allowed.
@@ -102,7 +102,7 @@ class WebAllow:
 
 
 def literal(host: str) -> Address | None:
-    """Returns the address that a host's name is, None if it is the name of something.
+    """Return the address that a host's name is, None if it is the name of something.
 
     Raises:
         ToolError: it is a number, but not written as addresses are: whether it means the same to

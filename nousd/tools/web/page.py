@@ -81,7 +81,7 @@ _MEANT: Final = {
 
 
 async def text_of(page: Page, form: Form) -> str:
-    """Returns what a page says.
+    """Return what a page says.
 
     Raises:
         ToolError: it is no text, or too much work.
@@ -97,7 +97,7 @@ async def text_of(page: Page, form: Form) -> str:
 
 
 def _known(charset: str | None) -> str | None:
-    """Returns the name by which an encoding of pages is decoded, None for any other."""
+    """Return the name by which an encoding of pages is decoded, None for any other."""
     try:
         name = codecs.lookup(charset or "").name
     except LookupError:
@@ -106,7 +106,7 @@ def _known(charset: str | None) -> str | None:
 
 
 def _written_in(page: Page) -> str:
-    """Returns in what an HTML page is written, as browsers find it."""
+    """Return in what an HTML page is written, as browsers find it."""
     by_bom = (charset for bom, charset in _BOMS.items() if page.body.startswith(bom))
     said = next(by_bom, None) or _known(page.charset)
     if said is not None:
@@ -153,7 +153,7 @@ async def _of_html(page: Page, form: Form) -> str:
 
 
 async def _extracted(page: Page, form: Form) -> str | None:
-    """Returns the text, None if the process has not come to its end."""
+    """Return the text, None if the process has not come to its end."""
     argv = [sys.executable, "-I", "-W", "ignore", str(_PROGRAM), form, _written_in(page)]
     text, last = bytearray(), b""
     async with supervised_conversation(argv, cwd=Path("/"), env=allowed_environment()) as process:

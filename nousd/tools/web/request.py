@@ -106,7 +106,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 def target_of(text: str) -> httpx2.URL:
-    """Returns a URL that can be asked for.
+    """Return a URL that can be asked for.
 
     Raises:
         ToolError: ``web_fetch_refused: ...``.
@@ -133,12 +133,12 @@ def target_of(text: str) -> httpx2.URL:
 
 
 def host_of(url: httpx2.URL) -> str:
-    """Returns the host of a URL in the one way to write it."""
+    """Return the host of a URL in the one way to write it."""
     return url.raw_host.decode("ascii").lower().removesuffix(".")
 
 
 async def fetch(text: str, reach: Reach) -> Page:
-    """Returns what stands at a URL.
+    """Return what stands at a URL.
 
     Raises:
         ToolError: it is refused, cannot be had, or takes too long.
@@ -184,7 +184,7 @@ def _redirected(url: httpx2.URL, response: httpx2.Response) -> httpx2.URL | None
 
 
 def _moved(url: httpx2.URL, status: int, after: httpx2.URL, reach: Reach) -> Page:
-    """Tells of another host, unless that is an address that would be refused anyway."""
+    """Tell of another host, unless that is an address that would be refused anyway."""
     host = host_of(after)
     address = literal(host)
     if address is not None:
@@ -194,7 +194,7 @@ def _moved(url: httpx2.URL, status: int, after: httpx2.URL, reach: Reach) -> Pag
 
 @asynccontextmanager
 async def _asked(url: httpx2.URL, reach: Reach) -> AsyncIterator[httpx2.Response]:
-    """Sends the request to the first of the host's addresses that takes the connection."""
+    """Send the request to the first of the host's addresses that takes the connection."""
     import httpx2
 
     tls = reach.tls
@@ -261,7 +261,7 @@ async def _page(url: httpx2.URL, response: httpx2.Response) -> Page:
 
 
 async def _body(response: httpx2.Response) -> tuple[bytes, bool]:
-    """Returns the body, or its beginning, decompressed."""
+    """Return the body, or its beginning, decompressed."""
     inflate = _decoder(response.headers.get("content-encoding", ""))
     received, body = 0, bytearray()
     async with _chunks(response) as chunks:
@@ -277,7 +277,7 @@ async def _body(response: httpx2.Response) -> tuple[bytes, bool]:
 
 @asynccontextmanager
 async def _chunks(response: httpx2.Response) -> AsyncIterator[AsyncIterator[bytes]]:
-    """Reads what is received. Left early, reading is cancelled: only an exception that comes out of the
+    """Read what is received. Left early, reading is cancelled: only an exception that comes out of the
     library's inner generators closes them.
     """
     async with aclosing(response.aiter_raw()) as chunks:
@@ -350,7 +350,7 @@ def _what(error: httpx2.HTTPError) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """Returns what the system, or TLS, said of a failure; the library's own words often say nothing."""
+    """Return what the system, or TLS, said of a failure; the library's own words often say nothing."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:
