@@ -63,7 +63,7 @@ what is read, and nothing behind that could ever be sent."""
 
 
 class Parts(msgspec.Struct, kw_only=True):
-    """What a daemon is made of."""
+    """The parts that a daemon is made of."""
 
     store: Store
     clock: Clock
@@ -103,7 +103,7 @@ class Parts(msgspec.Struct, kw_only=True):
 
 
 class _Shared(NamedTuple):
-    """What several parts of a daemon work with."""
+    """Objects that several services of a daemon share."""
 
     hub: Hub
     log: Log

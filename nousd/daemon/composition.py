@@ -1,4 +1,4 @@
-"""What the settings make of a daemon: its log, models, tools, extensions and permissions.
+"""From settings to the parts of a daemon: log, models, tools, extensions, permissions.
 
 Whatever the settings name and cannot be used is said before the log is touched. Locks, sockets and
 signals are not known here (``serve``).
@@ -95,7 +95,7 @@ def _extensions(settings: Settings, redactor: Redactor) -> Extensions:
 
 @asynccontextmanager
 async def _opened_models(settings: Settings, redactor: Redactor) -> AsyncIterator[Models]:
-    """Provide the models that there are, what they say recorded if that was asked for."""
+    """Provide the configured models, with their streams recorded if ``--record`` asks for it."""
     from nousd.providers.setup.configured import configured_models
 
     with ExitStack() as stack:
@@ -110,7 +110,8 @@ async def _opened_models(settings: Settings, redactor: Redactor) -> AsyncIterato
 
 
 def _builtin_tools(settings: Settings) -> Callable[[], tuple[Tool, ...]]:
-    """Return what imports our own tools. What is wrong with their settings is said at once.
+    """Return a function that imports the built-in tools. What is wrong with their settings is said
+    at once.
 
     Raises:
         ConfigError: ``web_allow`` cannot be used.

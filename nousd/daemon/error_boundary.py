@@ -38,7 +38,7 @@ T = TypeVar("T")
 async def contained(
     call: Callable[[], Awaitable[T]], what: str | Callable[[], str]
 ) -> T | NousdError:
-    """Return what ``call`` returns, or the error it failed with; never raises an ``Exception``.
+    """Return the result of ``call``, or its error; never raise an ``Exception``.
 
     Args:
         what: names the call in the log file should it be our fault. A function is asked then, for a

@@ -1,4 +1,4 @@
-"""What a command handler returns: a response now, or one that waits for its commit."""
+"""Results of command handlers: a response now, or one that waits for its commit."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ it is to tell its secrets to, so that they are in no log. Raises ConfigError."""
 
 
 class _Ways(NamedTuple):
-    """The ways in, and what closes them."""
+    """The listening sockets, and the event that closes them."""
 
     listeners: Listeners
     beside: ServeBeside | None

@@ -40,7 +40,7 @@ _WAYS: Final = ("data", "path", "artifact_id")
 
 
 class AttachmentServices(Protocol):
-    """What reading attachments needs of the daemon."""
+    """The services that reading attachments needs."""
 
     store: Store
     clock: Clock
@@ -60,7 +60,7 @@ async def attached(
     choice: ModelChoice,
     path_sandbox: PathSandbox,
 ) -> Attached:
-    """Return what a client attaches, ready to be stored.
+    """Read a client's attachments, ready to be stored.
 
     Args:
         choice: the model that is going to be asked.
@@ -176,7 +176,7 @@ def _not_found(artifact_id: str, place: str) -> CommandRejected:
 
 
 async def _check(data: bytes, media_type: str, place: str) -> str:
-    """Return the id of bytes that are what they are said to be."""
+    """Return the artifact id of bytes whose content matches their media type."""
     if len(data) <= _SMALL_BYTES:
         artifact_id = _looked_at(data, media_type)
     else:

@@ -25,7 +25,7 @@ _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class _Upload:
-    """What has come of one. ``lock``: its pieces are taken one after another."""
+    """The state of an upload. ``lock``: its pieces are taken one after another."""
 
     def __init__(self, media_type: str, spool: SpooledFile) -> None:
         self.media_type = media_type
@@ -86,7 +86,7 @@ class Uploads:
             return upload.spool.size_bytes
 
     async def finish(self, upload_id: str) -> ArtifactInfo:
-        """End an upload; what came is an artifact and durable when this returns.
+        """End an upload; its artifact is durable when this returns.
 
         Raises:
             CommandRejected: there is no such upload any more.

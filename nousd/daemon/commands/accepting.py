@@ -41,7 +41,7 @@ _HASHED_AT_ONCE_BYTES: Final = 64 * 1024
 
 
 class Given(msgspec.Struct, Generic[C], frozen=True):
-    """An input that is about to be accepted, with what it brings along and who changed its text.
+    """A pending input: its text, its attachments, and the extensions that changed it.
 
     Args:
         request_hash: of what the client sent; "" where it gave that no id.
@@ -56,7 +56,7 @@ class Given(msgspec.Struct, Generic[C], frozen=True):
 
 
 def facts_of(given: Given[Any], clock: Clock) -> dict[str, Any]:
-    """Return what every kind of input says of itself, under a new id."""
+    """Return the facts that all kinds of input share, under a new id."""
     return {
         "input_id": clock.new_id("in"),
         "text": given.command.text,
@@ -69,7 +69,7 @@ def facts_of(given: Given[Any], clock: Clock) -> dict[str, Any]:
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where an input goes, None for a new session; and what it was acknowledged with if it is there.
+    """The target of an input: its session, or None for a new one, and an earlier acknowledgement.
 
     Args:
         tail: see ``Given``.
@@ -204,7 +204,7 @@ def _acknowledgement(live: LiveSession, queued: QueuedInput) -> Accepted:
 
 
 async def _hash_of(command: HandedIn) -> str:
-    """Return what tells a text with its files from another."""
+    """Return the hash of a text with its attachments."""
     size = len(command.text) + sum(len(each.data or b"") for each in command.attachments)
     if size <= _HASHED_AT_ONCE_BYTES:
         return _hash(command)
@@ -215,7 +215,7 @@ _OF_RUNS: Final = ("tools", "model", "provider", "sampling", "tool_choice")
 
 
 def _options_of(command: commands.Prompt) -> dict[str, Any]:
-    """Return what a prompt says of its run; the same text with other options is another prompt."""
+    """Return a prompt's run options; the same text with other options is another prompt."""
     return {name: value for name in _OF_RUNS if (value := getattr(command, name)) is not None}
 
 

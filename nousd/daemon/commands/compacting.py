@@ -27,7 +27,7 @@ from nousd.wire.responses import Compaction
 
 
 async def compact_session(services: Services, command: commands.CompactSession) -> Reply:
-    """Cut off the older part of what models see, as asked for by hand.
+    """Compact a session's context at a client's request.
 
     The model writes the summary while the session stays free; should anything have happened to it
     meanwhile, the summary is thrown away and the command refused.
@@ -58,7 +58,7 @@ async def compact_session(services: Services, command: commands.CompactSession) 
 def _append(
     services: Services, live: LiveSession, cut: Cut, summary: str, instruction: str | None
 ) -> Deferred:
-    """Put a summary in the place of what was cut off."""
+    """Append a summary in place of the messages that were cut."""
     entry = compaction.compaction_entry(
         cut,
         summary,
@@ -96,7 +96,7 @@ async def _tell_input(services: Services, session_id: str, compiled: Compiled) -
 
 
 async def _count_call(services: Services, session_id: str, figures: CallFigures) -> None:
-    """The call has cost what it has, whatever becomes of its summary."""
+    """Record the usage of the call even if its summary is discarded."""
     with trio.CancelScope(shield=True):
         live = await services.sessions.get(session_id)
         live.decide((figures.reported(session_id),))

@@ -1,4 +1,4 @@
-"""The commands that extensions may change, answer or stop: what is asked before anything is decided.
+"""Input hooks of extensions, which run before an input is decided on.
 
 There is no run that a warning could stand in. So a hook that fails is told in the answer, and in the
 daemon's log.
@@ -37,7 +37,7 @@ Warnings = tuple[Remark, ...] | UnsetType
 
 
 class AskedInput(NamedTuple, Generic[C]):
-    """An input after all hooks: as it counts now, and who changed it.
+    """An input after all hooks: its final text, and the extensions that changed it.
 
     Args:
         handled: the answer, if an extension dealt with it.
@@ -76,7 +76,7 @@ async def asked_input(services: Services, live: LiveSession | None, command: C) 
 
 
 def _key(live: LiveSession | None, command: C) -> tuple[str, str] | None:
-    """Return what an input is known by when it is sent again; None if its client gave it no id."""
+    """Return the idempotency key of an input; None if the client gave none."""
     if command.client_message_id is None:
         return None
     return "" if live is None else live.session_id, command.client_message_id
@@ -182,7 +182,7 @@ def _may(services: Services, outcome: SwitchOutcome) -> Warnings:
 
 
 def _told(failures: Iterable[Failure]) -> Warnings:
-    """Return what went wrong as answers tell it, and write it into the daemon's log."""
+    """Return warnings about extensions for the response, and log them."""
     warnings = tuple(
         Remark(code=failure.code, message=beginning(failure.message)) for failure in failures
     )

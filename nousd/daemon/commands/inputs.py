@@ -134,7 +134,7 @@ async def _result_of(services: Services, reply: Deferred | Accepted) -> Result:
 
 
 def _result_of_handled(accepted: Accepted) -> Result:
-    """Return what whoever waits for a run is told of a text that an extension dealt with."""
+    """Return the result of a waited-for prompt that an extension handled."""
     return Result(
         output=accepted.reply or "",
         events=(),
@@ -236,7 +236,7 @@ async def abort(services: Services, command: commands.Abort) -> Reply:
 
 
 async def resume(services: Services, command: commands.Resume) -> Reply:
-    """Start a run on what is pending, or on an unanswered leaf."""
+    """Start a run on the pending inputs, or on an unanswered leaf."""
     live = await services.sessions.require(command.session_id)
     await services.workspaces.of(live.state)
     left = await what_is_left(services, live)

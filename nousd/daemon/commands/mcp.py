@@ -1,4 +1,4 @@
-"""Commands about MCP servers, whose tools are offered beside our own."""
+"""Commands about MCP servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that reads a transcript: the path to the leaf, and what waits to join it."""
+"""The command that reads a transcript: the path to the leaf, and pending messages."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def get_messages(services: Services, command: commands.GetMessages) -> Mes
 async def _newest(
     services: Services, live: LiveSession, end: str | None, pending: Sequence[Entry], limit: int
 ) -> Path:
-    """Return the newest of a path with what is pending behind it, as much as a page takes."""
+    """Return the newest entries of a path and the pending messages, up to one page."""
     taken: tuple[Entry, ...] = ()
     room = PAGE_BYTES_MAX
     for entry in reversed(pending):

@@ -1,4 +1,4 @@
-"""How much of a list one answer has room for, whatever the list is of."""
+"""The size of one page of any list."""
 
 from __future__ import annotations
 

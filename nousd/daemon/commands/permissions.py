@@ -1,4 +1,4 @@
-"""Commands that say what tools may do, and those that answer for a call that waits."""
+"""Commands about permission modes, rules, and pending approvals."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ async def _waiting(services: Services, command: commands.ConfirmTool) -> Waiting
 
 
 async def _in_log(services: Services, tool_call_id: str) -> tuple[int, dict[str, Any]] | None:
-    """Return the last attempt at a call and what was decided about it, if anything; None if there is
-    no such call.
+    """Return the last attempt at a call with its decision, from the log; None if there is no such
+    call.
     """
     row = await services.store.tool_call(tool_call_id, None)
     if row is None:
@@ -151,7 +151,7 @@ _DOES: Final = {"allow": _allows, "deny": _denies}
 
 
 async def list_permissions(services: Services, command: commands.ListPermissions) -> Reply:
-    """List what waits, what nobody answered, and what is permitted."""
+    """List pending approvals, expired ones, and the rules in force."""
     live = await services.sessions.target(command.session_id)
     state = services.sessions.without_session() if live is None else live.committed
     expired = await _expired(services, command.session_id)

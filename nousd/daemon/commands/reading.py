@@ -60,12 +60,12 @@ async def get_state(services: Services, command: commands.GetState) -> Reply:
 
 
 def run_state(state: SessionState | None) -> RunState:
-    """Return what ``get_state`` calls a session's condition."""
+    """Return the session's ``run_state`` for ``get_state``."""
     return "idle" if state is None or state.run is None else state.run.phase
 
 
 def active_run(services: Services, state: SessionState) -> ActiveRun:
-    """Return what is told of the run that a session has."""
+    """Return the session's active run as clients see it."""
     run = state.run
     assert run is not None
     return ActiveRun(
@@ -112,7 +112,7 @@ async def get_run(services: Services, command: commands.GetRun) -> Reply:
 
 
 def _as_it_is_now(services: Services, record: RunRecord) -> RunRecord:
-    """Add to the record of a run that goes on what only its process knows."""
+    """Add to an active run's record the facts that only its process knows."""
     if record.status != "running":
         return record
     seen = services.runs.last_activity_at(record.run_id, record.started_at)

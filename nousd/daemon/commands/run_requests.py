@@ -1,6 +1,4 @@
-"""What a prompt or a resume needs to know before it starts a run: what is asked of it, what is there
-already, and who is in the way.
-"""
+"""Checks and reads that precede a run: its options, an earlier acknowledgement, a conflicting run."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ from nousd.wire.objects.run_options import NOTHING_ASKED, RunOptions, RunRequest
 
 
 def run_request(services: Services, state: SessionState, command: commands.Prompt) -> RunRequest:
-    """Return what a prompt says of its run.
+    """Return the request that a prompt makes for its run.
 
     Raises:
         CommandRejected: ``tool_not_registered``, ``model_unknown``, ``provider_not_configured`` or
@@ -78,8 +76,8 @@ def _chosen(
 
 
 def refuse_second_run(services: Services, live: LiveSession, client_id: str | None) -> None:
-    """Raise CommandRejected ``run_in_progress`` while a run holds the session, with what is known of
-    it, and tells that another was asked for.
+    """Raise CommandRejected ``run_in_progress`` while a run holds the session, and record the
+    conflict.
     """
     run = live.state.run
     if run is None:
@@ -109,7 +107,7 @@ LOOKS_MAX: Final = 16
 async def appended_tail(
     services: Services, live: LiveSession, leaf_id: str | None
 ) -> Sequence[Entry]:
-    """Return what was appended at the end of a path and not answered, the newest of it."""
+    """Return the messages that were appended at the end of a path and not answered."""
     if leaf_id is None:
         return ()
     if live.committed.leaf_id != leaf_id:
@@ -126,8 +124,8 @@ async def appended_tail(
 
 
 class Left(NamedTuple):
-    """What a run would go on with if nothing new was said: the leaf, and what was asked of the run that
-    left it, or what waits behind it.
+    """The work that a resumed run would continue: the leaf, and the request of the run that left
+    it.
     """
 
     leaf: Entry | None

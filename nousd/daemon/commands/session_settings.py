@@ -1,4 +1,4 @@
-"""What a client says of a session, when it makes one or later: checked, and how it is changed."""
+"""Session settings given by clients: checked, stored, changed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NEW: Final = tuple(name for name in settings_among(commands.NewSession) if name
 
 
 def said_of_new(services: Services, command: commands.NewSession) -> dict[str, Any]:
-    """Return what a new session is made with, beside its workspace; None where nothing was said.
+    """Return the settings of a new session besides its workspace; None where unset.
 
     Raises:
         InvalidPayload: a rule is none, or something is too long.
@@ -54,16 +54,14 @@ async def update_session(services: Services, command: commands.UpdateSession) ->
 
 
 def change_settings(live: LiveSession, **given: Any) -> CommitHandle:
-    """Change those of the values that are others now; the ticket is of what was decided before if none
-    is.
-    """
+    """Change the settings that differ; return the handle of that commit, or of the one before."""
     new = {name: value for name, value in given.items() if getattr(live.state, name) != value}
     event = events.SessionUpdated(session_id=live.session_id, **new)
     return live.decide((event,) if new else ())
 
 
 def kept_settings(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the values as they are kept: what says nothing is None.
+    """Return the values as they are stored: an empty value is None.
 
     Raises:
         InvalidPayload: it names the value, and the limit or what is wrong with it.

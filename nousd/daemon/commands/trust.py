@@ -88,7 +88,7 @@ def _hash_of(root: Path | None, path: Path) -> str:
 
 
 def _other(services: Services, path: str) -> ProjectFile:
-    """Return what is known of a file whose contents are somebody else's business."""
+    """Return the facts about a file whose contents another module reads."""
     root = next((above.parent for above in Path(path).parents if above.name == _FOLDER), None)
     found = "" if root is None or not root.is_dir() else _hash_of(root, Path(path))
     return ProjectFile(path=path, hash=found, trusted=services.workspaces.trust.trusts(path, found))

@@ -74,7 +74,7 @@ def _move(
 
 
 def _require_idle(live: LiveSession) -> None:
-    """Raise CommandRejected for a session in whose folder something happens."""
+    """Raise CommandRejected for a session with a run or a call in progress."""
     decisions.require_idle(live.state)
     if live.calls:
         calls = sorted(call.call.tool_call_id for call in live.calls)

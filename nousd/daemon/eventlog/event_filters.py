@@ -1,4 +1,4 @@
-"""From what a client writes about the events it wants to what the store and the hub understand."""
+"""From a client's filter of events to the filter of store and hub."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def position(after: str, *, head: int) -> int:
 async def pruned(
     store: Store, after: int, wanted: EventFilter, *, head: int
 ) -> Literal[True] | UnsetType:
-    """Return what a reader is told whose cursor lies among deltas that were joined."""
+    """Return the note for a reader whose cursor lies among joined deltas."""
     if 0 < after < head and await store.is_pruned(after, wanted):
         return True
     return UNSET

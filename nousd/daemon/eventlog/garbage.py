@@ -1,4 +1,4 @@
-"""What nobody refers to goes: at the start and then every hour, and after a session was deleted.
+"""Deletion of unreferenced content: at the start, every hour, and after a session is deleted.
 
 An artifact that a client has put is kept for a day, so that there is time to refer to it. What a killed
 process left of one that it was putting goes at the next start.

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class CommitHandle:
-    """A batch on its way: wait for it, or say what is to happen when it is committed.
+    """A batch on its way to the log: wait for its commit, or register a callback.
 
     ``is_settled`` says whether it is known what became of it, ``failure`` in the end why it was not
     committed. What was committed it does not hold: a ticket may be kept for long, and events are large.
@@ -93,7 +93,7 @@ SETTLED: Final = _settled()
 
 
 class Encoded(msgspec.Struct, frozen=True):
-    """Events as the log will have them; what is too long for an event is an artifact."""
+    """Events as they will stand in the log; long texts become artifacts."""
 
     records: tuple[Record, ...]
     artifacts: tuple[Artifact, ...] = ()

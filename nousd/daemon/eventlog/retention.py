@@ -1,4 +1,4 @@
-"""What is old is pruned: at the start and then every hour, a short step at a time.
+"""Pruning of old deltas: at the start and every hour, in short steps.
 
 How deltas are joined is not known here, nor whether anybody reads them meanwhile: the store sees to
 that, as long as nothing is pruned that the hub holds in its window.
@@ -27,7 +27,8 @@ _log = logging.getLogger(__name__)
 
 
 async def prune_old_deltas(store: Store, hub: Hub, clock: Clock, *, days: int) -> None:
-    """Join the deltas of whatever ended more than that many days ago, for as long as the daemon runs.
+    """Join the deltas of messages that ended more than that many days ago, for as long as the
+    daemon runs.
 
     Args:
         days: 0 keeps all deltas.

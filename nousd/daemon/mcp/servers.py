@@ -85,7 +85,7 @@ class McpServers:
         self.reread_project()
 
     def reread_project(self) -> None:
-        """Look at what the project says now, as far as it is trusted."""
+        """Read the project's servers again, as far as the project is trusted."""
         if self._around is not None:
             read = partial(boundary.contained, self._read_project, "the MCP servers of a project")
             self._nursery.start_soon(read)

@@ -1,4 +1,4 @@
-"""What a client says of an MCP server, checked; and as a server is run.
+"""From an MCP server as a client describes it to one that can be run.
 
 What a client says goes into the log, so nothing of it may be a secret: that is named, as a variable of
 the daemon's environment.

@@ -1,4 +1,4 @@
-"""What the first run needs and no start does, imported once the daemon has had a moment for itself.
+"""Imports that the first run needs and a start does not, done shortly after the start.
 
 A run that comes before imports it by itself, as a start would have done.
 """

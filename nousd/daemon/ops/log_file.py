@@ -11,14 +11,14 @@ from typing import Any
 
 
 class PrivateRotatingFile(RotatingFileHandler):
-    """Creates its files with mode 0600, whatever the umask; they follow one another by renaming."""
+    """Creates its files with mode 0600 under any umask and rotates them by renaming."""
 
     def _open(self) -> Any:
         return open(self.baseFilename, self.mode, encoding=self.encoding, opener=_open_private)
 
 
 def _open_private(path: str, flags: int) -> int:
-    """Open a file as it is, or makes it private, whatever bits the umask would take."""
+    """Open a file, or create it with mode 0600 under any umask."""
     try:
         descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:

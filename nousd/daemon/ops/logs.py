@@ -1,4 +1,4 @@
-"""The daemon's own log: what happened to the daemon, for who runs it. Not the event log.
+"""The daemon's own log, for the person who runs it. Not the event log.
 
 JSON lines go to a file and to a standard error that is no terminal; a terminal gets a short form
 for people. Every line passes the redactor and is bounded in length.
@@ -225,7 +225,7 @@ def _record_of_dropped(count: int) -> logging.LogRecord:
 
 
 class _Formatter(logging.Formatter):
-    """What the two forms share. They see detached records only."""
+    """The base of both formats. They see detached records only."""
 
     def __init__(self, redactor: Redactor) -> None:
         super().__init__()
@@ -250,7 +250,7 @@ class _Formatter(logging.Formatter):
 
 class JsonLinesFormatter(_Formatter):
     """One JSON object per record: ``ts`` (RFC 3339, UTC), ``level``, ``logger``, ``message``,
-    ``exception`` (the traceback as a text) if there is one, and what was passed as ``extra``.
+    ``exception`` (the traceback as text) if there is one, and the ``extra`` values.
     """
 
     def format(self, record: logging.LogRecord) -> str:

@@ -1,4 +1,4 @@
-"""Who is connected and since when we run: the figures that nobody else keeps anyway."""
+"""Counts of connections and subscribers, and the time of the start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import trio
 
 
 class Meters:
-    """Counts of what is open now.
+    """Counts of open connections and subscribers.
 
     Args:
         started_at: when the daemon started, RFC 3339 UTC.

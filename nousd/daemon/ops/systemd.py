@@ -1,4 +1,4 @@
-"""What systemd tells us and wants to be told: sockets passed at start, and how far we are.
+"""Socket activation and readiness notification for systemd.
 
 Both are small protocols over the environment, so neither needs a library. Without systemd there is
 nothing in the environment, and everything here does nothing. What is read is removed, because it is
@@ -108,7 +108,7 @@ class Notifier:
         self._send("READY=1", f"STATUS={_one_line(status)}")
 
     def status(self, text: str) -> None:
-        """What the daemon is doing, for people."""
+        """Return the daemon's state for people."""
         self._send(f"STATUS={_one_line(text)}")
 
     def stopping(self) -> None:

@@ -29,27 +29,27 @@ _STOPPED: Final = "the call is being stopped"
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
-    """What was decided about a call, by whom, and about which attempt."""
+    """The decision about one attempt at a call, and its author."""
 
     attempt: int
     answer: Answer
 
     @property
     def details(self) -> dict[str, Any]:
-        """What somebody is told whose answer came too late."""
+        """Return the error details for an answer that came too late."""
         decision = "approved" if self.answer.allows else "denied"
         return {"decision": decision, "by": self.answer.by, "reason": self.answer.reason}
 
 
 class Under(NamedTuple):
-    """The override under which somebody is asked: whose it is, and until when it holds."""
+    """The override under which approval is asked: its session and its end."""
 
     session_id: str
     expires_at: str
 
 
 class Waiting(Request[PermissionRequested, Decided], eq=False, kw_only=True):
-    """A call that waits: what its runtime asked, and the event that asks, with whole arguments.
+    """A call that waits for approval: its question, and the event that asks, with whole arguments.
 
     Args:
         under: what must hold for an answer to mean anything.
@@ -136,7 +136,7 @@ class Approvals:
                     self.answer(request, denial)
 
     def withdraw(self, tool_call_id: str) -> None:
-        """A call is being stopped: whatever it asks, nobody can answer it any more."""
+        """Withdraw the requests of a call that is being stopped."""
         request = self.requests.waiting(tool_call_id)
         if request is not None:
             stopped = Answer(allows=False, by="stop", reason=_STOPPED)
@@ -168,7 +168,7 @@ def _asks(question: Question, now: str, expires_at: str) -> PermissionRequested:
 
 
 def _decision(question: Question, answer: Answer) -> list[Event]:
-    """What the user said, or that nobody said anything, and what follows."""
+    """Return the user's decision, or the consequence of silence."""
     call: dict[str, Any] = dict(question.call)
     reason = beginning(answer.reason)
     kind = events.ToolCallApproved if answer.allows else events.ToolCallDenied

@@ -21,7 +21,7 @@ class Audience(NamedTuple):
 
 
 class Approvers:
-    """All declarations, by whoever made them."""
+    """All clients that declared that they answer."""
 
     def __init__(self) -> None:
         self._declared: dict[object, EventFilter] = {}

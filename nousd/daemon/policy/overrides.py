@@ -90,7 +90,7 @@ class Overrides:
         return False
 
     def shown(self, state: SessionState) -> OverrideInForce | None:
-        """Return what clients are told of a session's own override."""
+        """Return a session's own override as clients see it."""
         expires_at, seconds = state.override_expires_at, state.override_seconds
         if expires_at is None or seconds is None:
             return None
@@ -169,8 +169,8 @@ class Overrides:
     def ended(
         self, state: SessionState, reason: OverrideEnd
     ) -> tuple[events.WorkspaceOverrideExpired, ...]:
-        """Return the end of a session's override, if it has one, for whoever decides more with it, and
-        then says so (``forget``).
+        """Return the event that ends a session's override, for callers that commit it with others
+        and then call ``forget``.
         """
         if state.override_expires_at is None:
             return ()

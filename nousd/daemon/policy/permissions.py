@@ -1,4 +1,4 @@
-"""Which rules are in force for a session, and what they say of a call.
+"""The rules in force for a session, and their decision on a call.
 
 The decision itself is the machine's (``machine.permission``); here is only where its facts come from.
 """
@@ -44,7 +44,7 @@ class Permissions(Protocol):
 
 
 class RulePermissions:
-    """The rules of the settings and of the session, and what the user has granted since.
+    """The rules of the settings, of the session, and of the user's grants.
 
     Args:
         default_mode: of sessions that have none of their own, nor of a trusted project.

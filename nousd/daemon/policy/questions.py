@@ -93,7 +93,7 @@ class Questions:
         return self._reject(self._waiting(question_id), Ended(reason=reason))
 
     def withdraw(self, tool_call_id: str) -> None:
-        """A call is being stopped: whatever it asks, nobody can answer it any more."""
+        """Withdraw the questions of a call that is being stopped."""
         self.requests.withdraw(tool_call_id, Ended(by="stop", reason=_STOPPED))
 
     def _request(
@@ -140,7 +140,7 @@ def _require_fitting(questions: Sequence[UserQuestion], answers: UserAnswers) ->
 
 
 def _fault(question: UserQuestion, answer: QuestionAnswer) -> str | None:
-    """Return what is wrong with one answer, worded behind its name."""
+    """Return the fault in one answer, worded to follow its name."""
     labels = {option.label for option in question.options}
     text = answer.text or ""
     if not answer.chosen and not text.strip():

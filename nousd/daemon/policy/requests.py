@@ -1,4 +1,4 @@
-"""Requests that wait for a word of the user: how they wait, how they end, what is remembered of them.
+"""Requests that wait for the user: waiting, ending, and remembering how they ended.
 
 A request stands in the log before anyone is asked, and so does its end before whoever brought it is told
 that it counts. The first end wins. What is asked, and what an answer means, is not known here.
@@ -37,7 +37,7 @@ A = TypeVar("A")
 
 
 class Asker(NamedTuple):
-    """Who asks.
+    """The asking call: how it decides events, and its audiences.
 
     Args:
         places: where the request is seen.
@@ -102,7 +102,7 @@ class Requests(Generic[E, A]):
         return self._ended.get(request_id)
 
     def shown(self, session_id: str | None) -> tuple[E, ...]:
-        """Return what clients are shown as waiting: in a session or in all, the oldest first."""
+        """Return the pending requests that clients see, in a session or in all, oldest first."""
         return tuple(
             request.told
             for request in self._shown.values()

@@ -24,7 +24,7 @@ _OF_GIT: Final = ".git"
 
 
 def detector(settings: Settings, hidden: Sequence[Path]) -> Detector:
-    """Return what finds the sandbox when one is first needed.
+    """Return a function that finds the sandbox when one is first needed.
 
     Args:
         hidden: what programs may not see.

@@ -1,4 +1,4 @@
-"""The hooks of extensions at the gate of every tool call, whoever makes it."""
+"""The hooks of extensions at the gate of every tool call."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _blocked(outcome: CallOutcome) -> str:
 
 
 def _remarks(host: CallHost, failures: Iterable[Failure]) -> tuple[Remark, ...]:
-    """Return what the call's run is warned of; without a run it is in the daemon's log."""
+    """Return the warnings for the call's run; without a run they go to the daemon's log."""
     if host.turn is None:
         for failure in failures:
             _log.warning("%s: %s", failure.code, failure.message)

@@ -1,4 +1,4 @@
-"""What the daemon does for tool calls, whoever makes them: a run, or a client without one.
+"""The daemon's side of tool calls, shared by runs and by clients' own calls.
 
 They are judged by what holds for their session, keep what is too big for an event until the next commit,
 ask the user, and give tools their surroundings. How the events go into the log, what they belong to and

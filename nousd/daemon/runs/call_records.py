@@ -1,4 +1,4 @@
-"""What the log knows of tool calls: everything about one attempt, and what the next one has to know.
+"""Tool calls as the log knows them: attempts, results, and the facts that the next attempt needs.
 
 A row says where an attempt stands and between which events its own are; all else is read from those.
 """
@@ -64,7 +64,7 @@ class CallRecords:
         )
 
     async def earlier(self, session_id: str, call: ToolCall) -> Earlier:
-        """Return what became of a model's call when it was seen before."""
+        """Return the outcome of an earlier attempt at a model's call."""
         # The last steps of a run that has just been stopped may be on their way.
         await self._store.flush()
         last = await self._store.tool_call(call.tool_call_id, None)
@@ -82,7 +82,7 @@ class CallRecords:
         return Earlier(last.attempt, may_have_run, *given)
 
     async def _unrecorded(self, session_id: str, call: ToolCall) -> Earlier:
-        """Return what is known of a call of which there is no row.
+        """Return the facts about a call that has no row.
 
         Its run may have gone with its session, which a branch outlives; and the first version of the log
         told of no request.

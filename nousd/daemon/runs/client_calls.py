@@ -119,7 +119,7 @@ class ClientCall(LiveCallHost):
 
     @property
     def audiences(self) -> tuple[Audience, ...]:
-        """Who has asked for the events of this call alone sees what it asks as well."""
+        """Return the subscribers that see this call's requests."""
         return (Audience(self.live.session_id, self.call.tool_call_id),)
 
     def expect_quiet(self, seconds: float) -> None:

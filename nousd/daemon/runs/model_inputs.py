@@ -33,7 +33,7 @@ _RUNS_LOOKED_AT: Final = 3
 
 
 def artifacts_of(stored: Stored) -> list[Artifact]:
-    """Return what is to be committed together with the event that tells of the input."""
+    """Return the artifacts to commit together with the ``model_input`` event."""
     return [Artifact(artifact_id, MEDIA_TYPE, data) for artifact_id, data in stored.artifacts]
 
 
@@ -65,7 +65,7 @@ class ModelInputs:
             self.forget(next(iter(self._kept)))
 
     def forget(self, session_id: str) -> Chain | None:
-        """Let go of what is kept of a session, and return it."""
+        """Drop the cache of a session, and return it."""
         chain, chars = self._kept.pop(session_id, (None, 0))
         self._chars -= chars
         return chain
@@ -111,7 +111,7 @@ class InputsOfRun:
         self._chain: Chain | None = None
 
     async def store(self, compiled: Compiled) -> Stored:
-        """Return what is to be stored of an input. A summary's has nothing in common with others."""
+        """Return the new parts of an input. A summary's has nothing in common with others."""
         request = compiled.request
         if request.purpose == "summary":
             return store_input(None, request, omitted=compiled.omitted)

@@ -1,4 +1,4 @@
-"""The raw streams of model servers, kept in files for whoever asked for it (``--record``).
+"""The raw streams of model servers, kept in files by ``--record``.
 
 One exchange is three files in its run's folder: what was sent, what came back, and what is known of it
 (``Exchange``). They hold everything that the model was told, so they are as private as the log; keys
@@ -57,7 +57,7 @@ _log = logging.getLogger(__name__)
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of an exchange beside its bytes.
+    """Facts about an exchange besides its bytes.
 
     Args:
         path: what was asked for, behind the API's base.
@@ -88,7 +88,7 @@ class Recordings:
         self._has_failed = False
 
     def of(self, provider: str) -> Record:
-        """Return what records the exchanges of one provider."""
+        """Return the recorder of one provider's exchanges."""
         return partial(self._recorder, provider)
 
     def _recorder(self, provider: str) -> Recorder:
@@ -181,7 +181,7 @@ class _Recorder:
             _log.error("the disk is too slow for recordings: %s has no end", self._stem)
 
     def _write_held(self, count: Callable[[bytes], int]) -> None:
-        """Take the keys out of what is held, and write as many bytes of that as ``count`` says."""
+        """Redact the buffered bytes and write the first ``count`` of them."""
         # In Latin-1 each byte is a character, and so comes back as it was.
         held = self._redact(self._held.decode("latin-1")).encode("latin-1")
         end = count(held)

@@ -1,4 +1,4 @@
-"""The first thing after the locks: whatever a killed process left open gets its balanced ends.
+"""Crash recovery: balanced ends for everything that a killed process left open.
 
 The events of such a run, or of a call that a client made itself, are walked by the same ledger that
 watched them when they were made, and closed by the same ``closing_events``; a model call that nobody has

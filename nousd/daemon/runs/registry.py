@@ -68,7 +68,7 @@ class Runs:
         artifacts: Sequence[Artifact] = (),
         parent: TaskRun | None = None,
     ) -> tuple[RunHost, CommitHandle]:
-        """Start the task of a run whose start was just decided, with what its prompt brought along.
+        """Start the task of a run, and commit the events that begin it.
 
         Args:
             parent: the run whose call of ``task`` it carries out.
@@ -108,7 +108,7 @@ class Runs:
             await self._tell_end(run.run_id, run.end)
 
     async def _tell_end(self, run_id: str, end: AgentEnd) -> None:
-        """Tell extensions that a run is over; whoever stops the daemon waits for that, but not long."""
+        """Call the end hooks of extensions; the daemon's end waits a bounded time for them."""
         told = self._telling[run_id] = trio.Event()
         try:
             await tell_end(self._services.hooks, end)
@@ -117,14 +117,14 @@ class Runs:
             told.set()
 
     async def _end_in_log(self, run: RunHost) -> None:
-        """Provide a run that could not write its end one; whoever watches waits for it."""
+        """Let recovery write the end of a run that could not write it itself."""
         with trio.move_on_after(CLOSING_SECONDS):
             await self._services.store.flush()
             await self._services.sessions.get(run.live.session_id)
 
     def require_alone(self, run: RunHost, message_id: str) -> None:
-        """Make sure that no other run carries out the calls of a message: a branch has the calls of its
-        parent, and whoever looks whether one has run already must not look while it is about to.
+        """Make sure that no other run carries out the calls of a message: a branch has its parent's
+        calls, and two runs would both find that a call has not run.
 
         Raises:
             RunFailed: another run does.

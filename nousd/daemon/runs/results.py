@@ -1,4 +1,4 @@
-"""The ``result`` of a waited-for run, read from the log: the same for whoever asks.
+"""The ``result`` of a waited-for run, read from the log.
 
 Asked for again after the run's deltas were pruned it has the same texts under fewer ids.
 """
@@ -24,7 +24,7 @@ _FLAT_FIELDS: Final = frozenset(FlatEvent.__struct_fields__) - {"type", "id", "t
 
 
 async def run_result(store: Store, accepted: Accepted) -> Result:
-    """Return the result of a run that has ended (or is still going: then of what it did so far)."""
+    """Return the result of a run, or of its work so far while it is active."""
     assert isinstance(accepted.run_id, str)
     assert isinstance(accepted.session_id, str)
     while (summary := await _summarised(store, accepted.run_id)) is None:

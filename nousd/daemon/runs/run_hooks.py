@@ -1,4 +1,4 @@
-"""What the hooks of extensions are told of one run, and what they add to what its models are told.
+"""The hooks of extensions around one run.
 
 A hook that fails is a warning in the run. Where in a run they are called is ``run_driver``'s.
 """
@@ -47,7 +47,7 @@ class RunHooks:
         self._run = run
 
     async def before_run(self, *, resumes: bool) -> tuple[SourceText, ...]:
-        """Return what extensions add to the system prompt."""
+        """Return the prompt sections that extensions add."""
         if not self._hooks.has("before_run"):
             return ()
         choice, where = self._run.choice, self._run.where

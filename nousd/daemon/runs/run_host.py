@@ -127,7 +127,7 @@ class RunHost(LiveCallHost):
         return ticket
 
     async def enter_workspace(self) -> Workspace:
-        """Look for the folder that the run works in; it keeps that, whatever comes.
+        """Resolve the run's workspace; it stays the same until the run ends.
 
         Raises:
             RunFailed: it may not work there, or cannot.
@@ -188,7 +188,7 @@ class RunHost(LiveCallHost):
 
     @property
     def last_answer(self) -> str:
-        """What the model said last in this run."""
+        """The last text of the model in this run."""
         return self._context.last_answer(self.run_id)
 
     @property
@@ -268,7 +268,7 @@ class RunHost(LiveCallHost):
         return self._instructions
 
     async def add_instructions(self, added: Sequence[SourceText]) -> None:
-        """Add to what the models of this run are told."""
+        """Add prompt sections for the models of this run."""
         self._instructions = (*await self.instructions(), *added)
 
     @property

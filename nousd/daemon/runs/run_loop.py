@@ -98,7 +98,9 @@ class RunLoop:
             turn = await self._end_turn()
 
     async def _next_turn(self) -> Turn | None:
-        """Return what is next, with whole texts; the caller may decide on it without another await."""
+        """Return the next turn, with whole texts; the caller may decide on it without another
+        await.
+        """
         wholes: dict[str, bytes | None] = {}
         while True:
             state = self._host.live.state
@@ -184,7 +186,7 @@ class RunLoop:
         )
 
     def _error_event(self, failure: RunFailed) -> events.Error:
-        """Tell a failure; what its server said is kept where the cause does not tell all of it."""
+        """Return the error event of a failure; a long answer of the server becomes an artifact."""
         cause = long_texts.beginning(failure.cause)
         raw = failure.raw or failure.cause.encode(errors="replace")
         is_told = raw.decode(errors="replace").strip() in cause
@@ -199,5 +201,5 @@ class RunLoop:
 
 
 def _raw_type(raw: bytes) -> str:
-    """Return the media type of what a server answered."""
+    """Return the media type of a server's raw answer."""
     return "application/json" if raw.lstrip()[:1] in (b"{", b"[") else long_texts.TEXT_MEDIA_TYPE

@@ -41,7 +41,7 @@ from nousd.wire.objects.tool_footprint import Access
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class RunServices:
-    """What the runs and the tool calls of one daemon share. It knows no run."""
+    """The services that the runs and tool calls of one daemon share. It knows no run."""
 
     sessions: Sessions
     """A lost one is read from the log again, which closes its run there."""
@@ -108,7 +108,7 @@ class RunServices:
         return live.agents.in_force(self.workspaces.trust.trusts)
 
     async def judge(self, state: SessionState, tool: Tool, access: Access) -> Judgement:
-        """Return what the rules in force and a session's mode say of a call."""
+        """Return the decision of the rules and the session's mode on a call."""
         return await self.permissions.judge(state, self.granted(), tool, access)
 
     async def ask(self, state: SessionState, question: Question, asker: Asker) -> Answer:

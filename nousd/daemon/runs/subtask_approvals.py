@@ -1,4 +1,4 @@
-"""What a task asks, as the run at the top of it tells it.
+"""Requests of a subtask, repeated on the run at the top of its tree.
 
 People look at that run. So what is asked below, and what comes of it, is told there once more, under the
 same ids, with ``origin`` naming where it happened; it is answered as if it had been asked there.
@@ -36,7 +36,7 @@ Told = (
 
 
 def id_of(event: Told) -> str:
-    """Return what a request and its end have in common."""
+    """Return the id that a request shares with its end."""
     if isinstance(event, events.QuestionAsked | events.QuestionAnswered | events.QuestionRejected):
         return event.question_id
     return event.tool_call_id

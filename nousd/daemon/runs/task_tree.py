@@ -92,7 +92,7 @@ class TaskTree:
             self._run.expect_quiet(0.0)
 
     def tell_root(self, decided: Sequence[Event]) -> None:
-        """Tell at the root what the run asks, and what becomes of that."""
+        """Repeat the run's requests and their ends on the root run."""
         root = self._root_above
         if root is None or root.live.lost or root.ledger.phase is Phase.ENDED:
             return

@@ -157,7 +157,7 @@ class TasksOfCall:
                     await run.ended.wait()
 
     async def _worker(self, task: Task) -> WorkerSpec:
-        """Return who carries a task out, with no tool that the parent does not have.
+        """Return the worker of a task, restricted to the parent's tools.
 
         Raises:
             ToolError: there is no such agent.
@@ -231,8 +231,8 @@ class TasksOfCall:
         )
 
     def _options(self, chosen: dict[str, Any]) -> RunOptions:
-        """Return what holds for the parent's run alone as far as it holds for its tasks: no tool that
-        it does not have, and its model where the worker names none.
+        """Return the parent's run options as they apply to its tasks: its tools, and its model
+        where the worker names none.
         """
         options = options_of(self._parent.live.state)
         if "model" in chosen:

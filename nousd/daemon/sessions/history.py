@@ -1,4 +1,4 @@
-"""What counts of a session's transcript: read from the leaf backwards, as much as is needed and no more.
+"""The effective part of a session's transcript, read backwards from the leaf as far as needed.
 
 What was read last is kept, because the next run mostly goes on from where the last one ended. Entries
 never change, so what is kept for a leaf is right for as long as the session has that leaf.
@@ -45,7 +45,8 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 class Contexts:
-    """Gives contexts: what counts of the path root -> leaf, the last compaction first if there is one.
+    """Provides contexts: the path from root to leaf, starting at the last compaction if there is
+    one.
 
     Args:
         tokens_max: past which reading stops: what lies behind could not be sent to a model anyway.
@@ -113,7 +114,7 @@ class ContextOfRun:
         self._leaf_id: str | None = None
 
     async def read(self) -> Sequence[Entry]:
-        """Return what counts of the transcript, oldest first."""
+        """Return the effective transcript, oldest first."""
         if self._entries is None:
             self._leaf_id = self._live.state.leaf_id
             self._entries = await self._contexts.at_leaf(self._live)
@@ -129,7 +130,7 @@ class ContextOfRun:
             self._leaf_id = entry.id
 
     def last_answer(self, run_id: str) -> str:
-        """Return what the model said last, if it said that in this run."""
+        """Return the model's last text if it is of this run."""
         for entry in reversed(self._entries or ()):
             if isinstance(entry, MessageEntry) and entry.role == "assistant" and entry.text:
                 return entry.text if entry.run_id == run_id else ""

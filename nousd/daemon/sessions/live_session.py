@@ -62,7 +62,7 @@ class SessionCall(Protocol):
 
 
 class Acknowledged(NamedTuple):
-    """How an input was acknowledged, and the hash of what the client sent."""
+    """The acknowledgement of an input, and the hash of its request."""
 
     reply: Deferred | Accepted
     request_hash: str
@@ -173,7 +173,9 @@ class LiveSession:
 
     @contextmanager
     def looking_up(self) -> Iterator[None]:
-        """While the block lasts, what the log may have got since it began stays in ``accepted``."""
+        """While the block lasts, keep in ``accepted`` every input that may have reached the log
+        since it began.
+        """
         self._lookups += 1
         try:
             yield
@@ -195,11 +197,11 @@ class LiveSession:
 
 
 def _earlier(failure: StoreError | None) -> WriteFailed:
-    """Return what is raised instead of a decision that comes after a failed commit."""
+    """Return the error of a decision that follows a failed commit."""
     kind = StoreFull if isinstance(failure, StoreFull) else WriteFailed
     return kind(f"an earlier commit of the session failed: {failure}")
 
 
 def not_found(session_id: str) -> SessionNotFound:
-    """Return what is raised where there is no such session."""
+    """Return the error for an unknown session id."""
     return SessionNotFound(f"no session has the id {session_id}")

@@ -1,4 +1,4 @@
-"""All sessions: those in memory, which of them is active, and how another is read from the log.
+"""All sessions: those in memory, the active one, and reading another from the log.
 
 A session that is not in memory has no run in this process. So if the log shows one without an end, it
 is owed that, and gets it before anything else is decided. While the disk does not allow it, the session
@@ -191,7 +191,7 @@ class Sessions:
         return None if live is None else live.state
 
     def without_session(self) -> SessionState:
-        """Return what a client is shown while no session is active: what a new one would have."""
+        """Return the state that clients see while no session is active: that of a new one."""
         defaults = self.defaults
         return SessionState(
             session_id="",

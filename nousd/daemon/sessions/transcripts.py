@@ -37,14 +37,14 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 class Transcripts:
-    """What is kept."""
+    """A cache of transcripts."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._bytes = 0
 
     def find(self, state: SessionState, limit: int) -> Newest | None:
-        """Return what was read for that very state, with that many messages at most, if it is kept."""
+        """Return the cached transcript of that very state, with at most that many messages."""
         kept = self._kept.get(state.session_id)
         if kept is None or kept.state is not state or kept.limit != limit:
             return None
@@ -64,7 +64,7 @@ class Transcripts:
             self.forget(next(iter(self._kept)))
 
     def forget(self, session_id: str) -> None:
-        """Let go of what is kept of a session."""
+        """Drop the cache of a session."""
         kept = self._kept.pop(session_id, None)
         if kept is not None:
             self._bytes -= kept.size

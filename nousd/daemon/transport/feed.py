@@ -35,8 +35,8 @@ _HANG_UP_POLL_SECONDS: Final = 1.0
 
 
 class _Subscription(msgspec.Struct, frozen=True):
-    """Where to go on, and what for. ``request_id`` is of the line that asked for it, ``confirms``
-    whether the client answers what is asked there.
+    """The position and the filter of a subscriber. ``request_id`` is of the line that asked for it,
+    ``confirms`` whether the client answers what is asked there.
     """
 
     after: int
@@ -47,7 +47,7 @@ class _Subscription(msgspec.Struct, frozen=True):
 
 
 class _Heard(msgspec.Struct, frozen=True):
-    """What to answer a line with, and the subscription it brings if it was a good one."""
+    """The response to a line, and the subscription that a valid one brings."""
 
     answer: bytes
     subscription: _Subscription | None = None
@@ -111,7 +111,7 @@ class _Feed:
                 await self._wait()
 
     async def _wait(self) -> None:
-        """Wait for events, for what is heard, for the close, or until a keep-alive is due."""
+        """Wait for events, for a line, for the close, or for the next keep-alive."""
         if self._current.keepalive_seconds == math.inf:
             await self._services.hub.wait(self._notifier)
         else:
@@ -179,7 +179,7 @@ class _Feed:
         self._notifier.notify()
 
     async def _understood(self, line: bytes) -> _Heard | None:
-        """Return what becomes of a line; None if it is no subscription."""
+        """Return the subscription and response of a line; None if it is not a subscription."""
         if b"subscribe" not in line and b"\\" not in line:
             return None  # a flood of noise must not cost others a decoder's time for each line
         request_id = ""

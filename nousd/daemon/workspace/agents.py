@@ -48,8 +48,8 @@ async def no_agents() -> Catalogue:
 
 
 def reader(places: AgentPlaces) -> ReadAgents:
-    """Return what reads them, in a thread: a folder may be far away, and not answer. Blocks a moment
-    itself, to see whether one is.
+    """Return a function that reads the agents in a thread: a directory may be remote, and not
+    answer. Blocks a moment itself, to see whether one is.
     """
     folders = _folders(places)
     are_near = all(map(is_local, folders))

@@ -1,4 +1,4 @@
-"""What a command or a run looks up in the user's folders, in a thread that may be let go."""
+"""Lookups in the user's directories, in a thread that may be abandoned."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Args = TypeVarTuple("Args")
 
 
 async def in_folder_thread(look: Callable[[*Args], T], *args: *Args) -> T:
-    """Return what ``look`` returns, which must leave nothing behind: it is let go when the caller is
-    cancelled.
+    """Return the result of ``look``, which must not leave anything behind: it is abandoned when the
+    caller is cancelled.
 
     Raises:
         CommandRejected: ``folders_do_not_answer``: too many others hang.

@@ -60,7 +60,8 @@ async def no_instructions() -> Sequence[SourceText]:
 
 
 def reader(places: Places) -> ReadInstructions:
-    """Return what reads them, in a thread: a folder may be far away, and not answer.
+    """Return a function that reads the instructions in a thread: a directory may be remote, and not
+    answer.
 
     Where all of it is on this machine, what was read is good until one of the files has other times:
     a thread on the way to each model call would be felt.
@@ -72,7 +73,7 @@ _Stamp = tuple[int, ...]
 
 
 class _Remembered:
-    """What was read last, and the stamps that the files had before."""
+    """The last texts read, and the stamps of their files before that."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
@@ -108,7 +109,7 @@ def _watched(places: Places) -> tuple[Path, ...]:
 
 
 def _stamp(path: Path) -> _Stamp:
-    """Return what changes with a file; nothing where there is none."""
+    """Return a stamp that changes with the file; empty if there is none."""
     try:
         told = os.lstat(path)
     except OSError:
@@ -124,7 +125,7 @@ def _stamp(path: Path) -> _Stamp:
 
 
 def _is_plain(stamp: _Stamp, settled_ns: int) -> bool:
-    """Whether a stamp tells of any change: not of what a link leads to, nor within one tick."""
+    """Return whether a stamp reveals any change: not of a link's target, nor within one tick."""
     return not stamp or (not stat.S_ISLNK(stamp[0]) and max(stamp[-2:]) < settled_ns)
 
 
@@ -182,7 +183,7 @@ def _is_repository(folder: Path) -> bool:
 def _found(
     kind: str, root: Path, path: Path, hidden: tuple[Path, ...], bytes_max: int
 ) -> SourceText | None:
-    """Return what a file says, or why it cannot be used; None if there is none."""
+    """Return the text of a file, or the reason why it cannot be used; None if there is none."""
     try:
         # Mostly there is none, and then no folder on the way has to be opened.
         if not (os.path.lexists(path) and root.is_dir()):

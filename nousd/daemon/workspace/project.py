@@ -1,4 +1,5 @@
-"""The project around a workspace: its own settings, what of them counts, and how its files are read.
+"""The project around a workspace: its own settings, the part of them that counts, and reading its
+files.
 
 Its settings are those that a session started with (``once_per_session``). They may ask and deny at
 once, and what else they say counts while the user trusts the file they came from.
@@ -48,8 +49,8 @@ async def no_settings() -> ProjectSettings:
 
 
 def reader(root: Path, hidden: tuple[Path, ...] = ()) -> ReadSettings:
-    """Return what reads the settings of the project with that root, in a thread: its folder may be far
-    away, and not answer. Blocks a moment itself, to see whether it is.
+    """Return a function that reads the project's settings in a thread: its directory may be remote,
+    and not answer. Blocks a moment itself, to see whether it is.
     """
     path = root / FILE_NAME
     is_near = is_local(root)
@@ -64,7 +65,7 @@ def reader(root: Path, hidden: tuple[Path, ...] = ()) -> ReadSettings:
 
 
 def read_settings(root: Path, hidden: tuple[Path, ...] = ()) -> ProjectSettings:
-    """Return what a project's file says, with the texts that are no rules left out; never fails."""
+    """Return a project file's settings without invalid rules; never fail."""
     path = str(root / FILE_NAME)
     try:
         data = read_inside(root, path, hidden)
@@ -115,7 +116,7 @@ def _with_rules_checked(settings: ProjectSettings) -> ProjectSettings:
 
 
 class _Started(NamedTuple):
-    """What a session started with; the rules are those that its settings say."""
+    """The settings that a session started with, and the rules in them."""
 
     settings: ProjectSettings = _NONE
     restricting: tuple[Rule, ...] = ()
@@ -127,7 +128,7 @@ async def _remember() -> bool:
 
 
 class Project:
-    """What the project around a workspace says of each session that works there.
+    """The project's settings for each session that works in it.
 
     Args:
         root: where the project begins; None if there is none that could be looked at.
@@ -168,8 +169,8 @@ class Project:
         return started.settings.permission_mode
 
     async def remark(self, session_id: str) -> str | None:
-        """Return what of the project's settings does not count in a session, for people; once for
-        each session, None if there is nothing to say.
+        """Return a note for people on the project settings that are ignored in a session; once per
+        session, None if there are none.
         """
         settings = (await self._sessions.of(session_id)).settings
         ignored = () if self._is_trusted(settings) else settings.adds
@@ -183,8 +184,8 @@ class Project:
         return f"{settings.path}: {'; '.join(said)}"
 
     async def trusted(self) -> ProjectSettings:
-        """Return the settings as they are now, with what may only be said by a trusted file left out
-        if it is none.
+        """Return the present settings, without those that only a trusted file may make if it is not
+        trusted.
         """
         settings = await self._read()
         if self._is_trusted(settings):
@@ -192,7 +193,7 @@ class Project:
         return replace(settings, allow=(), permission_mode=None, mcp={})
 
     async def file(self) -> ProjectFile | None:
-        """Return what the project's settings say now; None if there are none."""
+        """Return the project's settings file as it is now; None if there is none."""
         settings = await self._read()
         if not settings.path:
             return None

@@ -12,7 +12,7 @@ from nousd.tools.fs.escape_paths import is_kernels
 
 
 class Roots:
-    """The folders that the user allowed, and what of them is the daemon's own.
+    """The allowed root directories, without the daemon's own.
 
     Args:
         allowed: each with all that is below; at least one.

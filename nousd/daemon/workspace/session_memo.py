@@ -1,4 +1,4 @@
-"""What is read once when a session starts to work, and then stays as it was read.
+"""Values that are read once when a session starts to work, and then stay.
 
 A model could change what lies in the workdir, so nothing that decides on it is read again behind its
 back. A session starts anew when the daemon does, and when it is attached to a workspace.
@@ -29,12 +29,12 @@ class SessionMemo(Generic[T]):
         self._last: T | None = None
 
     async def of(self, session_id: str) -> T:
-        """Return what a session started with, which may be now."""
+        """Return the value of a session, which may start now."""
         kept = self.known(session_id)
         return await self._start(session_id) if kept is None else kept
 
     def known(self, session_id: str) -> T | None:
-        """Return what a session started with; None if it has not started."""
+        """Return the value of a session; None if it has not started."""
         kept = self._kept.get(session_id)
         if kept is not None:
             self._kept.move_to_end(session_id)

@@ -1,4 +1,4 @@
-"""What the settings make of a folder: the workspace that its sessions work in."""
+"""From settings to a workspace for each directory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def workspaces_of_settings(settings: Settings, extensions: tuple[Path, ...] = ()
 
 
 class _Maker:
-    """Makes workspaces, whose projects share what the user trusts."""
+    """Makes workspaces, which share the user's trust in project files."""
 
     def __init__(self, settings: Settings, hidden: tuple[Path, ...]) -> None:
         self.hidden = hidden
@@ -78,12 +78,12 @@ def _own_prompt(settings: Settings, folder: Path) -> SourceText | None:
 
 
 def built_in_prompt(folder: Path) -> str:
-    """Return what models are told that work in a folder, where the user says nothing else."""
+    """Return the built-in system prompt for work in a directory."""
     return _SYSTEM_PROMPT.format(workdir=folder)
 
 
 def default_prompt(settings: Settings) -> str:
-    """Return what models are told in the workdir.
+    """Return the system prompt in the default workspace.
 
     Raises:
         ConfigError: the user's own prompt cannot be read.
@@ -110,7 +110,7 @@ def _instruction_places(settings: Settings, folder: Path, not_read: tuple[Path, 
 
 
 def _out_of_reach(settings: Settings) -> tuple[Path, ...]:
-    """Return what no file tool may see or make, also where it lies inside of a workspace.
+    """Return the paths that no file tool may read or write, even inside a workspace.
 
     A lock file that is replaced guards nothing. A settings file counts although it is not there: one
     that a model wrote would be obeyed by the next start. So would the user's own instructions, a system

@@ -15,13 +15,15 @@ from nousd.wire.limits import TRUSTED_FILES_MAX
 
 
 class Trust:
-    """What the log says of trust. It exists before the log is open, and trusts nothing until then."""
+    """The trust in project files, from the log. It exists before the log is open, and trusts nothing
+    until then.
+    """
 
     def __init__(self) -> None:
         self._trusted: dict[str, str] = {}
 
     def remember(self, trusted: Mapping[str, str]) -> None:
-        """Take what stands in the log."""
+        """Take over the state in the log."""
         self._trusted = dict(trusted)
 
     def trusts(self, path: Path | str, file_hash: str) -> bool:

@@ -64,7 +64,7 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
         return str(self.path_sandbox.workdir)
 
     def forget(self, session_id: str) -> None:
-        """Let a session begin here anew, with what the folder says then."""
+        """Let a session start here anew, with the directory's present settings."""
         self.project.forget(session_id)
         self.instructions.forget(session_id)
 
