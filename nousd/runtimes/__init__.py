@@ -1,1 +1,1 @@
-"""What carries out a turn; see ``interface``."""
+"""Runtimes carry out turns; see ``interface``."""

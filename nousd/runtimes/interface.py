@@ -1,4 +1,4 @@
-"""What a runtime is, and what it may ask of the daemon while it carries out a turn.
+"""The interface of a runtime, and of the daemon towards it during a turn.
 
 The daemon owns runs, queues, the log and every way to stop; a runtime owns what happens between the
 user's message and the end of the turn. It is duplex: it hands out events and looks at what came in
@@ -60,12 +60,12 @@ class TurnHost(TurnCallHost, Protocol):
 
     @property
     def own_prompt(self) -> SourceText | None:
-        """What stands in the place of the runtime's system prompt; None leaves that."""
+        """The replacement of the runtime's system prompt; None keeps it."""
         ...
 
     @property
     def correlation_id(self) -> str | UnsetType:
-        """What the run's prompt gave to tell its figures by; UNSET if it gave nothing."""
+        """The correlation id of the run's prompt; UNSET without one."""
         ...
 
     @property
@@ -82,7 +82,7 @@ class TurnHost(TurnCallHost, Protocol):
         ...
 
     async def earlier(self, call: ToolCall) -> Earlier:
-        """Return what became of a call when it was last seen, which may have been in another run."""
+        """Return the outcome of an earlier attempt at a call, possibly in another run."""
         ...
 
     def steer_bites(self) -> bool:
@@ -90,7 +90,7 @@ class TurnHost(TurnCallHost, Protocol):
         ...
 
     async def context(self) -> Sequence[Entry]:
-        """Return what counts of the transcript, the last compaction first, if there is one."""
+        """Return the effective transcript, from the last compaction on, if there is one."""
         ...
 
     def new_id(self, prefix: str) -> str:
@@ -103,7 +103,7 @@ class Runtime(Protocol):
 
     @property
     def name(self) -> str:
-        """What ``agent_start`` calls it."""
+        """The runtime's name in ``agent_start``."""
         ...
 
     async def run_turn(self, host: TurnHost) -> None:
@@ -115,8 +115,8 @@ class Runtime(Protocol):
         ...
 
     async def opinion_of(self, call: ToolCall) -> RuntimeOpinion:
-        """Return what its own policy says of a call that it asks for: an adapter of another agent
-        program what that program's rules came to, whoever has none ``NO_POLICY``.
+        """Return the runtime's own policy decision on its call: an adapter returns that of its
+        agent program, a runtime without a policy ``NO_POLICY``.
 
         The gate asks once for each call that the rules and the mode do not deny. The opinion is put into
         the log, and can deny the call or have it asked about, but never allow what they do not.
@@ -136,7 +136,7 @@ class Runtime(Protocol):
         tell: Tell,
         report: Report,
     ) -> str:
-        """Return what is to stand for the part cut off; bounded, and never fails.
+        """Return the summary that replaces the part cut off; bounded, and never fails.
 
         Args:
             tell: told what a model is given, before it is asked.

@@ -1,4 +1,5 @@
-"""Where to cut a transcript that grows too long, and what stands for the part that is cut off.
+"""Compaction: where to cut a transcript that grows too long, and the summary that replaces the part
+cut off.
 
 A cut keeps the newest entries and never separates a tool call from its result. A summary that the model
 writes stands for what is cut off; if that fails, a mechanical one. Both are bounded, and a summary

@@ -73,7 +73,7 @@ class Frame(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def tokens(self) -> int:
-        """What it takes of the window, about."""
+        """The estimated size of the input, in tokens."""
         return system_tokens(self.system) + tool_tokens(self.tools)
 
 
@@ -94,7 +94,7 @@ class Budget(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """What a model is given, and how that came to be.
+    """A compiled model input, and the facts about its compilation.
 
     Args:
         omitted: every entry of the context that it is not told, or not whole, in their order.
@@ -131,7 +131,7 @@ def budget_of(window: int, frame: Frame, *, compact_at: float, keep_recent: int)
 
 
 def compile_input(context: Sequence[Entry], frame: Frame, budget: Budget) -> Compiled:
-    """Return what a model is given that is to go on from ``context``."""
+    """Compile the input of the model call that continues ``context``."""
     draft = _Draft(frame, context, budget.window)
     whole = draft.compiled()
     if whole.tokens <= budget.soft:
@@ -183,7 +183,7 @@ class _Draft:
 
     @property
     def tokens_read(self) -> int:
-        """What the transcript has before anything is saved."""
+        """The estimated size of the transcript before anything is saved."""
         return self._ends[-1] if self._ends else 0
 
     def compiled(self) -> Compiled:
@@ -332,7 +332,7 @@ class _Draft:
 
 
 class _Group(NamedTuple):
-    """An entry with the results of its calls; what is told of it; where it ends in the context."""
+    """An entry with the results of its calls, its messages, and its end in the context."""
 
     entries: tuple[Entry, ...]
     tokens: int
@@ -352,8 +352,8 @@ _REMARKS_TOKENS: Final = text_tokens(len(LEFT_OUT)) + text_tokens(len(CONTINUE))
 
 
 def _units(groups: Sequence[_Group]) -> list[list[int]]:
-    """Return what may be left out, oldest first: turn by turn, and message by message of the newest
-    turn. What must stay is in none.
+    """Return the units that may be left out, oldest first: turn by turn, and message by message of
+    the newest turn. What must stay is in none.
     """
     asked = max((index for index, group in enumerate(groups) if group.begins_turn), default=-1)
     newest = max((index for index, group in enumerate(groups) if group.tokens), default=-1)

@@ -1,4 +1,5 @@
-"""From one model input to the next: what is new to store, and the hash without reading all of it again.
+"""Incremental storage of model inputs: the new part since the last one, and the hash without
+reading the rest again.
 
 A ``Chain`` remembers the messages that the inputs of a session had in common last, and the state of the
 hash behind them. The next input mostly begins with the same messages: then only what follows them is
@@ -83,7 +84,7 @@ def store_input(
     omitted: Sequence[Omitted] = (),
     likely: Rest | None = None,
 ) -> Stored:
-    """Return what is to be stored of an input.
+    """Return the new parts of an input, to be stored.
 
     Args:
         chain: of the input before, which was stored; None where there was none.

@@ -1,4 +1,4 @@
-"""What a model is given, in no vendor's dialect.
+"""The input of a model, in no vendor's dialect.
 
 The transcript fold makes a ``ModelInput`` from entries, each provider encodes it for its own API. It
 is a value: equal inputs give equal requests.
@@ -27,7 +27,7 @@ class ModelChoice(msgspec.Struct, frozen=True):
 
 
 def with_own(sampling: Sampling | None, own: Sampling) -> Sampling:
-    """Return what holds where ``own`` says something of it, and ``sampling`` the rest."""
+    """Return ``sampling`` with the fields that ``own`` sets replaced."""
     said = {
         name: value for name, value in msgspec.structs.asdict(own).items() if value is not UNSET
     }
@@ -43,7 +43,7 @@ class ToolSpec(msgspec.Struct, frozen=True):
 
 
 class UserMessage(msgspec.Struct, frozen=True, tag_field="role", tag="user"):
-    """What the user said. An attachment's bytes are not part of it, only their hash."""
+    """A message of the user. An attachment's bytes are not part of it, only their hash."""
 
     text: str
     attachments: tuple[Attachment, ...] = ()
@@ -58,7 +58,7 @@ class ModelToolCall(msgspec.Struct, frozen=True):
 
 
 class AssistantMessage(msgspec.Struct, frozen=True, tag_field="role", tag="assistant"):
-    """What the model said; ``text`` may be empty where there are calls.
+    """A message of the model; ``text`` may be empty where there are calls.
 
     ``reasoning`` is there only if the model that is asked wrote it: no other takes it back.
     """

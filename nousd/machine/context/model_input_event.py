@@ -1,4 +1,4 @@
-"""The event that says what a model is given, made of the input and of how it was stored."""
+"""The event ``model_input``, made of the input and its stored parts."""
 
 from __future__ import annotations
 

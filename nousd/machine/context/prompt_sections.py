@@ -1,4 +1,4 @@
-"""What the system prompt is made of: the prompt itself and the instructions in files.
+"""The sections of the system prompt: the prompt itself and the instructions in files.
 
 Each part is a source, which is logged with its hash whether it was used or not. Who reads the files
 is not known here.

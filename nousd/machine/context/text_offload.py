@@ -52,7 +52,7 @@ T = TypeVar("T", MessageEntry, QueuedInput)
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """Events as the log has them, and what was cut: artifact id -> media type and bytes."""
+    """Events as the log has them, and the texts that were cut: artifact id -> media type and bytes."""
 
     events: tuple[events.Event, ...]
     wholes: Mapping[str, tuple[str, bytes]]
@@ -78,7 +78,7 @@ def beginning(text: str) -> str:
 
 
 def deltas(text: str) -> Iterator[str]:
-    """Yield a text in pieces that are each small enough for an event, whatever has to be escaped."""
+    """Yield a text in pieces that each fit into an event, including their escapes."""
     start = 0
     while start < len(text):
         piece = text[start : start + DELTA_BYTES_MAX]
@@ -232,7 +232,7 @@ _SHORTEN: Final[dict[type[events.Event], Callable[[_Shears, Any], events.Event]]
 
 
 def refs_in(holders: Iterable[Entry | QueuedInput]) -> dict[str, int]:
-    """Return what has to be read to put entries or inputs together: artifact id -> bytes."""
+    """Return the artifacts to read before entries or inputs are whole: artifact id -> bytes."""
     return {ref: size for holder in holders for ref, size in _refs_of(holder)}
 
 
@@ -246,7 +246,7 @@ def _refs_of(holder: Entry | QueuedInput) -> Iterator[tuple[str, int]]:
 
 
 def whole_entry(entry: Entry, wholes: Wholes) -> Entry:
-    """Return an entry with its text and its calls' arguments whole; what is missing stays cut."""
+    """Return an entry with its whole text and call arguments; a missing artifact leaves them cut."""
     if not isinstance(entry, MessageEntry) or not refs_in((entry,)):
         return entry
     entry = _with_text(entry, wholes)
@@ -264,7 +264,7 @@ def is_whole(entry: Entry) -> bool:
 
 
 def whole_inputs(inputs: Sequence[QueuedInput], wholes: Wholes) -> tuple[QueuedInput, ...]:
-    """Return inputs with whole texts; what is missing stays cut."""
+    """Return inputs with whole texts; a missing artifact leaves a text cut."""
     return tuple(_with_text(queued, wholes) for queued in inputs)
 
 

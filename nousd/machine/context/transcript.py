@@ -44,7 +44,9 @@ Accepts = Callable[[str], bool]
 
 
 def in_context(path: Sequence[Entry]) -> list[Entry]:
-    """Return what of a path (root -> leaf) still counts: the last compaction first, if any."""
+    """Return the effective part of a path (root -> leaf): from the last compaction on, if there is
+    one.
+    """
     for index in range(len(path) - 1, -1, -1):
         compaction = path[index]
         if isinstance(compaction, CompactionEntry):
@@ -86,7 +88,7 @@ def owed_calls(context: Sequence[Entry]) -> tuple[ToolCall, ...]:
 
 
 class Told(NamedTuple):
-    """What a model is told of a context, and what of it not.
+    """The messages for a model made of a context, and the entries left out.
 
     Args:
         omitted: ``empty``: an answer without text and calls; ``no_call``: a result that no call waits

@@ -1,4 +1,4 @@
-"""What the pattern of a rule says of a command line.
+"""Matching the command pattern of a rule against a command line.
 
 ``git log`` means exactly these words, ``git log *`` these words and any behind them, ``=TEXT`` the line
 that is TEXT to the letter. A permission matches only what surely is meant and cannot hide a second
@@ -47,7 +47,7 @@ _SHELL_OPTION: Final = re.compile(r"-[abefhiklmnprtuvxBCEHPT]*|--(?:login|noprof
 
 
 class CommandPattern(NamedTuple):
-    """What the brackets of a rule hold.
+    """The parsed command pattern of a rule.
 
     Args:
         line: the whole line, if only that is meant.
@@ -61,7 +61,7 @@ class CommandPattern(NamedTuple):
 
 
 def command_pattern(text: str) -> CommandPattern:
-    """Return what a pattern means.
+    """Parse a command pattern.
 
     Raises:
         RuleInvalid: it is none about commands.
@@ -160,8 +160,8 @@ def _started_by(words: Words) -> Iterator[Words]:
 
 
 def _is_named(pattern: CommandPattern, words: Words) -> bool:
-    """Whether an argument names what is meant, or could by what a shell makes of it, or gives it another
-    name.
+    """Return whether an argument names the option, or could after expansion by a shell, or aliases
+    it.
     """
     names = {pattern.words[0].rpartition("/")[2].lower()}
     if program_of(words) == program_of(pattern.words):

@@ -1,4 +1,4 @@
-"""The places that one call must not touch: what rules say of places it did not name.
+"""Paths that rules deny to one call, including those that it did not name.
 
 A call is judged by the paths that it names, and may still come to others: a folder is searched
 whole, or a link is swapped between judging and opening. So what rules deny, and what they ask about
@@ -31,7 +31,7 @@ class Closed(NamedTuple):
 def closed_places(
     denials: Sequence[Rule], questions: Sequence[Rule], tool: str, access: Access
 ) -> Closed:
-    """Return what is closed to a call.
+    """Return the paths that are denied to a call.
 
     Args:
         questions: the rules that ask; the places that the call names are open to it, because it does
@@ -75,7 +75,9 @@ def _areas(rules: tuple[Rule, ...], tool: str, kind: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _pattern(areas: tuple[str, ...], but: tuple[str, ...]) -> re.Pattern[str]:
-    """Return what matches the areas, but for some places, all in those and the way there."""
+    """Return a regular expression for the areas, without the exceptions in them and the directories
+    on the way there.
+    """
     spared = ""
     if but:
         above = {path[:index] for path in but for index, char in enumerate(path) if char == "/"}

@@ -355,7 +355,9 @@ def _no_options(words: Words) -> Iterator[str]:
 
 
 def takes_script(words: Words) -> bool:
-    """Whether the program is a language, whose code no shell reads."""
+    """Return whether the program is an interpreter, so that its arguments are code in a language
+    other than the shell's.
+    """
     return program_of(words) in _TAKE_SCRIPTS
 
 

@@ -22,7 +22,8 @@ _SPECIAL: Final = re.compile(r"[*?\[\]{},]")
 
 
 def glob_regex(glob: str) -> str:
-    """Return what fully matches the places that a glob means; ``.`` is the workdir itself.
+    """Return a regular expression that fully matches the paths of a glob; ``.`` is the workspace
+    itself.
 
     Raises:
         RuleInvalid: it cannot mean anything inside the workdir, or stands for too many.

@@ -32,7 +32,7 @@ _PLACES_NAMED: Final = 3
 
 
 class Judgement(NamedTuple):
-    """What the sources said of a call, and what follows.
+    """The policy decision on a call, with the opinion of each source.
 
     Args:
         reason: of the verdict, for people.
@@ -98,7 +98,7 @@ def _judged(
 
 
 class _Ruling(NamedTuple):
-    """What the rules say.
+    """The decision of the rules.
 
     Args:
         may_be_denied: whether they ask because a denial may be meant that cannot be matched.

@@ -41,7 +41,7 @@ _HOST: Final = re.compile(r"[^\s/]{1,255}")
 
 
 class Rule(NamedTuple):
-    """A rule, and who said it, for people.
+    """A rule and its origin, for people.
 
     Args:
         is_grant: whether the user said it when asked about a call.
@@ -59,18 +59,18 @@ class Rule(NamedTuple):
 
     @property
     def pattern(self) -> str | None:
-        """What the call must be like; None if any is meant."""
+        """The pattern for the call; None matches any."""
         _, bracket, rest = self.text.partition("(")
         return rest.removesuffix(")") if bracket else None
 
     @property
     def meaning(self) -> Meaning:
-        """What it says, ready to be matched."""
+        """The parsed rule, ready to match."""
         return meaning_of(self.text)
 
 
 class Meaning(NamedTuple):
-    """What the text of a rule says.
+    """The parsed text of a rule.
 
     Args:
         tool: matches the names of tools.
@@ -99,7 +99,7 @@ class Meaning(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What the rules of one decision say of a call.
+    """The match of one decision's rules with a call.
 
     Args:
         rule: that decides; None if none applies.
@@ -164,7 +164,7 @@ def check_rule(text: str, decision: RuleDecision, origin: str = "") -> None:
 
 @lru_cache(maxsize=4096)
 def meaning_of(text: str) -> Meaning:
-    """Return what a rule says.
+    """Parse a rule.
 
     Raises:
         RuleInvalid: it is none.

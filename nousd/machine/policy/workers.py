@@ -1,4 +1,4 @@
-"""What a worker may do: what its parents may, within its own bounds.
+"""The permissions of a subtask's worker: those of its parents, within its own bounds.
 
 Pure. How calls of the parents are judged is ``machine.permission``'s matter.
 """

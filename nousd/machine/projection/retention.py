@@ -1,4 +1,4 @@
-"""Old deltas: which lines of the log become one, and what that one says.
+"""Joining old deltas: which lines of the log become one, and its content.
 
 The deltas of a finished message or tool execution say nothing that its end does not, so once they are
 old, one line of each type stands for all of them. It is the last one, with the whole text: a reader that
@@ -36,7 +36,7 @@ class Line(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """``line`` is to stand at ``seq`` for what was told from ``first`` on; ``gone`` are no more."""
+    """``line`` replaces at ``seq`` the events from ``first`` on; ``gone`` are removed."""
 
     seq: int
     first: int

@@ -169,7 +169,7 @@ class PutToolCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SetToolCallState(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt is somewhere else now; ``by`` says who decided on it, if that is new."""
+    """An attempt changes its state; ``by`` names the source of the decision, if that is new."""
 
     tool_call_id: str
     attempt: int

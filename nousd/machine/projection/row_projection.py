@@ -1,4 +1,4 @@
-"""Events to changes of rows: what the log's tables are made of.
+"""From events to changes of rows: the projection that fills the log's tables.
 
 Pure: an event, its number and its time give a tuple of row changes. Every store applies the same
 changes, so that two stores with the same events give the same answers, and a store whose rows are
@@ -48,7 +48,7 @@ from nousd.wire.objects.policy import ToolCallState
 
 
 def row_changes(event: events.Event, seq: int, ts: str) -> Changes:
-    """Return what the event with that number changes, in the order in which to apply it."""
+    """Return the changes of one event, in the order in which to apply them."""
     fold = _FOLDS.get(type(event))
     return () if fold is None else fold(event, seq, ts)
 

@@ -46,7 +46,7 @@ CALL_TRANSITIONS: Final[Mapping[Phase, Mapping[type[events.Event], Phase]]] = {
 
 
 class CallLifecycle:
-    """Walks the events of one call and knows what is open."""
+    """Follows the events of one call and knows its open steps."""
 
     def __init__(self) -> None:
         self.phase = Phase.BEFORE
@@ -57,7 +57,7 @@ class CallLifecycle:
         self._questions: dict[str, events.QuestionAsked] = {}
 
     def note(self, event: events.Event) -> None:
-        """Follow one event; what is no step of a call changes nothing.
+        """Follow one event; others than steps of a call change nothing.
 
         Raises:
             AssertionError: the event cannot come here.

@@ -106,7 +106,7 @@ def cut_off(
     reason: CutOff,
     **more: Any,
 ) -> events.ToolCallCompleted:
-    """Return the end of a call that was cut off: of what it did nothing is known.
+    """Return the end of a call that was interrupted with an unknown outcome.
 
     Args:
         sources: what was said of it.
@@ -161,7 +161,7 @@ def tool_result_entry(
     text: str,
     now: str,
 ) -> MessageEntry:
-    """Return the transcript's record of what an attempt at a tool call came to.
+    """Return the entry for the result of an attempt at a tool call.
 
     Its id follows from the call's and the attempt, so that no attempt can have two results.
     """

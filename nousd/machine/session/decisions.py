@@ -1,4 +1,4 @@
-"""What a command does to a session: the events it leads to, or the reason it is refused.
+"""Decisions on commands: the events that follow, or the reason for a refusal.
 
 Each function looks at a state and returns events; it changes nothing. Ids and times are arguments.
 Whether something exists in the store (an entry, another session) is looked up before, by the caller.
@@ -81,7 +81,7 @@ def resume_run(
     model: str,
     request: RunRequest = NOTHING_ASKED,
 ) -> Events:
-    """Start a run on what is pending, or else on an unanswered leaf.
+    """Start a run on the pending inputs, or else on an unanswered leaf.
 
     Args:
         request: of the run that left this, as far as it still holds (``resumed``).
@@ -119,7 +119,7 @@ def left_by(state: SessionState, leaf: Entry | None) -> str | None:
 
 
 def resumed(state: SessionState, earlier: RunRequest) -> RunRequest:
-    """Return what of a run's request holds for the run that goes on with what it left.
+    """Return the part of a run's request that holds for the run that continues its work.
 
     Who resumes is somebody else; and the first answer of a run is behind it once its prompt was taken.
     """
@@ -151,7 +151,7 @@ def accept_input(
 def abort_run(
     state: SessionState, *, expected_run_id: str | None, keep_queue: bool = False
 ) -> tuple[Events, queue.Inputs]:
-    """Stop the run and empties the queues; returns the events and what was taken out.
+    """Abort the run and clear the queues; return the events and the cleared inputs.
 
     Args:
         keep_queue: takes out the run's own prompt alone, so that what was aborted does not come back.
@@ -225,7 +225,7 @@ def begin_turn(
     message_id: str,
     created_at: str,
 ) -> Events:
-    """Consume the turn's inputs, whose texts are whole: turn, user message and entry begin in one step.
+    """Consume the turn's inputs, with whole texts: turn, user message and entry begin in one step.
 
     What was appended meanwhile comes before. A turn that resumes has no user message; one whose text was
     appended already has that entry's.
@@ -268,7 +268,7 @@ def begin_turn(
 
 
 def _message_of(turn: queue.Turn, only: QueuedInput | None) -> dict[str, Any]:
-    """Return what a turn's user message says, whether it is told or kept.
+    """Return the fields that a turn's user message shares between its event and its entry.
 
     Args:
         only: the turn's input if it has just one.

@@ -1,4 +1,4 @@
-"""Which events a run may have next, and what it has open.
+"""The lifecycle of a run: the events that may follow, and the open brackets.
 
 A run is a bracket language: run > turn > (message | tool call). ``TRANSITIONS`` is that language as a
 table; ``LifecycleTracker`` follows a run's events through it and remembers what is open, so that
@@ -149,7 +149,7 @@ class OpenMessage(msgspec.Struct):
 
     @property
     def text(self) -> str:
-        """What has been told of it so far."""
+        """The streamed text so far."""
         return "".join(self.deltas)
 
 
@@ -181,7 +181,7 @@ class OpenTool(msgspec.Struct):
 
 
 class LifecycleTracker:
-    """Walks the events of one run and knows what is open.
+    """Follows the events of one run and knows its open brackets.
 
     Args:
         transitions: ``LOGGED`` for events from a log, which an earlier version may have written.
@@ -226,7 +226,7 @@ class LifecycleTracker:
             remember(self, event)
 
     def _note_of_task(self, event: events.Event) -> None:
-        """Follow what a task of the call that runs asks, and what becomes of that."""
+        """Follow the requests of a subtask of the running call, and their ends."""
         assert self.phase is Phase.EXECUTING, f"{type(event).__name__} of a task in {self.phase}"
         assert self.tool is not None
         match event:

@@ -1,4 +1,5 @@
-"""The rules of the input queue: what is consumed next, when a steer bites, who may be promoted.
+"""The rules of the input queue: the next turn, when a steer takes effect, which inputs may be
+promoted.
 
 A session has one queue in the order of acceptance. Its three kinds are views of it: steers go before a
 prompt that never began, and both before follow-ups (protocol/semantics/runs-and-queues.md).
@@ -33,7 +34,7 @@ class Turn(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """What the user's message says: the texts, joined where a mode took several."""
+        """The text of the user's message: the inputs' texts, joined where a mode took several."""
         return "\n".join(queued.text for queued in self.inputs)
 
     @property
@@ -63,7 +64,7 @@ def appended(queue: Inputs) -> Inputs:
 
 
 def chars_of(inputs: Inputs) -> int:
-    """Return what inputs count for ``queued_chars_max``: a text that is an artifact by its bytes."""
+    """Return the size of inputs that counts for ``queued_chars_max``; an artifact counts its bytes."""
     return sum(
         [len(queued.text) if queued.text_bytes is UNSET else queued.text_bytes for queued in inputs]
     )
@@ -76,7 +77,7 @@ def pending_counts(queue: Inputs) -> PendingCounts:
 
 
 def counted(counts: PendingCounts, queued: QueuedInput) -> PendingCounts:
-    """Return what ``pending_counts`` says once an input more waits."""
+    """Return the ``pending_counts`` after one more input is queued."""
     steer = counts.steer + (queued.kind == "steer")
     return PendingCounts(steer=steer, follow_up=counts.follow_up + (queued.kind == "follow_up"))
 
@@ -95,7 +96,7 @@ def steer_bites(queue: Inputs, run_id: str) -> bool:
 def next_turn(
     queue: Inputs, *, own_prompt: str | None, steering: QueueMode, follow_up: QueueMode
 ) -> Turn | None:
-    """Return what the run does next, or None if nothing is pending.
+    """Return the run's next turn, or None if nothing is pending.
 
     Args:
         own_prompt: the id of the prompt that started the run, while it is pending. It goes first,
@@ -123,5 +124,5 @@ def without(queue: Inputs, gone: Inputs) -> Inputs:
 
 
 def with_each(queue: Inputs, changed: Inputs) -> Inputs:
-    """Return the queue with the given inputs at its end, whatever they were before."""
+    """Return the queue with the given inputs at its end, removed from their former positions."""
     return without(queue, changed) + changed

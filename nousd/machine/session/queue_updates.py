@@ -42,7 +42,7 @@ def accepted(
 def taken(
     state: SessionState, queued: QueuedInput, run_id: str | UnsetType = UNSET
 ) -> events.QueueUpdate:
-    """Like ``accepted``, whatever waits already: for what does not stay."""
+    """Like ``accepted``, without the bound of the queue: for inputs that do not stay."""
     # Thousands of times a second: it must not cost what waits.
     counts = queue.counted(state.pending_counts, queued)
     return events.QueueUpdate(
@@ -90,7 +90,7 @@ def gone(
 
 
 def _told_together(inputs: queue.Inputs) -> list[queue.Inputs]:
-    """Divide inputs so that each event about them stays small: what shows of long texts adds up."""
+    """Divide inputs so that each event about them stays small; excerpts of long texts add up."""
     groups: list[queue.Inputs] = []
     room = 0
     for queued in inputs:

@@ -32,7 +32,7 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionState(SessionSettings, frozen=True, kw_only=True):
-    """All that decisions about a session depend on: its settings, and what else has happened to it.
+    """The state that decisions on a session depend on: settings, queue, run, leaf.
 
     ``leaf_id`` None means an empty tree. ``queued_chars`` is what ``queue`` counts for its bound in
     characters, ``pending_counts`` what clients see of it as waiting (``queue_fields``). ``usage`` None
@@ -110,7 +110,7 @@ def _started(_: SessionState, event: events.AgentStart, ts: str) -> dict[str, An
 
 
 def options_of(state: SessionState) -> RunOptions:
-    """Return what holds for the run that goes on alone."""
+    """Return the options of the active run."""
     options = UNSET if state.run is None else state.run.request.options
     return _NO_OPTIONS if options is UNSET else options
 

@@ -1,4 +1,4 @@
-"""What model calls cost: the figures of one as an event, and the sums of many.
+"""Usage of model calls: the figures of one call as an event, and sums of many.
 
 A sum is a fold over ``usage_reported``, of a run or of a session. A branch begins with nothing: what its
 parent cost, it did not. Prices are not known here.
@@ -18,7 +18,9 @@ from nousd.wire.objects.entries import Usage, UsageTotals
 
 
 class CallFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What one model call took and cost, as far as that is known; the fields are those of the event."""
+    """The duration, tokens and cost of one model call, as far as known; the fields are those of the
+    event.
+    """
 
     provider: str
     model: str

@@ -1,1 +1,1 @@
-"""The one gate that every tool call goes through, whoever asks for it: admission, events, execution."""
+"""The gate that every tool call passes: admission, events, execution."""

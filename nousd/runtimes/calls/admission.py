@@ -52,7 +52,7 @@ class Admitted(msgspec.Struct, frozen=True):
 
 
 class Admission(msgspec.Struct, frozen=True):
-    """What every source that was asked said, and what follows from it.
+    """The decision on a call, with the opinion of each source that was asked.
 
     Args:
         input_hash: of the tool's name and the arguments as they would run.
@@ -111,12 +111,12 @@ async def admit(
 
 
 def input_hash(tool: str, args: Mapping[str, Any]) -> str:
-    """Return the hash of what a call is: the tool's name and its arguments."""
+    """Return the hash of a tool's name and arguments."""
     return hash_of(expressible({"args": args, "tool": tool}))
 
 
 def hash_of_request(tools: Mapping[str, Tool], call: ToolCall) -> str:
-    """Return the hash of a call before anybody has looked at it; of what would run, if it fits."""
+    """Return the hash of a call before admission; of the validated arguments, if they are valid."""
     tool = tools.get(call.name)
     if tool is None:
         return input_hash(call.name, call.args)

@@ -1,4 +1,4 @@
-"""The same call, seen again: whether it may run once more, or is answered with what it gave before.
+"""A call that is seen again: whether it may run once more, or repeats its earlier result.
 
 It is the same call if it stands at the same index of the same entry; equal arguments do not make it the
 same. What may have had an effect never runs again without a new word of the user, whatever the mode.
@@ -22,7 +22,7 @@ GIVEN_AGAIN: Final = "it only reads, and its result is stored"
 
 
 class StoredResult(msgspec.Struct, frozen=True):
-    """What the model was told of an attempt that came to its end."""
+    """The stored result of a completed attempt."""
 
     text: str
     is_error: bool
@@ -30,7 +30,7 @@ class StoredResult(msgspec.Struct, frozen=True):
 
 
 class Earlier(msgspec.Struct, frozen=True):
-    """What is known of the attempts before.
+    """The facts about earlier attempts.
 
     Args:
         attempts: how many there were.
@@ -50,7 +50,7 @@ NEVER_SEEN: Final = Earlier()
 
 
 class Again(NamedTuple):
-    """What follows for a call from the attempts before.
+    """The consequence of earlier attempts for a call.
 
     Args:
         judgement: what the rules and the mode say, and this as a further source.

@@ -24,7 +24,7 @@ from nousd.wire.objects.policy import PolicySnapshot, PolicySource
 
 
 class CallEvents:
-    """Makes the events of one call of a client's own, whose request is in the log already."""
+    """Makes the events of a client's own call, whose request is already in the log."""
 
     def __init__(self, host: CallHost, call: ToolCall, admission: Admission) -> None:
         self._host = host
@@ -56,7 +56,7 @@ class CallEvents:
         return self._call.args
 
     def requested(self) -> list[events.Event]:
-        """The call begins, and what every source that was asked says of it."""
+        """Return the events that begin the call, with each source's opinion."""
         return [
             *[self._evaluated(said) for said in self._admission.sources],
             *[self._evaluated(said.source, said.args) for said in self._admission.opinions],
@@ -74,7 +74,7 @@ class CallEvents:
         )
 
     def remarks(self, remarks: Iterable[Remark]) -> list[events.Event]:
-        """What went wrong with hooks."""
+        """Return the warnings about hooks."""
         return [
             warning
             for said in remarks
@@ -103,7 +103,7 @@ class CallEvents:
         return [events.ToolCallOutput(**self.keys, delta=delta) for delta in deltas(text)]
 
     def warnings(self, _refused: Refused) -> list[events.Event]:
-        """What went wrong; a warning belongs to a run, and a call without one says it in its end."""
+        """Return the warnings about the call; a call without a run reports them in its end."""
         return []
 
     def completed(
@@ -134,7 +134,7 @@ class CallEvents:
 
     @property
     def _said(self) -> tuple[PolicySource, ...]:
-        """What every source said, in the order in which the log tells it."""
+        """Return the opinions of all sources, in the order of the log."""
         opinions = [said.source for said in self._admission.opinions]
         answered = () if self.answered is None else (self.answered,)
         return (*self._admission.sources, *opinions, *answered)
@@ -219,7 +219,7 @@ class TurnCallEvents(CallEvents):
 
 
 def events_of(host: CallHost, call: ToolCall, admission: Admission) -> CallEvents:
-    """Return what makes the events of a call, as it belongs to a turn or to a client."""
+    """Return the maker of a call's events, for a turn or for a client."""
     turn = host.turn
     if turn is None:
         return CallEvents(host, call, admission)

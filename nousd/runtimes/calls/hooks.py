@@ -1,4 +1,4 @@
-"""What may look at a call beside the rules: asked before anything is decided, and told what came of it.
+"""Hooks on a call besides the rules: asked before the decision, and notified of the result.
 
 Who that is, is not known here.
 """
@@ -24,14 +24,14 @@ class Remark(msgspec.Struct, frozen=True):
 
 
 class Opinion(msgspec.Struct, frozen=True):
-    """What one of them said of a call; ``args`` are the arguments as it left them, None if unchanged."""
+    """The opinion of one hook; ``args`` are the arguments as it changed them, None if unchanged."""
 
     source: PolicySource
     args: Mapping[str, Any] | None = None
 
 
 class Looked(msgspec.Struct, frozen=True):
-    """What all of them said of a call.
+    """The opinions of all hooks on a call.
 
     Args:
         args: the call's arguments as they will run, checked by its tool.
@@ -45,7 +45,7 @@ class Looked(msgspec.Struct, frozen=True):
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """What the model is told of a call that ran, and who changed that."""
+    """The result that the model receives for a call, and the hooks that changed it."""
 
     result: ToolResult
     changed_by: tuple[str, ...] = ()

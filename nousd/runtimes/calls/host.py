@@ -1,4 +1,4 @@
-"""What the gate may ask of the daemon while it lets one tool call through.
+"""The daemon's side of the gate, for one tool call.
 
 A run is such a host, and so is a call that a client makes itself.
 """
@@ -22,7 +22,7 @@ from nousd.wire.objects.tool_footprint import Access
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody is asked: whether this very call may run.
+    """A request for approval of one call.
 
     Args:
         call: the keys of an event of the call, its ``input_hash`` among them.
@@ -38,7 +38,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a question. Its events are in the log, or on their way there.
+    """The outcome of a request for approval. Its events are in the log, or on their way there.
 
     Args:
         decision: what the user said, if he did.
@@ -57,9 +57,7 @@ class CallHost(Protocol):
 
     @property
     def turn(self) -> TurnCallHost | None:
-        """The turn that the call belongs to, whose transcript gets its result; None for a call that a
-        client makes itself.
-        """
+        """The turn of the call, whose transcript gets its result; None for a client's own call."""
         ...
 
     @property
@@ -106,11 +104,11 @@ class CallHost(Protocol):
         ...
 
     async def judge(self, tool: Tool, access: Access) -> Judgement:
-        """Return what the rules and the session's mode say of a call."""
+        """Return the decision of the rules and the session's mode on a call."""
         ...
 
     async def runtime_opinion(self, call: ToolCall) -> RuntimeOpinion | None:
-        """Return what the runtime that asks for a call says of it; None if that is judged already."""
+        """Return the opinion of the requesting runtime; None if it is judged already."""
         ...
 
     async def ask(self, question: Question) -> Answer:
@@ -126,7 +124,7 @@ class CallHost(Protocol):
 
 
 class RuntimeOpinion(msgspec.Struct, frozen=True):
-    """What a runtime says of a call of its own, and why, for people."""
+    """A runtime's opinion on its own call, with the reason for people."""
 
     decision: PolicyDecision
     reason: str
@@ -137,7 +135,7 @@ class TurnCallHost(CallHost, Protocol):
 
     @property
     def ledger(self) -> LifecycleTracker:
-        """What the run has open; read it, never write it."""
+        """The run's lifecycle; read it, never write it."""
         ...
 
     @property

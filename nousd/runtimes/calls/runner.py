@@ -113,7 +113,7 @@ class _Output:
             await self._host.stream(*self.events.updates(self.clean(delta)))
 
     def clean(self, text: str) -> str:
-        """Return what may be told of a text."""
+        """Return a text without the secrets that the daemon holds."""
         return self.secrets.redact_text(scrub(text))
 
     def cleaned(self, result: ToolResult) -> ToolResult:
@@ -157,7 +157,7 @@ class _Call:
         self._started_at = trio.current_time()
 
     async def give_again(self, stored: StoredResult) -> None:
-        """Answer a call with what it gave before; nothing runs."""
+        """Answer a call with its earlier result; nothing runs."""
         result = ToolResult(stored.text, stored.is_error)
         await self.host.commit(
             *self.events.requested(),
@@ -235,7 +235,7 @@ class _Call:
     async def _shown(
         self, result: ToolResult, artifact_id: str | UnsetType = UNSET
     ) -> tuple[Shown, str | UnsetType]:
-        """Return what the model is told, and where the output is kept if that is not all of it."""
+        """Return the result for the model, and the artifact of the whole output if it was cut."""
         shown = await self._hooks.after(self.host, self._call, self._args, result)
         if shown.changed_by and artifact_id is UNSET:
             artifact_id = await self.host.keep(result.text.encode(), _OUTPUT_TYPE)

@@ -1,4 +1,4 @@
-"""What the policy of the runtime that asks for a call says of it: a source like others, that narrows.
+"""The policy of the requesting runtime: a source like others, which can only narrow.
 
 A runtime that is another agent program has rules and modes of its own. What they say is on the log like
 what every other source says, and never lets a call through that ours would not. How a runtime comes to
@@ -26,7 +26,8 @@ NO_RUNTIME: Final = RuntimeOpinion("abstain", "no runtime asks for it")
 
 
 async def heard(host: CallHost, call: ToolCall, judgement: Judgement) -> Judgement:
-    """Return what follows for a call once its runtime was asked, which it is unless the call is denied.
+    """Return the decision on a call after its runtime was asked, which it is unless the call is
+    denied.
 
     A ``deny`` denies. An ``ask`` asks where the mode alone would let the call run: not if the user
     allows it by a rule, nor in the mode yolo. An ``allow`` changes nothing.

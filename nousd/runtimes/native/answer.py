@@ -243,7 +243,7 @@ def _without_calls(reason: str) -> StopReason:
 
 
 def _arguments(raw: str) -> dict[str, Any]:
-    """Parse a call's arguments; what is no JSON object is kept as text under one key.
+    """Parse a call's arguments; anything but a JSON object is kept as text under one key.
 
     So is what nests so deep that the events which carry it could be written but not read any more.
     """

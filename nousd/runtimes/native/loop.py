@@ -46,7 +46,7 @@ from nousd.wire.objects.entries import Entry, ToolCall
 
 
 class NativeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the loop can be told.
+    """The settings of the loop.
 
     Args:
         system: the system prompt; empty if there is none.
@@ -223,7 +223,7 @@ class NativeRuntime:
     async def _told(
         self, host: TurnHost, compiled: Compiled, sources: Sequence[model_events.Source] = ()
     ) -> events.ModelInput:
-        """Return the event that says what a model is given, and store that with it."""
+        """Store a model input and return its event."""
         return model_input(
             compiled,
             await host.keep_input(compiled),
@@ -330,7 +330,7 @@ def _specs(tools: ToolRegistry) -> _Specs:
 
 
 class _Call(NamedTuple):
-    """A model call that is ready to be made; ``fixed``: what of its tokens is not the transcript."""
+    """A model call that is ready to be made; ``fixed``: its tokens besides the transcript."""
 
     compiled: Compiled
     budget: Budget

@@ -1,4 +1,4 @@
-"""What one model call takes: how long, and how many tokens, as far as its provider says.
+"""The duration and tokens of one model call, as far as the provider reports them.
 
 Times are those of the attempt that is answered: what it took to get there, failed attempts and the waits
 between them, is told by warnings.
@@ -51,7 +51,7 @@ class Meter:
                 self._usage = None
 
     def figures(self) -> CallFigures:
-        """Return what the call came to up to now."""
+        """Return the figures of the call so far."""
         usage, price = self._usage, self._price
         first = None if self._first is None else _milliseconds(self._first - self._began)
         return CallFigures(
