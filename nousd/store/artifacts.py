@@ -1,4 +1,4 @@
-"""Artifacts: bytes too big for an event, kept in chunks under the hash of what they are."""
+"""Artifacts: bytes too big for an event, stored in chunks under their hash."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Artifact(msgspec.Struct, frozen=True):
 
 
 class ArtifactInfo(msgspec.Struct, frozen=True):
-    """What is known of an artifact without its bytes. ``created_at`` is when it was last put."""
+    """Facts about an artifact without its bytes. ``created_at`` is when it was last put."""
 
     id: str
     media_type: str

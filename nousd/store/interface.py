@@ -1,4 +1,4 @@
-"""What the rest of the daemon knows of the log: append a batch, read after a cursor, look things up.
+"""The interface of the log: append a batch, read after a cursor, look things up.
 
 Two implementations keep it: ``sqlite`` and ``memory``. The projections (sessions, entries, runs,
 inputs) are folds over the events, made by ``nousd.machine.projection.row_projection`` and written in
@@ -54,7 +54,7 @@ class Store(Protocol):
         ...
 
     async def figures(self) -> LogMetrics:
-        """Return what was written since it was opened, and how much there is to write."""
+        """Return the counts of writes since the log was opened, and the size of the log."""
         ...
 
     def submit(self, batch: Batch) -> None:
@@ -157,7 +157,7 @@ class Store(Protocol):
         ...
 
     async def input_by_client_id(self, session_id: str, client_message_id: str) -> InputRow | None:
-        """Return the first input that was accepted with that id, whatever became of it."""
+        """Return the first input that was accepted with that client message id, in any state."""
         ...
 
     async def run(self, run_id: str) -> RunRecord | None: ...
@@ -220,8 +220,8 @@ class Store(Protocol):
         ...
 
     async def renew_artifact(self, artifact_id: str, *, now: str) -> ArtifactInfo | None:
-        """Like ``artifact_info``, and the artifact counts as put ``now``: whoever is about to refer to
-        it has time to do so.
+        """Like ``artifact_info``, and the artifact counts as put ``now``, so that garbage
+        collection leaves time to refer to it.
         """
         ...
 

@@ -70,7 +70,7 @@ def walk(events: EventTable, pruned_seq: int, old: Old) -> tuple[Pruned, int]:
 
 
 def _deltas_of(events: EventTable, end: Place) -> tuple[list[Line], bool]:
-    """Return the newest deltas of what ended there, and whether they are all."""
+    """Return the newest deltas of the message that ended there, and whether they are all."""
     found: list[Line] = []
     for event in events.deltas_before(end.run_id, end.seq):
         if event.type in STARTS:

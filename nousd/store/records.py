@@ -1,4 +1,4 @@
-"""What goes into the log, what comes out of it, and what is thrown away: records, events, batches.
+"""The records of the log: events, batches, filters, pruning.
 
 What the events mean is not known here.
 """
@@ -81,7 +81,7 @@ class EventFilter(msgspec.Struct, frozen=True):
 
 
 class Old(msgspec.Struct, frozen=True):
-    """What may be pruned.
+    """The deltas that may be pruned.
 
     Args:
         ended_before: RFC 3339 UTC; messages and tool executions that ended before this time.
@@ -94,7 +94,7 @@ class Old(msgspec.Struct, frozen=True):
 
 
 class Pruned(msgspec.Struct, frozen=True):
-    """What a step of pruning did: lines that are no more, and whether there may be further ones."""
+    """The result of one step of pruning: removed lines, and whether more may follow."""
 
     deltas: int
     more: bool

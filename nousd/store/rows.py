@@ -29,7 +29,7 @@ class SessionRow(SessionSettings, frozen=True, kw_only=True):
 
 
 class InputRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An accepted input and what became of it."""
+    """An accepted input and its state."""
 
     input: QueuedInput
     session_id: str
@@ -67,7 +67,7 @@ class ToolCallRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Defaults(DefaultSettings, frozen=True, kw_only=True):
-    """What ``session_updated`` events have set for new sessions, and the active session.
+    """The settings of new sessions, and the active session.
 
     ``trusted`` are the files of projects that the user trusts: path -> the hash that it must have.
     """

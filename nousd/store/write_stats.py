@@ -1,4 +1,4 @@
-"""What a store has written since it was opened, counted where it is written.
+"""Counts of a store's writes since it was opened.
 
 One thread counts, in plain numbers; the event loop reads them without a lock. So a reading may stand
 between two numbers of one commit, and each of them is right.

@@ -44,7 +44,7 @@ _KINDS: Final[dict[str, tuple[str, tuple[type, ...]]]] = {
 
 
 class Arguments(msgspec.Struct, frozen=True):
-    """What a tool takes.
+    """The arguments of a tool: schema and validation.
 
     Args:
         schema: of type object, without ``$ref``, so that every model API takes it.
@@ -160,7 +160,7 @@ def _coerced(rules: Mapping[str, Any], value: object) -> object:
 
 
 def _fault(rules: Mapping[str, Any], value: object) -> str | None:
-    """Return what is wrong with a value, None if nothing is."""
+    """Return the fault in a value, None if it is valid."""
     types = [name for name in _types(rules) if name in _KINDS]
     if types and not any(_is_a(name, value) for name in types):
         return "must be " + " or ".join(_KINDS[name][0] for name in types)

@@ -1,4 +1,4 @@
-"""A tool made of a function: what every built-in and every extension's tool is."""
+"""A tool made of a function: every built-in tool and every extension's tool."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def access_to(
     *,
     is_inside: bool = True,
 ) -> Access:
-    """Return what a call touches that names these files and folders."""
+    """Return the footprint of a call that names these files and directories."""
     paths: dict[str, None] = {}
     outside: dict[str, None] = {}
     for path in given:

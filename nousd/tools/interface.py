@@ -1,4 +1,4 @@
-"""What a tool is, and what it is given to run with.
+"""The interface of a tool, and the context of a call.
 
 A tool states its arguments as a struct: the JSON Schema that the model sees and the validation come
 from it, so they cannot disagree. A tool knows nothing of sessions, runs or events; it reports progress
@@ -33,7 +33,7 @@ it does by then."""
 
 
 def nobody_waits(_seconds: float) -> None:
-    """An ``ExpectQuiet`` of whoever is not waiting for signs of life."""
+    """An ``ExpectQuiet`` for calls without an idle deadline."""
 
 
 UserAnswers = tuple[QuestionAnswer, ...]
@@ -94,7 +94,7 @@ class ToolContext(msgspec.Struct, frozen=True):
 
 
 class ToolResult(msgspec.Struct, frozen=True):
-    """What a call gave.
+    """The result of a call.
 
     Args:
         text: what the model is told; already cut to the output limits.
@@ -122,7 +122,7 @@ class Tool(Protocol):
 
     @property
     def description(self) -> str:
-        """What the model is told about it."""
+        """The description for the model."""
         ...
 
     @property
@@ -132,7 +132,7 @@ class Tool(Protocol):
 
     @property
     def executed_by(self) -> ExecutedBy:
-        """Whose code carries its calls out."""
+        """The party whose code carries out its calls."""
         ...
 
     @property
@@ -154,7 +154,7 @@ class Tool(Protocol):
         ...
 
     async def access(self, args: Any, context: ToolContext) -> Access:
-        """Return what a call would touch, with what ``validated`` returned.
+        """Return the footprint of a call with validated arguments.
 
         What it names is looked at as it is now. ``run`` must not touch anything else: what may have
         changed meanwhile is looked at once more where it is opened.
@@ -162,7 +162,7 @@ class Tool(Protocol):
         ...
 
     async def run(self, args: Any, context: ToolContext) -> ToolResult:
-        """Carry out a call with what ``validated`` returned.
+        """Carry out a call with validated arguments.
 
         Raises:
             ToolError: with the text that the model is told.

@@ -1,4 +1,4 @@
-"""What tools say is told without the secrets that the daemon holds.
+"""Removes the daemon's own secrets from tool output.
 
 A tool has no business with a key of the daemon's; should it come across one (in a file, in the
 environment of a process), neither the model nor the log is told. What a tool or a user wrote is else
@@ -14,7 +14,7 @@ class SecretsInStream(Protocol):
     """Takes secrets out of bytes as they come, also those that lie across two pieces."""
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return what can be told by now: a piece that may be the beginning of a secret waits."""
+        """Return the text that is safe by now: a possible beginning of a secret waits."""
         ...
 
     def finish(self) -> bytes:
@@ -34,7 +34,7 @@ class Secrets(Protocol):
         ...
 
     def stream(self) -> SecretsInStream:
-        """Return what takes them out of one stream."""
+        """Return a filter for one stream."""
         ...
 
 

@@ -41,7 +41,7 @@ class SpooledFile:
 
     @property
     def artifact_id(self) -> str:
-        """The id of an artifact of what was written so far."""
+        """The artifact id of the bytes written so far."""
         return f"sha256:{self._digest.hexdigest()}"
 
     def write(self, data: bytes | bytearray) -> None:

@@ -1,4 +1,5 @@
-"""What a task is, and who carries tasks out: the seam between the tool ``task`` and the daemon.
+"""The seam between the tool ``task`` and the daemon: a task, and an interface that carries tasks
+out.
 
 How a task becomes a session of its own is not known here.
 """
@@ -48,7 +49,7 @@ class Task(
 
 
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a task.
+    """The result of a task.
 
     Args:
         name: of the worker.

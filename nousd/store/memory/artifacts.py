@@ -11,7 +11,7 @@ from nousd.store.memory.rows import Rows, StoredArtifact
 
 
 async def read_whole(source: ArtifactSource) -> bytes:
-    """Return the bytes of a source, if they are what its id says."""
+    """Return the bytes of a source after checking them against its id."""
     data = b"".join(
         [
             await source.read(offset, PUT_STEP_BYTES)
@@ -29,7 +29,7 @@ def put_whole(rows: Rows, artifact: Artifact, created_at: str) -> None:
 
 
 def renew(rows: Rows, artifact_id: str, now: str) -> ArtifactInfo | None:
-    """Return what is known of an artifact, which counts as put ``now``."""
+    """Return the facts about an artifact, which counts as put ``now``."""
     stored = rows.artifacts.get(artifact_id)
     if stored is None:
         return None

@@ -1,4 +1,4 @@
-"""What is read about tool calls, of the rows in memory; the same answers as ``_call_queries``."""
+"""Queries about tool calls on the rows in memory; the same answers as ``sqlite.call_queries``."""
 
 from __future__ import annotations
 

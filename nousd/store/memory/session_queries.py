@@ -1,4 +1,4 @@
-"""What is read about sessions, of the rows in memory; the same answers as ``_session_queries``."""
+"""Queries about sessions on the rows in memory; the same answers as ``sqlite.session_queries``."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class MemoryStore:
         await self._pending.wait_settled()
 
     async def aclose(self) -> None:
-        """Commit what is queued; whatever is submitted from now on fails."""
+        """Commit the queue; a later submit fails."""
         group = self._take_group()
         outcomes = self._outcomes(group)
         self._closing = True

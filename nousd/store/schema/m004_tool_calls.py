@@ -1,5 +1,5 @@
-"""Version 4: each attempt at a tool call has a row (``store.rows.ToolCallRow``), sessions of tasks
-are found by who made them, and event lines have a fourth version (``nousd.wire.codec.upcasting``).
+"""Version 4: a row per attempt at a tool call (``store.rows.ToolCallRow``), an index from sessions
+of tasks to their origin, and the fourth version of event lines (``nousd.wire.codec.upcasting``).
 
 ``seq`` is the number of the event that requested the call. A client's own calls have no run; of their
 events the column ``run_id`` holds the call's id, so that they are found by it. Calls whose request

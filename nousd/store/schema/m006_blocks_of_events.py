@@ -1,4 +1,4 @@
-"""Version 6: what belongs to a session or a run is found in blocks of consecutive event numbers.
+"""Version 6: rows of a session or a run are found in blocks of consecutive event numbers.
 
 An index that begins with the session keeps a page for each session, and a group of commits by many of
 them writes all of these pages. Behind the number of a block, what is written at about the same time lies

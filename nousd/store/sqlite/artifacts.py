@@ -1,4 +1,4 @@
-"""Artifacts as rows: what is read of them, and the short steps in which one is put or dropped.
+"""Artifacts as rows: reading them, and putting or dropping one in short steps.
 
 Plain functions on a connection; the writing ones are called inside a transaction. An artifact is there
 when it has a row in ``artifacts``: chunks alone are of one that is being put or dropped, or never was
@@ -109,7 +109,9 @@ def _require_space(connection: apsw.Connection, size_bytes: int) -> None:
 
 
 def put_chunks(connection: apsw.Connection, artifact_id: str, offset: int, data: bytes) -> None:
-    """Put a stretch that begins with a chunk; what an earlier try left there is replaced."""
+    """Put a stretch of bytes that begins with a chunk, over anything that an earlier try left
+    there.
+    """
     connection.executemany(
         "INSERT OR REPLACE INTO artifact_chunks (artifact_id, idx, data) VALUES (?, ?, ?)",
         [
@@ -172,7 +174,7 @@ def drop(connection: apsw.Connection, artifact_id: str, put_before: str) -> bool
 
 
 def drop_chunks(connection: apsw.Connection, artifact_id: str) -> bool:
-    """Drop a few chunks of what is no artifact; returns whether more are left."""
+    """Drop a few chunks that belong to no artifact; return whether more are left."""
     count = PUT_STEP_BYTES // CHUNK_BYTES
     connection.execute(_DROP_CHUNKS, {"id": artifact_id, "count": count})
     return connection.changes() == count

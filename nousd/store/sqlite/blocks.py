@@ -1,4 +1,4 @@
-"""Where the log looks for what belongs to a session or a run: once in each block of its numbers.
+"""Finding the rows of a session or a run: one lookup in each block of event numbers.
 
 Why indices begin with a block is said in ``schema.m006_blocks_of_events``. SQL cannot skip from one
 block to the next, so queries step through them: a recursive part yields one block after the other, and
@@ -22,7 +22,7 @@ SEQ_MAX: Final = 2**63 - 1
 
 
 def _in_blocks(indexed: str, wanted: str, *, indexes: str = "TRUE") -> str:
-    """Return what stands behind ``FROM``: the wanted rows behind ``:after``, up to ``:head``.
+    """Return the ``FROM`` clause of the wanted rows after ``:after``, up to ``:head``.
 
     Args:
         indexed: the table, and that index of it which begins with the block and has what is wanted.
@@ -55,7 +55,7 @@ INPUTS_PENDING: Final = _in_blocks(
 
 
 def all_of_session(session_id: str, *, head: int = SEQ_MAX) -> dict[str, str | int]:
-    """Return what such a query is given for all rows of a session, up to number ``head``."""
+    """Return the parameters of a query for all rows of a session, up to number ``head``."""
     return {"session_id": session_id, "after": 0, "head": head}
 
 

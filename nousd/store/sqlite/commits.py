@@ -118,7 +118,7 @@ class Commits:
         return stored
 
     def do(self, work: Callable[[apsw.Connection], Any], *, durable: bool) -> Any:
-        """Commit what ``work`` changes, as one transaction; returns what it returned.
+        """Commit the changes of ``work`` in one transaction; return its result.
 
         Nobody but who asked is told of it, so no doubt comes of a failure: what it does must be right
         whether it turns up after a restart or not. It is not done while the space of the reserve is
@@ -149,7 +149,7 @@ class Commits:
         return kind(f"the log could not be changed: {error}")
 
     def _begin(self, batches: Sequence[Batch]) -> tuple[list[tuple[StoredEvent, ...]], int]:
-        """Write the batches into a transaction that is still open; returns what to commit."""
+        """Write the batches into an open transaction; return the pending commit."""
         stored = _numbered(batches, self._next)
         after = _behind(stored, self._next)
         reserved = self._reserved if after <= self._reserved else after + NUMBERS_PER_BLOCK
@@ -204,7 +204,7 @@ class Commits:
     # --- failures ----------------------------------------------------------------------------
 
     def _undone(self, error: Exception) -> StoreError:
-        """Take back what a failure left open; returns what it is to the callers."""
+        """Roll back after a failure; return the error for the callers."""
         failure = self._judged(error)
         self._try_to_roll_back()
         return failure
@@ -275,7 +275,7 @@ class Commits:
             self._in_doubt = False
 
     def begin(self) -> None:
-        """Make certain, if it can be, what an unclean end has left, before anybody reads it."""
+        """Settle commits that an unclean end left unknown, before any read."""
         if self._in_doubt and self._emptied_wal():
             self._in_doubt = False
 

@@ -1,4 +1,4 @@
-"""Opening the database file: whose it is, how private, in which mode. The only place that knows."""
+"""Opening the database file: ownership, permissions, mode. The only place that knows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schema of the SQLite store, as the ordered list of what made it.
+"""The schema of the SQLite store, as an ordered list of migrations.
 
 A migration is a list of SQL statements (``nousd.store.schema``). It is applied once, in the transaction
 that also raises the number of those that were applied (``PRAGMA user_version``). How a file is opened is

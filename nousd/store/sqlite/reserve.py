@@ -51,7 +51,7 @@ class Reserve:
         return self.in_place
 
     def require(self) -> None:
-        """Like ``place``, for who cannot do without.
+        """Like ``place``, but raise if there is no space for it.
 
         Raises:
             StoreFull: the space is not to be had.

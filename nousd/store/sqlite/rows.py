@@ -344,7 +344,7 @@ _Write = Callable[[apsw.Connection, Sequence[Any]], None]
 
 
 def _each(write: Callable[[apsw.Connection, Any], None]) -> _Write:
-    """Return what writes changes one by one."""
+    """Return a writer of single changes."""
 
     def write_each(connection: apsw.Connection, changes: Sequence[Any]) -> None:
         for change in changes:

@@ -154,7 +154,7 @@ class SqliteStore:
         self._pending.settle(outcomes)
 
     def _end(self, end: _End) -> None:
-        """The writer's thread is over: what it did not get to has failed."""
+        """Fail the jobs that the writer's thread did not reach."""
         self._writer_end = end
         self._refusal = self._refusal or StoreError("the log's writer has stopped")
         self._pending.fail_all(self._refusal)
@@ -236,7 +236,7 @@ class SqliteStore:
         return done
 
     async def aclose(self) -> None:
-        """Commit what is queued, and close the file; whatever is submitted from now on fails.
+        """Commit the queue and close the file; a later submit fails.
 
         Raises:
             Exception: the fault of ours that ended the writer early, if one did.

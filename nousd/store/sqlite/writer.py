@@ -1,4 +1,4 @@
-"""The one thread that writes: group commit, and what a failed commit takes with it.
+"""The one thread that writes: group commit, and the jobs that fail with a failed commit.
 
 Theory of operation. The event loop hands over batches, the thread takes all that are waiting (up to a
 bound) and commits them as one transaction, then tells the loop with one call what became of each.
@@ -135,7 +135,7 @@ class Writer:
         chore.report(outcome)
 
     def _outcomes(self, group: list[Job]) -> list[Outcome]:
-        """Commit a group; what is owed in it gets a second try once the reserve was given back."""
+        """Commit a group; closing events in it get a second try once the reserve is released."""
         had_reserve = self._reserve.in_place
         outcomes = self._attempt(group)
         if had_reserve and not self._reserve.in_place:
@@ -146,7 +146,7 @@ class Writer:
         return outcomes
 
     def _attempt(self, jobs: list[Job]) -> list[Outcome]:
-        """Commit, as one transaction, what may be; returns what became of each job."""
+        """Commit the admissible jobs in one transaction; return the outcome of each job."""
         refusals = [self._refusal(job) for job in jobs]
         batches = [job.batch for job, no in zip(jobs, refusals, strict=True) if no is None]
         try:

@@ -68,7 +68,7 @@ async def _bash(args: Bash, context: ToolContext) -> ToolResult:
 
 
 def _sandbox(args: Bash, context: ToolContext) -> Sandbox | None:
-    """Return what holds the command; blocks."""
+    """Return the sandbox for the command; blocks."""
     return None if args.unsandboxed else context.sandbox()
 
 

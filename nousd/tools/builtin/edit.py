@@ -110,7 +110,7 @@ def _with_crlf(text: str) -> str:
 
 
 def diff(change: Change) -> str:
-    """Return a unified diff of what changed, or a sentence where that would be long."""
+    """Return a unified diff of the change, or a sentence if it would be long."""
     text = change.before
     start = _lines_back(text, text.find(change.old), DIFF_CONTEXT_LINES)
     last = text.rfind(change.old) + len(change.old)

@@ -1,4 +1,4 @@
-"""The tool ``git``: what a repository says, its branches and its worktrees.
+"""The tool ``git``: status, history, branches and worktrees of a repository.
 
 Always in the sandbox, and never without one: a repository's own config, attributes and hooks make git
 run programs. What can be switched off is, and there is no network. Looking is done on a workdir that
@@ -135,7 +135,7 @@ async def _git(args: Git, context: ToolContext) -> ToolResult:
 
 
 async def _closed(args: Git, line: Command, context: ToolContext) -> tuple[str, ...]:
-    """Return which of the changed files rules close to reading.
+    """Return the changed files that rules deny to reading.
 
     Raises:
         ToolError: ``git_failed``: that cannot be told.
@@ -176,7 +176,7 @@ def _changes(args: Git) -> bool:
 
 
 def _opened(args: Git, context: ToolContext) -> tuple[Path, ...]:
-    """Return what goes with a worktree."""
+    """Return the paths that belong to a worktree."""
     if args.subcommand == "worktree" and args.action == "delete" and args.name is not None:
         workdir = context.workdir
         return (workdir / ".git" / "worktrees" / args.name, workdir / WORKTREES / args.name)

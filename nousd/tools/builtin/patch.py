@@ -84,7 +84,7 @@ def _apply(path_sandbox: PathSandbox, args: Patch) -> str:
 
 
 class _Plan:
-    """What is to become of the files, by their real places."""
+    """The planned content of each file, by resolved path."""
 
     def __init__(self, path_sandbox: PathSandbox) -> None:
         self._confinement = path_sandbox
@@ -92,7 +92,9 @@ class _Plan:
         self._bytes = 0
 
     def changes(self) -> list[Change]:
-        """Return what is to be done; removals last, so that a folder never goes before it is needed."""
+        """Return the planned changes; removals last, so that no directory is removed before it is
+        needed.
+        """
         changes = [
             Change(parts, file.before, file.after)
             for parts, file in self._files.items()
@@ -121,7 +123,7 @@ class _Plan:
         return _told(diff, moved)
 
     def _made(self, diff: FileDiff) -> Content:
-        """Return what a file that is not there begins as, if the diff may make it."""
+        """Return the initial content of a file that the diff creates."""
         is_said = diff.old is None
         # ``diff -N`` gives both names, and a hunk that begins before the first line.
         is_meant = len(diff.hunks) == 1 and diff.hunks[0].start == 0 and not diff.hunks[0].old

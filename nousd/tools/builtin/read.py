@@ -72,7 +72,7 @@ def _result(path_sandbox: PathSandbox, args: Read) -> ToolResult:
 
 
 def _skip_lines(file: BinaryIO, args: Read) -> bytes:
-    """Move to the line at ``offset``; returns what was read of it and behind it."""
+    """Move to the line at ``offset``; return the bytes read of it and after it."""
     wanted = args.offset - 1
     skipped = 0
     begun = file.read(_CHUNK_BYTES)
@@ -125,7 +125,7 @@ def _is_cut(page: Page, args: Read) -> bool:
 
 
 def _whole(file: BinaryIO, begun: bytes, lines_max: int | None) -> bytes:
-    """Return what was asked for, up to ``KEPT_BYTES_MAX``."""
+    """Return the requested lines, up to ``KEPT_BYTES_MAX``."""
     data = bytearray(begun)
     while len(data) < KEPT_BYTES_MAX and (chunk := file.read(_CHUNK_BYTES)):
         trio.from_thread.check_cancelled()

@@ -1,4 +1,4 @@
-"""The tool ``todo``: the model's own list of what it means to do, for it and for whoever watches.
+"""The tool ``todo``: the model's own todo list, visible to clients.
 
 A call gives the whole list. It touches nothing outside of the session, so nobody has to allow it. Where
 the list is kept is not known here.

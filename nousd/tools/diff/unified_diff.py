@@ -41,7 +41,7 @@ class Hunk(NamedTuple):
 
 
 class FileDiff(NamedTuple):
-    """What becomes of one file.
+    """The diff of one file.
 
     Args:
         line: where it begins in the diff, from 1.
@@ -181,7 +181,7 @@ class _Reader:
     # --- names -------------------------------------------------------------------------------
 
     def _at_names(self) -> bool:
-        """Whether a file's two names stand here, and what follows is no text of a message."""
+        """Return whether a file's two names stand here, followed by a diff rather than by prose."""
         here = self._lines[self._at : self._at + 2]
         return len(here) == 2 and here[0].startswith("--- ") and here[1].startswith("+++ ")
 

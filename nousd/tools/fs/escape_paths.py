@@ -1,4 +1,4 @@
-"""How places outside of the workdir are spelled, and which of them are nobody's.
+"""Spelling paths outside the workspace, and recognizing kernel file systems.
 
 A real place is a tuple of names from the workdir on; outside, it begins with as many ``..`` as it takes
 and no more. So each place has one spelling. Pure but for ``kernel_devices``; standard library only.
@@ -39,7 +39,9 @@ def from_workdir(workdir: PurePath, place: PurePath) -> Parts:
 
 
 def normalize_parts(workdir: PurePath, parts: Parts) -> Parts:
-    """Return the one spelling of what was found below a place: from outside one may come back in."""
+    """Return the one spelling of a path found below a directory outside, which may lead back
+    inside.
+    """
     if not leads_out(parts):
         return parts
     above = next((count for count, name in enumerate(parts) if name != UP), len(parts))
@@ -48,7 +50,7 @@ def normalize_parts(workdir: PurePath, parts: Parts) -> Parts:
 
 
 def kernel_devices() -> frozenset[int]:
-    """Return what tells the kernel's folders apart, wherever else they are mounted."""
+    """Return the device numbers of kernel file systems, wherever they are mounted."""
     devices = set()
     for place in KERNEL_PLACES[:2]:
         with suppress(OSError):

@@ -30,7 +30,7 @@ class Content(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What becomes of one place; None: there is no file."""
+    """The new content of one file; None removes it."""
 
     parts: Parts
     before: Content | None

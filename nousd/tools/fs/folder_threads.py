@@ -50,7 +50,7 @@ _places: Final = _Places()
 async def in_folder_thread(
     look: Callable[[*Args], T], *args: *Args, may_be_left: bool = False
 ) -> T:
-    """Return what ``look`` returns.
+    """Return the result of ``look``.
 
     Args:
         may_be_left: whether the thread is let go when its caller is cancelled; what it does then must

@@ -57,7 +57,7 @@ def open_real(path: Path) -> int:
 
 
 def changed(path: str) -> ToolError:
-    """Return what is raised where a folder is not what it was when its links were resolved."""
+    """Return the error for a directory that changed after its links were resolved."""
     return ToolError(f"workspace_changed: {shown(path)} is not the folder that it was")
 
 

@@ -1,4 +1,4 @@
-"""What is said of a path that cannot be used. Standard library and ``nousd.errors`` only."""
+"""Error texts about paths. Standard library and ``nousd.errors`` only."""
 
 from __future__ import annotations
 

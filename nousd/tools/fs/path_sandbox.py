@@ -148,8 +148,8 @@ class PathSandbox:
         return absolute if absolute.isprintable() else None
 
     def opened_to(self, places: Iterable[str]) -> PathSandbox:
-        """Return a copy for one call, which may also use some places wherever they are, and what is in
-        them.
+        """Return a copy for one call, which may also use the given paths outside and everything
+        below them.
 
         Args:
             places: as ``beyond`` returns them.
@@ -178,7 +178,7 @@ class PathSandbox:
         return bool(self._kernel_devices) and os.fstat(folder).st_dev in self._kernel_devices
 
     def may_pass(self, parts: Parts) -> bool:
-        """Whether a folder at a real place may be made on the way to what may be used."""
+        """Return whether a directory may be created there on the way to an allowed path."""
         return not leads_out(parts) or any(place[: len(parts)] == parts for place in self._opened)
 
     def real(self, given: str) -> str:

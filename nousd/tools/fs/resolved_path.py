@@ -26,7 +26,7 @@ SEVERAL_NAMES: Final = (
 
 
 class Restrictions(NamedTuple):
-    """What may not be opened although it lies inside.
+    """Paths inside the workspace that may not be opened.
 
     Args:
         reading: patterns of places that are neither read nor listed. They match whole places, with
@@ -146,14 +146,15 @@ class ResolvedPath:
             os.close(descriptor)
 
     def status(self) -> os.stat_result | None:
-        """Return what stands there, None if nothing does."""
+        """Return the status of the path itself, None if nothing is there."""
         try:
             return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
         except FileNotFoundError:
             return None
 
     def require_writable(self) -> os.stat_result | None:
-        """Return what stands there, None if nothing does, if it may be changed or removed.
+        """Return the status of the path, None if nothing is there; raise if it may not be changed
+        or removed.
 
         Raises:
             ToolError: ``path_denied``.

@@ -41,7 +41,7 @@ _IMAGES: Final = {
 
 
 def binary_kind(probe: bytes) -> str | None:
-    """Return what a file is called whose first bytes are ``probe``; None for text."""
+    """Return the name of the binary format that begins with ``probe``; None for text."""
     if b"\0" not in probe[:BINARY_PROBE_BYTES]:
         return None
     for magic, media_type in _IMAGES.items():

@@ -35,7 +35,7 @@ class Awaited:
         self._waiting = trio.CancelScope()
 
     async def wait(self, coming: Awaitable[_T]) -> _T:
-        """Return what comes next of it.
+        """Return the next message.
 
         Raises:
             SSEError: it was given up.
@@ -57,7 +57,7 @@ class _Params(msgspec.Struct, rename="camel"):
 
 
 class _Message(msgspec.Struct):
-    """What is looked at of a message of ours."""
+    """The fields of our own message that matter here."""
 
     method: str = ""
     id: _Id | None = None

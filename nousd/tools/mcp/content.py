@@ -1,4 +1,4 @@
-"""What a server gave for a call, as a text for the model and the whole for the artifact store."""
+"""The result of a server's call, as text for the model and whole for the artifact store."""
 
 from __future__ import annotations
 

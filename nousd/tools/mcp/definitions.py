@@ -1,4 +1,4 @@
-"""What a server says of its tools, made fit to be offered: names, schemas, and a hash of it all.
+"""A server's tool descriptions, checked before they are offered: names, schemas, and a hash of all.
 
 A server is believed nothing. A definition that is too large, or no schema, is left out and named;
 another one cannot be made of it without calls that the server does not understand.
@@ -62,7 +62,7 @@ class Definitions(NamedTuple):
 def definitions_of(
     spec: ServerSpec, offered: Iterable[Offered], redact: Callable[[str], str] = lambda text: text
 ) -> Definitions:
-    """Return what can be offered of a server's tools, in the server's order.
+    """Return the tools of a server that can be offered, in the server's order.
 
     Args:
         redact: takes secrets, such as the server's own key, out of what it says of its tools.
@@ -83,7 +83,7 @@ def definitions_of(
 
 
 def tool_name(server: str, tool: str) -> str:
-    """Return what a server's tool is called here. Where that is not its own name, because it is too
+    """Return the local name of a server's tool. Where that is not its own name, because it is too
     long or has other characters, a hash keeps different ones apart.
     """
     name = f"mcp__{server}__{tool}"

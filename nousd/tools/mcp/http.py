@@ -1,4 +1,4 @@
-"""A server behind a URL: streamable HTTP, with bounds on what is taken of it.
+"""A server behind a URL: streamable HTTP, with bounds on its responses.
 
 No proxy and no password file of the environment has a say: the URL is what the user wrote. The SDK
 follows redirects within the URL's origin only.

@@ -66,7 +66,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Surroundings(msgspec.Struct, frozen=True):
-    """What servers are run with.
+    """The environment that servers run in.
 
     Args:
         environ: the daemon's environment, for the values that name a variable of it.
@@ -278,7 +278,7 @@ _loaded: Final[dict[str, Any]] = {}
 
 
 def load_sdk_session() -> Any:
-    """Return the module that speaks with servers; who comes while another thread reads it waits.
+    """Import and return the SDK's session module; a second caller waits for the first.
 
     Raises:
         ConfigError: the SDK is not installed.

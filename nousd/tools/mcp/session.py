@@ -40,7 +40,7 @@ _WORDS_CHARS_MAX: Final = 500
 
 
 class OnProgress(Protocol):
-    """Takes how far a call is, of how much, and what the server says of it."""
+    """Receives the progress of a call: done, total, and the server's message."""
 
     async def __call__(self, progress: float, total: float | None, message: str | None) -> None: ...
 
@@ -51,7 +51,7 @@ _RESULT: Final[TypeAdapter[mcp_types.CallToolResult | mcp_types.InputRequiredRes
 
 
 class Outcome(NamedTuple):
-    """What a call gave: the blocks of its content as JSON has them, and what else there was."""
+    """The result of a call: its content blocks as JSON, and the structured content."""
 
     content: list[dict[str, Any]]
     structured_content: Any

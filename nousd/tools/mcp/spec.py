@@ -1,4 +1,4 @@
-"""What is said of an MCP server: how to reach it, and what its tools may do.
+"""The specification of an MCP server: how to reach it, and the classes of its tools.
 
 Where that was said, and by whom, is not known here.
 """
@@ -58,23 +58,23 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def source(self) -> str:
-        """What its tools name as their source."""
+        """The source that its tools name."""
         return f"mcp:{self.name}"
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What makes it this server and no other."""
+        """The facts that distinguish this server from another one of the same name."""
         return {"command": self.command, "url": self.url, "cwd": str(self.cwd or "")}
 
     def classes_of(self, tool: str) -> frozenset[ToolClass]:
-        """Return what one of its tools may do."""
+        """Return the classes of one of its tools."""
         return self.tool_classes.get(tool, self.classes)
 
 
 def filled_in(
     values: Mapping[str, str], environ: Mapping[str, str], known: Callable[[str], None]
 ) -> dict[str, str]:
-    """Return the values with what their ``${NAME}`` stand for.
+    """Return the values with each ``${NAME}`` replaced.
 
     Args:
         known: told every value that must not be shown.
@@ -99,5 +99,5 @@ def has_reference(text: str) -> bool:
 
 
 def without_references(text: str) -> str:
-    """Return what a value says itself."""
+    """Return a value without its references."""
     return _REFERENCE.sub("", text)

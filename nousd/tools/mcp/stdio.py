@@ -146,7 +146,7 @@ class _Server:
                 )
 
     async def read_stderr(self) -> None:
-        """Log what the server says of itself; what is too much is dropped."""
+        """Log the server's standard error; excess lines are dropped."""
         lines = LineSplitter(_STDERR_LINE_BYTES_MAX)
         pace = Pace()
         window, logged = trio.current_time(), 0
@@ -172,13 +172,13 @@ class _Server:
 
 
 class _Answer(msgspec.Struct):
-    """What can be read of an answer that is none."""
+    """The readable fields of an invalid answer."""
 
     id: int | str
 
 
 def _decoded(line: bytes) -> SessionMessage | None:
-    """Return a message; None for what is none, and for what nobody here reads."""
+    """Return a message; None if it is invalid or has no reader here."""
     try:
         message = mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValueError:

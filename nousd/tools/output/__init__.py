@@ -1,1 +1,1 @@
-"""What a tool returns: bounds, capture of long outputs, spooled files."""
+"""Results of tools: bounds, capture of long outputs."""

@@ -81,7 +81,7 @@ class OutputCapture:
         self._waiting.clear()
 
     def finish(self) -> None:
-        """Make ``content`` of what came; blocks."""
+        """Make ``content`` of the captured bytes; blocks."""
         gap, is_short = 0, self.is_short
         if self._bytes > ARTIFACT_BYTES_MAX:
             gap = self._bytes - self._begin_bytes_max - END_BYTES

@@ -1,4 +1,4 @@
-"""The bounds of what a tool says: to the model, to those who watch, and to the artifact store.
+"""The bounds of a tool's output: for the model, for subscribers, and for the artifact store.
 
 No memory here grows with the output: a command may print gigabytes.
 """
@@ -23,7 +23,7 @@ _TAIL_BYTES: Final = TOOL_RESULT_BYTES_MAX + 4  # one character more than can be
 
 
 class OutputCollector:
-    """Takes output as it comes: what the model is told of it, and the whole for the artifact store.
+    """Collects output as it comes: an excerpt for the model, and the whole for the artifact store.
 
     Args:
         folder: on whose filesystem a long output is kept meanwhile; None: the usual one.
@@ -38,7 +38,7 @@ class OutputCollector:
         self._whole.feed(chunk)
 
     async def wait_room(self) -> None:
-        """Wait until more may come: whoever feeds much calls it after each chunk."""
+        """Wait until more may be fed; call it after each chunk of a large output."""
         if self._whole.wants_to_spill:
             await trio.to_thread.run_sync(self._whole.spill)
         else:
@@ -109,7 +109,7 @@ def head_of(text: str) -> ToolResult:
 
 
 def within_bounds(full: bytes | SpooledFile) -> bytes | SpooledFile | None:
-    """Return what is kept of a whole output that somebody else has put together."""
+    """Return the part that is kept of an output that was assembled elsewhere."""
     return _whole_of(full).content if isinstance(full, bytes) else full
 
 

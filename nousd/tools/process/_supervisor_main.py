@@ -47,7 +47,7 @@ COUNTING_SHARE_MAX = 0.05
 
 
 class Limits:
-    """What the command may use; zero means that there is no such limit.
+    """The resource limits of the command; zero means no limit.
 
     Args:
         is_holder: whether its first process is no part of it but only holds the others.
@@ -210,8 +210,8 @@ class Command:
         self.code: int | None = None
 
     def wait_until_over_or(self, control: socket.socket) -> str | None:
-        """Return when the first process has ended, the daemon hung up, or we are told to stop; or when
-        the command uses too much, and then of what.
+        """Return when the first process has ended, the daemon hung up, or a stop was requested; or
+        when the command exceeds a limit, and then which one.
         """
         counts = bool(self._limits.processes or self._limits.memory_bytes)
         next_count = time.monotonic() + COUNTING_SECONDS
@@ -246,7 +246,7 @@ class Command:
         return None
 
     def end(self, grace_seconds: float) -> None:
-        """End what is left: SIGTERM, and SIGKILL for what is still there after the grace."""
+        """End the remaining processes: SIGTERM, then SIGKILL after the grace."""
         deadline = time.monotonic() + grace_seconds
         if self._reap():
             return
@@ -284,7 +284,7 @@ class Command:
                 self.code = os.waitstatus_to_exitcode(status)
 
     def _signal_all(self, number: int) -> None:
-        """Signal the command's group, which no fork can escape, and who has left the group.
+        """Signal the command's group, which no fork can escape, and processes that left the group.
 
         Who only holds the command is not told to stop: it goes when the command does, and if it is
         killed the command goes with it.
@@ -300,7 +300,7 @@ class Command:
 
 
 class Process:
-    """What the kernel says of a process; ``pages`` are those in memory, ``tasks`` its threads."""
+    """A process as the kernel reports it; ``pages`` are resident, ``tasks`` its threads."""
 
     def __init__(self, id: int, facts: list[bytes]) -> None:
         self.id = id

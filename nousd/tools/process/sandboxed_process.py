@@ -53,7 +53,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a command gave.
+    """The result of a command.
 
     Args:
         result: its output as the model is told it, and what held it.
@@ -72,7 +72,7 @@ class ProcessResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cut_off(self) -> str | None:
-        """What it was ended for, worded behind its name; None if it ended by itself."""
+        """The limit that ended it, worded to follow its name; None if it ended by itself."""
         if self.ended.exceeded is not None:
             return f"was ended: it went beyond {self._limit_exceeded(self.ended.exceeded)}"
         return f"timed out after {self.timeout_seconds:g} seconds" if self.ended.timed_out else None
@@ -82,7 +82,7 @@ class ProcessResult(msgspec.Struct, frozen=True, kw_only=True):
         return f"the limit {name} of {facts.limits[name]}" if facts else f"the limit {name}"
 
     def told(self, nothing: str, *notes: str | None) -> ToolResult:
-        """Return what the model is told: the output and the remarks, and behind them the notes.
+        """Return the text for the model: output, remarks, and then the notes.
 
         Args:
             nothing: what stands in the place of no output.
@@ -137,7 +137,7 @@ async def run_command(command: Command, context: ToolContext) -> ProcessResult:
 
 
 async def capture_stdout(command: Command, context: ToolContext, bytes_max: int) -> bytes:
-    """Return what a command says, of which nobody else is told.
+    """Return the output of a command without streaming it.
 
     Raises:
         ToolError: it did not end well, or said more than so many bytes, or cannot be held.

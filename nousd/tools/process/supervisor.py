@@ -220,7 +220,7 @@ def _encoded(env: Mapping[str, str]) -> bytes:
 
 
 def _limits(held: SandboxedProcess | None) -> str:
-    """Return what the supervisor is told of limits."""
+    """Return the supervisor's argument for limits."""
     if held is None:
         return "0,0,0,0"
     limits = held.limits
@@ -254,7 +254,7 @@ class _Supervised:
             await wait_room()
 
     def drain_output(self, on_output: OnOutput) -> None:
-        """Pass on what is left in the pipe, without waiting for its end."""
+        """Pass on the rest of the pipe, without waiting for its end."""
         with suppress(BlockingIOError):
             for _ in range(_DRAIN_READS_MAX):
                 chunk = os.read(self._output, _READ_BYTES)

@@ -85,7 +85,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _enter_namespaces() -> None:
-    """What is mounted from here on is seen by nobody else; no rights are needed for it."""
+    """Enter namespaces of our own, so that later mounts are private; needs no rights."""
     user, group = os.getuid(), os.getgid()
     _checked(_LIBC.unshare(CLONE_NEWUSER | CLONE_NEWNS))
     _write("/proc/self/setgroups", "deny")
@@ -133,7 +133,7 @@ def _inside(tree: int, outer: tuple[str, int, bool, dict[str, Any]], path: str) 
 
 
 def _walked(folder: int, path: str) -> int:
-    """Return what is at a path from an open folder, which is closed."""
+    """Return a descriptor of a path below an open directory, which is closed."""
     for name in path.split("/"):
         if name:
             found = os.open(name, FOUND, dir_fd=folder)
@@ -166,7 +166,7 @@ def _close(folder: int, closed: dict[str, Any]) -> None:
 
 
 def _closing(how: str, content: bytes | None, place: int, mode: int) -> int:
-    """Return what is mounted on a place to close it."""
+    """Return the mount that hides a path."""
     if how in (COVER, STAND):
         cover = _cover(content, mode)
         tree = _tree(cover)
@@ -190,7 +190,7 @@ def _cover(content: bytes | None, mode: int) -> int:
 
 
 def _tree(place: int) -> int:
-    """Return what is mounted at a place, with all below, to be mounted again."""
+    """Return the mounts at and below a path, to be mounted again."""
     flags = OPEN_TREE_CLONE | AT_RECURSIVE | AT_EMPTY_PATH | os.O_CLOEXEC
     return _checked(_LIBC.syscall(OPEN_TREE, place, b"", flags))
 

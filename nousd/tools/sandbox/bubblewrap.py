@@ -146,7 +146,7 @@ def _machine(readable: Sequence[Path], lay_out: Collection[Path]) -> Iterator[st
 
 
 def _on_the_way(roots: Iterable[Path], closed: Sequence[Path]) -> Iterator[Path]:
-    """Yield the folders between a writable one and what is closed in it, from above."""
+    """Yield the directories between a writable one and a denied path in it, from above."""
     for path in closed:
         inside = [root for root in roots if path.is_relative_to(root)]
         for folder in reversed(path.parents):
@@ -155,7 +155,7 @@ def _on_the_way(roots: Iterable[Path], closed: Sequence[Path]) -> Iterator[Path]
 
 
 def _resolved(places: Places) -> Places:
-    """Return the places with every link resolved: a mount has to stand on what is really there."""
+    """Return the paths with every link resolved: a mount needs the real path."""
     shown = (*places.readable, *places.writable)
 
     def real(paths: Iterable[Path], within: Sequence[Path]) -> tuple[Path, ...]:

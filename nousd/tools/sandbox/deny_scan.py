@@ -1,5 +1,4 @@
-"""Which files and folders of a workdir rules close to a program: they say what they mean by patterns,
-and a mount needs a place.
+"""Scan for the files and directories that rules deny: rules are patterns, and a mount needs a path.
 
 The tree is walked from above, so that what lies near its top is found first. What a denial closes has to
 be found whole. Of what is only protected, which may be in any folder, as much as a command can wait for:
@@ -57,7 +56,7 @@ class ClosedByRules(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """What is searched for."""
+    """The patterns that a scan looks for."""
 
     reading: Patterns
     writing: Patterns
@@ -72,7 +71,7 @@ class _Wanted(NamedTuple):
 
 
 class _Known:
-    """What was found in a workdir, and when all of it may be searched again."""
+    """The result of a scan of a workspace, and when it may be repeated."""
 
     def __init__(self) -> None:
         self.places: tuple[str, ...] = ()
@@ -94,7 +93,7 @@ class Search:
     def closed_by(
         self, workdir: Path, reading: Patterns, writing: Patterns, names: re.Pattern[str]
     ) -> ClosedByRules:
-        """Return what may not be read, and what may not be written.
+        """Return the paths denied to reading, and those denied to writing.
 
         Args:
             names: of what may not be written, wherever it is.

@@ -36,7 +36,7 @@ _NAMESPACES: Final = (
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of trying one backend.
+    """The result of trying one backend.
 
     Args:
         sandbox: usable; None if it is not, for the ``reason``.
@@ -68,7 +68,7 @@ class Detector:
         return found[-1].sandbox if found else None
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return what came of each that was tried; only the last can be usable."""
+        """Return the result of each backend tried; only the last can be usable."""
         with self._lock:
             if self._findings is None:
                 self._findings = tuple(self._tried())

@@ -1,4 +1,4 @@
-"""Where a repository keeps what it knows, and which of it makes git run programs.
+"""The directories of a repository, and its files that make git run programs.
 
 The workdir of a worktree or a submodule has a *file* ``.git``, which names a folder elsewhere. A file
 that a repository brings along could name any folder, so the name alone opens nothing: the folder has
@@ -39,7 +39,9 @@ _WORKTREE: Final = re.compile(r"^[ \t]*worktree[ \t]*=(.+)", re.MULTILINE)
 
 
 def closed_in(folder: Path) -> tuple[Path, ...]:
-    """Return what may not be changed in a workdir or a folder of git's, whether it is there or not."""
+    """Return the paths of a workspace or git directory that must not change, whether they exist or
+    not.
+    """
     git = folder / ".git"
     if _is_of_git(folder):
         return _closed_of_git(folder)
@@ -78,7 +80,7 @@ def _named_in_config(git: Path) -> Iterator[Path]:
 
 
 def _value(found: str) -> str:
-    """Return what a line of a config says; nothing for what can be no place."""
+    """Return the value of a config line; empty if it cannot be a path."""
     value = found.strip().strip('"')
     is_long = len(value) > _PLACE_CHARS_MAX or any(
         len(name) > _NAME_CHARS_MAX for name in value.split("/")

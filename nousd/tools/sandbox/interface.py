@@ -1,4 +1,4 @@
-"""What a sandbox is: something that holds a program and everything that the program starts.
+"""The interface of a sandbox, which holds a program and everything that the program starts.
 
 A backend is a file in this room, and makes of a request what has to be started instead: so one that
 runs programs in containers is one more file. Which backend there is on this machine is found out in
@@ -47,7 +47,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SandboxedProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """What is started in a program's place.
+    """The command line that is started in a program's place.
 
     Args:
         facts: what an event tells of the sandbox; None if there is none.
@@ -74,7 +74,7 @@ class Sandbox(Protocol):
 
     @property
     def name(self) -> str:
-        """What events call it, such as ``bubblewrap``."""
+        """The backend's name in events, such as ``bubblewrap``."""
         ...
 
     @property

@@ -162,7 +162,7 @@ def _temporary_folder() -> Iterator[Path]:
 
 
 def _make_home(temporary: Path, places: Places, request: Request) -> Path:
-    """Return the home of a call, with links to what is shown of the user's."""
+    """Return the home directory of a call, with links to the visible parts of the user's."""
     home = temporary / "home"
     home.mkdir()
     for name, path in places.home_links(request.env.get("HOME")):
@@ -173,7 +173,7 @@ def _make_home(temporary: Path, places: Places, request: Request) -> Path:
 
 
 def _plan(places: Places, temporary: Path, *, network: bool) -> dict[str, Any]:
-    """Return what ``_landlock_main`` is told."""
+    """Return the plan for ``_landlock_main``."""
     families = seccomp.INTERNET if network else ()
     return {
         "rules": [*_rules(places), (str(temporary), WRITE, False), *_MACHINE],
@@ -194,7 +194,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _rules(places: Places) -> list[Rule]:
-    """Return what may be used: nothing that is closed, and nothing that a new name could close in."""
+    """Return the allowed paths: none that is denied, and none in which a new name could be."""
     rules: list[Rule] = []
     shown = (*places.readable, *places.writable)
     # A link on the way to what is not the machine's was made meanwhile, and by a program.

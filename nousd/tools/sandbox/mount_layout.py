@@ -1,5 +1,5 @@
-"""What bubblewrap is to show of folders that other programs can change meanwhile, for
-``_bubblewrap_main`` to lay out: which of them lie in which, and what is closed in each.
+"""The layout of directories that other programs can change meanwhile, for ``_bubblewrap_main``:
+their nesting, and the denied paths in each.
 
 Folders of the system are none of these, unless something in them is: bubblewrap takes them by name.
 """
@@ -38,7 +38,7 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lay_out(places: Places, stand_ins: Iterable[Path]) -> list[Root]:
-    """Return what is laid out; what contains others comes before them.
+    """Return the layout; a directory comes before those that it contains.
 
     Args:
         places: with every link resolved.

@@ -40,12 +40,12 @@ _HELD: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def content_of(path: Path) -> bytes | None:
-    """Return what that says which stands in for a path, None if it is a folder."""
+    """Return the content of a path's placeholder, None if it is a directory."""
     return _FILES.get(path.name)
 
 
 class _Standing:
-    """What stands at a path, with our lock on it, and for how many calls."""
+    """A placeholder at a path, our lock on it, and the number of calls that use it."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
@@ -87,7 +87,7 @@ class MountPlaceholders:
             yield tuple(taken)
 
     def _taken(self, path: Path) -> _Standing | None:
-        """Return what stands in for a path now, None if that is there itself."""
+        """Return the present placeholder of a path, None if the path exists itself."""
         with self._lock:
             for _ in range(_TRIES_MAX):
                 try:
@@ -137,7 +137,7 @@ class _Removing(Exception):
 
 
 def _is_missing(folder: int, name: str) -> bool:
-    """Whether nothing is there, or what stands in for it."""
+    """Return whether nothing but a placeholder is there."""
     try:
         status = os.lstat(name, dir_fd=folder)
         if stat.S_ISDIR(status.st_mode):

@@ -1,4 +1,4 @@
-"""What is really at a path, through no symbolic link.
+"""The status of a path without following symbolic links.
 
 A command can turn any folder that it may write in into a link, at any time. What the daemon changes in
 such a folder for its sandboxes it changes through a descriptor of that folder, so that nothing outside
@@ -20,7 +20,7 @@ _LISTED: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextmanager
 def opened_folder(path: Path) -> Iterator[int]:
-    """Provide a descriptor of a folder, for what is named in it.
+    """Provide a descriptor of a directory, for names below it.
 
     Args:
         path: absolute, without ``..``.

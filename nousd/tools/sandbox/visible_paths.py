@@ -1,5 +1,5 @@
-"""What a program in a sandbox sees of this machine's files, for every backend: which folders of the
-system, what of them it may write, what is closed inside of those.
+"""The files that a program in a sandbox sees, for every backend: system directories, writable ones,
+and denied paths inside.
 
 A list of what is shown, not of what is hidden: what nobody thought of stays outside.
 """
@@ -96,7 +96,7 @@ def is_of_the_machine(path: Path) -> bool:
 
 
 class Chosen(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user chose for every sandbox.
+    """The user's choices for every sandbox.
 
     Args:
         network: whether programs reach one without asking.
@@ -132,7 +132,7 @@ def _names(protected: tuple[str, ...]) -> re.Pattern[str]:
 
 
 class Places(msgspec.Struct, frozen=True, kw_only=True):
-    """What a program sees. What is closed counts more than what contains it.
+    """The visible paths of a program. What is closed counts more than what contains it.
 
     Args:
         readable: files and folders that are there.
@@ -151,9 +151,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     is_partial: bool = False
 
     def home_links(self, home: str | None) -> Iterator[tuple[Path, Path]]:
-        """Yield (name from there, place) of what is shown of the user's home, so that programs find it
-        from the home they have.
-        """
+        """Yield (name in the sandbox's home, path) for the visible parts of the user's home."""
         found: list[Path] = []
         for path in sorted({*self.readable, *self.writable}):
             if home and path != Path(home) and path.is_relative_to(home):
@@ -173,7 +171,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
         return {**env, "PATH": path, "HOME": home, "TMPDIR": temporary}
 
     def shown(self, temporary: str) -> tuple[str, ...]:
-        """Return what is told of it in an event; of many closed places only the first."""
+        """Return the facts for an event; of many denied paths only the first."""
         return (
             *(f"{path}:ro" for path in self.readable if not path.is_relative_to("/etc")),
             *(f"{path}:rw" for path in self.writable),
@@ -183,7 +181,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def places_of(request: Request, chosen: Chosen, search: Search) -> Places:
-    """Return what a program may see.
+    """Return the visible paths of a program.
 
     Args:
         search: the one of the daemon, which knows what was found before.

@@ -76,7 +76,7 @@ async def search(
 
 
 def _failure(ended: Ended, seconds_max: float) -> str | None:
-    """Return why nothing is known of what was to be found; None if its output tells."""
+    """Return the reason why a search failed; None if its output says."""
     if ended.timed_out:
         return f"took longer than {seconds_max:g} seconds; narrow the search"
     if ended.failure is not None:

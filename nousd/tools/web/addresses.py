@@ -56,7 +56,7 @@ def _innermost(address: Address) -> Address:
 
 
 class WebAllow:
-    """What may be reached although it is not public.
+    """The addresses that may be reached although they are not public.
 
     Args:
         entries: hosts, by name or address, and networks such as ``10.0.0.0/8``.

@@ -1,4 +1,4 @@
-"""What a page says, as text that a model can read.
+"""The text of a web page, for a model.
 
 HTML is parsed by a library in a process of its own (``_page_main.py``), which a bound ends; other text
 is decoded as it is said to be. Where a page came from is not known here.
@@ -81,7 +81,7 @@ _MEANT: Final = {
 
 
 async def text_of(page: Page, form: Form) -> str:
-    """Return what a page says.
+    """Return the text of a page.
 
     Raises:
         ToolError: it is no text, or too much work.
@@ -106,7 +106,7 @@ def _known(charset: str | None) -> str | None:
 
 
 def _written_in(page: Page) -> str:
-    """Return in what an HTML page is written, as browsers find it."""
+    """Return the encoding of an HTML page, found as browsers find it."""
     by_bom = (charset for bom, charset in _BOMS.items() if page.body.startswith(bom))
     said = next(by_bom, None) or _known(page.charset)
     if said is not None:

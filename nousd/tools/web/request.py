@@ -74,7 +74,7 @@ async def system_resolve(host: str, port: int) -> Sequence[Address]:
 
 
 class Reach(msgspec.Struct, frozen=True):
-    """What may be reached, and how.
+    """The addresses that may be reached, and the transport.
 
     Args:
         tls: whose certificates are trusted; None: those that the system trusts.
@@ -86,7 +86,7 @@ class Reach(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """What was answered.
+    """A response.
 
     Args:
         url: where it came from in the end.
@@ -138,7 +138,7 @@ def host_of(url: httpx2.URL) -> str:
 
 
 async def fetch(text: str, reach: Reach) -> Page:
-    """Return what stands at a URL.
+    """Fetch a URL.
 
     Raises:
         ToolError: it is refused, cannot be had, or takes too long.
@@ -350,7 +350,7 @@ def _what(error: httpx2.HTTPError) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """Return what the system, or TLS, said of a failure; the library's own words often say nothing."""
+    """Return the system's or TLS's reason for a failure; the library's own words often say nothing."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:
