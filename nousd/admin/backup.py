@@ -26,7 +26,7 @@ from nousd.store.sqlite.database import flush_to_disk, inspect
 
 
 class BackupReport(msgspec.Struct, frozen=True):
-    """What the copy holds; ``head`` is the number of its last event."""
+    """The content of a copy; ``head`` is the number of its last event."""
 
     path: str
     events: int

@@ -29,7 +29,7 @@ _EVERYTHING: Final = Old(ended_before="9999", until=2**63 - 1)
 
 
 class VacuumReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What there was to gain. The bytes are of the database with its WAL, on the disk.
+    """The space that was gained. The bytes are of the database with its WAL, on the disk.
 
     Args:
         deltas_joined: lines that are no more.

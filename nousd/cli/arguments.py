@@ -1,4 +1,4 @@
-"""From rows of a table to what typer understands: a function whose signature the rows make."""
+"""From rows of a table to a typer command: a function with a generated signature."""
 
 from __future__ import annotations
 

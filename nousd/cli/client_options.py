@@ -1,4 +1,4 @@
-"""What every verb of ``nousctl`` shares: what it is told, how it reaches the daemon, how it prints.
+"""The options that all verbs of ``nousctl`` share, and their connection to the daemon.
 
 Which verbs there are, and what they ask, is not known here.
 """
@@ -17,7 +17,7 @@ from nousd.client.blocking import Connection, Subscription
 
 
 class Options(NamedTuple):
-    """What every verb is told.
+    """The options that all verbs share.
 
     Args:
         json: print what the daemon sent instead of text.

@@ -71,7 +71,7 @@ def _leave_in_order_when_told_to() -> None:
 
 
 def _piped_text() -> str:
-    """Return what was piped in; "" if nothing is, also where the pipe is never closed."""
+    """Return the piped text; "" if there is none, even if the pipe is never closed."""
     if sys.stdin is None or not select.select([sys.stdin], [], [], _INPUT_SECONDS)[0]:
         return ""
     return sys.stdin.read().strip()

@@ -1,1 +1,1 @@
-"""What the user may choose, and which of four places decides."""
+"""The settings, and which of four sources decides each."""

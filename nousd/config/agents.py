@@ -44,7 +44,7 @@ _EVENTS_MAX: Final = 4096
 
 
 class Agent(NamedTuple):
-    """What a file says.
+    """The content of an agent file.
 
     Args:
         worker: as the file describes it; None if that cannot be used.
@@ -161,8 +161,8 @@ def _table(text: str) -> dict[str, Any]:
 
 
 def _require_plain(events: Iterable[Any]) -> None:
-    """Refuse what could become large, or deep, although its text is short, and what names a type:
-    of a type that does not fit its value the library says nothing that it documents.
+    """Refuse YAML that could expand, nest deeply or name a type: for a type that does not fit its
+    value the library raises undocumented errors.
     """
     import yaml
 
@@ -202,7 +202,7 @@ def _require_no_key_twice(node: Any) -> None:
 
 
 def narrowed(worker: WorkerSpec) -> tuple[WorkerSpec, tuple[str, ...]]:
-    """Return of a worker from a file that nobody trusts what only narrows, and what was left out."""
+    """Return the part of an untrusted worker that only narrows, and the names of the rest."""
     permissions = worker.permissions
     left_out = []
     if permissions.allow:

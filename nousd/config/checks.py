@@ -1,4 +1,4 @@
-"""What a value must be in the world as it is: a folder that is there, an address that can be called."""
+"""Checks of a value against the machine: an existing directory, a usable address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings file as TOML: where it is, what stands in it, and whether others can read it.
+"""The settings file as TOML: its path, its content, and whether others can read it.
 
 What its keys mean is not known here.
 """
@@ -22,7 +22,7 @@ CONFIG_FILE_BYTES_MAX: Final = 1024 * 1024
 
 
 class ConfigFile(NamedTuple):
-    """What was read.
+    """The content of the settings file.
 
     Args:
         path: None if no file was named and none is at the default place.

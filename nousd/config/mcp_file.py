@@ -58,7 +58,7 @@ Classes = Annotated[tuple[str, ...] | None, Meta(max_length=4)]
 
 
 class McpTable(msgspec.Struct, frozen=True, kw_only=True):
-    """``[mcp.NAME]``; None is what is not said."""
+    """``[mcp.NAME]``; None is unset."""
 
     command: Words = None
     url: Annotated[str | None, Meta(max_length=MCP_VALUE_CHARS_MAX)] = None

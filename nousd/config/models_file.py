@@ -73,7 +73,7 @@ Price = Annotated[float | None, Meta(ge=0, le=PRICE_MAX)]
 
 
 class ProviderTable(msgspec.Struct, frozen=True, kw_only=True):
-    """``[providers.NAME]``; None is what is not said."""
+    """``[providers.NAME]``; None is unset."""
 
     dialect: Annotated[Dialect | None, Meta()] = None
     api_base: Annotated[str | None, Meta(max_length=API_BASE_CHARS_MAX)] = None
@@ -83,7 +83,7 @@ class ProviderTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelTable(msgspec.Struct, frozen=True, kw_only=True):
-    """``[models."provider/model"]``; None is what is not said. Prices are in US dollars per million."""
+    """``[models."provider/model"]``; None is unset. Prices are in US dollars per million."""
 
     context_window: Annotated[int | None, Meta(ge=1, le=CONTEXT_WINDOW_MAX)] = None
     input_price: Price = None

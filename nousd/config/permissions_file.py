@@ -1,4 +1,4 @@
-"""The table of the settings file that says what tools may do::
+"""The table of the settings file with the permission rules::
 
     [permissions]
     allow = ["bash(git log *)", "write(src/**)"]

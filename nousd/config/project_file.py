@@ -1,4 +1,4 @@
-"""What a project's own settings may say: ``.nousd/config.toml`` in its root.
+"""The settings of a project: ``.nousd/config.toml`` in its root.
 
 ::
 
@@ -46,7 +46,7 @@ _LISTS: Final = ("ask", "deny", "allow")
 
 
 class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the file says.
+    """The content of the file.
 
     Args:
         path: where it is; "" if there is none.
@@ -68,12 +68,12 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def restricts(self) -> tuple[str, ...]:
-        """What counts in any case, a line for each."""
+        """The settings that always count, a line for each."""
         return (*(f"deny {rule}" for rule in self.deny), *(f"ask {rule}" for rule in self.ask))
 
     @property
     def adds(self) -> tuple[str, ...]:
-        """What counts only if the user trusts the file, a line for each."""
+        """The settings that count only if the user trusts the file, a line for each."""
         return tuple(self._added())
 
     def _added(self) -> Iterator[str]:
@@ -85,7 +85,7 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_project_settings(data: bytes, path: str, file_hash: str) -> ProjectSettings:
-    """Return what the bytes of a file say; never fails."""
+    """Parse the bytes of a file; never fail."""
     if len(data) > PROJECT_FILE_BYTES_MAX:
         return _unusable(path, "", f"it is longer than {PROJECT_FILE_BYTES_MAX} bytes")
     if any(line.count(b".") > _LINE_DOTS_MAX for line in data.splitlines()):

@@ -1,4 +1,4 @@
-"""Which providers are configured, with which keys, and which of them is asked by default.
+"""The configured providers, their keys, and the default one.
 
 A place (file, environment, flags) can name a provider, a model and a base. What it says of the model
 and the base is meant for the provider that it names, or that a weaker place named; a stronger place
@@ -70,7 +70,7 @@ class ConfiguredProvider(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chosen(NamedTuple):
-    """What the places together say of the default.
+    """The default provider and model, merged from all sources.
 
     Args:
         provider: None if no place names one.
@@ -125,7 +125,7 @@ def decide_models(
 
 
 def _choose(places: Sequence[Place], file: ModelsFile, environ: Mapping[str, str]) -> Chosen:
-    """Return what is asked where a session names nothing.
+    """Return the default provider and model.
 
     Args:
         places: the weakest first.

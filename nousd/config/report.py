@@ -13,8 +13,8 @@ from nousd.config.settings import FILE_SETTINGS, SETTINGS
 
 
 def report(resolved: Resolved) -> Iterator[str]:
-    """Yield a line for each setting, then for what is said of each provider, model and alias: name,
-    value, origin. A key is ``set`` or not.
+    """Yield a line for each setting, then for each provider, model and alias: name, value, origin.
+    A key is ``set`` or not.
     """
     settings, origins = resolved
     for name in (*SETTINGS, *FILE_SETTINGS, "config_file"):

@@ -1,4 +1,4 @@
-"""Decides every setting: which of four places wins.
+"""Resolves every setting from its four sources.
 
 A flag wins over the environment, the environment over the file, the file over the default; ``provider``,
 ``model`` and ``api_base`` are decided together (``providers``). This reads the file and looks at the
@@ -89,7 +89,7 @@ def resolve(
 
 
 def _of_models(place: Mapping[str, Given]) -> dict[str, Given]:
-    """Return what a place says of the default model, read and checked."""
+    """Return the default model of one source, read and checked."""
     return {
         name: place[name]._replace(value=decide(SETTINGS[name], place[name]))
         for name in ("provider", "model", "api_base")

@@ -1,4 +1,4 @@
-"""The settings of the daemon: what there is, and within which bounds.
+"""The settings of the daemon and their bounds.
 
 ``Settings`` is the only list. A field is a setting: its name is the key in the file, with dashes the
 flag, in capitals behind ``NOUSD_`` the environment variable; its annotation holds the bounds and the

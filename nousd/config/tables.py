@@ -1,4 +1,4 @@
-"""The tables of the settings file: opened, and read into structs, whatever they are about.
+"""The tables of the settings file: opened, and read into structs of any kind.
 
 What a key means is not known here.
 """
@@ -41,7 +41,7 @@ class Table(NamedTuple):
         return f"file {self.file.path}, {self.where}"
 
     def read(self, info: SettingInfo, value: Any) -> Any:
-        """Return what a value of the table means; paths start at the file.
+        """Convert a value of the table; relative paths start at the file.
 
         Raises:
             ConfigError: as ``decide``.

@@ -1,4 +1,4 @@
-"""From what was written for a setting to what it means, with one sentence where that fails.
+"""From the text of a setting to its value, or to one sentence about the fault.
 
 A setting's type and bounds are data (``SettingInfo``); reading, checking and wording follow from them.
 It is not known here which settings there are, nor in which order the places are asked.
@@ -33,7 +33,7 @@ PathOrNone = Path | Literal["none"]
 
 
 class SettingInfo(NamedTuple):
-    """What one setting may be.
+    """The type and bounds of one setting.
 
     Args:
         type: ``Path``, ``str``, ``int``, ``float``, ``bool``, ``Secret``, a ``Literal``,
@@ -56,7 +56,7 @@ class SettingInfo(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What was written, in which place (``flag --model``), and where relative paths start."""
+    """The text of a setting, its origin (``flag --model``), and the start of relative paths."""
 
     value: Any
     origin: str

@@ -1,1 +1,1 @@
-"""Plug-in modules: what they may register, and how they are called safely."""
+"""Plug-in modules: registration, and safe calls."""

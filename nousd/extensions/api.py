@@ -1,4 +1,4 @@
-"""What an extension's ``register(api)`` may do: add tools for the model, commands for clients, hooks.
+"""The registration interface of an extension: tools for the model, commands for clients, hooks.
 
     def register(api):
         api.command("greet", lambda payload: {"greeting": f"hello {payload.get('name', '')}"})
@@ -44,7 +44,7 @@ HOOKS_MAX: Final = 64
 
 
 class Registered:
-    """What extensions registered so far."""
+    """The registrations of all extensions so far."""
 
     def __init__(self) -> None:
         self.tools: dict[str, Tool] = {}
@@ -202,7 +202,7 @@ class ExtensionApi:
         )
 
     def close(self) -> None:
-        """End registration: what was handed out is complete."""
+        """End registration."""
         self._closed = True
 
     def _check(self, name: str, timeout_seconds: float, handler: Handler) -> None:
@@ -234,7 +234,7 @@ class ExtensionApi:
 def _access(
     classes: frozenset[ToolClass], path_argument: str | None, args: Any, context: ToolContext
 ) -> Access:
-    """Return what a call would touch, as its extension says; nothing holds it to that."""
+    """Return the footprint of a call as its extension states it; nothing enforces it."""
     if path_argument is None:
         return Access(classes=classes)
     given = (
@@ -255,7 +255,8 @@ def _tool_result(result: object) -> ToolResult:
 
 
 def _plain(result: object) -> dict[str, Any]:
-    """Return the result as it will stand on the wire, apart from whatever the extension keeps.
+    """Return a copy of the result as it will stand on the wire, independent of the extension's
+    objects.
 
     What a client reads is always an object: v1 clients decode no other payload.
     """

@@ -48,7 +48,7 @@ class Caller:
         self._threads = trio.CapacityLimiter(THREADS_MAX)
 
     async def call(self, handler: Handler, *args: object, timeout_seconds: float) -> Any:
-        """Call a function and return what it returned.
+        """Call a function and return its result.
 
         Raises:
             ExtensionTimedOut: it did not return in time.
@@ -99,7 +99,7 @@ class _Function:
         return self._handler(*args)
 
     def lateness(self, seconds: float) -> str:
-        """Say that the call did not return in time, and what that leaves behind."""
+        """Report a call that did not return in time, and its consequences."""
         if self._is_async:
             return f"did not return within {seconds:g} seconds"
         if not self._has_thread:

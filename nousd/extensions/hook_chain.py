@@ -1,4 +1,4 @@
-"""The hooks that all extensions registered, called in turn, and what comes of their answers.
+"""The hooks of all extensions, called in turn, and the outcome of their answers.
 
 The order is that of the extensions, and within one that of registration. A hook that raises, takes too
 long or answers what it must not is a ``Failure`` that the caller tells; it never raises here. What is
@@ -58,7 +58,9 @@ class Failure(NamedTuple):
 
 
 class InputOutcome(NamedTuple):
-    """The text that counts and who changed it; or which extension dealt with it, and its reply."""
+    """The final text and the extensions that changed it; or the extension that handled it, and its
+    reply.
+    """
 
     text: str
     changed_by: tuple[str, ...] = ()
@@ -68,21 +70,21 @@ class InputOutcome(NamedTuple):
 
 
 class Instructions(NamedTuple):
-    """What one extension adds to a run's system prompt."""
+    """The prompt section of one extension."""
 
     extension: str
     text: str
 
 
 class RunOutcome(NamedTuple):
-    """What extensions add to a run's system prompt, in their order."""
+    """The prompt sections of all extensions, in their order."""
 
     added: tuple[Instructions, ...] = ()
     failures: tuple[Failure, ...] = ()
 
 
 class Verdict(NamedTuple):
-    """What one hook said of a call.
+    """The opinion of one hook on a call.
 
     Args:
         args: what it made of the arguments; None if it left them as they were.
@@ -95,14 +97,14 @@ class Verdict(NamedTuple):
 
 
 class CallOutcome(NamedTuple):
-    """What every hook said of a call, up to the first that blocks it."""
+    """The opinions of all hooks on a call, up to the first that blocks it."""
 
     verdicts: tuple[Verdict, ...] = ()
     failures: tuple[Failure, ...] = ()
 
 
 class ResultOutcome(NamedTuple):
-    """What the model is told of a call, and by whom that was changed."""
+    """The result that the model receives for a call, and the extensions that changed it."""
 
     text: str
     is_error: bool
@@ -145,7 +147,7 @@ class Hooks:
         return sum(hook.timeout_seconds for hook in self._of(name))
 
     async def input(self, given: InputGiven) -> InputOutcome:
-        """Ask about a text that a client hands in; whoever handles it is the last to be asked."""
+        """Call the input hooks for a text; the first that handles it ends the chain."""
         failures: list[Failure] = []
         changed_by: list[str] = []
         for hook in self._of("input"):
@@ -239,7 +241,7 @@ class Hooks:
         return self._by_name.get(name, ())
 
     async def _asked(self, hook: Hook, told: Told, failures: list[Failure]) -> Answer | None:
-        """Return what a handler answered; None if it failed, which is noted."""
+        """Return a handler's answer; None if it failed, which is recorded."""
         try:
             answer = await hook.caller.call(
                 hook.handler, copied(told), timeout_seconds=hook.timeout_seconds

@@ -1,4 +1,4 @@
-"""The hooks that there are: what a handler is told, and what it may answer.
+"""The kinds of hooks: the argument and the allowed answers of each.
 
 A handler takes one value, which is its own copy, and returns None for "nothing to change", or one of the
 answers that stand behind its hook's name in ``HOOKS``. Everything here is plain data; no object of the
@@ -56,7 +56,7 @@ INSTRUCTIONS_CHARS_MAX: Final = 64 * 1024
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of what handlers are told. An id is "" where there is none."""
+    """Base of the arguments of handlers. An id is "" where there is none."""
 
     session_id: str
 
@@ -186,7 +186,7 @@ class SessionForking(Told, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Base of what handlers may answer."""
+    """Base of the answers of handlers."""
 
 
 Reason = Annotated[str, Meta(min_length=1, max_length=REASON_CHARS_MAX)]
@@ -223,7 +223,7 @@ class ChangeArgs(Answer, frozen=True):
 
 
 class ChangeResult(Answer, frozen=True):
-    """``tool_result``: what the model is told instead; None leaves ``is_error`` as it is."""
+    """``tool_result``: the replacement for the model; None leaves ``is_error`` unchanged."""
 
     text: Annotated[str, Meta(max_length=TEXT_CHARS_MAX)]
     is_error: bool | None = None
@@ -236,7 +236,7 @@ class Cancel(Answer, frozen=True):
 
 
 class HookKind(NamedTuple):
-    """What the handlers of a hook are told, and what they may answer beside None."""
+    """The argument type of a hook's handlers, and their allowed answers besides None."""
 
     told: type[Told]
     answers: tuple[type[Answer], ...] = ()
@@ -265,7 +265,7 @@ def copied(told: T) -> T:
 
 
 def checked(name: HookName, answer: object) -> Answer | None:
-    """Return what a handler answered, within bounds and apart from whatever the extension keeps.
+    """Return a validated copy of a handler's answer, independent of the extension's objects.
 
     Raises:
         ExtensionError: the hook has no such answer, or it is out of bounds.

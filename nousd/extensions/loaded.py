@@ -1,4 +1,4 @@
-"""What came of loading extensions. Kept apart from what loads them: mostly there are none."""
+"""The result of loading extensions. Kept apart from what loads them: mostly there are none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ExtensionFunction = Callable[[Any], Awaitable[Any]]
 
 
 class Extensions(msgspec.Struct, frozen=True):
-    """What all extensions together registered.
+    """The registrations of all extensions.
 
     Args:
         places: the files and folders their code was loaded from.

@@ -111,8 +111,8 @@ class Archive:
         self._compressed.end()
 
     def _redacted_lines(self, text: str) -> Iterator[bytes]:
-        """Yield the text in pieces: JSON lines one by one, and what lies between them whole, because a
-        private key has many lines.
+        """Yield the text in pieces: JSON lines one by one, other text whole, because a private key
+        spans many lines.
         """
         between: list[str] = []
         for line in text.splitlines(keepends=True):

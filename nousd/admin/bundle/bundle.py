@@ -1,4 +1,4 @@
-"""``nousd bundle``: one file with what somebody needs to find out what went wrong.
+"""``nousd bundle``: one file with everything that a bug report needs.
 
 It is made to be handed to others, so everything in it goes through the redactor
 (``bundle_archive``), and what is no text stays out. Nothing is changed, and a daemon may be at work
@@ -72,7 +72,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a bundle is to be made of.
+    """The requested content of a bundle.
 
     Args:
         session_id: only this session; None for all.
@@ -88,7 +88,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BundleReport(msgspec.Struct, frozen=True):
-    """What was written; ``redacted`` is how many secrets of all kinds together."""
+    """The content of a bundle; ``redacted`` is the number of removed secrets."""
 
     path: str
     files: int
@@ -141,7 +141,7 @@ def _half_written(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
 
 
 def write_bundle(wanted: Wanted, output: IO[bytes], name: str) -> BundleReport:
-    """Write a bundle as a stream of bytes; ``name`` is what the report calls it. See ``bundle``.
+    """Write a bundle as a stream of bytes; ``name`` is its name in the report. See ``bundle``.
 
     Raises:
         SessionNotFound: the log has no such session.

@@ -1,4 +1,4 @@
-"""What a support bundle tells of a log: its events, what became of each tool call, and its artifacts.
+"""The log in a support bundle: events, tool calls with their outcomes, artifacts.
 
 Deltas are joined first, also those of a message without an end, because no single piece of a secret
 looks like one. Nor does a secret that was cut, so where a text was cut its last word is taken off.
@@ -257,7 +257,7 @@ def has_known_artifacts(connection: apsw.Connection) -> bool:
 def stored_artifacts(
     connection: apsw.Connection, session_id: str | None
 ) -> tuple[StoredArtifact, ...]:
-    """Return what a session refers to, or all do, the newest first."""
+    """Return the artifacts of a session, or of all, newest first."""
     rows = connection.execute(_ARTIFACTS, {"session_id": session_id})
     return tuple(StoredArtifact(*row) for row in rows)
 

@@ -31,7 +31,7 @@ from nousd.store.sqlite.database import inspect
 
 
 class CheckReport(msgspec.Struct, frozen=True):
-    """What a check found.
+    """The findings of a check.
 
     Args:
         untold: how many more findings there were than ``findings`` holds.
@@ -79,7 +79,7 @@ def check(path: Path, *, progress: Progress = no_progress) -> CheckReport:
 
 
 def _is_worth_opening(path: Path, findings: Findings) -> bool:
-    """What the file says of itself, before SQLite is asked."""
+    """Check the file's header before SQLite opens it."""
     where = str(path)
     try:
         inspect(path)
@@ -174,7 +174,7 @@ class _Look:
             self._findings.add(where, what)
 
     def _defaults(self, connection: apsw.Connection) -> None:
-        """What a deleted session set for those after it is in no event any more."""
+        """Ignore defaults set by a deleted session, whose events are gone."""
         made, kept = (connection.execute(query).get for query in (_STATE_MADE, _STATE_KEPT))
         if kept is None:
             return  # which is a fault of the counter, too, and told there

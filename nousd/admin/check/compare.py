@@ -60,7 +60,7 @@ _MEANINGS: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 
 def differences(connection: apsw.Connection, table: Table) -> Iterator[tuple[str, str]]:
-    """Yield (which row, what about it) where ``log`` differs from ``main``.
+    """Yield (row, difference) for each row in which ``log`` differs from ``main``.
 
     Raises:
         apsw.Error: a table cannot be read.

@@ -1,4 +1,4 @@
-"""What a check finds, as data: a line each for people, JSON for programs."""
+"""The findings of a check, as data: a line each for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ PROGRESS_EVENTS: Final = 50_000
 
 
 def no_progress(_events: int) -> None:
-    """For whoever does not want to know."""
+    """A progress function that does nothing."""
 
 
 def to_json(report: msgspec.Struct) -> str:

@@ -1,4 +1,4 @@
-"""The daemon and its log: does it answer, who holds the folder, is the database whole."""
+"""Checks of the daemon and its log: it answers, its locks, its database."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def socket(world: World) -> Iterator[Check]:
 
 
 def locks(world: World) -> Iterator[Check]:
-    """Who holds the state folder and the socket."""
+    """Check the holders of the state folder and the socket."""
     for name, lock_file in (
         ("state lock", state_lock_file(world.settings.state_dir)),
         ("socket lock", socket_lock_file(world.settings.socket)),
@@ -68,7 +68,7 @@ def locks(world: World) -> Iterator[Check]:
 
 
 def database(world: World) -> Iterator[Check]:
-    """Whose it is, of which version, and whether SQLite finds fault with it."""
+    """Check the database's owner, version and integrity."""
     path = locations.database_file(world.settings.state_dir)
     if not path.exists():
         yield Check("database", "skipped", "there is none yet; the first start makes it")

@@ -44,7 +44,7 @@ EXAMINATIONS: Final[tuple[Examine, ...]] = (
 
 
 class DoctorReport(msgspec.Struct, frozen=True):
-    """What was looked at, in order; ``failed`` is how many checks did."""
+    """The results of all checks, in order; ``failed`` counts those that failed."""
 
     checks: Sequence[Check]
     failed: int

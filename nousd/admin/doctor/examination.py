@@ -1,4 +1,4 @@
-"""What the checks of ``nousd doctor`` return, and what they are given."""
+"""The interface of the checks of ``nousd doctor``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class World(NamedTuple):
-    """What there is to look at. The provider is never ``auto``, and may be one that cannot be asked."""
+    """The settings and the machine that checks look at. The provider is never ``auto``, and may be
+    one that cannot be asked.
+    """
 
     settings: Settings
 

@@ -1,4 +1,4 @@
-"""The HTTP server of the settings: can its token be had, and who answers at its address."""
+"""Checks of the HTTP server: its token, and a response at its address."""
 
 from __future__ import annotations
 

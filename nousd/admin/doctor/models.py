@@ -41,7 +41,7 @@ def providers(world: World) -> Iterator[Check]:
 
 
 def with_found_provider(settings: Settings) -> tuple[Check, Settings]:
-    """Look for what ``auto`` stands for, as a daemon would that starts now."""
+    """Resolve ``auto`` as a daemon would that starts now."""
     found = trio.run(auto.find_provider, settings.providers)
     chosen = with_provider(settings, found.provider, api_base=found.api_base, model=found.model)
     if found.provider == MOCK:
@@ -65,7 +65,9 @@ def _key(provider: ConfiguredProvider, *, is_default: bool) -> Check:
 
 
 class _Told(NamedTuple):
-    """What a server said: the model it is to be asked for, and those that it lists or why not."""
+    """A server's answer: the configured model, and the listed ones or the reason why there are
+    none.
+    """
 
     model: str
     names: tuple[str, ...] | NousdError

@@ -1,4 +1,4 @@
-"""Folders and files: whose they are, and who else may look or write."""
+"""Checks of directories and files: their owners, and their permissions."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _worked_in(name: str, folder: Path, flag: str) -> Check:
 
 
 def files(world: World) -> Iterator[Check]:
-    """The database and what lies beside it, and the sockets."""
+    """Check the database, the files beside it, and the sockets."""
     database = locations.database_file(world.settings.state_dir)
     names = [database, *(database.with_name(database.name + end) for end in ("-wal", "-shm"))]
     yield _files("database files", [path for path in names if os.path.lexists(path)], stat.S_ISREG)

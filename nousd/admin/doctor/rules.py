@@ -1,4 +1,4 @@
-"""What the settings say that tools may do."""
+"""Checks of the permission settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nousd.machine.policy.rules import rules_in
 
 
 def rules(world: World) -> Iterator[Check]:
-    """Whether every rule means something, and what holds where none decides."""
+    """Check that every rule is valid, and show the mode for calls that no rule decides."""
     settings = world.settings
     table = settings.permissions
     try:

@@ -1,4 +1,4 @@
-"""What tools need to run programs: the supervisor, and a sandbox around them."""
+"""Checks of the supervisor and the sandbox."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def supervisor(_world: World) -> Iterator[Check]:
 
 
 def sandbox(world: World) -> Iterator[Check]:
-    """Which sandbox holds programs, if any, and what keeps a better one from it."""
+    """Check which sandbox works, and the reason why a better one does not."""
     findings = Detector(world.settings.sandbox, Chosen()).findings()
     against = [f"{finding.reason}" for finding in findings if finding.sandbox is None]
     advice = "; ".join(finding.advice for finding in findings if finding.advice)

@@ -67,7 +67,7 @@ class EventReader:
             waiting += [Stretch(middle + 1, left.last), Stretch(first, middle)]
 
     def _from_both_ends(self, stretch: Stretch) -> Stretch | None:
-        """Return what lies between the damages at which reading from either end stopped."""
+        """Return the rows between the damages that stopped reading from either end."""
         first, last = stretch
         try:
             for row in self._connection.execute(_FORWARD, stretch):

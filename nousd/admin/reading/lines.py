@@ -1,4 +1,4 @@
-"""From a row of the log to the event that it claims to be, or to what is wrong with it.
+"""From a row of the log to its event, or to the fault in it.
 
 What a daemon takes for granted is verified here, because any bit may have flipped.
 """
@@ -36,7 +36,7 @@ class LoggedEvent(NamedTuple):
 
     @property
     def columns(self) -> bytes:
-        """What the columns of its row hold; see ``StoredLine``."""
+        """The columns of its row; see ``StoredLine``."""
         return f"{self.type}{self.event.session_id}{self.thread or ''}".encode()
 
     @property

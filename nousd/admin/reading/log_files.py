@@ -67,7 +67,7 @@ def complaints(connection: apsw.Connection, schema: str) -> Iterator[str]:
 
 
 def stamp(path: Path) -> Stamp:
-    """Return what changes when somebody writes on the log."""
+    """Return a stamp that changes with every write to the log."""
     return tuple(map(_stamp, (path, wal_of(path))))
 
 
@@ -80,8 +80,8 @@ def _stamp(path: Path) -> tuple[int, int, int, int] | None:
 
 
 def require_finished(path: Path) -> None:
-    """Refuse a log with a rollback journal: what it holds is undone before anything is read, and
-    whoever only reads cannot do that.
+    """Refuse a log with a rollback journal: it must be rolled back first, and a reader cannot do
+    that.
 
     Raises:
         StoreError: there is one.

@@ -51,7 +51,7 @@ _HEADER_BYTES_MAX: Final = 256
 
 
 class RawArtifact(NamedTuple):
-    """An artifact, as schemas before 3 have it, whose bytes are those that its id says."""
+    """An artifact in the form of schemas before 3, with its hash verified."""
 
     artifact_id: str
     media_type: str
@@ -59,7 +59,7 @@ class RawArtifact(NamedTuple):
 
 
 class RawChunk(NamedTuple):
-    """What calls itself a chunk of an artifact."""
+    """A row that looks like a chunk of an artifact."""
 
     artifact_id: str
     idx: int
@@ -67,7 +67,7 @@ class RawChunk(NamedTuple):
 
 
 class RawInfo(NamedTuple):
-    """What calls itself an artifact's row."""
+    """A row that looks like an artifact's."""
 
     artifact_id: str
     media_type: str
@@ -164,7 +164,7 @@ class PageReader:
                 yield number, offset + _FRAME_HEADER
 
     def _salt(self, headers: Sequence[bytes]) -> bytes:
-        """Return what marks the frames since the WAL last began anew.
+        """Return the salt of the frames since the WAL was last reset.
 
         It stands in the WAL's own header and in its first frame, of which one may be damaged.
         """
@@ -250,7 +250,7 @@ def _mapped(path: Path, files: ExitStack) -> mmap.mmap | bytes:
 
 
 def _row(rowid: int, payload: bytes) -> RawRow | None:
-    """Return what a record holds, if it is one that can be told by its content."""
+    """Return the row in a record, if its content identifies its table."""
     try:
         values = _values(payload)
     except ValueError:

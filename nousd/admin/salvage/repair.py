@@ -1,4 +1,4 @@
-"""What a salvaged log needs besides the events that were found.
+"""Completing a salvaged log: events and rows that follow from those that were found.
 
 Lost events that rows tell (``restored_events``) get their own numbers again: a row keeps the number of
 the event that made it. Whatever else a daemon could not live with is mended by new events, because rows
@@ -71,7 +71,7 @@ Restored = Iterator[tuple[int, Event, str]]
 
 
 def _entries(rows: RowReader, births: dict[str, int]) -> Restored:
-    """What a session held from its birth on was appended in its parent, and is told there."""
+    """Entries that a branch held from its creation come from its parent's events."""
     parents = {row[0]: row[1] for row in rows.all("sessions", "session_id, parent_id", "rowid")}
     for session_id, entry_id, seq in rows.all(
         "entries", "session_id, entry_id, seq", "session_id, entry_id"
@@ -205,7 +205,7 @@ def _set_in(settings: SessionSettings) -> dict[str, Any]:
 
 
 def _after_birth(session_id: str, fields: dict[str, Any]) -> Iterator[Event]:
-    """What the beginning of a session does not say.
+    """Restore settings that the creation of a session does not carry.
 
     What the user permitted meanwhile is asked about again: it may have been taken back since.
     """
@@ -318,7 +318,7 @@ def _first_time(out: apsw.Connection, session_id: str) -> str:
 def _queue_update(
     session_id: str, change: Any, inputs: tuple[QueuedInput, ...]
 ) -> events.QueueUpdate:
-    """How many wait at that moment is not known any more; the inputs themselves are what counts."""
+    """Restore a queue event; its counts at that moment are lost, and only the inputs matter."""
     counts = PendingCounts(steer=0, follow_up=0)
     return events.QueueUpdate(
         session_id=session_id, change=change, inputs=inputs, pending_counts=counts
@@ -326,7 +326,7 @@ def _queue_update(
 
 
 def _decoded(decoder: msgspec.json.Decoder[Any], body: Any) -> Any:
-    """Return what a row's JSON holds; None if it is damaged."""
+    """Return the decoded JSON of a row; None if it is damaged."""
     try:
         return decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeError, TypeError):

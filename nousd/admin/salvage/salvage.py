@@ -59,7 +59,7 @@ _SEQ_GUESSED_MAX: Final = 2**40
 
 
 class SalvageReport(msgspec.Struct, frozen=True):
-    """What became of a damaged log.
+    """The result of salvaging a damaged log.
 
     Args:
         read: events that SQLite could read.
@@ -179,7 +179,7 @@ class _Salvage:
     # --- the events ----------------------------------------------------------------------------
 
     def _open_source(self, stack: ExitStack) -> apsw.Connection | None:
-        """Return the log as SQLite sees it, if it does, and says what SQLite thinks of it."""
+        """Return the log as SQLite sees it, if it does, and report SQLite's findings."""
         # Nobody is at work on it, so the index of the WAL that lies there is of no use.
         source = stack.enter_context(open_damaged(self._path))
         try:
@@ -321,7 +321,7 @@ class _Salvage:
     # --- what is told --------------------------------------------------------------------------
 
     def _tell_missing(self, unreadable: Sequence[Stretch], end: int) -> Sequence[Stretch]:
-        """Return the gaps in what could not be read; ``end`` is the first number after the log's."""
+        """Return the gaps between readable events; ``end`` is the first number after the log's."""
         gaps = []
         query = "SELECT seq FROM events WHERE seq BETWEEN ? AND ? ORDER BY seq"
         for first, last in unreadable:
@@ -339,7 +339,7 @@ class _Salvage:
         return gaps[:FINDINGS_MAX]
 
     def _tell_holes(self, rows: RowReader) -> None:
-        """Say what is known to be gone."""
+        """Report the known losses."""
         for seq, fault in self._damaged_lines.items():
             if self._out.execute("SELECT 1 FROM events WHERE seq = ?", (seq,)).get is None:
                 self._findings.add(f"evt-{seq}", f"is lost: it {fault}")

@@ -1,4 +1,4 @@
-"""What waits for the user of the line client, and what his lines say to it.
+"""Pending approvals and questions of the interactive client, and the lines that answer them.
 
 The oldest request or question is the one that a line answers, and the last one that was shown whole: of
 those behind it a line each says that they are there. One thread hears of them, another takes the lines.
@@ -44,7 +44,7 @@ _HOW_TO_ANSWER: Final = "  a number or your own words; /reject [REASON] leaves i
 
 
 class _Command(NamedTuple):
-    """What a line comes to."""
+    """The command that a line stands for."""
 
     type: str
     payload: dict[str, Any]
@@ -67,7 +67,7 @@ class _Request:
         return f"(after that: {request_lines(self._payload)[0]})"
 
     def answered(self, line: str) -> _Command:
-        """Return what a line means.
+        """Return the answer that a line gives, once it is complete.
 
         Raises:
             NoAnswer: it is none.
@@ -148,7 +148,7 @@ class OpenRequests:
             self._meant = oldest
 
     def add_listed(self, pending: list[Payload], questions: list[Payload]) -> list[str]:
-        """Take what waits already; returns the lines that show it."""
+        """Add pending requests; return the lines that show them."""
         asked = [("permission_requested", each) for each in pending]
         asked += [("question_asked", each) for each in questions]
         return [line for type_, payload in asked for line in self._add(type_, payload)]
@@ -189,7 +189,7 @@ class OpenRequests:
         return True
 
     def reject(self, reason: str, ask: Ask, say: Say) -> None:
-        """Say no to what waits."""
+        """Deny the pending request."""
         id, oldest = self._oldest()
         if self._is_too_late(oldest):
             _say_all([_TOO_LATE, *(oldest.lines if oldest else ())], say)
@@ -199,7 +199,7 @@ class OpenRequests:
             self._send(id, oldest.rejected(reason), ask, say)
 
     def _is_too_late(self, oldest: _Request | _Question | None, line: str = "n") -> bool:
-        """Whether a line is an answer to what is over."""
+        """Return whether a line answers a request that has ended."""
         with self._lock:
             meant = self._meant
         return meant is not None and meant is not oldest and meant.may_mean(line)

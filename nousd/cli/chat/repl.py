@@ -49,7 +49,7 @@ def chat(options: Options) -> int:
 
 
 class _Talk:
-    """One conversation: a session, the run that goes on in it, and who is asking."""
+    """One conversation: a session, its active run, and the pending requests."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -88,7 +88,7 @@ class _Talk:
             self._say(line)
 
     def wanted(self, cursor: str) -> dict[str, Any]:
-        """Return the subscription to the session; who sits at a terminal answers what is asked."""
+        """Return the subscription to the session; at a terminal it declares that it answers."""
         return {
             "after": cursor,
             "session_id": self._session_id,

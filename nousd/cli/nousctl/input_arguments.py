@@ -21,7 +21,7 @@ def words_or_stdin(words: list[str]) -> str:
 
 
 def json_value(text: str) -> Any:
-    """Return what a text of a command line says in JSON."""
+    """Parse a JSON argument of the command line."""
     try:
         return json.loads(text)
     except ValueError as error:
@@ -37,7 +37,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def flag(key: str, name: str, help: str) -> Argument:
-    """Return what is true where ``name`` is given."""
+    """Return an option that is true if ``name`` is given."""
     return Argument(key, Annotated[bool | None, typer.Option(name, help=help)])
 
 

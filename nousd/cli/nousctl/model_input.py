@@ -52,7 +52,7 @@ def _told(daemon: Connection, wanted: str) -> Iterator[dict[str, Any]]:
 
 
 def _shown(daemon: Connection, event: dict[str, Any], *, verify: bool) -> bool:
-    """Print one input; returns whether it is what was logged."""
+    """Print one input; return whether its hash is the logged one."""
     payload = event["payload"]
     if "input_ref" not in payload:
         say(f"{event['id']} was logged by a version that did not keep the input")

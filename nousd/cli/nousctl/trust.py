@@ -1,4 +1,4 @@
-"""The verbs of ``nousctl`` by which a person looks at what a project's files add, and trusts them.
+"""The verbs of ``nousctl`` that show and trust a project's files.
 
 What is trusted is what was shown: its hash is read first, and sent back.
 """
@@ -45,12 +45,12 @@ def _untrust(options: Options, values: dict[str, Any]) -> int:
 
 
 def _workspace(values: dict[str, Any]) -> Payload:
-    """Return the key that says whose project is meant."""
+    """Return the payload key of the project's workspace."""
     return {key: values[key] for key in ("workspace",) if key in values}
 
 
 def _own(daemon: Connection, where: Payload) -> Payload | None:
-    """Show what the project's own settings add; returns what to trust, if there is anything."""
+    """Show the additions of the project's settings; return the file to trust, if there is one."""
     listed = daemon.request("list_trust", where).payload
     path = str(Path(listed["root"]) / ".nousd" / "config.toml")
     own = next((file for file in listed["files"] if file["path"] == path), None)
@@ -63,7 +63,7 @@ def _own(daemon: Connection, where: Payload) -> Payload | None:
 
 
 def _named(given: str) -> Payload | None:
-    """Show a file; returns what to trust, if it can be read."""
+    """Show a file; return it if it can be read."""
     from hashlib import sha256
 
     path = Path(given).absolute()

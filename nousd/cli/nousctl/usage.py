@@ -1,4 +1,4 @@
-"""``nousctl usage``: what model calls took and cost, as a table.
+"""``nousctl usage``: tokens, time and cost of model calls, as a table.
 
 A row sums the ``usage_reported`` events of a run, a session or a model; the last line sums them all. So
 each grouping adds up to the same, calls that belong to no run included.
@@ -22,7 +22,7 @@ Sums = Counter[str]
 
 
 class Grouping(NamedTuple):
-    """What makes a row: the columns that name it, and what they say of a call."""
+    """The grouping of rows: the columns that name a group, and the group of a call."""
 
     columns: tuple[str, ...]
     key: Callable[[Call], tuple[str, ...]]
@@ -71,7 +71,9 @@ def usage(options: Options, *, by: str, session_id: str | None) -> int:
 
 
 def _figures(call: Call) -> dict[str, Any]:
-    """Return what a call adds to each sum. ``timed_calls`` are those that showed anything."""
+    """Return the figures that a call adds to each sum. ``timed_calls`` are those that showed
+    anything.
+    """
     tokens = call.get("usage", {})
     return {
         "calls": 1,

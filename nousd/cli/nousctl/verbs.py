@@ -43,7 +43,7 @@ class Verb(NamedTuple):
 
 
 class Watch(NamedTuple):
-    """A verb that is more than one command: what it takes and what it does."""
+    """A verb that is more than one command: its arguments and its function."""
 
     help: str
     arguments: tuple[Argument, ...]

@@ -21,7 +21,7 @@ from nousd.client.blocking import Connection
 
 
 def payload_of(daemon: Connection, values: dict[str, Any]) -> dict[str, Any]:
-    """Return what is sent for the values of a command line: files are read, or put, now."""
+    """Return the payload for the values of a command line; files are read, or stored, now."""
     if "attachments" not in values:
         return values
     from nousd.cli.nousctl.artifacts import with_attachments
@@ -52,7 +52,7 @@ def prompt_stream(options: Options, payload: Mapping[str, Any]) -> int:
 
 
 def tell_hooks(payload: Mapping[str, Any]) -> None:
-    """Say what went wrong with extensions."""
+    """Print warnings about extensions."""
     for warning in payload.get("warnings", ()):
         say(f"warning: {warning['code']}: {warning['message']}")
 
@@ -105,7 +105,7 @@ def events(options: Options, wanted: Mapping[str, Any], *, follow: bool) -> int:
 
 
 def up_to_now(options: Options, wanted: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the events behind a cursor, up to what was newest when it was asked first."""
+    """Yield the events after a cursor, up to the newest at the first request."""
     with options.connect() as daemon:
         page = daemon.request("get_events", wanted).payload
         head = _number(page["head"])

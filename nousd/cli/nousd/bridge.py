@@ -1,4 +1,4 @@
-"""``nousd bridge``: the HTTP server beside a daemon that runs already, and what both are set to."""
+"""``nousd bridge``: the HTTP server in front of a daemon of another process."""
 
 from __future__ import annotations
 

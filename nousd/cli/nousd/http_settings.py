@@ -24,7 +24,7 @@ def check_installed() -> None:
 
 
 def bridge_settings(settings: Settings) -> BridgeSettings:
-    """Return what the settings say of HTTP; the token is made if there is none yet.
+    """Return the settings of the bridge; create the token if there is none yet.
 
     Raises:
         ConfigError: a setting does not fit, the token cannot be had, or the libraries are missing.

@@ -16,7 +16,7 @@ COMPLETION_VARIABLE: Final = "_NOUSD_COMPLETE"
 
 
 class _Flag(NamedTuple):
-    """Which value a flag is for, and what it says. ``word`` is None if that is the word behind it."""
+    """The setting of a flag, and its value. ``word`` is None if that is the word behind it."""
 
     name: str
     word: bool | None = None
@@ -24,7 +24,7 @@ class _Flag(NamedTuple):
 
 
 def plain_values(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return what ``cli.serve.serve`` is given; None if this is no plain ``nousd serve``.
+    """Return the values for ``serve``; None if the command line is not a plain ``nousd serve``.
 
     Args:
         argv: without the program.

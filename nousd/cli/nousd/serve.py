@@ -44,7 +44,7 @@ def serve(values: dict[str, Any]) -> NoReturn:
 
 
 def _http_door(settings: Settings) -> Door | None:
-    """Return what opens the HTTP server of the settings; None if they name none."""
+    """Return a function that opens the HTTP server; None without one."""
     if settings.http is None:
         return None
     from nousd.cli.nousd.http_settings import bridge_settings, check_installed

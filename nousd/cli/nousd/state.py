@@ -98,7 +98,7 @@ _BUNDLE: Final = (
 
 
 class Told(NamedTuple):
-    """What a command has to say.
+    """The output of a command.
 
     Args:
         report: for programs.
@@ -112,7 +112,7 @@ class Told(NamedTuple):
 
 
 class StateCommand(NamedTuple):
-    """One row of the table: what it takes besides the log's place, and what it does.
+    """One row of the table: its arguments besides the log's path, and its function.
 
     Args:
         settings: those that have a flag here, too.
@@ -229,7 +229,7 @@ def _record(settings: Settings, values: dict[str, Any]) -> Told:
 
 
 def placeholders(settings: Settings) -> dict[str, str]:
-    """Return what stands in a fixture for the paths of this machine."""
+    """Return the placeholders for paths of this machine in a fixture."""
     roots = enumerate(settings.workspaces, 1)
     return {
         **{str(path.resolve()): f"<WORKSPACE-{number}>" for number, path in roots},
@@ -240,8 +240,8 @@ def placeholders(settings: Settings) -> dict[str, str]:
 
 
 def _tuning(settings: Settings) -> Tuning:
-    """Return the settings that a play needs, and keep it from talking: what the played daemon says of
-    its troubles is in the events that are compared.
+    """Return the settings that a replay needs, with logging off: the replayed daemon's troubles are
+    in the events that are compared.
     """
     import logging
 
@@ -306,7 +306,7 @@ def _log_of(settings: Settings) -> Path:
 
 
 def _progress() -> Callable[[int], None]:
-    """Return what tells a person at a terminal how far it is."""
+    """Return a progress function for a person at a terminal."""
 
     def say(events: int) -> None:
         print(f"\r{events} events", end="", file=sys.stderr, flush=True)

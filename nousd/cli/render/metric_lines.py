@@ -9,7 +9,7 @@ Payload = Mapping[str, Any]
 
 
 def metrics(payload: Payload) -> Iterator[str]:
-    """Yield what is open, what waits and what was written."""
+    """Yield a line for each metric."""
     yield f"nousd        {payload['version']}, since {payload['started_at']}"
     yield f"up           {payload['uptime_seconds']:,.0f} s"
     yield f"cursor       {payload['cursor']}"

@@ -1,4 +1,4 @@
-"""What files of projects say, as text for people."""
+"""A project's files as text for people."""
 
 from __future__ import annotations
 

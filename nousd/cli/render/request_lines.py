@@ -1,4 +1,4 @@
-"""What the daemon asks the user, as text for people, and what people type, as an answer.
+"""Approvals and questions as text for people, and their typed lines as answers.
 
 Requests for permission and questions come as the payloads of their events, from a list or one by one.
 """
@@ -16,7 +16,7 @@ Payload = Mapping[str, Any]
 
 
 class NoAnswer(NousdError):
-    """What was typed answers nothing; the text says what would."""
+    """The typed line is not an answer; the text says how to answer."""
 
 
 def waiting_lines(status: str) -> list[str]:

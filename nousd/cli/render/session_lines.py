@@ -9,7 +9,7 @@ Payload = Mapping[str, Any]
 
 
 def sessions(payload: Payload) -> Iterator[str]:
-    """Yield a line for each session, and what is left."""
+    """Yield a line for each session, and one if there are more."""
     rows = payload["sessions"]
     for row in rows:
         mark = "*" if row["active"] else " "
