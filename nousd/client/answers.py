@@ -1,4 +1,4 @@
-"""What both faces of the client say and understand: requests to lines, lines to answers and events.
+"""The protocol of both clients: requests to lines, lines to answers and events.
 
 What is an answer, and what an event, is decided here for all of the client. JSON is parsed by the
 standard library unless a faster parser is handed in: one request must not cost the import of one.
@@ -136,5 +136,5 @@ def _decode_object(line: bytes, loads: Loads) -> dict[str, Any]:
 
 
 def new_splitter() -> LineSplitter:
-    """Return the line splitter for what a daemon sends."""
+    """Return the line splitter for a daemon's lines."""
     return LineSplitter(ANSWER_BYTES_MAX)

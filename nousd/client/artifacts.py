@@ -1,4 +1,4 @@
-"""What a client reads that is kept in artifacts: their bytes, and the inputs of models."""
+"""Reading artifacts: bytes, and the inputs of models."""
 
 from __future__ import annotations
 

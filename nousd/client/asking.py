@@ -16,7 +16,7 @@ Expected = TypeVar("Expected", bound=Response)
 
 
 class Asking(ABC):
-    """Who can send a request can ask with a command, too."""
+    """Sends commands as structs over anything that can send a request."""
 
     @abstractmethod
     async def request(

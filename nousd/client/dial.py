@@ -21,7 +21,7 @@ from nousd.runtime_paths import locations
 
 
 class Dial(Protocol):
-    """Opens streams to one daemon, a new one each time; who asked for it closes it.
+    """Opens streams to one daemon, a new one each time; the caller closes it.
 
     Both raise DaemonUnreachable if nobody is there. ``str()`` of it is the place's name in messages.
     """
@@ -54,7 +54,7 @@ class SocketDial:
 
 
 def dial_of(where: Where) -> Dial:
-    """Return how to open streams to what is there."""
+    """Return a ``Dial`` for a path or for itself."""
     return SocketDial(where) if isinstance(where, Path) else where
 
 

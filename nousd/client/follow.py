@@ -46,7 +46,7 @@ class Follower:
 
     @property
     def cursor(self) -> str:
-        """Behind which event it goes on: the last that was taken, and what was left out since."""
+        """The event after which it continues: the last one taken or filtered out."""
         return self._cursor if self._subscription is None else self._subscription.cursor
 
     async def start(self) -> None:

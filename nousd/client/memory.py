@@ -66,7 +66,7 @@ class _Pipe:
         return len(self._on_its_way) < self._bytes_max or self.has_ended or self.is_refused
 
     def put(self, data: bytes | memoryview) -> int:
-        """Take what there is room for, and return how many bytes that was."""
+        """Take as many bytes as there is room for, and return their number."""
         room = self._bytes_max - len(self._on_its_way)
         taken = min(room, len(data))
         self._on_its_way += data[:taken]

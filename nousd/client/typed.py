@@ -28,7 +28,7 @@ _COMMAND_TYPES: Final = {struct: name for name, struct in COMMANDS.items()}
 
 
 class _Line(msgspec.Struct, Generic[T]):
-    """What is of interest of a line whose envelope is known to be good."""
+    """The payload of a line with a valid envelope."""
 
     payload: T
 

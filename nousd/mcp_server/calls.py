@@ -1,4 +1,4 @@
-"""Tools of the daemon, listed and called wherever it is: what came of a call is a ``CallEnd``.
+"""Tools of the daemon, listed and called over the protocol; the outcome of a call is a ``CallEnd``.
 
 Each call has connections of its own, so nothing has to be kept in step with a daemon that was restarted.
 What an MCP client is told is not known here.
@@ -33,7 +33,7 @@ Show = Callable[[str], Awaitable[None]]
 
 
 class CallEnd(NamedTuple):
-    """What came of a call; ``policy`` is what each source said of it, where it was refused."""
+    """The outcome of a call; ``policy`` holds each source's opinion if it was refused."""
 
     text: str
     is_error: bool
@@ -173,7 +173,7 @@ async def _end(daemon: Connection, call_id: str) -> CallEnd:
 
 
 async def _text(daemon: Connection, call: Mapping[str, Any]) -> str:
-    """Return what a model would be told; an event repeats only the beginning of what is long."""
+    """Return the text for a model; an event repeats only the beginning of a long one."""
     text: str = call.get("result", "")
     if "text_ref" not in call:
         return text

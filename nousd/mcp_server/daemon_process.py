@@ -39,8 +39,8 @@ if os.getppid() == int(sys.argv[1]):
 async def running_daemon(
     socket_path: Path, serve_options: Sequence[str]
 ) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-    """Make sure that a daemon answers on the socket, and yield what makes sure of it again: the one
-    there was may have ended, with whoever started it.
+    """Make sure that a daemon answers on the socket, and yield a function that makes sure of it
+    again, since that one may end.
 
     Args:
         serve_options: for ``nousd serve``, should one have to be started.
@@ -69,7 +69,7 @@ async def _stop_when_told_to(daemon: _Daemon) -> None:
 
 
 class _Daemon:
-    """The daemon behind a socket, whoever started it."""
+    """The daemon behind a socket, ours or another's."""
 
     def __init__(self, socket_path: Path, serve_options: Sequence[str]) -> None:
         self._socket_path = socket_path

@@ -44,7 +44,7 @@ _SCOPE: Final = "nousd.cancel_scope"
 
 @asynccontextmanager
 async def open_host(daemon: Where) -> AsyncIterator[ASGIApp]:
-    """Provide the application for as long as the block lasts, whose end ends all calls and streams."""
+    """Provide the application for as long as the block lasts; its end ends all calls and streams."""
     host = _Host(daemon)
     async with host.manager.run():
         try:

@@ -1,4 +1,4 @@
-"""What a model provider is: one call in, pieces out.
+"""The interface of a model provider: one call in, pieces out.
 
 A provider pushes pieces into ``receive`` instead of yielding them, so that its cancel scopes and open
 connections live in one stack frame that the caller can cancel at any point (an async generator would
@@ -59,8 +59,8 @@ class Finished(msgspec.Struct, frozen=True):
 
 
 class UsageSoFar(msgspec.Struct, frozen=True):
-    """What the call has cost up to here, for the case that it does not come to its end; the last one
-    counts. For a server that says so before it is done, such as at the beginning.
+    """The usage of the call so far, in case it does not end; the last one counts. For a server that
+    says so before it is done, such as at the beginning.
     """
 
     usage: Usage
@@ -107,7 +107,7 @@ class Recorder(Protocol):
     """Takes one exchange with a model server, byte for byte. Neither waits nor fails; sees no key."""
 
     def request(self, path: str, body: bytes) -> None:
-        """Take the request; ``path`` is what follows the API's base."""
+        """Record the request; ``path`` follows the API's base."""
         ...
 
     def response(self, status: int, content_type: str) -> None:

@@ -1,4 +1,4 @@
-"""Takes secrets out of texts on their way out of nousd: those it holds, and what looks like one.
+"""Removes secrets from texts that leave nousd: known ones, and patterns.
 
 There are two ways, which go together:
 

@@ -78,14 +78,14 @@ class SecretStream:
         self._waiting = b""
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return what is certain by now; bytes that may be the beginning of a secret are held back."""
+        """Return the bytes that are safe by now; a possible beginning of a secret is held back."""
         told = self._known.without(self._waiting + chunk, self._mark)
         begun = self._known.begun(told)
         self._waiting = told[len(told) - begun :]
         return told[: len(told) - begun]
 
     def finish(self) -> bytes:
-        """Return what was held back: the stream has ended, so it is no secret."""
+        """Return the bytes held back: the stream has ended, so they are not a secret."""
         rest, self._waiting = self._waiting, b""
         return rest
 

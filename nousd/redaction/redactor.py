@@ -65,7 +65,7 @@ class Redactor:
             self._known = known_secrets(self._long)
 
     def redact_text(self, text: str) -> str:
-        """Return what a tool said without the long secrets that are known by their values."""
+        """Return a tool's text without the long secrets that are known by value."""
         if not any(known in text for known in self._long):
             return text
         return self.redact_bytes(text.encode(errors="surrogateescape")).decode(

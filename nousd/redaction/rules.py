@@ -1,4 +1,4 @@
-"""What secrets look like: the one table of rules, and the names under which secrets are kept.
+"""Patterns of secrets: the one table of rules, and the names under which secrets are kept.
 
 Every rule is read against whole texts, so whoever has a text in pieces joins them first. The time a rule
 takes grows with the text and with nothing else. What is done with a match is not known here.

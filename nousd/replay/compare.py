@@ -66,7 +66,7 @@ _SHOWN_CHARS_MAX: Final = 400
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """What came of it.
+    """The result of a comparison.
 
     Args:
         events: how many were compared; neighbouring deltas count as one.
@@ -84,7 +84,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 def compared(run: RecordedRun, played: Sequence[Event], *, inputs_known: bool) -> Comparison:
-    """Compare a run with what came of playing it.
+    """Compare a run with its replay.
 
     Args:
         inputs_known: whether the log holds what models were given beside the transcript.
@@ -235,5 +235,5 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _hash_of(text: str) -> str:
-    """Return what tells a text that is not shown whole from another."""
+    """Return a short hash of a text that is not shown whole."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""What came to a run from outside, and where: the cues of a play.
+"""External stimuli of a run and their positions: the cues of a replay.
 
 A place is a number of the run's own events: "behind the seventh". So nothing depends on time. What came
 in is looked at by the loop in the same step in which it decides what to do next, so a cue is entered at
@@ -67,7 +67,7 @@ class Cues(msgspec.Struct, frozen=True):
 
 
 def cues_of(run: RecordedRun) -> Cues:
-    """Return what came to a run from outside."""
+    """Return the external stimuli of a run."""
     begun = next(
         index for index, event in enumerate(run.events) if isinstance(event, events.AgentStart)
     )
@@ -131,7 +131,7 @@ def _is_asked_without(
 
 
 def _in_run(sampling: Sampling | None, options: RunOptions) -> Sampling | UnsetType:
-    """Return what a model call of the run is told of a session's sampling."""
+    """Return the session's sampling as a model call of the run receives it."""
     if options.sampling is not UNSET:
         return with_own(sampling, options.sampling)
     return or_unset(sampling)
@@ -193,8 +193,8 @@ def _failure(own: Sequence[Event]) -> tuple[int, Broken] | None:
 
 
 def _cause_of(own: Sequence[Event], place: int) -> int:
-    """Return where a run was cut off whose ends begin at a place: what a model call that breaks off has
-    cost is told because it breaks off.
+    """Return the position of the cut before the closing events: the usage of a broken call is
+    reported because it broke.
     """
     is_bill = place > 0 and isinstance(own[place - 1], events.UsageReported)
     return place - is_bill
@@ -223,7 +223,7 @@ _NOT_IN_VERSION_1: Final = (events.ToolCallCompleted, events.ToolCallDenied)
 
 
 def _is_owed(event: Event, reason: str) -> bool:
-    """Whether an end was written for a run that was stopped, not by the loop for what is over."""
+    """Return whether an end closes a stopped run, rather than being part of the loop."""
     match event:
         case events.MessageEnd() | events.ToolCallCompleted():
             return event.stop_reason == reason

@@ -1,4 +1,4 @@
-"""A recorded run as a folder of files: what it takes to play it, its events, and the raw streams.
+"""A recorded run as a folder of files: the parts of a replay, its events, and the raw streams.
 
 ::
 
@@ -82,7 +82,7 @@ class _RunFile(msgspec.Struct, kw_only=True):
 
 
 class RecordReport(msgspec.Struct, frozen=True):
-    """What was made of a run."""
+    """The result of recording a run."""
 
     run_id: str
     folder: str
@@ -210,7 +210,7 @@ def _at_one_time(played: Iterable[Event]) -> tuple[Event, ...]:
 
 
 class _Names:
-    """What stands for what."""
+    """The placeholders and the texts that they replace."""
 
     def __init__(self, places: Mapping[str, str]) -> None:
         # The longest first: one path may lie in another.
@@ -233,7 +233,7 @@ class _Names:
         return _TIMES.sub(rf'"\1":"{TIME}"', text)
 
     def in_bytes(self, data: bytes) -> bytes:
-        """Return bytes with names in them; what is no text is left as it is."""
+        """Return bytes with placeholders replaced; binary data is left unchanged."""
         try:
             text = data.decode()
         except UnicodeDecodeError:
@@ -296,7 +296,7 @@ def read_exchanges(folder: Path) -> Iterator[RecordedExchange]:
 
 
 def _bytes_of(path: Path) -> bytes:
-    """Return what is in a file; nothing if nothing ever came."""
+    """Return the content of a file; empty if it does not exist."""
     return path.read_bytes() if path.exists() else b""
 
 

@@ -84,7 +84,7 @@ class RecordedModel:
         receive: Receive,
         blobs: Blobs = NO_BLOBS,  # noqa: ARG002
     ) -> None:
-        """Say what was said at this call."""
+        """Push the recorded pieces of this call."""
         if request.purpose == "summary":
             await self._summarise(receive)
             return
@@ -117,7 +117,7 @@ def _failure(failed: Failed) -> ProviderError:
 
 
 class RecordedTool:
-    """A tool that gives what it gave; see ``Tool``."""
+    """A tool that returns its recorded results; see ``Tool``."""
 
     def __init__(
         self,

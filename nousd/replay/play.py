@@ -126,7 +126,7 @@ class _Stage:
         _require_playable(self._cues)
 
     async def furnish(self, store: Store) -> None:
-        """Put the session into the log as it was, what is kept beside it, and nothing else."""
+        """Put the session as it was before the run into the log."""
         log = Log(store, Hub(store), self._clock)
         encoded = log.encode(tuple(_furniture(self._run)))
         artifacts = tuple(self._run.artifacts.values())

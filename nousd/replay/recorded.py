@@ -209,7 +209,7 @@ _WITH_ARGS: Final = (events.ToolCallRequested, events.ToolCallPolicyEvaluated)
 
 
 def _rests(own: Iterable[Event]) -> Iterator[str]:
-    """Yield the ids of what models were given beside the messages."""
+    """Yield the ids of the model inputs without their messages."""
     for event in own:
         if isinstance(event, events.ModelInput) and event.rest_ref is not UNSET:
             yield event.rest_ref

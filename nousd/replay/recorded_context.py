@@ -1,4 +1,4 @@
-"""What models were given beside the transcript: prompt, instructions and tools, as the log kept them.
+"""Model inputs besides the transcript: prompt, instructions and tools, as the log kept them.
 
 The files they came from may have changed since, and the extensions may be gone. In a log that does not
 hold it (earlier versions did not) nothing is known of it, and what follows from it cannot be compared.
@@ -44,7 +44,7 @@ class _Rest(msgspec.Struct):
 
 
 def given_to(run: RecordedRun) -> Given:
-    """Return what the models of a run were given."""
+    """Return the recorded context of a run."""
     inputs = list(answered_inputs(run.events))
     refs = [told.rest_ref for told in inputs if told.rest_ref is not UNSET]
     rests = {

@@ -1,4 +1,4 @@
-"""What was decided about the run's tool calls, and by whom: played as it was, in the calls' order.
+"""The recorded decisions on a run's tool calls, replayed in the calls' order.
 
 The rules, the mode, hooks and whoever was asked are outside of a play: they may be others by now.
 """
@@ -63,7 +63,7 @@ class JudgedCall(msgspec.Struct):
 
     @property
     def judgement(self) -> Judgement:
-        """What the sources came to."""
+        """The recorded decision."""
         verdict: Verdict = "allow"
         if any(source.decision == "deny" for source in self.sources):
             verdict = "deny"
@@ -170,8 +170,8 @@ class RecordedPermissions:
 
 
 class RecordedCallHooks:
-    """Says of each call, and makes of its result, what hooks did; see ``CallHooks``. Hooks come before
-    the rules, so with them a call comes to the gate.
+    """Replays the hooks' opinions on each call and their changes to its result; see ``CallHooks``.
+    Hooks come before the rules, so with them a call comes to the gate.
     """
 
     def __init__(self, permissions: RecordedPermissions) -> None:
@@ -198,7 +198,7 @@ class RecordedCallHooks:
 
 
 def earlier_attempts(run: RecordedRun) -> Mapping[str, Earlier]:
-    """Return what was known of the calls that had been requested before, by their ids."""
+    """Return the facts about calls that had been requested before, by their ids."""
     found: dict[str, Earlier] = {}
     results = {
         event.entry.tool_call_id: long_texts.whole_entry(event.entry, run.wholes)
@@ -225,7 +225,7 @@ def _earlier(
     said: events.ToolCallPolicyEvaluated,
     result: Any,
 ) -> Earlier:
-    """Return what must have been known, from what was said of it."""
+    """Return the earlier facts that a recorded outcome implies."""
     attempts = requested.attempt - 1
     if said.decision == "ask":
         return Earlier(attempts, may_have_run=True)

@@ -14,7 +14,7 @@ from nousd.replay.sqlite_log import reading
 
 
 class ReplayReport(msgspec.Struct, frozen=True):
-    """What came of a play.
+    """The result of a replay.
 
     Args:
         events: how many were compared.

@@ -103,12 +103,12 @@ class Conductor:
         )
 
     async def tell(self, *told: Event) -> None:
-        """Tell, in the run, what a tool did that is not there to do it."""
+        """Emit the recorded events of a tool that is not there to emit them."""
         assert self._host is not None
         await self._host.stream(*told)
 
     def earlier(self, call: ToolCall) -> Earlier:
-        """Return what was known of a call that was seen before."""
+        """Return the facts about a call that was seen before."""
         return self._attempts.get(call.tool_call_id, NEVER_SEEN)
 
     def was_there(self, tool: str) -> bool:
@@ -144,9 +144,7 @@ class Conductor:
                 self.place, self._told = self._after(event, self.place, self._told)
 
     def next_id(self, prefix: str) -> str | None:
-        """Return the id that the run gave next to a message or a compaction; ids are part of what a
-        model is told.
-        """
+        """Return the next recorded id of a message or a compaction; ids are part of model inputs."""
         for event in self._own[self.place :]:
             match event:
                 case events.MessageStart() if prefix == "msg":
@@ -350,7 +348,7 @@ class _Host:
         return getattr(self._host, name)
 
     async def runtime_opinion(self, call: ToolCall) -> None:
-        """What it said, if it was asked, is played with what was judged (``RecordedPermissions``)."""
+        """A recorded opinion is replayed with the decision (``RecordedPermissions``)."""
 
     async def ask(self, question: Question) -> Answer:  # noqa: ARG002
         return await self._conductor.answer()

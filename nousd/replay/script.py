@@ -1,4 +1,4 @@
-"""What the model and the tools of a run did, taken from its events: the parts of a play.
+"""The recorded behaviour of a run's model and tools, taken from its events.
 
 An answer is known by its deltas and its entry, a tool call by what stands between its start and its end.
 What is not in the log and shows in no event (when a reasoning block came, where a tool's output was cut
@@ -102,7 +102,7 @@ class Script(msgspec.Struct, frozen=True):
 
 
 def script_of(run: RecordedRun) -> Script:
-    """Return what the model and the tools of a run did."""
+    """Return the recorded behaviour of a run's model and tools."""
     reader = _Reader(run)
     for event in run.events:
         read = _READ.get(type(event))
@@ -242,7 +242,7 @@ class _Reader:
         self.summaries.append(Summary((TextDelta(entry.summary), Finished("stop", usage))))
 
     def end(self, _: events.AgentEnd) -> None:
-        """What was begun and has left no entry was cut off."""
+        """A message that began and left no entry was cut off."""
         if self._model.pieces:
             self.answers.append(Answer(tuple(self._model.pieces)))
         if self._summary is not None:
@@ -251,7 +251,7 @@ class _Reader:
             self.summaries.append(Summary((*pieces, ToolCallPiece("", "", "")), is_cut_off=True))
 
     def _overflow(self) -> None:
-        """The server refused the call as too long, which shows in what was done about it alone."""
+        """The server refused the call as too long, which only the compaction after it shows."""
         call, self._model = self._model, _Reading()
         failed = Failed("the input is too long", overflowed=True)
         self.answers.append(Answer(tuple(call.pieces), failed))
@@ -306,14 +306,14 @@ class _Reader:
 
 
 def _where(told: events.ToolCallStarted | events.ToolCallCompleted | None) -> dict[str, Any]:
-    """Return what an event tells of how a call was carried out; one of an earlier log tells nothing."""
+    """Return the execution facts of a call; empty for an event of an earlier version."""
     names = ("executed_by", "execution_env", "sandbox")
     values = {name: getattr(told, name, UNSET) for name in names}
     return {name: value for name, value in values.items() if value is not UNSET}
 
 
 def _result(call: _Bracket, told: MessageEntry) -> str:
-    """Return what the tool gave, as far as the log tells it: not always what the model was told."""
+    """Return the tool's result as far as the log has it: not always the text for the model."""
     if call.is_changed and call.warning is not None:
         return call.warning.message
     return told.text.removeprefix(_ERROR) if told.is_error is True else told.text
@@ -362,8 +362,8 @@ def _says_something(pieces: Iterable[Piece]) -> bool:
 
 
 def _opener(call: _Reading, *, overflowed: bool) -> Sequence[Piece]:
-    """Return what opened a message that shows nothing, and is not in the log: a part of an answer that
-    had no time to become one.
+    """Return the piece that opened an empty message, which is not in the log: a part of an answer
+    that was cut off before it became visible.
     """
     if not call.is_open:
         return ()

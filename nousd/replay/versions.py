@@ -1,4 +1,4 @@
-"""What logs of earlier versions do not hold, so that a play on them is compared in the rest.
+"""Facts that logs of earlier versions lack, so that a replay of them is compared in the rest.
 
 No event is ever invented for an old log (``wire.lifting``): a run in it is played by the loop of today,
 which tells more. The version is that of a run's event lines.
@@ -111,6 +111,6 @@ def as_written_today(logged: Iterable[Event], version: int) -> tuple[Event, ...]
 
 
 def note_on(version: int) -> tuple[str, ...]:
-    """Say what is not compared, for people."""
+    """Return a note for people on the parts that are not compared."""
     is_earlier = version < EVENT_SCHEMA_VERSION
     return (f"not compared: what version {version} of the log did not tell",) * is_earlier

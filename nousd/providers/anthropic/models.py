@@ -1,4 +1,5 @@
-"""What the models of the Messages API take: how they are told to think, and how much they may say. Pure.
+"""Facts about the models of the Messages API: how to ask for thinking, and the bound of an answer.
+Pure.
 
 The ways to ask for thinking exclude each other, and the wrong one is refused (status 400):
 
@@ -39,7 +40,7 @@ _BINDING: Final = {"prefix_mismatch_behavior": "drop_block"}
 
 
 class Traits(NamedTuple):
-    """What one family of models takes.
+    """Facts about one family of models.
 
     Args:
         off: the type that turns thinking off, if there is one.

@@ -80,7 +80,7 @@ class _Event(msgspec.Struct):
 
 
 class MessagesAnswer:
-    """What is known of the answer so far; an ``Answer``.
+    """The state of the answer so far; an ``Answer``.
 
     Args:
         names: the name the server was told -> the tool's own name.

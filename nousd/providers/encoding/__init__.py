@@ -1,1 +1,1 @@
-"""What the dialects share in encoding: attachments, sampling, tool names and calls."""
+"""Encoding that the dialects share: attachments, sampling, tool names and calls."""

@@ -83,7 +83,7 @@ SEES_IMAGES: Final[dict[str, bool]] = {
 
 
 def kind_of(media_type: str) -> Kind | None:
-    """Return what a file of that type is to a model, or None if to none anything."""
+    """Return the kind of a media type for models, or None if no model takes it."""
     plain = bare(media_type)
     if plain in IMAGE_TYPES:
         return "image"
@@ -98,7 +98,7 @@ def sees_images(model: str) -> bool:
 
 
 def name_of(attachment: Attachment) -> str:
-    """Return what the file is called to the model."""
+    """Return the file's name for the model."""
     return attachment.name or {"image": "image", "pdf": "document.pdf"}.get(
         kind_of(attachment.media_type) or "", "attachment.txt"
     )
@@ -115,7 +115,7 @@ def data_url(attachment: Attachment, blobs: Blobs) -> str:
 
 
 def text_of(attachment: Attachment, blobs: Blobs) -> str:
-    """Return the content of a text; what is no UTF-8 in it becomes U+FFFD."""
+    """Return the content of a text; invalid UTF-8 becomes U+FFFD."""
     return blobs[attachment.artifact_id].decode("utf-8-sig", "replace")
 
 

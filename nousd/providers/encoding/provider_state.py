@@ -1,5 +1,4 @@
-"""What servers want back with the next call, as a log can hold it: bounded, and JSON that can be read
-again. Pure.
+"""Data that servers want back with the next call, in a form for the log: bounded, valid JSON. Pure.
 
 A server's own object is opaque to us, but it comes from outside. Lone surrogates in it become U+FFFD,
 and an object that nests too deep is not kept.

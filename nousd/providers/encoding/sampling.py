@@ -1,4 +1,4 @@
-"""What a client says of the picking of words, under the names that a dialect has for it. Pure.
+"""Sampling parameters under a dialect's names. Pure.
 
 What a family of models is known to refuse is left out: a session's values outlive a change of its model.
 """
@@ -27,7 +27,7 @@ _FREE_UNLESS_REASONING: Final = re.compile(r"gpt-5\.[1-4](-mini|-nano)?(-\d|$)")
 
 
 def named(sampling: Sampling | None, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return what is said of it under a dialect's names; what has none there is left out."""
+    """Return the parameters under a dialect's names; those without a name are left out."""
     if sampling is None:
         return {}
     said = {name: getattr(sampling, field) for field, name in names.items()}
@@ -45,8 +45,8 @@ def openai_fields(request: ModelInput, limit: str) -> dict[str, Any]:
 
 
 def chat_limit(model: str) -> str:
-    """Return what Chat Completions calls the bound of an answer: the vendor's newer models refuse the
-    name that others know.
+    """Return the Chat Completions name for the bound of an answer: the vendor's newer models refuse
+    the older name.
     """
     return "max_completion_tokens" if _OPENAI.match(plain_name(model)) else "max_tokens"
 

@@ -27,7 +27,7 @@ from nousd.wire.limits import TOOL_ARGUMENTS_CHARS_MAX, TOOL_CALLS_MAX
 
 
 class CallFragment(msgspec.Struct):
-    """What one delta says about one call. ``arguments`` is a string, or a whole object."""
+    """The fragment of one call in one delta. ``arguments`` is a string, or a whole object."""
 
     index: int | None = None
     id: str = ""

@@ -1,4 +1,4 @@
-"""Names of tools and ids of calls that every server takes, whatever they are with us. Pure.
+"""Names of tools and ids of calls in the form that every server accepts. Pure.
 
 Servers refuse what their patterns do not match. Names keep letters, digits, ``_`` and ``-``. Ids of
 calls become ``call00001``, ``call00002``... by position: nine letters and digits, which the strictest

@@ -71,7 +71,7 @@ class GeminiChunk(msgspec.Struct, rename="camel"):
 
 
 class GeminiAnswer:
-    """What is known of the answer so far; an ``Answer``.
+    """The state of the answer so far; an ``Answer``.
 
     Args:
         names: the name the server was told -> the tool's own name.

@@ -1,1 +1,1 @@
-"""What the dialects share over HTTP: connections, SSE, errors, coalesced deltas."""
+"""HTTP that the dialects share: connections, SSE, errors, coalesced deltas."""

@@ -36,7 +36,7 @@ class Decoder(Protocol):
 
     @property
     def finished(self) -> bool:
-        """Whether ``Finished`` was given back; whatever follows is ignored."""
+        """True once ``Finished`` was returned; later data is ignored."""
         ...
 
     @property
@@ -68,7 +68,7 @@ Chunk = TypeVar("Chunk")
 
 
 class Answer(Protocol[Chunk]):
-    """What a dialect knows of one answer so far. The methods raise ProviderError for a fault that the
+    """A dialect's state of one answer so far. The methods raise ProviderError for a fault that the
     server reports.
     """
 
@@ -228,13 +228,13 @@ class WholeText:
         return scrub(text.removesuffix(self._half_pair) if self._half_pair else text)
 
     def rest(self) -> str:
-        """Return what is left at the end of the text."""
+        """Return the remaining pieces at the end of the text."""
         rest, self._half_pair = scrub(self._half_pair), ""
         return rest
 
 
 def finish_reason(*, is_cut: bool, with_calls: bool) -> FinishReason:
-    """Return why an answer ended, by what it holds: a server's own word for that may be wrong.
+    """Return why an answer ended, judged by its content: a server's own word for that may be wrong.
 
     Args:
         is_cut: whether it lacks its end, which only the server can tell.

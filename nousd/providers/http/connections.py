@@ -117,7 +117,7 @@ class Connections:
                 raise _failure(error) from None
 
     async def get(self, url: str, recorder: Recorder) -> bytes:
-        """Return what the server has there, up to ``BODY_BYTES_MAX``.
+        """Return the body at a path, up to ``BODY_BYTES_MAX``.
 
         Raises:
             ProviderError: it refused or cannot be reached.
@@ -152,8 +152,8 @@ class Connections:
 
 
 async def _read(response: httpx2.Response, decoder: Decoder, put: Put, recorder: Recorder) -> None:
-    """Put the pieces of the response until the answer is finished or the input ends; what follows a
-    complete answer is not waited for long.
+    """Push the pieces of the response until the answer is finished or the input ends; after a
+    complete answer wait only a short time.
     """
     # One scope for all chunks: one for each would cost as much as to read it.
     async with _chunks_of(response) as chunks:

@@ -1,4 +1,4 @@
-"""What all providers that ask a server do alike; a dialect adds what is its own.
+"""The common part of all providers that ask a server.
 
 A dialect's class says where its vendor is, how a key is sent, what it can take, and how a call is
 asked and its answer read. It does no I/O itself: ``server`` does.
@@ -40,8 +40,8 @@ _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Call(NamedTuple):
-    """One model call in a dialect: where it is posted, what, and what reads the answer; ``headers`` are
-    those of this call alone.
+    """One model call in a dialect: path, body and answer reader; ``headers`` are for this call
+    alone.
     """
 
     path: str
@@ -58,7 +58,7 @@ class ModelsPage(NamedTuple):
 
 
 class HostedProvider(ABC):
-    """A provider that asks a server; see ``Provider`` for what it does.
+    """A provider that asks a server; see ``Provider``.
 
     Args:
         api_base: None for the vendor's own.

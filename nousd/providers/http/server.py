@@ -124,7 +124,7 @@ class ModelServer:
                 await put(piece)
 
     async def get(self, path: str) -> bytes:
-        """Return what the server has under ``path``, as far as it is read.
+        """Return the body at ``path``, up to a bound.
 
         Raises:
             ProviderError: it refused or cannot be reached.

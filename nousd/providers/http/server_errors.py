@@ -1,4 +1,4 @@
-"""What a model server said when it refused, as one ``ProviderError`` in its own words.
+"""A model server's refusal as one ``ProviderError``, in the server's words.
 
 Servers that speak the same dialect still differ in how they report a failure: an object under
 ``error``, a bare string, a validation list under ``detail``, plain text, a page of HTML, in an HTTP
@@ -80,7 +80,7 @@ def is_retryable_status(status: int) -> bool:
 
 
 def read_fault(value: Any) -> Fault:
-    """Read a decoded error object, string or list of whatever shape."""
+    """Read a decoded error: an object, string or list of any shape."""
     if isinstance(value, list):
         value = value[0] if value else {}
     if isinstance(value, str):

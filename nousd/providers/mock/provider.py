@@ -135,7 +135,7 @@ class MockProvider:
 
 
 class _Performance:
-    """One answer: what has been said so far and what is owed at its end."""
+    """One answer: its text so far, and its pieces at the end."""
 
     def __init__(self, request: ModelInput, receive: Receive) -> None:
         self._receive = receive

@@ -27,7 +27,7 @@ models, and some are called nearly like an alias.
 
 
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user says of one model; None leaves it to the provider.
+    """The user's facts about one model; None leaves it to the provider.
 
     Args:
         context_window: tokens.
@@ -112,8 +112,8 @@ class Models:
         thinking: Thinking | None,
         sampling: Sampling | None = None,
     ) -> ModelChoice:
-        """Return what a session with these settings asks. A model that was set for a provider that is
-        not there any more says nothing.
+        """Return the model of a session with these settings. A model that was set for a provider
+        that is not there any more says nothing.
         """
         if provider is None or model is None or provider not in self._factories:
             return ModelChoice(self.default.provider, self.default.model, thinking, sampling)
@@ -121,7 +121,7 @@ class Models:
 
     def named(self, name: str, near: ModelChoice) -> ModelChoice:
         """Return the model that a client names: an alias, ``provider/model``, or a model of the
-        provider that is in use, whose name may have slashes of its own.
+        current provider, whose name may contain slashes.
 
         Raises:
             ModelUnknown: the name is that of a provider, or nearly that of an alias or a provider.
@@ -174,7 +174,7 @@ class Models:
         return any(fnmatchcase(media_type.lower(), pattern) for pattern in patterns)
 
     def price(self, choice: ModelChoice) -> Price | None:
-        """Return what the model costs, if the user says so."""
+        """Return the configured price of the model, if there is one."""
         return self._facts_of(choice).price
 
     def _facts_of(self, choice: ModelChoice) -> ModelFacts:

@@ -1,4 +1,4 @@
-"""What the servers list: every provider's models, asked for at once and remembered for a minute.
+"""The models that servers list: all providers are asked at once, and answers cached for a minute.
 
 A server that cannot be asked is told of beside the others; what the user configured is listed also then.
 """

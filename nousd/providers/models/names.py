@@ -1,4 +1,4 @@
-"""Tables of what is known of models, by the beginnings of their names.
+"""Tables of facts about models, by the beginnings of their names.
 
 A vendor before a slash (``openai/gpt-4o``) is passed over, case does not count, the longest beginning
 that fits counts, and ``""`` fits every name.

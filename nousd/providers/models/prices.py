@@ -1,4 +1,4 @@
-"""What a model call costs, from prices that the user configured. Pure: no prices are known here."""
+"""The cost of a model call, from configured prices. Pure: no prices are known here."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cost_usd(usage: Usage, price: Price) -> float:
-    """Return what a call cost, in US dollars. Cached tokens are parts of the input, and are not counted
-    twice; nor is a server believed that reports more of them than there was input.
+    """Return the cost of a call in US dollars. Cached tokens are parts of the input, and are not
+    counted twice; nor is a server believed that reports more of them than there was input.
     """
     cache_read = min(usage.cache_read, usage.input)
     cache_write = min(usage.cache_write, usage.input - cache_read)

@@ -68,7 +68,7 @@ class _Chunk(msgspec.Struct):
 
 
 class ChatAnswer:
-    """What is known of the answer so far; an ``Answer``.
+    """The state of the answer so far; an ``Answer``.
 
     Args:
         names: the name the server was told -> the tool's own name.

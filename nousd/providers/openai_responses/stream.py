@@ -70,7 +70,7 @@ class _Item:
         return self.kind == "message" and bool(whole.get("phase"))
 
     def place(self) -> dict[str, Any]:
-        """Return what stands for the item in the order of the answer."""
+        """Return the sort key of the item in the answer."""
         if self.kind == "reasoning":
             return self.whole or {}
         place: dict[str, Any] = {"type": self.kind}
@@ -83,7 +83,7 @@ class _Item:
 
 
 class ResponsesAnswer:
-    """What is known of the answer so far; an ``Answer``.
+    """The state of the answer so far; an ``Answer``.
 
     Args:
         names: the name the server was told -> the tool's own name.

@@ -58,7 +58,7 @@ class Candidate(Protocol):
 
 
 class Found(NamedTuple):
-    """What ``auto`` stands for.
+    """The provider that ``auto`` resolves to.
 
     Args:
         api_base, model: of a local server, whose first model it is; else None.
@@ -74,7 +74,7 @@ class Found(NamedTuple):
 async def find_provider(
     configured: Mapping[str, Candidate], servers: Sequence[LocalServer] | None = None
 ) -> Found:
-    """Return what is to be asked. The network is only looked at if nothing is configured.
+    """Resolve ``auto``. The network is only looked at if nothing is configured.
 
     Args:
         servers: where to look on this machine; None is for ``LOCAL_SERVERS``.

@@ -1,4 +1,4 @@
-"""From what the user configured to the models that can be asked.
+"""From the configuration to the models that can be asked.
 
 What has to be configured is said as protocols: where it was read from is not known here.
 """
@@ -52,7 +52,7 @@ class ConfiguredProvider(Protocol):
 
 
 class ConfiguredModel(Protocol):
-    """What is said of one model; prices are in US dollars per million tokens."""
+    """The configuration of one model; prices are in US dollars per million tokens."""
 
     @property
     def context_window(self) -> int | None: ...

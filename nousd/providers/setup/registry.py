@@ -1,4 +1,4 @@
-"""The dialects by name, and what makes a provider that speaks one.
+"""The dialects by name, with the factories of their providers.
 
 A dialect's module is imported when it is asked for, so that a daemon with the built-in model never
 loads an HTTP client.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ProviderSettings:
-    """What a provider is made from; None means the provider's own default.
+    """The settings of a provider; None means the provider's own default.
 
     Args:
         api_key: kept out of the repr, as ``secrets`` are.
