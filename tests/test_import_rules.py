@@ -83,7 +83,7 @@ ROOMS: dict[str, Room] = {
     "mcp_server": room("client wire errors", "mcp mcp_types anyio starlette"),
     "bridge": room(
         "client views wire errors net runtime_paths event_window",
-        "starlette hypercorn h11 anyio trio msgspec prometheus_client",
+        "starlette h11 anyio trio msgspec prometheus_client",
     ),
     "sdk": room("client views wire errors", "anyio"),
     "cli": room(

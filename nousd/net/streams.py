@@ -87,6 +87,14 @@ class DirectStream(trio.abc.Stream):
         """Wait until the kernel would take something."""
         await self._stream.wait_send_all_might_not_block()
 
+    async def send_eof(self) -> None:
+        """Say that no more will be sent.
+
+        Raises:
+            trio.BrokenResourceError, trio.ClosedResourceError, OSError: the connection is gone.
+        """
+        await self._stream.send_eof()
+
     async def aclose(self) -> None:
         """Close the socket."""
         await self._stream.aclose()

@@ -291,7 +291,7 @@ def test_places_of_this_machine_need_no_leave_and_others_do(place: str) -> None:
 
 def test_without_the_libraries_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
-    for missing in ("hypercorn", "starlette"):
+    for missing in ("h11", "starlette"):
         with monkeypatch.context() as patch:
             patch.setattr(
                 importlib.util,

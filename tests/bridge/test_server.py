@@ -19,7 +19,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from nousd.bridge.access.gate import AccessPolicy, Gate
 from nousd.bridge.http import server
-from nousd.bridge.http.http11 import Connection
+from nousd.bridge.http.connection import Connection
 from nousd.bridge.http.listen_address import HttpPlace
 from nousd.errors import ConfigError
 from nousd.wire.limits import (

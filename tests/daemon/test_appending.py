@@ -391,6 +391,9 @@ async def test_files_are_the_same_or_none(client: Client) -> None:
     )
     assert "entry_id" not in prompted
     await client.request("abort")
+    with trio.fail_after(WAIT_SECONDS):
+        while (await client.request("get_state"))["run_state"] != "idle":
+            await trio.lowlevel.checkpoint()
     two = await client.request("append_message", text="see", attachments=[file])
     again = await client.request(
         "prompt", text="see", attachments=[file], reuse_appended=True, wait=False

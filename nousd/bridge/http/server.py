@@ -1,10 +1,10 @@
-"""The HTTP server: our own accept loop around hypercorn's handling of one connection.
+"""The HTTP server: listeners, the number of connections, and stopping.
 
-Why not hypercorn's own loop: it sends inside a shielded scope, so that one reader that stalls would hold
-up the daemon's end for as long as it likes. Here each connection is a ``_Guarded`` stream, on which
-every write has a deadline, and which is closed by force once a grace is over.
+Each connection is a ``_Guarded`` stream: every write has a deadline, so that one reader that stalls
+cannot hold up the daemon's end, and it is closed by force once a grace is over. How one connection is
+served is not known here (``connection``).
 
-It knows no routes: what is served is an ASGI application.
+It knows no routes: it serves an ASGI application.
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ from typing import Final
 
 import msgspec
 import trio
-from hypercorn.config import Config
-from hypercorn.trio.worker_context import WorkerContext
 from starlette.types import ASGIApp
 
-from nousd.bridge.http.http11 import Connection
+from nousd.bridge.http.connection import Connection
 from nousd.bridge.http.listen_address import HttpPlace
 from nousd.bridge.replies import TOO_MANY_CONNECTIONS, envelope
 from nousd.errors import ConfigError
@@ -33,8 +31,6 @@ from nousd.net.unix_sockets import check_length, listen, remove_stale
 from nousd.runtime_paths.locks import lock_socket
 from nousd.wire.limits import (
     HTTP_CONNECTIONS_MAX,
-    HTTP_HEADERS_BYTES_MAX,
-    HTTP_IDLE_SECONDS,
     HTTP_WRITE_SECONDS,
 )
 
@@ -47,7 +43,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class _Guarded(DirectStream):
-    """A connection as hypercorn knows it, with a deadline for each write that has to wait.
+    """A stream with a deadline for each write that has to wait.
 
     A reader that has not taken the next mebibyte, or the rest, after ``HTTP_WRITE_SECONDS`` is cut off;
     one of a stream resumes by the id of the last frame it has seen.
@@ -67,10 +63,6 @@ class _Guarded(DirectStream):
         if waiting.cancelled_caught:
             await trio.aclose_forcefully(self._own)
             raise trio.BrokenResourceError("the client does not read")
-
-    async def send_eof(self) -> None:
-        """Say that no more will be sent."""
-        await self._own.send_eof()
 
     def cut(self) -> None:
         """End the connection at once, whatever it is doing."""
@@ -131,10 +123,9 @@ async def serve(
 class _Server:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._config = _config()
-        self._context = WorkerContext(None)
         self._places = trio.CapacityLimiter(HTTP_CONNECTIONS_MAX)
-        self._open: set[_Guarded] = set()
+        self._open: dict[_Guarded, Connection] = {}
+        self._is_ending = False
         self._left = trio.Event()
 
     async def serve(self, listeners: Sequence[trio.SocketListener], closing: trio.Event) -> None:
@@ -145,7 +136,9 @@ class _Server:
                         accepting.start_soon(self._accept, listener, connections)
                     await closing.wait()
                     accepting.cancel_scope.cancel()
-                await self._context.terminated.set()
+                self._is_ending = True
+                for connection in self._open.values():
+                    connection.end()
                 with trio.move_on_after(GRACE_SECONDS):
                     await self._all_gone()
             finally:
@@ -167,16 +160,18 @@ class _Server:
 
     async def _serve_one(self, stream: trio.SocketStream) -> None:
         guarded = _Guarded(stream)
-        self._open.add(guarded)
+        connection = self._open[guarded] = Connection(self._app, guarded)
+        if self._is_ending:
+            connection.end()
         try:
-            await Connection(self._app, self._config, self._context, guarded)
+            await connection.run()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             _logger.debug("a client has gone")
         except Exception:
-            # Foreign code: what it raises on one connection is no matter of the others.
+            # The application is foreign code: an error on one connection must not end the others.
             _logger.exception("a fault on a connection")
         finally:
-            self._open.discard(guarded)
+            del self._open[guarded]
             self._left.set()
 
     async def _all_gone(self) -> None:
@@ -202,13 +197,3 @@ def _refusal() -> bytes:
 
 
 _REFUSAL: Final = _refusal()
-
-
-def _config() -> Config:
-    config = Config()
-    config.accesslog = None
-    config.errorlog = _logger
-    config.keep_alive_timeout = HTTP_IDLE_SECONDS
-    config.h11_max_incomplete_size = HTTP_HEADERS_BYTES_MAX
-    config.include_server_header = False
-    return config

@@ -18,7 +18,7 @@ def check_installed() -> None:
     Raises:
         ConfigError: they are not.
     """
-    needed = ("hypercorn", "prometheus_client", "starlette")
+    needed = ("h11", "prometheus_client", "starlette")
     if any(importlib.util.find_spec(name) is None for name in needed):
         raise ConfigError("http needs the extra http: pip install 'nousd[http]'")
 
