@@ -7,6 +7,7 @@ import struct
 from typing import Any
 
 import pytest
+import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -160,3 +161,16 @@ def test_numbers_that_no_double_holds_are_replaced_and_nothing_else_is_touched()
     assert nearest(10**400) == str(10**400)
     fits = {"n": [1, {"m": 2**53 - 1}]}
     assert expressible(fits) is fits
+
+
+@given(VALUES)
+def test_inside_its_domain_the_package_of_the_rfc_writes_the_same(value: Any) -> None:
+    """Whole numbers up to 2**53, finite floats, strings without lone surrogates."""
+    assert canonical(value) == rfc8785.dumps(value)
+
+
+@pytest.mark.parametrize("value", [2**53, -(2**60)])
+def test_ours_also_writes_whole_numbers_that_the_package_refuses(value: int) -> None:
+    with pytest.raises(rfc8785.IntegerDomainError):
+        rfc8785.dumps(value)
+    assert float(json.loads(canonical(value))) == float(value)
