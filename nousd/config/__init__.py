@@ -1,1 +1,1 @@
-"""The settings, and which of four sources decides each."""
+"""The settings, each resolved from four sources in order of precedence."""

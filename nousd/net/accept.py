@@ -1,7 +1,7 @@
-"""The accept loop of a listener: who may come in, and how many at a time.
+"""The accept loop of a listener: admits peers and limits simultaneous connections.
 
-It knows nothing of what is said on a connection. Loops share nothing but the places that they
-are given, so that a crowd on one socket does not close another one.
+It does not know the protocol of a connection. Loops share only the limiter (``places``) that
+they are given, so that a crowd on one socket does not close another one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Who is at the other end of a Unix socket.
+"""Credentials of the peer of a Unix socket.
 
-The kernel notes the user of a connecting process, so this cannot be forged. It is the last of three
-guards, behind the folder's mode and the socket's own, and the only one left where another program
-made the sockets (systemd's default mode for them is 0666).
+The kernel records the user of a connecting process, so this cannot be forged. It is the last of
+three guards, behind the modes of the directory and of the socket, and the only one left where
+another program made the sockets (systemd's default mode for them is 0666).
 """
 
 from __future__ import annotations

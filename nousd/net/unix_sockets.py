@@ -38,7 +38,7 @@ _UMASK_0600: Final = 0o177
 
 
 class _Identity(NamedTuple):
-    """Which file it is, whatever its name."""
+    """Device and inode: identify a file independently of its path."""
 
     device: int
     inode: int

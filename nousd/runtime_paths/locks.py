@@ -58,9 +58,9 @@ def state_lock_file(folder: Path) -> Path:
 
 
 def holder_of(lock_file: Path) -> str | None:
-    """Return who holds a lock, such as ``pid 17``; None if nobody does. Changes nothing.
+    """Return the holder of a lock, such as ``pid 17``; None if it is free. Write nothing.
 
-    The lock is asked for and given back at once. A daemon that asks in the same instant is refused.
+    The lock is taken and released at once. A daemon that tries in the same instant is refused.
 
     Raises:
         ConfigError: the lock file cannot be opened.
