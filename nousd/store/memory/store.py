@@ -20,9 +20,8 @@ from nousd.machine.projection.row_projection import row_changes
 from nousd.store.artifacts import Artifact, ArtifactInfo, ArtifactSource
 from nousd.store.interface import Store
 from nousd.store.memory import artifacts as _artifacts_memory
-from nousd.store.memory import call_queries as _call_queries_memory
 from nousd.store.memory import pruning as _pruning_memory
-from nousd.store.memory import session_queries as _session_queries_memory
+from nousd.store.memory import queries
 from nousd.store.memory.rows import Rows
 from nousd.store.pending import Outcome, PendingBatches
 from nousd.store.records import Batch, EventFilter, Old, Pruned, StoredEvent, put_at
@@ -231,17 +230,15 @@ class MemoryStore:
         offset: int = 0,
     ) -> SessionPage:
         await trio.lowlevel.checkpoint()
-        return _session_queries_memory.sessions(
-            self._rows, wanted, limit=limit, before=before, offset=offset
-        )
+        return queries.sessions(self._rows, wanted, limit=limit, before=before, offset=offset)
 
     async def children(self, session_id: str) -> tuple[str, ...]:
         await trio.lowlevel.checkpoint()
-        return _session_queries_memory.children(self._rows, session_id)
+        return queries.children(self._rows, session_id)
 
     async def overridden(self) -> tuple[str, ...]:
         await trio.lowlevel.checkpoint()
-        return _session_queries_memory.overridden(self._rows)
+        return queries.overridden(self._rows)
 
     async def entry(self, session_id: str, entry_id: str) -> Entry | None:
         await trio.lowlevel.checkpoint()
@@ -312,29 +309,29 @@ class MemoryStore:
 
     async def tool_call(self, tool_call_id: str, attempt: int | None) -> ToolCallRow | None:
         await trio.lowlevel.checkpoint()
-        return _call_queries_memory.tool_call(self._rows, tool_call_id, attempt)
+        return queries.tool_call(self._rows, tool_call_id, attempt)
 
     async def tool_call_by_client_id(
         self, session_id: str, client_call_id: str
     ) -> ToolCallRow | None:
         await trio.lowlevel.checkpoint()
-        return _call_queries_memory.tool_call_by_client_id(self._rows, session_id, client_call_id)
+        return queries.tool_call_by_client_id(self._rows, session_id, client_call_id)
 
     async def tool_calls(
         self, session_id: str | None, run_id: str | None, *, limit: int, before: int
     ) -> tuple[ToolCallRow, ...]:
         await trio.lowlevel.checkpoint()
-        return _call_queries_memory.tool_calls(self._rows, session_id, run_id, limit, before)
+        return queries.tool_calls(self._rows, session_id, run_id, limit, before)
 
     async def unanswered_calls(
         self, session_id: str | None, *, limit: int
     ) -> tuple[ToolCallRow, ...]:
         await trio.lowlevel.checkpoint()
-        return _call_queries_memory.unanswered_calls(self._rows, session_id, limit)
+        return queries.unanswered_calls(self._rows, session_id, limit)
 
     async def open_client_calls(self) -> tuple[ToolCallRow, ...]:
         await trio.lowlevel.checkpoint()
-        return _call_queries_memory.open_client_calls(self._rows)
+        return queries.open_client_calls(self._rows)
 
     async def artifact_info(self, artifact_id: str) -> ArtifactInfo | None:
         await trio.lowlevel.checkpoint()

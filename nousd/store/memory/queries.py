@@ -1,4 +1,4 @@
-"""Queries about tool calls on the rows in memory; the same answers as ``sqlite.call_queries``."""
+"""Queries about sessions and tool calls on the rows in memory; the twins of those of ``sqlite``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from itertools import islice
 
 from nousd.store.memory.rows import Rows
 from nousd.store.rows import ToolCallRow
+from nousd.store.session_list import SessionFilter, SessionPage, is_wanted
 
 
 def tool_call(rows: Rows, tool_call_id: str, attempt: int | None) -> ToolCallRow | None:
@@ -52,3 +53,30 @@ def unanswered_calls(rows: Rows, session_id: str | None, limit: int) -> tuple[To
 def open_client_calls(rows: Rows) -> tuple[ToolCallRow, ...]:
     calls = rows.tool_calls.values()
     return tuple(call for call in calls if call.run_id is None and call.ended_at is None)
+
+
+def sessions(
+    rows: Rows, wanted: SessionFilter, *, limit: int, before: str | None, offset: int
+) -> SessionPage:
+    touched = rows.touched
+    bound = None if before is None else touched.get(before, 0)
+    newest_first = sorted(
+        (row for row in rows.sessions.values() if is_wanted(row, wanted)),
+        key=lambda row: touched[row.session_id],
+        reverse=True,
+    )
+    older = (row for row in newest_first if bound is None or touched[row.session_id] < bound)
+    return SessionPage(tuple(islice(older, offset, offset + limit)), len(newest_first))
+
+
+def children(rows: Rows, session_id: str) -> tuple[str, ...]:
+    return tuple(
+        row.session_id
+        for row in rows.sessions.values()
+        if row.origin is not None and row.origin.session_id == session_id
+    )
+
+
+def overridden(rows: Rows) -> tuple[str, ...]:
+    overridden = (row for row in rows.sessions.values() if row.override_expires_at is not None)
+    return tuple(sorted(row.session_id for row in overridden))
