@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
+from email.utils import parsedate_to_datetime
 
 import pytest
 import trio
@@ -124,6 +126,28 @@ async def test_a_chunked_body_and_its_trailers_are_one_body(small: SmallServer) 
     chunks = b"2;of=mine\r\nab\r\n3\r\ncde\r\n0\r\nx-tandem-token: other\r\nx-a: b\r\n\r\n"
     answer = answer_in(await said(small.address, post(*lines) + chunks))
     assert (answer.status, answer.body) == (200, b"abcde")
+
+
+async def test_every_answer_says_when_it_was_made(small: SmallServer) -> None:
+    for sent in (OK, b"GET / HTTP/3.0\r\nhost: localhost\r\n\r\n"):
+        date = answer_in(await said(small.address, sent)).headers["date"]
+        assert abs(parsedate_to_datetime(date).timestamp() - time.time()) < 60
+
+
+async def test_a_peer_that_ends_in_the_middle_of_its_body_is_answered_nothing(
+    small: SmallServer,
+) -> None:
+    sent = post(b"content-length: 9") + b"four"
+    assert await said(small.address, sent, half_close=True) == b""
+
+
+async def test_a_small_body_that_nobody_reads_does_not_end_the_connection(
+    small: SmallServer,
+) -> None:
+    unread = post(b"content-length: 4").replace(b"/echo", b"/deaf") + b"four"
+    chunked = post(b"transfer-encoding: chunked").replace(b"/echo", b"/deaf")
+    received = await said(small.address, unread + chunked + b"2\r\nab\r\n0\r\n\r\n" + OK)
+    assert [answer.status for answer in answers_in(received)] == [200, 200, 200]
 
 
 async def test_a_length_that_is_said_twice_alike_is_one_length(small: SmallServer) -> None:

@@ -16,7 +16,11 @@ No other protocol is taken up. It knows no routes and no tokens.
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Sequence
+from email.utils import formatdate
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -98,7 +102,9 @@ class Connection:
         """
         self._idle = trio.CancelScope(deadline=trio.current_time() + HTTP_IDLE_SECONDS)
         with self._idle:
-            while (split := split_head(self._ahead)) is None:
+            checked = 0
+            while (split := split_head(self._ahead, checked)) is None:
+                checked = len(self._ahead)
                 received = await self._read()
                 if not received:
                     return None
@@ -146,6 +152,27 @@ class Connection:
             if guard is not None:
                 guard.check(received)
             self._machine.receive_data(received)
+
+    def take_received_body(self, guard: ChunkGuard | None) -> list[h11.Data | h11.EndOfMessage]:
+        """Return the parts of the body that are here already.
+
+        A small body comes with its head: an answer to a request that did not read it need not end the
+        connection. What is wrong with the framing shows when the rest is read.
+        """
+        taken: list[h11.Data | h11.EndOfMessage] = []
+        received, self._ahead = self._ahead, b""
+        try:
+            if guard is not None:
+                guard.check(received)
+            if received:
+                self._machine.receive_data(received)
+            while isinstance(event := self._machine.next_event(), h11.Data | h11.EndOfMessage):
+                taken.append(event)
+                if isinstance(event, h11.EndOfMessage):
+                    break
+        except (Refused, h11.RemoteProtocolError):
+            pass
+        return taken
 
     async def wait_gone(self) -> None:
         """Wait until the client leaves; keep what it sends meanwhile, up to a bound."""
@@ -198,9 +225,14 @@ class Connection:
     # --- from one request to the next ----------------------------------------------------------
 
     @property
+    def is_body_open(self) -> bool:
+        """Whether the present body is not read whole."""
+        return self._machine.their_state is h11.SEND_BODY
+
+    @property
     def closes_after_answer(self) -> bool:
         """Whether no request can follow: the server ends, or the present body is not read whole."""
-        return self._is_ending or self._machine.their_state is h11.SEND_BODY
+        return self._is_ending or self.is_body_open
 
     @property
     def has_more_after_last(self) -> bool:
@@ -219,7 +251,8 @@ class Connection:
             return False
         ours, theirs = self._machine.our_state, self._machine.their_state
         if (ours, theirs) != (h11.DONE, h11.DONE):
-            if theirs in (h11.SEND_BODY, h11.ERROR) and not self.wants_continue:
+            is_unread = theirs in (h11.SEND_BODY, h11.ERROR) or self.has_more_after_last
+            if is_unread and not self.wants_continue:
                 await self._linger()
             return False
         # Bytes of the next request are checked like any: h11 gives back what it was fed too much.
@@ -248,6 +281,7 @@ class _Exchange:
         self._has_ended = False
         self._is_bodiless = request.method == b"HEAD"
         self._head = b""
+        self._early: deque[h11.Data | h11.EndOfMessage] = deque()
         self._receiving = trio.CancelScope()
         self.is_gone = False
 
@@ -261,7 +295,7 @@ class _Exchange:
         try:
             await app(self._scope(), self.receive, self.send)
         finally:
-            if not self._has_begun:
+            if not self._has_begun and not self.is_gone:
                 await self._refuse((INTERNAL, "the request could not be answered"))
             elif not self._has_ended:
                 self.is_gone = True
@@ -307,7 +341,11 @@ class _Exchange:
             informed = h11.InformationalResponse(status_code=100, headers=[])
             await self._connection.send(self._connection.encode(informed))
         try:
-            event = await self._connection.read_body(self._guard)
+            event = (
+                self._early.popleft()
+                if self._early
+                else await self._connection.read_body(self._guard)
+            )
         except Refused as refused:
             await self._refuse(refused.fault)
             return {"type": "http.disconnect"}
@@ -342,8 +380,11 @@ class _Exchange:
 
     async def _begin(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
         self._has_begun = True
+        if self._connection.is_body_open:
+            self._early.extend(self._connection.take_received_body(self._guard))
         self._is_bodiless = self._is_bodiless or status in _BODILESS
         fields = [(bytes(name), bytes(value)) for name, value in headers]
+        fields.append((b"date", http_date(int(time.time()))))
         if self._connection.closes_after_answer:
             fields.append((b"connection", b"close"))
         head = self._connection.encode(h11.Response(status_code=status, headers=fields))
@@ -386,6 +427,12 @@ class _Exchange:
         self._receiving.cancel()
 
 
+@lru_cache(maxsize=2)
+def http_date(second: int) -> bytes:
+    """Return the value of ``Date`` for a time in whole seconds since the epoch."""
+    return formatdate(second, usegmt=True).encode()
+
+
 def _has_body(request: h11.Request) -> bool:
     """Return whether bytes of a body follow the head."""
     return any(
@@ -402,6 +449,7 @@ def refusal(fault: Fault, *, is_bodiless: bool) -> list[h11.Event]:
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),
         (b"connection", b"close"),
+        (b"date", http_date(int(time.time()))),
     ]
     head = h11.Response(status_code=failure.status, headers=headers)
     return [head, *([] if is_bodiless else [h11.Data(data=body)]), h11.EndOfMessage()]

@@ -59,20 +59,25 @@ class Refused(Exception):
         self.is_bodiless = is_bodiless
 
 
-def split_head(received: bytes) -> tuple[bytes, bytes] | None:
+def split_head(received: bytes, checked: int = 0) -> tuple[bytes, bytes] | None:
     """Return a request's head and the bytes after it; None while the head is not complete.
 
     One empty line before the request is ignored, as the standard asks.
+
+    Args:
+        checked: the number of bytes that an earlier call has seen: a head that trickles in is not
+            searched from its beginning each time.
 
     Raises:
         Refused: the head is ambiguous or too long.
     """
     start = 2 if received.startswith(b"\r\n") else 0
-    end = received.find(_END, start)
+    begin = max(start, checked - len(_END))
+    end = received.find(_END, begin)
     # An incomplete head may end between CR and LF; the CR is judged with the next byte.
     head = received[start:] if end < 0 else received[start : end + len(_END)]
     judged = head[:-1] if end < 0 and head.endswith(b"\r") else head
-    if _AMBIGUOUS.search(judged):
+    if _AMBIGUOUS.search(judged, max(0, begin - start)):
         raise Refused(AMBIGUOUS)
     if len(head) > HTTP_HEADERS_BYTES_MAX:
         raise Refused(TOO_LARGE)
