@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import signal
@@ -128,7 +129,9 @@ async def test_a_log_is_followed_over_restarts_of_the_daemon_and_of_the_follower
             await daemon.kill()
         async with running(place):
             await _prompt(place, "two")
-            await copied.until((await _log(place))[-1])
+            last = (await _log(place))[-1]
+            await copied.until(last)
+            await _written_down(place, last)
             follower.send_signal(signal.SIGINT)
             with trio.fail_after(SECONDS):
                 assert await follower.wait() == 0
@@ -179,6 +182,14 @@ class Copied:
             process.kill()
             with trio.CancelScope(shield=True):
                 await process.wait()
+
+
+async def _written_down(place: Place, line: bytes) -> None:
+    """Wait until the follower has noted a line that it printed; stopped before, it prints it again."""
+    event = json.loads(line)["id"]
+    with trio.fail_after(SECONDS):
+        while (place.folder / "cursor").read_text() != event:  # noqa: ASYNC110 - another process writes
+            await trio.sleep(0.01)
 
 
 async def _prompt(place: Place, text: str) -> None:
