@@ -29,7 +29,7 @@ from typing import Any, Final, Protocol
 import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
-from nousd.daemon.app import Parts, open_services, shut_down
+from nousd.daemon.app import DaemonDeps, open_services, shut_down
 from nousd.daemon.clock import Clock, SystemClock
 from nousd.daemon.policy.permissions import Permissions, RulePermissions
 from nousd.daemon.services import ExtensionHandler, Services
@@ -351,19 +351,19 @@ async def memory_daemon(
     clock: Clock | None = None,
     **options: Any,
 ) -> AsyncIterator[Daemon]:
-    """Runs a daemon on memory streams. ``options``: see ``make_parts``.
+    """Runs a daemon on memory streams. ``options``: see ``make_deps``.
 
     With the ``store`` and the ``clock`` of an earlier one it is that one, started again.
     """
     async with memory.open_store() as own_store, trio.open_nursery() as nursery:
-        parts = make_parts(
+        deps = make_deps(
             store=store or own_store,
             provider=provider,
             workdir=workdir,
             clock=clock or FakeClock(),
             **options,
         )
-        async with _checked_core(parts) as services:
+        async with _checked_services(deps) as services:
             daemon = _MemoryDaemon(services, nursery)
             try:
                 yield daemon
@@ -381,7 +381,7 @@ def provider_of(stub: StubModel, name: str) -> Provider:
 async def socket_daemon(
     folder: Path, *, provider: Provider, workdir: Path | None = None, **options: Any
 ) -> AsyncIterator[Daemon]:
-    """Runs a daemon on ``nous.sock`` and ``nousd.db`` in ``folder``. ``options``: see ``make_parts``.
+    """Runs a daemon on ``nous.sock`` and ``nousd.db`` in ``folder``. ``options``: see ``make_deps``.
 
     It can be run again in the same folder.
     """
@@ -390,9 +390,9 @@ async def socket_daemon(
         workdir = folder / "work"
         workdir.mkdir(exist_ok=True)
     async with sqlite.open_store(folder / "nousd.db") as store:
-        parts = make_parts(store=store, provider=provider, workdir=workdir, **options)
+        deps = make_deps(store=store, provider=provider, workdir=workdir, **options)
         async with (
-            _checked_core(parts) as services,
+            _checked_services(deps) as services,
             open_listeners(path) as listeners,
             trio.open_nursery() as nursery,
         ):
@@ -414,21 +414,21 @@ async def socket_daemon(
 
 
 @asynccontextmanager
-async def _checked_core(parts: Parts) -> AsyncIterator[Services]:
-    head = parts.store.head
-    async with open_services(parts) as services:
+async def _checked_services(deps: DaemonDeps) -> AsyncIterator[Services]:
+    head = deps.store.head
+    async with open_services(deps) as services:
         yield services
-    await check_log(parts.store, complete_after=head)
+    await check_log(deps.store, complete_after=head)
 
 
-def only_workspace(workdir: Path, project: Project | None = None, **parts: Any) -> Workspaces:
+def only_workspace(workdir: Path, project: Project | None = None, **deps: Any) -> Workspaces:
     """Returns the workspaces of a daemon that has a workdir and nothing else."""
     return Workspaces(
-        Workspace(path_sandbox=PathSandbox(workdir), project=project or Project(), **parts)
+        Workspace(path_sandbox=PathSandbox(workdir), project=project or Project(), **deps)
     )
 
 
-def make_parts(
+def make_deps(
     *,
     store: Store,
     provider: Provider,
@@ -436,7 +436,7 @@ def make_parts(
     tools: Sequence[Tool] = (),
     native: NativeSettings | None = None,
     extension_commands: Mapping[str, ExtensionHandler] | None = None,
-    command_timeout: float = 600.0,
+    command_timeout_seconds: float = 600.0,
     delta_retention_days: int = 7,
     stale_seconds: float = 120.0,
     clock: Clock | None = None,
@@ -451,7 +451,7 @@ def make_parts(
     hooks: Hooks = NO_HOOKS,
     mcp_servers: tuple[ServerSpec, ...] = (),
     around_runtime: Callable[[Runtime], Runtime] = lambda runtime: runtime,
-) -> Parts:
+) -> DaemonDeps:
     """Returns what a daemon with every built-in tool, and ``tools``, is made of.
 
     It asks nobody, unless ``permissions`` say otherwise.
@@ -462,7 +462,7 @@ def make_parts(
     workspaces = workspaces or only_workspace(
         workdir, project, instructions=SessionMemo(read_instructions), read_agents=read_agents
     )
-    return Parts(
+    return DaemonDeps(
         store=store,
         clock=clock or SystemClock(),
         models=models or Models.of(provider),
@@ -474,7 +474,7 @@ def make_parts(
         permissions=permissions or RulePermissions("yolo", (), workspaces),
         approval_timeout_seconds=approval_timeout_seconds,
         sandbox=sandbox,
-        command_timeout=command_timeout,
+        command_timeout_seconds=command_timeout_seconds,
         delta_retention_days=delta_retention_days,
         stale_seconds=stale_seconds,
         mcp_servers=mcp_servers,

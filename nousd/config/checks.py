@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from nousd.config.values import Given, SettingInfo, read_value
+from nousd.config.values import RawValue, SettingInfo, read_value
 from nousd.errors import ConfigError
 from nousd.runtime_paths.names import is_utf8
 
 
-def decide(info: SettingInfo, given: Given) -> Any:
+def decide(info: SettingInfo, given: RawValue) -> Any:
     """Return the value of a setting.
 
     Raises:

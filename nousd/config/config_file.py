@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Meta
 
-from nousd.config.values import Given, SettingInfo, read_value
+from nousd.config.values import RawValue, SettingInfo, read_value
 from nousd.errors import ConfigError
 from nousd.runtime_paths import locations
 
@@ -67,12 +67,12 @@ def read_config_file(chosen: Path | None, environ: Mapping[str, str], here: Path
         raise ConfigError(f"config: file {path} is not TOML: {error}") from None
 
 
-def _find(chosen: Path | None, environ: Mapping[str, str], here: Path) -> Given:
+def _find(chosen: Path | None, environ: Mapping[str, str], here: Path) -> RawValue:
     if chosen:
-        return Given(chosen, "flag --config", here)
+        return RawValue(chosen, "flag --config", here)
     if named := environ.get("NOUSD_CONFIG"):
-        return Given(named, "environment NOUSD_CONFIG", here)
-    return Given(locations.default_config_file(), "default", here)
+        return RawValue(named, "environment NOUSD_CONFIG", here)
+    return RawValue(locations.default_config_file(), "default", here)
 
 
 def _exposure(path: Path, status: os.stat_result) -> str:

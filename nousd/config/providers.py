@@ -17,7 +17,7 @@ import msgspec
 from nousd.config.config_file import ConfigFile
 from nousd.config.models_file import AUTO, DIALECTS, ModelsFile, ProviderTable, read_models_file
 from nousd.config.secret import Secret
-from nousd.config.values import Given, nearest
+from nousd.config.values import RawValue, nearest
 from nousd.errors import ConfigError
 
 MOCK: Final = "mock"
@@ -87,12 +87,12 @@ class Chosen(NamedTuple):
     api_base_origin: str = "default"
 
 
-Place = Mapping[str, Given]
+RawValues = Mapping[str, RawValue]
 """setting -> its value there, read and checked."""
 
 
 def decide_models(
-    places: Iterable[Place], file: ConfigFile, environ: Mapping[str, str]
+    places: Iterable[RawValues], file: ConfigFile, environ: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the settings that say which models there are, by name, and where those came from that a
     place can decide.
@@ -124,7 +124,7 @@ def decide_models(
     return values, origins
 
 
-def _choose(places: Sequence[Place], file: ModelsFile, environ: Mapping[str, str]) -> Chosen:
+def _choose(places: Sequence[RawValues], file: ModelsFile, environ: Mapping[str, str]) -> Chosen:
     """Return the default provider and model.
 
     Args:
@@ -149,7 +149,7 @@ def _choose(places: Sequence[Place], file: ModelsFile, environ: Mapping[str, str
     return chosen
 
 
-def _check_known(given: Given, known: set[str]) -> None:
+def _check_known(given: RawValue, known: set[str]) -> None:
     if given.value not in known:
         raise ConfigError(
             f"provider must be {' or '.join(sorted(known))}, not {given.value[:100]!r}; "
@@ -157,7 +157,7 @@ def _check_known(given: Given, known: set[str]) -> None:
         )
 
 
-def _after(chosen: Chosen, place: Place, aliases: Mapping[str, str], names: set[str]) -> Chosen:
+def _after(chosen: Chosen, place: RawValues, aliases: Mapping[str, str], names: set[str]) -> Chosen:
     """Return the choice after a stronger place has had its say."""
     word, named = place.get("provider"), _model_of(place, aliases, names)
     provider, origin = (word.value, word.origin) if word else (None, "")
@@ -195,7 +195,7 @@ class _Named(NamedTuple):
     origin: str
 
 
-def _model_of(place: Place, aliases: Mapping[str, str], names: set[str]) -> _Named | None:
+def _model_of(place: RawValues, aliases: Mapping[str, str], names: set[str]) -> _Named | None:
     given = place.get("model")
     if given is None:
         return None

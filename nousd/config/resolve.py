@@ -33,7 +33,7 @@ from nousd.config.settings import (
     flag_of,
     variable_of,
 )
-from nousd.config.values import Given, nearest
+from nousd.config.values import RawValue, nearest
 from nousd.errors import ConfigError
 from nousd.runtime_paths import locations
 
@@ -45,8 +45,8 @@ class Resolved(NamedTuple):
     origins: dict[str, str]
 
 
-_ALIASES: Final = {"run_stale_ms": "TANDEM_RUN_STALE_MS"}
-"""setting -> a variable of another program that means the same, and counts where ours is not set."""
+_TANDEM_STALE: Final = "TANDEM_RUN_STALE_MS"
+"""Tandem's variable for ``run_stale_seconds``, in milliseconds. It counts where ours is not set."""
 
 
 def resolve(
@@ -88,7 +88,7 @@ def resolve(
     return Resolved(settings, origins)
 
 
-def _of_models(place: Mapping[str, Given]) -> dict[str, Given]:
+def _of_models(place: Mapping[str, RawValue]) -> dict[str, RawValue]:
     """Return the default model of one source, read and checked."""
     return {
         name: place[name]._replace(value=decide(SETTINGS[name], place[name]))
@@ -148,7 +148,7 @@ def _current_folder() -> Path:
         raise ConfigError(f"workdir: the current folder cannot be used: {error.strerror}") from None
 
 
-def _from_file(file: ConfigFile) -> dict[str, Given]:
+def _from_file(file: ConfigFile) -> dict[str, RawValue]:
     given = {}
     for key, value in file.table.items():
         if key in FILE_TABLES:
@@ -164,22 +164,33 @@ def _from_file(file: ConfigFile) -> dict[str, Given]:
                 f"unknown setting {key!r} in file {file.path}; the nearest is {nearest(key, known)}"
             )
         assert file.path is not None, "a file that is not there says nothing"
-        given[key] = Given(value, f"file {file.path}", file.path.parent)
+        given[key] = RawValue(value, f"file {file.path}", file.path.parent)
     return given
 
 
-def _from_environment(environ: Mapping[str, str], here: Path) -> dict[str, Given]:
-    return {
-        name: Given(text, f"environment {variable}", here)
-        for name in SETTINGS
-        for variable in (_ALIASES.get(name, ""), variable_of(name))
-        if (text := environ.get(variable))
-    }
+def _from_environment(environ: Mapping[str, str], here: Path) -> dict[str, RawValue]:
+    given = {}
+    if stale := environ.get(_TANDEM_STALE):
+        in_seconds = _in_seconds(stale)
+        given["run_stale_seconds"] = RawValue(in_seconds, f"environment {_TANDEM_STALE}", here)
+    for name in SETTINGS:
+        variable = variable_of(name)
+        if text := environ.get(variable):
+            given[name] = RawValue(text, f"environment {variable}", here)
+    return given
 
 
-def _from_flags(flags: Mapping[str, Any], here: Path) -> dict[str, Given]:
+def _in_seconds(milliseconds: str) -> str:
+    """Convert a number; any other text is returned as it is, for the check of the setting to refuse."""
+    try:
+        return str(float(milliseconds) / 1000)
+    except ValueError:
+        return milliseconds
+
+
+def _from_flags(flags: Mapping[str, Any], here: Path) -> dict[str, RawValue]:
     return {
-        name: Given(value, f"flag {flag_of(name)}", here)
+        name: RawValue(value, f"flag {flag_of(name)}", here)
         for name, value in flags.items()
         if value is not None and value not in ([], ())
     }

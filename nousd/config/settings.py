@@ -1,12 +1,12 @@
 """The settings of the daemon and their bounds.
 
-``Settings`` is the only list. A field is a setting: its name is the key in the file, with dashes the
-flag, in capitals behind ``NOUSD_`` the environment variable; its annotation holds the bounds and the
-help text. Which of the places wins that may name one is ``resolve``'s.
+``Settings`` is the only list. Each field is a setting. Its name is the key in the settings file; with
+dashes it is the flag, in capitals after ``NOUSD_`` the environment variable. Its annotation holds the
+bounds and the help text. The order of precedence of the sources is decided in ``resolve``.
 
-A few fields are no settings of their own: what the file's tables say of providers, models and aliases
-(``models_file``), ``config_file``, which says where the file was, and ``is_mode_insisted_on``, by which
-a project's word on ``permission_mode`` comes behind a flag or variable and before the user's file.
+A few fields are not settings: the tables of the file about providers, models and aliases
+(``models_file``), ``config_file``, the path of that file, and ``is_mode_insisted_on``, which lets a flag
+or variable for ``permission_mode`` win over the project's file, which in turn wins over the user's.
 """
 
 # No annotations from the future here: each of them would be compiled a second time, at every start.
@@ -28,105 +28,108 @@ from nousd.wire.objects.entries import PermissionMode
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that can be chosen. Paths are absolute."""
+    """The settings of one daemon. Paths are absolute."""
 
     socket: Annotated[
         Path,
         Meta(
-            description="Unix socket for commands. Events are on the same path with '.events'. "
-            "[default: nousd.sock in the user's runtime folder]"
+            description="Unix socket for commands. The event socket is the same path with '.events'. "
+            "[default: nousd.sock in the user's runtime directory]"
         ),
     ] = field(default_factory=locations.default_socket)
     state_dir: Annotated[
         Path,
         Meta(
-            description="Folder of the log. One daemon per folder. [default: in the user's state folder]"
+            description="Directory of the log; one daemon each. [default: in the user's state directory]"
         ),
     ] = field(default_factory=locations.default_state_dir)
     workdir: Annotated[
         Path,
-        Meta(description="Folder the tools work in and cannot leave. [default: the current one]"),
+        Meta(description="Workspace: the directory that tools work in. [default: the current one]"),
     ] = field(default_factory=Path.cwd)
     workspaces: Annotated[
         tuple[Path, ...],
         Meta(
             max_length=64,
-            description="Folder in which, and below which, sessions may also work. Each session stays "
-            "in its own. Repeatable.",
+            description="Another directory that sessions may use as their workspace, with all below it. "
+            "Repeatable.",
         ),
     ] = ()
     provider: Annotated[
         str,
         Meta(
             max_length=NAME_CHARS_MAX,
-            description="Whose models are called: openai, openai-responses, anthropic, gemini, one of "
-            "the settings file, auto (the first that is configured, else a server on this machine), or "
-            "mock, which answers by itself, without a network.",
+            description="Model provider: openai, openai-responses, anthropic, gemini, one of the "
+            "settings file, auto (the first that is configured, else a server on this machine), "
+            "or mock, which answers without a network.",
         ),
     ] = MOCK
     model: Annotated[
         str | None,
         Meta(
             max_length=NAME_CHARS_MAX,
-            description="Model of sessions that name none, as its provider calls it, as provider/model "
-            "or as an alias. [default: the provider's]",
+            description="Default model of sessions: the provider's name for it, provider/model or an "
+            "alias. [default: the provider's]",
         ),
     ] = None
     api_base: Annotated[
         str | None,
         Meta(
             max_length=API_BASE_CHARS_MAX,
-            description="Base URL of the provider's server, as the vendor documents it: those of OpenAI "
-            "dialects end in /v1. [default: the provider's]",
+            description="Base URL of the provider's API, as the vendor documents it; with OpenAI "
+            "dialects it ends in /v1. [default: the provider's]",
         ),
     ] = None
     system_prompt: Annotated[
         Path | Literal["none"] | None,
         Meta(
-            description="Text file with the instructions every model call begins with; none or an empty "
-            "value for no such. [default: a built-in one]"
+            description="Text file with the system prompt; none or an empty value for no system prompt. "
+            "[default: a built-in one]"
         ),
     ] = None
     project_instructions: Annotated[
         bool,
         Meta(
-            description="Give models the AGENTS.md of the project: from the root of the repository down "
-            "to the workdir."
+            description="Add the project's AGENTS.md files to the system prompt, from the root of the "
+            "repository down to the workspace."
         ),
     ] = True
     user_instructions: Annotated[
         bool,
-        Meta(description="Give models the AGENTS.md that lies beside the default settings file."),
+        Meta(
+            description="Add the AGENTS.md beside the default settings file to the system prompt."
+        ),
     ] = True
-    allow_exec: Annotated[bool, Meta(description="Let models run programs (the bash tool).")] = (
-        False
-    )
+    allow_exec: Annotated[
+        bool, Meta(description="Enable the bash tool, with which models run programs.")
+    ] = False
     sandbox: Annotated[
         Literal["auto", "bubblewrap", "landlock", "none"],
         Meta(
-            description="What holds the programs that models run: the first that works on this machine, "
-            "that one only, or nothing; where nothing does, auto asks for every command."
+            description="Sandbox of the programs that models run. auto: the first one that works on "
+            "this machine; without one, every command needs approval."
         ),
     ] = "auto"
     network: Annotated[
         bool,
         Meta(
-            description="Let programs in the sandbox reach the network; mode auto asks for them then."
+            description="Let programs in the sandbox use the network; in mode auto they then "
+            "need approval."
         ),
     ] = False
     sandbox_paths: Annotated[
         tuple[Path, ...],
         Meta(
             max_length=64,
-            description="File or folder that programs in the sandbox may read, such as that of a "
-            "compiler. Repeatable.",
+            description="File or directory that programs in the sandbox may also read, such as a "
+            "compiler's. Repeatable.",
         ),
     ] = ()
     sandbox_write_paths: Annotated[
         tuple[Path, ...],
         Meta(
             max_length=64,
-            description="Folder that programs in the sandbox may also write, such as a cache. "
+            description="Directory that programs in the sandbox may also write, such as a cache. "
             "Repeatable.",
         ),
     ] = ()
@@ -135,7 +138,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=64,
             le=16_777_216,
-            description="Mebibytes that one process in the sandbox may use.",
+            description="Memory limit of each process in the sandbox, in MiB.",
         ),
     ] = 8192
     sandbox_processes_max: Annotated[
@@ -143,61 +146,63 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=16,
             le=1_000_000,
-            description="Processes and threads of one command in the sandbox, at most.",
+            description="Maximum number of processes and threads of a command in the sandbox.",
         ),
     ] = 1024
     permission_mode: Annotated[
         PermissionMode,
         Meta(
-            description="Which tool calls of new sessions need a user's word where no rule decides: ask "
-            "for all, auto for those that leave the workdir or a sandbox, yolo for none."
+            description="Tool calls of new sessions that need approval where no rule decides. ask: all; "
+            "auto: those outside of the workspace or of a sandbox; yolo: none."
         ),
     ] = "auto"
-    approval_timeout_ms: Annotated[
-        int,
-        Meta(
-            ge=1000,
-            le=86_400_000,
-            description="Milliseconds after which a question to the user counts as denied.",
-        ),
-    ] = 900_000
-    command_timeout: Annotated[
+    approval_timeout_seconds: Annotated[
         float,
-        Meta(gt=0, le=86_400, description="Seconds a prompt with wait:true is waited for."),
-    ] = 600.0
-    run_stale_ms: Annotated[
-        int,
         Meta(
-            ge=30_000,
-            le=600_000,
-            description="Milliseconds without a sign of life after which a run is ended.",
+            ge=1,
+            le=86_400,
+            description="Seconds to wait for the user; a tool call without an answer is denied.",
         ),
-    ] = 120_000
+    ] = 900.0
+    command_timeout_seconds: Annotated[
+        float,
+        Meta(
+            gt=0, le=86_400, description="Seconds that a prompt with wait:true waits for its run."
+        ),
+    ] = 600.0
+    run_stale_seconds: Annotated[
+        float,
+        Meta(
+            ge=30,
+            le=600,
+            description="Seconds without progress after which a run is ended.",
+        ),
+    ] = 120.0
     http: Annotated[
         str | None,
         Meta(
             max_length=4096,
-            description="Serve HTTP and server-sent events as well: at HOST:PORT of this machine (port "
-            "0: any that is free), or unix:PATH. Clients need the token of the file http-token in the "
-            "state folder. [default: no HTTP]",
+            description="Also serve HTTP and server-sent events, at HOST:PORT (port 0: any free one) or "
+            "unix:PATH. Clients authenticate with the token in the file http-token of the state "
+            "directory. [default: no HTTP]",
         ),
     ] = None
     http_remote: Annotated[
-        bool, Meta(description="Let --http name an address that other machines can reach.")
+        bool, Meta(description="Allow an --http address that other machines can reach.")
     ] = False
     http_hosts: Annotated[
         tuple[Name, ...],
         Meta(
             max_length=64,
-            description="Name that clients may call the HTTP server by in their Host header, beside "
-            "those of this machine. Repeatable.",
+            description="Host name that HTTP requests may have in their Host header, besides those of "
+            "this machine. Repeatable.",
         ),
     ] = ()
     http_origins: Annotated[
         tuple[Name, ...],
         Meta(
             max_length=64,
-            description="Origin of web pages that may use the HTTP server, like https://app.example. "
+            description="Origin of web pages that may call the HTTP API, such as https://app.example. "
             "Repeatable.",
         ),
     ] = ()
@@ -207,85 +212,94 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     extensions: Annotated[
         tuple[str, ...],
         Meta(
-            max_length=64, description="Installed extensions to load, by their entry points' names."
+            max_length=64,
+            description="Installed extensions to load, by the names of their entry points.",
         ),
     ] = ()
     web_allow: Annotated[
         tuple[str, ...],
         Meta(
             max_length=256,
-            description="Hosts and networks (such as 10.0.0.0/8) that web_fetch may reach although they "
-            "are not public.",
+            description="Hosts and networks that are not public (such as 10.0.0.0/8) and that web_fetch "
+            "may reach.",
         ),
     ] = ()
     hard_links: Annotated[
         bool,
         Meta(
-            description="Let file tools open files that have several names (hard links), of which "
-            "another may lie outside of the workdir."
+            description="Let file tools open files with several names (hard links), one of which may "
+            "lie outside of the workspace."
         ),
     ] = False
-    enable_demo_extension: Annotated[
-        bool, Meta(description="Load the extension that shows what extensions can do.")
-    ] = False
+    enable_demo_extension: Annotated[bool, Meta(description="Load the demo extension.")] = False
     line_bytes_max: Annotated[
         int,
         Meta(
             ge=1024,
             le=LONG_LINES_BYTES_MAX,
-            description="Bytes of one command line on the socket, at most.",
+            description="Maximum length of a line on the command socket, in bytes.",
         ),
     ] = LINE_BYTES_MAX
     log_file: Annotated[
-        Path | None, Meta(description="Write the daemon's own log here. [default: standard error]")
+        Path | None,
+        Meta(description="File for the daemon's diagnostic log. [default: standard error]"),
     ] = None
-    verbose: Annotated[bool, Meta(description="Log more.")] = False
+    verbose: Annotated[bool, Meta(description="Log debug messages too.")] = False
     redact: Annotated[
         tuple[Regex, ...],
         Meta(
             max_length=64,
-            description="Regular expression for what nousd bundle must not show, or its group "
-            "'secret' for a part of it. Repeatable.",
+            description="Regular expression for text that nousd bundle redacts; with a group named "
+            "'secret', only that group. Repeatable.",
         ),
     ] = ()
     model_calls_max: Annotated[
-        int, Meta(ge=1, le=10_000, description="Model calls in one turn, at most.")
+        int, Meta(ge=1, le=10_000, description="Maximum number of model calls in one turn.")
     ] = 50
     idle_timeout_seconds: Annotated[
         float,
         Meta(
             gt=0,
             le=86_400,
-            description="Seconds a model stream may be silent; run_stale_ms ends its run as well.",
+            description="Seconds without data after which a model stream is given up; run_stale_seconds "
+            "also applies.",
         ),
     ] = 300.0
     context_window: Annotated[
         int,
-        Meta(ge=0, le=100_000_000, description="Tokens a model takes. 0: what the provider says."),
+        Meta(
+            ge=0,
+            le=100_000_000,
+            description="Context window in tokens. 0: as the provider reports.",
+        ),
     ] = 0
     compact_at: Annotated[
         float,
-        Meta(gt=0, le=1, description="Share of the context window that starts a compaction."),
+        Meta(
+            gt=0, le=1, description="Share of the context window at which a session is compacted."
+        ),
     ] = 0.8
     keep_recent_tokens: Annotated[
-        int, Meta(ge=0, le=100_000_000, description="Tokens that a compaction leaves as they are.")
+        int,
+        Meta(ge=0, le=100_000_000, description="Number of recent tokens that a compaction keeps."),
     ] = 20_000
     delta_retention_days: Annotated[
         int,
         Meta(
             ge=0,
             le=36_500,
-            description="Days that the deltas of finished messages are kept. 0: for ever.",
+            description="Days that deltas of finished messages are kept. 0: forever.",
         ),
     ] = 7
     retry_attempts: Annotated[
-        int, Meta(ge=1, le=20, description="Attempts at one model call, at most. 1: no retry.")
+        int,
+        Meta(ge=1, le=20, description="Maximum number of attempts at a model call. 1: no retry."),
     ] = 3
     record: Annotated[
         Path | None,
         Meta(
-            description="Keep the raw streams of model servers in this folder, for nousd record. They "
-            "hold everything that models are told."
+            description="Directory to record the raw streams of model servers in, for nousd record. "
+            "They contain everything that is sent to models."
         ),
     ] = None
     providers: Mapping[str, ConfiguredProvider] = field(
@@ -305,39 +319,39 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def events_socket(self) -> Path:
-        """The socket that events are on."""
+        """The event socket."""
         return locations.events_socket(self.socket)
 
     @property
     def http_socket(self) -> Path | None:
-        """The Unix socket that HTTP is on; None if it is on none."""
+        """The Unix socket that HTTP is served on; None for a TCP address or no HTTP."""
         if self.http is None or not self.http.startswith("unix:"):
             return None
         return Path(self.http.removeprefix("unix:"))
 
     @property
     def key_programs(self) -> tuple[Path, ...]:
-        """The programs that print keys, as far as the settings say where they are."""
+        """The programs that print API keys, where the settings give their path."""
         commands = (provider.api_key_command for provider in self.providers.values())
         return tuple(Path(command[0]) for command in commands if command and "/" in command[0])
 
 
 FILE_TABLES: Final = TABLES | {"mcp", PERMISSIONS}
-"""The keys of the file that are no settings."""
+"""The keys of the file that are not settings."""
 
 _NOT_CHOSEN: Final = FILE_TABLES | {"config_file", "is_mode_insisted_on"}
 
 _IN_FILE_ONLY: Final = frozenset({"extensions", "hard_links", "web_allow"})
 
 ALL_SETTINGS: Final = {info.name: info for info in describe(Settings, without=_NOT_CHOSEN)}
-"""name -> what it may be, for every setting that a user chooses."""
+"""name -> its type, bounds and help, for every setting that a user can choose."""
 
 SETTINGS: Final = {name: info for name, info in ALL_SETTINGS.items() if name not in _IN_FILE_ONLY}
-"""Those that flags and variables may name, too."""
+"""The settings that flags and environment variables can set too."""
 
 FILE_SETTINGS: Final = {name: info for name, info in ALL_SETTINGS.items() if name in _IN_FILE_ONLY}
-"""Those that only the settings file may name: what code is run is no matter of a variable that was left
-over, or of a flag in somebody's script.
+"""The settings that only the file can set: a forgotten variable, or a flag in somebody's script, must
+not decide which code runs.
 """
 
 
@@ -349,8 +363,8 @@ DEFAULTS: Final = {
 """name -> default, for the settings whose default is the same everywhere."""
 
 
-_FLAGS: Final = {"workspaces": "--workspace"}
-"""Flags that name one of what the setting is a list of."""
+_FLAGS: Final = {"workspaces": "--workspace", "command_timeout_seconds": "--command-timeout"}
+"""The flags that are not spelled like their setting: one item of a list, and a flag that v1 names."""
 
 
 def flag_of(name: str) -> str:
@@ -359,7 +373,7 @@ def flag_of(name: str) -> str:
 
 
 def refusal_of(name: str) -> str:
-    """Return the command line flag that says no to a setting that is true or false."""
+    """Return the command line flag that turns a boolean setting off."""
     return f"--no-{flag_of(name).removeprefix('--')}"
 
 

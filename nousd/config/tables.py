@@ -12,7 +12,7 @@ import msgspec
 
 from nousd.config.checks import decide
 from nousd.config.config_file import ConfigFile
-from nousd.config.values import Given, SettingInfo, describe, nearest
+from nousd.config.values import RawValue, SettingInfo, describe, nearest
 from nousd.errors import ConfigError
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -47,7 +47,7 @@ class Table(NamedTuple):
             ConfigError: as ``decide``.
         """
         assert self.file.path is not None, "a file that is not there has no tables"
-        return decide(info, Given(value, self.origin, self.file.path.parent))
+        return decide(info, RawValue(value, self.origin, self.file.path.parent))
 
     def refuse_unknown(self, known: Collection[str]) -> None:
         """Raise ConfigError for a key that is not ``known``, with the nearest one that is."""

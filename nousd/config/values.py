@@ -55,7 +55,7 @@ class SettingInfo(NamedTuple):
         return get_args(self.type) if self.type not in _KINDS else ()
 
 
-class Given(NamedTuple):
+class RawValue(NamedTuple):
     """The text of a setting, its origin (``flag --model``), and the start of relative paths."""
 
     value: Any
@@ -65,7 +65,7 @@ class Given(NamedTuple):
 
 class _Kind(NamedTuple):
     name: str
-    read: Callable[[Given], Any]
+    read: Callable[[RawValue], Any]
     """Raises ValueError, TypeError, OverflowError or RuntimeError for what is not of the kind."""
     counted: str = ""
     """What the length of a value is a number of."""
@@ -95,7 +95,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return spelled[difflib.get_close_matches(wanted, spelled, n=1, cutoff=0.0)[0]]
 
 
-def read_value(info: SettingInfo, given: Given) -> Any:
+def read_value(info: SettingInfo, given: RawValue) -> Any:
     """Return the value of a setting.
 
     Raises:
@@ -122,7 +122,7 @@ def _within_bounds(value: Any, meta: Meta) -> bool:
     )
 
 
-def _unfit(info: SettingInfo, given: Given) -> ConfigError:
+def _unfit(info: SettingInfo, given: RawValue) -> ConfigError:
     wanted = f"{info.name} must be {_wanted(info)}"
     if not info.words and not _KINDS[info.type].is_shown:
         return ConfigError(f"{wanted} ({given.origin})")
@@ -153,28 +153,28 @@ _YES: Final = frozenset({"1", "true", "yes", "on"})
 _NO: Final = frozenset({"0", "false", "no", "off"})
 
 
-def _read_word(given: Given) -> str:
+def _read_word(given: RawValue) -> str:
     if not isinstance(given.value, str) or not given.value.strip():
         raise ValueError
     return given.value
 
 
-def _read_secret(given: Given) -> Secret:
+def _read_secret(given: RawValue) -> Secret:
     return Secret(_read_word(given).strip())
 
 
-def _read_words(given: Given) -> tuple[str, ...]:
+def _read_words(given: RawValue) -> tuple[str, ...]:
     if not isinstance(given.value, list):
         raise TypeError
     return tuple(_read_word(given._replace(value=item)) for item in given.value)
 
 
-def _read_names(given: Given) -> tuple[Name, ...]:
+def _read_names(given: RawValue) -> tuple[Name, ...]:
     items = given.value.split(",") if isinstance(given.value, str) else given.value
     return tuple(Name(word.strip()) for word in _read_words(given._replace(value=items)))
 
 
-def _read_patterns(given: Given) -> tuple[Regex, ...]:
+def _read_patterns(given: RawValue) -> tuple[Regex, ...]:
     """One text is one pattern: there is no character that could not be a part of it."""
     items = [given.value] if isinstance(given.value, str) else given.value
     words = _read_words(given._replace(value=items))
@@ -190,35 +190,35 @@ def _check_pattern(text: str) -> None:
         raise ValueError from error
 
 
-def _read_path(given: Given) -> Path:
+def _read_path(given: RawValue) -> Path:
     if not isinstance(given.value, str | Path) or not str(given.value) or "\0" in str(given.value):
         raise ValueError
     return given.folder / Path(given.value).expanduser()
 
 
-def _read_path_or_none(given: Given) -> Path | Literal["none"]:
+def _read_path_or_none(given: RawValue) -> Path | Literal["none"]:
     return "none" if given.value in {"", "none"} else _read_path(given)
 
 
-def _read_paths(given: Given) -> tuple[Path, ...]:
+def _read_paths(given: RawValue) -> tuple[Path, ...]:
     items = given.value.split(os.pathsep) if isinstance(given.value, str) else given.value
     return tuple(_read_path(given._replace(value=item)) for item in items)
 
 
-def _read_bool(given: Given) -> bool:
+def _read_bool(given: RawValue) -> bool:
     word = str(given.value).lower()
     if not isinstance(given.value, bool | str) or word not in _YES | _NO:
         raise ValueError
     return word in _YES
 
 
-def _read_int(given: Given) -> int:
+def _read_int(given: RawValue) -> int:
     if not isinstance(given.value, int | str) or isinstance(given.value, bool):
         raise ValueError
     return int(given.value)
 
 
-def _read_float(given: Given) -> float:
+def _read_float(given: RawValue) -> float:
     if not isinstance(given.value, int | float | str) or isinstance(given.value, bool):
         raise ValueError
     return float(given.value)

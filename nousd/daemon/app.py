@@ -62,8 +62,8 @@ _CONTEXT_WINDOWS_READ: Final = 4
 what is read, and nothing behind that could ever be sent."""
 
 
-class Parts(msgspec.Struct, kw_only=True):
-    """The parts that a daemon is made of."""
+class DaemonDeps(msgspec.Struct, kw_only=True):
+    """Everything that a daemon is built from."""
 
     store: Store
     clock: Clock
@@ -92,7 +92,7 @@ class Parts(msgspec.Struct, kw_only=True):
     """Those of the settings that are not to run."""
     mcp_surroundings: Surroundings | None = None
     """None if there are to be none, whatever the log says."""
-    command_timeout: float = 600.0
+    command_timeout_seconds: float = 600.0
     stale_seconds: float = 120.0
     delta_retention_days: int = 7
     line_bytes_max: int = LINE_BYTES_MAX
@@ -111,7 +111,7 @@ class _Shared(NamedTuple):
     tools: ToolRegistry
     gate: CallRunner
     contexts: Contexts
-    confirmers: Approvers
+    approvers: Approvers
     approvals: Approvals
     overrides: Overrides
     questions: Questions
@@ -119,29 +119,29 @@ class _Shared(NamedTuple):
 
 
 @asynccontextmanager
-async def open_services(parts: Parts) -> AsyncIterator[Services]:
+async def open_services(deps: DaemonDeps) -> AsyncIterator[Services]:
     """Provide a running daemon. Leaving the block stops it; ``shut_down`` before lets clients see it.
 
     Open runs of an earlier process are closed before anything else, as far as the disk allows.
     """
-    hub = Hub(parts.store)
-    log = Log(parts.store, hub, parts.clock)
-    await close_what_can_be(parts.store, log, parts.clock)
-    defaults = await parts.store.defaults()
-    parts.workspaces.trust.remember(defaults.trusted)
-    shared = _shared(parts, hub, log, defaults)
+    hub = Hub(deps.store)
+    log = Log(deps.store, hub, deps.clock)
+    await close_what_can_be(deps.store, log, deps.clock)
+    defaults = await deps.store.defaults()
+    deps.workspaces.trust.remember(defaults.trusted)
+    shared = _shared(deps, hub, log, defaults)
     async with trio.open_nursery() as nursery:
-        run_services = _run_services(parts, shared)
+        run_services = _run_services(deps, shared)
         runs = Runs(nursery, run_services)
         nursery.start_soon(runs.stop_stale_runs)
         nursery.start_soon(shared.overrides.watch)
-        mcp = _mcp_servers(parts, shared, nursery)
-        _keep_house(parts, hub, shared.uploads, nursery)
+        mcp = _mcp_servers(deps, shared, nursery)
+        _keep_house(deps, hub, shared.uploads, nursery)
         calls = ClientCalls(
             nursery=nursery, services=run_services, runner=shared.gate, tools=shared.tools
         )
         services = _services(
-            parts, shared, run_services=run_services, runs=runs, calls=calls, mcp=mcp
+            deps, shared, run_services=run_services, runs=runs, calls=calls, mcp=mcp
         )
         try:
             yield services
@@ -159,37 +159,37 @@ async def shut_down(services: Services) -> None:
     services.closing.set()
 
 
-def _shared(parts: Parts, hub: Hub, log: Log, defaults: Defaults) -> _Shared:
+def _shared(deps: DaemonDeps, hub: Hub, log: Log, defaults: Defaults) -> _Shared:
     sessions = Sessions(
-        parts.store,
+        deps.store,
         log,
-        parts.clock,
+        deps.clock,
         defaults,
-        recover=partial(close_what_is_open, parts.store, log, parts.clock),
-        workdir=parts.workspaces.default.path,
+        recover=partial(close_what_is_open, deps.store, log, deps.clock),
+        workdir=deps.workspaces.default.path,
     )
-    tools = ToolRegistry(parts.tools, late=parts.late_tools)
-    confirmers = Approvers()
-    approvals = Approvals(parts.clock, confirmers, parts.approval_timeout_seconds)
+    tools = ToolRegistry(deps.tools, late=deps.late_tools)
+    approvers = Approvers()
+    approvals = Approvals(deps.clock, approvers, deps.approval_timeout_seconds)
     return _Shared(
         hub=hub,
         log=log,
         sessions=sessions,
         tools=tools,
         gate=CallRunner(
-            parts.around_tools(tools), parts.call_hooks or ExtensionCallHooks(parts.hooks)
+            deps.around_tools(tools), deps.call_hooks or ExtensionCallHooks(deps.hooks)
         ),
-        contexts=Contexts(parts.store, tokens_max=_CONTEXT_WINDOWS_READ * _window(parts)),
-        confirmers=confirmers,
+        contexts=Contexts(deps.store, tokens_max=_CONTEXT_WINDOWS_READ * _window(deps)),
+        approvers=approvers,
         approvals=approvals,
-        overrides=Overrides(parts.store, sessions, parts.clock, approvals),
-        questions=Questions(parts.clock, confirmers, parts.approval_timeout_seconds),
-        uploads=Uploads(parts.store, parts.clock, parts.spool_folder),
+        overrides=Overrides(deps.store, sessions, deps.clock, approvals),
+        questions=Questions(deps.clock, approvers, deps.approval_timeout_seconds),
+        uploads=Uploads(deps.store, deps.clock, deps.spool_folder),
     )
 
 
 def _services(
-    parts: Parts,
+    deps: DaemonDeps,
     shared: _Shared,
     *,
     run_services: RunServices,
@@ -198,10 +198,10 @@ def _services(
     mcp: McpServers,
 ) -> Services:
     return Services(
-        store=parts.store,
+        store=deps.store,
         hub=shared.hub,
-        clock=parts.clock,
-        meters=Meters(parts.clock.now()),
+        clock=deps.clock,
+        meters=Meters(deps.clock.now()),
         sessions=shared.sessions,
         run_services=run_services,
         runs=runs,
@@ -209,58 +209,58 @@ def _services(
         call_records=run_services.call_records,
         contexts=shared.contexts,
         uploads=shared.uploads,
-        confirmers=shared.confirmers,
+        approvers=shared.approvers,
         approvals=shared.approvals,
         questions=shared.questions,
         tools=shared.tools,
         mcp=mcp,
-        workspaces=parts.workspaces,
-        model_lists=ModelLists(parts.models),
-        extension_commands=parts.extension_commands,
-        hooks=parts.hooks,
-        command_timeout=parts.command_timeout,
-        line_bytes_max=parts.line_bytes_max,
+        workspaces=deps.workspaces,
+        model_lists=ModelLists(deps.models),
+        extension_commands=deps.extension_commands,
+        hooks=deps.hooks,
+        command_timeout_seconds=deps.command_timeout_seconds,
+        line_bytes_max=deps.line_bytes_max,
         closing=trio.Event(),
     )
 
 
-def _run_services(parts: Parts, shared: _Shared) -> RunServices:
+def _run_services(deps: DaemonDeps, shared: _Shared) -> RunServices:
     return RunServices(
         sessions=shared.sessions,
-        store=parts.store,
+        store=deps.store,
         log=shared.log,
-        clock=parts.clock,
-        runtime=parts.around_runtime(
-            NativeRuntime(parts.models, shared.tools, shared.gate, parts.native)
+        clock=deps.clock,
+        runtime=deps.around_runtime(
+            NativeRuntime(deps.models, shared.tools, shared.gate, deps.native)
         ),
-        models=parts.models,
+        models=deps.models,
         tools=shared.tools,
         contexts=shared.contexts,
-        inputs=ModelInputs(parts.store),
-        workspaces=parts.workspaces,
-        permissions=parts.around_permissions(parts.permissions, shared.sessions),
+        inputs=ModelInputs(deps.store),
+        workspaces=deps.workspaces,
+        permissions=deps.around_permissions(deps.permissions, shared.sessions),
         granted=lambda: shared.sessions.defaults.granted,
         approvals=shared.approvals,
         overrides=shared.overrides,
         questions=shared.questions,
         make_context=partial(
             ToolContext,
-            spool_folder=parts.spool_folder,
-            secrets=parts.secrets,
-            sandbox=parts.sandbox,
+            spool_folder=deps.spool_folder,
+            secrets=deps.secrets,
+            sandbox=deps.sandbox,
         ),
-        hooks=parts.hooks,
-        stale_seconds=parts.stale_seconds,
+        hooks=deps.hooks,
+        stale_seconds=deps.stale_seconds,
     )
 
 
-def _mcp_servers(parts: Parts, shared: _Shared, nursery: trio.Nursery) -> McpServers:
+def _mcp_servers(deps: DaemonDeps, shared: _Shared, nursery: trio.Nursery) -> McpServers:
     mcp = McpServers(
-        configured=parts.mcp_servers,
-        disabled=parts.mcp_disabled,
-        around=parts.mcp_surroundings,
+        configured=deps.mcp_servers,
+        disabled=deps.mcp_disabled,
+        around=deps.mcp_surroundings,
         tools=shared.tools,
-        project=parts.workspaces.default.project,
+        project=deps.workspaces.default.project,
         sessions=shared.sessions,
         log=shared.log,
         nursery=nursery,
@@ -269,17 +269,17 @@ def _mcp_servers(parts: Parts, shared: _Shared, nursery: trio.Nursery) -> McpSer
     return mcp
 
 
-def _keep_house(parts: Parts, hub: Hub, uploads: Uploads, nursery: trio.Nursery) -> None:
+def _keep_house(deps: DaemonDeps, hub: Hub, uploads: Uploads, nursery: trio.Nursery) -> None:
     """Start what removes what nobody needs any more."""
     nursery.start_soon(
-        partial(prune_old_deltas, days=parts.delta_retention_days),
-        parts.store,
+        partial(prune_old_deltas, days=deps.delta_retention_days),
+        deps.store,
         hub,
-        parts.clock,
+        deps.clock,
     )
-    nursery.start_soon(collect_unused_artifacts, parts.store, parts.clock)
+    nursery.start_soon(collect_unused_artifacts, deps.store, deps.clock)
     nursery.start_soon(uploads.expire)
 
 
-def _window(parts: Parts) -> int:
-    return parts.native.context_window or parts.models.largest_window()
+def _window(deps: DaemonDeps) -> int:
+    return deps.native.context_window or deps.models.largest_window()

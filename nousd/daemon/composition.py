@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nousd.config.settings import Settings
-from nousd.daemon.app import Parts
+from nousd.daemon.app import DaemonDeps
 from nousd.daemon.clock import SystemClock
 from nousd.daemon.mcp.specs import specs_of_settings
 from nousd.daemon.policy.permissions import RulePermissions, rules_of_settings
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator[Parts]:
+async def open_deps(settings: Settings, redactor: Redactor) -> AsyncIterator[DaemonDeps]:
     """Open the log, and builds everything that the settings name.
 
     Raises:
@@ -57,7 +57,7 @@ async def opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator[
         _opened_models(settings, redactor) as models,
         open_store(locations.database_file(settings.state_dir)) as store,
     ):
-        yield Parts(
+        yield DaemonDeps(
             store=store,
             clock=SystemClock(),
             models=models,
@@ -68,13 +68,13 @@ async def opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator[
             hooks=extensions.hooks,
             native=native,
             permissions=permissions,
-            approval_timeout_seconds=settings.approval_timeout_ms / 1000,
+            approval_timeout_seconds=settings.approval_timeout_seconds,
             sandbox=sandbox,
             mcp_servers=mcp.enabled,
             mcp_disabled=mcp.disabled,
             mcp_surroundings=_mcp_surroundings(settings, redactor),
-            command_timeout=settings.command_timeout,
-            stale_seconds=settings.run_stale_ms / 1000,
+            command_timeout_seconds=settings.command_timeout_seconds,
+            stale_seconds=settings.run_stale_seconds,
             delta_retention_days=settings.delta_retention_days,
             line_bytes_max=settings.line_bytes_max,
             secrets=redactor,

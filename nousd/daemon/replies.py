@@ -11,9 +11,9 @@ from nousd.wire.responses import Response
 
 
 class Deferred(msgspec.Struct, frozen=True):
-    """An answer that is true once ``ticket`` is committed, and is queued in that very moment."""
+    """An answer that is true once ``handle`` is committed, and is queued in that very moment."""
 
-    ticket: CommitHandle
+    handle: CommitHandle
     payload: Response
 
 

@@ -1,9 +1,8 @@
-"""``nousd serve``: locks, store, sockets and signals around the core, in the order that keeps promises.
+"""``nousd serve``: locks, store, sockets and signals, in the order that keeps the daemon's promises.
 
-Start: locks first, then the log and the sockets, so that whatever cannot be used is said before
-anything is changed; then the closing of what a killed process left open; only then is anyone served.
-Stop: no more commands, runs ended, sockets removed, what clients are owed written within a grace, log
-flushed, locks released last.
+Start: take the locks, open the log and the sockets, so that every refusal comes before any change; then
+close what a killed process left open; then serve. Stop: refuse commands, end runs, remove the sockets,
+write pending output within a grace period, flush the log, release the locks.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from nousd.config.models_file import AUTO
 from nousd.config.providers import MOCK
 from nousd.config.resolve import with_provider
 from nousd.config.settings import Settings
-from nousd.daemon import error_boundary as boundary
+from nousd.daemon import error_boundary
 from nousd.daemon.app import open_services, shut_down
-from nousd.daemon.composition import opened_parts
+from nousd.daemon.composition import open_deps
 from nousd.daemon.ops.descriptors import allow_many_descriptors
 from nousd.daemon.ops.first_run import import_for_first_run
 from nousd.daemon.ops.logs import configure_logging
@@ -50,18 +49,18 @@ from nousd.wire.codec.envelope import encode_error
 from nousd.wire.limits import CONNECTIONS_MAX
 
 _GRACE_SECONDS: Final = 1.0
-"""How long connections may take to write what they owe once all runs have ended."""
+"""Grace period of connections to write pending output after all runs have ended."""
 
 _SWITCH_SECONDS: Final = 0.0005
-"""How long a worker thread may hold the interpreter: the default of 5 ms is felt as delay."""
+"""How long a worker thread may hold the interpreter. The default of 5 ms is a visible delay."""
 
 ServeBeside = Callable[[Services], Awaitable[None]]
-"""Serves a core until it closes, and returns once its clients have what they are owed or a grace is
+"""Serves clients until the daemon closes; returns when their output is written or a grace period is
 over."""
 
 Door = Callable[[Callable[[str], None]], AbstractAsyncContextManager[ServeBeside]]
-"""Opens another way in: whoever comes waits there until the core is ready. It is given what
-it is to tell its secrets to, so that they are in no log. Raises ConfigError."""
+"""Opens another server, such as HTTP, whose clients wait until the daemon is ready. Its argument
+registers secrets for redaction. Raises ConfigError."""
 
 
 class _Ways(NamedTuple):
@@ -118,11 +117,11 @@ async def _serve(settings: Settings, door: Door | None) -> None:
         if passed is None:
             stack.enter_context(lock_socket(paths.command))
         stack.enter_context(lock_state_folder(settings.state_dir))
-        parts = await stack.enter_async_context(opened_parts(settings, redactor))
+        deps = await stack.enter_async_context(open_deps(settings, redactor))
         doors = await stack.enter_async_context(AsyncExitStack())
         listeners = await doors.enter_async_context(open_listeners(settings.socket, passed))
         beside = None if door is None else await doors.enter_async_context(door(redactor.add))
-        services = await stack.enter_async_context(open_services(parts))
+        services = await stack.enter_async_context(open_services(deps))
         ways = _Ways(listeners, beside, doors)
         look_for_cycles_seldom()
         await _serve_until_told_to_stop(services, ways, signals, notifier)
@@ -157,9 +156,13 @@ async def _serve_until_told_to_stop(
         if beside is not None:
             # A fault of theirs costs their clients the way in, and nobody anything else.
             served = partial(beside, services)
-            connections.start_soon(boundary.contained, served, "the way in beside the sockets")
+            connections.start_soon(
+                error_boundary.contained, served, "the way in beside the sockets"
+            )
         first = partial(import_for_first_run, services.closing)
-        connections.start_soon(boundary.contained, first, "the import of what the first run needs")
+        connections.start_soon(
+            error_boundary.contained, first, "the import of what the first run needs"
+        )
         notifier.ready(f"pid {os.getpid()}")
         _log.info("listening on %s", listeners.command.socket.getsockname())
         told = await anext(signals)
@@ -175,7 +178,7 @@ async def _accept(
     listener: trio.SocketListener, handler: Callable[[trio.SocketStream], Awaitable[None]]
 ) -> None:
     async def served(stream: trio.SocketStream) -> None:
-        await boundary.contained(lambda: handler(stream), "a connection")
+        await error_boundary.contained(lambda: handler(stream), "a connection")
 
     await serve_connections(
         listener,

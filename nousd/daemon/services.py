@@ -40,7 +40,7 @@ class Services(msgspec.Struct, kw_only=True):
 
     Args:
         workspaces: what depends on the folder that a session works in.
-        command_timeout: seconds a ``prompt`` with ``wait: true`` is waited for.
+        command_timeout_seconds: seconds a ``prompt`` with ``wait: true`` is waited for.
         line_bytes_max: the bound of one line, as it is set.
         line_budget: what the long lines of all connections may hold together.
         transcripts: those that were read last.
@@ -61,7 +61,7 @@ class Services(msgspec.Struct, kw_only=True):
     call_records: CallRecords
     contexts: Contexts
     uploads: Uploads
-    confirmers: Approvers
+    approvers: Approvers
     approvals: Approvals
     questions: Questions
     tools: Mapping[str, Tool]
@@ -69,7 +69,7 @@ class Services(msgspec.Struct, kw_only=True):
     workspaces: Workspaces
     model_lists: ModelLists
     extension_commands: Mapping[str, ExtensionHandler]
-    command_timeout: float
+    command_timeout_seconds: float
     line_bytes_max: int
     closing: trio.Event
     line_budget: LineBudget = msgspec.field(default_factory=LineBudget)

@@ -118,7 +118,7 @@ class ExtensionApi:
         self, name: str, handler: Handler, timeout_seconds: float
     ) -> Callable[[Any, ToolContext], Awaitable[ToolResult]]:
         async def run(args: Any, context: ToolContext) -> ToolResult:
-            context.expect_quiet(timeout_seconds)
+            context.extend_idle_deadline(timeout_seconds)
             try:
                 result = await self._caller.call(
                     handler, args, context, timeout_seconds=timeout_seconds

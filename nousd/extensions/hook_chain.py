@@ -26,9 +26,9 @@ from nousd.extensions.hooks import (
     ChangeResult,
     HandleInput,
     HookName,
+    HookPayload,
     InputGiven,
     RunBeginning,
-    Told,
     ToolCalled,
     ToolReturned,
     checked,
@@ -171,11 +171,11 @@ class Hooks:
         ]
         return RunOutcome(tuple(added), tuple(failures))
 
-    async def tell(self, name: HookName, told: Told) -> tuple[Failure, ...]:
+    async def tell(self, name: HookName, payload: HookPayload) -> tuple[Failure, ...]:
         """Tell handlers what happened; they may answer nothing."""
         failures: list[Failure] = []
         for hook in self._of(name):
-            await self._asked(hook, told, failures)
+            await self._asked(hook, payload, failures)
         return tuple(failures)
 
     async def tool_call(self, called: ToolCalled, fit: Fit) -> CallOutcome:
@@ -227,12 +227,12 @@ class Hooks:
         return ResultOutcome(returned.text, returned.is_error, tuple(changed_by), tuple(failures))
 
     async def may(
-        self, name: Literal["session_before_switch", "session_before_fork"], told: Told
+        self, name: Literal["session_before_switch", "session_before_fork"], payload: HookPayload
     ) -> SwitchOutcome:
         """Ask whether something may happen, up to the first who says no."""
         failures: list[Failure] = []
         for hook in self._of(name):
-            answer = await self._asked(hook, told, failures)
+            answer = await self._asked(hook, payload, failures)
             if isinstance(answer, Cancel):
                 return SwitchOutcome(Cancelled(hook.extension, answer.reason), tuple(failures))
         return SwitchOutcome(None, tuple(failures))
@@ -240,11 +240,13 @@ class Hooks:
     def _of(self, name: HookName) -> Sequence[Hook]:
         return self._by_name.get(name, ())
 
-    async def _asked(self, hook: Hook, told: Told, failures: list[Failure]) -> Answer | None:
+    async def _asked(
+        self, hook: Hook, payload: HookPayload, failures: list[Failure]
+    ) -> Answer | None:
         """Return a handler's answer; None if it failed, which is recorded."""
         try:
             answer = await hook.caller.call(
-                hook.handler, copied(told), timeout_seconds=hook.timeout_seconds
+                hook.handler, copied(payload), timeout_seconds=hook.timeout_seconds
             )
             return checked(hook.name, answer)
         except ExtensionError as error:

@@ -55,13 +55,13 @@ INSTRUCTIONS_CHARS_MAX: Final = 64 * 1024
 # --- what handlers are told ------------------------------------------------------------------
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class HookPayload(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the arguments of handlers. An id is "" where there is none."""
 
     session_id: str
 
 
-class InputGiven(Told, frozen=True, kw_only=True):
+class InputGiven(HookPayload, frozen=True, kw_only=True):
     """``input``: a client hands in a text, which is not accepted yet.
 
     Args:
@@ -77,7 +77,7 @@ class InputGiven(Told, frozen=True, kw_only=True):
     attachments: int
 
 
-class RunBeginning(Told, frozen=True, kw_only=True):
+class RunBeginning(HookPayload, frozen=True, kw_only=True):
     """``before_run``: a run was accepted, and no model was asked yet.
 
     Args:
@@ -91,7 +91,7 @@ class RunBeginning(Told, frozen=True, kw_only=True):
     model: str
 
 
-class TurnStarted(Told, frozen=True, kw_only=True):
+class TurnStarted(HookPayload, frozen=True, kw_only=True):
     """``turn_start``: a turn has begun, its model is about to be asked.
 
     Args:
@@ -106,7 +106,7 @@ class TurnStarted(Told, frozen=True, kw_only=True):
     text: str
 
 
-class TurnEnding(Told, frozen=True, kw_only=True):
+class TurnEnding(HookPayload, frozen=True, kw_only=True):
     """``turn_end``: the model has nothing left to do in a turn that is about to end.
 
     A turn that is cut off (abort, failure, shutdown) tells nobody.
@@ -116,7 +116,7 @@ class TurnEnding(Told, frozen=True, kw_only=True):
     turn_id: str
 
 
-class ToolCalled(Told, frozen=True, kw_only=True):
+class ToolCalled(HookPayload, frozen=True, kw_only=True):
     """``tool_call``: a call whose arguments fit, before anything is decided about it.
 
     Args:
@@ -131,7 +131,7 @@ class ToolCalled(Told, frozen=True, kw_only=True):
     args: dict[str, Any]
 
 
-class ToolReturned(Told, frozen=True, kw_only=True):
+class ToolReturned(HookPayload, frozen=True, kw_only=True):
     """``tool_result``: a call that ran is over; not told of one that was denied or skipped.
 
     Args:
@@ -149,7 +149,7 @@ class ToolReturned(Told, frozen=True, kw_only=True):
     is_error: bool
 
 
-class RunEnded(Told, frozen=True, kw_only=True):
+class RunEnded(HookPayload, frozen=True, kw_only=True):
     """``run_end``: a run is over, and its end is durable.
 
     Args:
@@ -161,7 +161,7 @@ class RunEnded(Told, frozen=True, kw_only=True):
     error: str
 
 
-class SessionSwitching(Told, frozen=True, kw_only=True):
+class SessionSwitching(HookPayload, frozen=True, kw_only=True):
     """``session_before_switch``: another session is about to become the active one.
 
     Args:
@@ -172,7 +172,7 @@ class SessionSwitching(Told, frozen=True, kw_only=True):
     to_session_id: str
 
 
-class SessionForking(Told, frozen=True, kw_only=True):
+class SessionForking(HookPayload, frozen=True, kw_only=True):
     """``session_before_fork``: a session is about to be branched.
 
     Args:
@@ -238,7 +238,7 @@ class Cancel(Answer, frozen=True):
 class HookKind(NamedTuple):
     """The argument type of a hook's handlers, and their allowed answers besides None."""
 
-    told: type[Told]
+    payload: type[HookPayload]
     answers: tuple[type[Answer], ...] = ()
 
 
@@ -254,14 +254,14 @@ HOOKS: Final[dict[HookName, HookKind]] = {
     "session_before_fork": HookKind(SessionForking, (Cancel,)),
 }
 
-T = TypeVar("T", bound=Told)
+T = TypeVar("T", bound=HookPayload)
 
 
-def copied(told: T) -> T:
+def copied(payload: T) -> T:
     """Return a copy that shares nothing which could be changed."""
-    if isinstance(told, ToolCalled | ToolReturned):
-        return msgspec.structs.replace(told, args=msgspec.to_builtins(told.args))
-    return told
+    if isinstance(payload, ToolCalled | ToolReturned):
+        return msgspec.structs.replace(payload, args=msgspec.to_builtins(payload.args))
+    return payload
 
 
 def checked(name: HookName, answer: object) -> Answer | None:

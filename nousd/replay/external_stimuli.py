@@ -18,7 +18,7 @@ from msgspec import UNSET, UnsetType
 from nousd.machine.context.model_input import with_own
 from nousd.machine.session.closing_events import closing_events
 from nousd.machine.session.lifecycle import LOGGED, STOP_REASONS, LifecycleTracker, Phase
-from nousd.machine.session.queue import steer_bites
+from nousd.machine.session.queue import has_pending_steer
 from nousd.machine.session.state import request_of
 from nousd.replay.recorded import RecordedRun, is_outside, run_of
 from nousd.replay.recorded_context import answered_inputs
@@ -44,7 +44,7 @@ class Broken(msgspec.Struct, frozen=True):
     error: events.Error
 
 
-class Cues(msgspec.Struct, frozen=True):
+class ExternalStimuli(msgspec.Struct, frozen=True):
     """Everything that came from outside, by the number of the run's own events before it.
 
     Args:
@@ -66,7 +66,7 @@ class Cues(msgspec.Struct, frozen=True):
         return frozenset((*self.behind, *self.before, *end))
 
 
-def cues_of(run: RecordedRun) -> Cues:
+def cues_of(run: RecordedRun) -> ExternalStimuli:
     """Return the external stimuli of a run."""
     begun = next(
         index for index, event in enumerate(run.events) if isinstance(event, events.AgentStart)
@@ -76,20 +76,20 @@ def cues_of(run: RecordedRun) -> Cues:
     own = [event for event in rest if not is_outside(event)]
     behind: dict[int, list[Event]] = defaultdict(list)
     before: dict[int, list[Event]] = defaultdict(list)
-    ledger = LifecycleTracker(run.session_id, run.run_id, LOGGED)
+    tracker = LifecycleTracker(run.session_id, run.run_id, LOGGED)
     for event in start:
-        ledger.note(event)
+        tracker.note(event)
     place = 0
     for event in rest:
         if is_outside(event):
             next_ = own[place:]
-            is_late = place in before or _is_overlooked(event, run.run_id, options, ledger, next_)
+            is_late = place in before or _is_overlooked(event, run.run_id, options, tracker, next_)
             (before if is_late else behind)[place].append(event)
         else:
             place += 1
         if run_of(event) is not None:
-            ledger.note(event)
-    return Cues(start, behind, before, _ending(run, start, own))
+            tracker.note(event)
+    return ExternalStimuli(start, behind, before, _ending(run, start, own))
 
 
 def _options_of(start: Event) -> RunOptions:
@@ -99,16 +99,20 @@ def _options_of(start: Event) -> RunOptions:
 
 
 def _is_overlooked(
-    event: Event, run_id: str, options: RunOptions, ledger: LifecycleTracker, next_: Sequence[Event]
+    event: Event,
+    run_id: str,
+    options: RunOptions,
+    tracker: LifecycleTracker,
+    next_: Sequence[Event],
 ) -> bool:
     """Whether the loop, between two steps of a turn, had looked for it before and went on without it."""
-    if ledger.phase is not Phase.TURN:
+    if tracker.phase is not Phase.TURN:
         return False
     if isinstance(event, events.SessionUpdated):
         return _is_asked_without(event, options, next_)
     if not isinstance(event, events.QueueUpdate) or event.change not in ("accepted", "promoted"):
         return False
-    if not steer_bites(event.inputs, run_id):
+    if not has_pending_steer(event.inputs, run_id):
         return False
     return not isinstance(next_[0], events.TurnEnd) and not _is_skipped(next_)
 
@@ -161,15 +165,15 @@ def _ending(
         return None
     if end.status == "error":
         return _failure(own)
-    ledger = LifecycleTracker(run.session_id, run.run_id, LOGGED)
+    tracker = LifecycleTracker(run.session_id, run.run_id, LOGGED)
     for event in start:
-        ledger.note(event)
+        tracker.note(event)
     for place, event in enumerate(own):
         is_remark = isinstance(event, events.Warning) and event.code in _STOPS
-        if _closes(ledger, end.status, own[place + is_remark :]):
+        if _closes(tracker, end.status, own[place + is_remark :]):
             killed = end.status == "interrupted" and not is_remark
             return _cause_of(own, place), Stopped(end.status, killed)
-        ledger.note(event)
+        tracker.note(event)
     raise AssertionError("a run that has an end was not closed")
 
 
@@ -200,9 +204,9 @@ def _cause_of(own: Sequence[Event], place: int) -> int:
     return place - is_bill
 
 
-def _closes(ledger: LifecycleTracker, status: EndStatus, rest: Sequence[Event]) -> bool:
+def _closes(tracker: LifecycleTracker, status: EndStatus, rest: Sequence[Event]) -> bool:
     """Whether the rest of a run is nothing but the ends that it owes at this place."""
-    owed = closing_events(ledger, status, leaf_id=None, now="")
+    owed = closing_events(tracker, status, leaf_id=None, now="")
     reason = STOP_REASONS[status]
     closing = [event for event in rest if not _is_of_message(event)]
     told = [event for event in closing if not isinstance(event, _NOT_IN_VERSION_1)]

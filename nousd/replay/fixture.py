@@ -25,7 +25,7 @@ import trio
 
 from nousd.daemon.runs.recordings import Exchange
 from nousd.errors import NotReplayable
-from nousd.machine.context import text_offload as long_texts
+from nousd.machine.context import text_offload
 from nousd.machine.session.state import SessionState
 from nousd.replay.compare import compared, joined
 from nousd.replay.play import Tuning, play
@@ -189,7 +189,7 @@ def _placed(run: RecordedRun, names: _Names) -> RecordedRun:
     artifacts = {}
     for artifact in run.artifacts.values():
         data = names.in_bytes(artifact.data)
-        placed = Artifact(long_texts.artifact_id_of(data), artifact.media_type, data)
+        placed = Artifact(text_offload.artifact_id_of(data), artifact.media_type, data)
         names.add(artifact.id, placed.id)
         artifacts[placed.id] = placed
     before = names.in_text(msgspec.json.encode(run.before).decode())

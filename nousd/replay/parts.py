@@ -24,8 +24,8 @@ from nousd.errors import (
 from nousd.machine.context.model_input import ModelInput, ToolSpec
 from nousd.providers.interface import NO_BLOBS, Blobs, Provider, Receive
 from nousd.replay.recorded import RecordedRun
-from nousd.replay.recorded_context import Given, answered_inputs, comes_and_goes
-from nousd.replay.replay_driver import Conductor
+from nousd.replay.recorded_context import RecordedContext, answered_inputs, comes_and_goes
+from nousd.replay.replay_driver import ReplayDriver
 from nousd.replay.script import Answer, Call, Failed, Script
 from nousd.tools.interface import Tool, ToolContext, ToolResult
 from nousd.wire import events
@@ -49,7 +49,7 @@ class RecordedModel:
         self,
         default_model: str,
         script: Script,
-        conductor: Conductor,
+        driver: ReplayDriver,
         *,
         refused: frozenset[str],
     ) -> None:
@@ -57,7 +57,7 @@ class RecordedModel:
         self.default_model = default_model
         self._answers = list(script.answers)
         self._summaries = list(script.summaries)
-        self._conductor = conductor
+        self._driver = driver
         self._refused = refused
 
     def called(self, name: str) -> Provider:
@@ -92,14 +92,14 @@ class RecordedModel:
         for piece in answer.pieces:
             await receive(piece)
         if answer.is_cut_off:
-            await self._conductor.at_end_of_part()
+            await self._driver.at_end_of_part()
             raise ProviderError(_RAN_OUT)
         if answer.failed is not None:
             raise _failure(answer.failed)
 
     async def _summarise(self, receive: Receive) -> None:
         if not self._summaries:
-            await self._conductor.at_end_of_part()
+            await self._driver.at_end_of_part()
             raise ProviderError(_RAN_OUT)
         summary = self._summaries.pop(0)
         if not summary.pieces:
@@ -107,7 +107,7 @@ class RecordedModel:
         for piece in summary.pieces:
             await receive(piece)
         if summary.is_cut_off:
-            await self._conductor.at_end_of_part()
+            await self._driver.at_end_of_part()
             raise ProviderError(_RAN_OUT)
 
 
@@ -124,14 +124,14 @@ class RecordedTool:
         spec: ToolSpec,
         source: str,
         calls: Iterable[Call],
-        conductor: Conductor,
+        driver: ReplayDriver,
     ) -> None:
         self.name = spec.name
         self.source = source
         self.description = spec.description
         self.parameters = spec.parameters
         self._calls = list(calls)
-        self._conductor = conductor
+        self._driver = driver
         by: Iterable[ExecutedBy] = (call.executed_by for call in self._calls if call.executed_by)
         self._executed_by: ExecutedBy = next(iter(by), "nousd")
 
@@ -158,9 +158,9 @@ class RecordedTool:
             if isinstance(step, str):
                 await context.emit(step)
             else:
-                await self._conductor.tell(step)
+                await self._driver.tell(step)
         if call.result is None:
-            await self._conductor.at_end_of_part()
+            await self._driver.at_end_of_part()
             raise ToolError(_RAN_OUT)
         if call.failed_as is None:
             return _given(call)
@@ -172,12 +172,12 @@ class RecordedTool:
 class ToolsAtCall(Mapping[str, Tool]):
     """The tools as the gate finds them: those of servers come and go between the calls of a run."""
 
-    def __init__(self, conductor: Conductor, tools: Mapping[str, Tool]) -> None:
-        self._conductor = conductor
+    def __init__(self, driver: ReplayDriver, tools: Mapping[str, Tool]) -> None:
+        self._driver = driver
         self._tools = tools
 
     def __getitem__(self, name: str) -> Tool:
-        if not self._conductor.was_there(name):
+        if not self._driver.was_there(name):
             raise KeyError(name)
         return self._tools[name]
 
@@ -201,7 +201,7 @@ def _tool_error(code: str, text: str) -> ToolError:
 
 
 def tools_of(
-    run: RecordedRun, script: Script, given: Given, conductor: Conductor
+    run: RecordedRun, script: Script, given: RecordedContext, driver: ReplayDriver
 ) -> tuple[RecordedTool, ...]:
     """Return the tools that there were, in their order, as far as the run shows them."""
     offered = [event.tools for event in run.events if isinstance(event, events.ModelInput)]
@@ -212,7 +212,7 @@ def tools_of(
             given.tools.get(name, ToolSpec(name, "", {"type": "object"})),
             "extension" if name in extras else "builtin",
             script.calls.get(name, ()),
-            conductor,
+            driver,
         )
         for name in names
     )

@@ -18,7 +18,7 @@ import msgspec
 import trio
 from msgspec import UNSET
 
-from nousd.daemon.app import Parts, open_services
+from nousd.daemon.app import DaemonDeps, open_services
 from nousd.daemon.eventlog.hub import Hub
 from nousd.daemon.eventlog.log import Log
 from nousd.daemon.eventlog.log_walk import event_of, for_each_event
@@ -33,13 +33,13 @@ from nousd.machine.session import decisions
 from nousd.machine.session.state import request_of
 from nousd.providers.interface import Provider
 from nousd.providers.models.catalog import ModelFacts, Models
-from nousd.replay.external_stimuli import Broken, Cues, cues_of
+from nousd.replay.external_stimuli import Broken, ExternalStimuli, cues_of
 from nousd.replay.parts import RecordedModel, ToolsAtCall, tools_of
 from nousd.replay.project import RecordedProject
 from nousd.replay.recorded import RecordedRun, is_outside
-from nousd.replay.recorded_context import answered_inputs, given_to
+from nousd.replay.recorded_context import answered_inputs, context_of
 from nousd.replay.recorded_decisions import RecordedCallHooks, RecordedPermissions, earlier_attempts
-from nousd.replay.replay_driver import Conductor, WatchedStore, watched
+from nousd.replay.replay_driver import ReplayDriver, WatchedStore, watched
 from nousd.replay.script import script_of
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.interface import Store
@@ -88,11 +88,11 @@ async def play(
     """
     stage = _Stage(run, tuning, provider_of)
     models = stage.models()
-    store = WatchedStore(stage.conductor.note)
+    store = WatchedStore(stage.driver.note)
     try:
         await stage.furnish(store)
         head = store.head
-        async with open_services(stage.parts(store, models)) as services:
+        async with open_services(stage.deps(store, models)) as services:
             refusal = await stage.perform(services)
         if refusal is not None:
             raise NotReplayable(f"the session is not what it was before the run: {refusal}")
@@ -108,22 +108,22 @@ class _Stage:
         self._run = run
         self._provider_of = provider_of
         self._tuning = tuning
-        self._cues = cues_of(run)
+        self._stimuli = cues_of(run)
         self._script = script_of(run)
-        self._given = given_to(run)
-        begun = len(self._cues.start)
+        self._given = context_of(run)
+        begun = len(self._stimuli.start)
         own = [event for event in run.events[begun:] if not is_outside(event)]
         self._permissions = RecordedPermissions(run)
-        self.conductor = Conductor(
-            self._cues,
+        self.driver = ReplayDriver(
+            self._stimuli,
             own,
             run.version,
             self._permissions,
             attempts=earlier_attempts(run),
             offers=self._given.offers,
         )
-        self._clock = _Clock(self.conductor)
-        _require_playable(self._cues)
+        self._clock = _Clock(self.driver)
+        _require_playable(self._stimuli)
 
     async def furnish(self, store: Store) -> None:
         """Put the session as it was before the run into the log."""
@@ -132,13 +132,13 @@ class _Stage:
         artifacts = tuple(self._run.artifacts.values())
         await log.submit(encoded, artifacts=artifacts).wait_committed()
 
-    def parts(self, store: Store, models: Models) -> Parts:
+    def deps(self, store: Store, models: Models) -> DaemonDeps:
         given = self._given
-        return Parts(
+        return DaemonDeps(
             store=store,
             clock=self._clock,
             models=models,
-            tools=tools_of(self._run, self._script, given, self.conductor),
+            tools=tools_of(self._run, self._script, given, self.driver),
             workspaces=self._workspaces(),
             native=NativeSettings(
                 system=given.system,
@@ -150,8 +150,8 @@ class _Stage:
             permissions=self._permissions,
             around_permissions=lambda permissions, _: permissions,
             call_hooks=RecordedCallHooks(self._permissions),
-            around_tools=partial(ToolsAtCall, self.conductor),
-            around_runtime=lambda runtime: watched(runtime, self.conductor),
+            around_tools=partial(ToolsAtCall, self.driver),
+            around_runtime=lambda runtime: watched(runtime, self.driver),
             stale_seconds=(_number(self._run, _STALE) or _QUIET_SECONDS * 1000) / 1000,
             delta_retention_days=0,
         )
@@ -175,7 +175,7 @@ class _Stage:
         model = RecordedModel(
             default.model,
             self._script,
-            self.conductor,
+            self.driver,
             refused=_refused(self._run),
         )
         provider_of = self._provider_of or model.called
@@ -202,7 +202,7 @@ class _Stage:
             "model": choice.model,
             "request": request,
         }
-        prompt = _prompt_of(self._cues.start)
+        prompt = _prompt_of(self._stimuli.start)
         if prompt is None:
             leaf = self._run.path[-1] if self._run.path else None
             decided = decisions.resume_run(live.state, run_id, leaf, **how)
@@ -210,13 +210,17 @@ class _Stage:
             decided = decisions.start_run(live.state, prompt, leaf_id=None, **how)
         own_prompt = None if prompt is None else prompt.input_id
         run, _ = services.runs.start(live, run_id, decided, own_prompt=own_prompt)
-        self.conductor.begin(run)
+        self.driver.begin(run)
         return run
 
 
-def _require_playable(cues: Cues) -> None:
-    if cues.ending is not None and cues.ending[0] == 0 and isinstance(cues.ending[1], Broken):
-        failed = cues.ending[1].error
+def _require_playable(stimuli: ExternalStimuli) -> None:
+    if (
+        stimuli.ending is not None
+        and stimuli.ending[0] == 0
+        and isinstance(stimuli.ending[1], Broken)
+    ):
+        failed = stimuli.ending[1].error
         raise NotReplayable(f"the run failed before its first turn: {failed.code}: {failed.cause}")
 
 
@@ -337,8 +341,8 @@ def _number(run: RecordedRun, pattern: re.Pattern[str]) -> int | None:
 class _Clock:
     """Times that count, and the ids that the run gave, as long as the play goes as it went."""
 
-    def __init__(self, conductor: Conductor) -> None:
-        self._conductor = conductor
+    def __init__(self, driver: ReplayDriver) -> None:
+        self._driver = driver
         self._count = itertools.count(1)
 
     def now(self) -> str:
@@ -346,4 +350,4 @@ class _Clock:
         return time.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
     def new_id(self, prefix: str) -> str:
-        return self._conductor.next_id(prefix) or f"{prefix}-replay-{next(self._count)}"
+        return self._driver.next_id(prefix) or f"{prefix}-replay-{next(self._count)}"

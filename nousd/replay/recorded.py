@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from nousd.daemon.runs.subtask_approvals import is_of_task
 from nousd.errors import NotReplayable
-from nousd.machine.context import text_offload as long_texts
+from nousd.machine.context import text_offload
 from nousd.machine.session import state as machine
 from nousd.machine.session.state import SessionState
 from nousd.store.artifacts import Artifact
@@ -199,7 +199,7 @@ def _needed(
             yield event.raw_ref
         elif isinstance(event, _WITH_ARGS) and isinstance(event.args_ref, str):
             yield event.args_ref
-    yield from long_texts.refs_in(holders)
+    yield from text_offload.refs_in(holders)
     for holder in holders:
         if isinstance(holder, MessageEntry | QueuedInput) and holder.attachments is not UNSET:
             yield from (attachment.artifact_id for attachment in holder.attachments)

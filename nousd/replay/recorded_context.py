@@ -22,7 +22,7 @@ _FIRST_KINDS: Final = ("system_prompt", "agent_prompt")
 """One of them is what the others stand behind."""
 
 
-class Given(msgspec.Struct, frozen=True):
+class RecordedContext(msgspec.Struct, frozen=True):
     """Everything of the run's model calls but the messages; ``is_known`` if the log has it.
 
     Args:
@@ -43,7 +43,7 @@ class _Rest(msgspec.Struct):
     tools: tuple[ToolSpec, ...]
 
 
-def given_to(run: RecordedRun) -> Given:
+def context_of(run: RecordedRun) -> RecordedContext:
     """Return the recorded context of a run."""
     inputs = list(answered_inputs(run.events))
     refs = [told.rest_ref for told in inputs if told.rest_ref is not UNSET]
@@ -53,7 +53,7 @@ def given_to(run: RecordedRun) -> Given:
         if ref in run.artifacts
     }
     if not inputs or len(refs) < len(inputs) or not all(ref in rests for ref in refs):
-        return Given()
+        return RecordedContext()
     offers = {ref: {tool.name: tool for tool in rest.tools} for ref, rest in rests.items()}
     tools = {tool.name: tool for ref in refs for tool in rests[ref].tools}
     sources = () if inputs[0].sources is UNSET else inputs[0].sources
@@ -75,7 +75,7 @@ def answered_inputs(all_events: Iterable[events.Event]) -> Iterator[events.Model
 
 def _told_apart(
     text: str, sources: Iterable[model_events.Source], tools: dict[str, ToolSpec]
-) -> Given:
+) -> RecordedContext:
     """Take a system prompt apart into its sources. The first of the instructions gets the text of all,
     with the headings of the others in it, because where each ends is not known.
     """
@@ -91,6 +91,6 @@ def _told_apart(
         heading = system_text([SourceText(source, "x")]).removesuffix("x")
         instructions.append(SourceText(source, mine.removeprefix(heading)))
     path = "" if prompt is None or prompt.path is UNSET else prompt.path
-    given = Given(True, system, path, tuple(instructions), tools)
+    given = RecordedContext(True, system, path, tuple(instructions), tools)
     whole = system_text([system_prompt(given.system, given.system_path), *given.instructions])
-    return given if whole == text else Given(True, text, tools=tools)
+    return given if whole == text else RecordedContext(True, text, tools=tools)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from nousd.machine.context import text_offload as long_texts
+from nousd.machine.context import text_offload
 from nousd.machine.policy.permission import Judgement, Verdict
 from nousd.machine.policy.rules import Rule
 from nousd.machine.session.state import SessionState
@@ -82,7 +82,7 @@ class JudgedCall(msgspec.Struct):
             return ""
         return self.decision.reason.removeprefix(_BLOCKED)
 
-    def note(self, event: Event, wholes: long_texts.Wholes) -> None:
+    def note(self, event: Event, wholes: text_offload.Wholes) -> None:
         """Take in an event of the call."""
         match event:
             case events.ToolCallPolicyEvaluated(source=source) if source in _BY_THEMSELVES:
@@ -109,7 +109,7 @@ class JudgedCall(msgspec.Struct):
 
 
 def _whole_args(
-    event: events.ToolCallPolicyEvaluated | events.ToolCallRequested, wholes: long_texts.Wholes
+    event: events.ToolCallPolicyEvaluated | events.ToolCallRequested, wholes: text_offload.Wholes
 ) -> dict[str, Any] | None:
     if isinstance(event.args_ref, str):
         data = wholes[event.args_ref]
@@ -130,7 +130,7 @@ def judged_calls(run: RecordedRun) -> Iterator[JudgedCall]:
             case events.ToolCallPolicyEvaluated(source="arguments", decision="allow"):
                 fits = True
             case events.EntryAppended(entry=MessageEntry(role="tool") as entry) if call:
-                told = long_texts.whole_entry(entry, run.wholes)
+                told = text_offload.whole_entry(entry, run.wholes)
                 assert isinstance(told, MessageEntry)
                 call.told = told
                 if fits:
@@ -201,7 +201,7 @@ def earlier_attempts(run: RecordedRun) -> Mapping[str, Earlier]:
     """Return the facts about calls that had been requested before, by their ids."""
     found: dict[str, Earlier] = {}
     results = {
-        event.entry.tool_call_id: long_texts.whole_entry(event.entry, run.wholes)
+        event.entry.tool_call_id: text_offload.whole_entry(event.entry, run.wholes)
         for event in run.events
         if isinstance(event, events.EntryAppended) and isinstance(event.entry, MessageEntry)
     }

@@ -9,7 +9,7 @@ import trio
 from nousd.replay.compare import compared
 from nousd.replay.play import Tuning, play
 from nousd.replay.recorded import RecordedRun, read_run
-from nousd.replay.recorded_context import given_to
+from nousd.replay.recorded_context import context_of
 from nousd.replay.sqlite_log import reading
 
 
@@ -58,5 +58,5 @@ async def replayed(run: RecordedRun, tuning: Tuning) -> ReplayReport:
         NotReplayable: it cannot be played; the text says why.
     """
     played = await play(run, tuning)
-    comparison = compared(run, played, inputs_known=given_to(run).is_known)
+    comparison = compared(run, played, inputs_known=context_of(run).is_known)
     return ReplayReport(run.run_id, comparison.events, comparison.difference, comparison.notes)

@@ -1,4 +1,4 @@
-"""Enters what came from outside where it came in: the conductor, between a play's log and its run.
+"""Enters external stimuli at their recorded positions: between the log of a play and its run.
 
 It counts the run's own events as they are decided, whoever decides them (``WatchedStore``), and stands
 behind each step of the loop (``watched``): so what came from outside is entered in the run's own task,
@@ -23,7 +23,7 @@ from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import CommandRejected, RunFailed
 from nousd.machine.context.model_input import ToolSpec
 from nousd.machine.session import appending, decisions
-from nousd.replay.external_stimuli import Broken, Cues, Stopped
+from nousd.replay.external_stimuli import Broken, ExternalStimuli, Stopped
 from nousd.replay.recorded import is_outside
 from nousd.replay.recorded_context import answered_inputs, comes_and_goes
 from nousd.replay.recorded_decisions import RecordedPermissions
@@ -38,19 +38,19 @@ from nousd.wire.events import Event
 from nousd.wire.objects.entries import CompactionEntry, ToolCall
 
 
-class Conductor:
+class ReplayDriver:
     """Enters what came from outside, and ends the run where it was ended.
 
     Args:
         own: the run's own events, for what is asked by its place among them.
         version: of the log; what it could not hold is not counted.
         attempts: what was known of calls that were seen before, by their ids.
-        offers: the tools that each model call was told of; see ``Given``.
+        offers: the tools that each model call was told of; see ``RecordedContext``.
     """
 
     def __init__(
         self,
-        cues: Cues,
+        stimuli: ExternalStimuli,
         own: Sequence[Event],
         version: int,
         permissions: RecordedPermissions,
@@ -65,11 +65,11 @@ class Conductor:
         self._host: _Host | None = None
         self._told = 0
         self._version = version
-        self._cues = cues
+        self._stimuli = stimuli
         self._own = own
-        self._places = cues.places
-        self._behind = dict(cues.behind)
-        self._before = dict(cues.before)
+        self._places = stimuli.places
+        self._behind = dict(stimuli.behind)
+        self._before = dict(stimuli.before)
         self._running: RunHost | None = None
 
     @property
@@ -212,19 +212,19 @@ class Conductor:
 
         Returns only if the run did not end here: then it goes otherwise.
         """
-        if self._cues.ending is not None:
+        if self._stimuli.ending is not None:
             self._end()
             await trio.sleep_forever()
 
     @property
     def _is_over(self) -> bool:
-        return self._cues.ending is not None and self.place >= self._cues.ending[0]
+        return self._stimuli.ending is not None and self.place >= self._stimuli.ending[0]
 
     def _end(self) -> None:
-        assert self._cues.ending is not None
+        assert self._stimuli.ending is not None
         assert self._running is not None
         self._enter(self._before)
-        match self._cues.ending[1]:
+        match self._stimuli.ending[1]:
             case Stopped(status, killed):
                 # What a killed process leaves is closed as a session that is lost is closed.
                 self.live.lost = self.live.lost or killed
@@ -317,32 +317,32 @@ class WatchedStore(MemoryStore):
         self._watch([record.event for record in batch.records])
 
 
-def watched(runtime: Runtime, conductor: Conductor) -> Runtime:
-    """Return the runtime with the conductor behind each of its steps."""
-    return cast("Runtime", _Runtime(runtime, conductor))
+def watched(runtime: Runtime, driver: ReplayDriver) -> Runtime:
+    """Return the runtime with the driver behind each of its steps."""
+    return cast("Runtime", _Runtime(runtime, driver))
 
 
 class _Runtime:
     """Is the runtime in all else."""
 
-    def __init__(self, runtime: Runtime, conductor: Conductor) -> None:
+    def __init__(self, runtime: Runtime, driver: ReplayDriver) -> None:
         self._runtime = runtime
-        self._conductor = conductor
+        self._driver = driver
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runtime, name)
 
     async def run_turn(self, host: TurnHost) -> None:
-        await self._conductor.behind_step()
-        await self._runtime.run_turn(cast("TurnHost", self._conductor.watch(host)))
+        await self._driver.behind_step()
+        await self._runtime.run_turn(cast("TurnHost", self._driver.watch(host)))
 
 
 class _Host:
     """Is the host in all else."""
 
-    def __init__(self, host: TurnHost, conductor: Conductor) -> None:
+    def __init__(self, host: TurnHost, driver: ReplayDriver) -> None:
         self._host = host
-        self._conductor = conductor
+        self._driver = driver
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._host, name)
@@ -351,24 +351,24 @@ class _Host:
         """A recorded opinion is replayed with the decision (``RecordedPermissions``)."""
 
     async def ask(self, question: Question) -> Answer:  # noqa: ARG002
-        return await self._conductor.answer()
+        return await self._driver.answer()
 
     def offered(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
-        return self._conductor.offered(self._host.offered(tools))
+        return self._driver.offered(self._host.offered(tools))
 
     async def earlier(self, call: ToolCall) -> Earlier:
-        return self._conductor.earlier(call)
+        return self._driver.earlier(call)
 
     async def stream(self, *decided: Event) -> None:
-        for part in self._conductor.parts(decided):
-            self._conductor.before_step()
+        for part in self._driver.parts(decided):
+            self._driver.before_step()
             await self._host.stream(*part)
-            await self._conductor.behind_step()
+            await self._driver.behind_step()
 
     async def commit(self, *decided: Event) -> None:
-        *first, last = self._conductor.parts(decided)
+        *first, last = self._driver.parts(decided)
         for part in first:
             await self.stream(*part)
-        self._conductor.before_step()
+        self._driver.before_step()
         await self._host.commit(*last)
-        await self._conductor.behind_step()
+        await self._driver.behind_step()

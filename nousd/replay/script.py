@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.errors import ToolArgumentsInvalid
-from nousd.machine.context import text_offload as long_texts
+from nousd.machine.context import text_offload
 from nousd.providers.interface import (
     Finished,
     FinishReason,
@@ -203,7 +203,7 @@ class _Reader:
         elif entry.role == "tool":
             self._close_tool(entry)
         elif entry.role == "assistant":
-            whole = long_texts.whole_entry(entry, self._wholes)
+            whole = text_offload.whole_entry(entry, self._wholes)
             assert isinstance(whole, MessageEntry)
             self._close_answer(whole)
 
@@ -288,7 +288,7 @@ class _Reader:
             if warning is not None and warning.code == _INVALID and not call.is_raw:
                 self.calls[call.name].append(Call(invalid=warning.message))
             return
-        whole = long_texts.whole_entry(entry, self._wholes)
+        whole = text_offload.whole_entry(entry, self._wholes)
         assert isinstance(whole, MessageEntry)
         is_error = entry.is_error is True
         if call.is_cut_off or (is_error and warning is None and not call.is_changed):

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from nousd.machine.context import text_offload as long_texts
+from nousd.machine.context import text_offload
 from nousd.wire import events
 from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION
 from nousd.wire.events import Event
@@ -107,7 +107,7 @@ def left_untold(line: Mapping[str, Any]) -> frozenset[str]:
 def as_written_today(logged: Iterable[Event], version: int) -> tuple[Event, ...]:
     """Return events with the texts cut that earlier versions had whole."""
     events = tuple(logged)
-    return long_texts.cut(events).events if version < 3 else events
+    return text_offload.cut(events).events if version < 3 else events
 
 
 def note_on(version: int) -> tuple[str, ...]:

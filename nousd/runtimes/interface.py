@@ -85,7 +85,7 @@ class TurnHost(TurnCallHost, Protocol):
         """Return the outcome of an earlier attempt at a call, possibly in another run."""
         ...
 
-    def steer_bites(self) -> bool:
+    def has_pending_steer(self) -> bool:
         """Whether a steer of this run waits: then no further tool or model call may begin."""
         ...
 

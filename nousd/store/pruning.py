@@ -19,7 +19,7 @@ DELTAS_PER_STEP: Final = 500
 newest are joined first, and further steps join the others to them."""
 
 
-class Place(NamedTuple):
+class LogPosition(NamedTuple):
     """An event on the way; the events ``ENDS`` have a run."""
 
     seq: int
@@ -30,7 +30,7 @@ class Place(NamedTuple):
 class EventTable(Protocol):
     """The events of a store, inside of a transaction."""
 
-    def places_after(self, seq: int, until: int, limit: int) -> Sequence[Place]:
+    def positions_after(self, seq: int, until: int, limit: int) -> Sequence[LogPosition]:
         """Return the next events behind ``seq``, in order, up to number ``until``."""
         ...
 
@@ -52,24 +52,24 @@ class EventTable(Protocol):
 def walk(events: EventTable, pruned_seq: int, old: Old) -> tuple[Pruned, int]:
     """Do one step; takes how far the walk had come, and return also how far it has now."""
     deltas = 0
-    places = events.places_after(pruned_seq, old.until, EVENTS_PER_STEP)
-    for place in places:
-        if place.type in ENDS:
-            if events.time_of(place.seq) >= old.ended_before:
+    places = events.positions_after(pruned_seq, old.until, EVENTS_PER_STEP)
+    for position in places:
+        if position.type in ENDS:
+            if events.time_of(position.seq) >= old.ended_before:
                 return Pruned(deltas, more=False), pruned_seq
             if deltas >= DELTAS_PER_STEP:
                 return Pruned(deltas, more=True), pruned_seq
-            found, are_all = _deltas_of(events, place)
+            found, are_all = _deltas_of(events, position)
             for joined in join(found):
                 events.replace(joined)
                 deltas += len(joined.gone)
             if not are_all:
                 return Pruned(deltas, more=True), pruned_seq
-        pruned_seq = place.seq
+        pruned_seq = position.seq
     return Pruned(deltas, more=len(places) == EVENTS_PER_STEP), pruned_seq
 
 
-def _deltas_of(events: EventTable, end: Place) -> tuple[list[Line], bool]:
+def _deltas_of(events: EventTable, end: LogPosition) -> tuple[list[Line], bool]:
     """Return the newest deltas of the message that ended there, and whether they are all."""
     found: list[Line] = []
     for event in events.deltas_before(end.run_id, end.seq):

@@ -18,7 +18,7 @@ SYNC_BOUNDS: Final = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05,
 """Seconds: from a disk that promises more than it holds to one that is in trouble."""
 
 
-class Tally:
+class WriteStats:
     """The counts. Only who writes calls anything but ``read``."""
 
     __slots__ = (

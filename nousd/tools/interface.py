@@ -27,13 +27,13 @@ from nousd.wire.objects.tool_footprint import Access
 Emit = Callable[[str], Awaitable[None]]
 """Takes a piece of output as it appears; may wait, which slows the tool down."""
 
-ExpectQuiet = Callable[[float], None]
+ExtendIdleDeadline = Callable[[float], None]
 """Is told that nothing need be seen for so many seconds, because a limit of the caller's own ends what
 it does by then."""
 
 
 def nobody_waits(_seconds: float) -> None:
-    """An ``ExpectQuiet`` for calls without an idle deadline."""
+    """An ``ExtendIdleDeadline`` for calls without an idle deadline."""
 
 
 UserAnswers = tuple[QuestionAnswer, ...]
@@ -67,7 +67,7 @@ class ToolContext(msgspec.Struct, frozen=True):
     Args:
         path_sandbox: the only way to a file: what it refuses, a file tool cannot reach.
         emit: streams output to whoever watches. What a tool never emits, it says in its result.
-        expect_quiet: a tool that ends by itself after a time says so here when it begins; one that
+        extend_idle_deadline: a tool that has a time-out of its own says so here when it begins; one that
             says nothing, neither here nor with ``emit``, is given up with its run after a while.
         spool_folder: on whose filesystem long outputs are kept meanwhile; None: the usual one.
         secrets: takes the daemon's own out of what programs say. What a tool returns is seen to.
@@ -79,7 +79,7 @@ class ToolContext(msgspec.Struct, frozen=True):
 
     path_sandbox: PathSandbox
     emit: Emit
-    expect_quiet: ExpectQuiet = nobody_waits
+    extend_idle_deadline: ExtendIdleDeadline = nobody_waits
     spool_folder: Path | None = None
     secrets: Secrets = NO_SECRETS
     sandbox: FindSandbox = no_sandbox

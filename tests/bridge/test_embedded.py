@@ -86,9 +86,9 @@ async def test_a_client_that_leaves_is_a_connection_that_ends(tmp_path: Path) ->
     async with real_daemon(tmp_path) as (daemon, dial):
         with trio.fail_after(10):
             async with subscribe(dial, Subscribe(confirms=True)):
-                assert daemon.services.confirmers.can_answer([ANYWHERE])
+                assert daemon.services.approvers.can_answer([ANYWHERE])
             await trio.testing.wait_all_tasks_blocked()
-            assert not daemon.services.confirmers.can_answer([ANYWHERE])
+            assert not daemon.services.approvers.can_answer([ANYWHERE])
 
 
 async def test_a_daemon_that_stops_is_a_lost_connection_and_then_nobody(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ class Kit:
 
     def answers(self, session_id: str, run_id: str | None = None) -> bool:
         """Whether the daemon would ask somebody."""
-        return self.daemon.services.confirmers.can_answer([Audience(session_id, run_id)])
+        return self.daemon.services.approvers.can_answer([Audience(session_id, run_id)])
 
 
 @asynccontextmanager
@@ -166,7 +166,7 @@ async def test_past_the_bound_one_declaration_stands_for_all(
         for number in range(2, 20):
             await readers.enter_async_context(kit.responders.count_reader(f"ses-{number}"))
             assert kit.answers(f"ses-{number}")
-        assert len(kit.daemon.services.confirmers._declared) == 3
+        assert len(kit.daemon.services.approvers._declared) == 3
 
 
 STEPS = 60
@@ -258,5 +258,5 @@ async def test_what_the_daemon_knows_is_what_is_so_whatever_clients_do(
                 clients.start_soon(come_and_go, kit)
         await trio.sleep(LINGER_SECONDS + 1)
         assert kit.responders._watches == {}
-        assert kit.daemon.services.confirmers._declared == {}
+        assert kit.daemon.services.approvers._declared == {}
         comparing.cancel_scope.cancel()

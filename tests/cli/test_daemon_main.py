@@ -37,7 +37,7 @@ def test_flags_become_settings_and_the_daemons_exit_code_is_ours(
     assert nousd("serve", *argv, *extensions).code == 7
     [settings] = served
     assert (settings.socket, settings.allow_exec, settings.verbose) == (Path("/s"), True, True)
-    assert settings.command_timeout == 5.0
+    assert settings.command_timeout_seconds == 5.0
     assert settings.extension == (tmp_path, Path(__file__))
 
 

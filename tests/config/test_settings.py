@@ -36,8 +36,8 @@ def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(home: P
 
 
 def test_each_setting_is_decided_by_itself() -> None:
-    settings = resolve({"provider": "mock"}, {"NOUSD_COMMAND_TIMEOUT": "2.5"}).settings
-    assert (settings.command_timeout, settings.retry_attempts) == (2.5, 3)
+    settings = resolve({"provider": "mock"}, {"NOUSD_COMMAND_TIMEOUT_SECONDS": "2.5"}).settings
+    assert (settings.command_timeout_seconds, settings.retry_attempts) == (2.5, 3)
 
 
 @pytest.mark.parametrize("flags", [{"model": None, "extension": []}, {}])
@@ -86,11 +86,14 @@ def test_relative_paths_of_the_file_start_at_the_file_and_others_where_we_are(ho
 def test_another_program_s_variable_counts_where_ours_is_not_set() -> None:
     foreign = {"TANDEM_RUN_STALE_MS": "40000"}
     resolved = resolve({}, foreign)
-    assert resolved.settings.run_stale_ms == 40_000
-    assert resolved.origins["run_stale_ms"] == "environment TANDEM_RUN_STALE_MS"
-    assert resolve({}, {**foreign, "NOUSD_RUN_STALE_MS": "50000"}).settings.run_stale_ms == 50_000
-    with pytest.raises(ConfigError, match=r"at least 30000 .*TANDEM_RUN_STALE_MS"):
+    assert resolved.settings.run_stale_seconds == 40
+    assert resolved.origins["run_stale_seconds"] == "environment TANDEM_RUN_STALE_MS"
+    ours = {**foreign, "NOUSD_RUN_STALE_SECONDS": "50"}
+    assert resolve({}, ours).settings.run_stale_seconds == 50
+    with pytest.raises(ConfigError, match=r"at least 30 .*'29.999' .*TANDEM_RUN_STALE_MS"):
         resolve({}, {"TANDEM_RUN_STALE_MS": "29999"})
+    with pytest.raises(ConfigError, match=r"must be a number .*'soon' .*TANDEM_RUN_STALE_MS"):
+        resolve({}, {"TANDEM_RUN_STALE_MS": "soon"})
 
 
 # --- every setting in every place ----------------------------------------------------------------
@@ -108,15 +111,15 @@ WRITTEN: dict[str, tuple[str, str, Any]] = {
     "user_instructions": ("no", "false", False),
     "allow_exec": ("yes", "true", True),
     "permission_mode": ("yolo", '"yolo"', "yolo"),
-    "approval_timeout_ms": ("1000", "1000", 1000),
+    "approval_timeout_seconds": ("1.5", "1.5", 1.5),
     "sandbox": ("landlock", '"landlock"', "landlock"),
     "network": ("1", "true", True),
     "sandbox_paths": (f"{__file__}:/", f'["{__file__}", "/"]', (Path(__file__), Path("/"))),
     "sandbox_write_paths": ("/", '["/"]', (Path("/"),)),
     "sandbox_memory_mb": ("64", "64", 64),
     "sandbox_processes_max": ("16", "16", 16),
-    "command_timeout": ("1.5", "1.5", 1.5),
-    "run_stale_ms": ("30000", "30000", 30_000),
+    "command_timeout_seconds": ("1.5", "1.5", 1.5),
+    "run_stale_seconds": ("30", "30", 30.0),
     "delta_retention_days": ("0", "0", 0),
     "extension": (f"{__file__}:/", f'["{__file__}", "/"]', (Path(__file__), Path("/"))),
     "enable_demo_extension": ("1", "true", True),
@@ -191,12 +194,16 @@ REFUSED = [
     ),
     ("model", "  ", "model must be a text of at most 256 characters, not '  '"),
     ("model", "m" * 257, "model must be a text of at most 256"),
-    ("command_timeout", "0", "must be a number more than 0 and at most 86400, not '0'"),
+    ("command_timeout_seconds", "0", "must be a number more than 0 and at most 86400, not '0'"),
     ("delta_retention_days", "-1", "must be a whole number at least 0 and at most 36500"),
     ("delta_retention_days", "36501", "must be a whole number at least 0 and at most 36500"),
-    ("command_timeout", "soon", "must be a number more than 0 and at most 86400, not 'soon'"),
-    ("command_timeout", "nan", "must be a number more than 0"),
-    ("command_timeout", "inf", "must be a number more than 0"),
+    (
+        "command_timeout_seconds",
+        "soon",
+        "must be a number more than 0 and at most 86400, not 'soon'",
+    ),
+    ("command_timeout_seconds", "nan", "must be a number more than 0"),
+    ("command_timeout_seconds", "inf", "must be a number more than 0"),
     ("compact_at", "1.5", "compact_at must be a number more than 0 and at most 1"),
     ("line_bytes_max", "1023", "line_bytes_max must be a whole number at least 1024"),
     ("line_bytes_max", "1e6", "line_bytes_max must be a whole number"),
@@ -260,7 +267,7 @@ def test_a_folder_that_sessions_cannot_name_is_refused(name: str, tmp_path: Path
         ("model = 1", "model must be a text of at most 256 characters, not '1' (file {file})"),
         ("retry_attempts = true", "retry_attempts must be a whole number"),
         ("retry_attempts = 1.0", "retry_attempts must be a whole number"),
-        ("command_timeout = true", "command_timeout must be a number"),
+        ("command_timeout_seconds = true", "command_timeout_seconds must be a number"),
         ("allow_exec = 1", "allow_exec must be true or false"),
         ("extension = 1", "extension must be a list of paths of at most 64 items"),
         ("extension = [1]", "extension must be a list of paths of at most 64 items"),

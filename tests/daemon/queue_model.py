@@ -102,7 +102,7 @@ class QueueModel:
         self.pending = [item for item in self.pending if item["input_id"] not in ids]
         return ids
 
-    def check_no_steer_bites(self, what: str) -> None:
+    def check_no_steer_is_pending(self, what: str) -> None:
         biting = [
             item
             for item in self.of_kind("steer")
@@ -230,12 +230,12 @@ def _entry_appended(model: QueueModel, payload: Payload) -> None:
 
 
 def _tool_call_started(model: QueueModel, _: Payload) -> None:
-    model.check_no_steer_bites("a tool call begins")
+    model.check_no_steer_is_pending("a tool call begins")
 
 
 def _status(model: QueueModel, payload: Payload) -> None:
     if payload["message"].startswith("await_next"):
-        model.check_no_steer_bites("the model is asked again")
+        model.check_no_steer_is_pending("the model is asked again")
 
 
 _CHANGES: dict[str, Callable[[QueueModel, Payload], None]] = {

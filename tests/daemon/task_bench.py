@@ -120,7 +120,7 @@ async def task_daemon(
     fetched: Fetched | None = None,
     **options: Any,
 ) -> AsyncIterator[TaskBench]:
-    """Runs a daemon in memory with a watcher of everything. ``options``: see ``make_parts``."""
+    """Runs a daemon in memory with a watcher of everything. ``options``: see ``make_deps``."""
     model = model or PlannedModel()
     if fetched is not None:
         options["tools"] = [fetched.tool]

@@ -12,7 +12,7 @@ from nousd.extensions.hooks import (
     BlockCall,
     ChangeArgs,
     ChangeResult,
-    Told,
+    HookPayload,
     ToolCalled,
     ToolReturned,
 )
@@ -189,7 +189,7 @@ async def test_a_result_that_a_hook_made_too_long_is_cut(tmp_path: Path) -> None
 
 
 async def test_calls_that_do_not_fit_are_shown_to_no_hook(tmp_path: Path) -> None:
-    seen: list[Told] = []
+    seen: list[HookPayload] = []
     registers = [on("tool_call", seen.append), on("tool_result", seen.append)]
     async with open_bench(tmp_path, *registers) as bench:
         run = await bench.run(calls("write", "{}"), calls("none", "{}"), says("done"))

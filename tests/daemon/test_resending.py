@@ -168,7 +168,7 @@ async def test_what_is_committed_while_the_log_is_looked_at_is_found_in_memory(
         # Whoever looks has seen a log without it, and goes on once it is there.
         result = await client.request("prompt", text="go", client_message_id="m1")
         (known,) = live.accepted.values()
-        # A ticket, and with it whatever its commit had to do, would be kept as long.
+        # A handle, and with it whatever its commit had to do, would be kept as long.
         assert isinstance(known.reply, Accepted)
         assert known.reply.run_id == result["run_id"]
     assert not live.accepted

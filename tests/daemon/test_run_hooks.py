@@ -13,8 +13,8 @@ import trio.testing
 from nousd.extensions.api import ExtensionApi
 from nousd.extensions.hooks import (
     AddInstructions,
+    HookPayload,
     RunEnded,
-    Told,
 )
 from nousd.wire.limits import INSTRUCTIONS_BYTES_MAX
 from tests.daemon.hooks_bench import asleep, calls, failing, open_bench, warnings
@@ -54,7 +54,7 @@ async def test_what_extensions_add_to_a_run_is_bounded(tmp_path: Path) -> None:
 
 @pytest.mark.behaviour("extensions_are_told_of_runs_and_turns")
 async def test_a_run_is_told_from_its_beginning_to_its_end(tmp_path: Path) -> None:
-    told: list[Told] = []
+    told: list[HookPayload] = []
     names = ("before_run", "turn_start", "turn_end")
     registers = [on(name, told.append) for name in names]
     async with open_bench(tmp_path, *registers) as bench:

@@ -136,7 +136,9 @@ async def test_a_failed_run_answers_the_one_who_waited_with_its_id(
 async def test_a_command_timeout_answers_and_leaves_the_run_going(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
-    async with socket_daemon(short_folder, provider=provider, command_timeout=0.05) as daemon:
+    async with socket_daemon(
+        short_folder, provider=provider, command_timeout_seconds=0.05
+    ) as daemon:
         events, client = await daemon.watch(), await daemon.connect()
         gate = Gate()
         stub.script(text_reply("late ", gate, "but whole"))

@@ -95,7 +95,7 @@ class PlantedPlace(Place):
         )
         self.options = (
             *("--permission-mode", "yolo", "--verbose", "--extension", str(extension)),
-            *("--log-file", str(self.log_file), "--run-stale-ms", "30000"),
+            *("--log-file", str(self.log_file), "--run-stale-seconds", "30"),
         )
 
     @property

@@ -8,9 +8,9 @@ import pytest
 
 from nousd.extensions.hooks import (
     Cancel,
+    HookPayload,
     SessionForking,
     SessionSwitching,
-    Told,
 )
 from nousd.store.memory import store as memory
 from tests.daemon.hooks_bench import failing, open_bench
@@ -21,7 +21,7 @@ from tests.extensions.registering import on
 
 @pytest.mark.behaviour("an_extension_may_keep_a_session")
 async def test_a_switch_or_a_fork_that_is_cancelled_does_not_happen(tmp_path: Path) -> None:
-    told: list[Told] = []
+    told: list[HookPayload] = []
 
     def cancel(facts: SessionSwitching | SessionForking) -> Cancel:
         told.append(facts)

@@ -176,7 +176,7 @@ async def test_a_retry_that_hangs_after_its_wait_is_stale(
 
 
 async def quiet_within_its_limit(context: ToolContext) -> ToolResult:
-    context.expect_quiet(LONG)
+    context.extend_idle_deadline(LONG)
     await trio.sleep(LONG)
     return ToolResult("done")
 
@@ -192,7 +192,7 @@ async def test_output_in_between_does_not_shorten_a_tool_s_limit(
     bench: Bench, autojump_clock: MockClock
 ) -> None:
     async def speaks_once(context: ToolContext) -> ToolResult:
-        context.expect_quiet(LONG)
+        context.extend_idle_deadline(LONG)
         await trio.sleep(1)
         await context.emit("still here")
         await trio.sleep(LONG - 1)
@@ -206,7 +206,7 @@ async def test_a_tool_that_outlasts_its_limit_is_stale(
     bench: Bench, autojump_clock: MockClock
 ) -> None:
     async def hangs(context: ToolContext) -> ToolResult:
-        context.expect_quiet(1.0)
+        context.extend_idle_deadline(1.0)
         await trio.sleep_forever()
         raise AssertionError
 
@@ -233,7 +233,7 @@ async def test_a_tool_without_a_limit_that_says_nothing_is_stale(
 
 async def test_a_tool_s_limit_ends_with_the_tool(bench: Bench, autojump_clock: MockClock) -> None:
     async def is_done_early(context: ToolContext) -> ToolResult:
-        context.expect_quiet(1000 * STALE)
+        context.extend_idle_deadline(1000 * STALE)
         return ToolResult("done")
 
     bench.tool.finish(is_done_early)

@@ -20,7 +20,7 @@ from nousd.extensions.calls import THREADS_MAX, TIMEOUT_SECONDS
 from nousd.extensions.loaded import Extensions
 from nousd.extensions.loader import load_extensions
 from nousd.tools.fs.path_sandbox import PathSandbox
-from nousd.tools.interface import ExpectQuiet, ToolContext, ToolResult, nobody_waits
+from nousd.tools.interface import ExtendIdleDeadline, ToolContext, ToolResult, nobody_waits
 from nousd.wire.limits import EXTENSION_RESULT_BYTES_MAX
 from nousd.wire.objects.tool_footprint import Access
 
@@ -49,13 +49,13 @@ async def command(handler: Callable[..., Any], payload: Any = None, **options: f
         return await found.commands["c"](payload)
 
 
-def silent_context(expect_quiet: ExpectQuiet = nobody_waits) -> ToolContext:
+def silent_context(extend_idle_deadline: ExtendIdleDeadline = nobody_waits) -> ToolContext:
     """Surroundings for a tool that is not to emit anything."""
 
     async def emit(text: str) -> None:
         raise AssertionError(text)
 
-    return ToolContext(PathSandbox(Path("/")), emit, expect_quiet)
+    return ToolContext(PathSandbox(Path("/")), emit, extend_idle_deadline)
 
 
 async def tool(

@@ -18,8 +18,8 @@ from nousd.extensions.hooks import (
     Answer,
     ChangeInput,
     HandleInput,
+    HookPayload,
     InputGiven,
-    Told,
     ToolCalled,
 )
 from nousd.extensions.loader import load_extensions
@@ -78,12 +78,12 @@ async def test_the_examples_do_what_they_say(tmp_path: Path) -> None:
 
 
 def test_the_table_of_hooks_is_that_of_the_code() -> None:
-    told = {
+    payload = {
         words(hook)[0]: (words(is_told), words(answers))
         for hook, _, is_told, answers in rows("| hook | when |")
     }
-    assert told == {
-        name: ([kind.told.__name__], [answer.__name__ for answer in kind.answers])
+    assert payload == {
+        name: ([kind.payload.__name__], [answer.__name__ for answer in kind.answers])
         for name, kind in HOOKS.items()
     }
 
@@ -92,9 +92,9 @@ def test_every_key_that_handlers_are_told_is_listed() -> None:
     listed = {words(name)[0]: words(keys) for name, keys in rows("| told | keys |")}
     for kind in HOOKS.values():
         # Some words behind the keys explain them.
-        fields = list(kind.told.__struct_fields__)
-        assert [word for word in listed[kind.told.__name__] if word in fields] == fields
-    assert listed.keys() == {struct.__name__ for struct in Told.__subclasses__()}
+        fields = list(kind.payload.__struct_fields__)
+        assert [word for word in listed[kind.payload.__name__] if word in fields] == fields
+    assert listed.keys() == {struct.__name__ for struct in HookPayload.__subclasses__()}
 
 
 def test_every_answer_is_listed_with_its_keys() -> None:

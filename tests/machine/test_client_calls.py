@@ -46,12 +46,12 @@ WAY: dict[Phase, list[events.Event]] = {
 }
 
 
-def ledger_in(phase: Phase) -> CallLifecycle:
-    ledger = CallLifecycle()
+def tracker_in(phase: Phase) -> CallLifecycle:
+    tracker = CallLifecycle()
     for event in WAY[phase]:
-        ledger.note(event)
-    assert ledger.phase is phase
-    return ledger
+        tracker.note(event)
+    assert tracker.phase is phase
+    return tracker
 
 
 def test_there_is_a_way_into_each_phase() -> None:
@@ -61,12 +61,12 @@ def test_there_is_a_way_into_each_phase() -> None:
 @pytest.mark.parametrize("phase", WAY)
 def test_what_cannot_come_is_a_fault(phase: Phase) -> None:
     for event in (REQUESTED, EVALUATED, ASKED, APPROVED, DENIED, STARTED, OUTPUT, COMPLETED):
-        ledger = ledger_in(phase)
+        tracker = tracker_in(phase)
         if type(event) in CALL_TRANSITIONS[phase]:
-            ledger.note(event)
+            tracker.note(event)
         else:
             with pytest.raises(AssertionError, match=f"{type(event).__name__} in {phase}"):
-                ledger.note(event)
+                tracker.note(event)
 
 
 @pytest.mark.parametrize("reason", ["aborted", "error", "timeout", "interrupted"])
@@ -75,7 +75,9 @@ def test_a_call_that_is_stopped_gets_the_end_that_it_owes(reason: CutOff) -> Non
     not_begun = cut_off(CALL, [EVALUATED.said], None, reason, result=f"tool_error: {reason}")
     completed = cut_off(CALL, [EVALUATED.said], STARTED, reason, result=f"tool_error: {reason}")
     owed = {
-        phase: ledger_in(phase).closing_events(reason) for phase in WAY if phase is not Phase.BEFORE
+        phase: tracker_in(phase).closing_events(reason)
+        for phase in WAY
+        if phase is not Phase.BEFORE
     }
     assert owed == {
         Phase.REQUESTED: (denied,),
@@ -87,21 +89,21 @@ def test_a_call_that_is_stopped_gets_the_end_that_it_owes(reason: CutOff) -> Non
 
 @pytest.mark.parametrize("phase", [phase for phase in WAY if phase is not Phase.BEFORE])
 def test_with_the_ends_that_it_owes_it_is_over(phase: Phase) -> None:
-    ledger = ledger_in(phase)
-    for event in ledger.closing_events("aborted"):
-        ledger.note(event)
-    assert ledger.phase is Phase.ENDED
-    assert ledger.closing_events("aborted") == ()
+    tracker = tracker_in(phase)
+    for event in tracker.closing_events("aborted"):
+        tracker.note(event)
+    assert tracker.phase is Phase.ENDED
+    assert tracker.closing_events("aborted") == ()
 
 
 def test_what_it_has_asked_ends_before_it_does() -> None:
-    ledger = ledger_in(Phase.EXECUTING)
-    ledger.note(QUESTION)
-    rejected, completed = ledger.closing_events("aborted")
+    tracker = tracker_in(Phase.EXECUTING)
+    tracker.note(QUESTION)
+    rejected, completed = tracker.closing_events("aborted")
     assert rejected == events.QuestionRejected(**CALL, question_id="q", by="stop", reason="aborted")
     assert isinstance(completed, events.ToolCallCompleted)
-    ledger.note(rejected)
-    assert len(ledger.closing_events("aborted")) == 1
+    tracker.note(rejected)
+    assert len(tracker.closing_events("aborted")) == 1
 
 
 # --- the calls that a transcript ends with ---------------------------------------------------

@@ -296,7 +296,7 @@ def test_a_promoted_follow_up_is_the_newest_steer_of_the_run() -> None:
     )
     promoted = after(state, (update,)).queue
     assert names(queue.in_order(promoted)) == ["s", "f1", "f2"]
-    assert queue.steer_bites(promoted, "run-1")
+    assert queue.has_pending_steer(promoted, "run-1")
 
 
 def test_without_a_run_a_promoted_follow_up_keeps_its_own_and_bites_no_later_one() -> None:
@@ -305,7 +305,7 @@ def test_without_a_run_a_promoted_follow_up_keeps_its_own_and_bites_no_later_one
     assert isinstance(update, events.QueueUpdate)
     assert update.inputs == (queued("f", "steer", "run-0"),)
     assert update.run_id is UNSET, "nothing of a run follows its end"
-    assert not queue.steer_bites(after(state, (update,)).queue, "run-1")
+    assert not queue.has_pending_steer(after(state, (update,)).queue, "run-1")
 
 
 # --- beginning a turn ------------------------------------------------------------------------

@@ -207,24 +207,24 @@ def cells() -> list[tuple[str, Phase, Phase | None]]:
     return found
 
 
-def ledger_in(phase: Phase) -> LifecycleTracker:
-    ledger = LifecycleTracker("s", "run-1")
+def tracker_in(phase: Phase) -> LifecycleTracker:
+    tracker = LifecycleTracker("s", "run-1")
     for name in WAY[phase]:
-        ledger.note(EVENTS[name])
-    assert ledger.phase is phase
-    return ledger
+        tracker.note(EVENTS[name])
+    assert tracker.phase is phase
+    return tracker
 
 
 @pytest.mark.parametrize(("name", "before", "after"), cells())
 def test_each_event_in_each_phase(name: str, before: Phase, after: Phase | None) -> None:
-    ledger = ledger_in(before)
+    tracker = tracker_in(before)
     if after is None:
         with pytest.raises(AssertionError, match=rf"{type(EVENTS[name]).__name__} in {before}"):
-            ledger.note(EVENTS[name])
-        assert ledger.phase is before
+            tracker.note(EVENTS[name])
+        assert tracker.phase is before
     else:
-        ledger.note(EVENTS[name])
-        assert ledger.phase is after
+        tracker.note(EVENTS[name])
+        assert tracker.phase is after
 
 
 def test_the_table_above_has_every_event_and_every_phase() -> None:
@@ -237,19 +237,19 @@ def test_the_table_above_has_every_event_and_every_phase() -> None:
 
 
 def test_a_question_without_an_end_gets_one_before_its_call_does() -> None:
-    ledger = ledger_in(Phase.EXECUTING)
-    ledger.note(EVENTS["question_asked"])
-    first, second, *_ = closing_events(ledger, "cancelled", leaf_id=None, now=TS)
+    tracker = tracker_in(Phase.EXECUTING)
+    tracker.note(EVENTS["question_asked"])
+    first, second, *_ = closing_events(tracker, "cancelled", leaf_id=None, now=TS)
     assert first == events.QuestionRejected(**CALL, question_id="q", by="stop", reason="aborted")
     assert isinstance(second, events.ToolCallCompleted)
 
 
 @pytest.mark.parametrize("end", ["question_answered", "question_rejected"])
 def test_a_question_that_has_ended_is_owed_nothing(end: str) -> None:
-    ledger = ledger_in(Phase.EXECUTING)
-    ledger.note(EVENTS["question_asked"])
-    ledger.note(EVENTS[end])
-    ends = closing_events(ledger, "cancelled", leaf_id=None, now=TS)
+    tracker = tracker_in(Phase.EXECUTING)
+    tracker.note(EVENTS["question_asked"])
+    tracker.note(EVENTS[end])
+    ends = closing_events(tracker, "cancelled", leaf_id=None, now=TS)
     assert not any(isinstance(event, events.QuestionRejected) for event in ends)
 
 
@@ -257,48 +257,48 @@ def test_a_question_that_has_ended_is_owed_nothing(end: str) -> None:
 
 
 def test_a_ledger_knows_the_text_so_far_of_the_open_message() -> None:
-    ledger = ledger_in(Phase.MESSAGE)
+    tracker = tracker_in(Phase.MESSAGE)
     for delta in ("one ", "two"):
-        ledger.note(events.MessageUpdate(**MESSAGE, delta=delta))
-    assert ledger.message == OpenMessage("m", "assistant", ["one ", "two"])
-    assert ledger.message.text == "one two"
+        tracker.note(events.MessageUpdate(**MESSAGE, delta=delta))
+    assert tracker.message == OpenMessage("m", "assistant", ["one ", "two"])
+    assert tracker.message.text == "one two"
 
 
 def test_what_was_ended_is_no_longer_open() -> None:
-    ledger = ledger_in(Phase.MESSAGE)
-    ledger.note(EVENTS["message_end"])
-    assert ledger.message is None
+    tracker = tracker_in(Phase.MESSAGE)
+    tracker.note(EVENTS["message_end"])
+    assert tracker.message is None
     for name in [*WAY[Phase.COMPLETED][2:], "tool_execution_end"]:
-        ledger.note(EVENTS[name])
-    assert ledger.tool is None
+        tracker.note(EVENTS[name])
+    assert tracker.tool is None
 
 
 def test_two_messages_never_share_their_deltas() -> None:
-    one, other = ledger_in(Phase.MESSAGE), ledger_in(Phase.MESSAGE)
+    one, other = tracker_in(Phase.MESSAGE), tracker_in(Phase.MESSAGE)
     one.note(EVENTS["message_update"])
     assert other.message is not None
     assert other.message.text == ""
 
 
 def test_a_ledger_knows_whether_the_open_call_may_have_had_an_effect() -> None:
-    ledger = ledger_in(Phase.CALL)
-    ledger.note(events.ToolCallRequested(**SHOWN, attempt=3, args={}))
-    assert ledger.tool == OpenTool("c", "read", attempt=3, started=None)
+    tracker = tracker_in(Phase.CALL)
+    tracker.note(events.ToolCallRequested(**SHOWN, attempt=3, args={}))
+    assert tracker.tool == OpenTool("c", "read", attempt=3, started=None)
     for name in ("tool_call_approved", "tool_call_started"):
-        ledger.note(EVENTS[name])
+        tracker.note(EVENTS[name])
     started = EVENTS["tool_call_started"]
     assert isinstance(started, events.ToolCallStarted)
-    assert ledger.tool == OpenTool("c", "read", attempt=3, started=started)
+    assert tracker.tool == OpenTool("c", "read", attempt=3, started=started)
 
 
 def test_turns_are_counted_and_forget_the_kind_of_the_one_before() -> None:
-    ledger = ledger_in(Phase.TURN)
-    ledger.note(events.MessageStart(**MESSAGE, role="user", text="t", turn_kind="steer"))
-    assert (ledger.turn_id, ledger.turn_kind) == ("1", "steer")
+    tracker = tracker_in(Phase.TURN)
+    tracker.note(events.MessageStart(**MESSAGE, role="user", text="t", turn_kind="steer"))
+    assert (tracker.turn_id, tracker.turn_kind) == ("1", "steer")
     for name in ("message_end", "turn_end", "turn_start"):
-        ledger.note(EVENTS[name])
-    assert (ledger.turn_id, ledger.turn_kind) == ("2", "resume")
-    assert ledger.where == {"session_id": "s", "run_id": "run-1", "turn_id": "2"}
+        tracker.note(EVENTS[name])
+    assert (tracker.turn_id, tracker.turn_kind) == ("2", "resume")
+    assert tracker.where == {"session_id": "s", "run_id": "run-1", "turn_id": "2"}
 
 
 # --- owed ends -------------------------------------------------------------------------------
@@ -325,8 +325,8 @@ def check_balance(happened: Iterable[events.Event]) -> None:
     assert checker.ended_runs == 1
 
 
-def ends_of(ledger: LifecycleTracker, status: EndStatus, **more: Any) -> tuple[events.Event, ...]:
-    return closing_events(ledger, status, leaf_id="leaf", now=TS, **more)
+def ends_of(tracker: LifecycleTracker, status: EndStatus, **more: Any) -> tuple[events.Event, ...]:
+    return closing_events(tracker, status, leaf_id="leaf", now=TS, **more)
 
 
 @pytest.mark.parametrize(
@@ -339,13 +339,13 @@ def ends_of(ledger: LifecycleTracker, status: EndStatus, **more: Any) -> tuple[e
     ],
 )
 def test_the_owed_ends_balance_a_run_in_every_phase(phase: Phase, status: EndStatus) -> None:
-    ledger = ledger_in(phase)
-    ends = ends_of(ledger, status)
+    tracker = tracker_in(phase)
+    ends = ends_of(tracker, status)
     assert [events.EVENT_TYPES[type(end)] for end in ends] == CLOSES[phase]
     check_balance([*(EVENTS[name] for name in WAY[phase]), *ends])
     for end in ends:
-        ledger.note(end)
-    assert ledger.phase is Phase.ENDED
+        tracker.note(end)
+    assert tracker.phase is Phase.ENDED
     last = ends[-1]
     assert isinstance(last, events.AgentEnd)
     assert (last.status, last.error) == (status, UNSET)
@@ -355,10 +355,10 @@ def test_the_owed_ends_balance_a_run_in_every_phase(phase: Phase, status: EndSta
 def test_a_partial_answer_is_kept_with_the_reason_it_stopped(
     status: EndStatus, reason: StopReason
 ) -> None:
-    ledger = ledger_in(Phase.MESSAGE)
+    tracker = tracker_in(Phase.MESSAGE)
     for name in ("message_update", "reasoning_update", "message_update"):
-        ledger.note(EVENTS[name])
-    end, appended, *_, last = ends_of(ledger, status, error="what failed")
+        tracker.note(EVENTS[name])
+    end, appended, *_, last = ends_of(tracker, status, error="what failed")
     assert end == events.MessageEnd(**MESSAGE, text="texttext", stop_reason=reason)
     assert isinstance(appended, events.EntryAppended)
     assert appended.run_id == "run-1"
@@ -380,7 +380,7 @@ def test_a_partial_answer_is_kept_with_the_reason_it_stopped(
 
 
 def test_an_answer_that_said_nothing_is_kept_empty() -> None:
-    _, appended, *_ = ends_of(ledger_in(Phase.MESSAGE), "cancelled")
+    _, appended, *_ = ends_of(tracker_in(Phase.MESSAGE), "cancelled")
     assert isinstance(appended, events.EntryAppended)
     assert isinstance(appended.entry, MessageEntry)
     assert (appended.entry.text, appended.entry.reasoning) == ("", UNSET)
@@ -401,7 +401,7 @@ CUT_OFF: dict[Phase, bool] = {
 def test_a_call_that_was_cut_off_has_a_result_that_says_so(
     status: EndStatus, reason: str, phase: Phase, executed: bool
 ) -> None:
-    *decided, end, appended, _, _ = ends_of(ledger_in(phase), status)
+    *decided, end, appended, _, _ = ends_of(tracker_in(phase), status)
     assert len(decided) == (phase in (Phase.REQUESTED, Phase.EXECUTING))
     assert end == events.ToolExecutionEnd(
         **CALL, result=f"tool_error: {reason}", is_error=True, executed=executed
@@ -422,18 +422,18 @@ def test_a_call_that_was_cut_off_has_a_result_that_says_so(
 def test_a_call_that_runs_is_completed_and_one_not_decided_is_denied(
     status: EndStatus, reason: Any
 ) -> None:
-    completed, *_ = ends_of(ledger_in(Phase.EXECUTING), status)
+    completed, *_ = ends_of(tracker_in(Phase.EXECUTING), status)
     started = EVENTS["tool_call_started"]
     assert isinstance(started, events.ToolCallStarted)
     assert completed == cut_off(CALL, (), started, reason)
-    ledger = ledger_in(Phase.REQUESTED)
+    tracker = tracker_in(Phase.REQUESTED)
     judged = EVENTS["tool_call_policy_evaluated"]
     for event in (judged, EVENTS["tool_call_approved"], started):
-        ledger.note(event)
-    completed, *_ = ends_of(ledger, status)
+        tracker.note(event)
+    completed, *_ = ends_of(tracker, status)
     assert isinstance(judged, events.ToolCallPolicyEvaluated)
     assert completed == cut_off(CALL, [judged.said], started, reason)
-    denied, *_ = ends_of(ledger_in(Phase.REQUESTED), status)
+    denied, *_ = ends_of(tracker_in(Phase.REQUESTED), status)
     assert denied == events.ToolCallDenied(**CALL, by="stop", reason=reason)
 
 
@@ -471,20 +471,20 @@ EARLIER: list[list[str]] = [
 def test_what_version_1_told_of_a_call_can_be_read_and_not_written(call: list[str]) -> None:
     happened = [*WAY[Phase.TURN], *call]
     for cut in range(len(WAY[Phase.TURN]), len(happened) + 1):
-        ledger = LifecycleTracker("s", "run-1", LOGGED)
+        tracker = LifecycleTracker("s", "run-1", LOGGED)
         for name in happened[:cut]:
-            ledger.note(EVENTS[name])
+            tracker.note(EVENTS[name])
         started = "tool_call_started" in happened[:cut] and cut < len(happened)
-        assert (ledger.tool is not None and ledger.tool.started is not None) == started
-        ends = ends_of(ledger, "interrupted")
+        assert (tracker.tool is not None and tracker.tool.started is not None) == started
+        ends = ends_of(tracker, "interrupted")
         assert (type(ends[0]) is events.ToolCallCompleted) == started
-    strict = ledger_in(Phase.CALL)
+    strict = tracker_in(Phase.CALL)
     with pytest.raises(AssertionError):
         strict.note(EVENTS[call[1]])
 
 
 def test_in_an_empty_tree_what_is_kept_is_a_root() -> None:
-    _, appended, *_ = closing_events(ledger_in(Phase.MESSAGE), "error", leaf_id=None, now=TS)
+    _, appended, *_ = closing_events(tracker_in(Phase.MESSAGE), "error", leaf_id=None, now=TS)
     assert isinstance(appended, events.EntryAppended)
     assert appended.entry.parent_id is UNSET
 
@@ -521,17 +521,17 @@ def test_a_result_is_known_by_its_call() -> None:
 # --- any run, stopped anywhere ---------------------------------------------------------------
 
 
-def next_event(ledger: LifecycleTracker, kind: type[events.Event], serial: int) -> events.Event:
+def next_event(tracker: LifecycleTracker, kind: type[events.Event], serial: int) -> events.Event:
     """Returns an event of that type as this run could have it now."""
-    where: Any = ledger.where
-    turn = where | {"turn_id": str(ledger.turns + 1)}
-    told = "" if ledger.message is None else ledger.message.text
-    message_id = "" if ledger.message is None else ledger.message.message_id
+    where: Any = tracker.where
+    turn = where | {"turn_id": str(tracker.turns + 1)}
+    told = "" if tracker.message is None else tracker.message.text
+    message_id = "" if tracker.message is None else tracker.message.message_id
     shown: Any = where | {"tool_name": "read"}
-    if ledger.tool is not None:
-        shown["tool_call_id"] = ledger.tool.tool_call_id
+    if tracker.tool is not None:
+        shown["tool_call_id"] = tracker.tool.tool_call_id
     call: Any = shown | {"attempt": 1}
-    open_questions = [] if ledger.tool is None else list(ledger.tool.questions)
+    open_questions = [] if tracker.tool is None else list(tracker.tool.questions)
     if open_questions and kind is events.ToolCallCompleted:
         kind = events.QuestionAnswered  # a call waits for what it has asked
     if not open_questions and kind in (events.QuestionAnswered, events.QuestionRejected):
@@ -554,7 +554,7 @@ def next_event(ledger: LifecycleTracker, kind: type[events.Event], serial: int) 
         ),
         events.MessageEnd: lambda: events.MessageEnd(**where, message_id=message_id, text=told),
         events.ModelInput: lambda: msgspec.structs.replace(
-            EVENTS["model_input"], turn_id=ledger.turn_id
+            EVENTS["model_input"], turn_id=tracker.turn_id
         ),
         events.ToolExecutionStart: lambda: events.ToolExecutionStart(
             **shown, tool_call_id=f"c{serial}", args={}
@@ -586,7 +586,7 @@ def next_event(ledger: LifecycleTracker, kind: type[events.Event], serial: int) 
             **shown,
             result="",
             is_error=False,
-            executed=ledger.tool is not None and ledger.tool.started is not None,
+            executed=tracker.tool is not None and tracker.tool.started is not None,
         ),
     }
     event: events.Event = makers[kind]()
@@ -595,16 +595,16 @@ def next_event(ledger: LifecycleTracker, kind: type[events.Event], serial: int) 
 
 @given(st.lists(st.integers(0, 9), max_size=40), st.sampled_from(sorted(STOP_REASONS)))
 def test_a_run_stopped_anywhere_is_balanced(choices: list[int], status: EndStatus) -> None:
-    ledger = LifecycleTracker("s", "run-1")
+    tracker = LifecycleTracker("s", "run-1")
     happened = [EVENTS["agent_start"]]
-    ledger.note(happened[0])
+    tracker.note(happened[0])
     for serial, choice in enumerate(choices):
-        possible = [kind for kind in TRANSITIONS[ledger.phase] if kind is not events.AgentEnd]
-        event = next_event(ledger, possible[choice % len(possible)], serial)
-        ledger.note(event)
+        possible = [kind for kind in TRANSITIONS[tracker.phase] if kind is not events.AgentEnd]
+        event = next_event(tracker, possible[choice % len(possible)], serial)
+        tracker.note(event)
         happened.append(event)
-    if ledger.phase is Phase.CALL:
+    if tracker.phase is Phase.CALL:
         # A call and its request are one step.
-        happened.append(next_event(ledger, events.ToolCallRequested, 0))
-        ledger.note(happened[-1])
-    check_balance([*happened, *ends_of(ledger, status)])
+        happened.append(next_event(tracker, events.ToolCallRequested, 0))
+        tracker.note(happened[-1])
+    check_balance([*happened, *ends_of(tracker, status)])

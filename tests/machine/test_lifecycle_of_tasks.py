@@ -31,7 +31,7 @@ ANSWERED = events.QuestionAnswered(**BELOW, question_id="q", answers=())
 
 def executing() -> LifecycleTracker:
     """Returns a run whose call of ``task`` is being carried out."""
-    ledger = LifecycleTracker("s", "r")
+    tracker = LifecycleTracker("s", "r")
     for event in (
         events.AgentStart(session_id="s", run_id="r", runtime="native", model="m"),
         events.TurnStart(**TURN),
@@ -40,30 +40,30 @@ def executing() -> LifecycleTracker:
         events.ToolCallApproved(**CALL, by="policy", reason="it may"),
         events.ToolCallStarted(**CALL),
     ):
-        ledger.note(event)
-    return ledger
+        tracker.note(event)
+    return tracker
 
 
-def ends_of(ledger: LifecycleTracker) -> list[events.Event]:
-    return list(closing_events(ledger, "interrupted", leaf_id=None, now="now"))
+def ends_of(tracker: LifecycleTracker) -> list[events.Event]:
+    return list(closing_events(tracker, "interrupted", leaf_id=None, now="now"))
 
 
 @pytest.mark.parametrize("told", [(ASKS, APPROVED), (ASKS, DENIED), (QUESTION, ANSWERED)])
 def test_what_a_task_asks_and_is_answered_leaves_no_trace(told: tuple[events.Event, ...]) -> None:
-    ledger = executing()
-    plain = ends_of(ledger)
+    tracker = executing()
+    plain = ends_of(tracker)
     for event in told:
-        ledger.note(event)
-    assert ledger.phase is Phase.EXECUTING
-    assert ends_of(ledger) == plain
+        tracker.note(event)
+    assert tracker.phase is Phase.EXECUTING
+    assert ends_of(tracker) == plain
 
 
 def test_what_is_left_open_gets_its_end_before_the_calls() -> None:
-    ledger = executing()
-    plain = ends_of(ledger)
-    ledger.note(ASKS)
-    ledger.note(QUESTION)
-    rejected, denied, *rest = ends_of(ledger)
+    tracker = executing()
+    plain = ends_of(tracker)
+    tracker.note(ASKS)
+    tracker.note(QUESTION)
+    rejected, denied, *rest = ends_of(tracker)
     assert rest == plain
     assert isinstance(rejected, events.QuestionRejected)
     assert isinstance(denied, events.ToolCallDenied)
@@ -72,7 +72,7 @@ def test_what_is_left_open_gets_its_end_before_the_calls() -> None:
 
 
 def test_a_task_asks_only_while_its_call_is_carried_out() -> None:
-    ledger = LifecycleTracker("s", "r")
-    ledger.note(events.AgentStart(session_id="s", run_id="r", runtime="native", model="m"))
+    tracker = LifecycleTracker("s", "r")
+    tracker.note(events.AgentStart(session_id="s", run_id="r", runtime="native", model="m"))
     with pytest.raises(AssertionError, match="PermissionRequested of a task"):
-        ledger.note(ASKS)
+        tracker.note(ASKS)

@@ -123,7 +123,7 @@ def test_texts_taken_together_are_joined_with_a_line_feed() -> None:
     ],
 )
 def test_only_a_steer_of_this_very_run_bites(waiting: queue.Inputs, bites: bool) -> None:
-    assert queue.steer_bites(waiting, "run-1") is bites
+    assert queue.has_pending_steer(waiting, "run-1") is bites
 
 
 # --- changing --------------------------------------------------------------------------------

@@ -27,9 +27,9 @@ from nousd.machine.context.transcript import (
     CONTINUE,
     INTERRUPTED,
     SUMMARY_INTRODUCTION,
-    Told,
+    ModelTranscript,
+    build_transcript,
     in_context,
-    told,
     with_entry,
 )
 from nousd.wire.events.models import Omitted
@@ -46,12 +46,12 @@ from tests.machine.builders import answer, compacted, message, result, user
 CHOICE = ModelChoice("here", "model-1")
 
 
-def told_of(context: Sequence[Entry]) -> Told:
-    return told(context, CHOICE, lambda _: True)
+def transcript_of(context: Sequence[Entry]) -> ModelTranscript:
+    return build_transcript(context, CHOICE, lambda _: True)
 
 
 def said(path: Sequence[Entry]) -> tuple[ModelMessage, ...]:
-    return told_of(in_context(path)).messages
+    return transcript_of(in_context(path)).messages
 
 
 def call(call_id: str) -> ModelToolCall:
@@ -124,7 +124,7 @@ def test_a_result_that_no_call_waits_for_is_left_out(path: list[Entry]) -> None:
     assert sum(isinstance(m, ToolResultMessage) for m in said(path)) == sum(
         len(m.tool_calls) for m in said(path) if isinstance(m, AssistantMessage)
     )
-    [omitted] = told_of(path).omitted
+    [omitted] = transcript_of(path).omitted
     assert (omitted.entry_id, omitted.reason) in {(entry.id, "no_call") for entry in path}
 
 
@@ -137,7 +137,7 @@ def test_an_answer_without_content_is_left_out(text: str) -> None:
         UserMessage("question"),
         UserMessage("well?"),
     )
-    assert told_of([user("u"), answer("a", text)]).omitted == (Omitted("a", "empty"),)
+    assert transcript_of([user("u"), answer("a", text)]).omitted == (Omitted("a", "empty"),)
 
 
 def test_an_answer_without_words_but_with_calls_is_kept() -> None:
@@ -168,7 +168,7 @@ def test_what_was_reasoned_goes_to_the_model_that_reasoned_it_and_to_no_other() 
     (said_it, _) = said([own, asked])
     assert said_it == AssistantMessage("so", (), blocks)
     for other in (ModelChoice("there", "model-1"), ModelChoice("here", "model-2")):
-        (without, _) = told([own, asked], other, lambda _: True).messages
+        (without, _) = build_transcript([own, asked], other, lambda _: True).messages
         assert without == AssistantMessage("so")
 
 
@@ -184,7 +184,9 @@ def test_files_stand_beside_the_text_that_they_came_with() -> None:
 
 def test_a_file_that_the_model_cannot_take_is_left_out_and_the_model_is_told() -> None:
     asked = message("u", "user", "look", attachments=(IMAGE, NOTES))
-    messages, omitted, _ = told([asked], CHOICE, lambda media_type: media_type == "text/plain")
+    messages, omitted, _ = build_transcript(
+        [asked], CHOICE, lambda media_type: media_type == "text/plain"
+    )
     remark = "[The file cat.png (image/png) was left out: the model cannot take it.]"
     assert messages == (UserMessage(f"look\n{remark}", (NOTES,)),)
     assert omitted == (Omitted("u", "attachment"),)
@@ -327,7 +329,7 @@ def test_any_path_gives_a_model_something_it_accepts(path: list[Entry]) -> None:
 @given(paths())
 def test_every_entry_is_told_or_named_as_left_out(path: list[Entry]) -> None:
     context = in_context(path)
-    messages, omitted, closing = told_of(context)
+    messages, omitted, closing = transcript_of(context)
     added = [
         message
         for message in messages

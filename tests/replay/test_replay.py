@@ -19,7 +19,7 @@ from nousd.providers.mock.provider import MockProvider
 from nousd.replay.compare import compared, normalised
 from nousd.replay.play import Tuning, play
 from nousd.replay.recorded import RecordedRun, read_run
-from nousd.replay.recorded_context import given_to
+from nousd.replay.recorded_context import context_of
 from nousd.replay.replay import replayed
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.memory import pruning as _pruning_memory
@@ -103,7 +103,7 @@ async def test_a_run_comes_out_the_same(text: str, tmp_path: Path) -> None:
     assert report.is_same, "\n".join(report.lines)
     assert report.events == len(normalised(run.events))
     # What the model was given is compared down to the hash.
-    assert given_to(run).is_known
+    assert context_of(run).is_known
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ async def test_what_a_prompt_said_of_its_run_is_played(said: Any, tmp_path: Path
     run = await recorded(tmp_path, LOOK, **said)
     report = await replayed(run, Tuning())
     assert report.is_same, "\n".join(report.lines)
-    assert given_to(run).is_known
+    assert context_of(run).is_known
 
 
 async def test_a_run_whose_deltas_were_joined_comes_out_the_same(tmp_path: Path) -> None:

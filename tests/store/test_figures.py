@@ -13,7 +13,7 @@ from nousd.store.memory import store as memory
 from nousd.store.pending import PendingBatches
 from nousd.store.records import Old
 from nousd.store.sqlite import store as sqlite
-from nousd.store.write_stats import SYNC_BOUNDS, Tally
+from nousd.store.write_stats import SYNC_BOUNDS, WriteStats
 from nousd.wire import events
 from nousd.wire.objects.inputs import PendingCounts, QueuedInput
 from nousd.wire.objects.metrics import PendingInputs
@@ -173,10 +173,10 @@ async def test_a_store_that_is_opened_again_counts_from_nothing(tmp_path: Path) 
 
 
 def test_a_time_is_counted_below_the_first_bound_that_it_keeps() -> None:
-    tally = Tally()
+    write_stats = WriteStats()
     for seconds in (0.0, SYNC_BOUNDS[0], SYNC_BOUNDS[0] * 1.01, SYNC_BOUNDS[-1], 99.0):
-        tally.synced(seconds)
-    durations = tally.read(PendingBatches(0), database_bytes=0, wal_bytes=0).sync_seconds
+        write_stats.synced(seconds)
+    durations = write_stats.read(PendingBatches(0), database_bytes=0, wal_bytes=0).sync_seconds
     assert durations.counts == (2, 1, *[0] * (len(SYNC_BOUNDS) - 3), 1, 1)
     assert sum(durations.counts) == 5
 

@@ -583,7 +583,7 @@ def texts_of(log: Any) -> dict[tuple[str, str], str]:
 @pytest.mark.parametrize(
     ("query", "values"),
     [
-        (_pruning_sqlite.PLACES, (1, 2, 3)),
+        (_pruning_sqlite.POSITIONS, (1, 2, 3)),
         (_pruning_sqlite.LINE, (1,)),
         (_pruning_sqlite.DELTAS, {"block": 0, "run_id": "r1", "seq": 1, "types": "[]"}),
     ],

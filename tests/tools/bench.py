@@ -40,7 +40,7 @@ class Bench:
         self.context = ToolContext(
             path_sandbox=PathSandbox(self.work, (self.hidden,)),
             emit=self._emit,
-            expect_quiet=self.quiet_seconds.append,
+            extend_idle_deadline=self.quiet_seconds.append,
         )
 
     async def _emit(self, text: str) -> None:

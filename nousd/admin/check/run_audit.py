@@ -1,4 +1,4 @@
-"""Walks every run of a log through the ledger that its events were made with.
+"""Walks every run of a log through the lifecycle tracker that made its events.
 
 It holds the runs that are open at one moment and nothing of those that have ended.
 """
@@ -29,7 +29,7 @@ class RunWalker:
         """The runs that have begun and not ended, oldest first."""
         return list(self._open)
 
-    def ledger_of(self, run_id: str) -> LifecycleTracker | None:
+    def tracker_of(self, run_id: str) -> LifecycleTracker | None:
         """Return where an open run stands; None if it had a fault, so that nobody can say."""
         return self._open.get(run_id)
 
@@ -49,16 +49,16 @@ class RunWalker:
         return fault
 
     def _note(self, run_id: str, logged: LoggedEvent) -> str | None:
-        ledger = self._open.get(run_id)
-        if ledger is None:
+        tracker = self._open.get(run_id)
+        if tracker is None:
             if self._has_ended(run_id):
                 return f"has {logged.type} behind its end"
-            ledger = self._open[run_id] = LifecycleTracker(logged.event.session_id, run_id, LOGGED)
-        if ledger.session_id != logged.event.session_id:
+            tracker = self._open[run_id] = LifecycleTracker(logged.event.session_id, run_id, LOGGED)
+        if tracker.session_id != logged.event.session_id:
             return f"has {logged.type} in another session, {logged.event.session_id}"
-        phase = ledger.phase
+        phase = tracker.phase
         try:
-            ledger.note(logged.event)
+            tracker.note(logged.event)
         except AssertionError:
             return f"has {logged.type} where it cannot stand: {phase.value}"
         return None

@@ -238,11 +238,11 @@ def _ends(out: apsw.Connection, rows: RowReader, runs: RunWalker) -> Iterator[Ev
     """
     open_runs = list(out.execute("SELECT run_id, session_id FROM runs WHERE status = 'running'"))
     for run_id, session_id in open_runs:
-        ledger = runs.ledger_of(run_id)
+        tracker = runs.tracker_of(run_id)
         kept = rows.one("runs", "status, error", "run_id = ?", (run_id,)) or ("running", None)
         status: Any
         status, error = kept if kept[0] != "running" else ("interrupted", None)
-        if ledger is None or (kept[0] != "running" and ledger.phase is Phase.RUN):
+        if tracker is None or (kept[0] != "running" and tracker.phase is Phase.RUN):
             yield events.AgentEnd(
                 session_id=session_id, run_id=run_id, status=status, error=or_unset(error)
             )

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from nousd.bridge.replies import UNPROCESSABLE, HttpError
-from nousd.bridge.routes.bodies import PartGiven
+from nousd.bridge.routes.bodies import PartBody
 from nousd.client.client import Client
 from nousd.client.files import IN_LINE_BYTES_MAX, PIECE_BYTES
 from nousd.wire.commands import PutArtifact
@@ -43,7 +43,7 @@ class _File(NamedTuple):
     data: bytes
 
 
-async def read_parts(daemon: Client, parts: Iterable[PartGiven]) -> MessageContent:
+async def read_parts(daemon: Client, parts: Iterable[PartBody]) -> MessageContent:
     """Return the texts of a message, joined with LF, and its files; of files alone, their names.
 
     Raises:
@@ -105,7 +105,7 @@ async def _put(daemon: Client, file: _File) -> str:
     raise AssertionError("an empty file stands in its line")
 
 
-def _parse_file(part: PartGiven, where: str) -> _File:
+def _parse_file(part: PartBody, where: str) -> _File:
     head, comma, body = (part.url or "").partition(",")
     if not (comma and head.lower().startswith("data:")):
         raise HttpError(UNPROCESSABLE, f"{where}.url is to be a data: URL: files come as data only")

@@ -10,11 +10,11 @@ from nousd.wire.codec.unset import or_unset
 from nousd.wire.objects.entries import Sampling
 
 
-class Given(msgspec.Struct, frozen=True, kw_only=True):
+class RequestBody(msgspec.Struct, frozen=True, kw_only=True):
     """Base of bodies that clients send: unknown keys are ignored, as the engine does."""
 
 
-class ModelGiven(Given, frozen=True, kw_only=True):
+class ModelBody(RequestBody, frozen=True, kw_only=True):
     """A model, in any of the spellings that clients use."""
 
     providerID: str | None = None  # noqa: N815
@@ -35,7 +35,7 @@ class ModelGiven(Given, frozen=True, kw_only=True):
         return self.modelID or self.modelId or self.model_id
 
 
-class SampledGiven(Given, frozen=True, kw_only=True):
+class SamplingBody(RequestBody, frozen=True, kw_only=True):
     """Sampling settings of a model, in any of the spellings that clients use."""
 
     temperature: float | None = None
@@ -58,7 +58,7 @@ class SampledGiven(Given, frozen=True, kw_only=True):
         )
 
 
-class PartGiven(Given, frozen=True, kw_only=True):
+class PartBody(RequestBody, frozen=True, kw_only=True):
     """A piece of a message: a text, or a file whose ``url`` is a ``data:`` URL."""
 
     type: Literal["text", "file"]
@@ -74,7 +74,7 @@ class AskingQuery(msgspec.Struct, frozen=True, rename={"session_id": "sessionID"
     session_id: str | None = None
 
 
-class ReasonGiven(Given, frozen=True, kw_only=True):
+class ReasonBody(RequestBody, frozen=True, kw_only=True):
     """The reason, as free text."""
 
     reason: str | None = None

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from nousd.bridge.replies import Failure, HttpError, json_reply
 from nousd.bridge.routes.attachments import read_parts
-from nousd.bridge.routes.bodies import ModelGiven, PartGiven, SampledGiven
+from nousd.bridge.routes.bodies import ModelBody, PartBody, SamplingBody
 from nousd.bridge.routes.transcripts import read_message, read_session
 from nousd.bridge.routing.route import Call, Row
 from nousd.views.tandem.messages import Message
@@ -38,7 +38,7 @@ _TITLE_CHARS: Final = 60
 _HANDLED: Final = Failure(409, "HANDLED_BY_EXTENSION")
 
 
-class SendMessage(SampledGiven, frozen=True, kw_only=True):
+class SendMessage(SamplingBody, frozen=True, kw_only=True):
     """A message, and for a prompt the settings of its run. ``toolAllowlist`` names the only tools of the
     run; each must exist.
 
@@ -46,8 +46,8 @@ class SendMessage(SampledGiven, frozen=True, kw_only=True):
     engine's own planner; they are accepted and ignored.
     """
 
-    parts: list[PartGiven] = []  # noqa: RUF012  msgspec copies it
-    model: ModelGiven | None = None
+    parts: list[PartBody] = []  # noqa: RUF012  msgspec copies it
+    model: ModelBody | None = None
     agent: str | None = None
     toolMode: ToolChoice | None = None  # noqa: N815
     tool_mode: ToolChoice | None = None

@@ -9,7 +9,7 @@ from msgspec import UNSET
 from starlette.responses import Response
 
 from nousd.bridge.replies import Failure, HttpError, json_reply
-from nousd.bridge.routes.bodies import AskingQuery, Given, Ok, ReasonGiven
+from nousd.bridge.routes.bodies import AskingQuery, Ok, ReasonBody, RequestBody
 from nousd.bridge.routing.route import Call, Row
 from nousd.errors import Refused
 from nousd.views.tandem.permissions import (
@@ -56,7 +56,7 @@ _THIS_CALL: Final[dict[ConfirmDecision, ConfirmDecision]] = {
 """decision with a rule -> the same without a rule."""
 
 
-class ReplyGiven(Given, frozen=True, kw_only=True):
+class ReplyBody(RequestBody, frozen=True, kw_only=True):
     """A decision; ``reply`` is once, always or allow, reject or deny."""
 
     reply: str
@@ -81,7 +81,7 @@ async def _permissions(call: Call) -> Response:
 
 
 async def _reply(call: Call) -> Response:
-    body: ReplyGiven = call.body
+    body: ReplyBody = call.body
     if body.reply not in _DECISIONS:
         words = ", ".join(_DECISIONS)
         raise HttpError(_REPLY_INVALID, f"reply must be one of {words}")
@@ -195,7 +195,7 @@ ROWS: Final = (
         summary="Approve or deny a pending tool call.",
         sends=("get_tool_call", "confirm_tool"),
         replies={200: Applied},
-        body=ReplyGiven,
+        body=ReplyBody,
     ),
     Row(
         method="POST",
@@ -204,7 +204,7 @@ ROWS: Final = (
         summary="Approve a pending tool call, once.",
         sends=("get_tool_call", "list_permissions", "confirm_tool"),
         replies={200: Ok},
-        body=ReasonGiven,
+        body=ReasonBody,
         is_body_optional=True,
     ),
     Row(
@@ -214,7 +214,7 @@ ROWS: Final = (
         summary="Deny a pending tool call.",
         sends=("get_tool_call", "list_permissions", "confirm_tool"),
         replies={200: Ok},
-        body=ReasonGiven,
+        body=ReasonBody,
         is_body_optional=True,
     ),
 )

@@ -18,7 +18,7 @@ from nousd.bridge.replies import (
     json_reply,
 )
 from nousd.bridge.routes.attachments import read_parts
-from nousd.bridge.routes.bodies import ModelGiven
+from nousd.bridge.routes.bodies import ModelBody
 from nousd.bridge.routes.messages import SPELLS, SendMessage, require_not_handled
 from nousd.bridge.routes.runs import reporting_conflict
 from nousd.bridge.routes.transcripts import read_session
@@ -90,7 +90,7 @@ async def _start_run(call: Call) -> _StartedRun:
 async def _prompt(call: Call) -> Prompt:
     body: SendMessage = call.body
     content = await read_parts(call.daemon, body.parts)
-    model = body.model or ModelGiven()
+    model = body.model or ModelBody()
     return Prompt(
         text=content.text,
         text_ref=content.text_ref,

@@ -7,7 +7,7 @@ from typing import Final
 from starlette.responses import Response
 
 from nousd.bridge.replies import UNPROCESSABLE, Failure, HttpError, json_reply
-from nousd.bridge.routes.bodies import AskingQuery, Given, Ok, ReasonGiven
+from nousd.bridge.routes.bodies import AskingQuery, Ok, ReasonBody, RequestBody
 from nousd.bridge.routing.route import Call, Row
 from nousd.errors import Refused
 from nousd.views.tandem.questions import AskedQuestion, parse_answer, render_question_request
@@ -25,7 +25,7 @@ _QUESTION_NOT_PENDING: Final = Failure(409, "QUESTION_NOT_PENDING")
 _NO_ANSWER: Final = "the user replied without an answer"
 
 
-class AnswerGiven(Given, frozen=True, kw_only=True):
+class AnswerBody(RequestBody, frozen=True, kw_only=True):
     """The answer to each question, in labels of options or as free text, or one ``answer`` to all.
     Without any, the question is rejected.
     """
@@ -54,7 +54,7 @@ async def _answer(call: Call) -> Response:
 
 
 def _given_answers(
-    body: AnswerGiven, questions: tuple[UserQuestion, ...]
+    body: AnswerBody, questions: tuple[UserQuestion, ...]
 ) -> list[str] | list[str | list[str]]:
     """Return an answer for each question; none at all if the body has none."""
     if body.answers is not None:
@@ -116,7 +116,7 @@ ROWS: Final = (
         summary="Answer a question.",
         sends=("list_questions", "answer_question", "reject_question"),
         replies={200: Ok},
-        body=AnswerGiven,
+        body=AnswerBody,
         is_body_optional=True,
     ),
     Row(
@@ -126,7 +126,7 @@ ROWS: Final = (
         summary="Reject a question.",
         sends=("list_questions", "reject_question"),
         replies={200: Ok},
-        body=ReasonGiven,
+        body=ReasonBody,
         is_body_optional=True,
     ),
     Row(
@@ -136,7 +136,7 @@ ROWS: Final = (
         summary="Answer a question.",
         sends=("list_questions", "answer_question", "reject_question"),
         replies={200: Ok},
-        body=AnswerGiven,
+        body=AnswerBody,
         is_body_optional=True,
     ),
 )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 from nousd.bridge.replies import UNPROCESSABLE, HttpError
-from nousd.bridge.routes.bodies import Given
+from nousd.bridge.routes.bodies import RequestBody
 from nousd.views.tandem.tools import is_same_tool, tools_ruled
 from nousd.wire.objects.session_settings import SessionRules
 
@@ -28,7 +28,7 @@ _ANY: Final = ("", "*", "**")
 """Patterns that match everything."""
 
 
-class RuleGiven(Given, frozen=True, kw_only=True):
+class RuleBody(RequestBody, frozen=True, kw_only=True):
     """A rule about tool calls; ``action`` is allow or always, ask or once, deny or reject."""
 
     permission: str
@@ -36,7 +36,7 @@ class RuleGiven(Given, frozen=True, kw_only=True):
     pattern: str | None = None
 
 
-def parse_rules(given: Sequence[RuleGiven]) -> SessionRules:
+def parse_rules(given: Sequence[RuleBody]) -> SessionRules:
     """Return the rules as ours.
 
     Raises:
@@ -55,7 +55,7 @@ def parse_rules(given: Sequence[RuleGiven]) -> SessionRules:
     )
 
 
-def _rule_texts(rule: RuleGiven) -> list[str]:
+def _rule_texts(rule: RuleBody) -> list[str]:
     """Return a rule for each of our tools that it names; the rule itself if it names none."""
     pattern = rule.pattern
     matches_all = pattern is None or pattern in _ANY or is_same_tool(pattern, rule.permission)

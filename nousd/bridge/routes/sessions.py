@@ -10,8 +10,8 @@ from msgspec import UNSET, Meta
 from starlette.responses import Response
 
 from nousd.bridge.replies import UNPROCESSABLE, HttpError, json_reply
-from nousd.bridge.routes.bodies import Given, ModelGiven, SampledGiven
-from nousd.bridge.routes.rules import RuleGiven, parse_rules
+from nousd.bridge.routes.bodies import ModelBody, RequestBody, SamplingBody
+from nousd.bridge.routes.rules import RuleBody, parse_rules
 from nousd.bridge.routes.transcripts import read_session
 from nousd.bridge.routing.route import Call, Row
 from nousd.client.client import Client
@@ -48,7 +48,7 @@ _OWN: Final = (None, "", ".")
 """Values that stand for the daemon's own workspace."""
 
 
-class CreateSession(SampledGiven, frozen=True, kw_only=True):
+class CreateSession(SamplingBody, frozen=True, kw_only=True):
     """A new session; every field is optional.
 
     Its workspace is ``workspace_root``, else ``directory``, else the daemon's own, also called ".". It
@@ -63,21 +63,21 @@ class CreateSession(SampledGiven, frozen=True, kw_only=True):
     project_id: str | None = None
     pinned_workspace_id: str | None = None
     pinnedWorkspaceID: str | None = None  # noqa: N815
-    model: ModelGiven | None = None
+    model: ModelBody | None = None
     provider: str | None = None
     source_kind: str | None = None
     sourceKind: str | None = None  # noqa: N815
     source_metadata: dict[str, Any] | None = None
     sourceMetadata: dict[str, Any] | None = None  # noqa: N815
-    permission: list[RuleGiven] = []  # noqa: RUF012  msgspec copies it
+    permission: list[RuleBody] = []  # noqa: RUF012  msgspec copies it
 
 
-class PatchSession(Given, frozen=True, kw_only=True):
+class PatchSession(RequestBody, frozen=True, kw_only=True):
     """Changes to a session. ``permission`` replaces its rules."""
 
     title: str | None = None
     archived: bool | None = None
-    permission: list[RuleGiven] | None = None
+    permission: list[RuleBody] | None = None
 
 
 class Deleted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -100,7 +100,7 @@ async def get_record(call: Call) -> SessionRecord:
 
 async def _create(call: Call) -> Response:
     body: CreateSession = call.body
-    model = body.model or ModelGiven()
+    model = body.model or ModelBody()
     wanted = NewSession(
         name=_name(body.title),
         parent_id=body.parent_id or None,

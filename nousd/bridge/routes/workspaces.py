@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta
 from starlette.responses import Response
 
 from nousd.bridge.replies import INTERNAL, NOT_FOUND, ErrorBody, HttpError, json_reply
-from nousd.bridge.routes.bodies import Given
+from nousd.bridge.routes.bodies import RequestBody
 from nousd.bridge.routes.runs import reporting_conflict
 from nousd.bridge.routes.transcripts import read_session
 from nousd.bridge.routing.route import Call, Row
@@ -20,14 +20,14 @@ from nousd.wire.commands import AttachSession, OverrideWorkspace
 from nousd.wire.limits import OVERRIDE_SECONDS_MAX, OVERRIDE_SECONDS_MIN
 
 
-class Attach(Given, frozen=True, kw_only=True):
+class Attach(RequestBody, frozen=True, kw_only=True):
     """The new workspace, and the reason."""
 
     target_workspace: str
     reason_tag: str = "manual_attach"
 
 
-class Override(Given, frozen=True, kw_only=True):
+class Override(RequestBody, frozen=True, kw_only=True):
     """The duration; one out of bounds becomes the nearest bound."""
 
     ttl_seconds: Annotated[int, Meta(ge=-(2**53), le=2**53)] = 900

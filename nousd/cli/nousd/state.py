@@ -97,7 +97,7 @@ _BUNDLE: Final = (
 )
 
 
-class Told(NamedTuple):
+class CommandOutput(NamedTuple):
     """The output of a command.
 
     Args:
@@ -120,7 +120,7 @@ class StateCommand(NamedTuple):
 
     help: str
     arguments: tuple[Argument, ...]
-    run: Callable[[Settings, dict[str, Any]], Told]
+    run: Callable[[Settings, dict[str, Any]], CommandOutput]
     settings: tuple[str, ...] = ()
 
 
@@ -151,46 +151,50 @@ def _body(command: StateCommand) -> Callable[[dict[str, Any]], None]:
     return body
 
 
-def tell(told: Told, *, wants_json: bool) -> None:
+def tell(output: CommandOutput, *, wants_json: bool) -> None:
     """Print it, and end the program unless all is well."""
     if wants_json:
         from nousd.admin.check.findings import to_json
 
-        print(to_json(told.report))
+        print(to_json(output.report))
     else:
-        print(*told.lines, sep="\n")
-    if told.code:
-        raise typer.Exit(told.code)
+        print(*output.lines, sep="\n")
+    if output.code:
+        raise typer.Exit(output.code)
 
 
 # --- what they do ------------------------------------------------------------------------------
 
 
-def _check(settings: Settings, values: dict[str, Any]) -> Told:
+def _check(settings: Settings, values: dict[str, Any]) -> CommandOutput:
     from nousd.admin.check.check import check
 
     out = values["salvage"]
     if out is not None:
         return _salvage(settings, out)
     report = check(_log_of(settings), progress=_progress())
-    return Told(report, [*map(str, report.findings), report.summary], _WRONG * bool(report.errors))
+    return CommandOutput(
+        report, [*map(str, report.findings), report.summary], _WRONG * bool(report.errors)
+    )
 
 
-def _salvage(settings: Settings, out: Path) -> Told:
+def _salvage(settings: Settings, out: Path) -> CommandOutput:
     from nousd.admin.salvage.salvage import salvage
 
     report = salvage(_log_of(settings), out.absolute(), progress=_progress())
-    return Told(report, [*map(str, report.findings), report.summary], _WRONG * bool(report.errors))
+    return CommandOutput(
+        report, [*map(str, report.findings), report.summary], _WRONG * bool(report.errors)
+    )
 
 
-def _backup(settings: Settings, values: dict[str, Any]) -> Told:
+def _backup(settings: Settings, values: dict[str, Any]) -> CommandOutput:
     from nousd.admin.backup import backup
 
     report = backup(_log_of(settings), values["file"].absolute())
-    return Told(report, [report.summary], _FINE)
+    return CommandOutput(report, [report.summary], _FINE)
 
 
-def _vacuum(settings: Settings, _values: dict[str, Any]) -> Told:
+def _vacuum(settings: Settings, _values: dict[str, Any]) -> CommandOutput:
     from nousd.admin.vacuum import vacuum
 
     report = vacuum(settings.state_dir)
@@ -199,19 +203,19 @@ def _vacuum(settings: Settings, _values: dict[str, Any]) -> Told:
         f" {report.artifacts_dropped} unused artifacts dropped;"
         f" {report.bytes_before} bytes before, {report.bytes_after} after"
     )
-    return Told(report, [line], _FINE)
+    return CommandOutput(report, [line], _FINE)
 
 
-def _replay(settings: Settings, values: dict[str, Any]) -> Told:
+def _replay(settings: Settings, values: dict[str, Any]) -> CommandOutput:
     from nousd.admin.reading.log_files import open_log
     from nousd.replay.replay import replay
 
     with open_log(_log_of(settings)) as connection:
         report = replay(connection, values["run"], _tuning(settings))
-    return Told(report, report.lines, _FINE if report.is_same else _WRONG)
+    return CommandOutput(report, report.lines, _FINE if report.is_same else _WRONG)
 
 
-def _record(settings: Settings, values: dict[str, Any]) -> Told:
+def _record(settings: Settings, values: dict[str, Any]) -> CommandOutput:
     from nousd.admin.reading.log_files import open_log
     from nousd.replay.fixture import record
 
@@ -225,7 +229,7 @@ def _record(settings: Settings, values: dict[str, Any]) -> Told:
             dialects={name: said.dialect for name, said in settings.providers.items()},
             tuning=_tuning(settings),
         )
-    return Told(report, [report.summary], _FINE)
+    return CommandOutput(report, [report.summary], _FINE)
 
 
 def placeholders(settings: Settings) -> dict[str, str]:
@@ -256,8 +260,10 @@ def _doctor(values: dict[str, Any]) -> None:
 
     config, wants_json = values.pop("config"), values.pop("json")
     report = doctor(values, os.environ, config)
-    told = Told(report, [*map(str, report.checks), report.summary], _WRONG * bool(report.failed))
-    tell(told, wants_json=wants_json)
+    output = CommandOutput(
+        report, [*map(str, report.checks), report.summary], _WRONG * bool(report.failed)
+    )
+    tell(output, wants_json=wants_json)
 
 
 def _bundle(values: dict[str, Any]) -> None:
@@ -280,7 +286,7 @@ def _bundle(values: dict[str, Any]) -> None:
         print(report.summary, file=sys.stderr)
     else:
         report = bundle(wanted, Path(output).absolute(), overwrite=force)
-        tell(Told(report, [report.summary], _FINE), wants_json=wants_json)
+        tell(CommandOutput(report, [report.summary], _FINE), wants_json=wants_json)
 
 
 _BUNDLE_HELP: Final = "Collect what a bug report needs, without secrets."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nousd.tools.interface import ExpectQuiet
+from nousd.tools.interface import ExtendIdleDeadline
 from nousd.tools.spooled_file import SpooledFile
 
 
@@ -10,16 +10,16 @@ class WatchedSpool:
     """See ``ArtifactSource``.
 
     Args:
-        expect_quiet: is told at each step.
+        extend_idle_deadline: is called at each step.
     """
 
-    def __init__(self, spool: SpooledFile, expect_quiet: ExpectQuiet) -> None:
+    def __init__(self, spool: SpooledFile, extend_idle_deadline: ExtendIdleDeadline) -> None:
         self.artifact_id = spool.artifact_id
         self.size_bytes = spool.size_bytes
         self._spool = spool
-        self._expect_quiet = expect_quiet
+        self._extend_idle_deadline = extend_idle_deadline
 
     async def read(self, offset: int, length: int) -> bytes:
         """See ``ArtifactSource.read``."""
-        self._expect_quiet(0.0)
+        self._extend_idle_deadline(0.0)
         return await self._spool.read(offset, length)

@@ -40,7 +40,7 @@ _HASHED_AT_ONCE_BYTES: Final = 64 * 1024
 """What is hashed in no time, so that it needs no thread."""
 
 
-class Given(msgspec.Struct, Generic[C], frozen=True):
+class PendingInput(msgspec.Struct, Generic[C], frozen=True):
     """A pending input: its text, its attachments, and the extensions that changed it.
 
     Args:
@@ -55,24 +55,24 @@ class Given(msgspec.Struct, Generic[C], frozen=True):
     tail: Sequence[Entry] = ()
 
 
-def facts_of(given: Given[Any], clock: Clock) -> dict[str, Any]:
+def facts_of(pending: PendingInput[Any], clock: Clock) -> dict[str, Any]:
     """Return the facts that all kinds of input share, under a new id."""
     return {
         "input_id": clock.new_id("in"),
-        "text": given.command.text,
-        "client_message_id": or_unset(given.command.client_message_id),
+        "text": pending.command.text,
+        "client_message_id": or_unset(pending.command.client_message_id),
         "accepted_at": clock.now(),
-        "attachments": given.brought.attachments or UNSET,
-        "changed_by": given.changed_by or UNSET,
-        "request_hash": given.request_hash or UNSET,
+        "attachments": pending.brought.attachments or UNSET,
+        "changed_by": pending.changed_by or UNSET,
+        "request_hash": pending.request_hash or UNSET,
     }
 
 
-class Place(msgspec.Struct, frozen=True):
+class Target(msgspec.Struct, frozen=True):
     """The target of an input: its session, or None for a new one, and an earlier acknowledgement.
 
     Args:
-        tail: see ``Given``.
+        tail: see ``PendingInput``.
     """
 
     live: LiveSession | None
@@ -83,8 +83,8 @@ class Place(msgspec.Struct, frozen=True):
 async def accepted(
     services: Services,
     command: C,
-    find: Callable[[Services, C, str], Awaitable[Place]],
-    accept: Callable[[Services, LiveSession | None, Given[C]], Deferred],
+    find: Callable[[Services, C, str], Awaitable[Target]],
+    accept: Callable[[Services, LiveSession | None, PendingInput[C]], Deferred],
 ) -> Deferred | Accepted:
     """Accept an input unless it was accepted already, or an extension deals with it: ``accept`` acts on
     what ``find`` last saw.
@@ -92,24 +92,26 @@ async def accepted(
     if command.text_ref is not None:
         command = await with_whole_text(services, command, command.text_ref)
     request_hash = "" if command.client_message_id is None else await _hash_of(command)
-    place = await find(services, command, request_hash)
-    if place.known is not None:
-        return place.known
+    target = await find(services, command, request_hash)
+    if target.known is not None:
+        return target.known
     if not command.attachments and not services.hooks.has("input"):
         # So nearly all are: a text, and nobody who is asked about it.
         return accept(
-            services, place.live, Given(command, request_hash=request_hash, tail=place.tail)
+            services,
+            target.live,
+            PendingInput(command, request_hash=request_hash, tail=target.tail),
         )
-    asked = await asked_input(services, place.live, command)
+    asked = await asked_input(services, target.live, command)
     if asked.handled is not None:
         return asked.handled
-    brought = await _brought(services, place.live, command)
+    brought = await _brought(services, target.live, command)
     # Anything may have happened meanwhile.
-    place = await find(services, command, request_hash)
-    if place.known is not None:
-        return place.known
-    given = Given(asked.command, brought, asked.changed_by, request_hash, place.tail)
-    return _with_warnings(accept(services, place.live, given), asked.warnings)
+    target = await find(services, command, request_hash)
+    if target.known is not None:
+        return target.known
+    pending = PendingInput(asked.command, brought, asked.changed_by, request_hash, target.tail)
+    return _with_warnings(accept(services, target.live, pending), asked.warnings)
 
 
 async def _brought(services: Services, live: LiveSession | None, command: HandedIn) -> Attached:
@@ -127,7 +129,7 @@ def _with_warnings(reply: Deferred, warnings: Warnings) -> Deferred:
     if warnings is UNSET:
         return reply
     assert isinstance(reply.payload, Accepted)
-    return Deferred(reply.ticket, msgspec.structs.replace(reply.payload, warnings=warnings))
+    return Deferred(reply.handle, msgspec.structs.replace(reply.payload, warnings=warnings))
 
 
 async def require_entry(services: Services, live: LiveSession | None, entry_id: str) -> None:
@@ -139,9 +141,9 @@ async def require_entry(services: Services, live: LiveSession | None, entry_id: 
 # --- acknowledging it once -------------------------------------------------------------------
 
 
-def remembered(live: LiveSession, ticket: CommitHandle, queued: QueuedInput) -> Deferred:
+def remembered(live: LiveSession, handle: CommitHandle, queued: QueuedInput) -> Deferred:
     """Return the acknowledgement of an input that was just decided on; kept for when it comes again."""
-    reply = Deferred(ticket, _acknowledgement(live, queued))
+    reply = Deferred(handle, _acknowledgement(live, queued))
     if isinstance(queued.client_message_id, str):
         live.remember(queued.client_message_id, reply, queued.request_hash or "")
     return reply
@@ -188,7 +190,7 @@ def _again(
     ):
         raise CommandRejected("client_message_id_reused")
     again = msgspec.structs.replace(said, repeated=True)
-    return Deferred(first.ticket, again) if isinstance(first, Deferred) else again
+    return Deferred(first.handle, again) if isinstance(first, Deferred) else again
 
 
 def _acknowledgement(live: LiveSession, queued: QueuedInput) -> Accepted:

@@ -88,18 +88,18 @@ def _dealt_with(services: Services, key: tuple[str, str] | None) -> Deferred | N
     if known is None:
         return None
     assert isinstance(known.payload, Accepted)
-    return Deferred(known.ticket, msgspec.structs.replace(known.payload, repeated=True))
+    return Deferred(known.handle, msgspec.structs.replace(known.payload, repeated=True))
 
 
 def _remember(services: Services, key: tuple[str, str], handled: Deferred) -> None:
     """Keep the answer for when the client sends its text again."""
     services.handled[key] = handled
 
-    def resolved(ticket: CommitHandle) -> None:
-        if ticket.failure is not None:
+    def resolved(handle: CommitHandle) -> None:
+        if handle.failure is not None:
             services.handled.pop(key, None)
 
-    handled.ticket.when_resolved(resolved)
+    handled.handle.when_resolved(resolved)
     while len(services.handled) > _REMEMBERED_MAX:
         services.handled.popitem(last=False)
 

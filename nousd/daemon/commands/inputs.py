@@ -9,8 +9,8 @@ import trio
 from msgspec import UNSET
 
 from nousd.daemon.commands.accepting import (
-    Given,
-    Place,
+    PendingInput,
+    Target,
     accepted,
     facts_of,
     remembered,
@@ -31,7 +31,7 @@ from nousd.daemon.services import Services
 from nousd.daemon.sessions.history import whole_inputs
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import CommandRejected, CommandTimedOut, ProviderFailed, SessionError
-from nousd.machine.context import text_offload as long_texts
+from nousd.machine.context import text_offload
 from nousd.machine.session import appending, decisions, queue
 from nousd.wire import commands
 from nousd.wire.codec.unset import or_unset
@@ -49,12 +49,12 @@ async def prompt(services: Services, command: commands.Prompt) -> Reply:
 
 async def _place_of_prompt(
     services: Services, command: commands.Prompt, request_hash: str
-) -> Place:
+) -> Target:
     live = await services.sessions.target(command.session_id)
     if command.leaf_id is not None:
         await require_entry(services, live, command.leaf_id)
     if live is None:
-        return Place(None)
+        return Target(None)
     workspace = await services.workspaces.looked_up(live.state)
     for _ in range(LOOKS_MAX):
         leaf_id = live.state.leaf_id if command.leaf_id is None else command.leaf_id
@@ -69,11 +69,13 @@ async def _place_of_prompt(
         tail = ()
     if known is None and isinstance(workspace, CommandRejected):
         raise workspace
-    return Place(live, known, tail)
+    return Target(live, known, tail)
 
 
-def _start(services: Services, live: LiveSession | None, given: Given[commands.Prompt]) -> Deferred:
-    command, brought = given.command, given.brought
+def _start(
+    services: Services, live: LiveSession | None, pending: PendingInput[commands.Prompt]
+) -> Deferred:
+    command, brought = pending.command, pending.brought
     if live is not None:
         refuse_second_run(services, live, command.client_id)
     seen = services.sessions.without_session() if live is None else live.state
@@ -82,9 +84,9 @@ def _start(services: Services, live: LiveSession | None, given: Given[commands.P
         live, _ = services.sessions.create()
     run_id = services.clock.new_id("run")
     leaf_id = live.state.leaf_id if command.leaf_id is None else command.leaf_id
-    there = appending.reusable(given.tail, command.text, brought.attachments)
+    there = appending.reusable(pending.tail, command.text, brought.attachments)
     queued = QueuedInput(
-        **facts_of(given, services.clock),
+        **facts_of(pending, services.clock),
         kind="prompt",
         run_id=run_id,
         leaf_id=or_unset(leaf_id),
@@ -100,16 +102,16 @@ def _start(services: Services, live: LiveSession | None, given: Given[commands.P
         leaf_id=command.leaf_id,
         request=request,
     )
-    _, ticket = services.runs.start(
+    _, handle = services.runs.start(
         live, run_id, decided, own_prompt=queued.input_id, artifacts=brought.artifacts
     )
-    return remembered(live, ticket, queued)
+    return remembered(live, handle, queued)
 
 
 async def _result_of(services: Services, reply: Deferred | Accepted) -> Result:
     """Wait for the run that a prompt started and return its result."""
     if isinstance(reply, Deferred):
-        await reply.ticket.wait_committed()
+        await reply.handle.wait_committed()
     accepted = reply.payload if isinstance(reply, Deferred) else reply
     assert isinstance(accepted, Accepted)
     if isinstance(accepted.handled_by, str):
@@ -117,7 +119,7 @@ async def _result_of(services: Services, reply: Deferred | Accepted) -> Result:
     assert isinstance(accepted.run_id, str)
     driver = services.runs.find(accepted.run_id)
     if driver is not None:
-        with trio.move_on_after(services.command_timeout) as timer:
+        with trio.move_on_after(services.command_timeout_seconds) as timer:
             await driver.ended.wait()
         if timer.cancelled_caught:
             raise CommandTimedOut("command timed out", details={"run_id": accepted.run_id})
@@ -153,22 +155,22 @@ async def append_message(services: Services, command: commands.AppendMessage) ->
 
 async def _place_of_message(
     services: Services, command: commands.AppendMessage, request_hash: str
-) -> Place:
+) -> Target:
     live = await services.sessions.target(command.session_id)
     known = None if live is None else await repeated(services, live, command, request_hash)
-    return Place(live, known)
+    return Target(live, known)
 
 
 def _append(
-    services: Services, live: LiveSession | None, given: Given[commands.AppendMessage]
+    services: Services, live: LiveSession | None, pending: PendingInput[commands.AppendMessage]
 ) -> Deferred:
     if live is None:
         live, _ = services.sessions.create()
     message = QueuedInput(
-        **facts_of(given, services.clock), kind="message", entry_id=services.clock.new_id("msg")
+        **facts_of(pending, services.clock), kind="message", entry_id=services.clock.new_id("msg")
     )
     decided = appending.append_message(live.state, message)
-    return remembered(live, live.decide(decided, artifacts=given.brought.artifacts), message)
+    return remembered(live, live.decide(decided, artifacts=pending.brought.artifacts), message)
 
 
 async def steer(services: Services, command: commands.Steer) -> Reply:
@@ -183,32 +185,32 @@ async def follow_up(services: Services, command: commands.FollowUp) -> Reply:
 
 async def _place_in_run(
     services: Services, command: commands.Steer | commands.FollowUp, request_hash: str
-) -> Place:
+) -> Target:
     if command.client_message_id is None:
-        return Place(
+        return Target(
             await services.sessions.run_target(command.session_id, command.expected_run_id)
         )
     likely = await _likely_session(services, command)
     if likely is not None and (known := await repeated(services, likely, command, request_hash)):
-        return Place(likely, known)
+        return Target(likely, known)
     live = await services.sessions.run_target(command.session_id, command.expected_run_id)
     known = None if live is likely else await repeated(services, live, command, request_hash)
-    return Place(live, known)
+    return Target(live, known)
 
 
 def _queue(
     services: Services,
     live: LiveSession | None,
-    given: Given[commands.Steer] | Given[commands.FollowUp],
+    pending: PendingInput[commands.Steer] | PendingInput[commands.FollowUp],
 ) -> Deferred:
     assert live is not None
-    kind: QueueKind = "steer" if isinstance(given.command, commands.Steer) else "follow_up"
-    queued = QueuedInput(**facts_of(given, services.clock), kind=kind)
+    kind: QueueKind = "steer" if isinstance(pending.command, commands.Steer) else "follow_up"
+    queued = QueuedInput(**facts_of(pending, services.clock), kind=kind)
     decided = decisions.accept_input(
-        live.state, queued, expected_run_id=given.command.expected_run_id
+        live.state, queued, expected_run_id=pending.command.expected_run_id
     )
-    ticket = live.decide((decided,), artifacts=given.brought.artifacts)
-    return remembered(live, ticket, decided.inputs[0])
+    handle = live.decide((decided,), artifacts=pending.brought.artifacts)
+    return remembered(live, handle, decided.inputs[0])
 
 
 async def _likely_session(
@@ -229,10 +231,10 @@ async def abort(services: Services, command: commands.Abort) -> Reply:
     )
     driver = live.run
     assert driver is not None
-    ticket = live.decide(decided)
+    handle = live.decide(decided)
     driver.stop("cancelled")
     answer = Accepted(command="abort", run_id=driver.run_id)
-    return await _given_back(services, ticket, answer, cleared)
+    return await _given_back(services, handle, answer, cleared)
 
 
 async def resume(services: Services, command: commands.Resume) -> Reply:
@@ -251,8 +253,8 @@ async def resume(services: Services, command: commands.Resume) -> Reply:
         model=services.run_services.choice_of(live.state, request.options or None).model,
         request=request,
     )
-    _, ticket = services.runs.start(live, run_id, decided, own_prompt=None)
-    return Deferred(ticket, Accepted(command="resume", run_id=run_id, session_id=live.session_id))
+    _, handle = services.runs.start(live, run_id, decided, own_prompt=None)
+    return Deferred(handle, Accepted(command="resume", run_id=run_id, session_id=live.session_id))
 
 
 async def get_queue(services: Services, command: commands.GetQueue) -> Reply:
@@ -273,21 +275,21 @@ async def clear_queue(services: Services, command: commands.ClearQueue) -> Reply
     live = await services.sessions.require(command.session_id)
     decided, cleared = decisions.clear_queue(live.state, command.kind)
     answer = Accepted(command="clear_queue", session_id=live.session_id)
-    ticket = live.decide(decided) if decided else None
-    return await _given_back(services, ticket, answer, cleared)
+    handle = live.decide(decided) if decided else None
+    return await _given_back(services, handle, answer, cleared)
 
 
 async def _given_back(
-    services: Services, ticket: CommitHandle | None, answer: Accepted, cleared: queue.Inputs
+    services: Services, handle: CommitHandle | None, answer: Accepted, cleared: queue.Inputs
 ) -> Reply:
     """Complete an answer by the inputs that were taken out of the queues, with their whole texts."""
     answer = msgspec.structs.replace(answer, cleared=cleared)
-    if ticket is None:
+    if handle is None:
         return answer
-    if not long_texts.refs_in(cleared):
-        return Deferred(ticket, answer)
+    if not text_offload.refs_in(cleared):
+        return Deferred(handle, answer)
     # Whoever stops a run does not wait for texts that are read from the disk.
-    await ticket.wait_committed()
+    await handle.wait_committed()
     whole = await whole_inputs(services.store, cleared)
     return msgspec.structs.replace(answer, cleared=whole)
 
@@ -295,6 +297,6 @@ async def _given_back(
 async def promote(services: Services, command: commands.Promote) -> Reply:
     """Turn a pending follow-up into a steer."""
     live = await services.sessions.require(command.session_id)
-    ticket = live.decide(decisions.promote(live.state, command.input_id))
+    handle = live.decide(decisions.promote(live.state, command.input_id))
     answer = Accepted(command="promote", session_id=live.session_id, input_id=command.input_id)
-    return Deferred(ticket, answer)
+    return Deferred(handle, answer)

@@ -28,7 +28,7 @@ async def get_metrics(services: Services, _command: commands.GetMetrics) -> Repl
         waiting_questions=services.questions.requests.count,
         command_connections=services.meters.command_connections,
         subscribers=services.meters.subscribers,
-        confirmers=services.confirmers.count,
+        confirmers=services.approvers.count,
         mcp_servers=dict(Counter(server.state for server in services.mcp.summaries())),
         log=log,
         window=services.hub.window,

@@ -31,9 +31,9 @@ async def set_model(services: Services, command: commands.SetModel) -> Reply:
     live = await services.sessions.target(command.session_id)
     state = services.sessions.without_session() if live is None else live.state
     choice = named_model(services, command.model, state)
-    ticket = services.sessions.update(live, model=choice.model, provider=choice.provider)
+    handle = services.sessions.update(live, model=choice.model, provider=choice.provider)
     return Deferred(
-        ticket, Accepted(command="set_model", provider=choice.provider, model=choice.model)
+        handle, Accepted(command="set_model", provider=choice.provider, model=choice.model)
     )
 
 
@@ -91,8 +91,8 @@ def _own_model(services: Services, provider: str) -> str:
 async def set_thinking(services: Services, command: commands.SetThinking) -> Reply:
     """Set how much the model reasons from the session's next call on, and in sessions created later."""
     live = await services.sessions.target(command.session_id)
-    ticket = services.sessions.update(live, thinking=command.level)
-    return Deferred(ticket, Accepted(command="set_thinking", level=or_unset(command.level)))
+    handle = services.sessions.update(live, thinking=command.level)
+    return Deferred(handle, Accepted(command="set_thinking", level=or_unset(command.level)))
 
 
 async def list_models(services: Services, command: commands.ListModels) -> Reply:

@@ -41,8 +41,8 @@ _DENIALS: Final = ("deny", "deny_session")
 async def set_permission_mode(services: Services, command: commands.SetPermissionMode) -> Reply:
     """Set the session's mode from its next call on; other sessions keep theirs."""
     live = await services.sessions.require(command.session_id)
-    ticket = services.sessions.update(live, permission_mode=command.mode)
-    return Deferred(ticket, Accepted(command="set_permission_mode", mode=command.mode))
+    handle = services.sessions.update(live, permission_mode=command.mode)
+    return Deferred(handle, Accepted(command="set_permission_mode", mode=command.mode))
 
 
 async def confirm_tool(services: Services, command: commands.ConfirmTool) -> Reply:
@@ -162,7 +162,7 @@ async def list_permissions(services: Services, command: commands.ListPermissions
     return Permissions(
         session_id=state.session_id,
         mode=services.run_services.permissions.mode_of(state),
-        can_answer=services.confirmers.can_answer([Audience(state.session_id, None)]),
+        can_answer=services.approvers.can_answer([Audience(state.session_id, None)]),
         pending=pending,
         expired=told,
         granted=state.granted,
@@ -196,5 +196,5 @@ async def _expired(services: Services, session_id: str | None) -> list[ExpiredRe
 async def revoke_permission(services: Services, command: commands.RevokePermission) -> Reply:
     """Take back a rule that was granted; a call that it let run goes on."""
     live = None if command.session_id is None else await services.sessions.get(command.session_id)
-    ticket = grants.revoke(services.sessions, live, command.rule)
-    return Deferred(ticket, Accepted(command="revoke_permission", rule=command.rule))
+    handle = grants.revoke(services.sessions, live, command.rule)
+    return Deferred(handle, Accepted(command="revoke_permission", rule=command.rule))

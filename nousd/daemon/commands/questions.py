@@ -29,11 +29,11 @@ async def list_questions(services: Services, command: commands.ListQuestions) ->
 
 async def answer_question(services: Services, command: commands.AnswerQuestion) -> Reply:
     """Answer a question; its call goes on with that."""
-    ticket = services.questions.answer(command.question_id, command.answers)
-    return Deferred(ticket, Accepted(command="answer_question"))
+    handle = services.questions.answer(command.question_id, command.answers)
+    return Deferred(handle, Accepted(command="answer_question"))
 
 
 async def reject_question(services: Services, command: commands.RejectQuestion) -> Reply:
     """Say that a question will not be answered; its call goes on with that."""
-    ticket = services.questions.reject(command.question_id, command.reason or _NOT_ANSWERED)
-    return Deferred(ticket, Accepted(command="reject_question"))
+    handle = services.questions.reject(command.question_id, command.reason or _NOT_ANSWERED)
+    return Deferred(handle, Accepted(command="reject_question"))

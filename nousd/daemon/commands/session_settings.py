@@ -49,8 +49,8 @@ async def update_session(services: Services, command: commands.UpdateSession) ->
     """Change what a client names of a session; a run that goes on minds it from its next call on."""
     live = await services.sessions.get(command.session_id)
     given = {name: value for name in _UPDATED if (value := getattr(command, name)) is not UNSET}
-    ticket = change_settings(live, **kept_settings(given))
-    return Deferred(ticket, Accepted(command="update_session", session_id=live.session_id))
+    handle = change_settings(live, **kept_settings(given))
+    return Deferred(handle, Accepted(command="update_session", session_id=live.session_id))
 
 
 def change_settings(live: LiveSession, **given: Any) -> CommitHandle:

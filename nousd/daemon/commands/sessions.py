@@ -30,10 +30,10 @@ async def new_session(services: Services, command: commands.NewSession) -> Reply
     if command.parent_id is not None:
         await services.sessions.get(command.parent_id)
     warnings = await ask_switch(services, None) if command.activate else UNSET
-    live, ticket = services.sessions.create(
+    live, handle = services.sessions.create(
         activate=command.activate, workspace=workspace.path, **said
     )
-    return Deferred(ticket, _selected(live, is_active=command.activate, warnings=warnings))
+    return Deferred(handle, _selected(live, is_active=command.activate, warnings=warnings))
 
 
 async def switch_session(services: Services, command: commands.SwitchSession) -> Reply:
@@ -42,8 +42,8 @@ async def switch_session(services: Services, command: commands.SwitchSession) ->
     warnings = await ask_switch(services, live)
     # It may have been deleted meanwhile.
     live = await services.sessions.get(command.session_id)
-    ticket = services.sessions.activate(live)
-    return Deferred(ticket, _selected(live, is_active=True, warnings=warnings))
+    handle = services.sessions.activate(live)
+    return Deferred(handle, _selected(live, is_active=True, warnings=warnings))
 
 
 async def branch_session(services: Services, command: commands.BranchSession) -> Reply:
@@ -54,21 +54,21 @@ async def branch_session(services: Services, command: commands.BranchSession) ->
     parent = await services.sessions.get(parent_id)
     warnings = await ask_fork(services, parent)
     parent = await services.sessions.get(parent_id)
-    live, ticket = services.sessions.create(
+    live, handle = services.sessions.create(
         name=command.name, parent=parent, activate=command.activate
     )
     new_id = partial(services.clock.new_id, "msg")
     if waiting := appending.joined_to_branch(live.state, parent.state, new_id):
-        ticket = live.decide(waiting)
-    return Deferred(ticket, _selected(live, is_active=command.activate, warnings=warnings))
+        handle = live.decide(waiting)
+    return Deferred(handle, _selected(live, is_active=command.activate, warnings=warnings))
 
 
 async def rename_session(services: Services, command: commands.RenameSession) -> Reply:
     """Provide a session a name for people."""
     live = await services.sessions.require(command.session_id)
-    ticket = change_settings(live, name=command.name)
+    handle = change_settings(live, name=command.name)
     return Deferred(
-        ticket, _selected(live, is_active=live.session_id == services.sessions.active_id)
+        handle, _selected(live, is_active=live.session_id == services.sessions.active_id)
     )
 
 
@@ -86,9 +86,9 @@ async def delete_session(services: Services, command: commands.DeleteSession) ->
         return await _stopped_first(services, live, running)
     for each in doomed:
         decisions.require_idle(each.state)
-    tickets = [_delete(services, each) for each in doomed]
-    for ticket in tickets:
-        await ticket.wait_committed()
+    handles = [_delete(services, each) for each in doomed]
+    for handle in handles:
+        await handle.wait_committed()
     await drop_leftovers(services.store)
     return SessionDeleted(session_id=live.session_id, deleted=True)
 
@@ -100,30 +100,30 @@ async def _stopped_first(
     tasks, or else those of its tasks that somebody else started.
     """
     run = active_run(services, running[0].state)
-    tickets = []
+    handles = []
     for each in running if running[0] is not live else (live,):
-        tickets.append(each.decide(decisions.defer_deletion(each.state)))
+        handles.append(each.decide(decisions.defer_deletion(each.state)))
         if each.run is not None:
             each.run.stop("cancelled")
-    for ticket in tickets:
-        await ticket.wait_committed()
+    for handle in handles:
+        await handle.wait_committed()
     return SessionDeleted(session_id=live.session_id, deleted=False, run=run)
 
 
 def _delete(services: Services, live: LiveSession) -> CommitHandle:
-    ticket = services.sessions.delete(live)
+    handle = services.sessions.delete(live)
     services.calls.stop("aborted", lambda call: call.live is live)
 
-    def resolved(ticket: CommitHandle) -> None:
-        if ticket.failure is None:
+    def resolved(handle: CommitHandle) -> None:
+        if handle.failure is None:
             services.hub.forget(live.session_id)
             services.contexts.forget(live.session_id)
             services.transcripts.forget(live.session_id)
             services.run_services.inputs.forget(live.session_id)
             services.run_services.overrides.forget_deleted(live.session_id)
 
-    ticket.when_resolved(resolved)
-    return ticket
+    handle.when_resolved(resolved)
+    return handle
 
 
 async def set_leaf(services: Services, command: commands.SetLeaf) -> Reply:

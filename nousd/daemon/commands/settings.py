@@ -16,22 +16,22 @@ async def set_active_tools(services: Services, command: commands.SetActiveTools)
         if tool is None or tool.source != "builtin":
             raise CommandRejected(f"tool_not_registered: {name}")
     live = await services.sessions.target(command.session_id)
-    ticket = services.sessions.update(live, active_tools=command.tools)
-    return Deferred(ticket, Accepted(command="set_active_tools", count=len(command.tools)))
+    handle = services.sessions.update(live, active_tools=command.tools)
+    return Deferred(handle, Accepted(command="set_active_tools", count=len(command.tools)))
 
 
 async def set_steering_mode(services: Services, command: commands.SetSteeringMode) -> Reply:
     """Set how pending steers are emptied into turns."""
     live = await services.sessions.target(command.session_id)
-    ticket = services.sessions.update(live, steering_mode=command.mode)
-    return Deferred(ticket, Accepted(command="set_steering_mode", mode=command.mode))
+    handle = services.sessions.update(live, steering_mode=command.mode)
+    return Deferred(handle, Accepted(command="set_steering_mode", mode=command.mode))
 
 
 async def set_follow_up_mode(services: Services, command: commands.SetFollowUpMode) -> Reply:
     """Set how pending follow-ups are emptied into turns."""
     live = await services.sessions.target(command.session_id)
-    ticket = services.sessions.update(live, follow_up_mode=command.mode)
-    return Deferred(ticket, Accepted(command="set_follow_up_mode", mode=command.mode))
+    handle = services.sessions.update(live, follow_up_mode=command.mode)
+    return Deferred(handle, Accepted(command="set_follow_up_mode", mode=command.mode))
 
 
 async def list_tools(services: Services, command: commands.ListTools) -> Reply:

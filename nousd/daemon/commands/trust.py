@@ -29,9 +29,9 @@ async def trust(services: Services, command: commands.Trust) -> Reply:
         raise CommandRejected("project_file_not_found")
     if found != command.hash:
         raise CommandRejected("hash_mismatch", details={"hash": found})
-    ticket = services.workspaces.trust.update(services.run_services.log, str(path), found)
-    ticket.when_resolved(lambda _: services.mcp.reread_project())
-    return Deferred(ticket, Accepted(command="trust", path=str(path)))
+    handle = services.workspaces.trust.update(services.run_services.log, str(path), found)
+    handle.when_resolved(lambda _: services.mcp.reread_project())
+    return Deferred(handle, Accepted(command="trust", path=str(path)))
 
 
 async def untrust(services: Services, command: commands.Untrust) -> Reply:
@@ -42,9 +42,9 @@ async def untrust(services: Services, command: commands.Untrust) -> Reply:
         path = str(_path(await _project(services, command.workspace), path))
     if path not in trusted.paths():
         raise CommandRejected("not_trusted")
-    ticket = trusted.update(services.run_services.log, path, None)
-    ticket.when_resolved(lambda _: services.mcp.reread_project())
-    return Deferred(ticket, Accepted(command="untrust", path=path))
+    handle = trusted.update(services.run_services.log, path, None)
+    handle.when_resolved(lambda _: services.mcp.reread_project())
+    return Deferred(handle, Accepted(command="untrust", path=path))
 
 
 async def list_trust(services: Services, command: commands.ListTrust) -> Reply:

@@ -46,9 +46,9 @@ async def attach_session(services: Services, command: commands.AttachSession) ->
         reason=attached.reason,
         revoked=attached.revoked,
     )
-    *earlier, last = [ticket for _, ticket in moved]
-    for ticket in earlier:
-        await ticket.wait_committed()
+    *earlier, last = [handle for _, handle in moved]
+    for handle in earlier:
+        await handle.wait_committed()
     return Deferred(last, answer)
 
 
@@ -65,12 +65,12 @@ def _move(
         revoked=_permitting(live.state),
     )
     over = services.run_services.overrides.ended(live.state, "attached")
-    ticket = live.decide((*over, attached, *_revoked(live.state)))
+    handle = live.decide((*over, attached, *_revoked(live.state)))
     if over:
-        services.run_services.overrides.forget(live.session_id, "attached", ticket)
+        services.run_services.overrides.forget(live.session_id, "attached", handle)
     workspace.forget(live.session_id)
     live.agents = None
-    return attached, ticket
+    return attached, handle
 
 
 def _require_idle(live: LiveSession) -> None:
@@ -112,8 +112,8 @@ async def override_workspace(services: Services, command: commands.OverrideWorks
     live = await services.sessions.require(command.session_id)
     _require_no_task(live.state)
     overrides = services.run_services.overrides
-    ticket = overrides.grant(live, seconds) if seconds else overrides.end(live, "ended")
+    handle = overrides.grant(live, seconds) if seconds else overrides.end(live, "ended")
     answer = WorkspaceOverride(
         session_id=live.session_id, override=or_unset(overrides.shown(live.state))
     )
-    return answer if ticket is None else Deferred(ticket, answer)
+    return answer if handle is None else Deferred(handle, answer)

@@ -18,7 +18,7 @@ import trio
 from nousd.daemon.clock import Clock
 from nousd.daemon.eventlog.hub import Hub
 from nousd.errors import StoreError
-from nousd.machine.context import text_offload as long_texts
+from nousd.machine.context import text_offload
 from nousd.store.artifacts import Artifact
 from nousd.store.interface import Store
 from nousd.store.records import Batch, Record, StoredEvent
@@ -32,7 +32,7 @@ class CommitHandle:
     """A batch on its way to the log: wait for its commit, or register a callback.
 
     ``is_settled`` says whether it is known what became of it, ``failure`` in the end why it was not
-    committed. What was committed it does not hold: a ticket may be kept for long, and events are large.
+    committed. What was committed it does not hold: a handle may be kept for long, and events are large.
     """
 
     # There is one for each delta, and hardly any is ever waited for.
@@ -83,9 +83,9 @@ class CommitHandle:
 
 
 def _settled() -> CommitHandle:
-    ticket = CommitHandle()
-    ticket.settle()
-    return ticket
+    handle = CommitHandle()
+    handle.settle()
+    return handle
 
 
 SETTLED: Final = _settled()
@@ -112,7 +112,7 @@ class Log:
     def encode(self, events: Sequence[Event]) -> Encoded:
         """Cut, stamps and encodes events. Whatever can fail does so before anything has happened."""
         ts = self._clock.now()
-        cut = long_texts.cut(events)
+        cut = text_offload.cut(events)
         records = tuple(
             [
                 Record(
@@ -143,16 +143,16 @@ class Log:
             artifacts: further ones, to which the events refer.
             owed: see ``Batch.owed``.
         """
-        ticket = CommitHandle()
+        handle = CommitHandle()
 
         def failed(failure: StoreError) -> None:
             _log.error("a commit failed: %s", failure)
-            ticket.settle(failure)
+            handle.settle(failure)
 
         def committed(stored: tuple[StoredEvent, ...]) -> None:
-            ticket.settle()
+            handle.settle()
             self._hub.publish(stored)
 
         all_artifacts = (*encoded.artifacts, *artifacts)
         self._store.submit(Batch(encoded.records, committed, failed, all_artifacts, owed))
-        return ticket
+        return handle

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, get_args
 import trio
 from msgspec import UNSET
 
-from nousd.daemon import error_boundary as boundary
+from nousd.daemon import error_boundary
 from nousd.daemon.eventlog.log import CommitHandle, Log
 from nousd.daemon.mcp.specs import checked_server, spec_of, specs_of_project
 from nousd.daemon.sessions.registry import Sessions
@@ -87,7 +87,9 @@ class McpServers:
     def reread_project(self) -> None:
         """Read the project's servers again, as far as the project is trusted."""
         if self._around is not None:
-            read = partial(boundary.contained, self._read_project, "the MCP servers of a project")
+            read = partial(
+                error_boundary.contained, self._read_project, "the MCP servers of a project"
+            )
             self._nursery.start_soon(read)
 
     async def _read_project(self) -> None:
@@ -132,9 +134,9 @@ class McpServers:
         others = self._added_without(server.name)
         if len(others) >= MCP_SERVERS_MAX:
             raise CommandRejected("too_many_mcp_servers", details={"limit": MCP_SERVERS_MAX})
-        ticket = self._sessions.update(None, mcp_servers=(*others, server))
-        self._when_committed(ticket, partial(self._keep, spec_of(server)))
-        return ticket
+        handle = self._sessions.update(None, mcp_servers=(*others, server))
+        self._when_committed(handle, partial(self._keep, spec_of(server)))
+        return handle
 
     def remove(self, name: str) -> CommitHandle:
         """Take a server away that was added.
@@ -147,14 +149,14 @@ class McpServers:
         others = self._added_without(name)
         if len(others) == len(self._sessions.defaults.mcp_servers):
             raise CommandRejected("mcp_server_not_found", details={"name": name})
-        ticket = self._sessions.update(None, mcp_servers=others)
+        handle = self._sessions.update(None, mcp_servers=others)
 
         def removed() -> None:
             self._take_away(name)
             self.reread_project()
 
-        self._when_committed(ticket, removed)
-        return ticket
+        self._when_committed(handle, removed)
+        return handle
 
     def restart(self, name: str) -> None:
         """Connect anew, at once.
@@ -199,12 +201,12 @@ class McpServers:
         return tuple(server for server in added if server.name != name)
 
     @staticmethod
-    def _when_committed(ticket: CommitHandle, call: Callable[[], object]) -> None:
-        def resolved(ticket: CommitHandle) -> None:
-            if ticket.failure is None:
+    def _when_committed(handle: CommitHandle, call: Callable[[], object]) -> None:
+        def resolved(handle: CommitHandle) -> None:
+            if handle.failure is None:
                 call()
 
-        ticket.when_resolved(resolved)
+        handle.when_resolved(resolved)
 
     def _keep(self, spec: ServerSpec) -> None:
         """Keep a server alive, in the place of one of that name."""
@@ -240,7 +242,7 @@ class McpServers:
             with kept.scope:
                 await trio.lowlevel.checkpoint()
                 self._tell(server.spec, server.status)
-                failure = await boundary.contained(server.run, f"the mcp server {name}")
+                failure = await error_boundary.contained(server.run, f"the mcp server {name}")
                 if failure is not None:
                     server.give_up(str(failure))
         finally:

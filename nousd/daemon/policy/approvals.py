@@ -67,10 +67,8 @@ class Approvals:
         timeout_seconds: how long a call waits at most.
     """
 
-    def __init__(self, clock: Clock, confirmers: Approvers, timeout_seconds: float) -> None:
-        self.requests: Requests[PermissionRequested, Decided] = Requests(
-            confirmers, timeout_seconds
-        )
+    def __init__(self, clock: Clock, approvers: Approvers, timeout_seconds: float) -> None:
+        self.requests: Requests[PermissionRequested, Decided] = Requests(approvers, timeout_seconds)
         self._clock = clock
 
     async def ask(
@@ -92,7 +90,7 @@ class Approvals:
             denial = Answer(allows=False, by="policy", reason=f"{question.reason}, and {obstacle}")
             self.answer(request, denial)
             return denial
-        status = status_of("permission_requested", request.told)
+        status = status_of("permission_requested", request.event)
         decided = await self.requests.wait(request, [request.asks, *status])
         if decided is not None:
             return decided.answer
@@ -113,16 +111,16 @@ class Approvals:
         if request is None:
             return None
         assert isinstance(request, Waiting)
-        if request.told.attempt != attempt:
-            raise CommandRejected("attempt_mismatch", details={"attempt": request.told.attempt})
-        if request.told.input_hash != input_hash:
+        if request.event.attempt != attempt:
+            raise CommandRejected("attempt_mismatch", details={"attempt": request.event.attempt})
+        if request.event.input_hash != input_hash:
             # What the right one is, is read with the arguments that it stands for.
             raise CommandRejected("input_hash_mismatch")
         return request
 
     def answer(self, request: Waiting, answer: Answer) -> CommitHandle:
-        """Decide about a call; the ticket tells when that is durable."""
-        decided = Decided(attempt=request.told.attempt, answer=answer)
+        """Decide about a call; the handle is resolved when that is durable."""
+        decided = Decided(attempt=request.event.attempt, answer=answer)
         return self.requests.end(request, decided, _decision(request.question, answer))
 
     def deny_under(self, session_id: str, reason: str) -> None:
@@ -140,7 +138,7 @@ class Approvals:
         request = self.requests.waiting(tool_call_id)
         if request is not None:
             stopped = Answer(allows=False, by="stop", reason=_STOPPED)
-            decided = Decided(attempt=request.told.attempt, answer=stopped)
+            decided = Decided(attempt=request.event.attempt, answer=stopped)
             self.requests.withdraw(tool_call_id, decided)
 
     def _request(self, question: Question, asker: Asker, under: Under | None) -> Waiting:
@@ -175,5 +173,5 @@ def _decision(question: Question, answer: Answer) -> list[Event]:
     said = events.ToolCallPolicyEvaluated(
         **call, source="user", decision="allow" if answer.allows else "deny", reason=reason
     )
-    told = kind(**call, by=answer.by, reason=reason, decision=answer.decision, rule=answer.rule)
-    return [said, told]
+    event = kind(**call, by=answer.by, reason=reason, decision=answer.decision, rule=answer.rule)
+    return [said, event]

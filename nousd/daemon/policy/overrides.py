@@ -151,20 +151,20 @@ class Overrides:
             session_id=live.session_id, ttl_seconds=seconds, expires_at=expires_at
         )
         before = self.ended(live.state, "replaced")
-        ticket = live.decide((*before, granted))
+        handle = live.decide((*before, granted))
         if before and before[0].reason == "expired":
             self._approvals.deny_under(live.session_id, _ENDED["expired"])
         self._begin(live.session_id, expires_at, seconds)
-        return ticket
+        return handle
 
     def end(self, live: LiveSession, reason: OverrideEnd) -> CommitHandle | None:
         """End a session's override, and denies what waits under it; None if it had none."""
         decided = self.ended(live.state, reason)
         if not decided:
             return None
-        ticket = live.decide(decided)
-        self.forget(live.session_id, reason, ticket)
-        return ticket
+        handle = live.decide(decided)
+        self.forget(live.session_id, reason, handle)
+        return handle
 
     def ended(
         self, state: SessionState, reason: OverrideEnd
@@ -183,8 +183,8 @@ class Overrides:
         term = self._terms.pop(session_id, None)
         self._approvals.deny_under(session_id, _ENDED[reason])
 
-        def resolved(ticket: CommitHandle) -> None:
-            if ticket.failure is not None and term is not None:
+        def resolved(handle: CommitHandle) -> None:
+            if handle.failure is not None and term is not None:
                 # By the log it is still there: it is looked at again.
                 self._terms.setdefault(session_id, term)
                 self._changed.set()

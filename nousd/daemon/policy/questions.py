@@ -41,8 +41,8 @@ class Questions:
         timeout_seconds: how long a question waits at most.
     """
 
-    def __init__(self, clock: Clock, confirmers: Approvers, timeout_seconds: float) -> None:
-        self.requests: Requests[QuestionAsked, Ended] = Requests(confirmers, timeout_seconds)
+    def __init__(self, clock: Clock, approvers: Approvers, timeout_seconds: float) -> None:
+        self.requests: Requests[QuestionAsked, Ended] = Requests(approvers, timeout_seconds)
         self._clock = clock
 
     async def ask(
@@ -60,7 +60,7 @@ class Questions:
         if obstacle is not None:
             raise Unanswered(obstacle)
         request = self._request(call, questions, asker)
-        asking = [request.told, *status_of("question_asked", request.told)]
+        asking = [request.event, *status_of("question_asked", request.event)]
         ended = await self.requests.wait(request, asking)
         if ended is None:
             seconds = self.requests.timeout_seconds
@@ -71,21 +71,21 @@ class Questions:
         return ended.answers
 
     def answer(self, question_id: str, answers: UserAnswers) -> CommitHandle:
-        """Answer a question; the ticket tells when that is durable.
+        """Answer a question; the handle is resolved when that is durable.
 
         Raises:
             CommandRejected: ``question_not_found``, ``already_answered``.
             InvalidPayload: the answers do not fit; the question goes on waiting.
         """
         request = self._waiting(question_id)
-        _require_fitting(request.told.questions, answers)
+        _require_fitting(request.event.questions, answers)
         answered = events.QuestionAnswered(
-            **request.told.call, question_id=question_id, answers=answers
+            **request.event.call, question_id=question_id, answers=answers
         )
         return self.requests.end(request, Ended(answers=answers), [answered])
 
     def reject(self, question_id: str, reason: str) -> CommitHandle:
-        """Say that the user does not answer; the ticket tells when that is durable.
+        """Say that the user does not answer; the handle is resolved when that is durable.
 
         Raises:
             CommandRejected: as ``answer``.
@@ -121,7 +121,7 @@ class Questions:
 
     def _reject(self, request: Request[QuestionAsked, Ended], ended: Ended) -> CommitHandle:
         rejected = events.QuestionRejected(
-            **request.told.call,
+            **request.event.call,
             question_id=request.id,
             by=ended.by,
             reason=beginning(ended.reason),

@@ -15,7 +15,7 @@ import trio
 
 from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.policy.approvers import Approvers, Audience
-from nousd.machine.context import text_offload as long_texts
+from nousd.machine.context import text_offload
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.events import Event, Status
 from nousd.wire.events.tools import ToolCallEvent
@@ -51,12 +51,12 @@ class Request(msgspec.Struct, Generic[E, A], eq=False):
     """A request that waits.
 
     Args:
-        told: the event that asks, as the log has it.
+        event: the request, as the log has it.
         end: how it ended, once it has.
     """
 
     id: str
-    told: E
+    event: E
     asker: Asker
     over: trio.Event = msgspec.field(default_factory=trio.Event)
     end: A | None = None
@@ -69,16 +69,16 @@ class Requests(Generic[E, A]):
     ``_shown`` from its commit on until its end is committed, or it was given up.
     """
 
-    def __init__(self, confirmers: Approvers, timeout_seconds: float) -> None:
+    def __init__(self, approvers: Approvers, timeout_seconds: float) -> None:
         self.timeout_seconds = timeout_seconds
-        self._confirmers = confirmers
+        self._approvers = approvers
         self._waiting: dict[str, Request[E, A]] = {}
         self._shown: dict[str, Request[E, A]] = {}
         self._ended: OrderedDict[str, A] = OrderedDict()
 
     def obstacle(self, asker: Asker) -> str | None:
         """Return why nobody is asked, for people; None if somebody can be."""
-        if not self._confirmers.can_answer(asker.audiences):
+        if not self._approvers.can_answer(asker.audiences):
             return "no connected client can be asked"
         if len(self._waiting) >= WAITING_REQUESTS_MAX:
             return f"{len(self._waiting)} others wait already"
@@ -104,7 +104,7 @@ class Requests(Generic[E, A]):
     def shown(self, session_id: str | None) -> tuple[E, ...]:
         """Return the pending requests that clients see, in a session or in all, oldest first."""
         return tuple(
-            request.told
+            request.event
             for request in self._shown.values()
             if session_id is None
             or any(audience.session_id == session_id for audience in request.asker.audiences)
@@ -113,8 +113,8 @@ class Requests(Generic[E, A]):
     async def wait(self, request: Request[E, A], asking: Sequence[Event]) -> A | None:
         """Put a request into the log and wait until it is over; None if that took too long."""
 
-        def resolved(ticket: CommitHandle) -> None:
-            if ticket.failure is None and request.id in self._waiting:
+        def resolved(handle: CommitHandle) -> None:
+            if handle.failure is None and request.id in self._waiting:
                 self._shown[request.id] = request
 
         self._waiting[request.id] = request
@@ -129,28 +129,28 @@ class Requests(Generic[E, A]):
         return request.end
 
     def end(self, request: Request[E, A], end: A, decided: Sequence[Event]) -> CommitHandle:
-        """End a request; the ticket tells when that is durable.
+        """End a request; the handle is resolved when that is durable.
 
         Should anything be raised, it goes on waiting.
         """
-        ticket = request.asker.decide(decided)
+        handle = request.asker.decide(decided)
         request.end = end
         self._waiting.pop(request.id, None)
         self._remember(request.id, end)
 
-        def resolved(ticket: CommitHandle) -> None:
+        def resolved(handle: CommitHandle) -> None:
             self._shown.pop(request.id, None)
-            if ticket.failure is not None:
+            if handle.failure is not None:
                 self._ended.pop(request.id, None)
 
-        ticket.when_resolved(resolved)
+        handle.when_resolved(resolved)
         request.over.set()
-        return ticket
+        return handle
 
     def withdraw(self, tool_call_id: str, end: A) -> None:
         """Take back what a call asks that is being stopped: from now on nobody can answer it."""
         for request in list(self._waiting.values()):
-            if request.told.tool_call_id == tool_call_id:
+            if request.event.tool_call_id == tool_call_id:
                 del self._waiting[request.id]
                 self._shown.pop(request.id, None)
                 self._remember(request.id, end)
@@ -163,7 +163,7 @@ class Requests(Generic[E, A]):
 
 def as_logged(asks: E) -> E:
     """Return an event that asks as the log will have it."""
-    (logged,) = long_texts.cut((asks,)).events
+    (logged,) = text_offload.cut((asks,)).events
     assert isinstance(logged, type(asks))
     return logged
 

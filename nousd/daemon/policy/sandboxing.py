@@ -9,7 +9,7 @@ from typing import Final
 
 from nousd.config.settings import Settings
 from nousd.errors import ConfigError
-from nousd.machine.policy.denied_paths import closed_places
+from nousd.machine.policy.denied_paths import denied_paths
 from nousd.machine.policy.protected_paths import PROTECTED_PLACES, protection
 from nousd.tools.sandbox.detect import Detector
 from nousd.tools.sandbox.limits import FILE_BYTES_MAX, MEBIBYTE, Limits
@@ -53,7 +53,7 @@ def detector(settings: Settings, hidden: Sequence[Path]) -> Detector:
 
 
 def _protected() -> Collection[re.Pattern[str]]:
-    return closed_places((), protection(), "", Access()).writing
+    return denied_paths((), protection(), "", Access()).writing
 
 
 def _check(name: str, path: Path, hidden: Sequence[Path]) -> None:

@@ -36,11 +36,11 @@ class ExtensionCallHooks:
         if not self._hooks.has("tool_call"):
             return Looked(args)
         fitted = _Fitted(tool, args)
-        host.expect_quiet(self._hooks.seconds_max("tool_call"))
+        host.extend_idle_deadline(self._hooks.seconds_max("tool_call"))
         outcome = await self._hooks.tool_call(
             ToolCalled(**_facts(host, call), args=msgspec.to_builtins(args)), fitted.fit
         )
-        host.expect_quiet(0.0)
+        host.extend_idle_deadline(0.0)
         return Looked(
             fitted.args,
             tuple(map(_opinion, outcome.verdicts)),
@@ -52,7 +52,7 @@ class ExtensionCallHooks:
         """See ``CallHooks.after``."""
         if not self._hooks.has("tool_result"):
             return Shown(result)
-        host.expect_quiet(self._hooks.seconds_max("tool_result"))
+        host.extend_idle_deadline(self._hooks.seconds_max("tool_result"))
         outcome = await self._hooks.tool_result(
             ToolReturned(
                 **_facts(host, call),
@@ -61,7 +61,7 @@ class ExtensionCallHooks:
                 is_error=result.is_error,
             )
         )
-        host.expect_quiet(0.0)
+        host.extend_idle_deadline(0.0)
         remarks = _remarks(host, outcome.failures)
         if not outcome.changed_by:
             return Shown(result, remarks=remarks)

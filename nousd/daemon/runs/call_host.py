@@ -70,8 +70,8 @@ class LiveCallHost(ABC):
         """Put events on their way into the log, and with them what is kept."""
 
     @abstractmethod
-    def expect_quiet(self, seconds: float) -> None:
-        """See ``CallHost.expect_quiet``."""
+    def extend_idle_deadline(self, seconds: float) -> None:
+        """See ``CallHost.extend_idle_deadline``."""
 
     async def commit(self, *decided: Event) -> None:
         """See ``CallHost.commit``."""
@@ -88,7 +88,7 @@ class LiveCallHost(ABC):
         """See ``CallHost.keep``."""
         if isinstance(data, bytes):
             return self.keep_bytes(data, media_type)
-        source = WatchedSpool(data, self.expect_quiet)
+        source = WatchedSpool(data, self.extend_idle_deadline)
         put = await self._services.store.put_artifact(source, media_type, now=self.now())
         return put.id
 
@@ -125,11 +125,11 @@ class LiveCallHost(ABC):
     @contextmanager
     def _waiting_for_user(self, seconds: float) -> Iterator[None]:
         """Waiting is not staleness: it has a limit of its own."""
-        self.expect_quiet(seconds)
+        self.extend_idle_deadline(seconds)
         try:
             yield
         finally:
-            self.expect_quiet(0.0)
+            self.extend_idle_deadline(0.0)
 
     @property
     def _asker(self) -> Asker:
@@ -138,7 +138,7 @@ class LiveCallHost(ABC):
     def _context_in(self, workspace: Workspace, tool_call_id: str, emit: Emit) -> ToolContext:
         """Return the surroundings of a call in a workspace."""
         path_sandbox = self._services.overrides.within(self.live.state, workspace.path_sandbox)
-        context = self._services.make_context(path_sandbox, emit, self.expect_quiet)
+        context = self._services.make_context(path_sandbox, emit, self.extend_idle_deadline)
         set_todos = partial(self._set_todos, tool_call_id)
         return msgspec.structs.replace(context, set_todos=set_todos, ask_user=self._ask_user)
 

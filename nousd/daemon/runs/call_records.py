@@ -130,12 +130,12 @@ class CallRecords:
         return lines
 
 
-async def ledger_of(store: Store, tool_call_id: str) -> CallLifecycle:
+async def tracker_of(store: Store, tool_call_id: str) -> CallLifecycle:
     """Return where a client's own call stands, from its events."""
-    ledger = CallLifecycle()
+    tracker = CallLifecycle()
     events = EventFilter(run_id=tool_call_id)
-    await for_each_event(store, events, lambda stored: ledger.note(event_of(stored)))
-    return ledger
+    await for_each_event(store, events, lambda stored: tracker.note(event_of(stored)))
+    return tracker
 
 
 def _was_cut_off(step: Event) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import trio
 
-from nousd.daemon import error_boundary as boundary
+from nousd.daemon import error_boundary
 from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.policy.approvers import Audience
 from nousd.daemon.replies import Deferred
@@ -53,15 +53,15 @@ class ClientCall(LiveCallHost):
         super().__init__(live, services)
         self.call = call
         self.ended = trio.Event()
-        self.ledger = CallLifecycle()
+        self.tracker = CallLifecycle()
         self._workspace = workspace
         self._scope = trio.CancelScope()
         self._stopped_as: CutOff | None = None
         self._quiet_until = 0.0
-        self._last_ticket = CommitHandle()
+        self._last_handle = CommitHandle()
 
     def begin(self, input_hash: str, client_call_id: str | None) -> CommitHandle:
-        """Put the request into the log; the ticket tells when it is durable."""
+        """Put the request into the log; the handle is resolved when it is durable."""
         requested = events.ToolCallRequested(
             session_id=self.live.session_id,
             tool_call_id=self.call.tool_call_id,
@@ -76,13 +76,13 @@ class ClientCall(LiveCallHost):
     async def drive(self, runner: CallRunner) -> None:
         """Carry the call out to its end, unless its session is lost or deleted meanwhile."""
         what = f"tool call {self.call.tool_call_id}"
-        failure = await boundary.contained(partial(self._carry_out, runner), what)
+        failure = await error_boundary.contained(partial(self._carry_out, runner), what)
         if failure is not None and self._stopped_as is None:
             self._stopped_as = "error"
         if not self.live.lost and not self.live.state.deleted:
-            await boundary.contained(self._close, f"the end of {what}")
+            await error_boundary.contained(self._close, f"the end of {what}")
         with trio.move_on_after(CLOSING_SECONDS):
-            await boundary.contained(self._last_ticket.wait_committed, f"the end of {what}")
+            await error_boundary.contained(self._last_handle.wait_committed, f"the end of {what}")
 
     def stop(self, reason: CutOff) -> None:
         """End the call early. The first stop counts."""
@@ -92,8 +92,8 @@ class ClientCall(LiveCallHost):
             self._services.withdraw(self.call.tool_call_id)
 
     async def _carry_out(self, runner: CallRunner) -> None:
-        requested = self._last_ticket
-        self.expect_quiet(0.0)
+        requested = self._last_handle
+        self.extend_idle_deadline(0.0)
         with self._scope:
             await requested.wait_committed()
             await runner.execute(self, self.call)
@@ -101,7 +101,7 @@ class ClientCall(LiveCallHost):
             self._stopped_as = "timeout"
 
     async def _close(self) -> None:
-        ends = self.ledger.closing_events(self._stopped_as or "error")
+        ends = self.tracker.closing_events(self._stopped_as or "error")
         if ends:
             self.decide(ends)
 
@@ -115,15 +115,15 @@ class ClientCall(LiveCallHost):
     @property
     def call_keys(self) -> Mapping[str, Any]:
         """See ``LiveCallHost.call_keys``."""
-        return self.ledger.call
+        return self.tracker.call
 
     @property
     def audiences(self) -> tuple[Audience, ...]:
         """Return the subscribers that see this call's requests."""
         return (Audience(self.live.session_id, self.call.tool_call_id),)
 
-    def expect_quiet(self, seconds: float) -> None:
-        """See ``CallHost.expect_quiet``."""
+    def extend_idle_deadline(self, seconds: float) -> None:
+        """See ``CallHost.extend_idle_deadline``."""
         self._quiet_until = trio.current_time() + seconds
         self._scope.deadline = self._quiet_until + self._services.stale_seconds
 
@@ -144,13 +144,13 @@ class ClientCall(LiveCallHost):
     def decide(self, decided: Sequence[Event]) -> CommitHandle:
         """See ``LiveCallHost.decide``."""
         kept, self._kept = self._kept, []
-        ticket = self.live.decide(decided, artifacts=kept, follow=self._follow)
-        self._last_ticket = ticket
-        return ticket
+        handle = self.live.decide(decided, artifacts=kept, follow=self._follow)
+        self._last_handle = handle
+        return handle
 
     def _follow(self, decided: Sequence[Event], _logged: Sequence[Event]) -> None:
         for event in decided:
-            self.ledger.note(event)
+            self.tracker.note(event)
         quiet_until = max(self._quiet_until, trio.current_time())
         self._scope.deadline = quiet_until + self._services.stale_seconds
 
@@ -221,11 +221,11 @@ class ClientCalls:
         call_id = self._services.clock.new_id("call")
         call = ToolCall(tool_call_id=call_id, runtime_tool_call_id="", name=tool, args=args)
         driver = ClientCall(live, call, self._services, workspace)
-        ticket = driver.begin(hash_of_request(self._tools, call), client_call_id)
+        handle = driver.begin(hash_of_request(self._tools, call), client_call_id)
         self._active[call_id] = driver
         live.calls.add(driver)
         self._nursery.start_soon(self._drive, driver)
-        reply = Deferred(ticket, _accepted(live, call_id))
+        reply = Deferred(handle, _accepted(live, call_id))
         if client_call_id is not None:
             self._remember((live.session_id, client_call_id), reply)
         return reply
@@ -240,7 +240,7 @@ class ClientCalls:
         if driver.live.lost and driver.live.is_idle:
             # Read again, the session gets the ends that it is owed.
             reread = partial(self._services.sessions.get, driver.live.session_id)
-            await boundary.contained(reread, "closing a lost call")
+            await error_boundary.contained(reread, "closing a lost call")
 
     def find(self, tool_call_id: str) -> ClientCall | None:
         """Return a call that is under way."""
@@ -264,11 +264,11 @@ class ClientCalls:
         while len(self._acknowledged) > _REMEMBERED:
             self._acknowledged.popitem(last=False)
 
-        def resolved(ticket: CommitHandle) -> None:
-            if ticket.failure is not None:
+        def resolved(handle: CommitHandle) -> None:
+            if handle.failure is not None:
                 self._acknowledged.pop(key, None)
 
-        reply.ticket.when_resolved(resolved)
+        reply.handle.when_resolved(resolved)
 
 
 def _accepted(live: LiveSession, tool_call_id: str) -> Accepted:

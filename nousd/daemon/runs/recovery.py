@@ -1,6 +1,6 @@
 """Crash recovery: balanced ends for everything that a killed process left open.
 
-The events of such a run, or of a call that a client made itself, are walked by the same ledger that
+The events of such a run, or of a call that a client made itself, are walked by the same tracker that
 watched them when they were made, and closed by the same ``closing_events``; a model call that nobody has
 counted is counted. Nothing runs again by itself; what was not consumed is still pending.
 """
@@ -14,7 +14,7 @@ from functools import partial
 from nousd.daemon.clock import Clock
 from nousd.daemon.eventlog.log import Log
 from nousd.daemon.eventlog.log_walk import event_of, for_each_event
-from nousd.daemon.runs.call_records import ledger_of
+from nousd.daemon.runs.call_records import tracker_of
 from nousd.errors import StoreError
 from nousd.machine.session.appending import joined, leaf_after
 from nousd.machine.session.closing_events import closing_events
@@ -86,22 +86,22 @@ async def close_what_can_be(store: Store, log: Log, clock: Clock) -> None:
 
 
 async def _ends_of_run(run: RunRecord, store: Store, clock: Clock) -> tuple[Event, ...]:
-    ledger = await _walk(store, run)
+    tracker = await _walk(store, run)
     row = await store.session(run.session_id)
     leaf_id = None if row is None else row.leaf_id
-    *ends, end = closing_events(ledger, "interrupted", leaf_id=leaf_id, now=clock.now())
+    *ends, end = closing_events(tracker, "interrupted", leaf_id=leaf_id, now=clock.now())
     pending = await store.pending_inputs(run.session_id)
     left = SessionState(session_id=run.session_id, **queue_fields(pending))
     appended = joined(left, run_id=run.run_id, leaf_id=leaf_after(ends, leaf_id))
-    return (*owed_usage(ledger), *ends, *appended, end)
+    return (*owed_usage(tracker), *ends, *appended, end)
 
 
 async def _ends_of_call(row: ToolCallRow, store: Store) -> tuple[Event, ...]:
-    return (await ledger_of(store, row.tool_call_id)).closing_events("interrupted")
+    return (await tracker_of(store, row.tool_call_id)).closing_events("interrupted")
 
 
 async def _walk(store: Store, run: RunRecord) -> LifecycleTracker:
-    ledger = LifecycleTracker(run.session_id, run.run_id, LOGGED)
+    tracker = LifecycleTracker(run.session_id, run.run_id, LOGGED)
     events = EventFilter(run_id=run.run_id)
-    await for_each_event(store, events, lambda stored: ledger.note(event_of(stored)))
-    return ledger
+    await for_each_event(store, events, lambda stored: tracker.note(event_of(stored)))
+    return tracker

@@ -14,7 +14,7 @@ from typing import Final
 import trio
 from msgspec import UNSET, UnsetType
 
-from nousd.daemon import error_boundary as boundary
+from nousd.daemon import error_boundary
 from nousd.daemon.clock import earlier
 from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.runs.recordings import current_run
@@ -74,11 +74,11 @@ class Runs:
             parent: the run whose call of ``task`` it carries out.
         """
         run = RunHost(live, run_id, self._services, self, parent=parent)
-        ticket = run.begin(decided, artifacts)
+        handle = run.begin(decided, artifacts)
         self._active[run_id] = run
         _log.debug("run %s started in session %s", run_id, live.session_id)
         self._nursery.start_soon(self._carry_out, run, own_prompt)
-        return run, ticket
+        return run, handle
 
     def start_task(
         self,
@@ -100,7 +100,7 @@ class Runs:
             await RunLoop(run, self._services, own_prompt=own_prompt).drive()
             if run.live.lost:
                 _log.error("run %s lost its session, which is read again", run.run_id)
-                await boundary.contained(partial(self._end_in_log, run), "closing a lost run")
+                await error_boundary.contained(partial(self._end_in_log, run), "closing a lost run")
         _log.debug("run %s is over", run.run_id)
         del self._active[run.run_id]
         run.ended.set()

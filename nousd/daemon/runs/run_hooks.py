@@ -32,7 +32,7 @@ class HookedRun(Protocol):
     @property
     def choice(self) -> ModelChoice: ...
 
-    def expect_quiet(self, seconds: float) -> None: ...
+    def extend_idle_deadline(self, seconds: float) -> None: ...
 
     def warn(self, code: str, message: str) -> None:
         """Put a warning on its way into the log."""
@@ -80,9 +80,9 @@ class RunHooks:
     @contextmanager
     def _quiet(self, name: HookName) -> Iterator[None]:
         """A hook has a limit of its own: waiting for it is not staleness."""
-        self._run.expect_quiet(self._hooks.seconds_max(name))
+        self._run.extend_idle_deadline(self._hooks.seconds_max(name))
         yield
-        self._run.expect_quiet(0.0)
+        self._run.extend_idle_deadline(0.0)
 
     def _warn(self, failures: Iterable[Failure]) -> None:
         for failure in failures:

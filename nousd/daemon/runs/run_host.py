@@ -26,7 +26,7 @@ from nousd.daemon.sessions.history import ContextOfRun
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.daemon.workspace.workspaces import Workspace
 from nousd.errors import CommandRejected, RunFailed
-from nousd.machine.context import text_offload as long_texts
+from nousd.machine.context import text_offload
 from nousd.machine.context.compiler import Compiled
 from nousd.machine.context.input_chunks import Stored
 from nousd.machine.context.model_input import ModelChoice, ToolSpec
@@ -97,11 +97,11 @@ class RunHost(LiveCallHost):
         self._others = others
         self.run_id = run_id
         self.tree = TaskTree(self, parent)
-        self.ledger = LifecycleTracker(live.session_id, run_id)
+        self.tracker = LifecycleTracker(live.session_id, run_id)
         self.shown = LifecycleTracker(live.session_id, run_id)
         self.ended = trio.Event()
         self.scope = trio.CancelScope()
-        self.last_ticket = CommitHandle()
+        self.last_handle = CommitHandle()
         self.calls_of: str | None = None
         """The message whose calls it carries out, from the message's end to the next model call."""
         self.end: events.AgentEnd | None = None
@@ -122,9 +122,9 @@ class RunHost(LiveCallHost):
     def begin(self, decided: Sequence[Event], artifacts: Sequence[Artifact]) -> CommitHandle:
         """Put the events that start the run into the log."""
         self._kept += artifacts
-        ticket = self.decide(decided)
+        handle = self.decide(decided)
         self.live.run = self
-        return ticket
+        return handle
 
     async def enter_workspace(self) -> Workspace:
         """Resolve the run's workspace; it stays the same until the run ends.
@@ -151,8 +151,8 @@ class RunHost(LiveCallHost):
         if not self.scope.cancel_called:
             self._stopped_as = status
             self.scope.cancel()
-            if self.ledger.tool is not None:
-                self._services.withdraw(self.ledger.tool.tool_call_id)
+            if self.tracker.tool is not None:
+                self._services.withdraw(self.tracker.tool.tool_call_id)
 
     @property
     def stale_at(self) -> float:
@@ -194,8 +194,8 @@ class RunHost(LiveCallHost):
     @property
     def remark_where(self) -> dict[str, Any]:
         """The keys of a remark: those of the turn that is open, else those of the run."""
-        where: dict[str, Any] = {**self.ledger.where}
-        if self.ledger.phase is Phase.RUN:
+        where: dict[str, Any] = {**self.tracker.where}
+        if self.tracker.phase is Phase.RUN:
             del where["turn_id"]
         return where
 
@@ -209,13 +209,13 @@ class RunHost(LiveCallHost):
     @property
     def where(self) -> TurnKey:
         """See ``CallHost.where``."""
-        return self.ledger.where
+        return self.tracker.where
 
     @property
     def call_keys(self) -> Mapping[str, Any]:
         """See ``LiveCallHost.call_keys``."""
-        assert self.ledger.tool is not None
-        return {**self.where, **self.ledger.tool.keys}
+        assert self.tracker.tool is not None
+        return {**self.where, **self.tracker.tool.keys}
 
     @property
     def audiences(self) -> tuple[Audience, ...]:
@@ -305,8 +305,8 @@ class RunHost(LiveCallHost):
             raise RunFailed("artifact_not_found", "an artifact is missing", artifact_id)
         return artifact.data
 
-    def expect_quiet(self, seconds: float) -> None:
-        """See ``TurnHost.expect_quiet``."""
+    def extend_idle_deadline(self, seconds: float) -> None:
+        """See ``TurnHost.extend_idle_deadline``."""
         self._seen = trio.current_time()
         self._quiet_until = self._seen + seconds
 
@@ -321,9 +321,9 @@ class RunHost(LiveCallHost):
         self.calls_of = message_id
         return await self._services.call_records.earlier(self.live.session_id, call)
 
-    def steer_bites(self) -> bool:
-        """See ``TurnHost.steer_bites``."""
-        return queue.steer_bites(self.live.state.queue, self.run_id)
+    def has_pending_steer(self) -> bool:
+        """See ``TurnHost.has_pending_steer``."""
+        return queue.has_pending_steer(self.live.state.queue, self.run_id)
 
     def tool_is_active(self, name: str) -> bool:
         """See ``TurnHost.tool_is_active``."""
@@ -355,10 +355,10 @@ class RunHost(LiveCallHost):
     def decide(self, decided: Sequence[Event]) -> CommitHandle:
         """See ``LiveCallHost.decide``."""
         kept, self._kept = self._kept, []
-        ticket = self.live.decide(decided, artifacts=kept, follow=self._follow)
+        handle = self.live.decide(decided, artifacts=kept, follow=self._follow)
 
-        def resolved(ticket: CommitHandle) -> None:
-            if ticket.failure is None:
+        def resolved(handle: CommitHandle) -> None:
+            if handle.failure is None:
                 for event in decided:
                     self.shown.note(event)
                     if isinstance(event, events.AgentEnd):
@@ -370,15 +370,15 @@ class RunHost(LiveCallHost):
                 self._context.forget()
                 self.scope.cancel()
 
-        ticket.when_resolved(resolved)
-        self.last_ticket = ticket
+        handle.when_resolved(resolved)
+        self.last_handle = handle
         self.tree.tell_root(decided)
-        return ticket
+        return handle
 
     def _follow(self, decided: Sequence[Event], logged: Sequence[Event]) -> None:
         self._seen = trio.current_time()
         for event, short in zip(decided, logged, strict=True):
-            self.ledger.note(event)
+            self.tracker.note(event)
             if isinstance(event, events.ToolExecutionEnd):
                 self._quiet_until = 0.0
             if isinstance(event, events.ModelInput) and event.purpose == "answer":
@@ -386,7 +386,7 @@ class RunHost(LiveCallHost):
             if isinstance(event, events.ModelInput | events.AgentEnd):
                 self.calls_of = None
             if isinstance(event, events.EntryAppended) and isinstance(short, events.EntryAppended):
-                self._append(long_texts.as_logged(short.entry, event.entry))
+                self._append(text_offload.as_logged(short.entry, event.entry))
 
     def _append(self, entry: Entry) -> None:
         if isinstance(entry, MessageEntry) and entry.role == "assistant":

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 import trio
 from msgspec import UNSET
 
-from nousd.daemon import error_boundary as boundary
+from nousd.daemon import error_boundary
 from nousd.daemon.runs.run_hooks import RunHooks
 from nousd.daemon.sessions.history import wholes_of
 from nousd.errors import NousdError, RunFailed
-from nousd.machine.context import text_offload as long_texts
+from nousd.machine.context import text_offload
 from nousd.machine.session import decisions, queue
 from nousd.machine.session.appending import joined, leaf_after
 from nousd.machine.session.closing_events import closing_events
@@ -52,18 +52,20 @@ class RunLoop:
     async def drive(self) -> None:
         """Carry the run out to its end, unless the session is lost meanwhile. Never raises."""
         host, live = self._host, self._host.live
-        outcome = await boundary.contained(self._turns_until_stopped, f"run {host.run_id}")
+        outcome = await error_boundary.contained(self._turns_until_stopped, f"run {host.run_id}")
         if host.scope.cancel_called:
             outcome = None  # what fails while the run is being stopped comes of that
-        if not live.lost and host.ledger.phase is not Phase.ENDED:
-            ended = await boundary.contained(partial(self._end_early, outcome), "the end of a run")
+        if not live.lost and host.tracker.phase is not Phase.ENDED:
+            ended = await error_boundary.contained(
+                partial(self._end_early, outcome), "the end of a run"
+            )
             if ended is not None:
                 # Ends that fail here are owed to the log, like those of a killed process.
                 live.lost = True
         if not live.lost:
             host.leave()
         with trio.move_on_after(CLOSING_SECONDS):
-            await boundary.contained(host.last_ticket.wait_committed, f"end of {host.run_id}")
+            await error_boundary.contained(host.last_handle.wait_committed, f"end of {host.run_id}")
         # The next run may have been accepted while this one's end was on its way to the disk.
         if live.run is host:
             live.run = None
@@ -74,7 +76,7 @@ class RunLoop:
             await self._turns()
 
     async def _turns(self) -> None:
-        started = self._host.last_ticket
+        started = self._host.last_handle
         # Read while the start is on its way to the disk.
         await self._host.context()
         workspace = await self._host.enter_workspace()
@@ -84,7 +86,7 @@ class RunLoop:
         # Aborted before it began, it has no turn: the abort has given its prompt back.
         await trio.lowlevel.checkpoint_if_cancelled()
         if remark is not None:
-            self._host.warn("project_config_ignored", long_texts.beginning(remark))
+            self._host.warn("project_config_ignored", text_offload.beginning(remark))
         added = await self._hooks.before_run(resumes=self._own_prompt is None)
         await self._host.add_instructions(added)
         turn: Turn | None = await self._next_turn() or Turn("resume", ())
@@ -112,9 +114,9 @@ class RunLoop:
             )
             if turn is None:
                 return None
-            missing = long_texts.refs_in(turn.inputs).keys() - wholes
+            missing = text_offload.refs_in(turn.inputs).keys() - wholes
             if not missing:
-                return Turn(turn.kind, long_texts.whole_inputs(turn.inputs, wholes))
+                return Turn(turn.kind, text_offload.whole_inputs(turn.inputs, wholes))
             # What was accepted a moment ago may still be on its way to the disk.
             await self._services.store.flush()
             wholes |= await wholes_of(self._services.store, missing)
@@ -130,7 +132,7 @@ class RunLoop:
                 self._host.live.state,
                 turn,
                 run_id=self._host.run_id,
-                turn_id=str(self._host.ledger.turns + 1),
+                turn_id=str(self._host.tracker.turns + 1),
                 message_id=clock.new_id("msg"),
                 created_at=clock.now(),
             )
@@ -141,7 +143,7 @@ class RunLoop:
         either seen here or refused because there is no run any more.
         """
         turn = await self._next_turn()
-        ends: list[Event] = [events.TurnEnd(**self._host.ledger.where)]
+        ends: list[Event] = [events.TurnEnd(**self._host.tracker.where)]
         if turn is None:
             ends += joined(self._host.live.state, run_id=self._host.run_id)
             ends.append(self._agent_end("completed"))
@@ -154,22 +156,22 @@ class RunLoop:
         cause: str | None = None
         if failure is not None:
             status = "error"
-            failed = boundary.run_failure(failure)
-            cause = long_texts.beginning(failed.cause or failed.message)
+            failed = error_boundary.run_failure(failure)
+            cause = text_offload.beginning(failed.cause or failed.message)
             remarks.append(self._error_event(failed))
         elif status == "timeout":
             cause = f"nothing happened for {self._services.stale_seconds * 1000:.0f} ms"
             remarks.append(
                 events.Warning(**self._host.remark_where, code="run_stale", message=cause)
             )
-        elif self._host.ledger.phase in (Phase.TURN, Phase.MESSAGE):
+        elif self._host.tracker.phase in (Phase.TURN, Phase.MESSAGE):
             remarks.append(
                 events.Warning(
-                    **self._host.ledger.where, code="provider_aborted", message="request_aborted"
+                    **self._host.tracker.where, code="provider_aborted", message="request_aborted"
                 )
             )
         ends = closing_events(
-            self._host.ledger,
+            self._host.tracker,
             status,
             leaf_id=self._host.leaf_id,
             now=self._services.clock.now(),
@@ -187,7 +189,7 @@ class RunLoop:
 
     def _error_event(self, failure: RunFailed) -> events.Error:
         """Return the error event of a failure; a long answer of the server becomes an artifact."""
-        cause = long_texts.beginning(failure.cause)
+        cause = text_offload.beginning(failure.cause)
         raw = failure.raw or failure.cause.encode(errors="replace")
         is_told = raw.decode(errors="replace").strip() in cause
         return events.Error(
@@ -202,4 +204,4 @@ class RunLoop:
 
 def _raw_type(raw: bytes) -> str:
     """Return the media type of a server's raw answer."""
-    return "application/json" if raw.lstrip()[:1] in (b"{", b"[") else long_texts.TEXT_MEDIA_TYPE
+    return "application/json" if raw.lstrip()[:1] in (b"{", b"[") else text_offload.TEXT_MEDIA_TYPE

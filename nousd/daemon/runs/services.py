@@ -34,7 +34,7 @@ from nousd.runtimes.calls.host import Answer, Question
 from nousd.runtimes.interface import Runtime
 from nousd.store.interface import Store
 from nousd.tools.fs.path_sandbox import PathSandbox
-from nousd.tools.interface import Emit, ExpectQuiet, Tool, ToolContext
+from nousd.tools.interface import Emit, ExtendIdleDeadline, Tool, ToolContext
 from nousd.wire.objects.run_options import RunOptions
 from nousd.wire.objects.tool_footprint import Access
 
@@ -67,7 +67,7 @@ class RunServices:
     questions: Questions
     overrides: Overrides
     """Of workspaces, under which more is asked."""
-    make_context: Callable[[PathSandbox, Emit, ExpectQuiet], ToolContext]
+    make_context: Callable[[PathSandbox, Emit, ExtendIdleDeadline], ToolContext]
     """Gives a tool its surroundings, with what it may touch and the given places for its output and for
     what it says of its own limit.
     """

@@ -25,7 +25,7 @@ ENDS: Final = (
     events.QuestionRejected,
 )
 
-Told = (
+ApprovalEvent = (
     events.PermissionRequested
     | events.QuestionAsked
     | events.ToolCallApproved
@@ -35,7 +35,7 @@ Told = (
 )
 
 
-def id_of(event: Told) -> str:
+def id_of(event: ApprovalEvent) -> str:
     """Return the id that a request shares with its end."""
     if isinstance(event, events.QuestionAsked | events.QuestionAnswered | events.QuestionRejected):
         return event.question_id
@@ -53,7 +53,7 @@ def is_of_task(event: Event) -> bool:
 _ASKING: Final = tuple(events.EVENT_TYPES[kind] for kind in ASKS)
 
 
-def at_root(event: Told, where: TurnKey) -> list[Event]:
+def at_root(event: ApprovalEvent, where: TurnKey) -> list[Event]:
     """Return an event as the run at the top tells it, and a status if it asks something."""
     assert isinstance(event.run_id, str)
     origin = Origin(session_id=event.session_id, run_id=event.run_id)

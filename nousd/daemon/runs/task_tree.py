@@ -25,7 +25,7 @@ class RunInTree(Protocol):
 
     run_id: str
     live: LiveSession
-    ledger: LifecycleTracker
+    tracker: LifecycleTracker
     tree: TaskTree
 
     @property
@@ -37,7 +37,7 @@ class RunInTree(Protocol):
         """Put events of the run into the log."""
         ...
 
-    def expect_quiet(self, seconds: float) -> None:
+    def extend_idle_deadline(self, seconds: float) -> None:
         """Extend the deadline until which the run may be silent."""
         ...
 
@@ -89,12 +89,12 @@ class TaskTree:
             yield
         finally:
             self._tasks.discard(task)
-            self._run.expect_quiet(0.0)
+            self._run.extend_idle_deadline(0.0)
 
     def tell_root(self, decided: Sequence[Event]) -> None:
         """Repeat the run's requests and their ends on the root run."""
         root = self._root_above
-        if root is None or root.live.lost or root.ledger.phase is Phase.ENDED:
+        if root is None or root.live.lost or root.tracker.phase is Phase.ENDED:
             return
         told: list[Event] = []
         for event in decided:

@@ -4,7 +4,7 @@ What was read last is kept, because the next run mostly goes on from where the l
 never change, so what is kept for a leaf is right for as long as the session has that leaf.
 
 Whatever is read here has its texts whole: those that are too long for the log are fetched from their
-artifacts (``machine.long_texts``).
+artifacts (``machine.text_offload``).
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import Final
 import msgspec
 
 from nousd.daemon.sessions.live_session import LiveSession
-from nousd.machine.context import text_offload as long_texts
-from nousd.machine.context import transcript
+from nousd.machine.context import text_offload, transcript
 from nousd.machine.context.tokens import estimate_tokens
 from nousd.store.interface import Store
 from nousd.store.rows import Path
@@ -122,7 +121,7 @@ class ContextOfRun:
 
     def append(self, entry: Entry) -> None:
         """Carry it on with an entry at the session's leaf."""
-        if not long_texts.is_whole(entry):
+        if not text_offload.is_whole(entry):
             # It was cut when it was accepted: its text is read with the others.
             self._entries = None
         if self._entries is not None:
@@ -169,7 +168,7 @@ async def wholes_of(store: Store, refs: Iterable[str]) -> dict[str, bytes | None
 
 async def whole_inputs(store: Store, inputs: Sequence[QueuedInput]) -> tuple[QueuedInput, ...]:
     """Return committed inputs with their whole texts."""
-    return long_texts.whole_inputs(inputs, await wholes_of(store, long_texts.refs_in(inputs)))
+    return text_offload.whole_inputs(inputs, await wholes_of(store, text_offload.refs_in(inputs)))
 
 
 async def whole_path(
@@ -177,16 +176,16 @@ async def whole_path(
 ) -> Path:
     """Like ``Store.path``, with whole texts, which count for ``bytes_max`` as well."""
     path = await store.path(session_id, leaf_id, limit=limit, bytes_max=bytes_max)
-    if not long_texts.refs_in(path.entries):
+    if not text_offload.refs_in(path.entries):
         return path
     newest_first: list[Entry] = []
     size = 0
     for entry in reversed(path.entries):
-        refs = long_texts.refs_in((entry,))
+        refs = text_offload.refs_in((entry,))
         # What a page has no room for is not even read.
         if newest_first and size + sum(refs.values()) > bytes_max:
             break
-        whole = long_texts.whole_entry(entry, await wholes_of(store, refs))
+        whole = text_offload.whole_entry(entry, await wholes_of(store, refs))
         size += len(encode_json(whole))
         if newest_first and size > bytes_max:
             break

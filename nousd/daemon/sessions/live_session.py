@@ -101,7 +101,7 @@ class LiveSession:
         artifacts: Sequence[Artifact] = (),
         follow: Follow | None = None,
     ) -> CommitHandle:
-        """Make events happen to this session. Returns at once; the ticket tells of the commit.
+        """Make events happen to this session. Returns at once; the handle stands for the commit.
 
         Should anything be raised, nothing has happened.
 
@@ -127,20 +127,20 @@ class LiveSession:
                 updated_at = record.ts
         if follow is not None:
             follow(decided, [record.event for record in encoded.records])
-        ticket = self._log.submit(encoded, artifacts=artifacts)
+        handle = self._log.submit(encoded, artifacts=artifacts)
         self.state = after
         self.in_flight += 1
 
-        def resolved(ticket: CommitHandle) -> None:
+        def resolved(handle: CommitHandle) -> None:
             self.in_flight -= 1
-            if ticket.failure is None:
+            if handle.failure is None:
                 self.committed = after
                 self.updated_at = updated_at or self.updated_at
             else:
-                self._lose(ticket.failure)
+                self._lose(handle.failure)
 
-        ticket.when_resolved(resolved)
-        return ticket
+        handle.when_resolved(resolved)
+        return handle
 
     def _lose(self, failure: StoreError) -> None:
         """Nothing can be decided any more; so a run has nothing to go on for."""
@@ -162,12 +162,12 @@ class LiveSession:
         assert isinstance(said, Accepted)
         self.accepted[client_message_id] = Acknowledged(acknowledgement, request_hash)
 
-        def resolved(ticket: CommitHandle) -> None:
-            if ticket.failure is None and client_message_id in self.accepted:
+        def resolved(handle: CommitHandle) -> None:
+            if handle.failure is None and client_message_id in self.accepted:
                 self.accepted[client_message_id] = Acknowledged(said, request_hash)
                 self._forget_committed()
 
-        acknowledgement.ticket.when_resolved(resolved)
+        acknowledgement.handle.when_resolved(resolved)
         while len(self.accepted) > _REMEMBERED_INPUTS:
             self.accepted.popitem(last=False)
 

@@ -240,9 +240,9 @@ class Sessions:
         live = self._keep(LiveSession(SessionState(session_id=created.session_id), self._log))
         if not activate:
             return live, live.decide((created,))
-        ticket = live.decide((created, events.SessionActivated(session_id=live.session_id)))
-        self._now_active(live.session_id, ticket)
-        return live, ticket
+        handle = live.decide((created, events.SessionActivated(session_id=live.session_id)))
+        self._now_active(live.session_id, handle)
+        return live, handle
 
     def create_for_task(
         self, parent: LiveSession, origin: TaskOrigin, worker: WorkerSpec, **chosen: Any
@@ -268,16 +268,16 @@ class Sessions:
 
     def activate(self, live: LiveSession) -> CommitHandle:
         """Make a session the active one."""
-        ticket = live.decide((events.SessionActivated(session_id=live.session_id),))
-        self._now_active(live.session_id, ticket)
-        return ticket
+        handle = live.decide((events.SessionActivated(session_id=live.session_id),))
+        self._now_active(live.session_id, handle)
+        return handle
 
     def delete(self, live: LiveSession) -> CommitHandle:
         """Delete a session's content; an active one leaves none active."""
-        ticket = live.decide((events.SessionDeleted(session_id=live.session_id),))
+        handle = live.decide((events.SessionDeleted(session_id=live.session_id),))
         if self.active_id == live.session_id:
-            self._now_active(None, ticket)
-        return ticket
+            self._now_active(None, handle)
+        return handle
 
     def note(self, live: LiveSession | None, event: events.Event) -> CommitHandle:
         """Make an event happen to a session, or to none."""
@@ -290,21 +290,21 @@ class Sessions:
         session_id = "" if live is None else live.session_id
         event = events.SessionUpdated(session_id=session_id, **settings)
         if live is None:
-            ticket = self._log.submit(self._log.encode((event,)))
+            handle = self._log.submit(self._log.encode((event,)))
         else:
-            ticket = live.decide((event,))
+            handle = live.decide((event,))
         known = changed_defaults(event)
         self.defaults = msgspec.structs.replace(self.defaults, **known)
 
-        def resolved(ticket: CommitHandle) -> None:
-            if ticket.failure is None:
+        def resolved(handle: CommitHandle) -> None:
+            if handle.failure is None:
                 committed = msgspec.structs.replace(self._committed_defaults, **known)
                 self._committed_defaults = committed
             else:
                 self.defaults = self._committed_defaults
 
-        ticket.when_resolved(resolved)
-        return ticket
+        handle.when_resolved(resolved)
+        return handle
 
     def _created(
         self, session_id: str, parent: LiveSession | None, chosen: Mapping[str, Any]
@@ -326,16 +326,16 @@ class Sessions:
             **{name: value for name, value in settings.items() if value is not None},
         )
 
-    def _now_active(self, session_id: str | None, ticket: CommitHandle) -> None:
+    def _now_active(self, session_id: str | None, handle: CommitHandle) -> None:
         self.active_id = session_id
 
-        def resolved(ticket: CommitHandle) -> None:
-            if ticket.failure is None:
+        def resolved(handle: CommitHandle) -> None:
+            if handle.failure is None:
                 self.committed_active_id = session_id
             elif self.active_id == session_id:
                 self.active_id = self.committed_active_id
 
-        ticket.when_resolved(resolved)
+        handle.when_resolved(resolved)
 
 
 def _state_of(row: SessionRow, pending: Sequence[QueuedInput]) -> SessionState:

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 import trio
 
-from nousd.daemon import error_boundary as boundary
+from nousd.daemon import error_boundary
 from nousd.daemon.commands import HANDLERS
 from nousd.daemon.eventlog.log import SETTLED, CommitHandle
 from nousd.daemon.replies import Deferred, Plain
@@ -103,7 +103,7 @@ class _Connection:
             # Who waits for each answer sends a command when the one before is settled.
             if not self._last.is_settled:
                 await self._last.wait_settled()
-            failure = await boundary.contained(partial(self._carry_out, line), self._what)
+            failure = await error_boundary.contained(partial(self._carry_out, line), self._what)
             if failure is not None:
                 self._answer(self._refusal(self._request.id, failure))
             self._request = _UNREAD
@@ -136,15 +136,15 @@ class _Connection:
         """Answer in the moment of the commit, before the events go out."""
         answer = encode_response(request_id, reply.payload)
 
-        def resolved(ticket: CommitHandle) -> None:
-            failure = ticket.failure
+        def resolved(handle: CommitHandle) -> None:
+            failure = handle.failure
             self._outbox.put_now(answer if failure is None else self._refusal(request_id, failure))
 
-        reply.ticket.when_resolved(resolved)
-        self._last = reply.ticket
+        reply.handle.when_resolved(resolved)
+        self._last = reply.handle
 
     def _refusal(self, request_id: str, error: NousdError) -> bytes:
         if isinstance(error, InvalidCommand):
             request_id = error.request_id or request_id
         head = cursor(self._services.hub.head)
-        return encode_error(request_id, boundary.wire_error(error, head=head))
+        return encode_error(request_id, error_boundary.wire_error(error, head=head))

@@ -16,7 +16,7 @@ import msgspec
 import trio
 from msgspec import UNSET
 
-from nousd.daemon import error_boundary as boundary
+from nousd.daemon import error_boundary
 from nousd.daemon.eventlog.event_filters import FROZEN, event_filter, position, pruned
 from nousd.daemon.services import Services
 from nousd.errors import InvalidCommand, NousdError
@@ -82,7 +82,7 @@ class _Feed:
                 with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                     await self._follow()
             finally:
-                self._services.confirmers.leave(self)
+                self._services.approvers.leave(self)
             nursery.cancel_scope.cancel()
 
     # --- what the client is told -------------------------------------------------------------
@@ -131,9 +131,9 @@ class _Feed:
     def _take(self, subscription: _Subscription) -> None:
         self._current = subscription
         if subscription.confirms:
-            self._services.confirmers.declare(self, subscription.wanted)
+            self._services.approvers.declare(self, subscription.wanted)
         else:
-            self._services.confirmers.leave(self)
+            self._services.approvers.leave(self)
 
     async def _write(self, lines: bytes) -> None:
         sent = 0 if self._direct is None else self._direct.write_now(lines)
@@ -192,12 +192,12 @@ class _Feed:
             request_id = request.id
             return await self._subscribed(request_id, convert_payload(request.payload, Subscribe))
 
-        heard = await boundary.contained(subscribed, "subscribe")
+        heard = await error_boundary.contained(subscribed, "subscribe")
         if isinstance(heard, InvalidCommand):
             return None
         if isinstance(heard, NousdError):
             head = cursor(self._services.hub.head)
-            return _Heard(encode_error(request_id, boundary.wire_error(heard, head=head)))
+            return _Heard(encode_error(request_id, error_boundary.wire_error(heard, head=head)))
         return heard
 
     async def _subscribed(self, request_id: str, command: Subscribe) -> _Heard:

@@ -43,15 +43,15 @@ class Trust:
         is_new = file_hash is not None and path not in self._trusted
         if is_new and len(self._trusted) >= TRUSTED_FILES_MAX:
             raise CommandRejected("too_many_trusted_files")
-        ticket = log.submit(log.encode((TrustUpdated(session_id="", path=path, hash=file_hash),)))
+        handle = log.submit(log.encode((TrustUpdated(session_id="", path=path, hash=file_hash),)))
 
-        def resolved(ticket: CommitHandle) -> None:
-            if ticket.failure is not None:
+        def resolved(handle: CommitHandle) -> None:
+            if handle.failure is not None:
                 return
             if file_hash is None:
                 self._trusted.pop(path, None)
             else:
                 self._trusted[path] = file_hash
 
-        ticket.when_resolved(resolved)
-        return ticket
+        handle.when_resolved(resolved)
+        return handle

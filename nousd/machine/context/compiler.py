@@ -35,7 +35,7 @@ from nousd.machine.context.tokens import (
     text_tokens,
     tool_tokens,
 )
-from nousd.machine.context.transcript import CONTINUE, Accepts, told
+from nousd.machine.context.transcript import CONTINUE, Accepts, build_transcript
 from nousd.wire.events.models import Omitted, Saving
 from nousd.wire.objects.entries import CompactionEntry, Entry, MessageEntry
 from nousd.wire.objects.run_options import ToolChoice
@@ -188,8 +188,8 @@ class _Draft:
 
     def compiled(self) -> Compiled:
         """Return the input as it is now."""
-        told_of = told(self._entries, self._frame.choice, self._frame.accepts)
-        messages: tuple[ModelMessage, ...] = told_of.messages
+        transcript = build_transcript(self._entries, self._frame.choice, self._frame.accepts)
+        messages: tuple[ModelMessage, ...] = transcript.messages
         if self._left_out:
             begin = int(bool(self._entries) and isinstance(self._entries[0], CompactionEntry))
             messages = (*messages[:begin], UserMessage(LEFT_OUT), *messages[begin:])
@@ -206,8 +206,8 @@ class _Draft:
         )
         return Compiled(
             request,
-            self._all_omitted(told_of.omitted),
-            told_of.closing,
+            self._all_omitted(transcript.omitted),
+            transcript.closing,
             self._strategy(),
             self._frame.tokens + sum(map(message_tokens, messages)),
             tuple(self._entries),
@@ -327,8 +327,12 @@ class _Draft:
         ]
 
     def _tokens_told(self, entries: Iterable[Entry]) -> int:
-        told_of = told(entries, self._frame.choice, self._frame.accepts)
-        return sum(map(message_tokens, told_of.messages[: len(told_of.messages) - told_of.closing]))
+        transcript = build_transcript(entries, self._frame.choice, self._frame.accepts)
+        return sum(
+            map(
+                message_tokens, transcript.messages[: len(transcript.messages) - transcript.closing]
+            )
+        )
 
 
 class _Group(NamedTuple):

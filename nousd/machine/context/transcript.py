@@ -87,7 +87,7 @@ def owed_calls(context: Sequence[Entry]) -> tuple[ToolCall, ...]:
     return ()
 
 
-class Told(NamedTuple):
+class ModelTranscript(NamedTuple):
     """The messages for a model made of a context, and the entries left out.
 
     Args:
@@ -101,7 +101,9 @@ class Told(NamedTuple):
     closing: int
 
 
-def told(context: Iterable[Entry], choice: ModelChoice, accepts: Accepts) -> Told:
+def build_transcript(
+    context: Iterable[Entry], choice: ModelChoice, accepts: Accepts
+) -> ModelTranscript:
     """Return the messages of a model call that is to go on from ``context``.
 
     Args:
@@ -135,13 +137,13 @@ class _Fold:
         else:
             self._answer(entry)
 
-    def end(self) -> Told:
+    def end(self) -> ModelTranscript:
         self._settle_rest()
         closing = 0
         if self._messages and isinstance(self._messages[-1], AssistantMessage):
             self._messages.append(UserMessage(CONTINUE))
             closing = 1
-        return Told(tuple(self._messages), tuple(self._omitted), closing)
+        return ModelTranscript(tuple(self._messages), tuple(self._omitted), closing)
 
     def _user(self, entry: MessageEntry) -> UserMessage:
         if entry.attachments is UNSET:

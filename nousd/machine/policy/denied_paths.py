@@ -19,7 +19,7 @@ _REMEMBERED: Final = 256
 """Rules in force, and places in them, for which what is closed is kept."""
 
 
-class Closed(NamedTuple):
+class DeniedPaths(NamedTuple):
     """Patterns that fully match places with slashes from the workdir, ``.`` for the workdir itself; a
     folder is meant with all in it.
     """
@@ -28,16 +28,16 @@ class Closed(NamedTuple):
     writing: tuple[re.Pattern[str], ...] = ()
 
 
-def closed_places(
+def denied_paths(
     denials: Sequence[Rule], questions: Sequence[Rule], tool: str, access: Access
-) -> Closed:
+) -> DeniedPaths:
     """Return the paths that are denied to a call.
 
     Args:
         questions: the rules that ask; the places that the call names are open to it, because it does
             not run unless somebody said so.
     """
-    return Closed(
+    return DeniedPaths(
         reading=(
             *_closing(denials, (), tool, "read"),
             *_closing(questions, access.paths, tool, "read"),

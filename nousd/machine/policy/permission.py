@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
-from nousd.machine.policy.denied_paths import Closed, closed_places
+from nousd.machine.policy.denied_paths import DeniedPaths, denied_paths
 from nousd.machine.policy.protected_paths import protection
 from nousd.machine.policy.rules import (
     Finding,
@@ -45,7 +45,7 @@ class Judgement(NamedTuple):
     reason: str
     sources: tuple[PolicySource, ...]
     rule: str
-    closed: Closed = Closed()
+    closed: DeniedPaths = DeniedPaths()
 
 
 class Case(NamedTuple):
@@ -90,7 +90,7 @@ def _judged(
     case: Case, verdict: Verdict, reason: str, sources: tuple[PolicySource, ...]
 ) -> Judgement:
     questions = () if case.mode == "yolo" else case.of("ask")
-    closed = closed_places(case.of("deny"), questions, case.tool, case.access)
+    closed = denied_paths(case.of("deny"), questions, case.tool, case.access)
     return Judgement(verdict, reason, sources, rule_for(case.tool, case.access), closed)
 
 

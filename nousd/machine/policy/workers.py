@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from nousd.machine.policy.denied_paths import Closed
+from nousd.machine.policy.denied_paths import DeniedPaths
 from nousd.machine.policy.permission import Case, Judgement, Verdict, judge
 from nousd.machine.policy.rules import RuleDecision, check_rule, rules_of
 from nousd.wire.objects.entries import PermissionMode
@@ -61,7 +61,7 @@ def cut(by_parents: Judgement, case: WorkersCase) -> Judgement:
     )
     cut_down = by_parents._replace(
         sources=(*by_parents.sources, source),
-        closed=Closed(
+        closed=DeniedPaths(
             by_parents.closed.reading + own.closed.reading,
             by_parents.closed.writing + own.closed.writing,
         ),

@@ -20,7 +20,7 @@ from nousd.wire.objects.policy import PolicySnapshot, PolicySource
 
 
 def closing_events(
-    ledger: LifecycleTracker,
+    tracker: LifecycleTracker,
     status: EndStatus,
     *,
     leaf_id: str | None,
@@ -35,16 +35,16 @@ def closing_events(
         error: what failed, for the run's end.
     """
     ends: list[events.Event] = []
-    if ledger.message is not None:
-        ends += _message_ends(ledger, STOP_REASONS[status], leaf_id, now, error)
-    if ledger.tool is not None:
-        ends += _tool_ends(ledger, STOP_REASONS[status], leaf_id, now)
-    if ledger.phase not in OUTSIDE_OF_TURNS:
-        ends.append(events.TurnEnd(**ledger.where))
+    if tracker.message is not None:
+        ends += _message_ends(tracker, STOP_REASONS[status], leaf_id, now, error)
+    if tracker.tool is not None:
+        ends += _tool_ends(tracker, STOP_REASONS[status], leaf_id, now)
+    if tracker.phase not in OUTSIDE_OF_TURNS:
+        ends.append(events.TurnEnd(**tracker.where))
     ends.append(
         events.AgentEnd(
-            session_id=ledger.session_id,
-            run_id=ledger.run_id,
+            session_id=tracker.session_id,
+            run_id=tracker.run_id,
             status=status,
             error=UNSET if error is None else error,
         )
@@ -53,50 +53,50 @@ def closing_events(
 
 
 def _message_ends(
-    ledger: LifecycleTracker, reason: StopReason, leaf_id: str | None, now: str, error: str | None
+    tracker: LifecycleTracker, reason: StopReason, leaf_id: str | None, now: str, error: str | None
 ) -> list[events.Event]:
-    message = ledger.message
+    message = tracker.message
     assert message is not None
     end = events.MessageEnd(
-        **ledger.where, message_id=message.message_id, text=message.text, stop_reason=reason
+        **tracker.where, message_id=message.message_id, text=message.text, stop_reason=reason
     )
     entry = MessageEntry(
         id=message.message_id,
         parent_id=or_unset(leaf_id),
         role="assistant",
         text=message.text,
-        run_id=ledger.run_id,
-        turn_kind=ledger.turn_kind,
+        run_id=tracker.run_id,
+        turn_kind=tracker.turn_kind,
         created_at=now,
-        model=ledger.model,
+        model=tracker.model,
         reasoning="".join(message.reasoning) or UNSET,
         stop_reason=reason,
         error=or_unset(error),
     )
-    return [end, _appended(ledger, entry)]
+    return [end, _appended(tracker, entry)]
 
 
 def _tool_ends(
-    ledger: LifecycleTracker, reason: CutOff, leaf_id: str | None, now: str
+    tracker: LifecycleTracker, reason: CutOff, leaf_id: str | None, now: str
 ) -> list[events.Event]:
-    tool = ledger.tool
+    tool = tracker.tool
     assert tool is not None
     result = f"tool_error: {reason}"
-    call: Any = ledger.where | tool.keys
+    call: Any = tracker.where | tool.keys
     ends: list[events.Event] = [
         *(rejected(asked, reason) for asked in tool.questions.values()),
         *(_denied(asked, reason) for asked in tool.requests.values()),
     ]
-    if ledger.phase is Phase.REQUESTED:
+    if tracker.phase is Phase.REQUESTED:
         ends.append(events.ToolCallDenied(**call, by="stop", reason=reason))
-    elif ledger.phase is Phase.EXECUTING:
+    elif tracker.phase is Phase.EXECUTING:
         ends.append(cut_off(call, tool.sources, tool.started, reason))
     executed = tool.started is not None
     end = events.ToolExecutionEnd(**call, result=result, is_error=True, executed=executed)
     entry = tool_result_entry(
-        end, parent_id=leaf_id, turn_kind=ledger.turn_kind, text=result, now=now
+        end, parent_id=leaf_id, turn_kind=tracker.turn_kind, text=result, now=now
     )
-    return [*ends, end, _appended(ledger, entry)]
+    return [*ends, end, _appended(tracker, entry)]
 
 
 def cut_off(
@@ -198,5 +198,5 @@ def tool_calls_of(
     )
 
 
-def _appended(ledger: LifecycleTracker, entry: MessageEntry) -> events.EntryAppended:
-    return events.EntryAppended(session_id=ledger.session_id, run_id=ledger.run_id, entry=entry)
+def _appended(tracker: LifecycleTracker, entry: MessageEntry) -> events.EntryAppended:
+    return events.EntryAppended(session_id=tracker.session_id, run_id=tracker.run_id, entry=entry)

@@ -243,78 +243,78 @@ class LifecycleTracker:
         return {"session_id": self.session_id, "run_id": self.run_id, "turn_id": str(self.turns)}
 
 
-def _start(ledger: LifecycleTracker, event: events.AgentStart) -> None:
-    ledger.model = event.model
+def _start(tracker: LifecycleTracker, event: events.AgentStart) -> None:
+    tracker.model = event.model
 
 
-def _turn(ledger: LifecycleTracker, _: events.TurnStart) -> None:
-    ledger.turns += 1
-    ledger.turn_kind = "resume"
+def _turn(tracker: LifecycleTracker, _: events.TurnStart) -> None:
+    tracker.turns += 1
+    tracker.turn_kind = "resume"
 
 
-def _model_is_asked(ledger: LifecycleTracker, event: events.ModelInput) -> None:
-    ledger.asked = event
+def _model_is_asked(tracker: LifecycleTracker, event: events.ModelInput) -> None:
+    tracker.asked = event
 
 
-def _counted(ledger: LifecycleTracker, event: events.UsageReported) -> None:
-    if ledger.message is not None and ledger.message.message_id == event.message_id:
-        ledger.message.is_counted = True
+def _counted(tracker: LifecycleTracker, event: events.UsageReported) -> None:
+    if tracker.message is not None and tracker.message.message_id == event.message_id:
+        tracker.message.is_counted = True
 
 
-def _open_message(ledger: LifecycleTracker, event: events.MessageStart) -> None:
-    ledger.message = OpenMessage(event.message_id, event.role)
+def _open_message(tracker: LifecycleTracker, event: events.MessageStart) -> None:
+    tracker.message = OpenMessage(event.message_id, event.role)
     if event.turn_kind is not UNSET:
-        ledger.turn_kind = event.turn_kind
+        tracker.turn_kind = event.turn_kind
 
 
-def _delta(ledger: LifecycleTracker, event: events.MessageUpdate) -> None:
-    assert ledger.message is not None
-    ledger.message.deltas.append(event.delta)
+def _delta(tracker: LifecycleTracker, event: events.MessageUpdate) -> None:
+    assert tracker.message is not None
+    tracker.message.deltas.append(event.delta)
 
 
-def _reasoning(ledger: LifecycleTracker, event: events.ReasoningUpdate) -> None:
-    assert ledger.message is not None
-    ledger.message.reasoning.append(event.delta)
+def _reasoning(tracker: LifecycleTracker, event: events.ReasoningUpdate) -> None:
+    assert tracker.message is not None
+    tracker.message.reasoning.append(event.delta)
 
 
-def _close_message(ledger: LifecycleTracker, _: events.MessageEnd) -> None:
-    ledger.message = None
+def _close_message(tracker: LifecycleTracker, _: events.MessageEnd) -> None:
+    tracker.message = None
 
 
-def _open_tool(ledger: LifecycleTracker, event: events.ToolExecutionStart) -> None:
-    ledger.tool = OpenTool(event.tool_call_id, event.tool_name)
+def _open_tool(tracker: LifecycleTracker, event: events.ToolExecutionStart) -> None:
+    tracker.tool = OpenTool(event.tool_call_id, event.tool_name)
 
 
-def _tool_requested(ledger: LifecycleTracker, event: events.ToolCallRequested) -> None:
-    assert ledger.tool is not None
-    ledger.tool.attempt = event.attempt
-    ledger.tool.input_hash = event.input_hash
+def _tool_requested(tracker: LifecycleTracker, event: events.ToolCallRequested) -> None:
+    assert tracker.tool is not None
+    tracker.tool.attempt = event.attempt
+    tracker.tool.input_hash = event.input_hash
 
 
-def _tool_judged(ledger: LifecycleTracker, event: events.ToolCallPolicyEvaluated) -> None:
-    assert ledger.tool is not None
-    ledger.tool.sources.append(event.said)
+def _tool_judged(tracker: LifecycleTracker, event: events.ToolCallPolicyEvaluated) -> None:
+    assert tracker.tool is not None
+    tracker.tool.sources.append(event.said)
 
 
-def _tool_began(ledger: LifecycleTracker, event: events.ToolCallStarted) -> None:
-    assert ledger.tool is not None
-    ledger.tool.started = event
+def _tool_began(tracker: LifecycleTracker, event: events.ToolCallStarted) -> None:
+    assert tracker.tool is not None
+    tracker.tool.started = event
 
 
-def _question_asked(ledger: LifecycleTracker, event: events.QuestionAsked) -> None:
-    assert ledger.tool is not None
-    ledger.tool.questions[event.question_id] = event
+def _question_asked(tracker: LifecycleTracker, event: events.QuestionAsked) -> None:
+    assert tracker.tool is not None
+    tracker.tool.questions[event.question_id] = event
 
 
 def _question_settled(
-    ledger: LifecycleTracker, event: events.QuestionAnswered | events.QuestionRejected
+    tracker: LifecycleTracker, event: events.QuestionAnswered | events.QuestionRejected
 ) -> None:
-    assert ledger.tool is not None
-    ledger.tool.questions.pop(event.question_id, None)
+    assert tracker.tool is not None
+    tracker.tool.questions.pop(event.question_id, None)
 
 
-def _close_tool(ledger: LifecycleTracker, _: events.ToolExecutionEnd) -> None:
-    ledger.tool = None
+def _close_tool(tracker: LifecycleTracker, _: events.ToolExecutionEnd) -> None:
+    tracker.tool = None
 
 
 _REMEMBER: Final[dict[type[events.Event], Any]] = {

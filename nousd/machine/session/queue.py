@@ -82,7 +82,7 @@ def counted(counts: PendingCounts, queued: QueuedInput) -> PendingCounts:
     return PendingCounts(steer=steer, follow_up=counts.follow_up + (queued.kind == "follow_up"))
 
 
-def steer_bites(queue: Inputs, run_id: str) -> bool:
+def has_pending_steer(queue: Inputs, run_id: str) -> bool:
     """Whether a steer of this very run is pending: accepted by it, or promoted during it.
 
     One left over from an earlier run only queues: whoever sent it did not see what is running now.

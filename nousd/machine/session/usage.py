@@ -50,19 +50,19 @@ class CallFigures(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def owed_usage(ledger: LifecycleTracker) -> tuple[Event, ...]:
+def owed_usage(tracker: LifecycleTracker) -> tuple[Event, ...]:
     """Return the event for the model call that a process was making when it was killed, if it had shown
     anything of its answer. What it took and cost nobody knows. Earlier versions, which do not say who
     was asked, counted no call that broke off.
     """
-    message, asked = ledger.message, ledger.asked
+    message, asked = tracker.message, tracker.asked
     if message is None or message.role != "assistant" or message.is_counted:
         return ()
     if asked is None or asked.provider is UNSET:
         return ()
     return (
         UsageReported(
-            **ledger.where,
+            **tracker.where,
             message_id=message.message_id,
             model=asked.model,
             provider=asked.provider,

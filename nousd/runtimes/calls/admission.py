@@ -19,7 +19,7 @@ from nousd.machine.policy.permission import Judgement
 from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier, StoredResult, again
 from nousd.runtimes.calls.hooks import CallHooks, Opinion, Remark
 from nousd.runtimes.calls.host import CallHost
-from nousd.runtimes.calls.runtime_policy import heard
+from nousd.runtimes.calls.runtime_policy import merge_runtime_decision
 from nousd.tools.interface import Tool, ToolContext
 from nousd.wire.codec.canonical_json import expressible, hash_of
 from nousd.wire.objects.entries import ToolCall
@@ -93,7 +93,7 @@ async def admit(
     looked = await hooks.before(host, tool, call, case.args)
     access = await tool.access(looked.args, context)
     hashed = input_hash(call.name, msgspec.to_builtins(looked.args))
-    judged = await heard(host, call, await host.judge(tool, access))
+    judged = await merge_runtime_decision(host, call, await host.judge(tool, access))
     judgement, stored = again(earlier, tool, hashed, judged)
     verdict: Admitted | Refused = Admitted(tool, looked.args, access, judgement, stored)
     if judgement.verdict == "deny":

@@ -181,7 +181,7 @@ class TurnCallEvents(CallEvents):
 
     def warnings(self, refused: Refused) -> list[events.Event]:
         """See ``CallEvents.warnings``; the whole of a long text is in the call's result."""
-        where = self._turn.ledger.where
+        where = self._turn.tracker.where
         return [events.Warning(**where, code=refused.code, message=beginning(refused.message))]
 
     def _told(self, _result: ToolResult) -> UnsetType:
@@ -208,12 +208,12 @@ class TurnCallEvents(CallEvents):
         entry = tool_result_entry(
             end,
             parent_id=turn.leaf_id,
-            turn_kind=turn.ledger.turn_kind,
+            turn_kind=turn.tracker.turn_kind,
             text=result.text,
             now=turn.now(),
         )
         appended = events.EntryAppended(
-            session_id=turn.ledger.session_id, run_id=turn.ledger.run_id, entry=entry
+            session_id=turn.tracker.session_id, run_id=turn.tracker.run_id, entry=entry
         )
         return [end, appended]
 

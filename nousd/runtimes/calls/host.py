@@ -89,7 +89,7 @@ class CallHost(Protocol):
         """
         ...
 
-    def expect_quiet(self, seconds: float) -> None:
+    def extend_idle_deadline(self, seconds: float) -> None:
         """Say that the call is alive, and that it will be although nothing may be seen of it for so
         many seconds.
         """
@@ -134,7 +134,7 @@ class TurnCallHost(CallHost, Protocol):
     """The daemon's side of a tool call that belongs to a turn."""
 
     @property
-    def ledger(self) -> LifecycleTracker:
+    def tracker(self) -> LifecycleTracker:
         """The run's lifecycle; read it, never write it."""
         ...
 

@@ -16,7 +16,7 @@ import trio
 from msgspec import UNSET, UnsetType
 
 from nousd.errors import StoreError, StoreFull, ToolError, without_frames
-from nousd.machine.policy.denied_paths import Closed
+from nousd.machine.policy.denied_paths import DeniedPaths
 from nousd.runtimes.calls.admission import Admission, Admitted, Refused, admit, input_hash
 from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier, StoredResult
 from nousd.runtimes.calls.call_events import CallEvents, events_of
@@ -84,7 +84,7 @@ class CallRunner:
                 await carried.run(admitted, within, output)
 
 
-def _restricted(context: ToolContext, closed: Closed, opened: tuple[str, ...]) -> ToolContext:
+def _restricted(context: ToolContext, closed: DeniedPaths, opened: tuple[str, ...]) -> ToolContext:
     """Return surroundings in which a call can touch what its judgement opened to it, and the places
     outside about which somebody was asked.
     """

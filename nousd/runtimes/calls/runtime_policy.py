@@ -25,7 +25,7 @@ NO_RUNTIME: Final = RuntimeOpinion("abstain", "no runtime asks for it")
 """Of a call that a client makes itself."""
 
 
-async def heard(host: CallHost, call: ToolCall, judgement: Judgement) -> Judgement:
+async def merge_runtime_decision(host: CallHost, call: ToolCall, judgement: Judgement) -> Judgement:
     """Return the decision on a call after its runtime was asked, which it is unless the call is
     denied.
 

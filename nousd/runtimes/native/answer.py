@@ -69,7 +69,7 @@ async def ask_model(
         if answer.retried:
             await host.stream(
                 events.Warning(
-                    **host.ledger.where, code="provider_retry_exhausted", message=str(error)
+                    **host.tracker.where, code="provider_retry_exhausted", message=str(error)
                 )
             )
         raise await provider_failed(host, error) from error
@@ -78,10 +78,10 @@ async def ask_model(
 
 async def provider_failed(host: TurnHost, error: ProviderError, *, hint: str = "") -> RunFailed:
     """Open a message for the failed answer if it has none, and return the failure to raise."""
-    if host.ledger.message is None:
+    if host.tracker.message is None:
         await host.stream(
             events.MessageStart(
-                **host.ledger.where, message_id=host.new_id("msg"), role="assistant"
+                **host.tracker.where, message_id=host.new_id("msg"), role="assistant"
             )
         )
     code, message = "provider_error", "provider stream returned error"
@@ -121,7 +121,7 @@ class _Answer:
 
     def _reported(self, figures: CallFigures, message_id: str | None) -> events.UsageReported:
         return figures.reported(
-            **self._host.ledger.where,
+            **self._host.tracker.where,
             message_id=or_unset(message_id),
             correlation_id=self._host.correlation_id,
         )
@@ -146,13 +146,13 @@ class _Answer:
             case Finished():
                 self._finished = piece
             case Alive() | UsageSoFar():
-                self._host.expect_quiet(0.0)
+                self._host.extend_idle_deadline(0.0)
 
     async def _show(
         self, update: type[events.MessageUpdate | events.ReasoningUpdate], text: str
     ) -> None:
         message_id = self.message_id or await self._open()
-        where = self._host.ledger.where
+        where = self._host.tracker.where
         await self._host.stream(
             *[update(**where, message_id=message_id, delta=delta) for delta in deltas(text)]
         )
@@ -162,20 +162,20 @@ class _Answer:
             self.message_id = self._host.new_id("msg")
             await self._host.stream(
                 events.MessageStart(
-                    **self._host.ledger.where, message_id=self.message_id, role="assistant"
+                    **self._host.tracker.where, message_id=self.message_id, role="assistant"
                 )
             )
         return self.message_id
 
     async def _retrying(self, retry: Retrying) -> None:
         self.retried = True
-        self._host.expect_quiet(retry.delay_seconds)
+        self._host.extend_idle_deadline(retry.delay_seconds)
         text = (
             f"{self._provider.name} retry attempt {retry.attempt}/{retry.attempts_max} "
             f"after {retry.cause}"
         )
         await self._host.stream(
-            events.Warning(**self._host.ledger.where, code="provider_retry", message=text)
+            events.Warning(**self._host.tracker.where, code="provider_retry", message=text)
         )
 
     async def close(self) -> tuple[ToolCall, ...]:
@@ -191,7 +191,7 @@ class _Answer:
         return calls
 
     def _remarks(self, message_id: str, *, has_calls: bool) -> list[events.Event]:
-        where = self._host.ledger.where
+        where = self._host.tracker.where
         remarks: list[events.Event] = []
         reason = "tool_use" if has_calls else self._finished.reason
         if reason != "stop":
@@ -213,8 +213,8 @@ class _Answer:
             parent_id=or_unset(host.leaf_id),
             role="assistant",
             text=text,
-            run_id=host.ledger.run_id,
-            turn_kind=host.ledger.turn_kind,
+            run_id=host.tracker.run_id,
+            turn_kind=host.tracker.turn_kind,
             created_at=host.now(),
             provider=self._request.provider,
             model=self._request.model,
@@ -226,14 +226,14 @@ class _Answer:
         )
         return [
             events.MessageEnd(
-                **host.ledger.where,
+                **host.tracker.where,
                 message_id=message_id,
                 text=text,
                 stop_reason=reason,
                 usage=usage,
             ),
             events.EntryAppended(
-                session_id=host.ledger.session_id, run_id=host.ledger.run_id, entry=entry
+                session_id=host.tracker.session_id, run_id=host.tracker.run_id, entry=entry
             ),
         ]
 

@@ -37,7 +37,7 @@ from nousd.runtimes.calls.runtime_policy import NO_POLICY
 from nousd.runtimes.interface import Report, Tell, TurnHost
 from nousd.runtimes.native.answer import ask_model, provider_failed
 from nousd.runtimes.native.summary import write_summary
-from nousd.tools.interface import ExpectQuiet, nobody_waits
+from nousd.tools.interface import ExtendIdleDeadline, nobody_waits
 from nousd.tools.registry import ToolRegistry
 from nousd.wire import events
 from nousd.wire.codec.canonical_json import expressible, nearest
@@ -99,7 +99,7 @@ class NativeRuntime:
                 await host.stream(_no_call_made(host))
             if not await self._carry_out(host, calls):
                 return
-            remarks = (events.Status(**host.ledger.where, message=_AWAIT_NEXT),)
+            remarks = (events.Status(**host.tracker.where, message=_AWAIT_NEXT),)
         raise RunFailed(
             "tool_loop_limit_exceeded",
             "tool await-next loop exceeded max rounds",
@@ -118,13 +118,13 @@ class NativeRuntime:
             earlier: what is known of those that were seen before, by their ids.
         """
         for index, call in enumerate(calls):
-            if host.steer_bites():
+            if host.has_pending_steer():
                 for skipped in calls[index:]:
                     seen = earlier.get(skipped.tool_call_id, NEVER_SEEN)
                     await self._calls.skip(host, skipped, seen)
                 return False
             await self._calls.execute(host, call, earlier.get(call.tool_call_id, NEVER_SEEN))
-        return bool(calls) and not host.steer_bites()
+        return bool(calls) and not host.has_pending_steer()
 
     async def _carry_out_owed(self, host: TurnHost) -> bool:
         """Run the calls that an earlier run left without a result, as far as they may run; returns
@@ -229,7 +229,7 @@ class NativeRuntime:
             await host.keep_input(compiled),
             sources=sources,
             leaf_id=host.leaf_id,
-            **host.ledger.where,
+            **host.tracker.where,
         )
 
     # --- compaction --------------------------------------------------------------------------
@@ -264,14 +264,14 @@ class NativeRuntime:
         self,
         cut: compaction.Cut,
         compiled: Compiled,
-        expect_quiet: ExpectQuiet,
+        extend_idle_deadline: ExtendIdleDeadline,
         report: Report,
     ) -> str:
         choice = _choice(compiled)
         provider = self._models.provider(choice.provider)
         price = self._models.price(choice)
         return await write_summary(
-            provider, compiled.request, cut, expect_quiet, price=price, report=report
+            provider, compiled.request, cut, extend_idle_deadline, price=price, report=report
         )
 
     async def _compact(self, host: TurnHost, trigger: str, keep_tokens: int) -> bool:
@@ -281,14 +281,14 @@ class NativeRuntime:
 
         async def report(figures: CallFigures) -> None:
             await host.stream(
-                figures.reported(**host.ledger.where, correlation_id=host.correlation_id)
+                figures.reported(**host.tracker.where, correlation_id=host.correlation_id)
             )
 
         compiled = compaction.summary_input(
             cut, choice=host.choice, instruction=None, window=self._window(host.choice)
         )
         await host.stream(await self._told(host, compiled))
-        summary = await self._summary(cut, compiled, host.expect_quiet, report)
+        summary = await self._summary(cut, compiled, host.extend_idle_deadline, report)
         entry = compaction.compaction_entry(
             cut,
             summary,
@@ -296,10 +296,10 @@ class NativeRuntime:
             parent_id=host.leaf_id,
             trigger=trigger,
             created_at=host.now(),
-            run_id=host.ledger.run_id,
+            run_id=host.tracker.run_id,
             instruction=None,
         )
-        where = host.ledger.where
+        where = host.tracker.where
         await host.commit(
             events.EntryAppended(
                 session_id=where["session_id"], run_id=where["run_id"], entry=entry
@@ -359,7 +359,7 @@ def _hint(call: _Call) -> str:
 
 def _no_call_made(host: TurnHost) -> events.Warning:
     return events.Warning(
-        **host.ledger.where,
+        **host.tracker.where,
         code="tool_choice_unmet",
         message="a tool call was required, and the model made none",
     )

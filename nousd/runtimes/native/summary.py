@@ -11,7 +11,7 @@ from nousd.providers.interface import Piece, Provider, Retrying, TextDelta
 from nousd.providers.models.prices import Price
 from nousd.runtimes.interface import Report
 from nousd.runtimes.native.metering import Meter
-from nousd.tools.interface import ExpectQuiet
+from nousd.tools.interface import ExtendIdleDeadline
 from nousd.wire.limits import SUMMARY_CHARS_MAX
 
 _log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ async def write_summary(
     provider: Provider,
     request: ModelInput,
     cut: compaction.Cut,
-    expect_quiet: ExpectQuiet,
+    extend_idle_deadline: ExtendIdleDeadline,
     *,
     price: Price | None,
     report: Report,
@@ -42,7 +42,7 @@ async def write_summary(
     async def receive(piece: Piece) -> None:
         nonlocal collected
         meter.note(piece)
-        expect_quiet(piece.delay_seconds if isinstance(piece, Retrying) else 0.0)
+        extend_idle_deadline(piece.delay_seconds if isinstance(piece, Retrying) else 0.0)
         if isinstance(piece, TextDelta) and collected < _COLLECT_CHARS_MAX:
             collected += len(piece.text)
             texts.append(piece.text)

@@ -9,7 +9,7 @@ import msgspec
 
 from nousd.machine.projection.retention import STARTS, Joined, Line
 from nousd.store.memory.rows import Rows
-from nousd.store.pruning import Place, walk
+from nousd.store.pruning import LogPosition, walk
 from nousd.store.records import Old, Pruned, StoredEvent
 from nousd.wire.codec.envelope import decode_event
 from nousd.wire.events import DELTA_EVENTS
@@ -27,11 +27,11 @@ class _Events:
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
 
-    def places_after(self, seq: int, until: int, limit: int) -> Sequence[Place]:
+    def positions_after(self, seq: int, until: int, limit: int) -> Sequence[LogPosition]:
         events = self._rows.events
         start = bisect_right(events, seq, key=_seq)
         end = min(start + limit, bisect_right(events, until, key=_seq))
-        return [Place(event.seq, event.type, event.run_id) for event in events[start:end]]
+        return [LogPosition(event.seq, event.type, event.run_id) for event in events[start:end]]
 
     def time_of(self, seq: int) -> str:
         return decode_event(self._rows.events[self._index(seq)].line).ts

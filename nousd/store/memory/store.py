@@ -27,7 +27,7 @@ from nousd.store.pending import Outcome, PendingBatches
 from nousd.store.records import Batch, EventFilter, Old, Pruned, StoredEvent, put_at
 from nousd.store.rows import Defaults, InputRow, Path, SessionRow, ToolCallRow
 from nousd.store.session_list import EVERY_SESSION, SessionFilter, SessionPage
-from nousd.store.write_stats import Tally
+from nousd.store.write_stats import WriteStats
 from nousd.wire.codec.envelope import number_event
 from nousd.wire.limits import PENDING_COUNTED_MAX
 from nousd.wire.objects.entries import Entry
@@ -60,7 +60,7 @@ class MemoryStore:
         self._before_commit = before_commit
         self._rows = Rows()
         self._pending = PendingBatches(head=0)
-        self._tally = Tally()
+        self._write_stats = WriteStats()
         self._queued: list[Batch] = []
         self._token = trio.lowlevel.current_trio_token()
         self._closing = False
@@ -74,7 +74,7 @@ class MemoryStore:
 
     async def figures(self) -> LogMetrics:
         await trio.lowlevel.checkpoint()
-        return self._tally.read(self._pending, database_bytes=0, wal_bytes=0)
+        return self._write_stats.read(self._pending, database_bytes=0, wal_bytes=0)
 
     def submit(self, batch: Batch) -> None:
         if not self._queued:
@@ -115,7 +115,7 @@ class MemoryStore:
                 outcomes.append(failure)
                 continue
             stored = self._stored(batch, seq)
-            self._tally.wrote((stored,))
+            self._write_stats.wrote((stored,))
             outcomes.append(stored)
             seq += len(batch.records)
         self._count_commit(failure)
@@ -123,9 +123,9 @@ class MemoryStore:
 
     def _count_commit(self, failure: StoreError | None) -> None:
         if failure is None:
-            self._tally.unsynced()
+            self._write_stats.unsynced()
         else:
-            self._tally.failed()
+            self._write_stats.failed()
 
     def _stored(self, batch: Batch, seq: int) -> tuple[StoredEvent, ...]:
         """Numbers a batch from behind ``seq`` on, and keeps it."""

@@ -30,7 +30,7 @@ class Do(Protocol):
     ) -> Awaitable[Any]: ...
 
 
-class Puts:
+class ArtifactWrites:
     """See ``interface.Store.put_artifact``."""
 
     def __init__(self, do: Do) -> None:

@@ -43,7 +43,7 @@ from nousd.store.sqlite.database import (
 )
 from nousd.store.sqlite.many_rows import ManyRows, Row
 from nousd.store.sqlite.reserve import Reserve
-from nousd.store.write_stats import Tally
+from nousd.store.write_stats import WriteStats
 from nousd.wire.codec.envelope import number_event
 from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION
 from nousd.wire.events import DELTA_EVENTS
@@ -72,11 +72,11 @@ class Commits:
     unless a group is in doubt, ``_next <= _reserved``, and where they differ ``_reserved`` is on the
     disk as ``next_seq``.
 
-    ``tally`` counts what is done.
+    ``write_stats`` counts what is done.
     """
 
     def __init__(self, opened: Opened, reserve: Reserve) -> None:
-        self.tally = Tally()
+        self.write_stats = WriteStats()
         self._connection = opened.connection
         # A statement over many rows notes what it changes, in case it has to be undone. In a file that
         # costs several times the statement, and a disk may be full.
@@ -114,7 +114,7 @@ class Commits:
         else:
             self._reserved = reserved
             self._next = _behind(stored, self._next)
-        self.tally.wrote(stored)
+        self.write_stats.wrote(stored)
         return stored
 
     def do(self, work: Callable[[apsw.Connection], Any], *, durable: bool) -> Any:
@@ -165,9 +165,9 @@ class Commits:
         begun = perf_counter()
         self._connection.execute("COMMIT")
         if self._synchronous == _SYNCED:
-            self.tally.synced(perf_counter() - begun)
+            self.write_stats.synced(perf_counter() - begun)
         else:
-            self.tally.unsynced()
+            self.write_stats.unsynced()
         self._wal_pages += self._pages_written()
 
     def _write(self, batches: Sequence[Batch], stored: list[tuple[StoredEvent, ...]]) -> None:
@@ -311,7 +311,7 @@ class Commits:
             return False
         finally:
             self._connection.set_busy_timeout(BUSY_MS_MAX)
-        self.tally.checkpointed(perf_counter() - begun)
+        self.write_stats.checkpointed(perf_counter() - begun)
         return True
 
     def _wal_has_pages(self, count: int) -> bool:

@@ -9,7 +9,7 @@ import apsw
 import msgspec
 
 from nousd.machine.projection.retention import STARTS, Joined, Line
-from nousd.store.pruning import Place, walk
+from nousd.store.pruning import LogPosition, walk
 from nousd.store.records import Old, Pruned
 from nousd.store.schema.m006_blocks_of_events import BLOCK
 from nousd.store.sqlite.blocks import blocks_of_runs_down_from
@@ -27,7 +27,7 @@ def prune(connection: apsw.Connection, old: Old) -> Pruned:
     return pruned
 
 
-PLACES: Final = (
+POSITIONS: Final = (
     "SELECT seq, type, run_id FROM events WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
 )
 LINE: Final = "SELECT line FROM events WHERE seq = ?"
@@ -48,8 +48,10 @@ class _Events:
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
 
-    def places_after(self, seq: int, until: int, limit: int) -> Sequence[Place]:
-        return [Place(*row) for row in self._connection.execute(PLACES, (seq, until, limit))]
+    def positions_after(self, seq: int, until: int, limit: int) -> Sequence[LogPosition]:
+        return [
+            LogPosition(*row) for row in self._connection.execute(POSITIONS, (seq, until, limit))
+        ]
 
     def time_of(self, seq: int) -> str:
         return decode_event(self._connection.execute(LINE, (seq,)).get).ts

@@ -27,7 +27,7 @@ from nousd.store.sqlite import call_queries as _call_queries
 from nousd.store.sqlite import pruning as _pruning_sqlite
 from nousd.store.sqlite import queries as _queries
 from nousd.store.sqlite import session_queries as _session_queries
-from nousd.store.sqlite.artifact_writes import Puts
+from nousd.store.sqlite.artifact_writes import ArtifactWrites
 from nousd.store.sqlite.commits import Commits
 from nousd.store.sqlite.database import Connect, open_for_writing
 from nousd.store.sqlite.readers import Readers
@@ -126,14 +126,14 @@ class SqliteStore:
 
     def __init__(self, opened: _Opened, readers: Readers, path: pathlib.Path) -> None:
         self._pending = PendingBatches(opened.head)
-        self._tally = opened.commits.tally
+        self._write_stats = opened.commits.write_stats
         self._path = path
         self._readers = readers
         self._token = trio.lowlevel.current_trio_token()
         self._epoch = 0
         self._refusal: StoreError | None = None
         self._errands: set[_Errand] = set()
-        self._puts = Puts(self._do)
+        self._artifact_writes = ArtifactWrites(self._do)
         self._writer = Writer(opened.commits, opened.reserve, self._report)
         self._writer_end: _End | None = None
         self._writer_ended = trio.Event()
@@ -174,7 +174,7 @@ class SqliteStore:
 
     async def figures(self) -> LogMetrics:
         database, wal = await trio.to_thread.run_sync(self._sizes)
-        return self._tally.read(self._pending, database_bytes=database, wal_bytes=wal)
+        return self._write_stats.read(self._pending, database_bytes=database, wal_bytes=wal)
 
     def _sizes(self) -> tuple[int, int]:
         return _size_of(self._path), _size_of(self._path.with_name(self._path.name + "-wal"))
@@ -198,7 +198,7 @@ class SqliteStore:
     async def put_artifact(
         self, source: ArtifactSource, media_type: str, *, now: str
     ) -> ArtifactInfo:
-        put = await self._puts.put(source, media_type, now)
+        put = await self._artifact_writes.put(source, media_type, now)
         self._pending.put(put.size_bytes)
         return put
 
@@ -207,7 +207,7 @@ class SqliteStore:
 
     async def drop_artifact(self, artifact_id: str, *, put_before: str) -> bool:
         def drop(rows: apsw.Connection) -> bool:
-            if self._puts.is_under_way(artifact_id):
+            if self._artifact_writes.is_under_way(artifact_id):
                 return False
             return _artifacts_sqlite.drop(rows, artifact_id, put_before)
 

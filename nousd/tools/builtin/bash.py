@@ -57,7 +57,7 @@ class Bash(msgspec.Struct, frozen=True):
 
 async def _bash(args: Bash, context: ToolContext) -> ToolResult:
     _refuse_impossible(args.command)
-    context.expect_quiet(args.timeout)
+    context.extend_idle_deadline(args.timeout)
     command = Command(
         argv=(_shell(), "-c", args.command),
         sandbox=await in_folder_thread(_sandbox, args, context),

@@ -106,7 +106,7 @@ class Git(msgspec.Struct, frozen=True):
 
 
 async def _git(args: Git, context: ToolContext) -> ToolResult:
-    context.expect_quiet(TIMEOUT_SECONDS)
+    context.extend_idle_deadline(TIMEOUT_SECONDS)
     command = tuple(_COMMANDS[args.subcommand, args.action](args))
     sandbox = await in_folder_thread(context.sandbox)
     if sandbox is None:

@@ -55,7 +55,7 @@ def web_fetch_tool(reach: Reach) -> FunctionTool:
     """Return the tool, which reaches what it is given to reach."""
 
     async def run(args: WebFetch, context: ToolContext) -> ToolResult:
-        context.expect_quiet(TOTAL_SECONDS + EXTRACT_SECONDS_MAX)
+        context.extend_idle_deadline(TOTAL_SECONDS + EXTRACT_SECONDS_MAX)
         page = await fetch(args.url, reach)
         if page.moved_to is not None:
             return ToolResult(

@@ -232,7 +232,7 @@ class McpServer:
         if session is None:
             reason = self.status.error or "it is not connected yet"
             raise ToolServerFailed(f"mcp_server_failed: the server {self.spec.name}: {reason}")
-        context.expect_quiet(self.spec.timeout_seconds)
+        context.extend_idle_deadline(self.spec.timeout_seconds)
         stream = OutputStream(context.emit)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(stream.run)

@@ -60,7 +60,7 @@ class Bubblewrap:
         self._program = program
         self._chosen = chosen
         self._search = Search()
-        self._stand_ins = MountPlaceholders()
+        self._placeholders = MountPlaceholders()
 
     @property
     def has_network(self) -> bool:
@@ -77,8 +77,8 @@ class Bubblewrap:
                 if places.watched is not None:
                     stack.enter_context(places.watched.kept(remarks))
                 stack.enter_context(kept(_links(places)))
-                stand_ins = stack.enter_context(self._stand_ins.made(_makeable(closed)))
-                roots = lay_out(closed, stand_ins)
+                placeholders = stack.enter_context(self._placeholders.made(_makeable(closed)))
+                roots = lay_out(closed, placeholders)
                 plan = stack.enter_context(anonymous_file("plan", _plan(roots)))
                 calls = seccomp.program(families=seccomp.INTERNET)
                 rules = stack.enter_context(anonymous_file("seccomp", calls))

@@ -37,17 +37,17 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
         return str(self.path), self.outer, self.is_writable, self.closed
 
 
-def lay_out(places: Places, stand_ins: Iterable[Path]) -> list[Root]:
+def lay_out(places: Places, placeholders: Iterable[Path]) -> list[Root]:
     """Return the layout; a directory comes before those that it contains.
 
     Args:
         places: with every link resolved.
-        stand_ins: see ``MountPlaceholders.made``.
+        placeholders: see ``MountPlaceholders.made``.
     """
     closings = [
         *((path, KEEP, None) for path in places.protected),
         *((path, COVER, None) for path in places.hidden),
-        *((path, STAND, content_of(path)) for path in stand_ins),
+        *((path, STAND, content_of(path)) for path in placeholders),
     ]
     roots: list[Root] = []
     for path, is_writable in _shown(places, [path for path, _, _ in closings]):

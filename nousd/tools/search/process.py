@@ -53,7 +53,7 @@ async def search(
     Raises:
         ToolError: if it is impossible, takes too long or fails.
     """
-    context.expect_quiet(seconds_max)
+    context.extend_idle_deadline(seconds_max)
     collector = OutputCollector(context.spool_folder)
     secrets = context.secrets.stream()
     ended = await run_supervised(

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from nousd.config.permissions_file import PermissionsTable
 from nousd.config.settings import Settings
-from nousd.daemon.composition import opened_parts
+from nousd.daemon.composition import open_deps
 from nousd.errors import ConfigError
 from nousd.redaction.redactor import Redactor
 from nousd.runtime_paths.locations import database_file
@@ -34,12 +34,12 @@ def settings_in(folder: Path) -> Settings:
 async def test_settings_that_cannot_be_used_make_no_log(begins: str, tmp_path: Path) -> None:
     settings = replace(settings_in(tmp_path), **UNUSABLE[begins])
     with pytest.raises(ConfigError, match=f"^{begins}: "):
-        async with opened_parts(settings, Redactor()):
+        async with open_deps(settings, Redactor()):
             pass
     assert not database_file(settings.state_dir).exists()
 
 
 async def test_what_can_be_used_makes_one(tmp_path: Path) -> None:
     settings = settings_in(tmp_path)
-    async with opened_parts(settings, Redactor()):
+    async with open_deps(settings, Redactor()):
         assert database_file(settings.state_dir).exists()
