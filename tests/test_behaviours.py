@@ -7,6 +7,7 @@ A test claims a behaviour with ``@pytest.mark.behaviour("id")``, a conversation 
 from __future__ import annotations
 
 import ast
+import functools
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,8 +31,9 @@ def headings() -> set[str]:
     return found
 
 
+@functools.cache
 def claims() -> dict[str, list[str]]:
-    """Returns id -> where it is claimed."""
+    """Return id -> where it is claimed."""
     found: dict[str, list[str]] = {}
     for path in sorted((ROOT / "tests").rglob("*.py")):
         for behaviour in claims_in(path.read_text(encoding="utf-8")):
@@ -43,6 +45,8 @@ def claims() -> dict[str, list[str]]:
 
 
 def claims_in(source: str) -> Iterator[str]:
+    if "behaviour" not in source:  # most files have none, and parsing takes long
+        return
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.behaviour":
             for argument in node.args:

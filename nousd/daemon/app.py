@@ -10,17 +10,16 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 import trio
 
 from nousd.daemon.blobs.uploads import Uploads
 from nousd.daemon.clock import Clock
-from nousd.daemon.eventlog.garbage import collect_unused_artifacts
 from nousd.daemon.eventlog.hub import Hub
 from nousd.daemon.eventlog.log import Log
-from nousd.daemon.eventlog.retention import prune_old_deltas
+from nousd.daemon.eventlog.retention import collect_unused_artifacts, prune_old_deltas
 from nousd.daemon.mcp.servers import McpServers
 from nousd.daemon.ops.meters import Meters
 from nousd.daemon.policy.approvals import Approvals
@@ -102,22 +101,6 @@ class DaemonDeps(msgspec.Struct, kw_only=True):
     """On whose filesystem long outputs and uploads lie meanwhile; None: where temporary files do."""
 
 
-class _Shared(NamedTuple):
-    """Objects that several services of a daemon share."""
-
-    hub: Hub
-    log: Log
-    sessions: Sessions
-    tools: ToolRegistry
-    gate: CallRunner
-    contexts: Contexts
-    approvers: Approvers
-    approvals: Approvals
-    overrides: Overrides
-    questions: Questions
-    uploads: Uploads
-
-
 @asynccontextmanager
 async def open_services(deps: DaemonDeps) -> AsyncIterator[Services]:
     """Provide a running daemon. Leaving the block stops it; ``shut_down`` before lets clients see it.
@@ -129,20 +112,42 @@ async def open_services(deps: DaemonDeps) -> AsyncIterator[Services]:
     await close_what_can_be(deps.store, log, deps.clock)
     defaults = await deps.store.defaults()
     deps.workspaces.trust.remember(defaults.trusted)
-    shared = _shared(deps, hub, log, defaults)
+    tools = ToolRegistry(deps.tools, late=deps.late_tools)
+    gate = CallRunner(deps.around_tools(tools), deps.call_hooks or ExtensionCallHooks(deps.hooks))
+    approvers = Approvers()
+    shared = _run_services(deps, log, defaults, tools, gate=gate, approvers=approvers)
     async with trio.open_nursery() as nursery:
-        run_services = _run_services(deps, shared)
-        runs = Runs(nursery, run_services)
-        nursery.start_soon(runs.stop_stale_runs)
+        services = Services(
+            store=deps.store,
+            hub=hub,
+            clock=deps.clock,
+            meters=Meters(deps.clock.now()),
+            sessions=shared.sessions,
+            run_services=shared,
+            runs=Runs(nursery, shared),
+            calls=ClientCalls(nursery=nursery, services=shared, runner=gate, tools=tools),
+            contexts=shared.contexts,
+            uploads=Uploads(deps.store, deps.clock, deps.spool_folder),
+            approvers=approvers,
+            approvals=shared.approvals,
+            questions=shared.questions,
+            tools=tools,
+            mcp=_mcp_servers(deps, shared.sessions, log, tools, nursery),
+            workspaces=deps.workspaces,
+            model_lists=ModelLists(deps.models),
+            extension_commands=deps.extension_commands,
+            hooks=deps.hooks,
+            command_timeout_seconds=deps.command_timeout_seconds,
+            line_bytes_max=deps.line_bytes_max,
+            closing=trio.Event(),
+        )
+        prune = partial(prune_old_deltas, days=deps.delta_retention_days)
+        nursery.start_soon(prune, deps.store, hub, deps.clock)
+        nursery.start_soon(collect_unused_artifacts, deps.store, deps.clock)
+        nursery.start_soon(services.uploads.expire)
+        nursery.start_soon(services.runs.stop_stale_runs)
         nursery.start_soon(shared.overrides.watch)
-        mcp = _mcp_servers(deps, shared, nursery)
-        _keep_house(deps, hub, shared.uploads, nursery)
-        calls = ClientCalls(
-            nursery=nursery, services=run_services, runner=shared.gate, tools=shared.tools
-        )
-        services = _services(
-            deps, shared, run_services=run_services, runs=runs, calls=calls, mcp=mcp
-        )
+        services.mcp.start()
         try:
             yield services
         finally:
@@ -151,7 +156,7 @@ async def open_services(deps: DaemonDeps) -> AsyncIterator[Services]:
 
 
 async def shut_down(services: Services) -> None:
-    """Take no more commands, end the runs as ``interrupted`` and lets connections finish."""
+    """Refuse further commands, end the runs as ``interrupted`` and let connections finish."""
     services.stopping = True
     with trio.CancelScope(shield=True):
         await services.calls.stop_all("interrupted")
@@ -159,90 +164,35 @@ async def shut_down(services: Services) -> None:
     services.closing.set()
 
 
-def _shared(deps: DaemonDeps, hub: Hub, log: Log, defaults: Defaults) -> _Shared:
-    sessions = Sessions(
-        deps.store,
-        log,
-        deps.clock,
-        defaults,
-        recover=partial(close_what_is_open, deps.store, log, deps.clock),
-        workdir=deps.workspaces.default.path,
-    )
-    tools = ToolRegistry(deps.tools, late=deps.late_tools)
-    approvers = Approvers()
+def _run_services(
+    deps: DaemonDeps,
+    log: Log,
+    defaults: Defaults,
+    tools: ToolRegistry,
+    *,
+    gate: CallRunner,
+    approvers: Approvers,
+) -> RunServices:
+    recover = partial(close_what_is_open, deps.store, log, deps.clock)
+    workdir = deps.workspaces.default.path
+    sessions = Sessions(deps.store, log, deps.clock, defaults, recover=recover, workdir=workdir)
+    window = deps.native.context_window or deps.models.largest_window()
     approvals = Approvals(deps.clock, approvers, deps.approval_timeout_seconds)
-    return _Shared(
-        hub=hub,
-        log=log,
+    return RunServices(
         sessions=sessions,
+        store=deps.store,
+        log=log,
+        clock=deps.clock,
+        runtime=deps.around_runtime(NativeRuntime(deps.models, tools, gate, deps.native)),
+        models=deps.models,
         tools=tools,
-        gate=CallRunner(
-            deps.around_tools(tools), deps.call_hooks or ExtensionCallHooks(deps.hooks)
-        ),
-        contexts=Contexts(deps.store, tokens_max=_CONTEXT_WINDOWS_READ * _window(deps)),
-        approvers=approvers,
+        contexts=Contexts(deps.store, tokens_max=_CONTEXT_WINDOWS_READ * window),
+        inputs=ModelInputs(deps.store),
+        workspaces=deps.workspaces,
+        permissions=deps.around_permissions(deps.permissions, sessions),
         approvals=approvals,
         overrides=Overrides(deps.store, sessions, deps.clock, approvals),
         questions=Questions(deps.clock, approvers, deps.approval_timeout_seconds),
-        uploads=Uploads(deps.store, deps.clock, deps.spool_folder),
-    )
-
-
-def _services(
-    deps: DaemonDeps,
-    shared: _Shared,
-    *,
-    run_services: RunServices,
-    runs: Runs,
-    calls: ClientCalls,
-    mcp: McpServers,
-) -> Services:
-    return Services(
-        store=deps.store,
-        hub=shared.hub,
-        clock=deps.clock,
-        meters=Meters(deps.clock.now()),
-        sessions=shared.sessions,
-        run_services=run_services,
-        runs=runs,
-        calls=calls,
-        call_records=run_services.call_records,
-        contexts=shared.contexts,
-        uploads=shared.uploads,
-        approvers=shared.approvers,
-        approvals=shared.approvals,
-        questions=shared.questions,
-        tools=shared.tools,
-        mcp=mcp,
-        workspaces=deps.workspaces,
-        model_lists=ModelLists(deps.models),
-        extension_commands=deps.extension_commands,
-        hooks=deps.hooks,
-        command_timeout_seconds=deps.command_timeout_seconds,
-        line_bytes_max=deps.line_bytes_max,
-        closing=trio.Event(),
-    )
-
-
-def _run_services(deps: DaemonDeps, shared: _Shared) -> RunServices:
-    return RunServices(
-        sessions=shared.sessions,
-        store=deps.store,
-        log=shared.log,
-        clock=deps.clock,
-        runtime=deps.around_runtime(
-            NativeRuntime(deps.models, shared.tools, shared.gate, deps.native)
-        ),
-        models=deps.models,
-        tools=shared.tools,
-        contexts=shared.contexts,
-        inputs=ModelInputs(deps.store),
-        workspaces=deps.workspaces,
-        permissions=deps.around_permissions(deps.permissions, shared.sessions),
-        granted=lambda: shared.sessions.defaults.granted,
-        approvals=shared.approvals,
-        overrides=shared.overrides,
-        questions=shared.questions,
         make_context=partial(
             ToolContext,
             spool_folder=deps.spool_folder,
@@ -254,32 +204,16 @@ def _run_services(deps: DaemonDeps, shared: _Shared) -> RunServices:
     )
 
 
-def _mcp_servers(deps: DaemonDeps, shared: _Shared, nursery: trio.Nursery) -> McpServers:
-    mcp = McpServers(
+def _mcp_servers(
+    deps: DaemonDeps, sessions: Sessions, log: Log, tools: ToolRegistry, nursery: trio.Nursery
+) -> McpServers:
+    return McpServers(
         configured=deps.mcp_servers,
         disabled=deps.mcp_disabled,
         around=deps.mcp_surroundings,
-        tools=shared.tools,
+        tools=tools,
         project=deps.workspaces.default.project,
-        sessions=shared.sessions,
-        log=shared.log,
+        sessions=sessions,
+        log=log,
         nursery=nursery,
     )
-    mcp.start()
-    return mcp
-
-
-def _keep_house(deps: DaemonDeps, hub: Hub, uploads: Uploads, nursery: trio.Nursery) -> None:
-    """Start what removes what nobody needs any more."""
-    nursery.start_soon(
-        partial(prune_old_deltas, days=deps.delta_retention_days),
-        deps.store,
-        hub,
-        deps.clock,
-    )
-    nursery.start_soon(collect_unused_artifacts, deps.store, deps.clock)
-    nursery.start_soon(uploads.expire)
-
-
-def _window(deps: DaemonDeps) -> int:
-    return deps.native.context_window or deps.models.largest_window()

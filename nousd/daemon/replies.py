@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import OrderedDict
+from typing import Any, Final
 
 import msgspec
 
@@ -15,6 +16,36 @@ class Deferred(msgspec.Struct, frozen=True):
 
     handle: CommitHandle
     payload: Response
+
+
+_REPLIES_KEPT: Final = 1024
+"""More than can be on their way to the log at once."""
+
+
+class RecentReplies:
+    """The newest acknowledgements, by idempotency key: a request that is sent again gets the first one.
+
+    One whose commit fails is forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._replies: OrderedDict[tuple[str, str], Deferred] = OrderedDict()
+
+    def get(self, key: tuple[str, str]) -> Deferred | None:
+        """Return the acknowledgement of a request, if it is known."""
+        return self._replies.get(key)
+
+    def remember(self, key: tuple[str, str], reply: Deferred) -> None:
+        """Keep an acknowledgement in the place of the oldest one."""
+        self._replies[key] = reply
+
+        def resolved(handle: CommitHandle) -> None:
+            if handle.failure is not None:
+                self._replies.pop(key, None)
+
+        reply.handle.when_resolved(resolved)
+        while len(self._replies) > _REPLIES_KEPT:
+            self._replies.popitem(last=False)
 
 
 class Plain(msgspec.Struct, frozen=True):

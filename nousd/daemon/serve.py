@@ -25,10 +25,13 @@ from nousd.config.settings import Settings
 from nousd.daemon import error_boundary
 from nousd.daemon.app import open_services, shut_down
 from nousd.daemon.composition import open_deps
-from nousd.daemon.ops.descriptors import allow_many_descriptors
-from nousd.daemon.ops.first_run import import_for_first_run
 from nousd.daemon.ops.logs import configure_logging
-from nousd.daemon.ops.memory import give_back_large_blocks, look_for_cycles_seldom
+from nousd.daemon.ops.process import (
+    allow_many_descriptors,
+    give_back_large_blocks,
+    import_for_first_run,
+    look_for_cycles_seldom,
+)
 from nousd.daemon.ops.systemd import Notifier, take_notifier, take_passed_sockets
 from nousd.daemon.services import Services
 from nousd.daemon.transport.connection import serve_commands

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -17,8 +16,7 @@ from nousd.daemon.ops.meters import Meters
 from nousd.daemon.policy.approvals import Approvals
 from nousd.daemon.policy.approvers import Approvers
 from nousd.daemon.policy.questions import Questions
-from nousd.daemon.replies import Deferred
-from nousd.daemon.runs.call_records import CallRecords
+from nousd.daemon.replies import RecentReplies
 from nousd.daemon.runs.client_calls import ClientCalls
 from nousd.daemon.runs.registry import Runs
 from nousd.daemon.runs.services import RunServices
@@ -58,7 +56,6 @@ class Services(msgspec.Struct, kw_only=True):
     run_services: RunServices
     runs: Runs
     calls: ClientCalls
-    call_records: CallRecords
     contexts: Contexts
     uploads: Uploads
     approvers: Approvers
@@ -76,4 +73,4 @@ class Services(msgspec.Struct, kw_only=True):
     transcripts: Transcripts = msgspec.field(default_factory=Transcripts)
     stopping: bool = False
     hooks: Hooks = NO_HOOKS
-    handled: OrderedDict[tuple[str, str], Deferred] = msgspec.field(default_factory=OrderedDict)
+    handled: RecentReplies = msgspec.field(default_factory=RecentReplies)

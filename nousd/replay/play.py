@@ -209,7 +209,7 @@ class _Stage:
         else:
             decided = decisions.start_run(live.state, prompt, leaf_id=None, **how)
         own_prompt = None if prompt is None else prompt.input_id
-        run, _ = services.runs.start(live, run_id, decided, own_prompt=own_prompt)
+        run = services.runs.start(live, run_id, decided, own_prompt=own_prompt)
         self.driver.begin(run)
         return run
 

@@ -100,8 +100,8 @@ nousd.tools.builtin.read nousd.tools.builtin.web_fetch
 
 _SERVE = """
 import sys
-import nousd.daemon.ops.first_run
-nousd.daemon.ops.first_run.QUIET_SECONDS = 1000
+import nousd.daemon.ops.process
+nousd.daemon.ops.process.QUIET_SECONDS = 1000
 from nousd.cli.nousd.main import main
 sys.argv[0] = "nousd"
 try:

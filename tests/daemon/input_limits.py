@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from nousd.daemon.blobs import attachments
-from nousd.daemon.commands import whole_texts
+from nousd.daemon.commands import accepting
 from nousd.machine.session import queue_updates
 from nousd.providers.models import listing
 from nousd.store.sqlite import queries as _queries
@@ -23,7 +23,7 @@ async def text_chars(kit: Kit, offset: int) -> None:
 
 
 async def long_text_bytes(kit: Kit, offset: int) -> None:
-    bound = kit.scale("long_text_bytes_max", whole_texts, "LONG_TEXT_BYTES_MAX", 1000)
+    bound = kit.scale("long_text_bytes_max", accepting, "LONG_TEXT_BYTES_MAX", 1000)
     data = base64.b64encode(b"x" * (bound + offset)).decode()
     put = await kit.client.request("put_artifact", data=data, media_type="text/plain", final=True)
     given = {"text": "xx", "text_ref": put["artifact_id"]}

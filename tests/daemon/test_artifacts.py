@@ -18,7 +18,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from nousd.daemon.blobs.uploads import IDLE_SECONDS_MAX
-from nousd.daemon.eventlog import garbage
+from nousd.daemon.eventlog import retention
 from nousd.providers.interface import Provider
 from nousd.store.artifacts import PUT_STEP_BYTES
 from nousd.store.interface import Store
@@ -149,7 +149,7 @@ async def test_a_first_piece_that_is_refused_begins_no_upload(daemon: Daemon) ->
 
 async def pass_time(clock: MockClock, seconds: float) -> None:
     """Lets time pass, and what is due then happen. Time stands still otherwise: threads are at work."""
-    for step in (seconds, *[garbage.PAUSE_SECONDS] * 10):
+    for step in (seconds, *[retention.PAUSE_SECONDS] * 10):
         clock.jump(step)
         await wait_all_tasks_blocked()
 
@@ -286,7 +286,7 @@ async def test_what_a_killed_daemon_left_half_put_goes_at_the_next_start(
         with trio.CancelScope() as scope:
             await store.put_artifact(large, "text/plain", now="2026-01-01T00:00:00Z")
         assert await store.unused_artifacts("", limit=1) == (large.artifact_id,)
-    monkeypatch.setattr(garbage._log, "debug", lambda *_: looked.set())
+    when_collected(monkeypatch, looked)
     async with socket_daemon(short_folder, provider=ScriptedProvider()) as daemon:
         store = daemon.services.store
         with trio.fail_after(10):
@@ -297,15 +297,15 @@ async def test_what_a_killed_daemon_left_half_put_goes_at_the_next_start(
 async def test_all_that_is_unused_goes_at_once_however_much_it_is(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(garbage, "ARTIFACTS_PER_LOOK", 2)
+    monkeypatch.setattr(retention, "ARTIFACTS_PER_LOOK", 2)
     looked = trio.Event()
-    monkeypatch.setattr(garbage._log, "debug", lambda *_: looked.set())
+    when_collected(monkeypatch, looked)
     async with memory.open_store() as store, trio.open_nursery() as nursery:
         for number in range(5):
             put = source(b"%d" % number)
             await store.put_artifact(put, "text/plain", now="2025-01-01T00:00:00Z")
-        nursery.start_soon(garbage.collect_unused_artifacts, store, FakeClock())
-        with trio.fail_after(garbage.PERIOD_SECONDS / 2):
+        nursery.start_soon(retention.collect_unused_artifacts, store, FakeClock())
+        with trio.fail_after(retention.PERIOD_SECONDS / 2):
             await looked.wait()
         assert await store.unused_artifacts("2026-01-01T00:00:00Z", limit=5) == ()
         nursery.cancel_scope.cancel()
@@ -408,3 +408,13 @@ async def test_a_session_of_a_thousand_tool_calls_has_small_events_and_costs_no_
             longest = max([longest, *(len(json.dumps(event)) for event in page["events"])])
         assert ended == 1250
         assert longest < 16 * 1024
+
+
+def when_collected(monkeypatch: pytest.MonkeyPatch, looked: trio.Event) -> None:
+    """Set the event when the daemon has gone through the artifacts once."""
+
+    def debug(_: str, __: int, what: str, ___: str) -> None:
+        if what == "unused artifacts":
+            looked.set()
+
+    monkeypatch.setattr(retention._log, "debug", debug)

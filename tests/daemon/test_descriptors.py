@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from nousd.daemon.ops.descriptors import DESCRIPTORS_WANTED
+from nousd.daemon.ops.process import DESCRIPTORS_WANTED
 
 PROGRAM = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[2])))
-from nousd.daemon.ops.descriptors import allow_many_descriptors
+from nousd.daemon.ops.process import allow_many_descriptors
 allow_many_descriptors()
 print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 """

@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from nousd.daemon.ops import first_run
+from nousd.daemon.ops import process
 from tests.daemon.process_harness import Place, running
 from tests.daemon_harness import WAIT_SECONDS
 
@@ -21,7 +21,7 @@ from tests.daemon_harness import WAIT_SECONDS
 def importing(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
     """The threads in which it was imported."""
     threads: list[threading.Thread] = []
-    monkeypatch.setattr(first_run, "_import", lambda: threads.append(threading.current_thread()))
+    monkeypatch.setattr(process, "_import", lambda: threads.append(threading.current_thread()))
     return threads
 
 
@@ -29,8 +29,8 @@ async def test_it_is_imported_after_a_moment_and_beside_the_loop(
     importing: list[threading.Thread], autojump_clock: MockClock
 ) -> None:
     start = trio.current_time()
-    await first_run.import_for_first_run(trio.Event())
-    assert trio.current_time() - start >= first_run.QUIET_SECONDS
+    await process.import_for_first_run(trio.Event())
+    assert trio.current_time() - start >= process.QUIET_SECONDS
     [thread] = importing
     assert thread is not threading.current_thread()
 
@@ -41,10 +41,10 @@ async def test_a_daemon_that_is_told_to_stop_does_not_wait_for_it(
     start = trio.current_time()
     closing = trio.Event()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(first_run.import_for_first_run, closing)
-        await trio.sleep(first_run.QUIET_SECONDS / 2)
+        nursery.start_soon(process.import_for_first_run, closing)
+        await trio.sleep(process.QUIET_SECONDS / 2)
         closing.set()
-    assert trio.current_time() - start < first_run.QUIET_SECONDS
+    assert trio.current_time() - start < process.QUIET_SECONDS
     assert importing == []
 
 
@@ -56,9 +56,9 @@ def test_the_tools_are_among_it() -> None:
 
 _AMONG = """
 import sys
-from nousd.daemon.ops import first_run
+from nousd.daemon.ops import process
 before = "nousd.tools.builtin.catalog" in sys.modules
-first_run._import()
+process._import()
 print(before, "nousd.tools.builtin.catalog" in sys.modules)
 """
 

@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
+from nousd.daemon import replies
 from nousd.daemon.app import shut_down
-from nousd.daemon.commands import hooked
 from nousd.extensions.hooks import (
     ChangeInput,
     HandleInput,
@@ -157,7 +157,7 @@ async def test_a_text_that_is_sent_again_is_shown_to_no_hook_again(tmp_path: Pat
 async def test_the_newest_texts_that_extensions_dealt_with_are_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hooked, "_REMEMBERED_MAX", 2)
+    monkeypatch.setattr(replies, "_REPLIES_KEPT", 2)
     seen: list[str] = []
 
     def handle(given: InputGiven) -> HandleInput:

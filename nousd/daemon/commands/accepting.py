@@ -19,15 +19,15 @@ from nousd.daemon.blobs.attachments import Attached, attached
 from nousd.daemon.clock import Clock
 from nousd.daemon.commands.hooked import Warnings, asked_input
 from nousd.daemon.commands.run_requests import choice_for
-from nousd.daemon.commands.whole_texts import with_whole_text
 from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.replies import Deferred
 from nousd.daemon.services import Services
 from nousd.daemon.sessions.live_session import LiveSession
-from nousd.errors import CommandRejected
+from nousd.errors import CommandRejected, InvalidPayload
 from nousd.wire import commands
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.codec.unset import or_unset
+from nousd.wire.limits import LONG_TEXT_BYTES_MAX
 from nousd.wire.objects.entries import Entry
 from nousd.wire.objects.inputs import QueuedInput
 from nousd.wire.responses import Accepted
@@ -35,6 +35,9 @@ from nousd.wire.responses import Accepted
 HandedIn = commands.Prompt | commands.AppendMessage | commands.Steer | commands.FollowUp
 
 C = TypeVar("C", commands.Prompt, commands.AppendMessage, commands.Steer, commands.FollowUp)
+
+_LONG_TEXTS: Final = trio.CapacityLimiter(2)
+"""Long texts that are being read; each may have ``LONG_TEXT_BYTES_MAX``."""
 
 _HASHED_AT_ONCE_BYTES: Final = 64 * 1024
 """What is hashed in no time, so that it needs no thread."""
@@ -90,7 +93,7 @@ async def accepted(
     what ``find`` last saw.
     """
     if command.text_ref is not None:
-        command = await with_whole_text(services, command, command.text_ref)
+        command = await _with_whole_text(services, command, command.text_ref)
     request_hash = "" if command.client_message_id is None else await _hash_of(command)
     target = await find(services, command, request_hash)
     if target.known is not None:
@@ -230,3 +233,41 @@ def _hash(command: HandedIn) -> str:
         hashed.update(encode_json([msgspec.structs.replace(each, data=None), len(data)]))
         hashed.update(data)
     return f"sha256:{hashed.hexdigest()}"
+
+
+async def _with_whole_text(services: Services, command: C, text_ref: str) -> C:
+    """Return a command with the text that it refers to as ``text_ref``, as if it stood there.
+
+    Raises:
+        InvalidPayload: the artifact is too large, no text, or begins with something else.
+        CommandRejected: ``artifact_not_found``.
+    """
+    async with _LONG_TEXTS:
+        text = _decode(await _bytes_of(services, text_ref))
+        await services.store.wait_room()
+    # A beginning must not be blank, and a text may begin with any number of blanks.
+    if not text.lstrip().startswith(command.text.lstrip()):
+        raise InvalidPayload("text must be the beginning of what text_ref names")
+    return msgspec.structs.replace(command, text=text, text_ref=None)
+
+
+async def _bytes_of(services: Services, artifact_id: str) -> bytes:
+    missing = CommandRejected(
+        "artifact_not_found", details={"artifact_id": artifact_id, "field": "text_ref"}
+    )
+    info = await services.store.renew_artifact(artifact_id, now=services.clock.now())
+    if info is None:
+        raise missing
+    if info.size_bytes > LONG_TEXT_BYTES_MAX:
+        raise InvalidPayload(f"text_ref is too large: at most {LONG_TEXT_BYTES_MAX} bytes")
+    artifact = await services.store.artifact(artifact_id)
+    if artifact is None:  # it went with a session in this moment
+        raise missing
+    return artifact.data
+
+
+def _decode(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise InvalidPayload("text_ref names no text in UTF-8") from None

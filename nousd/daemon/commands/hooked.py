@@ -13,7 +13,6 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.replies import Deferred
 from nousd.daemon.services import Services
 from nousd.daemon.sessions.live_session import LiveSession
@@ -28,9 +27,6 @@ from nousd.wire.objects.remarks import InputKind, Remark
 from nousd.wire.responses import Accepted
 
 _log: Final = logging.getLogger(__name__)
-
-_REMEMBERED_MAX: Final = 1024
-"""Texts that extensions dealt with and whose client message ids are remembered."""
 
 C = TypeVar("C", commands.Prompt, commands.AppendMessage, commands.Steer, commands.FollowUp)
 Warnings = tuple[Remark, ...] | UnsetType
@@ -71,7 +67,7 @@ async def asked_input(services: Services, live: LiveSession | None, command: C) 
         return AskedInput(command, handled=known)
     handled = _handled(services, live, command, outcome)
     if key is not None:
-        _remember(services, key, handled)
+        services.handled.remember(key, handled)
     return AskedInput(command, handled=handled)
 
 
@@ -89,19 +85,6 @@ def _dealt_with(services: Services, key: tuple[str, str] | None) -> Deferred | N
         return None
     assert isinstance(known.payload, Accepted)
     return Deferred(known.handle, msgspec.structs.replace(known.payload, repeated=True))
-
-
-def _remember(services: Services, key: tuple[str, str], handled: Deferred) -> None:
-    """Keep the answer for when the client sends its text again."""
-    services.handled[key] = handled
-
-    def resolved(handle: CommitHandle) -> None:
-        if handle.failure is not None:
-            services.handled.pop(key, None)
-
-    handled.handle.when_resolved(resolved)
-    while len(services.handled) > _REMEMBERED_MAX:
-        services.handled.popitem(last=False)
 
 
 def _given(live: LiveSession | None, command: C) -> InputGiven:

@@ -102,10 +102,10 @@ def _start(
         leaf_id=command.leaf_id,
         request=request,
     )
-    _, handle = services.runs.start(
+    run = services.runs.start(
         live, run_id, decided, own_prompt=queued.input_id, artifacts=brought.artifacts
     )
-    return remembered(live, handle, queued)
+    return remembered(live, run.last_handle, queued)
 
 
 async def _result_of(services: Services, reply: Deferred | Accepted) -> Result:
@@ -253,8 +253,9 @@ async def resume(services: Services, command: commands.Resume) -> Reply:
         model=services.run_services.choice_of(live.state, request.options or None).model,
         request=request,
     )
-    _, handle = services.runs.start(live, run_id, decided, own_prompt=None)
-    return Deferred(handle, Accepted(command="resume", run_id=run_id, session_id=live.session_id))
+    run = services.runs.start(live, run_id, decided, own_prompt=None)
+    accepted = Accepted(command="resume", run_id=run_id, session_id=live.session_id)
+    return Deferred(run.last_handle, accepted)
 
 
 async def get_queue(services: Services, command: commands.GetQueue) -> Reply:

@@ -11,8 +11,8 @@ from nousd.daemon.commands.accepting import require_entry
 from nousd.daemon.commands.hooked import Warnings, ask_fork, ask_switch
 from nousd.daemon.commands.reading import active_run
 from nousd.daemon.commands.session_settings import change_settings, said_of_new
-from nousd.daemon.eventlog.garbage import drop_leftovers
 from nousd.daemon.eventlog.log import CommitHandle
+from nousd.daemon.eventlog.retention import drop_leftovers
 from nousd.daemon.replies import Deferred, Reply
 from nousd.daemon.services import Services
 from nousd.daemon.sessions.live_session import LiveSession

@@ -75,7 +75,7 @@ async def cancel_tool_call(services: Services, command: commands.CancelToolCall)
 async def get_tool_call(services: Services, command: commands.GetToolCall) -> Reply:
     """Read everything about one attempt."""
     return ToolCallNow(
-        call=await services.call_records.record(command.tool_call_id, command.attempt)
+        call=await services.run_services.call_records.record(command.tool_call_id, command.attempt)
     )
 
 

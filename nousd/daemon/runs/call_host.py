@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from nousd.daemon.blobs.watched_spool import WatchedSpool
 from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.policy.approvers import Audience
 from nousd.daemon.policy.requests import Asker
@@ -24,7 +23,7 @@ from nousd.machine.context.text_offload import artifact_id_of
 from nousd.machine.policy.permission import Judgement
 from nousd.runtimes.calls.host import Answer, Question
 from nousd.store.artifacts import Artifact
-from nousd.tools.interface import Emit, Tool, ToolContext, UserAnswers
+from nousd.tools.interface import Emit, ExtendIdleDeadline, Tool, ToolContext, UserAnswers
 from nousd.tools.spooled_file import SpooledFile
 from nousd.wire import events
 from nousd.wire.events import Event
@@ -88,7 +87,7 @@ class LiveCallHost(ABC):
         """See ``CallHost.keep``."""
         if isinstance(data, bytes):
             return self.keep_bytes(data, media_type)
-        source = WatchedSpool(data, self.extend_idle_deadline)
+        source = _WatchedFile(data, self.extend_idle_deadline)
         put = await self._services.store.put_artifact(source, media_type, now=self.now())
         return put.id
 
@@ -144,3 +143,18 @@ class LiveCallHost(ABC):
 
     async def _set_todos(self, tool_call_id: str, todos: tuple[Todo, ...]) -> None:
         await self.commit(events.TodoUpdated(**self.where, tool_call_id=tool_call_id, todos=todos))
+
+
+class _WatchedFile:
+    """A spooled output on its way into the store: each piece that is read is a sign of life."""
+
+    def __init__(self, spooled: SpooledFile, extend_idle_deadline: ExtendIdleDeadline) -> None:
+        self.artifact_id = spooled.artifact_id
+        self.size_bytes = spooled.size_bytes
+        self._spooled = spooled
+        self._extend_idle_deadline = extend_idle_deadline
+
+    async def read(self, offset: int, length: int) -> bytes:
+        """See ``ArtifactSource.read``."""
+        self._extend_idle_deadline(0.0)
+        return await self._spooled.read(offset, length)

@@ -6,17 +6,16 @@ comes of it is told in events that belong to no run. Of runs it knows only what 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import trio
 
 from nousd.daemon import error_boundary
 from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.policy.approvers import Audience
-from nousd.daemon.replies import Deferred
+from nousd.daemon.replies import Deferred, RecentReplies
 from nousd.daemon.runs.call_host import LiveCallHost
 from nousd.daemon.runs.run_loop import CLOSING_SECONDS
 from nousd.daemon.runs.services import RunServices
@@ -36,9 +35,6 @@ from nousd.wire.events.base import CutOff
 from nousd.wire.limits import CLIENT_CALLS_MAX
 from nousd.wire.objects.entries import ToolCall
 from nousd.wire.responses import Accepted
-
-_REMEMBERED: Final = 1024
-"""Acknowledgements that are known without asking the log; more calls than can be on their way to it."""
 
 
 class ClientCall(LiveCallHost):
@@ -178,7 +174,7 @@ class ClientCalls:
         self._runner = runner
         self._tools = tools
         self._active: dict[str, ClientCall] = {}
-        self._acknowledged: OrderedDict[tuple[str, str], Deferred] = OrderedDict()
+        self._acknowledged = RecentReplies()
 
     async def acknowledged(
         self, live: LiveSession, client_call_id: str | None
@@ -227,7 +223,7 @@ class ClientCalls:
         self._nursery.start_soon(self._drive, driver)
         reply = Deferred(handle, _accepted(live, call_id))
         if client_call_id is not None:
-            self._remember((live.session_id, client_call_id), reply)
+            self._acknowledged.remember((live.session_id, client_call_id), reply)
         return reply
 
     async def _drive(self, driver: ClientCall) -> None:
@@ -258,17 +254,6 @@ class ClientCalls:
         self.stop(reason)
         for driver in drivers:
             await driver.ended.wait()
-
-    def _remember(self, key: tuple[str, str], reply: Deferred) -> None:
-        self._acknowledged[key] = reply
-        while len(self._acknowledged) > _REMEMBERED:
-            self._acknowledged.popitem(last=False)
-
-        def resolved(handle: CommitHandle) -> None:
-            if handle.failure is not None:
-                self._acknowledged.pop(key, None)
-
-        reply.handle.when_resolved(resolved)
 
 
 def _accepted(live: LiveSession, tool_call_id: str) -> Accepted:

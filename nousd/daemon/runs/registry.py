@@ -16,7 +16,6 @@ from msgspec import UNSET, UnsetType
 
 from nousd.daemon import error_boundary
 from nousd.daemon.clock import earlier
-from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.runs.recordings import current_run
 from nousd.daemon.runs.run_hooks import tell_end
 from nousd.daemon.runs.run_host import RunHost
@@ -67,30 +66,17 @@ class Runs:
         own_prompt: str | None,
         artifacts: Sequence[Artifact] = (),
         parent: TaskRun | None = None,
-    ) -> tuple[RunHost, CommitHandle]:
-        """Start the task of a run, and commit the events that begin it.
+    ) -> RunHost:
+        """Start the task of a run, and submit the events that begin it (``last_handle``).
 
         Args:
             parent: the run whose call of ``task`` it carries out.
         """
         run = RunHost(live, run_id, self._services, self, parent=parent)
-        handle = run.begin(decided, artifacts)
+        run.begin(decided, artifacts)
         self._active[run_id] = run
         _log.debug("run %s started in session %s", run_id, live.session_id)
         self._nursery.start_soon(self._carry_out, run, own_prompt)
-        return run, handle
-
-    def start_task(
-        self,
-        live: LiveSession,
-        run_id: str,
-        decided: Sequence[Event],
-        *,
-        own_prompt: str,
-        parent: TaskRun,
-    ) -> RunHost:
-        """Start the run of a task that ``parent`` waits for."""
-        run, _ = self.start(live, run_id, decided, own_prompt=own_prompt, parent=parent)
         return run
 
     async def _carry_out(self, run: RunHost, own_prompt: str | None) -> None:
@@ -122,7 +108,7 @@ class Runs:
             await self._services.store.flush()
             await self._services.sessions.get(run.live.session_id)
 
-    def require_alone(self, run: RunHost, message_id: str) -> None:
+    def require_alone(self, run: TaskRun, message_id: str) -> None:
         """Make sure that no other run carries out the calls of a message: a branch has its parent's
         calls, and two runs would both find that a call has not run.
 

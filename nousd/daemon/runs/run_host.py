@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 import trio
@@ -21,7 +21,7 @@ from nousd.daemon.runs.call_host import LiveCallHost
 from nousd.daemon.runs.model_inputs import InputsOfRun, artifacts_of
 from nousd.daemon.runs.services import RunServices
 from nousd.daemon.runs.task_tree import TaskTree
-from nousd.daemon.runs.tasks import TaskRun, TasksOfCall
+from nousd.daemon.runs.tasks import RunRegistry, TaskRun, TasksOfCall
 from nousd.daemon.sessions.history import ContextOfRun
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.daemon.workspace.workspaces import Workspace
@@ -50,30 +50,6 @@ _CONFLICT_SECONDS: Final = 1.0
 """How often it is told of a run that another one was refused because of it, at most."""
 
 
-class OtherRuns(Protocol):
-    """The registry of runs, as one of them needs it."""
-
-    def require_alone(self, run: RunHost, message_id: str) -> None:
-        """Make sure that no other run carries out the calls of a message.
-
-        Raises:
-            RunFailed: another run does.
-        """
-        ...
-
-    def start_task(
-        self,
-        live: LiveSession,
-        run_id: str,
-        decided: Sequence[Event],
-        *,
-        own_prompt: str,
-        parent: TaskRun,
-    ) -> RunHost:
-        """Start the run of a task. See ``StartTask``."""
-        ...
-
-
 class RunHost(LiveCallHost):
     """One active run. It keeps the interface ``TurnHost`` for its runtime.
 
@@ -89,7 +65,7 @@ class RunHost(LiveCallHost):
         live: LiveSession,
         run_id: str,
         services: RunServices,
-        others: OtherRuns,
+        others: RunRegistry,
         *,
         parent: TaskRun | None = None,
     ) -> None:
@@ -119,12 +95,11 @@ class RunHost(LiveCallHost):
 
     # --- its place among runs ----------------------------------------------------------------
 
-    def begin(self, decided: Sequence[Event], artifacts: Sequence[Artifact]) -> CommitHandle:
+    def begin(self, decided: Sequence[Event], artifacts: Sequence[Artifact]) -> None:
         """Put the events that start the run into the log."""
         self._kept += artifacts
-        handle = self.decide(decided)
+        self.decide(decided)
         self.live.run = self
-        return handle
 
     async def enter_workspace(self) -> Workspace:
         """Resolve the run's workspace; it stays the same until the run ends.
@@ -226,7 +201,7 @@ class RunHost(LiveCallHost):
         """See ``CallHost.tool_context``."""
         assert self._workspace is not None
         context = self._context_in(self._workspace, tool_call_id, emit)
-        tasks = TasksOfCall(self._services, self, tool_call_id, self._others.start_task)
+        tasks = TasksOfCall(self._services, self, tool_call_id, self._others)
         return msgspec.structs.replace(context, tasks=tasks)
 
     async def runtime_opinion(self, call: ToolCall) -> RuntimeOpinion:

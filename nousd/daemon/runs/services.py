@@ -5,7 +5,7 @@ Which runs there are is not known here (``registry``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from msgspec import UNSET
@@ -61,8 +61,6 @@ class RunServices:
     """What depends on the folder that a session works in."""
     permissions: Permissions
     """What may run."""
-    granted: Callable[[], Sequence[str]]
-    """The rules that the user added for every session."""
     approvals: Approvals
     questions: Questions
     overrides: Overrides
@@ -109,7 +107,7 @@ class RunServices:
 
     async def judge(self, state: SessionState, tool: Tool, access: Access) -> Judgement:
         """Return the decision of the rules and the session's mode on a call."""
-        return await self.permissions.judge(state, self.granted(), tool, access)
+        return await self.permissions.judge(state, self.sessions.defaults.granted, tool, access)
 
     async def ask(self, state: SessionState, question: Question, asker: Asker) -> Answer:
         """Ask whether a call may run; see ``CallHost.ask``. What leads out is asked while it may be."""

@@ -55,10 +55,18 @@ class TaskRun(RunInTree, Protocol):
         ...
 
 
-class StartTask(Protocol):
-    """Starts the run of a task below ``parent``, with the events that begin it."""
+class RunRegistry(Protocol):
+    """The registry of active runs, as one of them needs it."""
 
-    def __call__(
+    def require_alone(self, run: TaskRun, message_id: str) -> None:
+        """Make sure that no other run carries out the calls of a message.
+
+        Raises:
+            RunFailed: another run does.
+        """
+        ...
+
+    def start(
         self,
         live: LiveSession,
         run_id: str,
@@ -66,7 +74,9 @@ class StartTask(Protocol):
         *,
         own_prompt: str,
         parent: TaskRun,
-    ) -> TaskRun: ...
+    ) -> TaskRun:
+        """Start the run of a task below ``parent``, with the events that begin it."""
+        ...
 
 
 class TasksOfCall:
@@ -74,14 +84,14 @@ class TasksOfCall:
 
     Args:
         parent: the run that makes the call.
-        start: starts the run of a task.
+        runs: the registry that starts the run of a task.
     """
 
     def __init__(
-        self, services: RunServices, parent: TaskRun, tool_call_id: str, start: StartTask
+        self, services: RunServices, parent: TaskRun, tool_call_id: str, runs: RunRegistry
     ) -> None:
         self._services = services
-        self._start_run = start
+        self._runs = runs
         self._parent = parent
         self._tool_call_id = tool_call_id
 
@@ -226,7 +236,7 @@ class TasksOfCall:
             leaf_id=None,
             request=NOTHING_ASKED if options == RunOptions() else RunRequest(options=options),
         )
-        return self._start_run(
+        return self._runs.start(
             live, prompt.run_id, decided, own_prompt=prompt.input_id, parent=parent
         )
 
