@@ -1,6 +1,6 @@
-"""The daemon without its edges: store, sessions, runs and commands put together.
+"""The daemon without its edges: assembles store, sessions, runs and commands.
 
-``open_services`` is the whole daemon for whoever brings streams of their own; ``serve`` brings sockets,
+``open_services`` gives a whole daemon to a caller that brings its own streams; ``serve`` adds sockets,
 locks and signals. Tests run it on memory streams, a memory store and a fake clock.
 """
 
@@ -57,8 +57,8 @@ from nousd.tools.secret_filter import NO_SECRETS, Secrets
 from nousd.wire.limits import LINE_BYTES_MAX
 
 _CONTEXT_WINDOWS_READ: Final = 4
-"""How many context windows of an uncompacted transcript are read at most; a compaction summarises
-what is read, and nothing behind that could ever be sent."""
+"""Maximum context windows to read of an uncompacted transcript. A compaction summarises what is read;
+anything before that could never be sent."""
 
 
 class DaemonDeps(msgspec.Struct, kw_only=True):
@@ -68,44 +68,47 @@ class DaemonDeps(msgspec.Struct, kw_only=True):
     clock: Clock
     models: Models
     workspaces: Workspaces
-    """The permissions look at the same."""
+    """The same object that ``permissions`` uses."""
     tools: tuple[Tool, ...] = ()
     late_tools: Callable[[], Iterable[Tool]] | None = None
-    """Come before ``tools``, and are not asked for before somebody looks for a tool."""
+    """Loads further tools when a tool is first looked up; they come before ``tools``."""
     extension_commands: Mapping[str, ExtensionHandler] = {}
     hooks: Hooks = NO_HOOKS
     around_permissions: Callable[[Permissions, Sessions], Permissions] = CutPermissions
-    """What cuts the permissions of tasks, unless it is known what came of that (``nousd.replay``)."""
+    """Wraps the permissions to restrict tasks; a replay (``nousd.replay``) plays recorded decisions
+    instead."""
     call_hooks: CallHooks | None = None
-    """Who looks at calls in the place of ``hooks`` (``nousd.replay``)."""
+    """Replaces the call hooks of ``hooks``; for ``nousd.replay``."""
     native: NativeSettings = NativeSettings()
     around_tools: Callable[[Mapping[str, Tool]], Mapping[str, Tool]] = lambda tools: tools
-    """Says which of the tools the gate finds at a call (``nousd.replay``)."""
+    """Selects the tools that a call can find; for ``nousd.replay``."""
     around_runtime: Callable[[Runtime], Runtime] = lambda runtime: runtime
-    """Puts something around the runtime that stands behind each of its steps (``nousd.replay``)."""
+    """Wraps the runtime; ``nousd.replay`` acts after each of its steps."""
     permissions: Permissions = RulePermissions()
     approval_timeout_seconds: float = APPROVAL_SECONDS
     sandbox: FindSandbox = no_sandbox
     mcp_servers: tuple[ServerSpec, ...] = ()
     mcp_disabled: tuple[ServerSpec, ...] = ()
-    """Those of the settings that are not to run."""
+    """Servers of the settings that are disabled."""
     mcp_surroundings: Surroundings | None = None
-    """None if there are to be none, whatever the log says."""
+    """None to run no MCP servers, whatever the log says."""
     command_timeout_seconds: float = 600.0
     stale_seconds: float = 120.0
     delta_retention_days: int = 7
     line_bytes_max: int = LINE_BYTES_MAX
     secrets: Secrets = NO_SECRETS
-    """What no tool may tell of."""
+    """The secrets to redact from tool output."""
     spool_folder: Path | None = None
-    """On whose filesystem long outputs and uploads lie meanwhile; None: where temporary files do."""
+    """Directory for long outputs and uploads until they are stored; None: the system's for temporary
+    files."""
 
 
 @asynccontextmanager
 async def open_services(deps: DaemonDeps) -> AsyncIterator[Services]:
-    """Provide a running daemon. Leaving the block stops it; ``shut_down`` before lets clients see it.
+    """Run a daemon for the length of the block. ``shut_down`` before its end lets clients read the last
+    events.
 
-    Open runs of an earlier process are closed before anything else, as far as the disk allows.
+    First, runs that an earlier process left open are closed, as far as the disk allows.
     """
     hub = Hub(deps.store)
     log = Log(deps.store, hub, deps.clock)

@@ -1,4 +1,4 @@
-"""The only clock, id source and randomness of the daemon, so that tests can replace all three."""
+"""The only clock, id source and randomness of the daemon; tests replace all three."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ _IDS_PER_BLOCK: Final = 256
 
 
 def later(now: str, by: timedelta) -> str:
-    """Return a time that lies that far behind ``now``, as a clock tells it."""
+    """Return the time ``by`` after ``now``, in the clock's format."""
     return earlier(now, -by)
 
 
 def earlier(now: str, by: timedelta) -> str:
-    """Return a time that lies that far before ``now``, as a clock tells it."""
+    """Return the time ``by`` before ``now``, in the clock's format."""
     return (datetime.fromisoformat(now) - by).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 class Clock(Protocol):
-    """Tells the time and mints ids."""
+    """A clock and a source of ids."""
 
     def now(self) -> str:
         """Return the time as RFC 3339 UTC with microseconds."""
         ...
 
     def new_id(self, prefix: str) -> str:
-        """Return an id that was never given out before, such as ``run-...``."""
+        """Return a new unique id such as ``run-...``."""
         ...
 
 
 class SystemClock:
-    """The real one. Ids sort by the time they were made and cannot be guessed from one another."""
+    """The system's clock. Ids sort by creation time and cannot be guessed from one another."""
 
     def __init__(self) -> None:
         self._second = 0
@@ -44,7 +44,7 @@ class SystemClock:
 
     def now(self) -> str:
         """See ``Clock.now``."""
-        # Several times for each event: what stays the same for a second is made once.
+        # Called several times per event: the part that stays the same for a second is cached.
         second, microseconds = divmod(time.time_ns() // 1000, 1_000_000)
         if second != self._second:
             self._until_second = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
@@ -57,7 +57,7 @@ class SystemClock:
         return f"{prefix}-{time.time_ns() // 1000:014x}{digits}"
 
     def _fresh_digits(self) -> str:
-        # Asking the kernel each time lets another thread in between, and that is felt.
+        # Asking the kernel each time would let another thread in, which is a measurable delay.
         block = secrets.token_hex(_ID_RANDOM_BYTES * _IDS_PER_BLOCK)
         width = 2 * _ID_RANDOM_BYTES
         self._randomness = iter([block[at : at + width] for at in range(0, len(block), width)])

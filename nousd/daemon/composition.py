@@ -1,7 +1,7 @@
-"""From settings to the parts of a daemon: log, models, tools, extensions, permissions.
+"""Builds the daemon's dependencies from the settings: log, models, tools, extensions, permissions.
 
-Whatever the settings name and cannot be used is said before the log is touched. Locks, sockets and
-signals are not known here (``serve``).
+A setting that cannot be used is refused before the log is touched. Locks, sockets and signals belong to
+``serve``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def open_deps(settings: Settings, redactor: Redactor) -> AsyncIterator[DaemonDeps]:
-    """Open the log, and builds everything that the settings name.
+    """Open the log and build everything that the settings name.
 
     Raises:
         ConfigError: a setting cannot be used.
@@ -95,7 +95,7 @@ def _extensions(settings: Settings, redactor: Redactor) -> Extensions:
 
 @asynccontextmanager
 async def _opened_models(settings: Settings, redactor: Redactor) -> AsyncIterator[Models]:
-    """Provide the configured models, with their streams recorded if ``--record`` asks for it."""
+    """Provide the configured models; with ``--record``, their streams are recorded."""
     from nousd.providers.setup.configured import configured_models
 
     with ExitStack() as stack:
@@ -110,8 +110,8 @@ async def _opened_models(settings: Settings, redactor: Redactor) -> AsyncIterato
 
 
 def _builtin_tools(settings: Settings) -> Callable[[], tuple[Tool, ...]]:
-    """Return a function that imports the built-in tools. What is wrong with their settings is said
-    at once.
+    """Return a function that imports the built-in tools. Invalid settings of theirs are refused at
+    once.
 
     Raises:
         ConfigError: ``web_allow`` cannot be used.

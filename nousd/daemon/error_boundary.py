@@ -1,9 +1,9 @@
-"""The one place where an exception becomes something a client is told.
+"""The one place where an exception becomes an error that a client receives.
 
-Everything that is raised on purpose is a ``NousdError`` and is worded for its reader. Anything else is
-a fault of ours: it is written to the log file with its traceback, the client gets a reference to it,
-and the daemon lives on. Our own code is caught broadly here and at no other place of the daemon; around
-calls of foreign code (extensions, the MCP library) stands one of its own.
+Exceptions that are raised on purpose are ``NousdError``s, worded for their reader. Any other is a bug:
+it goes to the log file with its traceback, the client receives a reference to it, and the daemon goes
+on. This is the daemon's only broad ``except`` around its own code; calls of foreign code (extensions,
+the MCP library) have one of their own.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ async def contained(
     """Return the result of ``call``, or its error; never raise an ``Exception``.
 
     Args:
-        what: names the call in the log file should it be our fault. A function is asked then, for a
-            call whose name shows only while it goes on.
+        what: names the call in the log file if it has a bug; a function if the name is only known
+            later.
     """
     try:
         return await call()
@@ -59,17 +59,17 @@ async def contained(
 
 
 def _raised_on_purpose(error: Exception) -> NousdError | None:
-    """Return an error of the tree, also one that a nursery has wrapped; None for a fault of ours."""
+    """Return the error of our tree, unwrapped from exception groups; None for a bug."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error if isinstance(error, NousdError) else None
 
 
 def wire_error(error: NousdError, *, head: str) -> WireError:
-    """Return the error as a client is told it.
+    """Return the error in the form that clients receive.
 
     Args:
-        head: the newest event's id, for whoever asked about a place that the log does not have.
+        head: id of the newest event, for errors about a position that the log does not have.
     """
     if isinstance(error, InvalidCursor):
         return InvalidCursor(error.message, details={"head": head})
@@ -98,12 +98,11 @@ _DISK_TROUBLE: Final = (
         "it is not known whether this was accepted: send it again with the same client_message_id",
     ),
 )
-"""What a client is told of a commit that failed: error, ``details.reason``, message; the first that
-fits."""
+"""The errors for a failed commit: type, ``details.reason`` and message; the first match counts."""
 
 
 def run_failure(error: NousdError) -> RunFailed:
-    """Return the error as a run's ``error`` event tells it."""
+    """Return the error in the form of a run's ``error`` event."""
     if isinstance(error, RunFailed):
         return error
     if isinstance(error, CommandRejected):

@@ -12,7 +12,7 @@ from nousd.wire.responses import Response
 
 
 class Deferred(msgspec.Struct, frozen=True):
-    """An answer that is true once ``handle`` is committed, and is queued in that very moment."""
+    """A response that becomes true when ``handle`` is committed, and is queued in that very step."""
 
     handle: CommitHandle
     payload: Response
@@ -49,7 +49,7 @@ class RecentReplies:
 
 
 class Plain(msgspec.Struct, frozen=True):
-    """An answer whose payload is no struct of ours."""
+    """A response whose payload is not one of our structs."""
 
     type: str
     payload: Any

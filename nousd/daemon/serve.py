@@ -78,16 +78,16 @@ _log: Final = logging.getLogger(__name__)
 
 
 def serve(settings: Settings, door: Door | None = None) -> int:
-    """Run the daemon until it is told to stop.
+    """Run the daemon until a signal stops it.
 
     Args:
-        door: another way in beside the two sockets.
+        door: another server beside the two sockets.
 
     Returns:
         0 after an orderly stop.
 
     Raises:
-        ConfigError: it cannot start with these settings; one line that names the reason.
+        ConfigError: the settings cannot be used; one line names the reason.
         StoreError: the log cannot be opened; nothing was changed.
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
@@ -108,7 +108,7 @@ async def _serve(settings: Settings, door: Door | None) -> None:
         )
     )
     async with AsyncExitStack() as stack:
-        # From the first moment on: a signal that comes while we start is obeyed once we have.
+        # From the very start: a signal that arrives while starting is obeyed after the start.
         signals = stack.enter_context(trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT))
         stack.enter_context(
             configure_logging(settings.log_file, verbose=settings.verbose, redactor=redactor)
@@ -140,7 +140,7 @@ async def _with_provider_found(settings: Settings) -> Settings:
 
 
 def _prepare_folders(settings: Settings) -> None:
-    """A place of our own is made private; one that the user named is only looked at."""
+    """Make a directory of our own private; only check one that the user named."""
     runtime_dir = settings.socket.parent
     if settings.socket == locations.default_socket():
         prepare_own_folder(runtime_dir, "runtime folder")
@@ -157,7 +157,7 @@ async def _serve_until_told_to_stop(
         connections.start_soon(_accept, listeners.command, partial(serve_commands, services))
         connections.start_soon(_accept, listeners.events, partial(serve_events, services))
         if beside is not None:
-            # A fault of theirs costs their clients the way in, and nobody anything else.
+            # A fault in that server costs its clients the connection, and nobody else anything.
             served = partial(beside, services)
             connections.start_soon(
                 error_boundary.contained, served, "the way in beside the sockets"

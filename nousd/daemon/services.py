@@ -34,18 +34,18 @@ ExtensionHandler = Callable[[dict[str, Any]], Awaitable[Any]]
 
 
 class Services(msgspec.Struct, kw_only=True):
-    """The daemon's services, handed to every handler.
+    """The daemon's services, passed to every handler.
 
     Args:
-        workspaces: what depends on the folder that a session works in.
-        command_timeout_seconds: seconds a ``prompt`` with ``wait: true`` is waited for.
-        line_bytes_max: the bound of one line, as it is set.
-        line_budget: what the long lines of all connections may hold together.
-        transcripts: those that were read last.
-        hooks: of all extensions.
-        handled: the answers to texts that extensions dealt with, by session and client message id.
-        stopping: from the first signal on; then no command is taken any more.
-        closing: set when all runs have ended; connections write what they owe and close.
+        workspaces: everything that depends on a session's directory.
+        command_timeout_seconds: how long a ``prompt`` with ``wait: true`` waits for its run.
+        line_bytes_max: maximum length of a line, as configured.
+        line_budget: memory that the long lines of all connections may use together.
+        transcripts: cache of the transcripts read last.
+        hooks: the hooks of all extensions.
+        handled: responses to inputs that extensions handled, by session and client message id.
+        stopping: true from the first signal on; further commands are refused.
+        closing: set when all runs have ended; connections write their output and close.
     """
 
     store: Store

@@ -1,7 +1,7 @@
-"""The command table: a row for each command of v1, and nothing else that knows them all.
+"""The command table: one row for each command of v1, and the only place that knows them all.
 
-A handler takes the daemon's services and the command, does its few lines through them, and returns a
-reply or raises. It writes no line and starts no task itself.
+A handler receives the daemon's services and the command, and returns a reply or raises. It writes no
+line and starts no task itself.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How a text that a client hands in is accepted, and acknowledged once.
+"""Accepts an input of a client, and acknowledges it exactly once.
 
-Where it goes is looked up, extensions are asked, files are read, and then it is looked up once more:
-what is decided on is what is there at that moment. The same client message id again gets the first
-acknowledgement, for as long as the session is there; a hash of what came under it stands beside it.
+The target is looked up, extensions are asked and files are read; then the target is looked up again,
+because the decision must be about the state of that moment. A repeated client message id gets the first
+acknowledgement for as long as the session exists; the hash of the request is stored with it.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _LONG_TEXTS: Final = trio.CapacityLimiter(2)
 """Long texts that are being read; each may have ``LONG_TEXT_BYTES_MAX``."""
 
 _HASHED_AT_ONCE_BYTES: Final = 64 * 1024
-"""What is hashed in no time, so that it needs no thread."""
+"""Inputs up to this size are hashed without a thread."""
 
 
 class PendingInput(msgspec.Struct, Generic[C], frozen=True):
     """A pending input: its text, its attachments, and the extensions that changed it.
 
     Args:
-        request_hash: of what the client sent; "" where it gave that no id.
-        tail: what was appended at the end of the path that it goes on from, if that was looked for.
+        request_hash: hash of the client's request; "" without a client message id.
+        tail: messages appended at the end of the path that it continues, if they were looked up.
     """
 
     command: C
@@ -89,8 +89,8 @@ async def accepted(
     find: Callable[[Services, C, str], Awaitable[Target]],
     accept: Callable[[Services, LiveSession | None, PendingInput[C]], Deferred],
 ) -> Deferred | Accepted:
-    """Accept an input unless it was accepted already, or an extension deals with it: ``accept`` acts on
-    what ``find`` last saw.
+    """Accept an input, unless it was accepted before or an extension handles it. ``accept`` acts on the
+    last result of ``find``.
     """
     if command.text_ref is not None:
         command = await _with_whole_text(services, command, command.text_ref)
@@ -99,7 +99,7 @@ async def accepted(
     if target.known is not None:
         return target.known
     if not command.attachments and not services.hooks.has("input"):
-        # So nearly all are: a text, and nobody who is asked about it.
+        # The common case: a plain text, and no extension to ask.
         return accept(
             services,
             target.live,
@@ -109,7 +109,7 @@ async def accepted(
     if asked.handled is not None:
         return asked.handled
     brought = await _brought(services, target.live, command)
-    # Anything may have happened meanwhile.
+    # Awaited above: the session may have changed.
     target = await find(services, command, request_hash)
     if target.known is not None:
         return target.known
@@ -145,7 +145,7 @@ async def require_entry(services: Services, live: LiveSession | None, entry_id: 
 
 
 def remembered(live: LiveSession, handle: CommitHandle, queued: QueuedInput) -> Deferred:
-    """Return the acknowledgement of an input that was just decided on; kept for when it comes again."""
+    """Return the acknowledgement of a new input, and remember it for when the input is sent again."""
     reply = Deferred(handle, _acknowledgement(live, queued))
     if isinstance(queued.client_message_id, str):
         live.remember(queued.client_message_id, reply, queued.request_hash or "")
@@ -157,8 +157,8 @@ async def repeated(
 ) -> Deferred | Accepted | None:
     """Return the first acknowledgement of an input that is sent again, else None.
 
-    The log is asked first and memory last, so that there is no moment between the last look and the
-    caller's decision in which the same input could slip in a second time.
+    The log is asked first and memory last. So nothing is awaited between the last look and the caller's
+    decision, and the same input cannot slip in a second time.
 
     Raises:
         CommandRejected: ``client_message_id_reused``.
@@ -172,7 +172,7 @@ async def repeated(
         return _again(command, request_hash, known.reply, known.request_hash)
     if row is None:
         return None
-    # A follow-up that was promoted meanwhile was acknowledged as a follow-up.
+    # A follow-up that was promoted since was acknowledged as a follow-up.
     was_promoted = row.input.kind == "steer" and isinstance(command, commands.FollowUp)
     kind = "follow_up" if was_promoted else row.input.kind
     first = _acknowledgement(live, msgspec.structs.replace(row.input, kind=kind))
@@ -182,12 +182,12 @@ async def repeated(
 def _again(
     command: HandedIn, request_hash: str, first: Deferred | Accepted, first_hash: str
 ) -> Deferred | Accepted:
-    """Return an acknowledgement as it is given once more, if it fits what is sent now."""
+    """Return an acknowledgement marked as repeated, if it fits the command that is sent now."""
     said = first.payload if isinstance(first, Deferred) else first
     assert isinstance(said, Accepted)
     is_append = isinstance(command, commands.AppendMessage)
     is_strict = isinstance(command, commands.Prompt) and command.strict_resend
-    # What acknowledged a message tells of no run, and the other way round.
+    # The acknowledgement of a message names no run, and that of any other input names one.
     if is_append is not (said.command == "append_message") or (
         is_strict and first_hash and first_hash != request_hash
     ):
@@ -209,7 +209,7 @@ def _acknowledgement(live: LiveSession, queued: QueuedInput) -> Accepted:
 
 
 async def _hash_of(command: HandedIn) -> str:
-    """Return the hash of a text with its attachments."""
+    """Return the hash of an input: its text, its attachments and its options."""
     size = len(command.text) + sum(len(each.data or b"") for each in command.attachments)
     if size <= _HASHED_AT_ONCE_BYTES:
         return _hash(command)
@@ -220,7 +220,7 @@ _OF_RUNS: Final = ("tools", "model", "provider", "sampling", "tool_choice")
 
 
 def _options_of(command: commands.Prompt) -> dict[str, Any]:
-    """Return a prompt's run options; the same text with other options is another prompt."""
+    """Return the run options that count as part of a prompt: with other options it is another prompt."""
     return {name: value for name in _OF_RUNS if (value := getattr(command, name)) is not None}
 
 
@@ -236,16 +236,16 @@ def _hash(command: HandedIn) -> str:
 
 
 async def _with_whole_text(services: Services, command: C, text_ref: str) -> C:
-    """Return a command with the text that it refers to as ``text_ref``, as if it stood there.
+    """Return the command with the whole text that ``text_ref`` names in the place of its beginning.
 
     Raises:
-        InvalidPayload: the artifact is too large, no text, or begins with something else.
+        InvalidPayload: the artifact is too large, is not text, or begins with something else.
         CommandRejected: ``artifact_not_found``.
     """
     async with _LONG_TEXTS:
         text = _decode(await _bytes_of(services, text_ref))
         await services.store.wait_room()
-    # A beginning must not be blank, and a text may begin with any number of blanks.
+    # The beginning may not be blank; the whole text may start with any number of blanks.
     if not text.lstrip().startswith(command.text.lstrip()):
         raise InvalidPayload("text must be the beginning of what text_ref names")
     return msgspec.structs.replace(command, text=text, text_ref=None)
@@ -261,7 +261,7 @@ async def _bytes_of(services: Services, artifact_id: str) -> bytes:
     if info.size_bytes > LONG_TEXT_BYTES_MAX:
         raise InvalidPayload(f"text_ref is too large: at most {LONG_TEXT_BYTES_MAX} bytes")
     artifact = await services.store.artifact(artifact_id)
-    if artifact is None:  # it went with a session in this moment
+    if artifact is None:  # deleted with its session just now
         raise missing
     return artifact.data
 

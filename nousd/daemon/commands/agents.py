@@ -12,7 +12,9 @@ from nousd.wire.responses.tools import AgentSummary
 
 
 async def list_agents(services: Services, command: commands.ListAgents) -> Reply:
-    """List the agents of a session, as it found them; without one, those that there are now."""
+    """List the agents of a session, as they were when it first asked; without a session, the current
+    ones.
+    """
     live = await services.sessions.target(command.session_id)
     if live is None:
         read = await services.workspaces.default.read_agents()

@@ -10,7 +10,7 @@ from nousd.wire.responses import Artifact, Upload
 
 
 async def put_artifact(services: Services, command: commands.PutArtifact) -> Reply:
-    """Take a piece of an upload; the last one makes it an artifact."""
+    """Accept a piece of an upload; the last piece completes the artifact."""
     uploads = services.uploads
     upload_id = command.upload_id or uploads.begin(command.media_type)
     try:
@@ -36,7 +36,7 @@ async def get_artifact(services: Services, command: commands.GetArtifact) -> Rep
         raise InvalidPayload(f"offset must be at most {found.size_bytes}")
     wanted = min(command.length, found.size_bytes - command.offset)
     data = await services.store.artifact_range(found.id, command.offset, wanted)
-    if len(data) < wanted:  # it was deleted in this moment
+    if len(data) < wanted:  # deleted just now
         raise _not_found(found.id)
     return Artifact(
         artifact_id=found.id,

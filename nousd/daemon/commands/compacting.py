@@ -1,6 +1,6 @@
-"""The command that compacts a session by hand.
+"""The command that compacts a session.
 
-How a path is cut, and what the model is told to summarise, is the runtime's and the machine's.
+The runtime and the machine decide where a path is cut and what the model is asked to summarise.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from nousd.wire.responses import Compaction
 async def compact_session(services: Services, command: commands.CompactSession) -> Reply:
     """Compact a session's context at a client's request.
 
-    The model writes the summary while the session stays free; should anything have happened to it
-    meanwhile, the summary is thrown away and the command refused.
+    The session stays usable while the model writes the summary. If the session changes in between, the
+    summary is discarded and the command refused.
     """
     live = await services.sessions.require(command.session_id)
     decisions.require_idle(live.state)

@@ -1,7 +1,7 @@
-"""Input hooks of extensions, which run before an input is decided on.
+"""Runs the input hooks of extensions, before an input is accepted.
 
-There is no run that a warning could stand in. So a hook that fails is told in the answer, and in the
-daemon's log.
+There is no run yet that a warning could belong to, so failed hooks are reported in the response and in
+the daemon's diagnostic log.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class AskedInput(NamedTuple, Generic[C]):
     """An input after all hooks: its final text, and the extensions that changed it.
 
     Args:
-        handled: the answer, if an extension dealt with it.
+        handled: the response, if an extension handled the input.
     """
 
     command: C
@@ -46,10 +46,10 @@ class AskedInput(NamedTuple, Generic[C]):
 
 
 async def asked_input(services: Services, live: LiveSession | None, command: C) -> AskedInput[C]:
-    """Ask about a text that a client hands in, once.
+    """Run the input hooks of extensions, once for each input.
 
     Raises:
-        ShuttingDown: the daemon was told to stop meanwhile.
+        ShuttingDown: the daemon began to stop meanwhile.
     """
     if not services.hooks.has("input"):
         return AskedInput(command)
@@ -62,7 +62,7 @@ async def asked_input(services: Services, live: LiveSession | None, command: C) 
     if not outcome.handled_by:
         changed = msgspec.structs.replace(command, text=outcome.text)
         return AskedInput(changed, outcome.changed_by, _told(outcome.failures))
-    # Sent again by a client that did not wait, it may have been dealt with meanwhile: the first counts.
+    # A client that did not wait may have sent it twice: the first response counts.
     if (known := _dealt_with(services, key)) is not None:
         return AskedInput(command, handled=known)
     handled = _handled(services, live, command, outcome)
@@ -79,7 +79,7 @@ def _key(live: LiveSession | None, command: C) -> tuple[str, str] | None:
 
 
 def _dealt_with(services: Services, key: tuple[str, str] | None) -> Deferred | None:
-    """Return the answer to a text that an extension dealt with before, as it is given once more."""
+    """Return the response to an input that an extension handled before, marked as repeated."""
     known = None if key is None else services.handled.get(key)
     if known is None:
         return None
@@ -109,7 +109,7 @@ _KINDS: Final[dict[type, InputKind]] = {
 def _handled(
     services: Services, live: LiveSession | None, command: C, outcome: InputOutcome
 ) -> Deferred:
-    """Put into the log that an extension dealt with a text, and return the answer."""
+    """Record that an extension handled an input, and return the response."""
     session_id = "" if live is None else live.session_id
     kind = _KINDS[type(command)]
     reply = scrub(outcome.reply)
@@ -124,7 +124,7 @@ def _handled(
     )
     answer = Accepted(
         command="append_message" if kind == "message" else kind,
-        # Clients of v1 may count on both keys in the answer to a prompt.
+        # Clients of v1 may rely on both keys in the answer to a prompt.
         run_id="" if kind == "prompt" else UNSET,
         session_id=session_id,
         handled_by=outcome.handled_by,
@@ -139,7 +139,7 @@ async def ask_switch(services: Services, to: LiveSession | None) -> Warnings:
 
     Raises:
         CommandRejected: ``cancelled_by_extension``.
-        ShuttingDown: the daemon was told to stop meanwhile.
+        ShuttingDown: the daemon began to stop meanwhile.
     """
     switching = SessionSwitching(
         session_id=services.sessions.active_id or "",

@@ -1,5 +1,6 @@
-"""Commands that hand in, look at or take back inputs: prompt, append_message, steer, follow_up, abort,
-queues. How an input is accepted once and no more is ``accepting``'s.
+"""The commands prompt, append_message, steer, follow_up, abort and resume, and those of the queues.
+
+That an input is accepted only once is the job of ``accepting``.
 """
 
 from __future__ import annotations
@@ -60,12 +61,12 @@ async def _place_of_prompt(
         leaf_id = live.state.leaf_id if command.leaf_id is None else command.leaf_id
         tail = await appended_tail(services, live, leaf_id) if command.reuse_appended else ()
         known = await repeated(services, live, command, request_hash)
-        # Something may have been appended meanwhile; a session with a run refuses the prompt anyway.
+        # Something may have been appended since; a session with a run refuses the prompt anyway.
         is_current = leaf_id in (live.state.leaf_id, command.leaf_id)
         if is_current or not command.reuse_appended or live.state.run is not None:
             break
     else:
-        # Where others append without a pause, saying a text again is better than never.
+        # If others append without a pause, repeating a text is better than waiting forever.
         tail = ()
     if known is None and isinstance(workspace, CommandRejected):
         raise workspace
@@ -174,12 +175,12 @@ def _append(
 
 
 async def steer(services: Services, command: commands.Steer) -> Reply:
-    """Queues a text that goes before whatever the run would do next."""
+    """Queue a text for delivery before the run's next step."""
     return await accepted(services, command, _place_in_run, _queue)
 
 
 async def follow_up(services: Services, command: commands.FollowUp) -> Reply:
-    """Queues a text for when the run would otherwise end."""
+    """Queue a text for the moment when the run would otherwise end."""
     return await accepted(services, command, _place_in_run, _queue)
 
 
@@ -216,7 +217,7 @@ def _queue(
 async def _likely_session(
     services: Services, command: commands.Steer | commands.FollowUp
 ) -> LiveSession | None:
-    """Return where an input that is sent again was accepted: its run may be over by now."""
+    """Return the session that accepted an input which is sent again; its run may be over by now."""
     if command.session_id is None and command.expected_run_id is not None:
         run = await services.store.run(command.expected_run_id)
         return None if run is None else await services.sessions.get(run.session_id)
@@ -224,7 +225,7 @@ async def _likely_session(
 
 
 async def abort(services: Services, command: commands.Abort) -> Reply:
-    """Stop the run at once and empties the queues, unless they are to stay as they are."""
+    """Abort the run at once and clear the queues, unless they are to be kept."""
     live = await services.sessions.run_target(command.session_id, command.expected_run_id)
     decided, cleared = decisions.abort_run(
         live.state, expected_run_id=command.expected_run_id, keep_queue=command.keep_queue
@@ -259,7 +260,7 @@ async def resume(services: Services, command: commands.Resume) -> Reply:
 
 
 async def get_queue(services: Services, command: commands.GetQueue) -> Reply:
-    """Read what is pending, in the order in which it will be consumed."""
+    """Read the pending inputs in the order in which turns will consume them."""
     live = await services.sessions.target(command.session_id)
     state = services.sessions.without_session() if live is None else live.committed
     at = cursor(services.hub.head)
@@ -272,7 +273,7 @@ async def get_queue(services: Services, command: commands.GetQueue) -> Reply:
 
 
 async def clear_queue(services: Services, command: commands.ClearQueue) -> Reply:
-    """Take back pending inputs and return them."""
+    """Remove pending inputs and return them."""
     live = await services.sessions.require(command.session_id)
     decided, cleared = decisions.clear_queue(live.state, command.kind)
     answer = Accepted(command="clear_queue", session_id=live.session_id)
@@ -283,13 +284,13 @@ async def clear_queue(services: Services, command: commands.ClearQueue) -> Reply
 async def _given_back(
     services: Services, handle: CommitHandle | None, answer: Accepted, cleared: queue.Inputs
 ) -> Reply:
-    """Complete an answer by the inputs that were taken out of the queues, with their whole texts."""
+    """Complete a response with the inputs that were removed, with their whole texts."""
     answer = msgspec.structs.replace(answer, cleared=cleared)
     if handle is None:
         return answer
     if not text_offload.refs_in(cleared):
         return Deferred(handle, answer)
-    # Whoever stops a run does not wait for texts that are read from the disk.
+    # Aborting a run must not wait for texts to be read from the disk.
     await handle.wait_committed()
     whole = await whole_inputs(services.store, cleared)
     return msgspec.structs.replace(answer, cleared=whole)

@@ -25,10 +25,10 @@ from nousd.wire.responses import Messages
 
 
 async def get_messages(services: Services, command: commands.GetMessages) -> Messages:
-    """Read the path root -> leaf, the newest page of it unless ``before`` says otherwise.
+    """Read the path from the root to the leaf: its newest page, or the one before ``before``.
 
-    Behind the leaf stands what was appended during a run and has no place in the tree yet: whoever
-    appends finds it here at once.
+    Messages that were appended during a run have no place in the tree yet; they follow the leaf, so
+    that a client finds at once what it appended.
     """
     live = await services.sessions.target(command.session_id)
     at = cursor(services.hub.head)

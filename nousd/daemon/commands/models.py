@@ -1,4 +1,4 @@
-"""Commands that choose the model of a session, and the one that lists which there are."""
+"""Commands that choose a session's model, and that list models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from nousd.wire.responses.models import (
 
 
 async def set_model(services: Services, command: commands.SetModel) -> Reply:
-    """Names the model for the session's next calls, and for sessions created later."""
+    """Set the model of the session's next calls, and of sessions created later."""
     live = await services.sessions.target(command.session_id)
     state = services.sessions.without_session() if live is None else live.state
     choice = named_model(services, command.model, state)
@@ -38,7 +38,7 @@ async def set_model(services: Services, command: commands.SetModel) -> Reply:
 
 
 def named_model(services: Services, name: str, state: SessionState) -> ModelChoice:
-    """Return the model that a client means by a name.
+    """Return the model that a client's name for it means.
 
     Raises:
         CommandRejected: ``model_unknown`` or ``provider_not_usable``.
@@ -56,8 +56,8 @@ def named_model(services: Services, name: str, state: SessionState) -> ModelChoi
 
 
 def given_model(services: Services, model: str | None, provider: str | None) -> ModelChoice | None:
-    """Return the model that a client names, possibly together with its provider; the provider's own if
-    it names nothing else, None if it names nothing.
+    """Return the model that a client names, possibly with its provider; the provider's default if only
+    that is named; None if neither is.
 
     Raises:
         CommandRejected: ``provider_not_configured``, or as ``named_model``.
@@ -89,14 +89,14 @@ def _own_model(services: Services, provider: str) -> str:
 
 
 async def set_thinking(services: Services, command: commands.SetThinking) -> Reply:
-    """Set how much the model reasons from the session's next call on, and in sessions created later."""
+    """Set the thinking level from the session's next call on, and for sessions created later."""
     live = await services.sessions.target(command.session_id)
     handle = services.sessions.update(live, thinking=command.level)
     return Deferred(handle, Accepted(command="set_thinking", level=or_unset(command.level)))
 
 
 async def list_models(services: Services, command: commands.ListModels) -> Reply:
-    """List the models there are, and the servers that could not be asked."""
+    """List the known models, and the servers that could not be asked."""
     models = services.run_services.models
     if command.provider is not None:
         _require_configured(services, command.provider)
@@ -170,7 +170,7 @@ def _window(models: Models, choice: ModelChoice) -> int | None:
     try:
         return models.context_window(choice)
     except ConfigError:
-        return None  # Its provider cannot be used, which is told beside the models.
+        return None  # The provider cannot be used; that is reported beside the models.
 
 
 def _prices(price: Price) -> Prices:

@@ -1,4 +1,4 @@
-"""The size of one page of any list."""
+"""The page of any list that fits into one response."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def page_of(items: Sequence[T]) -> tuple[T, ...]:
-    """Return as many, from the first on, as one answer has room for."""
+    """Return the first items, as many as one response has room for."""
     room = PAGE_BYTES_MAX
     page: list[T] = []
     for item in items[:PAGE_ROWS_MAX]:

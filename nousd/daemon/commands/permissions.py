@@ -33,7 +33,7 @@ _SAID: Final = {
     "deny": "the user said no",
     "deny_session": "the user said no, and denied {rule} for the session",
 }
-"""decision -> what a model is told of it."""
+"""decision -> the reason that the model receives."""
 
 _DENIALS: Final = ("deny", "deny_session")
 
@@ -46,15 +46,15 @@ async def set_permission_mode(services: Services, command: commands.SetPermissio
 
 
 async def confirm_tool(services: Services, command: commands.ConfirmTool) -> Reply:
-    """Decide about a call that waits, and about those like it if that is wanted."""
+    """Decide on a pending call, and on similar ones if the client asks for that."""
     waiting = await _waiting(services, command)
     session = await services.sessions.get(waiting.asker.audiences[-1].session_id)
-    # Another answer may have come while the session was looked up, or an override run out.
+    # Awaited above: another answer may have come, or an override may have expired.
     waiting = await _waiting(services, command)
     if waiting.under is not None and not services.run_services.overrides.holds(waiting.under):
         waiting = await _waiting(services, command)
     rule = _lasting_rule(waiting.question, command)
-    # First, so that no answer is told of whose promise was lost.
+    # Checked first, so that no response is lost of an answer that another one replaced.
     if rule is not None and command.decision == "deny_session":
         grants.forbid(services.sessions, session, rule)
     elif rule is not None:
@@ -72,7 +72,7 @@ async def confirm_tool(services: Services, command: commands.ConfirmTool) -> Rep
 
 
 async def _waiting(services: Services, command: commands.ConfirmTool) -> Waiting:
-    """Return the call that is meant, with nothing awaited since it was found waiting.
+    """Return the pending call that a command names; nothing is awaited after it was found.
 
     Raises:
         CommandRejected: ``tool_call_not_found``, ``attempt_mismatch``, ``input_hash_mismatch``,
@@ -113,13 +113,13 @@ def _lasting_rule(question: Question, command: commands.ConfirmTool) -> str | No
     """Return the rule that an answer is to add.
 
     Raises:
-        InvalidPayload: the client's own rule is none, or is not about this call.
+        InvalidPayload: the client's own rule is not a rule, or does not match this call.
         CommandRejected: ``rule_required``, ``once_only``.
     """
     if command.decision in ("once", "deny"):
         return None
     if question.access.outside and command.decision != "deny_session":
-        # It would hold for longer than the override, or for more than this place.
+        # The rule would outlive the override, or apply outside of this path.
         raise CommandRejected("once_only", details={"outside": list(question.access.outside)})
     if command.rule is None:
         if not 0 < len(question.rule) <= RULE_CHARS_MAX:
@@ -147,7 +147,7 @@ def _denies(rule: str, question: Question) -> bool:
 
 
 _DOES: Final = {"allow": _allows, "deny": _denies}
-"""what a rule is to do -> whether it does that to a call."""
+"""rule kind -> whether it has that effect on a call."""
 
 
 async def list_permissions(services: Services, command: commands.ListPermissions) -> Reply:
@@ -177,12 +177,12 @@ async def list_permissions(services: Services, command: commands.ListPermissions
 
 
 async def _expired(services: Services, session_id: str | None) -> list[ExpiredRequest]:
-    """Return the requests that nobody answered, the newest first."""
+    """Return the requests that expired unanswered, newest first."""
     expired = []
     for call in await services.store.unanswered_calls(session_id, limit=EXPIRED_LISTED_MAX):
         assert call.asked_seq is not None
         assert call.by is not None
-        # Rows may be ahead of what is published.
+        # Rows can be ahead of the published events.
         for stored in await services.store.events_after(
             call.asked_seq - 1, EventFilter(), limit=1, bytes_max=0, until=call.asked_seq
         ):
@@ -194,7 +194,7 @@ async def _expired(services: Services, session_id: str | None) -> list[ExpiredRe
 
 
 async def revoke_permission(services: Services, command: commands.RevokePermission) -> Reply:
-    """Take back a rule that was granted; a call that it let run goes on."""
+    """Revoke a granted rule; a call that it let start goes on."""
     live = None if command.session_id is None else await services.sessions.get(command.session_id)
     handle = grants.revoke(services.sessions, live, command.rule)
     return Deferred(handle, Accepted(command="revoke_permission", rule=command.rule))

@@ -1,4 +1,4 @@
-"""Commands that answer what tools ask the user."""
+"""Commands that answer the questions of tools."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOT_ANSWERED = "the user does not want to answer"
 
 
 async def list_questions(services: Services, command: commands.ListQuestions) -> Reply:
-    """List the questions that wait: of a session, or of all."""
+    """List pending questions: of one session, or of all."""
     if command.session_id is not None:
         await services.sessions.get(command.session_id)
     waiting = services.questions.requests.shown(command.session_id)
@@ -28,12 +28,12 @@ async def list_questions(services: Services, command: commands.ListQuestions) ->
 
 
 async def answer_question(services: Services, command: commands.AnswerQuestion) -> Reply:
-    """Answer a question; its call goes on with that."""
+    """Answer a question; its call continues with the answer."""
     handle = services.questions.answer(command.question_id, command.answers)
     return Deferred(handle, Accepted(command="answer_question"))
 
 
 async def reject_question(services: Services, command: commands.RejectQuestion) -> Reply:
-    """Say that a question will not be answered; its call goes on with that."""
+    """Reject a question; its call continues without an answer."""
     handle = services.questions.reject(command.question_id, command.reason or _NOT_ANSWERED)
     return Deferred(handle, Accepted(command="reject_question"))

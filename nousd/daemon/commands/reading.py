@@ -1,4 +1,4 @@
-"""Commands that read what is true now."""
+"""Commands that read the current state."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from nousd.wire.responses.state import OpenMessage
 
 
 async def ping(_services: Services, _command: commands.Ping) -> Reply:
-    """Answer."""
+    """Respond to a ping."""
     return Pong(message="pong")
 
 
 async def get_state(services: Services, command: commands.GetState) -> Reply:
-    """Read a session's state, true at the cursor it names."""
+    """Read a session's state as of the cursor in the response."""
     live = await services.sessions.target(command.session_id)
     state = services.sessions.without_session() if live is None else live.committed
     run_id = "" if state.run is None else state.run.run_id
@@ -112,7 +112,7 @@ async def get_run(services: Services, command: commands.GetRun) -> Reply:
 
 
 def _as_it_is_now(services: Services, record: RunRecord) -> RunRecord:
-    """Add to an active run's record the facts that only its process knows."""
+    """Add the facts that only the running process knows to the record of an active run."""
     if record.status != "running":
         return record
     seen = services.runs.last_activity_at(record.run_id, record.started_at)
@@ -141,7 +141,7 @@ async def get_events(services: Services, command: commands.GetEvents) -> Reply:
 
 
 async def get_capabilities(services: Services, _command: commands.GetCapabilities) -> Reply:
-    """List what this daemon speaks and the bounds in force."""
+    """List the supported features and the limits in force."""
     limits = {name: value for name, (value, _) in LIMITS.items()}
     choice = services.run_services.choice_of(services.sessions.without_session())
     return Capabilities(

@@ -30,7 +30,7 @@ def run_request(services: Services, state: SessionState, command: commands.Promp
     Raises:
         CommandRejected: ``tool_not_registered``, ``model_unknown``, ``provider_not_configured`` or
             ``provider_not_usable``.
-        InvalidPayload: a call is required where there are no tools.
+        InvalidPayload: a tool call is required but there are no tools.
     """
     for name in command.tools or ():
         if name not in services.tools:
@@ -58,7 +58,7 @@ _NO_OPTIONS: Final = RunOptions()
 
 
 def choice_for(services: Services, state: SessionState, command: Any) -> ModelChoice:
-    """Return the model that a text goes to, as far as that is known when it is handed in."""
+    """Return the model that an input will be sent to, as far as that is known when it is accepted."""
     chosen = _chosen(services, state, command) if isinstance(command, commands.Prompt) else None
     return services.run_services.choice_of(state) if chosen is None else chosen
 
@@ -66,7 +66,7 @@ def choice_for(services: Services, state: SessionState, command: Any) -> ModelCh
 def _chosen(
     services: Services, state: SessionState, command: commands.Prompt
 ) -> ModelChoice | None:
-    """Return the model that a prompt names for its run; None if it names none."""
+    """Return the model that a prompt sets for its run; None if it sets none."""
     if command.provider is not None:
         return given_model(services, command.model, command.provider)
     return None if command.model is None else named_model(services, command.model, state)
@@ -101,13 +101,13 @@ def refuse_second_run(services: Services, live: LiveSession, client_id: str | No
 
 
 LOOKS_MAX: Final = 16
-"""How often a session is looked at whose leaf is another each time; one look takes a moment."""
+"""How often to look again at a session whose leaf keeps changing; one look takes a moment."""
 
 
 async def appended_tail(
     services: Services, live: LiveSession, leaf_id: str | None
 ) -> Sequence[Entry]:
-    """Return the messages that were appended at the end of a path and not answered."""
+    """Return the messages that were appended at the end of a path and are not answered."""
     if leaf_id is None:
         return ()
     if live.committed.leaf_id != leaf_id:
@@ -133,10 +133,10 @@ class Left(NamedTuple):
 
 
 async def what_is_left(services: Services, live: LiveSession) -> Left:
-    """Return it so that the caller may decide on it without another await.
+    """Return the work that is left, with nothing awaited after it was read.
 
     Raises:
-        CommandRejected: ``session_changed``: others append without a pause.
+        CommandRejected: ``session_changed``: others keep appending.
     """
     for _ in range(LOOKS_MAX):
         leaf_id = live.state.leaf_id

@@ -1,4 +1,4 @@
-"""Commands that read what is known of sessions: of many from their rows, of one from its state."""
+"""Commands that read sessions: lists from their rows, one session from its state."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def _wanted(services: Services, command: commands.ListSessions) -> Session
 
 
 async def get_session(services: Services, command: commands.GetSession) -> Reply:
-    """Read what is known of one session, with the newest of its messages if that is asked for."""
+    """Read one session's facts, optionally with its newest messages."""
     live = await services.sessions.get(command.session_id)
     if not live.updated_at:
         raise not_found(command.session_id)
@@ -94,7 +94,7 @@ async def _newest(services: Services, session_id: str, limit: int) -> Newest:
 
 
 async def _failed_runs(services: Services, transcript: Messages) -> tuple[RunRecord, ...]:
-    """Return those of a session's newest runs that did not come to a good end, newest first."""
+    """Return the newest of a session's runs that did not complete, newest first."""
     if not transcript.messages:
         return ()
     newest = await services.store.runs(transcript.session_id, limit=PAGE_ROWS_MAX, before=None)
@@ -133,7 +133,7 @@ def _facts(services: Services, row: SessionRow | SessionState) -> dict[str, Any]
         "run_id": run_id,
         "usage": or_unset(row.usage),
         **_shared(row, _OF_SUMMARIES),
-        # Shown as what they come to, and not as they were set.
+        # Shown as the effective settings, not as they were set.
         "workspace": row.workspace or services.workspaces.default.path,
         "provider": choice.provider,
         "model": choice.model,

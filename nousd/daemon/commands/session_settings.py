@@ -1,4 +1,4 @@
-"""Session settings given by clients: checked, stored, changed."""
+"""The settings of a session that clients send: checked, stored, changed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def said_of_new(services: Services, command: commands.NewSession) -> dict[str, A
     """Return the settings of a new session besides its workspace; None where unset.
 
     Raises:
-        InvalidPayload: a rule is none, or something is too long.
+        InvalidPayload: a rule is invalid, or a value is too long.
         CommandRejected: as ``given_model``.
     """
     choice = given_model(services, command.model, command.provider)
@@ -46,7 +46,7 @@ def said_of_new(services: Services, command: commands.NewSession) -> dict[str, A
 
 
 async def update_session(services: Services, command: commands.UpdateSession) -> Reply:
-    """Change what a client names of a session; a run that goes on minds it from its next call on."""
+    """Change the settings that a client sends; an active run applies them from its next call on."""
     live = await services.sessions.get(command.session_id)
     given = {name: value for name in _UPDATED if (value := getattr(command, name)) is not UNSET}
     handle = change_settings(live, **kept_settings(given))
@@ -54,17 +54,17 @@ async def update_session(services: Services, command: commands.UpdateSession) ->
 
 
 def change_settings(live: LiveSession, **given: Any) -> CommitHandle:
-    """Change the settings that differ; return the handle of that commit, or of the one before."""
+    """Change the settings that differ. Return the handle of that commit, or of the previous one."""
     new = {name: value for name, value in given.items() if getattr(live.state, name) != value}
     event = events.SessionUpdated(session_id=live.session_id, **new)
     return live.decide((event,) if new else ())
 
 
 def kept_settings(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the values as they are stored: an empty value is None.
+    """Return the values in the form in which they are stored: None for an empty one.
 
     Raises:
-        InvalidPayload: it names the value, and the limit or what is wrong with it.
+        InvalidPayload: names the value, and its limit or fault.
     """
     _check_metadata(given.get("source_metadata"))
     _check_rules(given.get("rules"))
@@ -88,7 +88,7 @@ def _check_rules(rules: SessionRules | None) -> None:
         "ask": rules.ask,
         "deny": rules.deny,
     }
-    # Before any is looked at: others wait while rules are compiled.
+    # Checked before any rule is compiled: that blocks the event loop.
     if not has_room(rules):
         raise InvalidPayload(
             f"rules are too long together: at most {SESSION_RULES_CHARS_MAX} characters"

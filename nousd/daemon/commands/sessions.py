@@ -47,7 +47,7 @@ async def switch_session(services: Services, command: commands.SwitchSession) ->
 
 
 async def branch_session(services: Services, command: commands.BranchSession) -> Reply:
-    """Copy what a session holds now into a new one."""
+    """Copy a session's current content into a new session."""
     parent_id = command.session_id or command.parent_id
     if parent_id is None:
         raise InvalidPayload("session_id is required")
@@ -64,7 +64,7 @@ async def branch_session(services: Services, command: commands.BranchSession) ->
 
 
 async def rename_session(services: Services, command: commands.RenameSession) -> Reply:
-    """Provide a session a name for people."""
+    """Set a session's display name."""
     live = await services.sessions.require(command.session_id)
     handle = change_settings(live, name=command.name)
     return Deferred(
@@ -73,13 +73,13 @@ async def rename_session(services: Services, command: commands.RenameSession) ->
 
 
 async def delete_session(services: Services, command: commands.DeleteSession) -> Reply:
-    """Delete a session's content, and that of its tasks, for good; all of it is gone when this is
-    answered. Or stops what runs there, if that is wanted.
+    """Delete a session and those of its tasks; ``deleted: true`` means that all content is gone. With
+    ``abort``, active runs are stopped first, and the client deletes again when they have ended.
     """
     live = await services.sessions.get(command.session_id)
     if not command.abort:
         decisions.require_idle(live.state)
-    # Those below first: should the daemon die in between, none is left without the one above it.
+    # Tasks first: if the daemon dies in between, no task is left without its parent.
     doomed = [*await services.sessions.below(live), live]
     running = [each for each in reversed(doomed) if each.state.run is not None]
     if command.abort and running:
@@ -96,8 +96,8 @@ async def delete_session(services: Services, command: commands.DeleteSession) ->
 async def _stopped_first(
     services: Services, live: LiveSession, running: Sequence[LiveSession]
 ) -> SessionDeleted:
-    """Tell the runs that keep a session from being deleted to stop: its own, which ends those of its
-    tasks, or else those of its tasks that somebody else started.
+    """Stop the runs that prevent a session's deletion: its own, which ends those of its tasks, or else
+    those of its tasks that somebody else started.
     """
     run = active_run(services, running[0].state)
     handles = []
@@ -127,11 +127,11 @@ def _delete(services: Services, live: LiveSession) -> CommitHandle:
 
 
 async def set_leaf(services: Services, command: commands.SetLeaf) -> Reply:
-    """Move the place that new work continues from."""
+    """Move the entry that new work continues from."""
     live = await services.sessions.require(command.session_id)
     decisions.require_idle(live.state)
     await require_entry(services, live, command.leaf_id)
-    # Once more: a run may have started while the entry was looked for.
+    # Checked again: a run may have started while the entry was looked up.
     decisions.require_idle(live.state)
     moved = events.SessionUpdated(session_id=live.session_id, leaf_id=command.leaf_id)
     answer = Leaf(session_id=live.session_id, leaf_id=command.leaf_id)

@@ -1,4 +1,4 @@
-"""Commands that set how a session works, and the one that lists its tools."""
+"""Commands that set a session's tools and delivery modes, and that list tools."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nousd.wire.responses import Accepted, Tools, ToolSummary
 
 
 async def set_active_tools(services: Services, command: commands.SetActiveTools) -> Reply:
-    """Names the built-in tools that the model is offered; extensions' tools always are."""
+    """Set the built-in tools that the model is offered; extensions' tools are always offered."""
     for name in command.tools:
         tool = services.tools.get(name)
         if tool is None or tool.source != "builtin":
@@ -21,14 +21,14 @@ async def set_active_tools(services: Services, command: commands.SetActiveTools)
 
 
 async def set_steering_mode(services: Services, command: commands.SetSteeringMode) -> Reply:
-    """Set how pending steers are emptied into turns."""
+    """Set how pending steers are delivered: one per turn, or all together."""
     live = await services.sessions.target(command.session_id)
     handle = services.sessions.update(live, steering_mode=command.mode)
     return Deferred(handle, Accepted(command="set_steering_mode", mode=command.mode))
 
 
 async def set_follow_up_mode(services: Services, command: commands.SetFollowUpMode) -> Reply:
-    """Set how pending follow-ups are emptied into turns."""
+    """Set how pending follow-ups are delivered: one per turn, or all together."""
     live = await services.sessions.target(command.session_id)
     handle = services.sessions.update(live, follow_up_mode=command.mode)
     return Deferred(handle, Accepted(command="set_follow_up_mode", mode=command.mode))

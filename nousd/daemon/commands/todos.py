@@ -1,4 +1,4 @@
-"""The command that reads what a session's model means to do."""
+"""The command that reads the todo list of a session's model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nousd.wire.responses import TodosNow
 
 
 async def get_todos(services: Services, command: commands.GetTodos) -> Reply:
-    """Read the list; without a session there is none."""
+    """Read the list; empty without a session."""
     live = await services.sessions.target(command.session_id)
     state = services.sessions.without_session() if live is None else live.committed
     return TodosNow(

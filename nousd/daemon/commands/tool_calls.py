@@ -1,4 +1,4 @@
-"""Commands about tool calls: making one without a model, stopping it, and reading what became of any."""
+"""Commands that start a tool call without a model, cancel it, and read any call."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from nousd.wire.responses.tools import ToolCallSummary
 _BEHIND_ALL: Final = 2**63 - 1
 
 LOOKS_MAX: Final = 16
-"""How often it is looked where a call would run, while others attach its session elsewhere."""
+"""How often to look again for the session of a call, while others attach it elsewhere."""
 
 
 async def call_tool(services: Services, command: commands.CallTool) -> Reply:
-    """Start a call, unless the same one was started already; creates the first session if none is
+    """Start a call, unless the same one was started before; creates the first session if none is
     active.
     """
     live = await services.sessions.target(command.session_id)
@@ -43,23 +43,23 @@ async def call_tool(services: Services, command: commands.CallTool) -> Reply:
 async def _looked_up(
     services: Services, live: LiveSession, client_call_id: str | None
 ) -> tuple[Workspace | CommandRejected, Deferred | Accepted | None]:
-    """Return where a call would run, and the first acknowledgement of one that is sent again.
+    """Return the session of a call, and the first acknowledgement of one that is sent again.
 
     Raises:
-        CommandRejected: ``session_changed``: others attach the session elsewhere without a pause.
+        CommandRejected: ``session_changed``: others keep attaching the session elsewhere.
     """
     for _ in range(LOOKS_MAX):
         path = services.workspaces.path_of(live.state)
         workspace = await services.workspaces.looked_up(live.state)
         known = await services.calls.acknowledged(live, client_call_id)
-        # The session may have been attached to another one meanwhile.
+        # The session may have been attached to another workspace meanwhile.
         if path == services.workspaces.path_of(live.state):
             return workspace, known
     raise CommandRejected("session_changed")
 
 
 async def cancel_tool_call(services: Services, command: commands.CancelToolCall) -> Reply:
-    """Cancel a client's tool call; its end event says what it left."""
+    """Cancel a client's tool call; its end event says what it left behind."""
     driver = services.calls.find(command.tool_call_id)
     if driver is None:
         row = await services.store.tool_call(command.tool_call_id, None)
@@ -73,14 +73,14 @@ async def cancel_tool_call(services: Services, command: commands.CancelToolCall)
 
 
 async def get_tool_call(services: Services, command: commands.GetToolCall) -> Reply:
-    """Read everything about one attempt."""
+    """Read one attempt of a call."""
     return ToolCallNow(
         call=await services.run_services.call_records.record(command.tool_call_id, command.attempt)
     )
 
 
 async def list_tool_calls(services: Services, command: commands.ListToolCalls) -> Reply:
-    """List attempts, the newest first."""
+    """List attempts, newest first."""
     if command.session_id is not None:
         await services.sessions.get(command.session_id)
     before = _BEHIND_ALL if command.before is None else cursor_seq(command.before)

@@ -1,4 +1,4 @@
-"""Commands that say which files of projects the user trusts."""
+"""Commands that trust the files of projects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FOLDER: Final = ".nousd"
 
 
 async def trust(services: Services, command: commands.Trust) -> Reply:
-    """Trust a file as the user has seen it; nothing if it is another by now."""
+    """Trust a file with the content that the user has seen; a changed file is refused."""
     project = await _project(services, command.workspace)
     path = _path(project, command.path)
     found = await in_folder_thread(_hash_of, project.root, path)
@@ -35,7 +35,7 @@ async def trust(services: Services, command: commands.Trust) -> Reply:
 
 
 async def untrust(services: Services, command: commands.Untrust) -> Reply:
-    """Trust a file no more, of whichever project it is."""
+    """Revoke the trust in a file, of any project."""
     trusted = services.workspaces.trust
     path = command.path
     if path is None or path not in trusted.paths():
@@ -48,7 +48,7 @@ async def untrust(services: Services, command: commands.Untrust) -> Reply:
 
 
 async def list_trust(services: Services, command: commands.ListTrust) -> Reply:
-    """List a project's settings as they are now, then the other files that are trusted."""
+    """List a project's current settings, then the other trusted files."""
     project = await _project(services, command.workspace)
     own = await project.file()
     files = [] if own is None else [own]
@@ -63,10 +63,10 @@ async def _project(services: Services, workspace: str | None) -> Project:
 
 
 def _path(project: Project, named: str | None) -> Path:
-    """Return the file that is meant.
+    """Return the file that a command names.
 
     Raises:
-        InvalidPayload: it is none that a user could be asked to trust.
+        InvalidPayload: it is not a file that a user can trust.
     """
     root = project.root
     if root is None:
@@ -79,7 +79,7 @@ def _path(project: Project, named: str | None) -> Path:
 
 
 def _hash_of(root: Path | None, path: Path) -> str:
-    """Return the hash of a file; "" if there is none that can be read."""
+    """Return the hash of a file; "" if it cannot be read."""
     assert root is not None
     try:
         return digest(read_inside(root, str(path)))
@@ -88,7 +88,7 @@ def _hash_of(root: Path | None, path: Path) -> str:
 
 
 def _other(services: Services, path: str) -> ProjectFile:
-    """Return the facts about a file whose contents another module reads."""
+    """Return the facts about a file whose content another module reads."""
     root = next((above.parent for above in Path(path).parents if above.name == _FOLDER), None)
     found = "" if root is None or not root.is_dir() else _hash_of(root, Path(path))
     return ProjectFile(path=path, hash=found, trusted=services.workspaces.trust.trusts(path, found))

@@ -1,4 +1,4 @@
-"""Commands on where a session works: another folder, and for a while what lies outside of it."""
+"""Commands that move a session to another workspace, and that let it ask for paths outside of it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ from nousd.wire.responses import Attached, WorkspaceOverride
 
 
 async def attach_session(services: Services, command: commands.AttachSession) -> Reply:
-    """Move an idle session, and those of its tasks, to another workspace, where they begin anew."""
+    """Move an idle session, and those of its tasks, to another workspace, where their permissions begin
+    anew.
+    """
     live = await services.sessions.require(command.session_id)
     _require_no_task(live.state)
     _require_idle(live)
     workspace = await services.workspaces.named(command.workspace)
     live = await services.sessions.get(live.session_id)
-    # Should the daemon die in between, no task is held by less than what held it before: what was
-    # permitted above it is gone first.
+    # Permissions above a task are removed first: if the daemon dies in between, no task is restricted
+    # by less than before.
     moving = [live, *reversed(await services.sessions.below(live))]
-    # A run or a call may have started while the folder was looked at.
+    # A run or a call may have started while the directory was looked up.
     for each in moving:
         _require_idle(each)
     reason = (command.reason or "").strip() or None
@@ -82,18 +84,18 @@ def _require_idle(live: LiveSession) -> None:
 
 
 def _require_no_task(state: SessionState) -> None:
-    """Raise CommandRejected for a session whose folder is not its own to choose."""
+    """Raise CommandRejected for a session whose workspace is not its own to choose."""
     if state.origin is not None:
         raise CommandRejected("session_of_task", details={"session_id": state.origin.session_id})
 
 
 def _permitting(state: SessionState) -> tuple[str, ...]:
-    """Return the rules that allow calls in a session alone."""
+    """Return the rules that allow calls in this session only."""
     return (*state.granted, *(() if state.rules is None else state.rules.allow))
 
 
 def _revoked(state: SessionState) -> tuple[events.SessionUpdated, ...]:
-    """Take back what allows calls: it was said of the paths and commands of another folder."""
+    """Remove the rules that allow calls: they were about paths and commands of another workspace."""
     if not _permitting(state):
         return ()
     rules: SessionRules | UnsetType = UNSET
@@ -103,7 +105,7 @@ def _revoked(state: SessionState) -> tuple[events.SessionUpdated, ...]:
 
 
 async def override_workspace(services: Services, command: commands.OverrideWorkspace) -> Reply:
-    """Let a session ask about what lies outside of its workspace for a while, or no more."""
+    """Let a session ask for paths outside of its workspace for a while, or stop that."""
     seconds = command.ttl_seconds
     if 0 < seconds < OVERRIDE_SECONDS_MIN:
         raise InvalidPayload(
