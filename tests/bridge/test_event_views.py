@@ -164,7 +164,7 @@ async def test_a_stream_of_a_run_ends_with_it_and_keeps_alive_before(
 async def test_a_row_serves_a_view_and_its_readers_come_back_with_the_last_id(
     short_folder: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    row = streams.ROWS[0]._replace(path="/toy", view=TOY, aliases=())
+    row = streams.routes[0]._replace(path="/toy", view=TOY, aliases=())
     monkeypatch.setattr(bridge_run, "ROWS", (*ROWS, row))
     async with (
         socket_daemon(short_folder, provider=MockProvider()) as daemon,

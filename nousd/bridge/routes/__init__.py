@@ -22,18 +22,18 @@ from nousd.bridge.routes import (
 from nousd.bridge.routing.route import Row
 
 ROWS: Final[tuple[Row, ...]] = (
-    *health.ROWS,
-    *documents.ROWS,
-    *metrics.ROWS,
-    *sessions.ROWS,
-    *contents.ROWS,
-    *messages.ROWS,
-    *prompts.ROWS,
-    *runs.ROWS,
-    *streams.ROWS,
-    *workspaces.ROWS,
-    *permissions.ROWS,
-    *questions.ROWS,
-    *providers.ROWS,
+    *health.routes,
+    *documents.routes,
+    *metrics.routes,
+    *sessions.routes,
+    *contents.routes,
+    *messages.routes,
+    *prompts.routes,
+    *runs.routes,
+    *streams.routes,
+    *workspaces.routes,
+    *permissions.routes,
+    *questions.routes,
+    *providers.routes,
 )
 """All routes."""

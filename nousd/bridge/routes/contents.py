@@ -10,11 +10,13 @@ from starlette.responses import Response
 from nousd.bridge.replies import ErrorBody, json_reply
 from nousd.bridge.routes.runs import reporting_conflict
 from nousd.bridge.routes.transcripts import read_session
-from nousd.bridge.routing.route import Call, Row
+from nousd.bridge.routing.route import Call, Routes
 from nousd.views.tandem.runs import Conflict
 from nousd.views.tandem.sessions import Session, TodoItem, render_session, render_todos
 from nousd.wire.commands import BranchSession, CompactSession, GetTodos
 from nousd.wire.limits import HTTP_PROMPT_SECONDS
+
+routes: Final = Routes()
 
 
 class Forked(Session, frozen=True, kw_only=True):
@@ -30,51 +32,41 @@ class Summarized(msgspec.Struct, frozen=True):
     summary: str
 
 
+@routes.get(
+    "/session/{id}/todo",
+    sends=("get_todos",),
+    replies={200: list[TodoItem]},
+    aliases=("/api/session/{id}/todo",),
+)
 async def _todo(call: Call) -> Response:
+    """Read the to-do list of a session."""
     now = await call.daemon.ask(GetTodos(session_id=call.path["id"]))
     return json_reply(render_todos(now.todos))
 
 
+@routes.post(
+    "/session/{id}/fork",
+    sends=("branch_session", "get_session", "get_messages", "get_events"),
+    replies={200: Forked},
+    aliases=("/api/session/{id}/fork",),
+)
 async def _fork(call: Call) -> Response:
+    """Copy a session into a new one."""
     made = await call.daemon.ask(BranchSession(session_id=call.path["id"], activate=False))
     copy = render_session(*await read_session(call.daemon, made.session_id))
     return json_reply(Forked(**msgspec.structs.asdict(copy) | {"ok": True}, session=copy))
 
 
+@routes.post(
+    "/session/{id}/summarize",
+    sends=("compact_session",),
+    replies={200: Summarized, 409: Conflict | ErrorBody},
+    aliases=("/api/session/{id}/summarize",),
+)
 async def _summarize(call: Call) -> Response:
+    """Replace the older part of the model's context by a summary."""
     async with reporting_conflict(call):
         done = await call.daemon.ask(
             CompactSession(session_id=call.path["id"]), timeout_seconds=HTTP_PROMPT_SECONDS
         )
     return json_reply(Summarized(ok=True, summary=done.summary))
-
-
-ROWS: Final = (
-    Row(
-        method="GET",
-        path="/session/{id}/todo",
-        handler=_todo,
-        summary="Read the to-do list of a session.",
-        sends=("get_todos",),
-        replies={200: list[TodoItem]},
-        aliases=("/api/session/{id}/todo",),
-    ),
-    Row(
-        method="POST",
-        path="/session/{id}/fork",
-        handler=_fork,
-        summary="Copy a session into a new one.",
-        sends=("branch_session", "get_session", "get_messages", "get_events"),
-        replies={200: Forked},
-        aliases=("/api/session/{id}/fork",),
-    ),
-    Row(
-        method="POST",
-        path="/session/{id}/summarize",
-        handler=_summarize,
-        summary="Replace the older part of the model's context by a summary.",
-        sends=("compact_session",),
-        replies={200: Summarized, 409: Conflict | ErrorBody},
-        aliases=("/api/session/{id}/summarize",),
-    ),
-)

@@ -12,7 +12,9 @@ from starlette.responses import HTMLResponse, Response
 import nousd
 from nousd.bridge.openapi.document import make_document
 from nousd.bridge.replies import json_reply
-from nousd.bridge.routing.route import Call, Row
+from nousd.bridge.routing.route import Call, Routes
+
+routes: Final = Routes()
 
 _PAGE: Final = """<!doctype html>
 <html lang="en">
@@ -46,11 +48,15 @@ the token, too. Paths under <code>/api</code> are other names of the same routes
 _HEADERS: Final = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"}
 
 
+@routes.get("/openapi.json", sends=(), replies={200: dict[str, Any]})
 async def _openapi(call: Call) -> Response:
+    """This document."""
     return json_reply(_document(call))
 
 
+@routes.get("/docs", sends=(), replies={200: bytes})
 async def _page(call: Call) -> Response:
+    """A page that shows this document."""
     document = _document(call)
     page = _PAGE.format(
         version=escape(nousd.__version__),
@@ -135,23 +141,3 @@ def _pretty(value: Any) -> str:
 
 def _document(call: Call) -> dict[str, Any]:
     return make_document(call.services.rows, version=nousd.__version__)
-
-
-ROWS: Final = (
-    Row(
-        method="GET",
-        path="/openapi.json",
-        handler=_openapi,
-        summary="This document.",
-        sends=(),
-        replies={200: dict[str, Any]},
-    ),
-    Row(
-        method="GET",
-        path="/docs",
-        handler=_page,
-        summary="A page that shows this document.",
-        sends=(),
-        replies={200: bytes},
-    ),
-)

@@ -9,7 +9,9 @@ from starlette.responses import Response
 
 import nousd
 from nousd.bridge.replies import json_reply
-from nousd.bridge.routing.route import Call, Row
+from nousd.bridge.routing.route import Call, Routes
+
+routes: Final = Routes()
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -21,19 +23,8 @@ class Health(msgspec.Struct, frozen=True):
     mode: str
 
 
+@routes.get("/global/health", sends=(), replies={200: Health}, is_public=True)
 async def _health(call: Call) -> Response:
+    """Check that the server is there."""
     ready = call.hub.has_begun
     return json_reply(Health(ready, ready, nousd.__version__, "nousd"))
-
-
-ROWS: Final = (
-    Row(
-        method="GET",
-        path="/global/health",
-        handler=_health,
-        summary="Check that the server is there.",
-        sends=(),
-        replies={200: Health},
-        is_public=True,
-    ),
-)

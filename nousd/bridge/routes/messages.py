@@ -12,12 +12,14 @@ from nousd.bridge.replies import Failure, HttpError, json_reply
 from nousd.bridge.routes.attachments import read_parts
 from nousd.bridge.routes.bodies import ModelBody, PartBody, SamplingBody
 from nousd.bridge.routes.transcripts import read_message, read_session
-from nousd.bridge.routing.route import Call, Row
+from nousd.bridge.routing.route import Call, Routes
 from nousd.views.tandem.messages import Message
 from nousd.views.tandem.sessions import DEFAULT_TITLE
 from nousd.wire.commands import AppendMessage, GetSession, UpdateSession
 from nousd.wire.objects.run_options import ToolChoice
 from nousd.wire.responses import Accepted
+
+routes: Final = Routes()
 
 SPELLS: Final[Mapping[str, str]] = {
     "text": "parts",
@@ -68,7 +70,16 @@ def require_not_handled(accepted: Accepted) -> None:
     raise HttpError(_HANDLED, f"the extension {accepted.handled_by} dealt with the text{reply}")
 
 
+@routes.post(
+    "/session/{id}/message",
+    sends=("put_artifact", "append_message", "get_session", "update_session", "get_messages"),
+    replies={200: Message},
+    body=SendMessage,
+    aliases=("/api/session/{id}/message",),
+    spells=SPELLS,
+)
 async def _append(call: Call) -> Response:
+    """Append a message of the user without starting a run; an active run is not affected."""
     session_id = call.path["id"]
     body: SendMessage = call.body
     content = await read_parts(call.daemon, body.parts)
@@ -93,30 +104,13 @@ async def _name_session(call: Call, text: str) -> None:
         await call.daemon.ask(UpdateSession(session_id=record.session_id, name=title))
 
 
+@routes.get(
+    "/session/{id}/message",
+    sends=("get_session", "get_messages", "get_events"),
+    replies={200: list[Message]},
+    aliases=("/api/session/{id}/message",),
+)
 async def _messages(call: Call) -> Response:
+    """Read the messages of a session."""
     _, messages = await read_session(call.daemon, call.path["id"])
     return json_reply(messages)
-
-
-ROWS: Final = (
-    Row(
-        method="POST",
-        path="/session/{id}/message",
-        handler=_append,
-        summary="Append a message of the user without starting a run; an active run is not affected.",
-        sends=("put_artifact", "append_message", "get_session", "update_session", "get_messages"),
-        replies={200: Message},
-        body=SendMessage,
-        aliases=("/api/session/{id}/message",),
-        spells=SPELLS,
-    ),
-    Row(
-        method="GET",
-        path="/session/{id}/message",
-        handler=_messages,
-        summary="Read the messages of a session.",
-        sends=("get_session", "get_messages", "get_events"),
-        replies={200: list[Message]},
-        aliases=("/api/session/{id}/message",),
-    ),
-)

@@ -8,11 +8,13 @@ from typing import Final
 import anyio
 from starlette.responses import Response
 
-from nousd.bridge.routing.route import Call, PrometheusText, Row
+from nousd.bridge.routing.route import Call, PrometheusText, Routes
 from nousd.client.client import Client
 from nousd.errors import ClientError
 from nousd.wire.commands import GetMetrics
 from nousd.wire.responses import Metrics
+
+routes: Final = Routes()
 
 PATIENCE_SECONDS: Final = 5.0
 """The daemon's time to answer: half of Prometheus's default for a scrape."""
@@ -20,8 +22,12 @@ PATIENCE_SECONDS: Final = 5.0
 _logger: Final = logging.getLogger(__name__)
 
 
+@routes.get("/metrics", sends=("get_metrics",), replies={200: PrometheusText})
 async def _metrics(call: Call) -> Response:
-    """Reply with the metrics; those of the bridge also while the daemon does not answer."""
+    """Read the metrics of the daemon and of this server, for Prometheus.
+
+    Reply with the metrics; those of the bridge also while the daemon does not answer.
+    """
     figures = await _daemon_figures(call.daemon)
     accept = call.header("accept") or ""
     meters = call.services.meters
@@ -37,15 +43,3 @@ async def _daemon_figures(daemon: Client) -> Metrics | None:
     except (ClientError, TimeoutError) as error:
         _logger.info("the daemon's figures are missing: %s", error)
         return None
-
-
-ROWS: Final = (
-    Row(
-        method="GET",
-        path="/metrics",
-        handler=_metrics,
-        summary="Read the metrics of the daemon and of this server, for Prometheus.",
-        sends=("get_metrics",),
-        replies={200: PrometheusText},
-    ),
-)

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from nousd.bridge.replies import Failure, HttpError, json_reply
 from nousd.bridge.routes.bodies import AskingQuery, Ok, ReasonBody, RequestBody
-from nousd.bridge.routing.route import Call, Row
+from nousd.bridge.routing.route import Call, Routes
 from nousd.errors import Refused
 from nousd.views.tandem.permissions import (
     AskedPermissions,
@@ -27,6 +27,8 @@ from nousd.wire.commands import (
 from nousd.wire.objects.policy import ConfirmDecision
 from nousd.wire.responses import Accepted
 from nousd.wire.responses.tools import ToolCallRecord
+
+routes: Final = Routes()
 
 _DECISIONS: Final[dict[str, ConfirmDecision]] = {
     "once": "once",
@@ -74,13 +76,24 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     standingRuleID: str | None  # noqa: N815
 
 
+@routes.get(
+    "/permission", sends=("list_permissions",), replies={200: AskedPermissions}, query=AskingQuery
+)
 async def _permissions(call: Call) -> Response:
+    """List the tool calls that wait for approval, and the rules in force."""
     call.services.responders.note_listing()
     now = await call.daemon.ask(ListPermissions(session_id=call.query.session_id or None))
     return json_reply(render_permissions(now))
 
 
+@routes.post(
+    "/permission/{request_id}/reply",
+    sends=("get_tool_call", "confirm_tool"),
+    replies={200: Applied},
+    body=ReplyBody,
+)
 async def _reply(call: Call) -> Response:
+    """Approve or deny a pending tool call."""
     body: ReplyBody = call.body
     if body.reply not in _DECISIONS:
         words = ", ".join(_DECISIONS)
@@ -101,12 +114,28 @@ async def _reply(call: Call) -> Response:
     )
 
 
+@routes.post(
+    "/sessions/{id}/tools/{request_id}/approve",
+    sends=("get_tool_call", "list_permissions", "confirm_tool"),
+    replies={200: Ok},
+    body=ReasonBody,
+    is_body_optional=True,
+)
 async def _approve(call: Call) -> Response:
+    """Approve a pending tool call, once."""
     await _decide(call, "once", call.body.reason)
     return json_reply(Ok(ok=True))
 
 
+@routes.post(
+    "/sessions/{id}/tools/{request_id}/deny",
+    sends=("get_tool_call", "list_permissions", "confirm_tool"),
+    replies={200: Ok},
+    body=ReasonBody,
+    is_body_optional=True,
+)
 async def _deny(call: Call) -> Response:
+    """Deny a pending tool call."""
     await _decide(call, "deny", call.body.reason)
     return json_reply(Ok(ok=True))
 
@@ -176,45 +205,3 @@ async def _is_seen_in(call: Call, session_id: str, record: ToolCallRecord) -> bo
 def _not_pending(by: str | None) -> str:
     words = {"timeout": "it has expired", "stop": "its run was stopped"}
     return f"the request is not pending: {words.get(by or '', 'it was decided already')}"
-
-
-ROWS: Final = (
-    Row(
-        method="GET",
-        path="/permission",
-        handler=_permissions,
-        summary="List the tool calls that wait for approval, and the rules in force.",
-        sends=("list_permissions",),
-        replies={200: AskedPermissions},
-        query=AskingQuery,
-    ),
-    Row(
-        method="POST",
-        path="/permission/{request_id}/reply",
-        handler=_reply,
-        summary="Approve or deny a pending tool call.",
-        sends=("get_tool_call", "confirm_tool"),
-        replies={200: Applied},
-        body=ReplyBody,
-    ),
-    Row(
-        method="POST",
-        path="/sessions/{id}/tools/{request_id}/approve",
-        handler=_approve,
-        summary="Approve a pending tool call, once.",
-        sends=("get_tool_call", "list_permissions", "confirm_tool"),
-        replies={200: Ok},
-        body=ReasonBody,
-        is_body_optional=True,
-    ),
-    Row(
-        method="POST",
-        path="/sessions/{id}/tools/{request_id}/deny",
-        handler=_deny,
-        summary="Deny a pending tool call.",
-        sends=("get_tool_call", "list_permissions", "confirm_tool"),
-        replies={200: Ok},
-        body=ReasonBody,
-        is_body_optional=True,
-    ),
-)

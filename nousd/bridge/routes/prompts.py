@@ -22,7 +22,7 @@ from nousd.bridge.routes.bodies import ModelBody
 from nousd.bridge.routes.messages import SPELLS, SendMessage, require_not_handled
 from nousd.bridge.routes.runs import reporting_conflict
 from nousd.bridge.routes.transcripts import read_session
-from nousd.bridge.routing.route import Call, Row
+from nousd.bridge.routing.route import Call, Routes
 from nousd.bridge.stream.rendered_event import StreamQuery
 from nousd.bridge.stream.sse import answering_stream, stream_pages, stream_response
 from nousd.errors import Refused
@@ -34,6 +34,10 @@ from nousd.views.tandem.values import or_none
 from nousd.wire.commands import ListTools, Prompt
 from nousd.wire.limits import HTTP_PROMPT_SECONDS, NAME_CHARS_MAX
 from nousd.wire.responses import Accepted
+
+routes: Final = Routes()
+
+_REFUSALS: Final = {409: Conflict | ErrorBody}
 
 _KEYS: Final = ("idempotency-key", "x-tandem-idempotency-key")
 _KEY_PREFIX: Final = "idempotency-key:"
@@ -139,7 +143,17 @@ def _reply_with_run(started: _StartedRun) -> Response:
     return json_reply(body, 202, {_RUN_ID: started.run_id})
 
 
+@routes.post(
+    "/session/{id}/prompt_async",
+    sends=("put_artifact", "list_tools", "prompt"),
+    replies={204: None, 202: Started, **_REFUSALS},
+    query=PromptQuery,
+    body=SendMessage,
+    spells=SPELLS,
+    aliases=("/api/session/{id}/prompt_async",),
+)
 async def _prompt_async(call: Call) -> Response:
+    """Start a run; its id is in a header, or in the body with return=run."""
     await call.services.responders.expect_reader(call.path["id"])
     started = await _start_run(call)
     if call.query.wanted is None and not started.is_repeated:
@@ -147,7 +161,17 @@ async def _prompt_async(call: Call) -> Response:
     return _reply_with_run(started)
 
 
+@routes.post(
+    "/session/{id}/prompt_sync",
+    sends=("put_artifact", "list_tools", "prompt", "get_session", "get_messages", "get_events"),
+    replies={200: list[Message] | Reply, 202: Started, **_REFUSALS},
+    body=SendMessage,
+    spells=SPELLS,
+    streams=True,
+    aliases=("/api/session/{id}/prompt_sync",),
+)
 async def _prompt_sync(call: Call) -> Response:
+    """Start a run; reply with all messages at its end, or with a stream of events."""
     streams = "text/event-stream" in call.request.headers.get("accept", "").lower()
     if streams:
         await call.services.responders.expect_reader(call.path["id"])
@@ -170,33 +194,3 @@ async def _prompt_sync(call: Call) -> Response:
     _, messages = await read_session(call.daemon, started.session_id)
     answer = Reply(last_answer_text(messages)) if call.caller.takes_reply_object else messages
     return json_reply(answer, headers=headers)
-
-
-_REFUSALS: Final = {409: Conflict | ErrorBody}
-
-ROWS: Final = (
-    Row(
-        method="POST",
-        path="/session/{id}/prompt_async",
-        handler=_prompt_async,
-        summary="Start a run; its id is in a header, or in the body with return=run.",
-        sends=("put_artifact", "list_tools", "prompt"),
-        replies={204: None, 202: Started, **_REFUSALS},
-        query=PromptQuery,
-        body=SendMessage,
-        spells=SPELLS,
-        aliases=("/api/session/{id}/prompt_async",),
-    ),
-    Row(
-        method="POST",
-        path="/session/{id}/prompt_sync",
-        handler=_prompt_sync,
-        summary="Start a run; reply with all messages at its end, or with a stream of events.",
-        sends=("put_artifact", "list_tools", "prompt", "get_session", "get_messages", "get_events"),
-        replies={200: list[Message] | Reply, 202: Started, **_REFUSALS},
-        body=SendMessage,
-        spells=SPELLS,
-        streams=True,
-        aliases=("/api/session/{id}/prompt_sync",),
-    ),
-)

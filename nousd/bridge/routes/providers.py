@@ -8,12 +8,16 @@ import msgspec
 from starlette.responses import Response
 
 from nousd.bridge.replies import json_reply
-from nousd.bridge.routing.route import Call, Row
+from nousd.bridge.routing.route import Call, Routes
 from nousd.views.tandem.providers import Catalog, render_catalog
 from nousd.wire.commands import ListModels
 
+routes: Final = Routes()
 
+
+@routes.get("/provider", sends=("list_models",), replies={200: Catalog})
 async def _providers(call: Call) -> Response:
+    """List providers and their models."""
     listed = await call.daemon.ask(ListModels())
     if listed.truncated is True:
         each = [
@@ -23,15 +27,3 @@ async def _providers(call: Call) -> Response:
         models = tuple(model for answer in each for model in answer.models)
         listed = msgspec.structs.replace(listed, models=models)
     return json_reply(render_catalog(listed))
-
-
-ROWS: Final = (
-    Row(
-        method="GET",
-        path="/provider",
-        handler=_providers,
-        summary="List providers and their models.",
-        sends=("list_models",),
-        replies={200: Catalog},
-    ),
-)

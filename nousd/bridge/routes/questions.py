@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from nousd.bridge.replies import UNPROCESSABLE, Failure, HttpError, json_reply
 from nousd.bridge.routes.bodies import AskingQuery, Ok, ReasonBody, RequestBody
-from nousd.bridge.routing.route import Call, Row
+from nousd.bridge.routing.route import Call, Routes
 from nousd.errors import Refused
 from nousd.views.tandem.questions import AskedQuestion, parse_answer, render_question_request
 from nousd.wire.commands import (
@@ -18,6 +18,8 @@ from nousd.wire.commands import (
 )
 from nousd.wire.events import QuestionAsked
 from nousd.wire.objects.questions import UserQuestion
+
+routes: Final = Routes()
 
 _QUESTION_NOT_FOUND: Final = Failure(404, "QUESTION_NOT_FOUND")
 _QUESTION_NOT_PENDING: Final = Failure(409, "QUESTION_NOT_PENDING")
@@ -34,13 +36,32 @@ class AnswerBody(RequestBody, frozen=True, kw_only=True):
     answers: list[str | list[str]] | None = None
 
 
+@routes.get(
+    "/question", sends=("list_questions",), replies={200: list[AskedQuestion]}, query=AskingQuery
+)
 async def _questions(call: Call) -> Response:
+    """List the pending questions."""
     call.services.responders.note_listing()
     asked = await call.daemon.ask(ListQuestions(session_id=call.query.session_id or None))
     return json_reply([render_question_request(question) for question in asked.questions])
 
 
+@routes.post(
+    "/sessions/{id}/questions/{question_id}/answer",
+    sends=("list_questions", "answer_question", "reject_question"),
+    replies={200: Ok},
+    body=AnswerBody,
+    is_body_optional=True,
+)
+@routes.post(
+    "/question/{question_id}/reply",
+    sends=("list_questions", "answer_question", "reject_question"),
+    replies={200: Ok},
+    body=AnswerBody,
+    is_body_optional=True,
+)
 async def _answer(call: Call) -> Response:
+    """Answer a question."""
     question = await _waiting_question(call)
     answers = _given_answers(call.body, question.questions)
     if not answers:
@@ -62,7 +83,15 @@ def _given_answers(
     return [body.answer] * len(questions) if body.answer else []
 
 
+@routes.post(
+    "/question/{question_id}/reject",
+    sends=("list_questions", "reject_question"),
+    replies={200: Ok},
+    body=ReasonBody,
+    is_body_optional=True,
+)
 async def _reject(call: Call) -> Response:
+    """Reject a question."""
     return await _reject_question(call, await _waiting_question(call), call.body.reason)
 
 
@@ -97,46 +126,3 @@ async def _waiting_question(call: Call) -> QuestionAsked:
         # An empty answer never fits, so this only tells an unknown question from an answered one.
         await _send_outcome(call, AnswerQuestion(question_id=wanted, answers=()))
     raise HttpError(_QUESTION_NOT_FOUND, "no such question waits")
-
-
-ROWS: Final = (
-    Row(
-        method="GET",
-        path="/question",
-        handler=_questions,
-        summary="List the pending questions.",
-        sends=("list_questions",),
-        replies={200: list[AskedQuestion]},
-        query=AskingQuery,
-    ),
-    Row(
-        method="POST",
-        path="/question/{question_id}/reply",
-        handler=_answer,
-        summary="Answer a question.",
-        sends=("list_questions", "answer_question", "reject_question"),
-        replies={200: Ok},
-        body=AnswerBody,
-        is_body_optional=True,
-    ),
-    Row(
-        method="POST",
-        path="/question/{question_id}/reject",
-        handler=_reject,
-        summary="Reject a question.",
-        sends=("list_questions", "reject_question"),
-        replies={200: Ok},
-        body=ReasonBody,
-        is_body_optional=True,
-    ),
-    Row(
-        method="POST",
-        path="/sessions/{id}/questions/{question_id}/answer",
-        handler=_answer,
-        summary="Answer a question.",
-        sends=("list_questions", "answer_question", "reject_question"),
-        replies={200: Ok},
-        body=AnswerBody,
-        is_body_optional=True,
-    ),
-)

@@ -10,12 +10,14 @@ import msgspec
 from starlette.responses import Response
 
 from nousd.bridge.replies import RUN_CONFLICT, HttpError, json_reply
-from nousd.bridge.routing.route import Call, Row
+from nousd.bridge.routing.route import Call, Routes
 from nousd.client.client import Client
 from nousd.errors import Refused
 from nousd.views.tandem.runs import Idle, RunNow, render_conflict, render_run_state
 from nousd.wire.commands import Abort, GetState
 from nousd.wire.responses.runs import ActiveRun
+
+routes: Final = Routes()
 
 _NOTHING_TO_CANCEL: Final = frozenset({"no_active_run", "run_mismatch"})
 
@@ -62,17 +64,38 @@ async def reporting_conflict(call: Call) -> AsyncIterator[None]:
         raise HttpError(RUN_CONFLICT, body.error, body=body) from None
 
 
+@routes.get(
+    "/session/{id}/run",
+    sends=("get_state",),
+    replies={200: RunNow | Idle},
+    aliases=("/api/session/{id}/run",),
+)
 async def _get_run(call: Call) -> Response:
+    """Read the active run, to attach to it again."""
     session_id = call.path["id"]
     return json_reply(render_run_state(session_id, await get_active_run(call.daemon, session_id)))
 
 
+@routes.post(
+    "/session/{id}/cancel",
+    sends=("abort",),
+    replies={200: Cancelled},
+    aliases=("/session/{id}/abort", "/api/session/{id}/cancel", "/api/session/{id}/abort"),
+)
 async def _cancel(call: Call) -> Response:
+    """Stop the active run."""
     cancelled = await _stop_run(call, None)
     return json_reply(Cancelled(ok=True, cancelled=cancelled, closedBrowserSessions=0))
 
 
+@routes.post(
+    "/session/{id}/run/{run_id}/cancel",
+    sends=("abort",),
+    replies={200: Cancelled},
+    aliases=("/api/session/{id}/run/{run_id}/cancel",),
+)
 async def _cancel_run(call: Call) -> Response:
+    """Stop this run, if it is active."""
     cancelled = await _stop_run(call, call.path["run_id"])
     closed = 0 if cancelled else None
     return json_reply(Cancelled(ok=True, cancelled=cancelled, closedBrowserSessions=closed))
@@ -89,34 +112,3 @@ async def _stop_run(call: Call, run_id: str | None) -> bool:
             return False
         raise
     return True
-
-
-ROWS: Final = (
-    Row(
-        method="GET",
-        path="/session/{id}/run",
-        handler=_get_run,
-        summary="Read the active run, to attach to it again.",
-        sends=("get_state",),
-        replies={200: RunNow | Idle},
-        aliases=("/api/session/{id}/run",),
-    ),
-    Row(
-        method="POST",
-        path="/session/{id}/cancel",
-        handler=_cancel,
-        summary="Stop the active run.",
-        sends=("abort",),
-        replies={200: Cancelled},
-        aliases=("/session/{id}/abort", "/api/session/{id}/cancel", "/api/session/{id}/abort"),
-    ),
-    Row(
-        method="POST",
-        path="/session/{id}/run/{run_id}/cancel",
-        handler=_cancel_run,
-        summary="Stop this run, if it is active.",
-        sends=("abort",),
-        replies={200: Cancelled},
-        aliases=("/api/session/{id}/run/{run_id}/cancel",),
-    ),
-)

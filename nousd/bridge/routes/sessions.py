@@ -13,7 +13,7 @@ from nousd.bridge.replies import UNPROCESSABLE, HttpError, json_reply
 from nousd.bridge.routes.bodies import ModelBody, RequestBody, SamplingBody
 from nousd.bridge.routes.rules import RuleBody, parse_rules
 from nousd.bridge.routes.transcripts import read_session
-from nousd.bridge.routing.route import Call, Row
+from nousd.bridge.routing.route import Call, Routes
 from nousd.client.client import Client
 from nousd.views.tandem.runs import DEFERRED, RunFacts, render_run
 from nousd.views.tandem.sessions import (
@@ -34,6 +34,8 @@ from nousd.wire.commands import (
 )
 from nousd.wire.limits import PAGE_ROWS_MAX
 from nousd.wire.responses.sessions import SessionRecord, SessionSummary
+
+routes: Final = Routes()
 
 SPELLS: Final[Mapping[str, str]] = {
     "name": "title",
@@ -98,7 +100,17 @@ async def get_record(call: Call) -> SessionRecord:
     return (await call.daemon.ask(GetSession(session_id=call.path["id"]))).session
 
 
+@routes.post(
+    "/session",
+    sends=("new_session", "get_session"),
+    replies={200: Session},
+    body=CreateSession,
+    is_body_optional=True,
+    aliases=("/api/session",),
+    spells=SPELLS,
+)
 async def _create(call: Call) -> Response:
+    """Create a session."""
     body: CreateSession = call.body
     model = body.model or ModelBody()
     wanted = NewSession(
@@ -130,11 +142,27 @@ def _requested_workspace(body: CreateSession) -> str | None:
     )
 
 
+@routes.get(
+    "/session/{id}",
+    sends=("get_session", "get_messages", "get_events"),
+    replies={200: Session},
+    aliases=("/api/session/{id}",),
+)
 async def _get(call: Call) -> Response:
+    """Read a session with its messages."""
     return json_reply(render_session(*await read_session(call.daemon, call.path["id"])))
 
 
+@routes.patch(
+    "/session/{id}",
+    sends=("update_session", "get_session"),
+    replies={200: ChangedSession},
+    body=PatchSession,
+    aliases=("/api/session/{id}",),
+    spells=SPELLS,
+)
 async def _patch(call: Call) -> Response:
+    """Rename or archive a session, or set its rules."""
     body: PatchSession = call.body
     if body.title is not None and not body.title.strip():
         raise HttpError(UNPROCESSABLE, "body: title is blank")
@@ -149,7 +177,14 @@ async def _patch(call: Call) -> Response:
     return json_reply(render_changed_session(await get_record(call)))
 
 
+@routes.delete(
+    "/session/{id}",
+    sends=("delete_session",),
+    replies={200: Deleted},
+    aliases=("/api/session/{id}",),
+)
 async def _delete(call: Call) -> Response:
+    """Delete a session; if it has an active run, stop that instead."""
     done = await call.daemon.ask(DeleteSession(session_id=call.path["id"], abort=True))
     if done.run is UNSET:
         return json_reply(Deleted(deleted=True))
@@ -176,7 +211,15 @@ class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
     source: str | None = None
 
 
+@routes.get(
+    "/session",
+    sends=("list_sessions", "get_capabilities"),
+    replies={200: list[Session]},
+    query=ListQuery,
+    aliases=("/api/session",),
+)
 async def _list(call: Call) -> Response:
+    """List sessions, most recently used first, without their messages."""
     query: ListQuery = call.query
     wanted = ListSessions(
         limit=query.page_size,
@@ -211,71 +254,14 @@ async def _rows(daemon: Client, wanted: ListSessions) -> list[SessionSummary]:
             return rows
 
 
+@routes.get(
+    "/session/{id}/children",
+    sends=("get_session", "list_sessions"),
+    replies={200: list[Session]},
+    aliases=("/api/session/{id}/children",),
+)
 async def _children(call: Call) -> Response:
+    """List the branches, children and tasks of a session."""
     record = await get_record(call)
     wanted = ListSessions(parent_id=record.session_id, children=True, limit=PAGE_ROWS_MAX)
     return json_reply([render_session(row) for row in await _rows(call.daemon, wanted)])
-
-
-ROWS: Final = (
-    Row(
-        method="POST",
-        path="/session",
-        handler=_create,
-        summary="Create a session.",
-        sends=("new_session", "get_session"),
-        replies={200: Session},
-        body=CreateSession,
-        is_body_optional=True,
-        aliases=("/api/session",),
-        spells=SPELLS,
-    ),
-    Row(
-        method="GET",
-        path="/session/{id}",
-        handler=_get,
-        summary="Read a session with its messages.",
-        sends=("get_session", "get_messages", "get_events"),
-        replies={200: Session},
-        aliases=("/api/session/{id}",),
-    ),
-    Row(
-        method="PATCH",
-        path="/session/{id}",
-        handler=_patch,
-        summary="Rename or archive a session, or set its rules.",
-        sends=("update_session", "get_session"),
-        replies={200: ChangedSession},
-        body=PatchSession,
-        aliases=("/api/session/{id}",),
-        spells=SPELLS,
-    ),
-    Row(
-        method="DELETE",
-        path="/session/{id}",
-        handler=_delete,
-        summary="Delete a session; if it has an active run, stop that instead.",
-        sends=("delete_session",),
-        replies={200: Deleted},
-        aliases=("/api/session/{id}",),
-    ),
-    Row(
-        method="GET",
-        path="/session",
-        handler=_list,
-        summary="List sessions, most recently used first, without their messages.",
-        sends=("list_sessions", "get_capabilities"),
-        replies={200: list[Session]},
-        query=ListQuery,
-        aliases=("/api/session",),
-    ),
-    Row(
-        method="GET",
-        path="/session/{id}/children",
-        handler=_children,
-        summary="List the branches, children and tasks of a session.",
-        sends=("get_session", "list_sessions"),
-        replies={200: list[Session]},
-        aliases=("/api/session/{id}/children",),
-    ),
-)

@@ -12,7 +12,7 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from nousd.bridge.replies import NOT_FOUND, HttpError, json_reply
-from nousd.bridge.routing.route import Call, Row
+from nousd.bridge.routing.route import Call, Routes
 from nousd.bridge.stream.rendered_event import StreamQuery
 from nousd.bridge.stream.sse import (
     answering_stream,
@@ -24,6 +24,8 @@ from nousd.bridge.stream.sse import (
 )
 from nousd.views.stream_position import StreamPosition, position_after_event
 from nousd.views.tandem.frames import Frame
+
+routes: Final = Routes()
 
 EVENTS_MAX: Final = 10_000
 """The most frames in a reply that is not a stream; the next request continues after the last one."""
@@ -56,8 +58,17 @@ class RunEventQuery(msgspec.Struct, frozen=True):
         return self.after
 
 
+@routes.get(
+    "/event",
+    sends=("subscribe", "get_events"),
+    replies={200: str},
+    query=EventQuery,
+    aliases=("/global/event",),
+)
 async def _stream_events(call: Call) -> Response:
-    """Stream events. A stream of a run that names no position begins with the run: its client has just
+    """Stream events from now on, after a frame, or of a run from its beginning.
+
+    Stream events. A stream of a run that names no position begins with the run: its client has just
     started the run, or reconnects without knowing how far it was.
     """
     asked: EventQuery = call.query
@@ -74,8 +85,18 @@ async def _stream_events(call: Call) -> Response:
     return stream_response(answering_stream(call.hub, responders, query, start, hello))
 
 
+@routes.get(
+    "/run/{run_id}/events",
+    sends=("subscribe", "get_events"),
+    replies={200: list[Frame]},
+    query=RunEventQuery,
+    streams=True,
+)
 async def _run_events(call: Call) -> Response:
-    """Reply with a list of the frames so far, or with a stream that ends with the run."""
+    """List the events of a run so far, or stream them until the run ends.
+
+    Reply with a list of the frames so far, or with a stream that ends with the run.
+    """
     run_id = call.path["run_id"]
     first = await call.hub.first_event(run_id)
     if first is None:
@@ -109,27 +130,3 @@ async def _list_frames(
         if page.has_end:
             break
     return list(islice(listed, EVENTS_MAX))
-
-
-ROWS: Final = (
-    Row(
-        method="GET",
-        path="/event",
-        handler=_stream_events,
-        summary="Stream events from now on, after a frame, or of a run from its beginning.",
-        sends=("subscribe", "get_events"),
-        replies={200: str},
-        query=EventQuery,
-        aliases=("/global/event",),
-    ),
-    Row(
-        method="GET",
-        path="/run/{run_id}/events",
-        handler=_run_events,
-        summary="List the events of a run so far, or stream them until the run ends.",
-        sends=("subscribe", "get_events"),
-        replies={200: list[Frame]},
-        query=RunEventQuery,
-        streams=True,
-    ),
-)

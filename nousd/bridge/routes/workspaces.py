@@ -12,12 +12,14 @@ from nousd.bridge.replies import INTERNAL, NOT_FOUND, ErrorBody, HttpError, json
 from nousd.bridge.routes.bodies import RequestBody
 from nousd.bridge.routes.runs import reporting_conflict
 from nousd.bridge.routes.transcripts import read_session
-from nousd.bridge.routing.route import Call, Row
+from nousd.bridge.routing.route import Call, Routes
 from nousd.views.tandem.runs import Conflict
 from nousd.views.tandem.sessions import Session, render_session
 from nousd.views.tandem.values import Body, milliseconds
 from nousd.wire.commands import AttachSession, OverrideWorkspace
 from nousd.wire.limits import OVERRIDE_SECONDS_MAX, OVERRIDE_SECONDS_MIN
+
+routes: Final = Routes()
 
 
 class Attach(RequestBody, frozen=True, kw_only=True):
@@ -41,7 +43,16 @@ class Granted(Body, frozen=True, kw_only=True):
     expires_at_ms: int
 
 
+@routes.post(
+    "/session/{id}/attach",
+    sends=("attach_session", "get_session", "get_messages", "get_events"),
+    replies={200: Session, 409: Conflict | ErrorBody},
+    body=Attach,
+    spells={"workspace": "target_workspace", "reason": "reason_tag"},
+    aliases=("/api/session/{id}/attach",),
+)
 async def _attach(call: Call) -> Response:
+    """Move a session to another workspace, unless it has an active run."""
     body: Attach = call.body
     target = body.target_workspace.strip()
     if not target:
@@ -55,7 +66,15 @@ async def _attach(call: Call) -> Response:
     return json_reply(render_session(*await read_session(call.daemon, session_id), ok=True))
 
 
+@routes.post(
+    "/session/{id}/workspace/override",
+    sends=("override_workspace",),
+    replies={200: Granted},
+    body=Override,
+    aliases=("/api/session/{id}/workspace/override",),
+)
 async def _override(call: Call) -> Response:
+    """Temporarily allow approval requests for paths outside the workspace."""
     seconds = min(max(call.body.ttl_seconds, OVERRIDE_SECONDS_MIN), OVERRIDE_SECONDS_MAX)
     answer = await call.daemon.ask(
         OverrideWorkspace(session_id=call.path["id"], ttl_seconds=seconds)
@@ -67,28 +86,3 @@ async def _override(call: Call) -> Response:
         expires_at_ms=milliseconds(answer.override.expires_at),
     )
     return json_reply(granted)
-
-
-ROWS: Final = (
-    Row(
-        method="POST",
-        path="/session/{id}/attach",
-        handler=_attach,
-        summary="Move a session to another workspace, unless it has an active run.",
-        sends=("attach_session", "get_session", "get_messages", "get_events"),
-        replies={200: Session, 409: Conflict | ErrorBody},
-        body=Attach,
-        spells={"workspace": "target_workspace", "reason": "reason_tag"},
-        aliases=("/api/session/{id}/attach",),
-    ),
-    Row(
-        method="POST",
-        path="/session/{id}/workspace/override",
-        handler=_override,
-        summary="Temporarily allow approval requests for paths outside the workspace.",
-        sends=("override_workspace",),
-        replies={200: Granted},
-        body=Override,
-        aliases=("/api/session/{id}/workspace/override",),
-    ),
-)

@@ -86,14 +86,15 @@ class PrometheusText:
 
 
 class Row(NamedTuple):
-    """One route.
+    """One route, as a decorator of ``Routes`` describes it.
 
     Args:
+        summary: the first line of the handler's docstring.
         sends: the commands that the handler sends, or ``subscribe``.
-        query, body: the structs that validate them; a ``body`` of None is not read.
         replies: status -> the type of the reply's body; None for no body, ``str`` for a stream of
             events, ``bytes`` for a page, ``PrometheusText`` for metrics. Refusals follow from the row:
             ``bridge.openapi.refusals``.
+        query, body: the structs that validate them; a ``body`` of None is not read.
         is_body_optional: a missing body counts as an empty object.
         aliases: other paths of the same route.
         is_public: no token is needed.
@@ -116,3 +117,33 @@ class Row(NamedTuple):
     streams: bool = False
     view: EventView = TANDEM
     spells: Mapping[str, str] = _AS_WE_DO
+
+
+class Routes(list[Row]):
+    """The routes of one module, in the order of their handlers; each method is a decorator of one."""
+
+    def get(self, path: str, **facts: Any) -> Callable[[Handler], Handler]:
+        """Route GET requests of a path to the handler. ``facts`` are fields of ``Row``."""
+        return self._add("GET", path, facts)
+
+    def post(self, path: str, **facts: Any) -> Callable[[Handler], Handler]:
+        """Route POST requests; see ``get``."""
+        return self._add("POST", path, facts)
+
+    def patch(self, path: str, **facts: Any) -> Callable[[Handler], Handler]:
+        """Route PATCH requests; see ``get``."""
+        return self._add("PATCH", path, facts)
+
+    def delete(self, path: str, **facts: Any) -> Callable[[Handler], Handler]:
+        """Route DELETE requests; see ``get``."""
+        return self._add("DELETE", path, facts)
+
+    def _add(
+        self, method: Method, path: str, facts: Mapping[str, Any]
+    ) -> Callable[[Handler], Handler]:
+        def add(handler: Handler) -> Handler:
+            summary = (handler.__doc__ or "").partition("\n")[0]
+            self.append(Row(method, path, handler, summary, **facts))
+            return handler
+
+        return add
