@@ -12,7 +12,7 @@ import trio
 
 from nousd.store.interface import Store
 from nousd.store.session_list import EVERY_SESSION, SessionFilter, folded
-from nousd.store.sqlite import session_queries as _session_queries
+from nousd.store.sqlite import queries as _queries
 from nousd.store.sqlite import store as sqlite
 from nousd.store.sqlite.database import open_for_reading
 from nousd.wire.objects.entries import Sampling
@@ -188,16 +188,14 @@ def test_a_list_and_its_count_go_through_one_index_and_sort_nothing(
         "limit": 100,
         "offset": 0,
     }
-    for query in (_session_queries._SESSIONS, _session_queries._COUNT):
+    for query in (_queries._SESSIONS, _queries._SESSION_COUNT):
         plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}", values)]
         assert len(plan) == 1
         assert "INDEX sessions_listed" in plan[0]
     connection.close()
 
 
-@pytest.mark.parametrize(
-    "query", [_session_queries._SESSIONS_OF_PARENT, _session_queries._COUNT_OF_PARENT]
-)
+@pytest.mark.parametrize("query", [_queries._SESSIONS_OF_PARENT, _queries._SESSION_COUNT_OF_PARENT])
 def test_a_list_of_one_parent_goes_through_indices_and_sorts_nothing(
     many: Path, query: str
 ) -> None:
@@ -219,7 +217,7 @@ def test_what_is_not_wanted_is_not_read(many: Path, wanted: SessionFilter) -> No
     """The pages that are read are those of the index and of what is shown, of some 20,000."""
     connection = open_for_reading(many)
     connection.status(apsw.SQLITE_DBSTATUS_CACHE_MISS, True)
-    _session_queries.sessions(connection, wanted, limit=50, before=None, offset=0)
+    _queries.sessions(connection, wanted, limit=50, before=None, offset=0)
     pages_read, _ = connection.status(apsw.SQLITE_DBSTATUS_CACHE_MISS)
     assert pages_read < 500
     connection.close()

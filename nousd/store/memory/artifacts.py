@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from itertools import islice
 
 from nousd.errors import StoreError
 from nousd.store.artifacts import PUT_STEP_BYTES, Artifact, ArtifactInfo, ArtifactSource
@@ -38,8 +38,26 @@ def renew(rows: Rows, artifact_id: str, now: str) -> ArtifactInfo | None:
     return info
 
 
-def unused(rows: Rows, put_before: str) -> Iterator[str]:
+def info(rows: Rows, artifact_id: str) -> ArtifactInfo | None:
+    stored = rows.artifacts.get(artifact_id)
+    return None if stored is None else stored.info
+
+
+def part(rows: Rows, artifact_id: str, offset: int, length: int) -> bytes:
+    stored = rows.artifacts.get(artifact_id)
+    return b"" if stored is None else stored.data[offset : offset + length]
+
+
+def whole(rows: Rows, artifact_id: str) -> Artifact | None:
+    stored = rows.artifacts.get(artifact_id)
+    return stored and Artifact(stored.info.id, stored.info.media_type, stored.data)
+
+
+def unused(rows: Rows, put_before: str, *, limit: int) -> tuple[str, ...]:
     used = set().union(*rows.artifact_uses.values())
-    for artifact_id, stored in rows.artifacts.items():
-        if artifact_id not in used and stored.info.created_at < put_before:
-            yield artifact_id
+    found = (
+        artifact_id
+        for artifact_id, stored in rows.artifacts.items()
+        if artifact_id not in used and stored.info.created_at < put_before
+    )
+    return tuple(islice(found, limit))

@@ -1,12 +1,117 @@
-"""Queries about sessions and tool calls on the rows in memory; the twins of those of ``sqlite``."""
+"""Every read of the store in memory, as a plain function of its rows; twins of those of ``sqlite``."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import Counter
 from itertools import islice
 
 from nousd.store.memory.rows import Rows
-from nousd.store.rows import ToolCallRow
-from nousd.store.session_list import SessionFilter, SessionPage, is_wanted
+from nousd.store.records import EventFilter, StoredEvent
+from nousd.store.rows import Defaults, InputRow, Path, SessionRow, ToolCallRow
+from nousd.store.session_list import EVERY_SESSION, SessionFilter, SessionPage, is_wanted
+from nousd.wire.limits import PENDING_COUNTED_MAX
+from nousd.wire.objects.entries import Entry
+from nousd.wire.objects.inputs import QueuedInput
+from nousd.wire.objects.metrics import PendingInputs
+from nousd.wire.responses.runs import RunRecord
+from nousd.wire.responses.transcripts import TreeNode
+
+
+def events_after(
+    rows: Rows, after: int, wanted: EventFilter, *, head: int, limit: int, bytes_max: int
+) -> tuple[StoredEvent, ...]:
+    page: list[StoredEvent] = []
+    size = 0
+    for event in islice(rows.events, bisect_right(rows.events, after, key=_seq), None):
+        if event.seq > head:
+            break
+        if not _matches(event, wanted):
+            continue
+        size += len(event.line)
+        if len(page) == limit or (page and size > bytes_max):
+            break
+        page.append(event)
+    return tuple(page)
+
+
+def is_pruned(rows: Rows, cursor: int, wanted: EventFilter) -> bool:
+    behind = islice(rows.events, bisect_right(rows.events, cursor, key=_seq), None)
+    return any(
+        rows.joined_from.get(event.seq, event.seq) <= cursor and _matches(event, wanted)
+        for event in behind
+    )
+
+
+def defaults(rows: Rows) -> Defaults:
+    return rows.defaults
+
+
+def session(rows: Rows, session_id: str) -> SessionRow | None:
+    return rows.sessions.get(session_id)
+
+
+def entry(rows: Rows, session_id: str, entry_id: str) -> Entry | None:
+    row = rows.entries[session_id].get(entry_id)
+    return None if row is None else row.entry
+
+
+def path(rows: Rows, session_id: str, leaf_id: str, *, limit: int, bytes_max: int) -> Path:
+    entries = rows.entries[session_id]
+    newest_first: list[Entry] = []
+    size = 0
+    row = entries.get(leaf_id)
+    while row is not None:
+        size += row.size
+        if len(newest_first) == limit or (newest_first and size > bytes_max):
+            break
+        newest_first.append(row.entry)
+        row = None if row.parent_id is None else entries.get(row.parent_id)
+    return Path(tuple(reversed(newest_first)), row is not None)
+
+
+def tree(rows: Rows, session_id: str, *, after: str | None, limit: int) -> tuple[TreeNode, ...]:
+    entries = sorted(rows.entries[session_id].values(), key=lambda row: row.seq)
+    start = _place_behind(after, [row.entry.id for row in entries])
+    return tuple(row.node for row in entries[start : start + limit])
+
+
+def pending_inputs(rows: Rows, session_id: str) -> tuple[QueuedInput, ...]:
+    inputs = rows.inputs[session_id].values()
+    return tuple(row.input for row in inputs if row.state == "pending")
+
+
+def pending_counts(rows: Rows) -> PendingInputs:
+    pending = (
+        row.input.kind
+        for inputs in rows.inputs.values()
+        for row in inputs.values()
+        if row.state == "pending"
+    )
+    counts: Counter[str] = Counter(islice(pending, PENDING_COUNTED_MAX + 1))
+    return PendingInputs.of(counts, truncated=counts.total() > PENDING_COUNTED_MAX)
+
+
+def input_by_client_id(rows: Rows, session_id: str, client_message_id: str) -> InputRow | None:
+    inputs = rows.inputs[session_id].values()
+    return next((row for row in inputs if row.input.client_message_id == client_message_id), None)
+
+
+def run(rows: Rows, run_id: str) -> RunRecord | None:
+    return rows.runs.get(run_id)
+
+
+def runs(
+    rows: Rows, session_id: str | None, *, limit: int, before: str | None
+) -> tuple[RunRecord, ...]:
+    newest_first = list(reversed(rows.runs.values()))
+    start = _place_behind(before, [run.run_id for run in newest_first])
+    wanted = (run for run in newest_first[start:] if session_id in (None, run.session_id))
+    return tuple(islice(wanted, limit))
+
+
+def open_runs(rows: Rows) -> tuple[RunRecord, ...]:
+    return tuple(run for run in rows.runs.values() if run.status == "running")
 
 
 def tool_call(rows: Rows, tool_call_id: str, attempt: int | None) -> ToolCallRow | None:
@@ -25,7 +130,7 @@ def tool_call_by_client_id(rows: Rows, session_id: str, client_call_id: str) -> 
 
 
 def tool_calls(
-    rows: Rows, session_id: str | None, run_id: str | None, limit: int, before: int
+    rows: Rows, session_id: str | None, run_id: str | None, *, limit: int, before: int
 ) -> tuple[ToolCallRow, ...]:
     wanted = (
         call
@@ -37,7 +142,7 @@ def tool_calls(
     return tuple(islice(wanted, limit))
 
 
-def unanswered_calls(rows: Rows, session_id: str | None, limit: int) -> tuple[ToolCallRow, ...]:
+def unanswered_calls(rows: Rows, session_id: str | None, *, limit: int) -> tuple[ToolCallRow, ...]:
     asked = [
         (call.asked_seq, call)
         for call in rows.tool_calls.values()
@@ -56,7 +161,12 @@ def open_client_calls(rows: Rows) -> tuple[ToolCallRow, ...]:
 
 
 def sessions(
-    rows: Rows, wanted: SessionFilter, *, limit: int, before: str | None, offset: int
+    rows: Rows,
+    wanted: SessionFilter = EVERY_SESSION,
+    *,
+    limit: int,
+    before: str | None,
+    offset: int = 0,
 ) -> SessionPage:
     touched = rows.touched
     bound = None if before is None else touched.get(before, 0)
@@ -80,3 +190,22 @@ def children(rows: Rows, session_id: str) -> tuple[str, ...]:
 def overridden(rows: Rows) -> tuple[str, ...]:
     overridden = (row for row in rows.sessions.values() if row.override_expires_at is not None)
     return tuple(sorted(row.session_id for row in overridden))
+
+
+def _place_behind(last: str | None, ids: list[str]) -> int:
+    """Return where the page behind ``last`` begins: nowhere, if that is not in the list."""
+    if last is None:
+        return 0
+    return ids.index(last) + 1 if last in ids else len(ids)
+
+
+def _seq(event: StoredEvent) -> int:
+    return event.seq
+
+
+def _matches(event: StoredEvent, wanted: EventFilter) -> bool:
+    return (
+        (wanted.types is None or event.type in wanted.types)
+        and (wanted.session_id is None or event.session_id == wanted.session_id)
+        and (wanted.run_id is None or event.run_id == wanted.run_id)
+    )

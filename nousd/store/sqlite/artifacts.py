@@ -70,7 +70,7 @@ _UNUSED: Final = """
 """
 
 
-def unused(connection: apsw.Connection, put_before: str, limit: int) -> tuple[str, ...]:
+def unused(connection: apsw.Connection, put_before: str, *, limit: int) -> tuple[str, ...]:
     values: dict[str, str | int] = {"put_before": put_before, "limit": limit}
     return tuple(artifact_id for (artifact_id,) in connection.execute(_UNUSED, values))
 
@@ -182,7 +182,7 @@ def drop_chunks(connection: apsw.Connection, artifact_id: str) -> bool:
 
 def drop_all_unused(connection: apsw.Connection, put_before: str) -> Iterator[str]:
     """Drop everything that is unused, and yield each step's artifact. For who is alone at work."""
-    for artifact_id in unused(connection, put_before, -1):
+    for artifact_id in unused(connection, put_before, limit=-1):
         more = True
         while more:
             with connection:

@@ -1,6 +1,7 @@
-"""Rows to answers: every read of the SQLite store, as a plain function on a connection.
+"""Every read of the SQLite store, as a plain function of a connection.
 
-Called inside a read transaction, in a worker thread; what each returns is said in ``interface.Store``.
+Each is called inside a read transaction, in a worker thread; ``interface.Store`` documents the method of
+the same name and parameters.
 """
 
 from __future__ import annotations
@@ -11,8 +12,16 @@ import apsw
 import msgspec
 from msgspec import UNSET
 
+from nousd.machine.session.settings import SessionSettings
 from nousd.store.records import EventFilter, StoredEvent
-from nousd.store.rows import Defaults, InputRow, Path
+from nousd.store.rows import Defaults, InputRow, Path, SessionRow, ToolCallRow
+from nousd.store.session_list import (
+    EVERY_SESSION,
+    EXACT_FILTERS,
+    SessionFilter,
+    SessionPage,
+    folded,
+)
 from nousd.store.sqlite.blocks import (
     EVENTS_OF_RUN,
     EVENTS_OF_SESSION,
@@ -29,10 +38,9 @@ from nousd.wire.objects.run_options import RunRequest
 from nousd.wire.responses.runs import RunRecord
 from nousd.wire.responses.transcripts import TreeNode
 
+_settings_decoder: Final = msgspec.json.Decoder(SessionSettings)
 _entry_decoder: Final[msgspec.json.Decoder[Entry]] = msgspec.json.Decoder(Entry)
 _input_decoder: Final = msgspec.json.Decoder(QueuedInput)
-
-
 _defaults_decoder: Final = msgspec.json.Decoder(Defaults)
 _usage_decoder: Final = msgspec.json.Decoder(UsageTotals)
 _request_decoder: Final = msgspec.json.Decoder(RunRequest)
@@ -123,7 +131,7 @@ def entry(connection: apsw.Connection, session_id: str, entry_id: str) -> Entry 
 
 
 def path(
-    connection: apsw.Connection, session_id: str, leaf_id: str, limit: int, bytes_max: int
+    connection: apsw.Connection, session_id: str, leaf_id: str, *, limit: int, bytes_max: int
 ) -> Path:
     """Walk up by the parents' ids, so that only the path is read, however large the tree."""
     newest_first: list[Entry] = []
@@ -146,7 +154,7 @@ _TREE: Final = """
 
 
 def tree(
-    connection: apsw.Connection, session_id: str, after: str | None, limit: int
+    connection: apsw.Connection, session_id: str, *, after: str | None, limit: int
 ) -> tuple[TreeNode, ...]:
     bound = 0
     if after is not None:
@@ -191,26 +199,18 @@ def input_by_client_id(
     return InputRow(input=_input_decoder.decode(body), session_id=session_id, state=state)
 
 
-_RUN: Final = """
+_RUN_COLUMNS: Final = """
     SELECT run_id, session_id, status, started_at, runtime, model, turns, ended_at, error,
         usage_totals, request
-    FROM runs WHERE run_id = ?
+    FROM runs
 """
-_RUNS: Final = """
-    SELECT run_id, session_id, status, started_at, runtime, model, turns, ended_at, error,
-        usage_totals, request
-    FROM runs WHERE seq < ? ORDER BY seq DESC LIMIT ?
-"""
-_RUNS_OF_SESSION: Final = """
-    SELECT run_id, session_id, status, started_at, runtime, model, turns, ended_at, error,
-        usage_totals, request
-    FROM runs WHERE session_id = ? AND seq < ? ORDER BY seq DESC LIMIT ?
-"""
-_RUNS_OPEN: Final = """
-    SELECT run_id, session_id, status, started_at, runtime, model, turns, ended_at, error,
-        usage_totals, request
-    FROM runs WHERE status = 'running' ORDER BY seq
-"""
+_RUN_FACTS: Final = ["run_id", "session_id", "status", "started_at", "runtime", "model", "turns"]
+_RUN: Final = _RUN_COLUMNS + "WHERE run_id = ?"
+_RUNS: Final = _RUN_COLUMNS + "WHERE seq < ? ORDER BY seq DESC LIMIT ?"
+_RUNS_OF_SESSION: Final = (
+    _RUN_COLUMNS + "WHERE session_id = ? AND seq < ? ORDER BY seq DESC LIMIT ?"
+)
+_RUNS_OPEN: Final = _RUN_COLUMNS + "WHERE status = 'running' ORDER BY seq"
 
 
 def run(connection: apsw.Connection, run_id: str) -> RunRecord | None:
@@ -219,7 +219,7 @@ def run(connection: apsw.Connection, run_id: str) -> RunRecord | None:
 
 
 def runs(
-    connection: apsw.Connection, session_id: str | None, limit: int, before: str | None
+    connection: apsw.Connection, session_id: str | None, *, limit: int, before: str | None
 ) -> tuple[RunRecord, ...]:
     bound = SEQ_MAX
     if before is not None:
@@ -236,19 +236,190 @@ def open_runs(connection: apsw.Connection) -> tuple[RunRecord, ...]:
 
 
 def _run_record(row: Any) -> RunRecord:
-    run_id, session_id, status, started_at, runtime, model, turns, ended_at, error, usage, asked = (
-        row
-    )
+    *facts, ended_at, error, usage, asked = row
     return RunRecord(
-        run_id=run_id,
-        session_id=session_id,
-        status=status,
-        started_at=started_at,
-        runtime=runtime,
-        model=model,
-        turns=turns,
+        **dict(zip(_RUN_FACTS, facts, strict=True)),
         ended_at=UNSET if ended_at is None else ended_at,
         error=UNSET if error is None else error,
         usage=UNSET if usage is None else _usage_decoder.decode(usage),
         **msgspec.structs.asdict(_request_decoder.decode(asked)),
+    )
+
+
+# --- sessions ------------------------------------------------------------------------------------
+
+_SESSION_COLUMNS: Final = (
+    "session_id, created_at, updated_at, parent_id, leaf_id, settings, usage_totals"
+)
+
+_SESSION: Final = f"SELECT {_SESSION_COLUMNS} FROM sessions WHERE NOT deleted AND session_id = ?"  # noqa: S608
+
+_EXACT_FILTERS: Final = " ".join(
+    f"AND (:{name} IS NULL OR {name} = :{name})" for name in EXACT_FILTERS
+)
+# All columns are in the index: a session that is not wanted is never read.
+_WANTED_SESSIONS: Final = f"""
+    FROM sessions INDEXED BY sessions_listed
+    WHERE NOT deleted AND updated_seq < :bound
+    AND (:children OR NOT is_of_task)
+    AND (:workspace IS NULL OR coalesce(workspace, :unnamed_workspace) = :workspace)
+    {_EXACT_FILTERS}
+    AND (:text IS NULL OR instr(folded(name), :text)
+        OR instr(folded(coalesce(workspace, :unnamed_workspace)), :text))
+"""
+_OF_PARENT: Final = """
+    AND (parent_id = :parent_id OR rowid IN (
+        SELECT rowid FROM sessions INDEXED BY sessions_of_tasks
+        WHERE settings ->> '$.origin.session_id' = :parent_id))
+"""
+_PAGE_OF_SESSIONS: Final = "ORDER BY updated_seq DESC LIMIT :limit OFFSET :offset"
+
+_SESSIONS: Final = f"SELECT {_SESSION_COLUMNS} {_WANTED_SESSIONS} {_PAGE_OF_SESSIONS}"
+_SESSION_COUNT: Final = f"SELECT count(*) {_WANTED_SESSIONS}"
+_SESSIONS_OF_PARENT: Final = (
+    f"SELECT {_SESSION_COLUMNS} {_WANTED_SESSIONS} {_OF_PARENT} {_PAGE_OF_SESSIONS}"
+)
+_SESSION_COUNT_OF_PARENT: Final = f"SELECT count(*) {_WANTED_SESSIONS} {_OF_PARENT}"
+
+_CHILDREN: Final = """
+    SELECT session_id FROM sessions
+    WHERE NOT deleted AND settings ->> '$.origin.session_id' = ? ORDER BY rowid
+"""
+
+_OVERRIDDEN: Final = """
+    SELECT session_id FROM sessions INDEXED BY sessions_overridden
+    WHERE settings ->> '$.override_expires_at' IS NOT NULL ORDER BY session_id
+"""
+
+
+def session(connection: apsw.Connection, session_id: str) -> SessionRow | None:
+    row = connection.execute(_SESSION, (session_id,)).get
+    return None if row is None else _session_row(row)
+
+
+def sessions(
+    connection: apsw.Connection,
+    wanted: SessionFilter = EVERY_SESSION,
+    *,
+    limit: int,
+    before: str | None,
+    offset: int = 0,
+) -> SessionPage:
+    text = None if wanted.text is None else folded(wanted.text)
+    values = {**msgspec.structs.asdict(wanted), "text": text, "bound": SEQ_MAX}
+    is_of_all = wanted.parent_id is None
+    count = connection.execute(
+        _SESSION_COUNT if is_of_all else _SESSION_COUNT_OF_PARENT, values
+    ).get
+    if before is not None:
+        query = "SELECT updated_seq FROM sessions WHERE session_id = ?"
+        values["bound"] = connection.execute(query, (before,)).get or 0
+    page = _SESSIONS if is_of_all else _SESSIONS_OF_PARENT
+    rows = connection.execute(page, {**values, "limit": limit, "offset": offset})
+    return SessionPage(tuple(_session_row(row) for row in rows), count)
+
+
+def children(connection: apsw.Connection, session_id: str) -> tuple[str, ...]:
+    return tuple(child for (child,) in connection.execute(_CHILDREN, (session_id,)))
+
+
+def overridden(connection: apsw.Connection) -> tuple[str, ...]:
+    return tuple(session_id for (session_id,) in connection.execute(_OVERRIDDEN))
+
+
+def _session_row(row: Any) -> SessionRow:
+    session_id, created_at, updated_at, parent_id, leaf_id, settings, usage = row
+    return SessionRow(
+        session_id=session_id,
+        created_at=created_at,
+        updated_at=updated_at,
+        parent_id=parent_id,
+        leaf_id=leaf_id,
+        usage=None if usage is None else _usage_decoder.decode(usage),
+        **msgspec.structs.asdict(_settings_decoder.decode(settings)),
+    )
+
+
+# --- tool calls ----------------------------------------------------------------------------------
+
+_CALLS: Final = """
+    SELECT tool_call_id, attempt, session_id, run_id, seq, last_seq, tool_name, input_hash,
+        client_call_id, state, requested_at, started, ended_at, is_error, decided_by, asked_seq
+    FROM tool_calls
+"""
+_CALL_LAST: Final = _CALLS + "WHERE tool_call_id = ? ORDER BY attempt DESC LIMIT 1"
+_CALL_ATTEMPT: Final = _CALLS + "WHERE tool_call_id = ? AND attempt = ?"
+_CALL_OF_CLIENT: Final = _CALLS + "WHERE session_id = ? AND client_call_id = ? ORDER BY seq LIMIT 1"
+_CALLS_ALL: Final = _CALLS + "WHERE seq < :before ORDER BY seq DESC LIMIT :limit"
+_CALLS_OF_SESSION: Final = _CALLS + (
+    "WHERE session_id = :session_id AND seq < :before ORDER BY seq DESC LIMIT :limit"
+)
+_CALLS_OF_RUN: Final = _CALLS + (
+    "WHERE run_id = :run_id AND seq < :before "
+    "AND (:session_id IS NULL OR session_id = :session_id) ORDER BY seq DESC LIMIT :limit"
+)
+_CALLS_UNANSWERED: Final = _CALLS + (
+    "WHERE asked_seq IS NOT NULL AND state = 'denied' AND decided_by <> 'user' "
+    "AND (:session_id IS NULL OR session_id = :session_id) ORDER BY asked_seq DESC LIMIT :limit"
+)
+_CALLS_OPEN: Final = _CALLS + "WHERE run_id IS NULL AND ended_at IS NULL ORDER BY seq"
+
+
+def tool_call(
+    connection: apsw.Connection, tool_call_id: str, attempt: int | None
+) -> ToolCallRow | None:
+    if attempt is None:
+        return _call(connection.execute(_CALL_LAST, (tool_call_id,)).fetchone())
+    return _call(connection.execute(_CALL_ATTEMPT, (tool_call_id, attempt)).fetchone())
+
+
+def tool_call_by_client_id(
+    connection: apsw.Connection, session_id: str, client_call_id: str
+) -> ToolCallRow | None:
+    return _call(connection.execute(_CALL_OF_CLIENT, (session_id, client_call_id)).fetchone())
+
+
+def tool_calls(
+    connection: apsw.Connection,
+    session_id: str | None,
+    run_id: str | None,
+    *,
+    limit: int,
+    before: int,
+) -> tuple[ToolCallRow, ...]:
+    query = (
+        _CALLS_OF_RUN
+        if run_id is not None
+        else _CALLS_ALL
+        if session_id is None
+        else _CALLS_OF_SESSION
+    )
+    values = {"session_id": session_id, "run_id": run_id, "limit": limit, "before": before}
+    return tuple(_call_row(row) for row in connection.execute(query, values))
+
+
+def unanswered_calls(
+    connection: apsw.Connection, session_id: str | None, *, limit: int
+) -> tuple[ToolCallRow, ...]:
+    values = {"session_id": session_id, "limit": limit}
+    return tuple(_call_row(row) for row in connection.execute(_CALLS_UNANSWERED, values))
+
+
+def open_client_calls(connection: apsw.Connection) -> tuple[ToolCallRow, ...]:
+    return tuple(_call_row(row) for row in connection.execute(_CALLS_OPEN))
+
+
+def _call(row: Any) -> ToolCallRow | None:
+    return None if row is None else _call_row(row)
+
+
+def _call_row(row: Any) -> ToolCallRow:
+    named = dict(zip(ToolCallRow.__struct_fields__, row, strict=True))
+    is_error = named["is_error"]
+    return ToolCallRow(
+        **named
+        | {
+            "started": bool(named["started"]),
+            "is_error": None if is_error is None else bool(is_error),
+        }
     )

@@ -8,40 +8,33 @@ them and knows no SQL.
 from __future__ import annotations
 
 import pathlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import apsw
 import trio
 
 from nousd.errors import StoreError, StoreFull
-from nousd.store.artifacts import Artifact, ArtifactInfo, ArtifactSource
+from nousd.store.artifacts import ArtifactInfo, ArtifactSource
 from nousd.store.interface import Store
 from nousd.store.pending import Outcome, PendingBatches
 from nousd.store.records import Batch, EventFilter, Old, Pruned, StoredEvent
-from nousd.store.rows import Defaults, InputRow, Path, SessionRow, ToolCallRow
-from nousd.store.session_list import EVERY_SESSION, SessionFilter, SessionPage
 from nousd.store.sqlite import artifacts as _artifacts_sqlite
-from nousd.store.sqlite import call_queries as _call_queries
 from nousd.store.sqlite import pruning as _pruning_sqlite
 from nousd.store.sqlite import queries as _queries
-from nousd.store.sqlite import session_queries as _session_queries
 from nousd.store.sqlite.artifact_writes import ArtifactWrites
 from nousd.store.sqlite.commits import Commits
 from nousd.store.sqlite.database import Connect, open_for_writing
 from nousd.store.sqlite.readers import Readers
 from nousd.store.sqlite.reserve import RESERVE_BYTES, Reserve
 from nousd.store.sqlite.writer import STOP, Chore, Job, Writer
-from nousd.wire.objects.entries import Entry
-from nousd.wire.objects.inputs import QueuedInput
-from nousd.wire.objects.metrics import LogMetrics, PendingInputs
-from nousd.wire.responses.runs import RunRecord
-from nousd.wire.responses.transcripts import TreeNode
+from nousd.wire.objects.metrics import LogMetrics
 
 RESERVE_SUFFIX: Final = ".reserve"
 """Ends the name of the file beside the database that keeps space for the ends of open runs."""
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -119,6 +112,17 @@ class _Errand:
         if isinstance(self._outcome, StoreError):
             raise self._outcome
         return self._outcome
+
+
+def _read(
+    query: Callable[Concatenate[apsw.Connection, P], T],
+) -> Callable[Concatenate[SqliteStore, P], Coroutine[Any, Any, T]]:
+    """Return the method of the store that runs a query in a reader's thread."""
+
+    async def read(self: SqliteStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._readers.read(lambda rows: query(rows, *args, **kwargs))
+
+    return read
 
 
 class SqliteStore:
@@ -267,109 +271,27 @@ class SqliteStore:
             )
         )
 
-    async def is_pruned(self, cursor: int, wanted: EventFilter) -> bool:
-        return await self._readers.read(lambda rows: _queries.is_pruned(rows, cursor, wanted))
-
-    async def defaults(self) -> Defaults:
-        return await self._readers.read(_queries.defaults)
-
-    async def session(self, session_id: str) -> SessionRow | None:
-        return await self._readers.read(lambda rows: _session_queries.session(rows, session_id))
-
-    async def sessions(
-        self,
-        wanted: SessionFilter = EVERY_SESSION,
-        *,
-        limit: int,
-        before: str | None,
-        offset: int = 0,
-    ) -> SessionPage:
-        return await self._readers.read(
-            lambda rows: _session_queries.sessions(
-                rows, wanted, limit=limit, before=before, offset=offset
-            )
-        )
-
-    async def children(self, session_id: str) -> tuple[str, ...]:
-        return await self._readers.read(lambda rows: _session_queries.children(rows, session_id))
-
-    async def overridden(self) -> tuple[str, ...]:
-        return await self._readers.read(_session_queries.overridden)
-
-    async def entry(self, session_id: str, entry_id: str) -> Entry | None:
-        return await self._readers.read(lambda rows: _queries.entry(rows, session_id, entry_id))
-
-    async def path(self, session_id: str, leaf_id: str, *, limit: int, bytes_max: int) -> Path:
-        return await self._readers.read(
-            lambda rows: _queries.path(rows, session_id, leaf_id, limit, bytes_max)
-        )
-
-    async def tree(self, session_id: str, *, after: str | None, limit: int) -> tuple[TreeNode, ...]:
-        return await self._readers.read(lambda rows: _queries.tree(rows, session_id, after, limit))
-
-    async def pending_inputs(self, session_id: str) -> tuple[QueuedInput, ...]:
-        return await self._readers.read(lambda rows: _queries.pending_inputs(rows, session_id))
-
-    async def pending_counts(self) -> PendingInputs:
-        return await self._readers.read(_queries.pending_counts)
-
-    async def input_by_client_id(self, session_id: str, client_message_id: str) -> InputRow | None:
-        return await self._readers.read(
-            lambda rows: _queries.input_by_client_id(rows, session_id, client_message_id)
-        )
-
-    async def run(self, run_id: str) -> RunRecord | None:
-        return await self._readers.read(lambda rows: _queries.run(rows, run_id))
-
-    async def runs(
-        self, session_id: str | None, *, limit: int, before: str | None
-    ) -> tuple[RunRecord, ...]:
-        return await self._readers.read(lambda rows: _queries.runs(rows, session_id, limit, before))
-
-    async def open_runs(self) -> tuple[RunRecord, ...]:
-        return await self._readers.read(_queries.open_runs)
-
-    async def tool_call(self, tool_call_id: str, attempt: int | None) -> ToolCallRow | None:
-        return await self._readers.read(
-            lambda rows: _call_queries.tool_call(rows, tool_call_id, attempt)
-        )
-
-    async def tool_call_by_client_id(
-        self, session_id: str, client_call_id: str
-    ) -> ToolCallRow | None:
-        return await self._readers.read(
-            lambda rows: _call_queries.tool_call_by_client_id(rows, session_id, client_call_id)
-        )
-
-    async def tool_calls(
-        self, session_id: str | None, run_id: str | None, *, limit: int, before: int
-    ) -> tuple[ToolCallRow, ...]:
-        return await self._readers.read(
-            lambda rows: _call_queries.tool_calls(rows, session_id, run_id, limit, before)
-        )
-
-    async def unanswered_calls(
-        self, session_id: str | None, *, limit: int
-    ) -> tuple[ToolCallRow, ...]:
-        return await self._readers.read(
-            lambda rows: _call_queries.unanswered_calls(rows, session_id, limit)
-        )
-
-    async def open_client_calls(self) -> tuple[ToolCallRow, ...]:
-        return await self._readers.read(_call_queries.open_client_calls)
-
-    async def artifact_info(self, artifact_id: str) -> ArtifactInfo | None:
-        return await self._readers.read(lambda rows: _artifacts_sqlite.info(rows, artifact_id))
-
-    async def artifact_range(self, artifact_id: str, offset: int, length: int) -> bytes:
-        return await self._readers.read(
-            lambda rows: _artifacts_sqlite.part(rows, artifact_id, offset, length)
-        )
-
-    async def artifact(self, artifact_id: str) -> Artifact | None:
-        return await self._readers.read(lambda rows: _artifacts_sqlite.whole(rows, artifact_id))
-
-    async def unused_artifacts(self, put_before: str, *, limit: int) -> tuple[str, ...]:
-        return await self._readers.read(
-            lambda rows: _artifacts_sqlite.unused(rows, put_before, limit)
-        )
+    is_pruned = _read(_queries.is_pruned)
+    defaults = _read(_queries.defaults)
+    session = _read(_queries.session)
+    sessions = _read(_queries.sessions)
+    children = _read(_queries.children)
+    overridden = _read(_queries.overridden)
+    entry = _read(_queries.entry)
+    path = _read(_queries.path)
+    tree = _read(_queries.tree)
+    pending_inputs = _read(_queries.pending_inputs)
+    pending_counts = _read(_queries.pending_counts)
+    input_by_client_id = _read(_queries.input_by_client_id)
+    run = _read(_queries.run)
+    runs = _read(_queries.runs)
+    open_runs = _read(_queries.open_runs)
+    tool_call = _read(_queries.tool_call)
+    tool_call_by_client_id = _read(_queries.tool_call_by_client_id)
+    tool_calls = _read(_queries.tool_calls)
+    unanswered_calls = _read(_queries.unanswered_calls)
+    open_client_calls = _read(_queries.open_client_calls)
+    artifact_info = _read(_artifacts_sqlite.info)
+    artifact_range = _read(_artifacts_sqlite.part)
+    artifact = _read(_artifacts_sqlite.whole)
+    unused_artifacts = _read(_artifacts_sqlite.unused)
