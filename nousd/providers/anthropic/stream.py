@@ -7,19 +7,18 @@ complete. Complete means that the server gave a stop reason or ended the message
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
 from nousd.errors import ContextOverflow, ProviderError
 from nousd.providers.anthropic.request import Block, kept_block
 from nousd.providers.encoding.provider_state import KeptSize, storable
-from nousd.providers.encoding.tool_calls import CallAssembler, CallFragment
-from nousd.providers.http.answer_stream import WholeText, count_in, finish_reason
+from nousd.providers.encoding.tool_calls import CallFragment
+from nousd.providers.http.answer_stream import Answer, count_in
 from nousd.providers.http.lenient_json import as_text
 from nousd.providers.http.server_errors import error_from_object
 from nousd.providers.interface import (
-    Finished,
     Piece,
     ReasoningDelta,
     ReasoningKept,
@@ -79,30 +78,19 @@ class _Event(msgspec.Struct):
     stop_details: Any = None
 
 
-class MessagesAnswer:
-    """The state of the answer so far; an ``Answer``.
+class MessagesAnswer(Answer[_Event]):
+    """The state of the answer so far."""
 
-    Args:
-        names: the name the server was told -> the tool's own name.
-    """
-
-    chunks: Final = msgspec.json.Decoder(_Event)
+    chunks: ClassVar = msgspec.json.Decoder(_Event)
 
     def __init__(self, names: Mapping[str, str]) -> None:
-        self._calls = CallAssembler(names)
+        super().__init__(names)
         self._calls_begun = 0
-        self._text, self._thinking = WholeText(), WholeText()
         self._text_chars = 0
         self._thoughts: dict[int, Block] = {}
         self._kept_size = KeptSize()
         self._usage: dict[str, Any] = {}
-        self._reason: str | None = None
         self._explanation = ""
-        self.finished = False
-
-    @property
-    def complete(self) -> bool:
-        return self.finished or self._reason is not None
 
     def take(self, event: _Event) -> Iterator[Piece]:
         if event.type == "error" or event.error:
@@ -135,10 +123,6 @@ class MessagesAnswer:
             yield from self._begin(index, block)
             yield from self._end(index)
         self._stop(message.stop_reason or "end_turn", message.stop_details)
-
-    def take_done(self) -> Iterator[Piece]:
-        # Not of this dialect; gateways add it behind the end.
-        return iter(())
 
     def _begin(self, index: int, block: _Block) -> Iterator[Piece]:
         if block.type in _THOUGHTS:
@@ -183,11 +167,11 @@ class MessagesAnswer:
             yield TextDelta(text)
 
     def _think(self, delta: str) -> Iterator[Piece]:
-        if text := self._thinking.of(delta):
+        if text := self._reasoning.of(delta):
             yield ReasoningDelta(text)
 
     def _rest(self) -> Iterator[Piece]:
-        if rest := self._thinking.rest():
+        if rest := self._reasoning.rest():
             yield ReasoningDelta(rest)
         if rest := self._text.rest():
             self._text_chars += len(rest)
@@ -213,10 +197,7 @@ class MessagesAnswer:
         if reason == "model_context_window_exceeded" and not (calls or self._text_chars):
             raise ContextOverflow("the input leaves the model no room for an answer")
         yield from self._rest()
-        yield from calls
-        self.finished = True
-        ended = finish_reason(is_cut=is_cut, with_calls=bool(calls))
-        yield Finished(ended, _usage(self._usage))
+        yield from self._ending(calls, _usage(self._usage), is_cut=is_cut)
 
 
 def _thought(block: _Block) -> Block:

@@ -10,19 +10,18 @@ for each part, in order, so that ``gemini_contents`` can put every signature bac
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
 from nousd.errors import ProviderError
 from nousd.providers.encoding.provider_state import KeptSize
-from nousd.providers.encoding.tool_calls import CallAssembler, CallFragment
+from nousd.providers.encoding.tool_calls import CallFragment
 from nousd.providers.gemini.request import DIALECT
-from nousd.providers.http.answer_stream import WholeText, count_in, finish_reason
+from nousd.providers.http.answer_stream import Answer, count_in
 from nousd.providers.http.lenient_json import as_list, as_object, as_text
 from nousd.providers.http.server_errors import error_from_object
 from nousd.providers.interface import (
-    Finished,
     Piece,
     ReasoningDelta,
     ReasoningKept,
@@ -70,29 +69,18 @@ class GeminiChunk(msgspec.Struct, rename="camel"):
     error: Any = None
 
 
-class GeminiAnswer:
-    """The state of the answer so far; an ``Answer``.
+class GeminiAnswer(Answer[GeminiChunk]):
+    """The state of the answer so far."""
 
-    Args:
-        names: the name the server was told -> the tool's own name.
-    """
-
-    chunks: Final = msgspec.json.Decoder(GeminiChunk)
+    chunks: ClassVar = msgspec.json.Decoder(GeminiChunk)
 
     def __init__(self, names: Mapping[str, str]) -> None:
-        self._calls = CallAssembler(names)
+        super().__init__(names)
         self._calls_count = 0
         self._places: list[dict[str, Any]] = []
         self._kept_size = KeptSize()
-        self._text, self._thought = WholeText(), WholeText()
         self._usage: Usage | None = None
-        self._reason: str | None = None
         self._reason_words = ""
-        self.finished = False
-
-    @property
-    def complete(self) -> bool:
-        return self.finished or self._reason is not None
 
     def take(self, chunk: GeminiChunk) -> list[Piece]:
         if chunk.error:
@@ -120,29 +108,20 @@ class GeminiAnswer:
         self._reason = self._reason or "STOP"
         return pieces
 
-    def take_done(self) -> list[Piece]:
-        # No server of this dialect is known to send the marker.
-        return []
-
-    def finish(self) -> list[Piece]:
+    def finish(self) -> Iterator[Piece]:
         reason = self._reason or "STOP"
         if reason in FAILED_REASONS:
             words, retryable = FAILED_REASONS[reason]
             said = self._reason_words or reason
             raise ProviderError(f"{words}: {said}", retryable=retryable)
-        pieces: list[Piece] = []
-        if rest := self._thought.rest():
-            pieces.append(ReasoningDelta(rest))
+        if rest := self._reasoning.rest():
+            yield ReasoningDelta(rest)
         if rest := self._text.rest():
-            pieces.append(TextDelta(rest))
+            yield TextDelta(rest)
             self._place_text(len(rest), {})
-        pieces += self._kept()
+        yield from self._kept()
         calls = list(self._calls.whole_calls())
-        pieces += calls
-        ended = finish_reason(is_cut=reason in CUT_REASONS, with_calls=bool(calls))
-        pieces.append(Finished(ended, self._usage))
-        self.finished = True
-        return pieces
+        yield from self._ending(calls, self._usage, is_cut=reason in CUT_REASONS)
 
     def _pieces_of(self, part: dict[str, Any]) -> Iterator[Piece]:
         signature = scrub(as_text(part.get("thoughtSignature")))
@@ -154,7 +133,7 @@ class GeminiAnswer:
         if not isinstance(text, str):
             return
         if part.get("thought"):
-            whole = self._thought.of(text)
+            whole = self._reasoning.of(text)
             if signed:
                 self._place({"thought": True, "text": whole, **signed})
             if whole:

@@ -12,16 +12,19 @@ type is passed over unless the answer cannot be understood without it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from typing import Any, Final, Generic, Protocol, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
 from nousd.errors import ProviderError
+from nousd.providers.encoding.tool_calls import CallAssembler
 from nousd.providers.http.sse import SseParser
-from nousd.providers.interface import FinishReason, Piece
+from nousd.providers.interface import Finished, Piece
 from nousd.wire.codec.envelope import scrub
 from nousd.wire.limits import ANSWER_BYTES_MAX
+from nousd.wire.objects.entries import Usage
 
 _SAMPLE_BYTES: Final = 4000
 """How much of an answer that is no model stream goes into the error."""
@@ -67,43 +70,60 @@ class Decoder(Protocol):
 Chunk = TypeVar("Chunk")
 
 
-class Answer(Protocol[Chunk]):
+class Answer(ABC, Generic[Chunk]):
     """A dialect's state of one answer so far. The methods raise ProviderError for a fault that the
     server reports.
+
+    Args:
+        names: the name the server was told -> the tool's own name.
     """
 
-    @property
-    def chunks(self) -> msgspec.json.Decoder[Chunk]:
-        """Decode the payload of one event, and a whole answer too."""
-        ...
+    chunks: ClassVar[msgspec.json.Decoder[Any]]
+    """Decodes the payload of one event, and a whole answer too."""
 
-    @property
-    def finished(self) -> bool:
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._calls = CallAssembler(names)
+        self._text, self._reasoning = WholeText(), WholeText()
+        self._reason: str | None = None
+        self.finished = False
         """See ``Decoder.finished``."""
-        ...
 
     @property
     def complete(self) -> bool:
         """See ``Decoder.complete``."""
-        ...
+        return self.finished or self._reason is not None
 
+    @abstractmethod
     def take(self, chunk: Chunk) -> Iterable[Piece]:
         """Take one event of a stream."""
-        ...
 
+    @abstractmethod
     def take_whole(self, chunk: Chunk) -> Iterable[Piece] | None:
-        """Take an answer that is not streamed; returns None if it is none."""
-        ...
+        """Take an answer that is not streamed; return None if it is none."""
 
     def take_done(self) -> Iterable[Piece]:
-        """Take the end marker ``[DONE]``."""
-        ...
+        """Take the end marker ``[DONE]``. Gateways also add it in dialects that do not have it."""
+        return ()
 
     def finish(self) -> Iterable[Piece]:
         """Return the last pieces of a ``complete`` answer whose input has ended, ``Finished`` among
         them.
         """
-        ...
+        return ()
+
+    def _ending(
+        self, calls: Sequence[Piece], usage: Usage | None, *, is_cut: bool
+    ) -> Iterator[Piece]:
+        """Yield the tool calls and ``Finished``.
+
+        The reason is judged by the content, because a server's own word for it may be wrong.
+
+        Args:
+            is_cut: whether the answer lacks its end, which only the server can tell.
+        """
+        yield from calls
+        self.finished = True
+        yield Finished("length" if is_cut else "tool_use" if calls else "stop", usage)
 
 
 class AnswerStream(Generic[Chunk]):
@@ -198,7 +218,7 @@ class AnswerStream(Generic[Chunk]):
 
     def _decoded(self, payload: bytes) -> Chunk | None:
         """Return the chunk, or None if the payload is none. Invalid UTF-8 becomes U+FFFD."""
-        decoder = self._answer.chunks
+        decoder: msgspec.json.Decoder[Chunk] = self._answer.chunks
         try:
             return decoder.decode(payload)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -231,17 +251,6 @@ class WholeText:
         """Return the remaining pieces at the end of the text."""
         rest, self._half_pair = scrub(self._half_pair), ""
         return rest
-
-
-def finish_reason(*, is_cut: bool, with_calls: bool) -> FinishReason:
-    """Return why an answer ended, judged by its content: a server's own word for that may be wrong.
-
-    Args:
-        is_cut: whether it lacks its end, which only the server can tell.
-    """
-    if is_cut:
-        return "length"
-    return "tool_use" if with_calls else "stop"
 
 
 def count_in(values: Any, key: str) -> int:

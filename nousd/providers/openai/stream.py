@@ -7,15 +7,15 @@ the server said so, by ``[DONE]`` or by a finish reason.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
 from nousd.errors import ProviderError
-from nousd.providers.encoding.tool_calls import CallAssembler, CallFragment
-from nousd.providers.http.answer_stream import WholeText, count_in, finish_reason
+from nousd.providers.encoding.tool_calls import CallFragment
+from nousd.providers.http.answer_stream import Answer, count_in
 from nousd.providers.http.server_errors import error_from_object
-from nousd.providers.interface import Finished, Piece, ReasoningDelta, TextDelta
+from nousd.providers.interface import Piece, ReasoningDelta, TextDelta
 from nousd.wire.objects.entries import Usage
 
 CUT_REASONS: Final = frozenset({"length", "max_tokens", "model_length"})
@@ -67,25 +67,14 @@ class _Chunk(msgspec.Struct):
     type: Any = None
 
 
-class ChatAnswer:
-    """The state of the answer so far; an ``Answer``.
+class ChatAnswer(Answer[_Chunk]):
+    """The state of the answer so far."""
 
-    Args:
-        names: the name the server was told -> the tool's own name.
-    """
-
-    chunks: Final = msgspec.json.Decoder(_Chunk)
+    chunks: ClassVar = msgspec.json.Decoder(_Chunk)
 
     def __init__(self, names: Mapping[str, str]) -> None:
-        self._calls = CallAssembler(names)
+        super().__init__(names)
         self._usage: Usage | None = None
-        self._reason: str | None = None
-        self._text, self._reasoning = WholeText(), WholeText()
-        self.finished = False
-
-    @property
-    def complete(self) -> bool:
-        return self.finished or self._reason is not None
 
     def take_whole(self, chunk: _Chunk) -> list[Piece] | None:
         if not (chunk.choices or _is_fault(chunk)):
@@ -94,7 +83,7 @@ class ChatAnswer:
         self._reason = self._reason or "stop"
         return pieces
 
-    def take_done(self) -> list[Piece]:
+    def take_done(self) -> Iterator[Piece]:
         return self.finish()
 
     def take(self, chunk: _Chunk) -> list[Piece]:
@@ -134,23 +123,18 @@ class ChatAnswer:
             CallFragment(call.index, call.id or "", function.name or "", function.arguments)
         )
 
-    def finish(self) -> list[Piece]:
+    def finish(self) -> Iterator[Piece]:
         reason = self._reason or "stop"
         if reason in FAILED_REASONS:
             words, retryable = FAILED_REASONS[reason]
             raise ProviderError(words, retryable=retryable)
-        pieces: list[Piece] = []
         if rest := self._reasoning.rest():
-            pieces.append(ReasoningDelta(rest))
+            yield ReasoningDelta(rest)
         if rest := self._text.rest():
-            pieces.append(TextDelta(rest))
+            yield TextDelta(rest)
         is_cut = reason in CUT_REASONS
         calls = list(self._calls.whole_calls(is_cut=is_cut))
-        pieces += calls
-        ended = finish_reason(is_cut=is_cut, with_calls=bool(calls))
-        pieces.append(Finished(ended, self._usage))
-        self.finished = True
-        return pieces
+        yield from self._ending(calls, self._usage, is_cut=is_cut)
 
 
 def _is_fault(chunk: _Chunk) -> bool:

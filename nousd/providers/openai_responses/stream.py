@@ -18,11 +18,11 @@ import msgspec
 
 from nousd.errors import ProviderError
 from nousd.providers.encoding.provider_state import KeptSize, storable
-from nousd.providers.encoding.tool_calls import CallAssembler, CallFragment
-from nousd.providers.http.answer_stream import WholeText, count_in, finish_reason
+from nousd.providers.encoding.tool_calls import CallFragment
+from nousd.providers.http.answer_stream import Answer, count_in
 from nousd.providers.http.lenient_json import as_list, as_object, as_text
 from nousd.providers.http.server_errors import error_from_object
-from nousd.providers.interface import Finished, Piece, ReasoningDelta, ReasoningKept, TextDelta
+from nousd.providers.interface import Piece, ReasoningDelta, ReasoningKept, TextDelta
 from nousd.providers.openai_responses.request import DIALECT
 from nousd.wire.objects.entries import ReasoningBlock, Usage
 
@@ -82,25 +82,15 @@ class _Item:
         return place
 
 
-class ResponsesAnswer:
-    """The state of the answer so far; an ``Answer``.
+class ResponsesAnswer(Answer[ResponsesEvent]):
+    """The state of the answer so far."""
 
-    Args:
-        names: the name the server was told -> the tool's own name.
-    """
-
-    chunks: Final = msgspec.json.Decoder(ResponsesEvent)
+    chunks: ClassVar = msgspec.json.Decoder(ResponsesEvent)
 
     def __init__(self, names: Mapping[str, str]) -> None:
-        self._calls = CallAssembler(names)
+        super().__init__(names)
         self._items: dict[int, _Item] = {}
         self._kept_size = KeptSize()
-        self._text, self._reasoning = WholeText(), WholeText()
-        self.finished = False
-
-    @property
-    def complete(self) -> bool:
-        return self.finished
 
     def take(self, chunk: ResponsesEvent) -> list[Piece]:
         if chunk.error or chunk.type == "error":
@@ -114,13 +104,6 @@ class ResponsesAnswer:
         if not isinstance(chunk.output, list):
             return None
         return list(self._end(msgspec.structs.asdict(chunk)))
-
-    def take_done(self) -> list[Piece]:
-        # Some servers send the marker behind the last event, which has said how the answer ended.
-        return []
-
-    def finish(self) -> list[Piece]:
-        return []
 
     def _take_added(self, event: ResponsesEvent) -> Iterable[Piece]:
         item = as_object(event.item)
@@ -241,10 +224,7 @@ class ResponsesAnswer:
             yield from self._end_item(position, {})
         yield from self._kept()
         calls = list(self._calls.whole_calls(is_cut=is_cut))
-        yield from calls
-        ended = finish_reason(is_cut=is_cut, with_calls=bool(calls))
-        yield Finished(ended, _usage(response.get("usage")))
-        self.finished = True
+        yield from self._ending(calls, _usage(response.get("usage")), is_cut=is_cut)
 
     def _kept(self) -> Iterator[Piece]:
         items = [self._items[position] for position in sorted(self._items)]
