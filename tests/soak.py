@@ -17,7 +17,7 @@ from typing import Final
 
 import trio
 
-from nousd.store.sqlite.readers import READERS_MAX
+from nousd.store.sqlite.store import READERS_MAX
 from tests.crash_client import request
 from tests.daemon.process_harness import Place, Process, running
 from tests.daemon_harness import Client

@@ -1,10 +1,15 @@
-"""A bridge from its settings: it listens before the daemon is there, and serves once it is."""
+"""A bridge from its settings: it listens before the daemon is there, and serves once it is.
+
+``serve_alone`` runs it in a process of its own, beside a daemon that is reached over its socket.
+"""
 
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -119,3 +124,24 @@ def _address(listener: trio.SocketListener) -> HttpPlace:
     """Return the address of a listener, with the port that the system chose for port 0."""
     name = listener.socket.getsockname()
     return HttpPlace(path=Path(name)) if isinstance(name, str) else HttpPlace(*name[:2])
+
+
+def serve_alone(settings: BridgeSettings, socket: Path) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Args:
+        socket: the daemon's socket. It need not exist yet, and may disappear and come back.
+
+    Raises:
+        ConfigError: the address cannot be used.
+    """
+    trio.run(_serve, settings, socket)
+
+
+async def _serve(settings: BridgeSettings, socket: Path) -> None:
+    closing = trio.Event()
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with open_bridge(settings) as bridge, trio.open_nursery() as serving:
+            serving.start_soon(partial(bridge.serve, socket, closing, is_patient=True))
+            await anext(signals)
+            closing.set()

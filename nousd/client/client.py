@@ -13,18 +13,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from types import TracebackType
 from typing import Any, Final, Self
 
 import anyio
 
 from nousd.client.answers import REQUEST_TIMEOUT_SECONDS, Answer
-from nousd.client.asking import Asking
 from nousd.client.connection import Connection
 from nousd.client.dial import Where, dial_of
 from nousd.client.follow import Follower, Tell, follow
 from nousd.client.resuming import Backoff, Retry
 from nousd.client.subscription import Subscription, subscribe
+from nousd.client.typed import Asking
 from nousd.errors import AnswerTimedOut, ClientError, ConnectionLost, DaemonUnreachable
 from nousd.wire.commands.subscribe import Subscribe
 
@@ -69,12 +68,7 @@ class Client(Asking):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:

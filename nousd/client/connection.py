@@ -27,10 +27,9 @@ from nousd.client.answers import (
     encode_request,
     new_splitter,
 )
-from nousd.client.asking import Asking
 from nousd.client.dial import Where, dial_of, has_news, opened
 from nousd.client.memory import MemoryStream
-from nousd.client.typed import loads
+from nousd.client.typed import Asking, loads
 from nousd.errors import AnswerInvalid, AnswerTimedOut, ClientError, ConnectionLost
 
 IN_FLIGHT_MAX: Final = 64

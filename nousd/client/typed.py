@@ -2,22 +2,26 @@
 
 Apart from the rest because the structs take longer to import than a ping takes. Lines are understood in
 ``answers`` and nowhere else; here is only what their payloads become.
+
+``Asking`` sends commands as structs over anything that carries a request to the daemon.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from functools import cache
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, get_args, get_origin, overload
 
 import msgspec
 
 from nousd.client.answers import Answer, ReceivedEvent
 from nousd.errors import AnswerInvalid
-from nousd.wire.codec.answer_types import responses_of
 from nousd.wire.commands import COMMANDS
-from nousd.wire.commands.base import Command
+from nousd.wire.commands.base import AnsweredBy, Command
 from nousd.wire.events import EVENTS, Event
-from nousd.wire.responses import RESPONSES, Response
+from nousd.wire.responses import RESPONSES
+from nousd.wire.responses.base import Response
 
 T = TypeVar("T")
 
@@ -77,3 +81,53 @@ def _payload(struct: Any, type_: str, line: bytes) -> Any:
         return _decoder(struct).decode(line).payload
     except msgspec.DecodeError as error:
         raise AnswerInvalid(f"{type_}: {error}") from None
+
+
+@cache
+def responses_of(command: type[Command]) -> tuple[type[Response], ...]:
+    """Return the payloads that may answer the command; none if that may be any object."""
+    bases: tuple[Any, ...] = getattr(command, "__orig_bases__", ())
+    answers = [get_args(base)[0] for base in bases if get_origin(base) is AnsweredBy]
+    return tuple(struct for answer in answers for struct in get_args(answer) or (answer,))
+
+
+R = TypeVar("R")
+Expected = TypeVar("Expected", bound=Response)
+
+
+class Asking(ABC):
+    """Sends commands as structs over anything that can send a request."""
+
+    @abstractmethod
+    async def request(
+        self, type_: str, payload: Mapping[str, Any], *, timeout_seconds: float | None = None
+    ) -> Answer:
+        """Send a command and return its answer, which is not a refusal."""
+
+    @overload
+    async def ask(self, command: AnsweredBy[R], *, timeout_seconds: float | None = None) -> R: ...
+
+    @overload
+    async def ask(
+        self, command: Command, expected: type[Expected], *, timeout_seconds: float | None = None
+    ) -> Expected: ...
+
+    async def ask(
+        self,
+        command: Command,
+        expected: type[Response] | None = None,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> Any:
+        """Send a command and return the payload of its answer as its struct.
+
+        Args:
+            expected: for a command that has several answers, which of them is meant.
+
+        Raises:
+            ClientError: as ``request``.
+            AnswerInvalid: the answer is another than that.
+        """
+        type_, payload = request_of(command)
+        answer = await self.request(type_, payload, timeout_seconds=timeout_seconds)
+        return response_of(answer, command, expected)

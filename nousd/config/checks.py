@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from nousd.config.values import RawValue, SettingInfo, read_value
 from nousd.errors import ConfigError
-from nousd.runtime_paths.names import is_utf8
+from nousd.runtime_paths.locations import is_utf8
 
 
 def decide(info: SettingInfo, given: RawValue) -> Any:

@@ -1,4 +1,4 @@
-"""A model and tools that do what they did: the recorded pieces, results and failures, in their order.
+"""A model, tools and a project that do what they did: recorded pieces, results, failures and remarks.
 
 Where a play goes another way than the run did, the script runs out. Then a part fails, so that the play
 ends and can be compared.
@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from nousd.daemon.workspace.project import Project
 from nousd.errors import (
     ContextOverflow,
     ProviderError,
@@ -259,3 +260,17 @@ def _extras(run: RecordedRun) -> set[str]:
     return {
         name for name in extras if comes_and_goes(name) or all(name in each for each in offered)
     }
+
+
+class RecordedProject(Project):
+    """A project that repeats the remark of a run. Its rules are not read: decisions are recorded."""
+
+    def __init__(self, run: RecordedRun) -> None:
+        super().__init__()
+        warnings = (event for event in run.events if isinstance(event, events.Warning))
+        remarks = (each.message for each in warnings if each.code == "project_config_ignored")
+        self._remark = next(remarks, None)
+
+    async def remark(self, session_id: str) -> str | None:  # noqa: ARG002
+        """See ``Project.remark``."""
+        return self._remark

@@ -30,12 +30,12 @@ from nousd.errors import CommandRejected, NotReplayable
 from nousd.machine.context.model_input import ModelChoice
 from nousd.machine.context.prompt_sections import SourceText
 from nousd.machine.session import decisions
+from nousd.machine.session.settings import LASTING
 from nousd.machine.session.state import request_of
 from nousd.providers.interface import Provider
 from nousd.providers.models.catalog import ModelFacts, Models
 from nousd.replay.external_stimuli import Broken, ExternalStimuli, cues_of
-from nousd.replay.parts import RecordedModel, ToolsAtCall, tools_of
-from nousd.replay.project import RecordedProject
+from nousd.replay.parts import RecordedModel, RecordedProject, ToolsAtCall, tools_of
 from nousd.replay.recorded import RecordedRun, is_outside
 from nousd.replay.recorded_context import answered_inputs, context_of
 from nousd.replay.recorded_decisions import RecordedCallHooks, RecordedPermissions, earlier_attempts
@@ -46,7 +46,6 @@ from nousd.store.interface import Store
 from nousd.store.records import EventFilter
 from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.wire import events
-from nousd.wire.codec.unset import or_unset
 from nousd.wire.events import Event
 from nousd.wire.events.sessions import CONTRACT_VERSION
 from nousd.wire.objects.entries import Entry, MessageEntry
@@ -248,21 +247,13 @@ async def _played(store: Store, session_id: str, after: int) -> tuple[Event, ...
 def _furniture(run: RecordedRun) -> Iterator[Event]:
     """Yield events that make the session what it was, on the path that the run goes on from."""
     state = run.before
+    # Without ``origin``, the call that it was made for: what its parents allow is on the record.
+    names = (*LASTING, "name", "sampling", "permission_mode", "worker")
     yield events.SessionCreated(
         session_id=state.session_id,
         created_at=state.created_at,
         contract_version=CONTRACT_VERSION,
-        steering_mode=state.steering_mode,
-        follow_up_mode=state.follow_up_mode,
-        name=or_unset(state.name),
-        active_tools=or_unset(state.active_tools),
-        provider=or_unset(state.provider),
-        model=or_unset(state.model),
-        thinking=or_unset(state.thinking),
-        sampling=or_unset(state.sampling),
-        permission_mode=or_unset(state.permission_mode),
-        # Without the call that it was made for: what its parents allow is on the record.
-        worker=or_unset(state.worker),
+        **{name: value for name in names if (value := getattr(state, name)) is not None},
     )
     for entry in run.path:
         yield events.EntryAppended(session_id=state.session_id, entry=entry)

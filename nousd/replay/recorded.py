@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 from msgspec import UNSET
 
-from nousd.daemon.runs.subtask_approvals import is_of_task
+from nousd.daemon.runs.task_tree import is_of_task
 from nousd.errors import NotReplayable
 from nousd.machine.context import text_offload
 from nousd.machine.session import state as machine

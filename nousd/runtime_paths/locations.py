@@ -3,6 +3,9 @@
 The daemon and its clients must come to the same answer without talking to each other, so the answer
 is made here, once, and only from what both can see: the user and the user's environment. Nothing is
 created or opened here.
+
+Also here: which paths can be named at all. A log, a model and a client take UTF-8 only, a file system
+any bytes.
 """
 
 from __future__ import annotations
@@ -71,3 +74,12 @@ def default_config_file() -> Path:
         import platformdirs
 
         return platformdirs.user_config_path(_APP) / "config.toml"
+
+
+def is_utf8(path: str) -> bool:
+    """Return whether a path, as the operating system gave it to us, is UTF-8."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

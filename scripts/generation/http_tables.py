@@ -14,12 +14,12 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from nousd.bridge.access.callers import CALLERS, Caller
-from nousd.bridge.openapi.refusals import ANY, WITH_COMMAND, WITH_TOKEN, refusals
+from nousd.bridge.openapi.document import ANY, WITH_COMMAND, WITH_TOKEN, refusals
 from nousd.bridge.replies import FAILURES
 from nousd.bridge.routes import ROWS
 from nousd.bridge.routing.route import PrometheusText, Row
 from nousd.views.tandem.events import TANDEM, decode_line, frames_of
-from nousd.views.tandem.view_types import LoggedEvent
+from nousd.views.tandem.frames import LoggedEvent
 from nousd.wire.events import EVENT_TYPES, EVENTS, ToolCallApproved, ToolCallDenied
 
 from .markdown import code_list, table

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from msgspec import inspect
 
-from nousd.wire.codec.answer_types import responses_of
-from nousd.wire.codec.schema_descriptions import first_paragraph
+from nousd.bridge.openapi.document import first_paragraph
+from nousd.client.typed import responses_of
 from nousd.wire.commands import COMMANDS, Command
 from nousd.wire.commands.subscribe import Subscribe
 from nousd.wire.events import EVENTS, FROZEN_EVENTS

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from nousd.bridge.openapi.document import tidy_schema
 from nousd.errors import WIRE_ERROR_CODES
-from nousd.wire.codec.schema_descriptions import tidy_schema
 from nousd.wire.commands import COMMANDS
 from nousd.wire.commands.subscribe import Subscribe
 from nousd.wire.events import EVENTS

@@ -13,9 +13,7 @@ import msgspec
 import pytest
 
 import nousd
-from nousd.bridge.openapi.document import make_document
-from nousd.bridge.openapi.examples import EXAMPLES
-from nousd.bridge.openapi.refusals import BY_COMMAND
+from nousd.bridge.openapi.document import BY_COMMAND, EXAMPLES, make_document
 from nousd.bridge.routes import ROWS
 from nousd.bridge.routing.route import Row
 from nousd.views.tandem.runs import Conflict

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from nousd.daemon.workspace.roots import Roots
-from nousd.daemon.workspace.workspaces import Workspace, Workspaces
+from nousd.daemon.workspace.workspaces import Roots, Workspace, Workspaces
 from nousd.providers.interface import Provider
 from nousd.tools.fs.path_sandbox import PathSandbox
 from tests.bridge.harness import Bridge, bridge_to, text

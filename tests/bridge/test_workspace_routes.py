@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from nousd.daemon.policy.permissions import RulePermissions
-from nousd.daemon.workspace.roots import Roots
-from nousd.daemon.workspace.workspaces import Workspace, Workspaces
+from nousd.daemon.workspace.workspaces import Roots, Workspace, Workspaces
 from nousd.providers.interface import Provider
 from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.views.tandem.sessions import project_id

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nousd.daemon.workspace.roots import Roots
+from nousd.daemon.workspace.workspaces import Roots
 
 ROOTS = Roots(
     (Path("/work"), Path("/home/me/src"), Path("/work")),

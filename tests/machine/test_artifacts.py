@@ -9,9 +9,8 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from nousd.machine.projection.artifacts import artifacts_of, names_artifact
 from nousd.machine.projection.row_changes import UseArtifact
-from nousd.machine.projection.row_projection import row_changes
+from nousd.machine.projection.row_projection import artifacts_of, names_artifact, row_changes
 from nousd.wire import events
 from nousd.wire.events import DELTA_EVENTS, EVENTS, Event
 from nousd.wire.objects.entries import Attachment, CompactionEntry, MessageEntry

@@ -13,8 +13,8 @@ import pytest
 import trio
 
 from nousd.daemon.transport.sockets import open_listeners
-from nousd.net import peers
-from nousd.net.peers import is_own_or_root, peer_uid
+from nousd.net import accept
+from nousd.net.accept import is_own_or_root, peer_uid
 
 SOMEBODY_ELSE = 65_534
 
@@ -57,7 +57,7 @@ async def test_a_peer_of_another_user_is_not_served(socket_path: Path) -> None:
 
 
 async def test_root_is_served_by_a_daemon_of_any_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "peer_uid", lambda stream: 0)
+    monkeypatch.setattr(accept, "peer_uid", lambda stream: 0)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     here, there = socket.socketpair()
     with there:
@@ -76,6 +76,6 @@ async def test_a_peer_that_the_system_does_not_name_is_not_served() -> None:
 def test_the_credentials_of_the_bsds_are_read_by_their_layout() -> None:
     xucred = struct.pack("IIh2x16I", 0, 501, 1, 20, *[0] * 15)
     assert len(xucred) == 76
-    assert peers._uid_of_xucred(xucred) == 501
+    assert accept._uid_of_xucred(xucred) == 501
     with pytest.raises(OSError, match="version 7"):
-        peers._uid_of_xucred(struct.pack("II", 7, 501))
+        accept._uid_of_xucred(struct.pack("II", 7, 501))

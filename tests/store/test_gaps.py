@@ -59,7 +59,7 @@ async def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         await append(opened, begin, SAID[0])
     leave_gap(path)
     monkeypatch.setattr(
-        "nousd.store.sqlite.readers.open_for_reading",
+        "nousd.store.sqlite.store.open_for_reading",
         lambda path: impatient(open_for_reading(path)),
     )
     async with sqlite.open_store(

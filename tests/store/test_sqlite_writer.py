@@ -21,7 +21,7 @@ from nousd.store.sqlite import store as sqlite
 from nousd.store.sqlite import writer as _writer
 from nousd.store.sqlite.commits import NUMBERS_PER_BLOCK
 from nousd.store.sqlite.database import open_for_reading
-from nousd.store.sqlite.readers import READERS_MAX
+from nousd.store.sqlite.store import READERS_MAX
 from nousd.store.sqlite.writer import GROUP_EVENTS_MAX
 from nousd.wire import events
 from tests.store.helpers import (

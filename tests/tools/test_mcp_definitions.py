@@ -10,7 +10,7 @@ import trio
 from nousd.errors import ConfigError, ToolArgumentsInvalid
 from nousd.tools.mcp.content import result_of
 from nousd.tools.mcp.definitions import Offered, definitions_of, tool_name
-from nousd.tools.mcp.pace import BYTES_PER_SECOND, MESSAGES_PER_SECOND, Pace
+from nousd.tools.mcp.message_limits import BYTES_PER_SECOND, MESSAGES_PER_SECOND, Pace
 from nousd.tools.mcp.spec import ServerSpec, filled_in
 from nousd.tools.registry import TOOL_NAME
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nousd.wire.codec.answer_types import responses_of
+from nousd.client.typed import responses_of
 from nousd.wire.commands import COMMANDS, GetState, Prompt
 from nousd.wire.commands.base import Command
 from nousd.wire.responses import RESPONSE_TYPES, RESPONSES, Accepted, Result, State

@@ -16,7 +16,6 @@ from nousd.admin.doctor import daemon as examine_daemon
 from nousd.admin.doctor import http as examine_http
 from nousd.admin.doctor import models as examine_model
 from nousd.admin.doctor import paths as examine_places
-from nousd.admin.doctor import rules as examine_rules
 from nousd.admin.doctor import tools as examine_tools
 from nousd.admin.doctor.examination import Check, Examine, World
 from nousd.config.models_file import AUTO
@@ -36,7 +35,7 @@ EXAMINATIONS: Final[tuple[Examine, ...]] = (
     examine_http.token,
     examine_http.address,
     examine_model.providers,
-    examine_rules.rules,
+    examine_tools.rules,
     examine_tools.supervisor,
     examine_tools.sandbox,
 )

@@ -1,4 +1,4 @@
-"""Checks of the supervisor and the sandbox."""
+"""Checks of what tool calls need: valid rules, the supervisor and the sandbox."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Final
 import trio
 
 from nousd.admin.doctor.examination import Check, World
+from nousd.errors import RuleInvalid
+from nousd.machine.policy.rules import rules_in
 from nousd.tools.environment import allowed_environment
 from nousd.tools.process.supervisor import Ended, run_supervised
 from nousd.tools.sandbox import landlock
@@ -87,3 +89,21 @@ def _reason(ended: Ended, output: str) -> str:
     if ended.timed_out:
         return f"it did not end within {PROGRAM_SECONDS:g} seconds"
     return output or f"exit code {ended.code}"
+
+
+def rules(world: World) -> Iterator[Check]:
+    """Check that every rule is valid, and show the mode for calls that no rule decides."""
+    settings = world.settings
+    table = settings.permissions
+    try:
+        found = rules_in(
+            f"file {settings.config_file}", deny=table.deny, ask=table.ask, allow=table.allow
+        )
+    except RuleInvalid as error:
+        yield Check("rules", "failed", str(error), "a daemon does not start with this")
+        return
+    counts = ", ".join(
+        f"{sum(rule.decision == decision for rule in found)} {decision}"
+        for decision in ("deny", "ask", "allow")
+    )
+    yield Check("rules", "ok", f"{counts}; where none decides the mode {settings.permission_mode}")

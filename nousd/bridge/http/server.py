@@ -24,8 +24,7 @@ from nousd.bridge.http.connection import Connection
 from nousd.bridge.http.listen_address import HttpPlace
 from nousd.bridge.replies import TOO_MANY_CONNECTIONS, envelope
 from nousd.errors import ConfigError
-from nousd.net.accept import serve_connections
-from nousd.net.peers import is_own_or_root
+from nousd.net.accept import is_own_or_root, serve_connections
 from nousd.net.streams import DirectStream
 from nousd.net.unix_sockets import check_length, listen, remove_stale
 from nousd.runtime_paths.locks import lock_socket

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, get_args
 
 import msgspec
@@ -60,6 +61,11 @@ class EventCounters(Collector):
         yield family
 
 
+def _makers(registry: CollectorRegistry) -> tuple[partial[Counter], partial[Histogram]]:
+    """Return functions that make metrics in a registry."""
+    return partial(Counter, registry=registry), partial(Histogram, registry=registry)
+
+
 # --- runs -------------------------------------------------------------------------------------
 
 CODES_MAX: Final = 50
@@ -77,9 +83,7 @@ def _run_folds(registry: CollectorRegistry) -> Folds:
         **_RunTimes(registry).folds,
         **_count_problems(registry),
         events.SessionCreated: _count_events(
-            registry,
-            "nousd_new_sessions",
-            "Created sessions, those of tasks included.",
+            registry, "nousd_new_sessions", "Created sessions, those of tasks included."
         ),
         events.SessionDeleted: _count_events(
             registry, "nousd_deleted_sessions", "Deleted sessions."
@@ -109,8 +113,9 @@ def _count_inputs(registry: CollectorRegistry) -> Fold:
 
 
 def _count_problems(registry: CollectorRegistry) -> Folds:
-    warnings = Counter("nousd_warnings", "Warnings in runs, by code.", ("code",), registry=registry)
-    errors = Counter("nousd_errors", "Errors in runs, by code.", ("code",), registry=registry)
+    counter, _ = _makers(registry)
+    warnings = counter("nousd_warnings", "Warnings in runs, by code.", ("code",))
+    errors = counter("nousd_errors", "Errors in runs, by code.", ("code",))
     warned, failed = LabelValues(CODES_MAX), LabelValues(CODES_MAX)
     return {
         events.Warning: lambda event, _ts: warnings.labels(*warned.of(event.code)).inc(),
@@ -122,17 +127,14 @@ class _RunTimes:
     """Runs by status, and their durations if their start was seen."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        counter, histogram = _makers(registry)
         self._started: OrderedDict[str, datetime] = OrderedDict()
-        self._begun = Counter("nousd_runs_started", "Started runs.", registry=registry)
-        self._ended = Counter(
+        self._begun = counter("nousd_runs_started", "Started runs.")
+        self._ended = counter(
             "nousd_runs", "Ended runs, by status.", ("status",), registry=registry
         )
-        self._seconds = Histogram(
-            "nousd_run_seconds",
-            "Duration of runs, by status.",
-            ("status",),
-            buckets=_RUN_SECONDS,
-            registry=registry,
+        self._seconds = histogram(
+            "nousd_run_seconds", "Duration of runs, by status.", ("status",), buckets=_RUN_SECONDS
         )
         for status in get_args(EndStatus):
             self._ended.labels(status)
@@ -170,39 +172,30 @@ def _model_folds(registry: CollectorRegistry) -> Folds:
 
 class _ModelCalls:
     def __init__(self, registry: CollectorRegistry) -> None:
+        counter, histogram = _makers(registry)
         self._models = LabelValues(MODELS_MAX)
-        self._calls = Counter(
+        self._calls = counter(
             "nousd_model_calls",
             "Model calls with at least a partial answer, by purpose.",
             (*_MODEL, "purpose"),
-            registry=registry,
         )
-        self._first_token_seconds = Histogram(
+        self._first_token_seconds = histogram(
             "nousd_model_first_token_seconds",
             "Time from a model call to its first token.",
             _MODEL,
             buckets=_MODEL_SECONDS,
-            registry=registry,
         )
-        self._seconds = Histogram(
-            "nousd_model_call_seconds",
-            "Duration of model calls.",
-            _MODEL,
-            buckets=_MODEL_SECONDS,
-            registry=registry,
+        self._seconds = histogram(
+            "nousd_model_call_seconds", "Duration of model calls.", _MODEL, buckets=_MODEL_SECONDS
         )
-        self._tokens = Counter(
+        self._tokens = counter(
             "nousd_model_tokens",
             "Tokens by kind. No kind is part of another: input has what was not cached, output what"
             " was not reasoning.",
             (*_MODEL, "kind"),
-            registry=registry,
         )
-        self._dollars = Counter(
-            "nousd_model_cost_dollars",
-            "Cost of model calls whose price is known.",
-            _MODEL,
-            registry=registry,
+        self._dollars = counter(
+            "nousd_model_cost_dollars", "Cost of model calls whose price is known.", _MODEL
         )
 
     def ended(self, event: UsageReported, _ts: str) -> None:
@@ -254,26 +247,22 @@ def _tool_folds(registry: CollectorRegistry) -> Folds:
 
 class _ToolCalls:
     def __init__(self, registry: CollectorRegistry) -> None:
+        counter, histogram = _makers(registry)
         self._tools = LabelValues(TOOLS_MAX)
         self._deciders = LabelValues(DECIDERS_MAX)
-        self._calls = Counter(
+        self._calls = counter(
             "nousd_tool_calls",
             "Tool calls, by outcome. The name of a tool that never ran is other.",
             ("tool", "outcome"),
-            registry=registry,
         )
-        self._seconds = Histogram(
+        self._seconds = histogram(
             "nousd_tool_call_seconds",
             "Duration of tool calls that were not interrupted, by outcome.",
             ("tool", "outcome"),
             buckets=_TOOL_SECONDS,
-            registry=registry,
         )
-        self._decisions = Counter(
-            "nousd_tool_decisions",
-            "Decisions on tool calls, by decider.",
-            ("decision", "by"),
-            registry=registry,
+        self._decisions = counter(
+            "nousd_tool_decisions", "Decisions on tool calls, by decider.", ("decision", "by")
         )
         self.folds: Folds = {
             events.ToolCallApproved: self._approved,
@@ -298,12 +287,9 @@ class _ToolCalls:
 
 
 def _count_requests(registry: CollectorRegistry) -> Folds:
-    asked = Counter(
-        "nousd_permission_requests",
-        "Approval requests.",
-        registry=registry,
-    )
-    questions = Counter(
+    counter, _ = _makers(registry)
+    asked = counter("nousd_permission_requests", "Approval requests.")
+    questions = counter(
         "nousd_questions", "Questions of tools, by step.", ("step",), registry=registry
     )
     steps = {step: questions.labels(step) for step in ("asked", "answered", "rejected")}

@@ -1,7 +1,13 @@
-"""The OpenAPI document of the bridge, made from the rows of its table."""
+"""The OpenAPI document of the bridge, made from the rows of its table.
+
+The statuses with which a route can refuse a request follow from its row: those of every route, of
+routes with a token, a body or a name in the path, and those of the commands that the route sends. Each
+route with a body has an example.
+"""
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
@@ -10,11 +16,8 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from nousd.bridge.openapi.examples import EXAMPLES
-from nousd.bridge.openapi.refusals import refusals
 from nousd.bridge.replies import FAILURES, ErrorBody
 from nousd.bridge.routing.route import PrometheusText, Row
-from nousd.wire.codec.schema_descriptions import first_paragraph, tidy_schema
 
 VERSION: Final = "3.1.0"
 """The version of OpenAPI."""
@@ -259,3 +262,109 @@ def _phrase(status: int) -> str:
     codes = dict.fromkeys(failure.code for failure in FAILURES if failure.status == status)
     name = _RENAMED.get(status) or HTTPStatus(status).phrase
     return name + (f": {', '.join(codes)}" if codes else "")
+
+
+ANY: Final = frozenset({400, 403, 413, 431, 500, 503})
+"""Wrong Host or Origin, too many bytes, a bug of ours, too many connections."""
+
+WITH_TOKEN: Final = frozenset({401})
+WITH_BODY: Final = frozenset({408, 415, 422})
+WITH_COMMAND: Final = frozenset({504})
+WITH_NAME: Final = frozenset({404})
+
+BY_COMMAND: Final[Mapping[str, frozenset[int]]] = {
+    "abort": frozenset({404, 409}),
+    "answer_question": frozenset({409, 422}),
+    "append_message": frozenset({404, 409}),
+    "attach_session": frozenset({403, 404, 409}),
+    "branch_session": frozenset({404, 409}),
+    "compact_session": frozenset({404, 409, 502}),
+    "confirm_tool": frozenset({404, 409}),
+    "delete_session": frozenset({404, 409}),
+    "get_capabilities": frozenset(),
+    "get_events": frozenset(),
+    "get_messages": frozenset({404}),
+    "get_metrics": frozenset(),
+    "get_session": frozenset({404}),
+    "get_state": frozenset({404}),
+    "get_todos": frozenset({404}),
+    "get_tool_call": frozenset({404}),
+    "list_models": frozenset(),
+    "list_permissions": frozenset({404}),
+    "list_questions": frozenset({404}),
+    "list_sessions": frozenset(),
+    "list_tools": frozenset({404}),
+    "new_session": frozenset({403, 404, 409}),
+    "override_workspace": frozenset({404, 409}),
+    "prompt": frozenset({404, 409, 429}),
+    "put_artifact": frozenset({409}),
+    "reject_question": frozenset({409}),
+    "subscribe": frozenset(),
+    "update_session": frozenset({404, 409}),
+}
+"""command -> the statuses of its refusals."""
+
+
+def refusals(row: Row) -> frozenset[int]:
+    """Return the statuses with which a route can refuse a request."""
+    ways = [ANY, *(BY_COMMAND[command] for command in row.sends)]
+    if not row.is_public:
+        ways.append(WITH_TOKEN)
+    if row.sends:
+        ways.append(WITH_COMMAND)
+    if row.body is not None:
+        ways.append(WITH_BODY)
+    if "{" in row.path:
+        ways.append(WITH_NAME)
+    return frozenset().union(*ways)
+
+
+_SAYS: Final = {"parts": [{"type": "text", "text": "What is in this folder?"}]}
+
+_SHOWS: Final = {
+    "parts": [
+        {"type": "text", "text": "What does this say?"},
+        {"type": "file", "mime": "text/plain", "filename": "a.txt", "url": "data:text/plain,note"},
+    ],
+    "toolMode": "auto",
+    "max_tokens": 4096,
+}
+
+EXAMPLES: Final[Mapping[tuple[str, str], Any]] = {
+    ("POST", "/session"): {"title": "A first look", "directory": "."},
+    ("PATCH", "/session/{id}"): {"title": "A second look", "archived": False},
+    ("POST", "/session/{id}/message"): _SAYS,
+    ("POST", "/session/{id}/prompt_async"): _SHOWS,
+    ("POST", "/session/{id}/prompt_sync"): _SAYS,
+    ("POST", "/session/{id}/attach"): {"target_workspace": "/home/me/project"},
+    ("POST", "/session/{id}/workspace/override"): {"ttl_seconds": 900},
+    ("POST", "/permission/{request_id}/reply"): {"reply": "once"},
+    ("POST", "/sessions/{id}/tools/{request_id}/approve"): {},
+    ("POST", "/sessions/{id}/tools/{request_id}/deny"): {"reason": "Not this file."},
+    ("POST", "/question/{question_id}/reply"): {"answer": "blue"},
+    ("POST", "/question/{question_id}/reject"): {"reason": "Decide for yourself."},
+    ("POST", "/sessions/{id}/questions/{question_id}/answer"): {"answer": "blue"},
+}
+"""method and path -> a body."""
+
+
+def tidy_schema(schema: Any) -> Any:
+    """Return a schema with each description cut to its first paragraph, without null defaults."""
+    if isinstance(schema, list):
+        return [tidy_schema(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    tidy = {
+        key: tidy_schema(item)
+        for key, item in schema.items()
+        if not (key == "default" and item is None)
+    }
+    if isinstance(description := tidy.get("description"), str):
+        tidy["description"] = first_paragraph(description)
+    return tidy
+
+
+def first_paragraph(docstring: str | None) -> str:
+    """Return the first paragraph of a docstring as one line of Markdown."""
+    paragraph = inspect.cleandoc(docstring or "").split("\n\n")[0]
+    return " ".join(paragraph.replace("``", "`").split())

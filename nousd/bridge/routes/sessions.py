@@ -1,8 +1,14 @@
-"""Sessions: create, read, change, delete and list them. Lists read no transcripts."""
+"""Sessions: create, read, change, delete and list them.
+
+Rules about tool calls are translated from the contract's form to ours. The engine ignores a rule that
+it does not understand; because the rule may be a denial, it is refused here. For the engine a pattern
+matches the name of the tool. A pattern that only repeats the name adds nothing; any other pattern is
+passed on as one of ours.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -11,7 +17,6 @@ from starlette.responses import Response
 
 from nousd.bridge.replies import UNPROCESSABLE, HttpError, json_reply
 from nousd.bridge.routes.bodies import ModelBody, RequestBody, SamplingBody
-from nousd.bridge.routes.rules import RuleBody, parse_rules
 from nousd.bridge.routes.transcripts import read_session
 from nousd.bridge.routing.route import Call, Routes
 from nousd.client.client import Client
@@ -23,6 +28,7 @@ from nousd.views.tandem.sessions import (
     render_changed_session,
     render_session,
 )
+from nousd.views.tandem.tools import is_same_tool, tools_ruled
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.commands import (
     DeleteSession,
@@ -33,6 +39,7 @@ from nousd.wire.commands import (
     UpdateSession,
 )
 from nousd.wire.limits import PAGE_ROWS_MAX
+from nousd.wire.objects.session_settings import SessionRules
 from nousd.wire.responses.sessions import SessionRecord, SessionSummary
 
 routes: Final = Routes()
@@ -265,3 +272,51 @@ async def _children(call: Call) -> Response:
     record = await get_record(call)
     wanted = ListSessions(parent_id=record.session_id, children=True, limit=PAGE_ROWS_MAX)
     return json_reply([render_session(row) for row in await _rows(call.daemon, wanted)])
+
+
+_DECISIONS: Final[dict[str, Literal["allow", "ask", "deny"]]] = {
+    "allow": "allow",
+    "always": "allow",
+    "ask": "ask",
+    "once": "ask",
+    "deny": "deny",
+    "reject": "deny",
+}
+
+_ANY: Final = ("", "*", "**")
+"""Patterns that match everything."""
+
+
+class RuleBody(RequestBody, frozen=True, kw_only=True):
+    """A rule about tool calls; ``action`` is allow or always, ask or once, deny or reject."""
+
+    permission: str
+    action: str
+    pattern: str | None = None
+
+
+def parse_rules(given: Sequence[RuleBody]) -> SessionRules:
+    """Return the rules as ours.
+
+    Raises:
+        HttpError: an action is unknown.
+    """
+    rules: dict[str, list[str]] = {"allow": [], "ask": [], "deny": []}
+    for index, rule in enumerate(given):
+        decision = _DECISIONS.get(rule.action.lower())
+        if decision is None:
+            words = f"body: permission[{index}].action must be one of {', '.join(_DECISIONS)}"
+            raise HttpError(UNPROCESSABLE, words)
+        rules[decision] += _rule_texts(rule)
+    # Several of the engine's tools may be the same one of ours.
+    return SessionRules(
+        **{decision: tuple(dict.fromkeys(each)) for decision, each in rules.items()}
+    )
+
+
+def _rule_texts(rule: RuleBody) -> list[str]:
+    """Return a rule for each of our tools that it names; the rule itself if it names none."""
+    pattern = rule.pattern
+    matches_all = pattern is None or pattern in _ANY or is_same_tool(pattern, rule.permission)
+    rest = "" if matches_all else f"({pattern})"
+    return [f"{tool}{rest}" for tool in tools_ruled(rule.permission) or (rule.permission,)]

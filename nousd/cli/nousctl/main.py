@@ -71,29 +71,12 @@ _COMMON: Final = (
 # --- verbs that follow events ----------------------------------------------------------------
 
 
-def _prompt_stream(options: Options, values: dict[str, Any]) -> int:
-    return watch.prompt_stream(options, values)
-
-
-def _trace(options: Options, values: dict[str, Any]) -> int:
-    return watch.trace(options, values["run_id"])
-
-
-def _events(options: Options, values: dict[str, Any]) -> int:
-    follow = values.pop("follow", False)
-    return watch.events(options, {"types": "v1"} | values, follow=follow)
-
-
 def _usage(options: Options, values: dict[str, Any]) -> int:
     from nousd.cli.nousctl.usage import usage
 
     session_id = values.get("session_id")
     by = values.get("by", "session" if session_id is None else "run")
     return usage(options, by=by, session_id=session_id)
-
-
-def _raw(options: Options, values: dict[str, Any]) -> int:
-    return watch.raw(options, values.get("line"))
 
 
 def _artifact(options: Options, values: dict[str, Any]) -> int:
@@ -125,11 +108,11 @@ def _input(options: Options, values: dict[str, Any]) -> int:
 
 
 WATCHES: Final[dict[str, Watch]] = {
-    "prompt_stream": Watch("Start a run and stream it until its end.", PROMPT, _prompt_stream),
+    "prompt_stream": Watch("Start a run and stream it until its end.", PROMPT, watch.prompt_stream),
     "trace": Watch(
         "Print every event of a run as JSON lines.",
         (Argument("run_id", Annotated[str, typer.Argument(metavar="RUN", help="Run id.")], ...),),
-        _trace,
+        watch.trace,
     ),
     "events": Watch(
         "Print events as JSON lines, from the first to the newest.",
@@ -167,7 +150,7 @@ WATCHES: Final[dict[str, Watch]] = {
                 ],
             ),
         ),
-        _events,
+        watch.events,
     ),
     "usage": Watch(
         "Show tokens, time and cost of model calls.",
@@ -262,7 +245,7 @@ WATCHES: Final[dict[str, Watch]] = {
                 ],
             ),
         ),
-        _raw,
+        watch.raw,
     ),
     "mcp": Watch(
         "List MCP servers, or add, remove or restart one.", mcp_servers.ARGUMENTS, mcp_servers.run

@@ -17,7 +17,7 @@ from nousd.cli.arguments import Argument
 from nousd.cli.client_options import Options, print_answer
 from nousd.cli.nousctl.verbs import WORKSPACE, Watch
 from nousd.cli.output import DONE, FAILED, say, shown
-from nousd.cli.render.project_files import file_lines
+from nousd.cli.render.session_lines import file_lines
 from nousd.client.blocking import Connection
 
 Payload = Mapping[str, Any]

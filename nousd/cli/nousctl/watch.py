@@ -29,7 +29,7 @@ def payload_of(daemon: Connection, values: dict[str, Any]) -> dict[str, Any]:
     return with_attachments(daemon, values)
 
 
-def prompt_stream(options: Options, payload: Mapping[str, Any]) -> int:
+def prompt_stream(options: Options, payload: dict[str, Any]) -> int:
     """Start a run and shows it until its end."""
     with (
         options.subscribe({"types": "v1"}) as events,
@@ -82,8 +82,9 @@ def _shown_to_the_end(events: Iterable[ReceivedEvent], options: Options) -> int:
 # --- trace and events ------------------------------------------------------------------------
 
 
-def trace(options: Options, run_id: str) -> int:
+def trace(options: Options, values: dict[str, Any]) -> int:
     """Print every event of a run, from its start to its end."""
+    run_id = values["run_id"]
     with options.connect() as daemon:
         daemon.request("get_run", {"run_id": run_id})  # refused for a run that will never end
     wanted = {"after": "evt-0", "run_id": run_id, "types": "all"}
@@ -93,8 +94,10 @@ def trace(options: Options, run_id: str) -> int:
     return DONE
 
 
-def events(options: Options, wanted: Mapping[str, Any], *, follow: bool) -> int:
-    """Print the events behind a cursor: up to now, or for ever."""
+def events(options: Options, values: dict[str, Any]) -> int:
+    """Print the events after a cursor: up to now, or with ``follow`` for ever."""
+    follow = values.pop("follow", False)
+    wanted = {"types": "v1"} | values
     if follow:
         with options.subscribe(wanted) as subscription:
             for event in subscription:
@@ -129,8 +132,9 @@ def _number(event_id: str) -> int:
 # --- raw -------------------------------------------------------------------------------------
 
 
-def raw(options: Options, line: str | None) -> int:
-    """Send lines as they are, one after the other, and print what comes back for each."""
+def raw(options: Options, values: dict[str, Any]) -> int:
+    """Send lines as they are, one after the other, and print the response to each."""
+    line = values.get("line")
     refused = False
     with options.connect() as daemon:
         for sent in sys.stdin.buffer if line is None else os.fsencode(line).split(b"\n"):

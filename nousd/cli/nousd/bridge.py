@@ -46,6 +46,6 @@ def _bridge(values: dict[str, Any]) -> None:
         # The daemon may come later, and finds the token there.
         prepare_state_folder(settings.state_dir)
     wanted = bridge_settings(settings)
-    from nousd.bridge.standalone import serve_alone
+    from nousd.bridge.run import serve_alone
 
     serve_alone(wanted, settings.socket)

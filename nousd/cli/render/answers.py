@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from nousd.cli.output import snippet
-from nousd.cli.render import call_lines, metric_lines, request_lines, session_lines
-from nousd.cli.render.project_files import project_files
+from nousd.cli.render import metric_lines, request_lines, session_lines
+from nousd.cli.render.session_lines import project_files
 from nousd.client.answers import Answer
 
 Payload = Mapping[str, Any]
@@ -285,8 +285,8 @@ _SHOWN: Final[dict[str, Callable[[Payload], Iterator[str]]]] = {
     "workspace_override": _override,
     "runs": _runs,
     "run": _run,
-    "tool_call": call_lines.tool_call,
-    "tool_calls": call_lines.tool_calls,
+    "tool_call": request_lines.tool_call,
+    "tool_calls": request_lines.tool_calls,
     "queue": _queue,
     "todos": _todos,
     "tools": _tools,

@@ -1,4 +1,4 @@
-"""Sessions as text for people: a page of a list, and one in full."""
+"""Sessions, and the project files that they may trust, as text for people."""
 
 from __future__ import annotations
 
@@ -48,3 +48,24 @@ def session_record(payload: Payload) -> Iterator[str]:
             yield f"rule      {decision} {text}"
     if "source_metadata" in row:
         yield f"kept      {', '.join(row['source_metadata'])}".rstrip()
+
+
+def project_files(payload: Payload) -> Iterator[str]:
+    """Yield the lines that show ``list_trust``."""
+    for file in payload["files"]:
+        yield from file_lines(file)
+    if not payload["files"]:
+        yield f"the project at {payload['root']} has no settings of its own"
+
+
+def file_lines(file: Payload) -> Iterator[str]:
+    """Yield the lines that show one file."""
+    state = "trusted" if file["trusted"] else "not trusted"
+    yield f"{file['path']}: {state}"
+    yield f"  {file['hash'] or 'it is not there, or cannot be read'}"
+    for name, says in (
+        ("restricts", "counts in any case"),
+        ("adds", "counts if trusted"),
+        ("problems", "never counts"),
+    ):
+        yield from (f"  {says}: {line}" for line in file.get(name, ()))

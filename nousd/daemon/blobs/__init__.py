@@ -1,1 +1,1 @@
-"""Attachments, uploads and spooled outputs on their way into the store."""
+"""Attachments and uploads on their way into the store."""

@@ -1,8 +1,8 @@
-"""Files that a client attaches to a text: read, looked at, and made ready to be stored with it.
+"""Files that a client attaches to a text: read, checked and prepared for the store.
 
-A client gives the bytes, the path of a file in the session's folder, or the id of an artifact. Whatever
-is wrong with one is said before anything is accepted, with the place in the list. What an input is, and
-when it is accepted, is not known here.
+A client sends the bytes, the path of a file in the session's directory, or the id of an artifact. Every
+fault is reported before anything is accepted, with its index in the list. What an input is, and when it
+is accepted, is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from nousd.wire.objects import media_types
 from nousd.wire.objects.entries import Attachment
 
 _AT_ONCE: Final = trio.CapacityLimiter(2)
-"""Inputs with attachments that are being read; each may hold ``ATTACHMENTS_BYTES_MAX``."""
+"""Inputs whose attachments are being read at the same time; each may hold ``ATTACHMENTS_BYTES_MAX``."""
 
 _SMALL_BYTES: Final = 64 * 1024
-"""What is looked at in no time, so that it needs no thread."""
+"""Attachments up to this size are examined without a thread."""
 
 _WAYS: Final = ("data", "path", "artifact_id")
 
@@ -63,8 +63,8 @@ async def attached(
     """Read a client's attachments, ready to be stored.
 
     Args:
-        choice: the model that is going to be asked.
-        path_sandbox: where a path may lead.
+        choice: the model that the input will go to.
+        path_sandbox: decides which paths may be read.
 
     Raises:
         InvalidPayload: naming the field and, where there is one, the limit.
@@ -80,7 +80,7 @@ async def attached(
 
 
 class _Reading:
-    """The attachments of one input, as far as they were read."""
+    """Collects the attachments of one input."""
 
     def __init__(
         self, services: AttachmentServices, choice: ModelChoice, path_sandbox: PathSandbox
@@ -93,7 +93,7 @@ class _Reading:
         self.artifacts: list[Artifact] = []
 
     async def add(self, given: AttachmentGiven, place: str) -> None:
-        """Read one; ``place`` names it in errors."""
+        """Read one attachment; ``place`` names it in errors."""
         ways = [way for way in _WAYS if getattr(given, way) is not None]
         if len(ways) != 1:
             raise InvalidPayload(f"{place} must have exactly one of {', '.join(_WAYS)}")
@@ -125,7 +125,7 @@ class _Reading:
         media_type = self._taken(given.media_type or info.media_type, place)
         self._count(info.size_bytes, place)
         artifact = await store.artifact(artifact_id)
-        if artifact is None:  # it went with a session in this moment
+        if artifact is None:  # deleted with its session just now
             raise _not_found(artifact_id, place)
         await _check(artifact.data, media_type, place)
         self._attach(artifact, media_type, given.name)
@@ -157,7 +157,7 @@ class _Reading:
             raise InvalidPayload(f"attachments is too large: at most {ATTACHMENTS_BYTES_MAX} bytes")
 
     def _attach(self, artifact: Artifact, media_type: str, name: str | None) -> None:
-        # Put again, one that is there stays as it is; and one that somebody just dropped is there again.
+        # An artifact that exists stays as it is; one that was dropped just now exists again.
         self.artifacts.append(artifact)
         self.attachments.append(
             Attachment(
@@ -191,7 +191,7 @@ def _looked_at(data: bytes, media_type: str) -> str | None:
 
 
 def _file_bytes(path_sandbox: PathSandbox, path: str) -> bytes:
-    """Read a regular file; one byte more than may be attached tells that there are too many."""
+    """Read a regular file. One byte more than the limit shows that it is too large."""
     with (
         explain_os_errors("read", path),
         path_sandbox.locate(path) as place,

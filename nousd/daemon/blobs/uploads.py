@@ -1,6 +1,7 @@
-"""Artifacts that clients send in pieces: spooled to files, and put into the store when they are whole.
+"""Artifacts that clients send in pieces: collected in files, and stored when they are complete.
 
-What is not ended belongs to nobody: it is given up after a while without a piece, and with the daemon.
+An unfinished upload belongs to nobody: it is dropped after a while without a piece, and with the
+daemon.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class _Upload:
-    """The state of an upload. ``lock``: its pieces are taken one after another."""
+    """The state of an upload; ``lock`` takes its pieces one after another."""
 
     def __init__(self, media_type: str, spool: SpooledFile) -> None:
         self.media_type = media_type
@@ -35,10 +36,10 @@ class _Upload:
 
 
 class Uploads:
-    """All uploads that have begun and not ended.
+    """All unfinished uploads.
 
     Args:
-        folder: on whose filesystem they are spooled; None: where temporary files usually are.
+        folder: directory of their files; None: the system's for temporary files.
     """
 
     def __init__(self, store: Store, clock: Clock, folder: Path | None) -> None:
@@ -48,10 +49,10 @@ class Uploads:
         self._open: dict[str, _Upload] = {}
 
     def begin(self, media_type: str) -> str:
-        """Begin one; returns its id.
+        """Begin an upload and return its id.
 
         Raises:
-            CommandRejected: there are as many as there may be.
+            CommandRejected: too many uploads are open.
             StoreFull, WriteFailed: there is no place for it.
         """
         if len(self._open) >= UPLOADS_MAX:
@@ -67,7 +68,7 @@ class Uploads:
     async def append(
         self, upload_id: str, media_type: str, data: bytes, *, offset: int | None
     ) -> int:
-        """Take the next piece, all of it or nothing; returns how many bytes have come.
+        """Append the next piece, all of it or nothing; return how many bytes have come.
 
         Raises:
             CommandRejected: there is no such upload any more, or all together would be too large.
@@ -86,7 +87,7 @@ class Uploads:
             return upload.spool.size_bytes
 
     async def finish(self, upload_id: str) -> ArtifactInfo:
-        """End an upload; its artifact is durable when this returns.
+        """Complete an upload; its artifact is durable when this returns.
 
         Raises:
             CommandRejected: there is no such upload any more.
@@ -102,14 +103,14 @@ class Uploads:
         return put
 
     def forget(self, upload_id: str) -> None:
-        """Provide an upload up."""
+        """Drop an upload."""
         self._open.pop(upload_id).spool.close()
 
     async def expire(self) -> None:
-        """Provide up, for as long as it runs itself, every upload that gets no piece for too long."""
+        """Drop every upload that receives no piece for too long; runs until it is cancelled."""
         while True:
             now = trio.current_time()
-            # One that begins meanwhile is not old before this.
+            # An upload that begins meanwhile expires later than this.
             next_look = now + IDLE_SECONDS_MAX
             for upload_id, upload in list(self._open.items()):
                 expires_at = upload.seen + IDLE_SECONDS_MAX

@@ -1,1 +1,1 @@
-"""The log as the daemon uses it: submitting, the hub, filters, retention, garbage."""
+"""The log as the daemon uses it: submitting, the hub, filters, retention."""

@@ -1,4 +1,4 @@
-"""From a client's filter of events to the filter of store and hub."""
+"""Translates a client's filter of events into the filter of store and hub."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def event_filter(wish: Subscribe | GetEvents) -> EventFilter:
     """Return the filter that a subscription or a page request describes.
 
     Raises:
-        InvalidPayload: it names an event type that there is not.
+        InvalidPayload: it names an unknown event type.
     """
     return EventFilter(wish.session_id, wish.run_id, _types(wish.types))
 
@@ -35,7 +35,7 @@ def _types(names: str | tuple[str, ...]) -> frozenset[str] | None:
 
 
 def position(after: str, *, head: int) -> int:
-    """Return the number behind which a reader wants to go on.
+    """Return the sequence number after which a reader continues.
 
     Raises:
         CommandRejected: ``cursor_beyond_head``; ``details.head`` names the newest event.
@@ -49,7 +49,7 @@ def position(after: str, *, head: int) -> int:
 async def pruned(
     store: Store, after: int, wanted: EventFilter, *, head: int
 ) -> Literal[True] | UnsetType:
-    """Return the note for a reader whose cursor lies among joined deltas."""
+    """Return True for a reader whose cursor lies among joined deltas, else UNSET."""
     if 0 < after < head and await store.is_pruned(after, wanted):
         return True
     return UNSET

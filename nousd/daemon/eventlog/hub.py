@@ -25,12 +25,12 @@ than any burst is written."""
 
 PAGE_EVENTS: Final = 4096
 PAGE_BYTES: Final = 128 * 1024
-"""The most that one step of one subscriber gets (one event always fits). It bounds a joined write, and
-so the memory that a subscriber holds while it does not read."""
+"""Maximum bytes that one step of a subscriber gets; one event always fits. It bounds a joined write,
+and so the memory that a subscriber holds while it does not read."""
 
 STRETCH_EVENTS: Final = 65_536
-"""Numbers that one read of the log covers at most. A narrow filter on a long log would otherwise occupy
-one of the few reader threads for seconds, and its subscriber could not be told its progress."""
+"""Maximum sequence numbers that one read of the log covers. Otherwise a narrow filter on a long log
+would occupy one of the few reader threads for seconds, without telling its subscriber the progress."""
 
 
 class Hub:
@@ -72,13 +72,13 @@ class Hub:
         self._window.drop(bisect_left(self._window.events, before, key=_time))
 
     async def wait(self, notifier: Notifier) -> None:
-        """Return at the next event, or when somebody else notifies the subscriber."""
+        """Wait for the next event, or until something else notifies the subscriber."""
         await self._window.wait(notifier)
 
     async def page_after(self, cursor: int, wanted: EventFilter) -> tuple[bytes, int]:
-        """Return the wanted lines after ``cursor``, joined, and the cursor to go on from.
+        """Return the wanted lines after ``cursor``, joined, and the next cursor.
 
-        There may be no line although the cursor moved: nothing on that stretch was wanted.
+        The lines can be empty although the cursor moves: nothing on that stretch was wanted.
         """
         if cursor >= self._window.head:
             return b"", cursor

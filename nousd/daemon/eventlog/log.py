@@ -31,8 +31,8 @@ _log = logging.getLogger(__name__)
 class CommitHandle:
     """A batch on its way to the log: wait for its commit, or register a callback.
 
-    ``is_settled`` says whether it is known what became of it, ``failure`` in the end why it was not
-    committed. What was committed it does not hold: a handle may be kept for long, and events are large.
+    ``is_settled`` is true once the outcome is known; ``failure`` is the reason why it was not
+    committed. It does not hold the batch: a handle may be kept for long, and events are large.
     """
 
     # There is one for each delta, and hardly any is ever waited for.
@@ -52,7 +52,7 @@ class CommitHandle:
             self._callbacks.append(callback)
 
     async def wait_settled(self) -> None:
-        """Wait until it is known what became of the batch, and all callbacks were called."""
+        """Wait until the outcome of the batch is known and all callbacks were called."""
         if self.is_settled:
             await trio.lowlevel.checkpoint()
             return
@@ -64,7 +64,7 @@ class CommitHandle:
         """Wait for the commit.
 
         Raises:
-            StoreInDoubt: whether the batch was committed shows after a restart.
+            StoreInDoubt: a restart will show whether the batch was committed.
             StoreError: it was not committed and never will be.
         """
         await self.wait_settled()
@@ -72,7 +72,7 @@ class CommitHandle:
             raise self.failure
 
     def settle(self, failure: StoreError | None = None) -> None:
-        """Records what became of the batch. Called once, by the log."""
+        """Record the outcome of the batch. Called once, by the log."""
         self.failure = failure
         self.is_settled = True
         if self._waited_for is not None:
@@ -89,28 +89,30 @@ def _settled() -> CommitHandle:
 
 
 SETTLED: Final = _settled()
-"""Of a batch that nobody need wait for."""
+"""The handle of a batch that nobody needs to wait for."""
 
 
 class Encoded(msgspec.Struct, frozen=True):
-    """Events as they will stand in the log; long texts become artifacts."""
+    """Events in the form in which they will be logged; long texts become artifacts."""
 
     records: tuple[Record, ...]
     artifacts: tuple[Artifact, ...] = ()
 
 
 class Log:
-    """The daemon's one way to make something happen."""
+    """The only way in which the daemon makes an event happen."""
 
     def __init__(self, store: Store, hub: Hub, clock: Clock) -> None:
         self._store = store
         self._hub = hub
         self._clock = clock
         self.wait_room: Final = store.wait_room
-        """Waits while too much is on its way, so that memory stays bounded."""
+        """Wait while too much is pending, so that memory stays bounded."""
 
     def encode(self, events: Sequence[Event]) -> Encoded:
-        """Cut, stamps and encodes events. Whatever can fail does so before anything has happened."""
+        """Cut, stamp and encode events. Everything that can fail does so here, before anything has
+        happened.
+        """
         ts = self._clock.now()
         cut = text_offload.cut(events)
         records = tuple(
@@ -137,10 +139,10 @@ class Log:
         artifacts: Sequence[Artifact] = (),
         owed: bool = False,
     ) -> CommitHandle:
-        """Send encoded events, together and in order, on their way into the log.
+        """Submit encoded events, together and in order.
 
         Args:
-            artifacts: further ones, to which the events refer.
+            artifacts: further artifacts to which the events refer.
             owed: see ``Batch.owed``.
         """
         handle = CommitHandle()

@@ -1,6 +1,6 @@
-"""The events of one run or call, read from the log from first to last, a page at a time.
+"""Reads the events of one run or call from the log, from first to last, a page at a time.
 
-What becomes of them is the caller's; who follows the log as it grows is served by the hub.
+Readers that follow the log as it grows use the hub.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ async def for_each_event(
     after: int = 0,
     until: int | None = None,
 ) -> None:
-    """Call ``take`` with every stored event behind ``after``, in order; others get a turn between two
+    """Call ``take`` with every stored event after ``after``, in order. Other tasks run between two
     pages.
 
     Args:
-        until: the last one, None for the last there is.
+        until: sequence number of the last one; None for the newest.
 
     Raises:
         StoreError: the log could not be read.

@@ -1,9 +1,9 @@
-"""Deletion of what nobody needs any more, at the start and every hour: old deltas, unused artifacts.
+"""Deletion of old deltas and unused artifacts, at the start and every hour.
 
-It is done in short steps, with pauses for others. How deltas are joined is not known here, nor whether
-anybody reads them meanwhile: the store sees to that, as long as nothing is pruned that the hub holds in
-its window. An artifact that a client has put is kept for a day, so that there is time to refer to it.
-What a killed process left of one that it was putting goes at the next start.
+It works in short steps, with pauses for others. The store knows how deltas are joined and whether they
+are being read; here it is only made sure that nothing is pruned that the hub holds in its window. An
+artifact that a client has stored is kept for a day, so that there is time to refer to it. An artifact
+that a killed process left unfinished is removed at the next start.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ UNUSED_KEPT: Final = timedelta(hours=24)
 PERIOD_SECONDS: Final = 3600.0
 
 PAUSE_SECONDS: Final = 0.05
-"""Between two steps, which are some milliseconds each: most of the writer's time is left to others."""
+"""Pause between two steps, which take some milliseconds each: most of the writer's time is left to
+others."""
 
 ARTIFACTS_PER_LOOK: Final = 1000
-"""Looked up at once; it is looked again until all have gone."""
+"""Artifacts to look up at once; repeated until all are gone."""
 
 _LEFTOVERS_MAX: Final = 100_000
-"""More than any disk holds of such as are not deleted in one step."""
+"""More than can exist of those that are not deleted in one step."""
 
 _log = logging.getLogger(__name__)
 
 
 async def prune_old_deltas(store: Store, hub: Hub, clock: Clock, *, days: int) -> None:
-    """Join the deltas of messages that ended more than that many days ago, for as long as the
-    daemon runs.
+    """Join the deltas of messages that ended more than ``days`` ago; runs until it is cancelled.
 
     Args:
         days: 0 keeps all deltas.
@@ -52,7 +52,7 @@ async def prune_old_deltas(store: Store, hub: Hub, clock: Clock, *, days: int) -
 
 
 async def collect_unused_artifacts(store: Store, clock: Clock) -> None:
-    """Delete artifacts that no event refers to, for as long as the daemon runs."""
+    """Delete artifacts that no event refers to; runs until it is cancelled."""
     await _every_hour(
         lambda: _collect(store, earlier(clock.now(), UNUSED_KEPT)), "unused artifacts", "deleted"
     )
@@ -63,7 +63,7 @@ async def _every_hour(remove: Callable[[], Awaitable[int]], what: str, done: str
         try:
             gone = await remove()
         except StoreError as error:
-            # They are still there in an hour.
+            # They still exist in an hour.
             _log.warning("%s could not be %s: %s", what, done, error)
         else:
             _log.debug("%d %s were %s", gone, what, done)
@@ -97,12 +97,12 @@ async def _collect(store: Store, put_before: str) -> int:
 
 
 async def drop_leftovers(store: Store) -> None:
-    """Delete what is left of large artifacts that went with their session.
+    """Delete the rest of large artifacts whose session was deleted.
 
-    No pause is made, since somebody waits for it; but others come in between the steps.
+    There are no pauses, because a client waits for it; others still get their turn between the steps.
 
     Raises:
-        StoreError: the rest goes with what is unused.
+        StoreError: the rest is deleted with the unused artifacts.
     """
     for artifact_id in await store.unused_artifacts("", limit=_LEFTOVERS_MAX):
         while await store.drop_artifact(artifact_id, put_before=""):

@@ -1,8 +1,8 @@
-"""The MCP servers of one daemon: those of the settings, those that a client added since, and those of a
-project that the user trusts. Of one name, the first of these counts.
+"""The MCP servers of one daemon: those of the settings, those that clients added, and those of a
+trusted project. Of servers with the same name the first of these counts.
 
-What a server is and how it is kept alive is ``tools.mcp``'s; here is which there are, who said so, and
-what the log is told of them.
+``tools.mcp`` knows what a server is and keeps it alive. This module decides which servers exist, and
+writes their states to the log.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from nousd.wire.limits import MCP_SERVERS_MAX
 from nousd.wire.objects import mcp
 
 Origin = Literal["config", "add_mcp", "project"]
-"""Where a server is said to be."""
+"""The state of a server, as the log and clients are told it."""
 
 
 class _Kept(NamedTuple):
-    """A server that is kept alive, how that is stopped, and when it is over."""
+    """A server that is kept alive, how to stop it, and its end."""
 
     server: McpServer
     scope: trio.CancelScope
@@ -41,11 +41,11 @@ class _Kept(NamedTuple):
 
 
 class McpServers:
-    """All servers, and the tasks that keep them.
+    """All servers, and the tasks that keep them alive.
 
     Args:
-        configured: the servers of the settings; ``disabled`` are those that are not to run.
-        around: what they are run with; None if there are to be none (a replay).
+        configured: the servers of the settings; ``disabled`` are those not to run.
+        around: the environment to run them in; None to run none (a replay).
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class McpServers:
         self._reading = trio.Lock()
 
     def start(self) -> None:
-        """Connect to all there are."""
+        """Connect to all servers."""
         if self._around is None:
             return
         for spec in self._configured.values():
@@ -85,7 +85,7 @@ class McpServers:
         self.reread_project()
 
     def reread_project(self) -> None:
-        """Read the project's servers again, as far as the project is trusted."""
+        """Read the project's servers again, if the project is trusted."""
         if self._around is not None:
             read = partial(
                 error_boundary.contained, self._read_project, "the MCP servers of a project"
@@ -115,10 +115,10 @@ class McpServers:
     # --- commands --------------------------------------------------------------------------------
 
     def add(self, command: commands.AddMcp) -> CommitHandle:
-        """Add a server for good, or replaces one that was added; connects once that is in the log.
+        """Add a server permanently, or replace an added one; it is connected once that is in the log.
 
         Raises:
-            InvalidPayload: it cannot be one, or holds what looks like a secret.
+            InvalidPayload: it is invalid, or contains what looks like a secret.
             CommandRejected: ``mcp_not_available``, ``mcp_not_installed``, ``mcp_server_is_configured``,
                 ``too_many_mcp_servers``.
         """
@@ -139,7 +139,7 @@ class McpServers:
         return handle
 
     def remove(self, name: str) -> CommitHandle:
-        """Take a server away that was added.
+        """Remove an added server.
 
         Raises:
             CommandRejected: ``mcp_server_is_configured``, ``mcp_server_not_found``.
@@ -159,7 +159,7 @@ class McpServers:
         return handle
 
     def restart(self, name: str) -> None:
-        """Connect anew, at once.
+        """Reconnect to a server at once.
 
         Raises:
             CommandRejected: ``mcp_server_not_found``.
@@ -170,7 +170,7 @@ class McpServers:
         self._keep(kept.server.spec)
 
     def summaries(self) -> tuple[mcp.McpServerSummary, ...]:
-        """Return the servers and how they are, those of the settings first."""
+        """Return the servers and their states, those of the settings first."""
         kept = [_summary(kept.server, self._origin(name)) for name, kept in self._kept.items()]
         disabled = [
             mcp.McpServerSummary(
@@ -209,7 +209,7 @@ class McpServers:
         handle.when_resolved(resolved)
 
     def _keep(self, spec: ServerSpec) -> None:
-        """Keep a server alive, in the place of one of that name."""
+        """Keep a server alive, replacing one of the same name."""
         assert self._around is not None
         self._drop(spec.name)
         before = self._ending.get(spec.name)
@@ -226,14 +226,14 @@ class McpServers:
         return kept
 
     def _take_away(self, name: str) -> None:
-        """Keep a server no more, and says so."""
+        """Stop keeping a server, and report it."""
         kept = self._drop(name)
         if kept is not None:
             self._tell(kept.server.spec, Status(restarts=kept.server.status.restarts), "removed")
 
     async def _run(self, kept: _Kept, before: _Kept | None) -> None:
-        """Run a server once the one before it, of the same name, has ended: that takes away whatever
-        tools there are under the name.
+        """Run a server once the previous one of the same name has ended, because that one removes the
+        tools under the name.
         """
         server, name = kept.server, kept.server.spec.name
         try:

@@ -1,7 +1,7 @@
-"""From an MCP server as a client describes it to one that can be run.
+"""Translates MCP servers, as clients and settings describe them, into the form in which they are run.
 
-What a client says goes into the log, so nothing of it may be a secret: that is named, as a variable of
-the daemon's environment.
+A client's description goes into the log, so it must not contain a secret; it names a variable of the
+daemon's environment instead.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _LINE_BREAKS: Final = re.compile(r"[\r\n\0]")
 
 
 def checked_server(command: commands.AddMcp) -> mcp.McpServer:
-    """Return the server that a client wants added.
+    """Return the server that a client wants to add.
 
     Raises:
-        InvalidPayload: with the field, and what it must be.
+        InvalidPayload: names the field and what it must be.
     """
     given = {
         key: value for key, value in msgspec.structs.asdict(command).items() if value is not None
@@ -101,7 +101,7 @@ def _text(value: str | UnsetType) -> str:
 
 
 def spec_of(server: mcp.McpServer) -> ServerSpec:
-    """Return a server as it is run."""
+    """Return a server in the form in which it is run."""
     classes = server.classes
     timeout = server.timeout_ms
     tool_classes = {tool: frozenset(own) for tool, own in (server.tool_classes or {}).items()}
@@ -120,7 +120,7 @@ def spec_of(server: mcp.McpServer) -> ServerSpec:
 
 
 class OfSettings(NamedTuple):
-    """The servers of the settings: those that run, and those that are not to."""
+    """The servers of the settings: the enabled and the disabled ones."""
 
     enabled: tuple[ServerSpec, ...]
     disabled: tuple[ServerSpec, ...]
@@ -129,13 +129,13 @@ class OfSettings(NamedTuple):
 def specs_of_settings(
     servers: Sequence[ConfiguredMcpServer], secret: Callable[[str], None]
 ) -> OfSettings:
-    """Return the servers of the settings as they are run.
+    """Return the servers of the settings in the form in which they are run.
 
     Args:
-        secret: told every header and variable that may be a key.
+        secret: called with every header and variable that may be a key.
 
     Raises:
-        ConfigError: there are some, and the SDK is not installed.
+        ConfigError: there are servers, but the SDK is not installed.
     """
     if any(server.table.enabled for server in servers):
         require_sdk()
@@ -148,8 +148,8 @@ def specs_of_settings(
 def specs_of_project(
     settings: ProjectSettings, secret: Callable[[str], None]
 ) -> tuple[ServerSpec, ...]:
-    """Return the servers of a project that the user trusts, as they are run. What cannot be one is told
-    in the daemon's log, and stops nobody.
+    """Return the servers of a trusted project in the form in which they are run. An invalid one is
+    reported in the daemon's diagnostic log and skipped.
     """
     specs = []
     for name, table in settings.mcp.items():

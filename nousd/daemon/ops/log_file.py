@@ -1,6 +1,7 @@
-"""The file that the daemon's own log goes to: private, and put aside when it is long.
+"""The file of the daemon's diagnostic log: private, and rotated.
 
-Imported only where there is one: what the standard library needs for it is half a megabyte of memory.
+Imported only if there is such a file, because the standard library needs half a megabyte of memory for
+it.
 """
 
 from __future__ import annotations

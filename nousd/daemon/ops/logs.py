@@ -1,14 +1,14 @@
-"""The daemon's own log, for the person who runs it. Not the event log.
+"""The daemon's diagnostic log, for the person who operates it; not the event log.
 
-JSON lines go to a file and to a standard error that is no terminal; a terminal gets a short form
-for people. Every line passes the redactor and is bounded in length.
+JSON lines go to a file, and to standard error if it is not a terminal; a terminal gets a short form.
+Every line is redacted and has a bounded length.
 
-The event loop only ever puts a record into a bounded queue; one thread formats and writes. A slow
-disk, a stopped terminal or a pipe that nobody reads would otherwise hold up every client. When the
-queue is full lines are dropped, and how many is the next thing that is logged.
+The event loop only puts records into a bounded queue; one thread formats and writes them. Otherwise a
+slow disk, a stopped terminal or a pipe that nobody reads would block every client. When the queue is
+full, lines are dropped, and their number is the next thing that is logged.
 
-Nothing here is called per event: what is logged is the daemon's start and stop and its faults; verbose,
-also every refusal.
+Nothing here is called per event: the log has the daemon's start and stop and its faults; with
+``verbose``, also every refusal.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from nousd.redaction.redactor import Redactor
 from nousd.wire.codec.envelope import scrub
 
 LOG_BYTES_MAX: Final = 10 * 1024 * 1024
-"""Size at which the log file is put aside as ``FILE.1``; with the older ones that makes 40 MiB."""
+"""Size at which the log file is renamed to ``FILE.1``; with the older ones that makes 40 MiB."""
 
 _OLD_FILES: Final = 3
 
 TEXT_CHARS_MAX: Final = 16 * 1024
-"""Characters of one message, value or traceback; the middle of a longer one is left out."""
+"""Maximum characters of one message, value or traceback; the middle of a longer one is left out."""
 
 _STDERR_FD: Final = 2
 
 _QUEUED_LINES_MAX: Final = 4096
 
 _DRAIN_SECONDS: Final = 2.0
-"""How long the end of the daemon waits for the last lines to be written."""
+"""How long the daemon waits at its end for the last lines to be written."""
 
 _STANDARD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({})))
-"""What every record has; everything else on it came from ``extra=``."""
+"""The attributes of every record; any other came from ``extra=``."""
 
 _OWN_FIELDS: Final = frozenset({"ts", "level", "logger", "message", "exception"})
-"""Names that ``extra=`` cannot give to a field."""
+"""Field names that ``extra=`` cannot set."""
 
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-"""Characters that could break out of a line or steer a terminal."""
+"""Characters that could break a line or control a terminal."""
 
 
 @contextmanager
@@ -66,12 +66,12 @@ def configure_logging(
 ) -> Iterator[None]:
     """Send the log of this process to ``log_file`` and to standard error while the block lasts.
 
-    On the way out it waits for the last lines, but only for a few seconds.
+    At its end it waits for the last lines, but only for a few seconds.
 
     Args:
         log_file: created with mode 0600, appended to, rotated; None for standard error alone.
-        verbose: also log what is only of use to find a fault in nousd itself.
-        redactor: knows the secrets; more can be added to it at any time.
+        verbose: also log what only helps to find a bug in nousd.
+        redactor: knows the secrets; more can be added at any time.
 
     Raises:
         ConfigError: the log file cannot be opened.
@@ -117,8 +117,8 @@ def _file_sink(path: Path, redactor: Redactor) -> logging.Handler:
 
 
 class _DescriptorHandler(logging.Handler):
-    """Writes to a descriptor without a buffer of Python's: a thread that hangs in such a write
-    holds no lock that the end of the process would ask for.
+    """Writes to a descriptor without a Python buffer. A thread that hangs in such a write holds no lock
+    that the end of the process would need.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -127,7 +127,7 @@ class _DescriptorHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         rest = f"{self.format(record)}\n".encode()
-        with suppress(OSError):  # nobody is there to be told
+        with suppress(OSError):  # nobody left to report to
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
 
@@ -136,14 +136,14 @@ class _DescriptorHandler(logging.Handler):
 
 
 class _QueueingHandler(logging.Handler):
-    """Hands records to a thread that gives them to the sinks."""
+    """Passes records to a thread that writes them to the sinks."""
 
     def __init__(self, sinks: Sequence[logging.Handler]) -> None:
         super().__init__()
         self._sinks = sinks
         self._queue: queue.Queue[logging.LogRecord | None] = queue.Queue(_QUEUED_LINES_MAX)
         self._dropped = 0  # changed under the handler's lock only
-        # A daemon thread: one that hangs in a write must not keep the process from ending.
+        # A daemon thread, because one that hangs in a write must not keep the process from ending.
         self._thread = threading.Thread(target=self._write_all, name="log writer", daemon=True)
         self._thread.start()
 
@@ -154,7 +154,7 @@ class _QueueingHandler(logging.Handler):
             self._dropped += 1
 
     def close(self) -> None:
-        """Let the thread finish what is queued, within bounds."""
+        """Let the thread finish the queue, within bounds."""
         with suppress(queue.Full):
             self._queue.put(None, timeout=_DRAIN_SECONDS)
             self._thread.join(_DRAIN_SECONDS)
@@ -170,8 +170,8 @@ class _QueueingHandler(logging.Handler):
 
     def _write(self, record: logging.LogRecord) -> None:
         for sink in self._sinks:
-            # Not ``handle``, which takes the sink's lock: only this thread ever writes, and the end
-            # of the process waits for the locks of all handlers.
+            # Not ``handle``, which takes the sink's lock: only this thread ever writes, and the process
+            # waits for the locks of all handlers when it ends.
             sink.emit(record)
 
     def _take_dropped(self) -> int:
@@ -184,7 +184,7 @@ class _QueueingHandler(logging.Handler):
 
 
 def _detached(record: logging.LogRecord) -> logging.LogRecord:
-    """Return a copy with final texts: arguments may change, and tracebacks hold frames alive."""
+    """Return a copy with final texts, because arguments may change and tracebacks keep frames alive."""
     detached = copy.copy(record)
     try:
         detached.msg = record.getMessage()
@@ -204,9 +204,9 @@ def _extras(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _is_plain(value: object) -> bool:
-    """Numbers stay numbers; everything else becomes a text, which can always be written."""
+    """Keep numbers; turn everything else into text, which can always be written."""
     if isinstance(value, int):
-        return -(2**63) <= value < 2**63  # the encoder takes no others
+        return -(2**63) <= value < 2**63  # the encoder accepts no others
     return value is None or isinstance(value, float)
 
 
@@ -225,7 +225,7 @@ def _record_of_dropped(count: int) -> logging.LogRecord:
 
 
 class _Formatter(logging.Formatter):
-    """The base of both formats. They see detached records only."""
+    """The base of both formatters, for detached records only."""
 
     def __init__(self, redactor: Redactor) -> None:
         super().__init__()
@@ -239,7 +239,7 @@ class _Formatter(logging.Formatter):
         }
 
     def _safe(self, text: str) -> str:
-        """Redact before it cuts: half a secret would not be recognised."""
+        """Redact before cutting: half a secret would not be recognised."""
         text = self._redactor.redact(scrub(text))
         surplus = len(text) - TEXT_CHARS_MAX
         if surplus <= 0:

@@ -23,7 +23,7 @@ class Meters:
 
     @property
     def uptime_seconds(self) -> float:
-        """For how long the daemon has been running."""
+        """Return the seconds since the daemon started."""
         return trio.current_time() - self._started
 
     @contextmanager

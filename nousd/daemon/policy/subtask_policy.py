@@ -1,8 +1,9 @@
-"""How calls of tasks are judged: by all that the parents' calls are, and by each worker's own bounds.
+"""Judges the calls of tasks: by everything that holds for the parents' calls, and by the limits of each
+worker.
 
-A task's session names the session whose call made it, and so on up to a user's own. What holds there
-holds for the task as well, as it is at the moment of each call: a mode that is narrowed meanwhile, a
-rule that is granted. A parent that is not there any more leaves the narrowest mode.
+A task's session names the session whose call made it, and so on up to the user's own session. The
+permissions there, at the moment of each call, hold for the task as well: a narrowed mode, a granted
+rule. If a parent no longer exists, the narrowest mode holds.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from nousd.wire.objects.tool_footprint import Access
 
 
 class CutPermissions:
-    """Keeps the interface ``Permissions``, around another that knows no tasks.
+    """Implements ``Permissions`` around another object that knows no tasks.
 
     Args:
-        sessions: where the states of parents are found.
+        sessions: gives the states of parents.
     """
 
     def __init__(self, permissions: Permissions, sessions: Sessions) -> None:
@@ -37,7 +38,7 @@ class CutPermissions:
         self._sessions = sessions
 
     def mode_of(self, state: SessionState) -> PermissionMode:
-        """See ``Permissions.mode_of``; of a task the narrowest of its own and its parents'."""
+        """See ``Permissions.mode_of``; for a task, the narrowest of its own and its parents' modes."""
         line, is_whole = self._line(state)
         mode = self._mode_of_top(line[0], state.workspace, is_whole=is_whole)
         return narrowest([mode, *(each.permission_mode or mode for each in line)])
@@ -52,7 +53,7 @@ class CutPermissions:
         line, is_whole = self._line(state)
         mode = self._mode_of_top(line[0], state.workspace, is_whole=is_whole)
         in_sessions = tuple(rule for each in line for rule in each.granted)
-        # Where the call is made is what its paths mean, wherever the parents are by now.
+        # Paths are relative to the session of the call, wherever the parents are by now.
         top = replace(
             line[0],
             permission_mode=mode,
@@ -77,7 +78,7 @@ class CutPermissions:
         return judged
 
     async def rules_of(self, state: SessionState) -> Sequence[Rule]:
-        """See ``Permissions.rules_of``; of a task those of its parents as well."""
+        """See ``Permissions.rules_of``; for a task, those of its parents too."""
         await self._bring_parents(state)
         line, _ = self._line(state)
         rules = joined(each.rules for each in line)
@@ -90,7 +91,7 @@ class CutPermissions:
         return self._permissions.mode_of(replace(top, workspace=workspace)) if is_whole else "ask"
 
     async def _bring_parents(self, state: SessionState) -> None:
-        """Read the states of the parents where they are not in memory."""
+        """Read the states of the parents that are not in memory."""
         try:
             for _ in range(TASK_DEPTH_MAX):
                 if state.origin is None:
@@ -100,7 +101,7 @@ class CutPermissions:
             return
 
     def _line(self, state: SessionState) -> tuple[list[SessionState], bool]:
-        """Return the states from the top down to ``state``, and whether the first is a user's own."""
+        """Return the states from the root to ``state``, and whether the root is a user's session."""
         line = [state]
         while line[0].origin is not None:
             parent = self._sessions.in_memory(line[0].origin.session_id)

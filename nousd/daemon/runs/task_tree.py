@@ -1,7 +1,8 @@
-"""A run among the runs that it is carried out for, and those that are carried out for it.
+"""The tree of runs that tasks make, and what its root repeats of the runs below.
 
-The runs of tasks make a tree. Its root is the run that a user started: people look at that one, so what
-is asked below is told there, too. How a task starts and ends is ``tasks``'s.
+The root is the run that a user started, and the one that people look at. So the requests of the runs
+below, and their ends, are repeated there under the same ids, with ``origin`` naming where they happened;
+they are answered as if the root had asked. How a task starts and ends is the job of ``tasks``.
 """
 
 from __future__ import annotations
@@ -9,15 +10,20 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Final, Protocol
+
+import msgspec
+from msgspec import UNSET
 
 from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.policy.approvers import Audience
-from nousd.daemon.runs.subtask_approvals import ASKS, ENDS, at_root, id_of
+from nousd.daemon.policy.requests import status_of
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.machine.session.lifecycle import LifecycleTracker, Phase
+from nousd.wire import events
 from nousd.wire.events import Event
 from nousd.wire.events.base import TurnKey
+from nousd.wire.objects.workers import Origin
 
 
 class RunInTree(Protocol):
@@ -106,3 +112,49 @@ class TaskTree:
                 told += at_root(event, root.where)
         if told:
             root.decide(told)
+
+
+ASKS: Final = (events.PermissionRequested, events.QuestionAsked)
+ENDS: Final = (
+    events.ToolCallApproved,
+    events.ToolCallDenied,
+    events.QuestionAnswered,
+    events.QuestionRejected,
+)
+
+ApprovalEvent = (
+    events.PermissionRequested
+    | events.QuestionAsked
+    | events.ToolCallApproved
+    | events.ToolCallDenied
+    | events.QuestionAnswered
+    | events.QuestionRejected
+)
+
+
+def id_of(event: ApprovalEvent) -> str:
+    """Return the id that a request shares with its end."""
+    if isinstance(event, events.QuestionAsked | events.QuestionAnswered | events.QuestionRejected):
+        return event.question_id
+    return event.tool_call_id
+
+
+def is_of_task(event: Event) -> bool:
+    """Whether a run tells an event because a task below it asked."""
+    if isinstance(event, events.Status):
+        name, _, facts = event.message.partition(": ")
+        return name in _ASKING and isinstance(msgspec.json.decode(facts).get("origin"), dict)
+    return isinstance(event, ASKS + ENDS) and event.origin is not UNSET
+
+
+_ASKING: Final = tuple(events.EVENT_TYPES[kind] for kind in ASKS)
+
+
+def at_root(event: ApprovalEvent, where: TurnKey) -> list[Event]:
+    """Return an event as the run at the top tells it, and a status if it asks something."""
+    assert isinstance(event.run_id, str)
+    origin = Origin(session_id=event.session_id, run_id=event.run_id)
+    told = msgspec.structs.replace(event, **where, origin=origin)
+    if not isinstance(told, ASKS):
+        return [told]
+    return [told, *status_of(events.EVENT_TYPES[type(told)], told)]

@@ -1,10 +1,10 @@
 """The effective part of a session's transcript, read backwards from the leaf as far as needed.
 
-What was read last is kept, because the next run mostly goes on from where the last one ended. Entries
-never change, so what is kept for a leaf is right for as long as the session has that leaf.
+The last transcript is cached, because the next run mostly continues where the previous one ended.
+Entries never change, so a cached transcript stays valid for as long as the session has its leaf.
 
-Whatever is read here has its texts whole: those that are too long for the log are fetched from their
-artifacts (``machine.text_offload``).
+All texts are whole: those that are too long for the log are read from their artifacts
+(``machine.text_offload``).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from nousd.wire.objects.inputs import QueuedInput
 _log = logging.getLogger(__name__)
 
 _FIRST_PAGE_ENTRIES: Final = 32
-"""Doubled with each further page, so that what is read is little more than what is needed."""
+"""Doubled with each further page, so that little more is read than needed."""
 
 _PAGE_BYTES: Final = 4 * 1024 * 1024
 
 KEPT_SESSIONS_MAX: Final = 32
 KEPT_TOKENS_MAX: Final = 1_000_000
-"""What is kept at most, in all: some 4 MB of text."""
+"""Maximum size of the cache: about 4 MB of text."""
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -44,11 +44,10 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 class Contexts:
-    """Provides contexts: the path from root to leaf, starting at the last compaction if there is
-    one.
+    """Provides contexts: the path from the root to a leaf, from the last compaction on if there is one.
 
     Args:
-        tokens_max: past which reading stops: what lies behind could not be sent to a model anyway.
+        tokens_max: where reading stops; anything before could not be sent to a model anyway.
     """
 
     def __init__(self, store: Store, *, tokens_max: int) -> None:
@@ -58,14 +57,14 @@ class Contexts:
         self._tokens = 0
 
     async def at_leaf(self, live: LiveSession) -> Sequence[Entry]:
-        """Return the context that the session's next work goes on from, oldest first."""
+        """Return the context that the session's next work continues from, oldest first."""
         leaf_id = live.state.leaf_id
         kept = self._kept.get(live.session_id)
         if kept is not None and kept.leaf_id == leaf_id:
             self._kept.move_to_end(live.session_id)
             return kept.entries
         if live.committed.leaf_id != leaf_id:
-            # The store shows what is committed, and the leaf is still on its way.
+            # The store has what is committed, and this leaf is not yet.
             await self._store.flush()
         return await self.read(live.session_id, leaf_id)
 
@@ -88,7 +87,7 @@ class Contexts:
         return transcript.in_context(path)
 
     def keep(self, session_id: str, leaf_id: str | None, entries: Sequence[Entry]) -> None:
-        """Remember the context of a leaf, and forgets the oldest past the bounds."""
+        """Cache the context of a leaf, and drop the oldest beyond the bounds."""
         self.forget(session_id)
         kept = _Kept(leaf_id, entries, estimate_tokens(entries))
         self._kept[session_id] = kept
@@ -97,14 +96,14 @@ class Contexts:
             self.forget(next(iter(self._kept)))
 
     def forget(self, session_id: str) -> None:
-        """Let go of what is kept of a session."""
+        """Drop the cached contexts of a session."""
         kept = self._kept.pop(session_id, None)
         if kept is not None:
             self._tokens -= kept.tokens
 
 
 class ContextOfRun:
-    """The context of one run: read when it is first asked for, and then carried on."""
+    """The context of one run: read on first use, then extended."""
 
     def __init__(self, contexts: Contexts, live: LiveSession) -> None:
         self._contexts = contexts
@@ -120,7 +119,7 @@ class ContextOfRun:
         return self._entries
 
     def append(self, entry: Entry) -> None:
-        """Carry it on with an entry at the session's leaf."""
+        """Extend it with an entry at the session's leaf."""
         if not text_offload.is_whole(entry):
             # It was cut when it was accepted: its text is read with the others.
             self._entries = None
@@ -129,7 +128,7 @@ class ContextOfRun:
             self._leaf_id = entry.id
 
     def last_answer(self, run_id: str) -> str:
-        """Return the model's last text if it is of this run."""
+        """Return the last text of the model, if this run produced it."""
         for entry in reversed(self._entries or ()):
             if isinstance(entry, MessageEntry) and entry.role == "assistant" and entry.text:
                 return entry.text if entry.run_id == run_id else ""
@@ -141,7 +140,7 @@ class ContextOfRun:
             self._contexts.keep(self._live.session_id, self._leaf_id, self._entries)
 
     def forget(self) -> None:
-        """A commit failed: whatever goes on from here would be told what never came to be."""
+        """A commit failed: the cached context contains entries that never came to be."""
         self._contexts.forget(self._live.session_id)
 
 
@@ -167,14 +166,14 @@ async def wholes_of(store: Store, refs: Iterable[str]) -> dict[str, bytes | None
 
 
 async def whole_inputs(store: Store, inputs: Sequence[QueuedInput]) -> tuple[QueuedInput, ...]:
-    """Return committed inputs with their whole texts."""
+    """Return committed inputs with whole texts."""
     return text_offload.whole_inputs(inputs, await wholes_of(store, text_offload.refs_in(inputs)))
 
 
 async def whole_path(
     store: Store, session_id: str, leaf_id: str, *, limit: int, bytes_max: int
 ) -> Path:
-    """Like ``Store.path``, with whole texts, which count for ``bytes_max`` as well."""
+    """Like ``Store.path``, with whole texts, which count towards ``bytes_max``."""
     path = await store.path(session_id, leaf_id, limit=limit, bytes_max=bytes_max)
     if not text_offload.refs_in(path.entries):
         return path
@@ -182,7 +181,7 @@ async def whole_path(
     size = 0
     for entry in reversed(path.entries):
         refs = text_offload.refs_in((entry,))
-        # What a page has no room for is not even read.
+        # Texts that the page has no room for are not even read.
         if newest_first and size + sum(refs.values()) > bytes_max:
             break
         whole = text_offload.whole_entry(entry, await wholes_of(store, refs))

@@ -1,10 +1,10 @@
-"""One session in memory: the state decided on, the state committed, and how one becomes the other.
+"""One session in memory: the decided state, the committed state, and the way from one to the other.
 
-A decision is made in one step of the event loop on ``state``, folded into it at once, and sent to the
-log; when it is committed the same value becomes ``committed``, which is what clients are shown. So any
-number of decisions can be on their way together (they share one fsync), each sees those before it, and
-nobody is told of one that is not durable. Should a commit fail, everything decided after it is void
-and the session is read from the log again. Which sessions are in memory is ``sessions``'s.
+A decision is made in one step of the event loop on ``state``, folded into it at once, and submitted to
+the log. When it is committed, the same value becomes ``committed``, the state that clients see. So any
+number of decisions can be pending together (they share one fsync), each sees those before it, and no
+client sees one that is not durable. If a commit fails, everything decided after it is void and the
+session is read from the log again. ``registry`` knows which sessions are in memory.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _REMEMBERED_INPUTS: Final = 1024
 
 
 Follow = Callable[[Sequence[events.Event], Sequence[events.Event]], None]
-"""Takes events as they were decided, and as they stand in the log."""
+"""Receives events as they were decided, and as they stand in the log."""
 
 
 class SessionRun(Protocol):
-    """The active run of a session, as far as the session and commands on it need it."""
+    """The active run of a session, as the session and its commands need it."""
 
     run_id: str
     ended: trio.Event
@@ -71,12 +71,12 @@ class Acknowledged(NamedTuple):
 class LiveSession:
     """One session in memory.
 
-    Invariants: ``committed`` is a state that ``state`` was at some earlier time; the two are equal
-    when ``in_flight`` is 0; ``updated_at`` is what the session's row says, the time of its newest
-    committed event that is no delta, and "" before the first one; ``run`` is set from the decision to
-    start a run until its end is committed; ``calls`` are those that clients make and that are under
-    way. ``agents`` are those that there were when the session first asked for them. While ``lost``
-    nothing can be decided; ``failure`` says why it is, if a commit did.
+    Invariants: ``committed`` is an earlier value of ``state``, and equal to it when ``in_flight`` is 0.
+    ``updated_at`` is the value in the session's row: the time of its newest committed event that is not
+    a delta, or "" before the first. ``run`` is set from the decision to start a run until its end is
+    committed. ``calls`` are the active calls of clients. ``agents`` are the agents that existed when
+    the session first asked for them. While ``lost``, nothing can be decided; ``failure`` is the failed
+    commit that caused it, if one did.
     """
 
     def __init__(self, state: SessionState, log: Log, updated_at: str = "") -> None:
@@ -101,13 +101,14 @@ class LiveSession:
         artifacts: Sequence[Artifact] = (),
         follow: Follow | None = None,
     ) -> CommitHandle:
-        """Make events happen to this session. Returns at once; the handle stands for the commit.
+        """Decide events for this session. Return at once; the handle stands for the commit.
 
-        Should anything be raised, nothing has happened.
+        If this raises, nothing has happened.
 
         Args:
-            artifacts: to which the events refer, beside those that the log itself makes of them.
-            follow: called when the events are certain to be submitted, unless it raises.
+            artifacts: artifacts to which the events refer, besides those that the log itself makes of
+                them.
+            follow: called when the events are certain to be submitted; if it raises, they are not.
 
         Raises:
             StoreFull, WriteFailed: an earlier commit failed, so that this was decided on what never
@@ -143,7 +144,7 @@ class LiveSession:
         return handle
 
     def _lose(self, failure: StoreError) -> None:
-        """Nothing can be decided any more; so a run has nothing to go on for."""
+        """Mark the session as lost: nothing can be decided, so its run and calls are stopped."""
         self.lost = True
         self.failure = failure
         if self.run is not None:
@@ -154,9 +155,9 @@ class LiveSession:
     def remember(
         self, client_message_id: str, acknowledgement: Deferred, request_hash: str
     ) -> None:
-        """Keep the acknowledgement of an input for when the client sends it again.
+        """Remember the acknowledgement of an input, for when the client sends it again.
 
-        Once it is committed the log has it, for every lookup that begins after that.
+        Once it is committed, the log has it, for every lookup that begins later.
         """
         said = acknowledgement.payload
         assert isinstance(said, Accepted)
@@ -173,8 +174,8 @@ class LiveSession:
 
     @contextmanager
     def looking_up(self) -> Iterator[None]:
-        """While the block lasts, keep in ``accepted`` every input that may have reached the log
-        since it began.
+        """While the block lasts, keep in ``accepted`` every input that may have reached the log since
+        the block began.
         """
         self._lookups += 1
         try:
@@ -192,7 +193,7 @@ class LiveSession:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is on its way that knows this object."""
+        """Return whether nothing pending refers to this object."""
         return self.run is None and not self.calls and self.in_flight == 0
 
 

@@ -1,8 +1,8 @@
-"""All sessions: those in memory, the active one, and reading another from the log.
+"""All sessions: those in memory, the active one, and the reading of others from the log.
 
-A session that is not in memory has no run in this process. So if the log shows one without an end, it
-is owed that, and gets it before anything else is decided. While the disk does not allow it, the session
-can be read and nothing else. How decisions are made in one is ``live_session``'s.
+A session that is not in memory has no run in this process. So a run without an end in its log is closed
+before anything else is decided. While the disk does not allow that, the session can only be read.
+``live_session`` makes the decisions in a session.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from nousd.wire.objects.inputs import QueuedInput
 from nousd.wire.objects.workers import TaskOrigin, WorkerSpec
 
 _IDLE_SESSIONS_MAX: Final = 512
-"""Idle sessions kept in memory; more are read from the log when they are wanted."""
+"""Idle sessions kept in memory; others are read from the log when needed."""
 
 _STOPPING_SECONDS: Final = 5.0
-"""How long a session whose commit failed is waited for until its run is over."""
+"""How long to wait for the run of a session whose commit failed to end."""
 
 
 class Recover(Protocol):
-    """Closes what a session that nobody carries on left open in the log, or raises StoreError."""
+    """Closes what a previous process left open in a session's log, or raises StoreError."""
 
     async def __call__(self, *, session_id: str) -> int: ...
 
 
 class Sessions:
-    """All sessions of the daemon, of which some are in memory; and which one is active.
+    """All sessions of the daemon, some of them in memory, and the active one.
 
     Args:
         recover: called for a session before it is read from the log.
-        workdir: the folder of sessions that name none.
+        workdir: the directory of sessions that name none.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Sessions:
         if known is not None and not known.lost:
             return known
         if known is not None and known.run is not None:
-            # Its run is being stopped and closed: what is asked now is not to meet the rest of it.
+            # Its run is being stopped and closed; the caller must not see a half-closed session.
             with trio.move_on_after(_STOPPING_SECONDS):
                 await known.run.ended.wait()
             known = self._known(session_id)
@@ -104,13 +104,13 @@ class Sessions:
             live.lost, live.failure = failure is not None, failure
             self._keep(live)
         if row.origin is not None:
-            # What a task may do depends on its parents: they come with it.
+            # The permissions of a task depend on its parents, so they are loaded too.
             with suppress(SessionNotFound):
                 await self.get(row.origin.session_id)
         return live
 
     async def _close_run(self, session_id: str) -> StoreError | None:
-        """End a run that nobody carries on; returns why it could not be."""
+        """Close the open run of an earlier process; return the error if that failed."""
         try:
             await self._recover(session_id=session_id)
         except StoreError as failure:
@@ -147,10 +147,10 @@ class Sessions:
         return await self.active() if session_id is None else await self.get(session_id)
 
     async def require(self, session_id: str | None) -> LiveSession:
-        """Like ``target``, for a command that cannot do without.
+        """Like ``target``, for a command that needs a session.
 
         Raises:
-            InvalidPayload: none is named and none is active.
+            InvalidPayload: no session is named and none is active.
         """
         live = await self.target(session_id)
         if live is None:
@@ -158,7 +158,7 @@ class Sessions:
         return live
 
     async def below(self, live: LiveSession) -> list[LiveSession]:
-        """Return the sessions that the tasks of a session have made, the deepest first."""
+        """Return the sessions of a session's tasks, the deepest first."""
         below: list[LiveSession] = []
         for session_id in await self._store.children(live.session_id):
             child = await self.get(session_id)
@@ -167,16 +167,16 @@ class Sessions:
 
     @property
     def count(self) -> int:
-        """How many are in memory."""
+        """Return the number of sessions in memory."""
         return len(self._live)
 
     def running(self) -> list[LiveSession]:
-        """Return the sessions with a run that takes commands, oldest run first."""
+        """Return the sessions with a run that accepts commands, oldest run first."""
         running = [live for live in self._live.values() if live.state.run is not None]
         return sorted(running, key=attrgetter("state.run.started_at"))
 
     def shown_running(self) -> list[SessionState]:
-        """Return the committed states that have a run, oldest run first."""
+        """Return the committed states with an active run, oldest run first."""
         states = [live.committed for live in self._live.values() if live.committed.run is not None]
         return sorted(states, key=attrgetter("run.started_at"))
 
@@ -186,12 +186,12 @@ class Sessions:
         return None if live is None else live.committed
 
     def in_memory(self, session_id: str) -> SessionState | None:
-        """Return the state of a session as it was last decided on, if it is in memory."""
+        """Return the decided state of a session if it is in memory."""
         live = self._live.get(session_id)
         return None if live is None else live.state
 
     def without_session(self) -> SessionState:
-        """Return the state that clients see while no session is active: that of a new one."""
+        """Return the state that clients see while no session is active: that of a new session."""
         defaults = self.defaults
         return SessionState(
             session_id="",
@@ -199,7 +199,7 @@ class Sessions:
         )
 
     async def run_target(self, session_id: str | None, expected_run_id: str | None) -> LiveSession:
-        """Return the session whose run a steer, follow-up or abort means.
+        """Return the session of the run that a steer, follow-up or abort is for.
 
         Raises:
             CommandRejected: ``no_active_run``, ``run_mismatch`` or ``ambiguous_run``.
@@ -212,7 +212,7 @@ class Sessions:
                 if live.state.run is not None and live.state.run.run_id == expected_run_id:
                     return live
             raise CommandRejected("run_mismatch" if running else "no_active_run")
-        # Whoever names none does not mean one of the tasks of a run.
+        # A command without a session or run never means the run of a task.
         running = [live for live in running if live.state.origin is None]
         for live in running:
             if live.session_id == self.active_id:
@@ -232,9 +232,9 @@ class Sessions:
         """Create a session, a branch if it has a parent.
 
         Args:
-            activate: whether it becomes the active one.
-            chosen: what its ``session_created`` says beside what it has of its parent, or what new
-                sessions have; None says nothing.
+            activate: whether the new session becomes the active one.
+            chosen: settings for its ``session_created`` besides the parent's, or the defaults of new
+                sessions; None leaves one out.
         """
         created = self._created(self._clock.new_id("sess"), parent, chosen)
         live = self._keep(LiveSession(SessionState(session_id=created.session_id), self._log))
@@ -247,8 +247,8 @@ class Sessions:
     def create_for_task(
         self, parent: LiveSession, origin: TaskOrigin, worker: WorkerSpec, **chosen: Any
     ) -> LiveSession:
-        """Create the session of a task, with its parent's settings where nothing else was chosen. The
-        active session stays what it is.
+        """Create the session of a task, with its parent's settings where none are chosen. The active
+        session does not change.
         """
         settings = {name: getattr(parent.state, name) for name in LASTING} | chosen
         if "model" not in chosen:
@@ -280,13 +280,15 @@ class Sessions:
         return handle
 
     def note(self, live: LiveSession | None, event: events.Event) -> CommitHandle:
-        """Make an event happen to a session, or to none."""
+        """Decide an event for a session, or for none."""
         if live is not None:
             return live.decide((event,))
         return self._log.submit(self._log.encode((event,)))
 
     def update(self, live: LiveSession | None, **settings: Any) -> CommitHandle:
-        """Change settings of a session and of those created after; without a session, only those."""
+        """Change settings of a session and the defaults of new ones; without a session, only the
+        defaults.
+        """
         session_id = "" if live is None else live.session_id
         event = events.SessionUpdated(session_id=session_id, **settings)
         if live is None:
@@ -339,7 +341,7 @@ class Sessions:
 
 
 def _state_of(row: SessionRow, pending: Sequence[QueuedInput]) -> SessionState:
-    """Return the state that a session's projections describe. No run survives a restart."""
+    """Return the state that a session's row describes. No run survives a restart."""
     known = {name: getattr(row, name) for name in _OF_ROWS}
     return SessionState(**known, **queue_fields(tuple(pending)))
 

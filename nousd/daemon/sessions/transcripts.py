@@ -1,8 +1,8 @@
-"""The newest of sessions' transcripts, as they were read last: kept while nothing happens to a session.
+"""A cache of the newest messages of sessions.
 
-Who shows a session asks for it again and again, and the log is read in a thread. Whatever a transcript
-is made of is an event that makes another state of its session. So what was read for a committed state
-is right for as long as the session has that very state.
+Clients that show a session read it again and again, and each read of the log takes a thread. Every
+event that changes a transcript also makes a new state of the session, so a cached transcript is valid
+for exactly the committed state it was read for.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from nousd.wire.responses.runs import RunRecord
 
 KEPT_SESSIONS_MAX: Final = 32
 KEPT_BYTES_MAX: Final = 2 * 1024 * 1024
-"""What is kept at most, in all, as JSON; a transcript that is longer is not kept."""
+"""Maximum size of the cache, as JSON; a longer transcript is not cached."""
 
 
 class Newest(msgspec.Struct, frozen=True):
-    """The newest messages of a session, and those of its runs that failed."""
+    """The newest messages of a session, and its runs that failed."""
 
     transcript: Messages
     failed_runs: tuple[RunRecord, ...]
@@ -44,7 +44,7 @@ class Transcripts:
         self._bytes = 0
 
     def find(self, state: SessionState, limit: int) -> Newest | None:
-        """Return the cached transcript of that very state, with at most that many messages."""
+        """Return the cached transcript of exactly that state, with at most that many messages."""
         kept = self._kept.get(state.session_id)
         if kept is None or kept.state is not state or kept.limit != limit:
             return None
@@ -52,7 +52,7 @@ class Transcripts:
         return kept.newest
 
     def keep(self, state: SessionState, limit: int, newest: Newest) -> None:
-        """Remember what was read for a state, and forgets the oldest past the bounds."""
+        """Cache the transcript of a state, and drop the oldest beyond the bounds."""
         self.forget(state.session_id)
         size = len(encode_json(newest))
         if size > KEPT_BYTES_MAX:
@@ -64,7 +64,7 @@ class Transcripts:
             self.forget(next(iter(self._kept)))
 
     def forget(self, session_id: str) -> None:
-        """Drop the cache of a session."""
+        """Drop the cached transcript of a session."""
         kept = self._kept.pop(session_id, None)
         if kept is not None:
             self._bytes -= kept.size

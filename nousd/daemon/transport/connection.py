@@ -1,8 +1,8 @@
-"""One connection to the command socket: lines in, one answer for each, in order.
+"""One connection to the command socket: lines in, one response for each, in order.
 
-Commands of a connection are handled one after the other; its answers are written by a second task, so
-that a client that sends much before it reads does not lock itself up. A client that never reads stops
-its own commands and nothing else.
+The commands of a connection are handled one after the other. A second task writes the responses, so
+that a client that sends much before it reads does not block itself. A client that never reads stops its
+own commands and nothing else.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from nousd.wire.commands.subscribe import cursor
 READ_BYTES: Final = 64 * 1024
 
 _UNREAD: Final = Request("", "a line", msgspec.Raw(b"{}"))
-"""Stands for a request of which nothing could be read yet."""
+"""Stands for a request that was not read yet."""
 
 
 async def serve_commands(services: Services, stream: trio.abc.Stream) -> None:
-    """Serve one client until it leaves or the daemon closes."""
+    """Serve one client until it disconnects or the daemon closes."""
     if isinstance(stream, trio.SocketStream):
         stream = DirectStream(stream)
     outbox = Outbox(stream.write_now) if isinstance(stream, WritesNow) else Outbox()
@@ -69,12 +69,12 @@ class _Connection:
 
     async def _stop_receiving_at_close(self) -> None:
         await self._services.closing.wait()
-        # A command that is being handled is answered first.
+        # The command in progress is answered first.
         if self._is_receiving:
             self._reading.cancel()
 
     async def _read(self) -> None:
-        """Handle what the client sends until it has said all or the daemon closes."""
+        """Handle the client's lines until the end of its input or until the daemon closes."""
         splitter = LineSplitter(self._services.line_bytes_max, self._services.line_budget)
         with (
             self._reading,
@@ -92,15 +92,16 @@ class _Connection:
         self._outbox.close()
 
     async def _handle_each(self, lines: list[bytes | LineTooLong]) -> None:
-        """Handle lines that came together. Nothing holds them when it returns: they may be large, and
-        what they took of the budget is given back with the next bytes.
+        """Handle lines that arrived together. No line is held when it returns: they may be large, and
+        their share of the budget is given back with the next bytes.
         """
-        # Who waits for one answer gets it now; several are written together.
+        # A client that waits for one response gets it now; several are written together.
         self._answer = self._outbox.put_now if len(lines) == 1 else self._outbox.put
         for line in lines:
             if self._outbox.is_full:
                 await self._outbox.wait_room()
-            # Who waits for each answer sends a command when the one before is settled.
+            # A client that waits for each response sends its next command after the previous one is
+            # settled.
             if not self._last.is_settled:
                 await self._last.wait_settled()
             failure = await error_boundary.contained(partial(self._carry_out, line), self._what)
@@ -133,7 +134,7 @@ class _Connection:
         return InvalidCommand(f"line_too_long: a line has at most {limit} bytes")
 
     def _answer_when_committed(self, request_id: str, reply: Deferred) -> None:
-        """Answer in the moment of the commit, before the events go out."""
+        """Respond in the moment of the commit, before the events go out."""
         answer = encode_response(request_id, reply.payload)
 
         def resolved(handle: CommitHandle) -> None:

@@ -1,8 +1,8 @@
 """One connection to the event socket: a cursor that follows the log.
 
-A client that says nothing gets the frozen event types from the moment it connected. One ``subscribe``
-line chooses others, and from where; a second one replaces the first. Whatever else a client writes
-here is ignored, as v1 has it, unless it is so long that a subscription may have been meant.
+A client that sends nothing gets the frozen event types from the moment it connected. A ``subscribe``
+line chooses other events and a position; a second one replaces the first. Anything else that a client
+writes is ignored, as in v1, unless it is so long that it may have been meant as a subscription.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _HANG_UP_POLL_SECONDS: Final = 1.0
 
 
 class _Subscription(msgspec.Struct, frozen=True):
-    """The position and the filter of a subscriber. ``request_id`` is of the line that asked for it,
-    ``confirms`` whether the client answers what is asked there.
+    """The position and filter of a subscriber. ``request_id`` is that of its ``subscribe`` line;
+    ``confirms`` says whether the client answers approvals and questions.
     """
 
     after: int
@@ -47,21 +47,21 @@ class _Subscription(msgspec.Struct, frozen=True):
 
 
 class _Heard(msgspec.Struct, frozen=True):
-    """The response to a line, and the subscription that a valid one brings."""
+    """The response to a line, and the subscription if the line is valid."""
 
     answer: bytes
     subscription: _Subscription | None = None
 
 
 async def serve_events(services: Services, stream: trio.abc.Stream) -> None:
-    """Follow the log for one client until it leaves or the daemon closes."""
+    """Follow the log for one client until it disconnects or the daemon closes."""
     with services.meters.subscribing():
         await _Feed(services, stream).serve()
 
 
 class _Feed:
-    """Two tasks: one writes, the other listens and hands over one answer at a time. So a client that
-    talks and never reads is not listened to any further, and what is held for it stays one page.
+    """Run two tasks: one writes; the other listens and hands over one response at a time. So a client
+    that sends and never reads is not listened to any further, and no more than one page is held for it.
     """
 
     def __init__(self, services: Services, stream: trio.abc.Stream) -> None:
@@ -88,7 +88,7 @@ class _Feed:
     # --- what the client is told -------------------------------------------------------------
 
     async def _follow(self) -> None:
-        """Write what the subscription wants; returns when the daemon closes and all is written."""
+        """Write what the subscription wants; return when the daemon closes and all is written."""
         hub = self._services.hub
         position = self._current.after
         while True:
@@ -98,12 +98,12 @@ class _Feed:
             if lines:
                 await self._write(lines)
                 if position < hub.head:
-                    # What the kernel takes at once is written without a wait: others have their turn.
+                    # What the kernel accepts is written without a wait, so give others their turn.
                     await trio.lowlevel.checkpoint()
             elif trio.current_time() >= self._keepalive_at:
                 await self._write(self._keepalive(position))
             elif position < hub.head:
-                # A long stretch without a match must not hold up the others.
+                # A long stretch without a match must not block the others.
                 await trio.lowlevel.checkpoint()
             elif self._heard is None:
                 if self._services.closing.is_set():
@@ -111,7 +111,7 @@ class _Feed:
                 await self._wait()
 
     async def _wait(self) -> None:
-        """Wait for events, for a line, for the close, or for the next keep-alive."""
+        """Wait for events, a line, the close or the next keep-alive."""
         if self._current.keepalive_seconds == math.inf:
             await self._services.hub.wait(self._notifier)
         else:
@@ -139,7 +139,7 @@ class _Feed:
         sent = 0 if self._direct is None else self._direct.write_now(lines)
         if sent < len(lines):
             await self._stream.send_all(memoryview(lines)[sent:])
-        # A reader that stalls is owed nothing for the time in which it did: keep-alives do not pile up.
+        # Keep-alives do not pile up while a reader stalls.
         self._written_at = trio.current_time()
 
     @property
@@ -164,7 +164,7 @@ class _Feed:
                     await self._hear(line)
             for line in splitter.end():
                 await self._hear(line)
-            # Who has nothing more to say may still listen; who has hung up does not.
+            # A client that ended its input may still listen; one that hung up does not.
             await _wait_hung_up(self._stream)
         connection.cancel()
 
@@ -179,9 +179,9 @@ class _Feed:
         self._notifier.notify()
 
     async def _understood(self, line: bytes) -> _Heard | None:
-        """Return the subscription and response of a line; None if it is not a subscription."""
+        """Return the subscription and the response of a line; None if it is not a subscription."""
         if b"subscribe" not in line and b"\\" not in line:
-            return None  # a flood of noise must not cost others a decoder's time for each line
+            return None  # A flood of noise must not cost others a decoder's time for each line.
         request_id = ""
 
         async def subscribed() -> _Heard | None:
@@ -225,7 +225,7 @@ def _too_long() -> _Heard:
 async def _wait_hung_up(stream: trio.abc.Stream) -> None:
     """Return once the peer of a half-closed stream has closed the other half too.
 
-    The kernel has no wakeable event for it that trio offers, so it is looked at now and then.
+    The kernel reports that with no event that trio can wait for, so it is polled.
     """
     if not isinstance(stream, trio.SocketStream):
         return

@@ -1,6 +1,6 @@
-"""The lines on their way to one reader: a bounded queue with one writer, which joins what waits.
+"""The lines on their way to one reader: a bounded queue with one writer, which joins waiting lines.
 
-Whoever puts a line in never waits for the reader; whoever produces more asks for room first.
+Putting a line never waits for the reader; producers of many lines wait for room first.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from nousd.wire.limits import PIPELINE_BYTES_MAX, PIPELINE_MAX
 class Outbox:
     """A queue of lines for one stream.
 
-    Invariant: ``_count`` lines of ``_bytes`` bytes were put in and are not yet taken by the reader, the
-    ones that are just being written included; past ``PIPELINE_MAX`` or ``PIPELINE_BYTES_MAX`` goes only
-    what was put in without asking for room.
+    Invariant: ``_count`` lines of ``_bytes`` bytes are not yet taken by the reader, including those
+    being written. ``PIPELINE_MAX`` and ``PIPELINE_BYTES_MAX`` are exceeded only by lines that were put
+    without waiting for room.
 
     Args:
-        write_now: writes what of a line the reader takes at once, and returns how many bytes.
+        write_now: writes as much of a line as the reader takes at once, and returns the number of
+            bytes.
     """
 
     def __init__(self, write_now: Callable[[bytes], int] = lambda _: 0) -> None:
@@ -33,23 +34,23 @@ class Outbox:
         self._emptied = trio.Event()
 
     def put(self, line: bytes) -> None:
-        """Queues a line."""
+        """Queue a line."""
         self._lines.append(line)
         self._count += 1
         self._bytes += len(line)
         self._filled.set()
 
     def put_now(self, line: bytes) -> None:
-        """Hand a line to the reader in this moment if nothing waits before it, else queues it.
+        """Write a line at once if nothing waits before it, else queue it.
 
-        For a line that comes alone; of many at once the writer makes one write.
+        For a line that comes alone; the writer joins many into one write.
         """
         taken = 0 if self._count else self._write_now(line)
         if taken < len(line):
             self.put(line[taken:])
 
     def close(self) -> None:
-        """Let ``run`` return once everything that was put in is written."""
+        """Let ``run`` return once everything is written."""
         self._closed = True
         self._filled.set()
 
@@ -65,7 +66,7 @@ class Outbox:
             await self._emptied.wait()
 
     async def run(self, stream: trio.abc.SendStream) -> None:
-        """Write what is put in until the queue is closed.
+        """Write queued lines until the queue is closed.
 
         Raises:
             trio.BrokenResourceError: the reader is gone.

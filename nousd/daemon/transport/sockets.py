@@ -1,9 +1,9 @@
-"""The two Unix sockets of a daemon. How such files come and go is ``nousd.net.unix_sockets``'s.
+"""The two Unix sockets of a daemon; ``nousd.net.unix_sockets`` creates and removes such files.
 
-- The event socket comes first: a client that finds the command socket finds both.
-- Sockets that systemd passed to us are used as they are and never removed.
+- The event socket is created first: a client that finds the command socket finds both.
+- Sockets passed by systemd are used as they are and never removed.
 
-It does not know what is said on the sockets.
+The protocol on the sockets is not known here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def socket_paths(path: Path) -> SocketPaths:
     """Return ``PATH`` and ``PATH.events``, absolute.
 
     Raises:
-        ConfigError: the longer of the two does not fit into a socket address.
+        ConfigError: the longer path does not fit into a socket address.
     """
     command = path.absolute()
     events = events_socket(command)
@@ -57,8 +57,8 @@ async def open_listeners(
         passed: sockets to use instead (``systemd.take_passed_sockets``); ``path`` is then ignored.
 
     Raises:
-        ConfigError: a path is too long, taken by a living socket or by something that is no socket
-            of ours, or cannot be written to. What stood there still stands.
+        ConfigError: a path is too long, not writable, or taken by a live socket or by something that is
+            not our socket. What was there is left as it was.
     """
     with ExitStack() as stack:
         if passed is None:

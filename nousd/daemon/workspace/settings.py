@@ -11,10 +11,9 @@ from nousd.daemon.workspace.instructions import Places, project_root
 from nousd.daemon.workspace.instructions import reader as instructions_reader
 from nousd.daemon.workspace.project import Project
 from nousd.daemon.workspace.project import reader as settings_reader
-from nousd.daemon.workspace.roots import Roots
 from nousd.daemon.workspace.session_memo import SessionMemo
 from nousd.daemon.workspace.trust import Trust
-from nousd.daemon.workspace.workspaces import Workspace, Workspaces
+from nousd.daemon.workspace.workspaces import Roots, Workspace, Workspaces
 from nousd.errors import ConfigError
 from nousd.machine.context.prompt_sections import SourceText, system_prompt
 from nousd.runtime_paths import locations

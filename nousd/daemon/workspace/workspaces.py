@@ -4,13 +4,15 @@ A session names its folder in the log; one of an older log names none and works 
 workdir. A folder that was allowed once is looked at again each time something is to happen in it: it may
 be gone by now, be a link, or lie where this daemon has no business. What a workspace is made of is
 ``workspace_settings``'s; what is done in one is not known here.
+
+Only directories that really lie below an allowed one are accepted; callers have resolved their links.
 """
 
 from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 from weakref import WeakValueDictionary
@@ -21,14 +23,14 @@ from nousd.daemon.workspace.agents import ReadAgents, no_agents
 from nousd.daemon.workspace.folder_threads import in_folder_thread
 from nousd.daemon.workspace.instructions import no_instructions
 from nousd.daemon.workspace.project import Project
-from nousd.daemon.workspace.roots import Roots
 from nousd.daemon.workspace.session_memo import SessionMemo
 from nousd.daemon.workspace.trust import Trust
 from nousd.errors import CommandRejected, ConfigError, InvalidPayload
 from nousd.machine.context.prompt_sections import SourceText
 from nousd.machine.session.state import SessionState
 from nousd.runtime_paths.filesystems import is_local
-from nousd.runtime_paths.names import is_utf8
+from nousd.runtime_paths.locations import is_utf8
+from nousd.tools.fs.escape_paths import is_kernels
 from nousd.tools.fs.path_sandbox import PathSandbox
 
 WORKSPACES_MAX: Final = 256
@@ -216,3 +218,38 @@ def _check_path(given: str) -> None:
 
 def _not_found(given: str, cause: str) -> CommandRejected:
     return CommandRejected("workspace_not_found", cause=cause, details={"workspace": given})
+
+
+class Roots:
+    """The allowed root directories, without the daemon's own.
+
+    Args:
+        allowed: each with all that is below; at least one.
+        hidden: what no workspace may lie in or contain. The daemon's own workdir is the user's
+            choice, and not judged here.
+    """
+
+    def __init__(self, allowed: Iterable[Path], hidden: Iterable[Path] = ()) -> None:
+        self.allowed = tuple(dict.fromkeys(path.resolve() for path in allowed))
+        self._hidden = tuple(
+            spelling for path in hidden for spelling in (path.absolute(), path.resolve())
+        )
+
+    def fault(self, real: Path) -> str | None:
+        """Return why a folder may not be a workspace, None if it may.
+
+        Args:
+            real: absolute, with its links resolved.
+        """
+        around = [root for root in self.allowed if real.is_relative_to(root)]
+        if not around:
+            return f"it must lie in {' or '.join(map(str, self.allowed))}"
+        # Keys in the daemon's environment can be read there. /dev/shm is for whoever names it.
+        if is_kernels(real) and not any(map(is_kernels, around)):
+            return "it lies in what the kernel shows of programs and devices"
+        for place in self._hidden:
+            if real.is_relative_to(place):
+                return "it lies in what belongs to the daemon"
+            if place.is_relative_to(real):
+                return "it contains what belongs to the daemon; name a folder further down"
+        return None

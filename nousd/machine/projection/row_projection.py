@@ -3,16 +3,22 @@
 Pure: an event, its number and its time give a tuple of row changes. Every store applies the same
 changes, so that two stores with the same events give the same answers, and a store whose rows are
 thrown away can make them again from its log. What rows there are already is not known here.
+
+Which artifacts an event refers to, and so which are kept, goes by the names of fields, in the event and
+in all that it holds: ``artifact_id``, and every name that ends in ``_ref`` or ``_refs``. A new event
+with such a field needs nothing more. The content of an artifact is not looked at; what it refers to in
+turn must be named by the event as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, Final, get_args
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
-from nousd.machine.projection.artifacts import artifacts_of
 from nousd.machine.projection.row_changes import (
     AddUsage,
     Changes,
@@ -40,6 +46,7 @@ from nousd.machine.projection.row_changes import (
 from nousd.machine.session.settings import CHANGED_BY, changed_defaults, changed_settings
 from nousd.machine.session.state import request_of
 from nousd.wire import events
+from nousd.wire.events import Event
 from nousd.wire.events.tools import ToolCallEvent
 from nousd.wire.limits import SNIPPET_BYTES_MAX
 from nousd.wire.objects.entries import CompactionEntry, parent_of
@@ -291,3 +298,46 @@ _FOLDS: Final[dict[type[events.Event], Fold]] = {
 }
 """event -> its changes; an event that is not here (the deltas) changes nothing, not even the time
 at which its session was updated."""
+
+
+def artifacts_of(event: Event) -> tuple[str, ...]:
+    """Return the ids of the artifacts that an event refers to, each once, in its fields' order."""
+    found: dict[str, None] = {}
+    _find_ids(event, found)
+    return tuple(found)
+
+
+def names_artifact(field: str) -> bool:
+    """Whether a field of that name holds the id of an artifact, or several."""
+    return field == "artifact_id" or field.endswith(("_ref", "_refs"))
+
+
+def _find_ids(struct: msgspec.Struct, found: dict[str, None]) -> None:
+    """Add the ids in a struct as keys. No generator: mostly there is none, and every event is asked."""
+    for name in _fields_of_interest(type(struct)):
+        value = getattr(struct, name)
+        if value is UNSET or value is None:
+            continue
+        items = value if isinstance(value, tuple) else (value,)
+        if names_artifact(name):
+            found.update(dict.fromkeys(items))
+        else:
+            for item in items:
+                _find_ids(item, found)
+
+
+@functools.cache
+def _fields_of_interest(struct: type[msgspec.Struct]) -> tuple[str, ...]:
+    """Return the fields that hold ids, or structs with fields that do."""
+    return tuple(
+        field.name
+        for field in msgspec.structs.fields(struct)
+        if names_artifact(field.name) or any(map(_fields_of_interest, _structs_in(field.type)))
+    )
+
+
+def _structs_in(type_: Any) -> Iterator[type[msgspec.Struct]]:
+    if isinstance(type_, type) and issubclass(type_, msgspec.Struct):
+        yield type_
+    for part in get_args(type_):
+        yield from _structs_in(part)

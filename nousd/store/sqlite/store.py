@@ -1,15 +1,15 @@
 """The log in one SQLite file: a writer thread, a few readers, and the event loop between them.
 
-The loop never waits for the disk. ``_writer`` commits in its own thread, the reads are plain functions
-of ``_queries`` called by ``_readers`` in worker threads, ``_database`` opens the file. This module joins
-them and knows no SQL.
+The loop never waits for the disk. ``writer`` commits in its own thread; the reads, plain functions of
+``queries``, run in worker threads on a few connections that cannot write; ``database`` opens the file.
+This module joins them and knows no SQL.
 """
 
 from __future__ import annotations
 
 import pathlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import apsw
@@ -25,8 +25,7 @@ from nousd.store.sqlite import pruning as _pruning_sqlite
 from nousd.store.sqlite import queries as _queries
 from nousd.store.sqlite.artifact_writes import ArtifactWrites
 from nousd.store.sqlite.commits import Commits
-from nousd.store.sqlite.database import Connect, open_for_writing
-from nousd.store.sqlite.readers import Readers
+from nousd.store.sqlite.database import UNREADABLE, Connect, open_for_reading, open_for_writing
 from nousd.store.sqlite.reserve import RESERVE_BYTES, Reserve
 from nousd.store.sqlite.writer import STOP, Chore, Job, Writer
 from nousd.wire.objects.metrics import LogMetrics
@@ -295,3 +294,58 @@ class SqliteStore:
     artifact_range = _read(_artifacts_sqlite.part)
     artifact = _read(_artifacts_sqlite.whole)
     unused_artifacts = _read(_artifacts_sqlite.unused)
+
+
+READERS_MAX: Final = 4
+"""Connections that read at the same time; further reads wait for one."""
+
+
+class Readers:
+    """A small pool of connections, each used by one worker thread at a time."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self._path = path
+        self._idle: list[apsw.Connection] = []
+        self._limiter = trio.CapacityLimiter(READERS_MAX)
+        self._closed = False
+
+    async def read(self, query: Callable[[apsw.Connection], T]) -> T:
+        """Call ``query`` in a thread, on one state of the database.
+
+        Raises:
+            StoreError: the database could not be read, or is closed.
+        """
+        return await trio.to_thread.run_sync(self._read, query, limiter=self._limiter)
+
+    def _read(self, query: Callable[[apsw.Connection], T]) -> T:
+        if self._closed:
+            raise StoreError("the store is closed")
+        try:
+            connection = self._take()
+            with ExitStack() as broken_off:
+                # A statement that is half done holds its connection at an old state of the log.
+                broken_off.callback(connection.close, True)
+                with connection:
+                    answer = query(connection)
+                broken_off.pop_all()
+            self._idle.append(connection)
+        except UNREADABLE as error:
+            raise StoreError(f"the log could not be read: {error}") from error
+        return answer
+
+    def _take(self) -> apsw.Connection:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return open_for_reading(self._path)
+
+    async def aclose(self) -> None:
+        """Wait for the reads that have begun, and close every connection."""
+        self._closed = True
+        holders = [object() for _ in range(READERS_MAX)]
+        for holder in holders:
+            await self._limiter.acquire_on_behalf_of(holder)
+        for connection in self._idle:
+            connection.close()
+        for holder in holders:
+            self._limiter.release_on_behalf_of(holder)

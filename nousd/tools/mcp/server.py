@@ -3,13 +3,15 @@
 Whatever it does costs only its own calls. Between two attempts stands a pause that doubles; after
 ``ATTEMPTS_MAX`` it is left alone. What is told of it goes to ``told``; who listens there, and what
 configured it, is not known here.
+
+``McpTool`` is one of its tools, with the interface of any other tool.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -22,10 +24,10 @@ from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.mcp.content import result_of
 from nousd.tools.mcp.definitions import Definition, Definitions, definitions_of
 from nousd.tools.mcp.spec import ServerSpec, filled_in
-from nousd.tools.mcp.tool import McpTool
 from nousd.tools.output.tool_output import OutputStream
 from nousd.tools.registry import ToolRegistry
-from nousd.wire.objects.policy import ExecutionEnv
+from nousd.wire.objects.policy import ExecutedBy, ExecutionEnv
+from nousd.wire.objects.tool_footprint import Access, ToolClass
 
 FIRST_PAUSE_SECONDS: Final = 1.0
 PAUSE_SECONDS_MAX: Final = 60.0
@@ -286,3 +288,45 @@ def load_sdk_session() -> Any:
     require_sdk()
     module = _loaded[_SESSION] = importlib.import_module(_SESSION)
     return module
+
+
+Call = Callable[[str, Mapping[str, Any], ToolContext], Awaitable[ToolResult]]
+"""Takes the server's own name of a tool, arguments and the context of the call."""
+
+
+class McpTool(msgspec.Struct, frozen=True):
+    """Keeps the interface ``Tool``.
+
+    Args:
+        classes: what a call may do, by the user's word and never the server's.
+        call: has the server carry out a call.
+    """
+
+    definition: Definition
+    source: str
+    classes: frozenset[ToolClass]
+    call: Call
+    executed_by: ExecutedBy = "mcp"
+    is_read_only: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+    @property
+    def description(self) -> str:
+        return self.definition.description
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return self.definition.schema
+
+    def validated(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        checked: Mapping[str, Any] = self.definition.arguments.checked(self.name, args)
+        return checked
+
+    async def access(self, args: Any, context: ToolContext) -> Access:  # noqa: ARG002
+        return Access(classes=self.classes, definition=self.definition.hash)
+
+    async def run(self, args: Any, context: ToolContext) -> ToolResult:
+        return await self.call(self.definition.original, args, context)

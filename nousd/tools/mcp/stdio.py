@@ -23,9 +23,8 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 
 from nousd.errors import ToolServerFailed
-from nousd.tools.mcp.pace import Pace
+from nousd.tools.mcp.message_limits import Pace, values_in
 from nousd.tools.mcp.spec import ServerSpec
-from nousd.tools.mcp.values import values_in
 from nousd.tools.process.supervisor import supervised_conversation
 from nousd.wire.codec.framing import LineSplitter, LineTooLong
 from nousd.wire.limits import MCP_MESSAGE_BYTES_MAX, MCP_MESSAGE_VALUES_MAX

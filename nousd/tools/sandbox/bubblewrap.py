@@ -9,28 +9,37 @@ Closed places inside of a writable folder are mounted over themselves, read-only
 to one is mounted onto itself as well: what is a mount cannot be renamed, so nothing closed can be
 moved aside together with its folder. All of this is done before bubblewrap starts, which cannot do it
 safely beside other commands (``_bubblewrap_main``).
+
+Directories that other programs can change meanwhile are laid out for ``_bubblewrap_main``: their
+nesting, and the denied paths in each. Directories of the system are not among them, unless something in
+them is; bubblewrap takes them by name.
+
+A mount cannot cover a symbolic link. A link that leads to a denied path is therefore restored when
+everything has ended, if a program replaced it.
 """
 
 from __future__ import annotations
 
 import marshal
 import os
+import stat
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from nousd.errors import ToolError
 from nousd.tools.anonymous_file import anonymous_file
 from nousd.tools.sandbox import seccomp
-from nousd.tools.sandbox._bubblewrap_main import STAGING
+from nousd.tools.sandbox._bubblewrap_main import COVER, KEEP, ON_THE_WAY, STAGING, STAND
 from nousd.tools.sandbox.deny_scan import Search
 from nousd.tools.sandbox.interface import Request, SandboxedProcess
 from nousd.tools.sandbox.limits import TEMPORARY_BYTES_MAX
-from nousd.tools.sandbox.mount_layout import Root, lay_out
-from nousd.tools.sandbox.mount_placeholders import MountPlaceholders
-from nousd.tools.sandbox.symlinks import kept
+from nousd.tools.sandbox.mount_placeholders import MountPlaceholders, content_of
+from nousd.tools.sandbox.nofollow_stat import opened_folder
 from nousd.tools.sandbox.visible_paths import Chosen, Places, is_of_the_machine, places_of
 from nousd.wire.objects.policy import SandboxFacts
 
@@ -193,3 +202,113 @@ def _makeable(places: Places) -> Iterator[Path]:
     for path in (*places.protected, *places.hidden):
         if any(path.is_relative_to(root) for root in places.writable):
             yield path
+
+
+@contextmanager
+def kept(links: Iterable[Path]) -> Iterator[None]:
+    """Make symbolic links what they were, once the block is left."""
+    targets: dict[Path, str] = {}
+    for link in links:
+        with suppress(OSError):  # it is gone, or no link any more
+            targets[link] = str(link.readlink())
+    try:
+        yield
+    finally:
+        for link, target in targets.items():
+            with suppress(OSError), opened_folder(link.parent) as folder:
+                _keep(folder, link.name, target)
+
+
+def _keep(folder: int, name: str, target: str) -> None:
+    mode = _mode(folder, name)
+    if stat.S_ISLNK(mode) and os.readlink(name, dir_fd=folder) == target:
+        return
+    mark = os.urandom(4).hex()
+    if stat.S_ISDIR(mode):
+        os.rename(name, f"{name}.replaced-{mark}", src_dir_fd=folder, dst_dir_fd=folder)
+    os.symlink(target, f".{name}.{mark}", dir_fd=folder)
+    os.rename(f".{name}.{mark}", name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def _mode(folder: int, name: str) -> int:
+    """Return 0 where nothing is."""
+    try:
+        return os.lstat(name, dir_fd=folder).st_mode
+    except FileNotFoundError:
+        return 0
+
+
+Closed = dict[str, tuple[str, bytes | None, Any]]
+"""Name -> how it is closed, what it says instead, what is closed below."""
+
+
+class Root(msgspec.Struct, frozen=True, kw_only=True):
+    """A file or folder that is laid out.
+
+    Args:
+        outer: the number of the one it lies in, -1 for none.
+    """
+
+    path: Path
+    outer: int
+    is_writable: bool
+    closed: Closed
+
+    @property
+    def plan(self) -> tuple[str, int, bool, Closed]:
+        return str(self.path), self.outer, self.is_writable, self.closed
+
+
+def lay_out(places: Places, placeholders: Iterable[Path]) -> list[Root]:
+    """Return the layout; a directory comes before those that it contains.
+
+    Args:
+        places: with every link resolved.
+        placeholders: see ``MountPlaceholders.made``.
+    """
+    closings = [
+        *((path, KEEP, None) for path in places.protected),
+        *((path, COVER, None) for path in places.hidden),
+        *((path, STAND, content_of(path)) for path in placeholders),
+    ]
+    roots: list[Root] = []
+    for path, is_writable in _shown(places, [path for path, _, _ in closings]):
+        outer = _innermost(path, roots)
+        # What can be seen or written in any case is part of what it lies in.
+        if outer < 0 or (is_writable and not roots[outer].is_writable):
+            is_kept = is_writable and not any(path == closed for closed, _, _ in closings)
+            roots.append(Root(path=path, outer=outer, is_writable=is_kept, closed={}))
+    for path, how, content in closings:
+        if (number := _innermost(path, roots)) >= 0:
+            _insert(roots[number].closed, path.relative_to(roots[number].path).parts, how, content)
+    return roots
+
+
+def _shown(places: Places, closed: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
+    """Yield each path that is laid out, and whether it may be written, from above."""
+    users = [path for path in places.readable if not is_of_the_machine(path)]
+    inside = [*users, *places.writable, *closed]
+    around = [
+        path for path in places.readable if is_of_the_machine(path) and _contains(path, inside)
+    ]
+    shown = dict.fromkeys((*around, *users), False) | dict.fromkeys(places.writable, True)
+    yield from sorted(shown.items(), key=lambda item: len(item[0].parts))
+
+
+def _contains(folder: Path, paths: Collection[Path]) -> bool:
+    return not folder.is_symlink() and any(path.is_relative_to(folder) for path in paths)
+
+
+def _innermost(path: Path, roots: Sequence[Root]) -> int:
+    containing = [number for number, root in enumerate(roots) if path.is_relative_to(root.path)]
+    return max(containing, default=-1)
+
+
+def _insert(closed: Closed, names: Sequence[str], how: str, content: bytes | None) -> None:
+    for name in names[:-1]:
+        above, _, closed = closed.setdefault(name, (ON_THE_WAY, None, {}))
+        if above in (COVER, STAND):
+            return
+    if names:
+        below = closed.get(names[-1], (ON_THE_WAY, None, {}))[2] if how == KEEP else {}
+        closed[names[-1]] = (how, content, below)

@@ -14,10 +14,9 @@ from msgspec import UNSET
 from nousd.views.event_view import EventView, RenderedFrame
 from nousd.views.stream_position import FRAMES_MAX, frame_id
 from nousd.views.tandem import message_events, session_events
-from nousd.views.tandem.frames import Envelope, Frame
+from nousd.views.tandem.frames import Envelope, Frame, LoggedEvent, Renderers
 from nousd.views.tandem.runs import to_run_frame
 from nousd.views.tandem.values import milliseconds
-from nousd.views.tandem.view_types import LoggedEvent, Renderers
 from nousd.wire.codec.envelope import decode_event
 from nousd.wire.commands.subscribe import cursor_seq
 from nousd.wire.events import EVENT_TYPES

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
+from nousd.views.tandem.frames import FrameBody, LoggedEvent, Renderers, run_of
 from nousd.views.tandem.permissions import decided_rule, request_id, user_reply
 from nousd.views.tandem.questions import call_ref, join_answer, render_question
 from nousd.views.tandem.runs import TENANT
 from nousd.views.tandem.values import milliseconds, or_none
-from nousd.views.tandem.view_types import FrameBody, LoggedEvent, Renderers, run_of
 from nousd.wire import events
 from nousd.wire.events.tools import ToolCallEvent, ToolExecutionEvent
 

@@ -8,10 +8,10 @@ from typing import Any, Final, NamedTuple
 from msgspec import UNSET
 
 from nousd.views.tandem.failures import engine_code, run_error
+from nousd.views.tandem.frames import FrameBody, LoggedEvent, Renderers, run_of
 from nousd.views.tandem.runs import DEFERRED, RETRY_AFTER_MS, TENANT, attach_path
 from nousd.views.tandem.sessions import ENVIRONMENT, project_id, render_todos
 from nousd.views.tandem.values import milliseconds, or_none
-from nousd.views.tandem.view_types import FrameBody, LoggedEvent, Renderers, run_of
 from nousd.wire import events
 from nousd.wire.events import SessionAttached, WorkspaceOverrideExpired, WorkspaceOverrideGranted
 from nousd.wire.events.base import EndStatus
