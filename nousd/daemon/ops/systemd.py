@@ -1,12 +1,12 @@
 """Socket activation and readiness notification for systemd.
 
-Both are small protocols over the environment, so neither needs a library. Without systemd there is
-nothing in the environment, and everything here does nothing. What is read is removed, because it is
-meant for this process alone and not for the programs that it starts.
+Both are small protocols over the environment, so neither needs a library. Without systemd the
+environment has no such variables, and everything here does nothing. The variables are removed once
+read, because they are meant for this process and not for its children.
 
 Units for socket activation: one ``.socket`` unit with two ``ListenStream=`` (``PATH`` and
-``PATH.events``), or two units with ``FileDescriptorName=command`` and
-``FileDescriptorName=events``; ``SocketMode=0600`` in both cases.
+``PATH.events``), or two units with ``FileDescriptorName=command`` and ``FileDescriptorName=events``;
+``SocketMode=0600`` in both cases.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Final, NamedTuple
 from nousd.errors import ConfigError
 
 _FIRST_FD: Final = 3
-"""Passed descriptors start behind standard input, output and error: sd_listen_fds(3)."""
+"""Passed descriptors start after standard input, output and error: sd_listen_fds(3)."""
 
 _logger: Final = logging.getLogger(__name__)
 
 
 class PassedSockets(NamedTuple):
-    """Listening Unix stream sockets that systemd made, and will remove, itself."""
+    """Listening Unix stream sockets that systemd created and will remove."""
 
     command: socket.socket
     events: socket.socket
@@ -35,12 +35,12 @@ class PassedSockets(NamedTuple):
 def take_passed_sockets(
     environ: MutableMapping[str, str] = os.environ,
 ) -> PassedSockets | None:
-    """Return the sockets that were passed to this process; None if it was not started by a socket.
+    """Return the sockets that were passed to this process; None if it was not started by a socket unit.
 
-    They are told apart by the names ``command`` and ``events``, else by their paths.
+    They are identified by the names ``command`` and ``events``, else by their paths.
 
     Raises:
-        ConfigError: what was passed is not one command and one event socket.
+        ConfigError: not exactly one command and one event socket were passed.
     """
     pid = environ.pop("LISTEN_PID", "")
     count = environ.pop("LISTEN_FDS", "")
@@ -58,7 +58,7 @@ def take_passed_sockets(
 
 
 def _adopt(descriptor: int) -> socket.socket:
-    """Take over one descriptor, which from here on no child inherits."""
+    """Take over one descriptor; children do not inherit it any more."""
     try:
         os.set_inheritable(descriptor, False)
         sock = socket.socket(fileno=descriptor)
@@ -91,7 +91,9 @@ def _path(sock: socket.socket) -> str:
 
 
 class Notifier:
-    """Tells the service manager how far the daemon is (``Type=notify``, sd_notify(3)).
+    """Reports the daemon's state to the service manager (``Type=notify``, sd_notify(3)).
+
+    Nothing here waits or fails: a daemon does not stop because its manager does not listen.
 
     Args:
         address: path of the manager's datagram socket, ``@`` in front for an abstract one; None or
@@ -104,15 +106,15 @@ class Notifier:
         self._address = address
 
     def ready(self, status: str) -> None:
-        """The sockets can be connected to. ``status`` is shown to people."""
+        """Report that the sockets accept connections. ``status`` is shown to people."""
         self._send("READY=1", f"STATUS={_one_line(status)}")
 
     def status(self, text: str) -> None:
-        """Return the daemon's state for people."""
+        """Report the daemon's state for people."""
         self._send(f"STATUS={_one_line(text)}")
 
     def stopping(self) -> None:
-        """The daemon has begun to stop."""
+        """Report that the daemon has begun to stop."""
         self._send("STOPPING=1")
 
     def _send(self, *assignments: str) -> None:
@@ -130,10 +132,10 @@ class Notifier:
 
 
 def take_notifier(environ: MutableMapping[str, str] = os.environ) -> Notifier:
-    """Return a notifier for ``$NOTIFY_SOCKET``, and removes that from the environment."""
+    """Return a notifier for ``$NOTIFY_SOCKET``, and remove that variable from the environment."""
     return Notifier(environ.pop("NOTIFY_SOCKET", None))
 
 
 def _one_line(text: str) -> str:
-    """A line feed would begin another assignment."""
+    """Replace line feeds, which would begin another assignment."""
     return " ".join(text.split())

@@ -1,8 +1,8 @@
-"""The calls that wait for somebody to say whether they may run.
+"""Tool calls that wait for approval.
 
-What is asked stands in ``permission_requested``, and every answer in one ``tool_call_approved`` or
-``tool_call_denied``. Why somebody has to be asked, and what an answer means for later calls, is not
-known here.
+A request is the event ``permission_requested``, its answer ``tool_call_approved`` or
+``tool_call_denied``. Why approval is needed, and what an answer means for later calls, is decided
+elsewhere.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class Under(NamedTuple):
 
 
 class Waiting(Request[PermissionRequested, Decided], eq=False, kw_only=True):
-    """A call that waits for approval: its question, and the event that asks, with whole arguments.
+    """A call that waits for approval: its question, and its request with whole arguments.
 
     Args:
-        under: what must hold for an answer to mean anything.
+        under: the override that must still hold when the answer comes.
     """
 
     question: Question
@@ -61,10 +61,10 @@ class Waiting(Request[PermissionRequested, Decided], eq=False, kw_only=True):
 
 
 class Approvals:
-    """All calls that wait, of all sessions.
+    """The pending approvals of all sessions.
 
     Args:
-        timeout_seconds: how long a call waits at most.
+        timeout_seconds: how long a call waits for an answer.
     """
 
     def __init__(self, clock: Clock, approvers: Approvers, timeout_seconds: float) -> None:
@@ -82,7 +82,7 @@ class Approvals:
         """Wait for an answer; see ``CallHost.ask``.
 
         Args:
-            obstacle: why nobody is asked at all, for people.
+            obstacle: why nobody can be asked, for people.
         """
         request = self._request(question, asker, under)
         obstacle = obstacle or self.requests.obstacle(asker)
@@ -102,10 +102,10 @@ class Approvals:
         return denial
 
     def find(self, tool_call_id: str, attempt: int, input_hash: str) -> Waiting | None:
-        """Return the call that waits; None if none does under that id.
+        """Return the pending call; None if no call with that id is pending.
 
         Raises:
-            CommandRejected: ``attempt_mismatch``, ``input_hash_mismatch``; the call goes on waiting.
+            CommandRejected: ``attempt_mismatch``, ``input_hash_mismatch``; the call stays pending.
         """
         request = self.requests.waiting(tool_call_id)
         if request is None:
@@ -114,27 +114,27 @@ class Approvals:
         if request.event.attempt != attempt:
             raise CommandRejected("attempt_mismatch", details={"attempt": request.event.attempt})
         if request.event.input_hash != input_hash:
-            # What the right one is, is read with the arguments that it stands for.
+            # The right hash is not in the error: it must be read together with the arguments.
             raise CommandRejected("input_hash_mismatch")
         return request
 
     def answer(self, request: Waiting, answer: Answer) -> CommitHandle:
-        """Decide about a call; the handle is resolved when that is durable."""
+        """Decide on a call; the handle is resolved when the decision is durable."""
         decided = Decided(attempt=request.event.attempt, answer=answer)
         return self.requests.end(request, decided, _decision(request.question, answer))
 
     def deny_under(self, session_id: str, reason: str) -> None:
-        """Deny what waits under the override of a session."""
+        """Deny the pending calls under a session's override."""
         denial = Answer(allows=False, by="policy", reason=reason)
         for request in self.requests.all_waiting():
             assert isinstance(request, Waiting)
             if request.under is not None and request.under.session_id == session_id:
-                # One whose own session is lost is over with its run.
+                # A call whose own session is lost ends with its run.
                 with suppress(StoreError, SessionNotFound):
                     self.answer(request, denial)
 
     def withdraw(self, tool_call_id: str) -> None:
-        """Withdraw the requests of a call that is being stopped."""
+        """Withdraw the pending requests of a call that is being stopped."""
         request = self.requests.waiting(tool_call_id)
         if request is not None:
             stopped = Answer(allows=False, by="stop", reason=_STOPPED)
@@ -166,7 +166,7 @@ def _asks(question: Question, now: str, expires_at: str) -> PermissionRequested:
 
 
 def _decision(question: Question, answer: Answer) -> list[Event]:
-    """Return the user's decision, or the consequence of silence."""
+    """Return the events of the user's decision, or of its absence."""
     call: dict[str, Any] = dict(question.call)
     reason = beginning(answer.reason)
     kind = events.ToolCallApproved if answer.allows else events.ToolCallDenied

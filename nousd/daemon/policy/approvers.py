@@ -1,8 +1,7 @@
-"""Which connected clients have declared that they answer requests and questions.
+"""The connected clients that have declared that they answer approvals and questions.
 
-A declaration belongs to a subscription: it counts for what that subscription shows, and as long as it is
-the current one of a connection that is open. What is asked, and of whom the answer comes, is not known
-here.
+A declaration belongs to a subscription. It counts for the events that the subscription shows, while it
+is the current subscription of an open connection.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from nousd.store.records import EventFilter
 
 
 class Audience(NamedTuple):
-    """Where a request is seen: in the events of a session, and of a run if it belongs to one."""
+    """The readers of a request: those of a session's events, and of a run's if it belongs to one."""
 
     session_id: str
     run_id: str | None
@@ -27,20 +26,22 @@ class Approvers:
         self._declared: dict[object, EventFilter] = {}
 
     def declare(self, client: object, wanted: EventFilter) -> None:
-        """Note that a client answers what is asked in the events it wants; the last one counts."""
+        """Note that a client answers the requests among its wanted events, replacing its earlier
+        declaration.
+        """
         self._declared[client] = wanted
 
     def leave(self, client: object) -> None:
-        """Forget what a client has declared, if anything."""
+        """Forget the declaration of a client, if it made one."""
         self._declared.pop(client, None)
 
     @property
     def count(self) -> int:
-        """How many clients have declared that they answer."""
+        """Return the number of declared clients."""
         return len(self._declared)
 
     def can_answer(self, audiences: Iterable[Audience]) -> bool:
-        """Whether any client has declared that it answers what is asked in one of those places."""
+        """Return whether a declared client can see requests for one of these audiences."""
         return any(
             wanted.session_id in (None, audience.session_id)
             and wanted.run_id in (None, audience.run_id)

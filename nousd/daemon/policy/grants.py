@@ -1,9 +1,8 @@
-"""The rules by which the user allows calls while the daemon runs: how they are granted and taken back;
-and those by which he denies them in a session.
+"""Rules that the user grants while the daemon runs, and denials in one session.
 
-They stand in ``session_updated``: those of one session in its own, those of every session in one whose
-``session_id`` is "". A denial is one of the session's own rules, so that it is changed as those are.
-What a rule means is the machine's (``machine.rules``).
+They are stored in ``session_updated`` events: a session's own under its id, those of every session
+under the ``session_id`` "". A denial is one of the session's own rules and changes like those.
+``machine.rules`` defines what a rule means.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from nousd.wire.limits import GRANTED_RULES_MAX, SESSION_RULES_MAX
 
 
 def grant(sessions: Sessions, live: LiveSession | None, rule: str) -> CommitHandle | None:
-    """Grant a rule to a session, or to every one; None if it is granted there already.
+    """Grant a rule to a session, or to all; None if it is granted there already.
 
     Raises:
         CommandRejected: ``too_many_rules``.
@@ -33,7 +32,7 @@ def grant(sessions: Sessions, live: LiveSession | None, rule: str) -> CommitHand
 
 
 def forbid(sessions: Sessions, live: LiveSession, rule: str) -> CommitHandle | None:
-    """Deny in a session what a rule is about; None if that is so already.
+    """Add a denial to a session; None if it has it already.
 
     Raises:
         CommandRejected: ``too_many_rules``.
@@ -45,7 +44,7 @@ def forbid(sessions: Sessions, live: LiveSession, rule: str) -> CommitHandle | N
 
 
 def revoke(sessions: Sessions, live: LiveSession | None, rule: str) -> CommitHandle:
-    """Take a rule back.
+    """Revoke a granted rule.
 
     Raises:
         CommandRejected: ``rule_not_granted``.

@@ -1,10 +1,9 @@
-"""Which sessions may ask about what lies outside of their workspace, and until when.
+"""Overrides: which sessions may ask for paths outside of their workspace, and until when.
 
-An override is in the log, and so is its end. It is over when either clock says so: the wall clock at
-``expires_at``, which survives a restart, or the time that this process has counted since it was
-granted or found in the log, so that a clock that is set back gives nobody more. Of a task's session
-it is that of the session that the task is for. What is asked about, and what an answer opens, is not
-known here.
+An override and its end are in the log. It ends when either clock says so: the wall clock at
+``expires_at``, which survives a restart, or the time that this process has counted since the grant, so
+that setting the clock back extends nothing. The session of a task has the override of the session that
+it works for.
 """
 
 from __future__ import annotations
@@ -30,14 +29,15 @@ from nousd.wire.limits import OVERRIDES_MAX, TASK_DEPTH_MAX
 from nousd.wire.objects.workspaces import OverrideEnd, OverrideInForce
 
 _LOOK_SECONDS: Final = 10.0
-"""How often the wall clock is looked at while an override holds: it may be set, and go on in sleep."""
+"""How often to look at the wall clock while an override holds: it can be set, and advances during
+sleep."""
 
 _ENDED: Final[dict[OverrideEnd, str]] = {
     "expired": "the override of the workspace has expired",
     "ended": "the override of the workspace was ended",
     "attached": "the session was attached to another workspace",
 }
-"""Why what was asked under an override is denied."""
+"""Why a request under an ended override is denied."""
 
 OVER: Final = "the override of the workspace is over"
 
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Term(NamedTuple):
-    """How long an override holds: by the wall clock, and at most, in trio's time."""
+    """The term of an override: on the wall clock, and at most, in trio's time."""
 
     expires_at: str
     deadline: float
@@ -55,7 +55,7 @@ class Overrides:
     """The overrides of all sessions.
 
     Args:
-        approvals: where the questions wait that are over with an override.
+        approvals: the pending requests that an override's end denies.
     """
 
     def __init__(
@@ -71,18 +71,18 @@ class Overrides:
     # --- what holds ----------------------------------------------------------------------------
 
     def under(self, state: SessionState) -> Under | None:
-        """Return the override under which calls of a session are made; None if none holds."""
+        """Return the override that holds for calls of a session; None if none does."""
         root = self._root(state)
         if root is None or root.override_expires_at is None or self._left(root) <= 0:
             return None
         return Under(root.session_id, root.override_expires_at)
 
     def within(self, state: SessionState, path_sandbox: PathSandbox) -> PathSandbox:
-        """Return the confinement of a call of a session, which may be asked about what leads out."""
+        """Return the path sandbox of a session's call, which lets it ask for paths outside."""
         return path_sandbox if self.under(state) is None else path_sandbox.asking()
 
     def holds(self, under: Under) -> bool:
-        """Whether what was asked under an override may still be allowed; if not, it is denied now."""
+        """Return whether a request under an override may still be allowed; if not, deny it now."""
         state = self._sessions.in_memory(under.session_id)
         if state is not None and self.under(state) is not None:
             return True
@@ -90,12 +90,12 @@ class Overrides:
         return False
 
     def shown(self, state: SessionState) -> OverrideInForce | None:
-        """Return a session's own override as clients see it."""
+        """Return a session's own override in the form that clients see."""
         expires_at, seconds = state.override_expires_at, state.override_seconds
         if expires_at is None or seconds is None:
             return None
         term = self._terms.get(state.session_id)
-        # What is shown is committed; the term may be that of the next one already.
+        # Clients see committed state; the term may belong to the next override already.
         if term is None or term.expires_at != expires_at:
             term = _Term(expires_at, math.inf)
         if self._left_of(term) <= 0:
@@ -103,7 +103,7 @@ class Overrides:
         return OverrideInForce(ttl_seconds=seconds, expires_at=expires_at)
 
     def _root(self, state: SessionState) -> SessionState | None:
-        """Return the session that a task is for in the end; None if it is not known."""
+        """Return the session that a task works for; None if it is unknown."""
         for _ in range(TASK_DEPTH_MAX + 1):
             if state.origin is None:
                 return state
@@ -114,7 +114,7 @@ class Overrides:
         return None
 
     def _left(self, state: SessionState) -> float:
-        """Return for how many seconds a session's override still holds."""
+        """Return the seconds for which a session's override still holds."""
         assert state.override_expires_at is not None
         term = self._terms.get(state.session_id)
         if term is None or term.expires_at != state.override_expires_at:
@@ -129,7 +129,7 @@ class Overrides:
         return (datetime.fromisoformat(expires_at) - now).total_seconds()
 
     def _begin(self, session_id: str, expires_at: str, seconds: int | None) -> _Term:
-        """Note how long an override holds that was just granted, or that the log tells of."""
+        """Note the term of an override that was just granted, or found in the log."""
         left = min(self._until(expires_at), seconds or 0)
         term = _Term(expires_at, trio.current_time() + left)
         self._terms[session_id] = term
@@ -139,7 +139,7 @@ class Overrides:
     # --- changing ------------------------------------------------------------------------------
 
     def grant(self, live: LiveSession, seconds: int) -> CommitHandle:
-        """Let a session ask for so many seconds from now on, however long it could before.
+        """Let a session ask for so many seconds from now on, replacing an earlier term.
 
         Raises:
             CommandRejected: ``too_many_overrides``.
@@ -158,7 +158,7 @@ class Overrides:
         return handle
 
     def end(self, live: LiveSession, reason: OverrideEnd) -> CommitHandle | None:
-        """End a session's override, and denies what waits under it; None if it had none."""
+        """End a session's override and deny the requests under it; None if it had none."""
         decided = self.ended(live.state, reason)
         if not decided:
             return None
@@ -179,34 +179,34 @@ class Overrides:
         return (events.WorkspaceOverrideExpired(session_id=state.session_id, reason=reason),)
 
     def forget(self, session_id: str, reason: OverrideEnd, told: CommitHandle) -> None:
-        """Deny what waits under an override that is over, as ``told`` puts into the log."""
+        """Deny the requests under an ended override, once its end is committed."""
         term = self._terms.pop(session_id, None)
         self._approvals.deny_under(session_id, _ENDED[reason])
 
         def resolved(handle: CommitHandle) -> None:
             if handle.failure is not None and term is not None:
-                # By the log it is still there: it is looked at again.
+                # By the log it still holds: it is looked at again.
                 self._terms.setdefault(session_id, term)
                 self._changed.set()
 
         told.when_resolved(resolved)
 
     def forget_deleted(self, session_id: str) -> None:
-        """Count a session no more that is gone, with all that the log had of its override."""
+        """Stop tracking a deleted session and its override."""
         self._terms.pop(session_id, None)
 
     # --- in time -------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """End, for as long as it runs itself, every override whose time is over; first those that ran
-        out before the daemon was started.
+        """End every expired override, first those that expired before the start; runs until it is
+        cancelled.
         """
         await self._resume()
         while True:
             self._changed = trio.Event()
             await self._end_what_is_over()
             waits = (self._left_of(term) for term in self._terms.values())
-            # What is over and still there could not be written.
+            # Expired ones that remain could not be written.
             wait = min((left if left > 0 else _LOOK_SECONDS for left in waits), default=math.inf)
             at_most = _LOOK_SECONDS if self._terms else math.inf
             with trio.move_on_after(min(wait, at_most)):
@@ -219,7 +219,7 @@ class Overrides:
                 if row is not None and row.override_expires_at is not None:
                     self._begin(session_id, row.override_expires_at, row.override_seconds)
         except StoreError as failure:
-            # Each is looked at when its session is next used.
+            # The rest are looked at when their session is next used.
             _log.error("which workspaces are overridden could not be read: %s", failure)
 
     async def _end_what_is_over(self) -> None:
@@ -235,6 +235,6 @@ class Overrides:
             except SessionNotFound:
                 self._terms.pop(session_id, None)
             except StoreError as failure:
-                # It is over all the same; the log tells of it when it can.
+                # It has expired all the same; the log gets its end when it can be written.
                 _log.error("the end of the override of %s was not written: %s", session_id, failure)
                 self._approvals.deny_under(session_id, _ENDED["expired"])

@@ -1,6 +1,6 @@
 """The rules in force for a session, and their decision on a call.
 
-The decision itself is the machine's (``machine.permission``); here is only where its facts come from.
+``machine.permission`` makes the decision; this module collects its facts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nousd.wire.objects.tool_footprint import Access
 
 
 class Permissions(Protocol):
-    """Says of a call what the rules and the mode of its session say. A replay has one of its own."""
+    """Decides calls by the rules and the mode of their session. A replay has its own implementation."""
 
     def mode_of(self, state: SessionState) -> PermissionMode:
         """Return the mode of a session."""
@@ -34,7 +34,7 @@ class Permissions(Protocol):
         """Return whether a call may run.
 
         Args:
-            granted: the rules by which the user allows calls in every session.
+            granted: the rules that the user granted to every session.
         """
         ...
 
@@ -44,13 +44,13 @@ class Permissions(Protocol):
 
 
 class RulePermissions:
-    """The rules of the settings, of the session, and of the user's grants.
+    """Permissions from the rules of the settings, of projects, of the session and of the user's grants.
 
     Args:
-        default_mode: of sessions that have none of their own, nor of a trusted project.
-        rules: of the user's settings.
-        workspaces: where the projects of sessions are found; None if none says anything.
-        is_mode_insisted_on: whether the default wins over what a trusted project says.
+        default_mode: the mode of sessions that have none, nor get one from a trusted project.
+        rules: the rules of the user's settings.
+        workspaces: gives the projects of sessions; None for no projects.
+        is_mode_insisted_on: whether the default wins over a trusted project's mode.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class RulePermissions:
         return judge(Case(tool.name, access, self.mode_of(state), rules))
 
     async def rules_of(self, state: SessionState) -> Sequence[Rule]:
-        """See ``Permissions.rules_of``; without the project's where nothing can happen any more."""
+        """See ``Permissions.rules_of``; without the project's where no call can run any more."""
         with suppress(CommandRejected):
             return await self._in_force(state)
         return (*self._rules, *own_rules(state.rules))
@@ -96,7 +96,7 @@ class RulePermissions:
         own = own_rules(state.rules)
         if self._workspaces is None:
             return (*self._rules, *own)
-        # One that a run or a call is in is known, whatever becomes of its folder meanwhile.
+        # The workspace of an active run or call is known, whatever becomes of the directory.
         workspace = self._workspaces.known(state) or await self._workspaces.of(state)
         return (*self._rules, *await workspace.project.rules(state.session_id), *own)
 
@@ -106,7 +106,7 @@ def _grants(texts: Sequence[str], origin: str) -> Iterator[Rule]:
         try:
             check_rule(text, "allow")
         except RuleInvalid:
-            # An earlier version may have taken for a rule what is none any more.
+            # An earlier version may have accepted what is not a valid rule any more.
             continue
         yield Rule("allow", text, origin, is_grant=True)
 
@@ -115,7 +115,7 @@ def rules_of_settings(settings: Settings) -> tuple[Rule, ...]:
     """Return the rules of the user's settings.
 
     Raises:
-        ConfigError: one is none; one line that names the rule and the file.
+        ConfigError: a rule is invalid; one line names the rule and the file.
     """
     table = settings.permissions
     origin = f"file {settings.config_file}"

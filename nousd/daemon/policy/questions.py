@@ -1,7 +1,7 @@
-"""The questions of tools that wait for the user.
+"""Questions of tools that wait for the user.
 
-What is asked stands in ``question_asked``, and what became of it in one ``question_answered`` or
-``question_rejected``. The call that asks is running: what it makes of the answer is its own business.
+A question is the event ``question_asked``, its end ``question_answered`` or ``question_rejected``. The
+call that asks keeps running and decides what to do with the answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STOPPED: Final = "its call is being stopped"
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """How a question ended: with ``answers``, or ``by`` whom it was rejected and why."""
+    """The end of a question: its ``answers``, or ``by`` whom and why it was rejected."""
 
     answers: UserAnswers = ()
     by: Literal["user", "timeout", "stop"] = "user"
@@ -35,10 +35,10 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Questions:
-    """All questions that wait, of all sessions.
+    """The pending questions of all sessions.
 
     Args:
-        timeout_seconds: how long a question waits at most.
+        timeout_seconds: how long a question waits for an answer.
     """
 
     def __init__(self, clock: Clock, approvers: Approvers, timeout_seconds: float) -> None:
@@ -54,7 +54,7 @@ class Questions:
             call: the keys of an event of that call.
 
         Raises:
-            Unanswered: nobody can be asked, would answer, or did in time.
+            Unanswered: nobody can be asked, or nobody answered in time.
         """
         obstacle = self.requests.obstacle(asker)
         if obstacle is not None:
@@ -75,7 +75,7 @@ class Questions:
 
         Raises:
             CommandRejected: ``question_not_found``, ``already_answered``.
-            InvalidPayload: the answers do not fit; the question goes on waiting.
+            InvalidPayload: the answers do not fit; the question stays pending.
         """
         request = self._waiting(question_id)
         _require_fitting(request.event.questions, answers)
@@ -85,7 +85,7 @@ class Questions:
         return self.requests.end(request, Ended(answers=answers), [answered])
 
     def reject(self, question_id: str, reason: str) -> CommitHandle:
-        """Say that the user does not answer; the handle is resolved when that is durable.
+        """Reject a question; the handle is resolved when that is durable.
 
         Raises:
             CommandRejected: as ``answer``.
@@ -93,7 +93,7 @@ class Questions:
         return self._reject(self._waiting(question_id), Ended(reason=reason))
 
     def withdraw(self, tool_call_id: str) -> None:
-        """Withdraw the questions of a call that is being stopped."""
+        """Withdraw the pending questions of a call that is being stopped."""
         self.requests.withdraw(tool_call_id, Ended(by="stop", reason=_STOPPED))
 
     def _request(

@@ -1,7 +1,7 @@
-"""Requests that wait for the user: waiting, ending, and remembering how they ended.
+"""Requests that wait for the user: pending, ended, and the ends of recent ones.
 
-A request stands in the log before anyone is asked, and so does its end before whoever brought it is told
-that it counts. The first end wins. What is asked, and what an answer means, is not known here.
+A request is in the log before anyone sees it, and its end before its author learns that it counts. The
+first end wins. What is asked, and what an answer means, is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from nousd.wire.limits import WAITING_REQUESTS_MAX
 APPROVAL_SECONDS: Final = 900.0
 
 _REMEMBERED: Final = 1024
-"""Requests that are over and whose end is known without asking the log."""
+"""Number of ended requests whose end is known without reading the log."""
 
 Decide = Callable[[Sequence[Event]], CommitHandle]
-"""Makes events happen to the session of a call, and to its run if it has one."""
+"""Decides events for the session of a call, and for its run if it has one."""
 
 E = TypeVar("E", bound=ToolCallEvent)
-"""The event that asks."""
+"""The event that makes the request."""
 
 A = TypeVar("A")
-"""How such a request ends."""
+"""The end of such a request."""
 
 
 class Asker(NamedTuple):
-    """The asking call: how it decides events, and its audiences.
+    """The call that makes a request: how it decides events, and its audiences.
 
     Args:
-        places: where the request is seen.
+        places: the readers of the request.
     """
 
     decide: Decide
@@ -48,11 +48,11 @@ class Asker(NamedTuple):
 
 
 class Request(msgspec.Struct, Generic[E, A], eq=False):
-    """A request that waits.
+    """A pending request.
 
     Args:
         event: the request, as the log has it.
-        end: how it ended, once it has.
+        end: its end, once there is one.
     """
 
     id: str
@@ -77,7 +77,7 @@ class Requests(Generic[E, A]):
         self._ended: OrderedDict[str, A] = OrderedDict()
 
     def obstacle(self, asker: Asker) -> str | None:
-        """Return why nobody is asked, for people; None if somebody can be."""
+        """Return why nobody can be asked, for people; None if somebody can."""
         if not self._approvers.can_answer(asker.audiences):
             return "no connected client can be asked"
         if len(self._waiting) >= WAITING_REQUESTS_MAX:
@@ -94,11 +94,11 @@ class Requests(Generic[E, A]):
 
     @property
     def count(self) -> int:
-        """How many can still be answered."""
+        """Return the number of pending requests."""
         return len(self._waiting)
 
     def ended(self, request_id: str) -> A | None:
-        """Return how a request ended, if that was a short while ago."""
+        """Return how a recent request ended; None if it is not known."""
         return self._ended.get(request_id)
 
     def shown(self, session_id: str | None) -> tuple[E, ...]:
@@ -111,7 +111,7 @@ class Requests(Generic[E, A]):
         )
 
     async def wait(self, request: Request[E, A], asking: Sequence[Event]) -> A | None:
-        """Put a request into the log and wait until it is over; None if that took too long."""
+        """Log a request and wait for its end; None if the time ran out."""
 
         def resolved(handle: CommitHandle) -> None:
             if handle.failure is None and request.id in self._waiting:
@@ -131,7 +131,7 @@ class Requests(Generic[E, A]):
     def end(self, request: Request[E, A], end: A, decided: Sequence[Event]) -> CommitHandle:
         """End a request; the handle is resolved when that is durable.
 
-        Should anything be raised, it goes on waiting.
+        If this raises, the request stays pending.
         """
         handle = request.asker.decide(decided)
         request.end = end
@@ -148,7 +148,7 @@ class Requests(Generic[E, A]):
         return handle
 
     def withdraw(self, tool_call_id: str, end: A) -> None:
-        """Take back what a call asks that is being stopped: from now on nobody can answer it."""
+        """Withdraw the requests of a call that is being stopped: nobody can answer them any more."""
         for request in list(self._waiting.values()):
             if request.event.tool_call_id == tool_call_id:
                 del self._waiting[request.id]
@@ -162,14 +162,14 @@ class Requests(Generic[E, A]):
 
 
 def as_logged(asks: E) -> E:
-    """Return an event that asks as the log will have it."""
+    """Return a request in the form in which it is logged."""
     (logged,) = text_offload.cut((asks,)).events
     assert isinstance(logged, type(asks))
     return logged
 
 
 def status_of(name: str, asks: ToolCallEvent) -> list[Event]:
-    """Return the status that tells clients which know only the frozen events the same facts.
+    """Return the status event with the same facts, for clients that know only the frozen events.
 
     A request that belongs to no run has none.
     """

@@ -1,4 +1,4 @@
-"""The sandbox that the settings ask for."""
+"""Finds the sandbox that the settings ask for."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from nousd.tools.sandbox.visible_paths import Chosen
 from nousd.wire.objects.tool_footprint import Access
 
 _RESERVED: Final = (".nousd",)
-"""What this daemon obeys."""
+"""Files that this daemon obeys."""
 
 _OF_GIT: Final = ".git"
-"""A sandbox closes what of it runs programs, and leaves the rest for commits."""
+"""The parts of a repository that run programs; the sandbox denies them and leaves the rest for commits.
+"""
 
 
 def detector(settings: Settings, hidden: Sequence[Path]) -> Detector:
-    """Return a function that finds the sandbox when one is first needed.
+    """Return a function that finds the sandbox when it is first needed.
 
     Args:
-        hidden: what programs may not see.
+        hidden: paths that programs must not see.
 
     Raises:
-        ConfigError: a path of the settings would show what is hidden.
+        ConfigError: a path of the settings would expose a hidden one.
     """
     for name in ("sandbox_paths", "sandbox_write_paths"):
         for path in getattr(settings, name):

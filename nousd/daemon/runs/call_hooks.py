@@ -25,7 +25,7 @@ class ExtensionCallHooks:
     """See ``CallHooks``.
 
     Args:
-        hooks: of all extensions.
+        hooks: the hooks of all extensions.
     """
 
     def __init__(self, hooks: Hooks) -> None:
@@ -72,7 +72,7 @@ class ExtensionCallHooks:
 
 
 class _Fitted:
-    """The arguments of a call as its tool takes them, while hooks change them."""
+    """The arguments of a call in the form that its tool receives, while hooks change them."""
 
     def __init__(self, tool: Tool, args: Any) -> None:
         self._tool = tool
@@ -105,7 +105,7 @@ def _opinion(verdict: Verdict) -> Opinion:
 
 
 def _said(verdict: Verdict) -> str:
-    # What a failure says begins with the extension's name.
+    # The text of a failure begins with the extension's name.
     is_named = verdict.reason.startswith(f"{verdict.extension}: ")
     return verdict.reason if is_named else f"{verdict.extension}: {verdict.reason}"
 
@@ -115,7 +115,7 @@ def _blocked(outcome: CallOutcome) -> str:
 
 
 def _remarks(host: CallHost, failures: Iterable[Failure]) -> tuple[Remark, ...]:
-    """Return the warnings for the call's run; without a run they go to the daemon's log."""
+    """Return the warnings for the call's run; without a run, log them."""
     if host.turn is None:
         for failure in failures:
             _log.warning("%s: %s", failure.code, failure.message)

@@ -1,8 +1,8 @@
 """The daemon's side of tool calls, shared by runs and by clients' own calls.
 
-They are judged by what holds for their session, keep what is too big for an event until the next commit,
-ask the user, and give tools their surroundings. How the events go into the log, what they belong to and
-what ends the calls early is not known here (``run_host``, ``client_calls``).
+It judges calls by the permissions of their session, holds output that is too large for an event until
+the next commit, asks the user, and gives tools their context. How events are logged, what they belong
+to and what ends a call early is up to ``run_host`` and ``client_calls``.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 
 class LiveCallHost(ABC):
-    """The part of ``CallHost`` that is the same for runs and for the calls of clients.
+    """The part of ``CallHost`` that runs and clients' calls share.
 
     Args:
-        services: what all of them share.
+        services: the services that all calls share.
     """
 
     def __init__(self, live: LiveSession, services: RunServices) -> None:
@@ -57,16 +57,16 @@ class LiveCallHost(ABC):
     @property
     @abstractmethod
     def call_keys(self) -> Mapping[str, Any]:
-        """The keys of an event of the call that is being carried out."""
+        """The keys of an event of the active call."""
 
     @property
     @abstractmethod
     def audiences(self) -> tuple[Audience, ...]:
-        """Where what is asked is seen."""
+        """The readers of the call's requests."""
 
     @abstractmethod
     def decide(self, decided: Sequence[Event]) -> CommitHandle:
-        """Put events on their way into the log, and with them what is kept."""
+        """Submit events, together with the artifacts that are held for them."""
 
     @abstractmethod
     def extend_idle_deadline(self, seconds: float) -> None:
@@ -92,7 +92,7 @@ class LiveCallHost(ABC):
         return put.id
 
     def keep_bytes(self, data: bytes, media_type: str) -> str:
-        """Store bytes together with the next commit; returns their id."""
+        """Store bytes with the next commit; return their id."""
         artifact_id = artifact_id_of(data)
         self._kept.append(Artifact(artifact_id, media_type, data))
         return artifact_id
@@ -116,14 +116,14 @@ class LiveCallHost(ABC):
             return await self._services.ask(self.live.state, question, self._asker)
 
     async def _ask_user(self, questions: Sequence[UserQuestion]) -> UserAnswers:
-        """Ask what the call that is being carried out wants to know."""
+        """Ask the user the questions of the active call."""
         asked = self._services.questions
         with self._waiting_for_user(asked.requests.timeout_seconds):
             return await asked.ask(self.call_keys, questions, self._asker)
 
     @contextmanager
     def _waiting_for_user(self, seconds: float) -> Iterator[None]:
-        """Waiting is not staleness: it has a limit of its own."""
+        """Extend the idle deadline: waiting for the user has its own time limit."""
         self.extend_idle_deadline(seconds)
         try:
             yield
@@ -135,7 +135,7 @@ class LiveCallHost(ABC):
         return Asker(self.decide, self.audiences)
 
     def _context_in(self, workspace: Workspace, tool_call_id: str, emit: Emit) -> ToolContext:
-        """Return the surroundings of a call in a workspace."""
+        """Return the context of a call in a workspace."""
         path_sandbox = self._services.overrides.within(self.live.state, workspace.path_sandbox)
         context = self._services.make_context(path_sandbox, emit, self.extend_idle_deadline)
         set_todos = partial(self._set_todos, tool_call_id)
@@ -146,7 +146,7 @@ class LiveCallHost(ABC):
 
 
 class _WatchedFile:
-    """A spooled output on its way into the store: each piece that is read is a sign of life."""
+    """Reads a spooled output for the store; each read counts as a sign of life of the call."""
 
     def __init__(self, spooled: SpooledFile, extend_idle_deadline: ExtendIdleDeadline) -> None:
         self.artifact_id = spooled.artifact_id

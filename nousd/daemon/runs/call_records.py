@@ -1,6 +1,6 @@
 """Tool calls as the log knows them: attempts, results, and the facts that the next attempt needs.
 
-A row says where an attempt stands and between which events its own are; all else is read from those.
+A row has the state of an attempt and the range of its events; everything else is read from the events.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _STEPS: Final = frozenset(
 
 
 class CallRecords:
-    """Reads what is known of tool calls."""
+    """Reads the records of tool calls."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def record(self, tool_call_id: str, attempt: int | None) -> ToolCallRecord:
-        """Return everything about an attempt; None means the last one.
+        """Return the record of an attempt; None means the last one.
 
         Raises:
             CommandRejected: ``tool_call_not_found``.
@@ -65,7 +65,7 @@ class CallRecords:
 
     async def earlier(self, session_id: str, call: ToolCall) -> Earlier:
         """Return the outcome of an earlier attempt at a model's call."""
-        # The last steps of a run that has just been stopped may be on their way.
+        # The last events of a run that was just stopped may still be pending.
         await self._store.flush()
         last = await self._store.tool_call(call.tool_call_id, None)
         if last is None:
@@ -84,8 +84,8 @@ class CallRecords:
     async def _unrecorded(self, session_id: str, call: ToolCall) -> Earlier:
         """Return the facts about a call that has no row.
 
-        Its run may have gone with its session, which a branch outlives; and the first version of the log
-        told of no request.
+        Its run may have been deleted with its session, which a branch outlives; and the first version
+        of the log had no requests.
         """
         entry = await self._store.entry(session_id, call.tool_call_id.rpartition(".")[0])
         assert isinstance(entry, MessageEntry)
@@ -117,7 +117,7 @@ class CallRecords:
         return StoredResult(text, end.is_error, end.artifact_id)
 
     async def _steps(self, row: ToolCallRow) -> list[EventLine]:
-        """Return the steps of an attempt, in their order."""
+        """Return the events of an attempt, in order."""
         wanted = EventFilter(run_id=row.run_id or row.tool_call_id, types=_STEPS)
         lines: list[EventLine] = []
         await for_each_event(
@@ -131,7 +131,7 @@ class CallRecords:
 
 
 async def tracker_of(store: Store, tool_call_id: str) -> CallLifecycle:
-    """Return where a client's own call stands, from its events."""
+    """Return the lifecycle of a client's own call, from its events."""
     tracker = CallLifecycle()
     events = EventFilter(run_id=tool_call_id)
     await for_each_event(store, events, lambda stored: tracker.note(event_of(stored)))
@@ -200,4 +200,4 @@ _FACTS: Final[dict[type[Event], Any]] = {
     events.ToolCallCompleted: _completed,
     events.ToolExecutionEnd: _execution_ended,
 }
-"""event -> what it adds to what is known of its call."""
+"""event -> the facts that it adds to the record of its call."""

@@ -1,7 +1,6 @@
 """Tool calls that clients make themselves, without a model: a task for each, through the one gate.
 
-Such a call takes no run lock and leaves nothing in the transcript: its request is accepted, and all that
-comes of it is told in events that belong to no run. Of runs it knows only what they share.
+Such a call takes no run lock and leaves nothing in the transcript. Its events belong to no run.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from nousd.wire.responses import Accepted
 
 
 class ClientCall(LiveCallHost):
-    """One call of a client's, and the ``CallHost`` of it."""
+    """One call of a client, and its ``CallHost``."""
 
     turn = None
     """See ``CallHost.turn``."""
@@ -57,7 +56,7 @@ class ClientCall(LiveCallHost):
         self._last_handle = CommitHandle()
 
     def begin(self, input_hash: str, client_call_id: str | None) -> CommitHandle:
-        """Put the request into the log; the handle is resolved when it is durable."""
+        """Log the request; the handle is resolved when it is durable."""
         requested = events.ToolCallRequested(
             session_id=self.live.session_id,
             tool_call_id=self.call.tool_call_id,
@@ -70,7 +69,7 @@ class ClientCall(LiveCallHost):
         return self.decide((requested,))
 
     async def drive(self, runner: CallRunner) -> None:
-        """Carry the call out to its end, unless its session is lost or deleted meanwhile."""
+        """Run the call to its end, unless its session is lost or deleted meanwhile."""
         what = f"tool call {self.call.tool_call_id}"
         failure = await error_boundary.contained(partial(self._carry_out, runner), what)
         if failure is not None and self._stopped_as is None:
@@ -115,7 +114,7 @@ class ClientCall(LiveCallHost):
 
     @property
     def audiences(self) -> tuple[Audience, ...]:
-        """Return the subscribers that see this call's requests."""
+        """Return the readers of this call's requests."""
         return (Audience(self.live.session_id, self.call.tool_call_id),)
 
     def extend_idle_deadline(self, seconds: float) -> None:
@@ -152,13 +151,13 @@ class ClientCall(LiveCallHost):
 
 
 class ClientCalls:
-    """All calls of clients that are under way.
+    """The active calls of all clients.
 
     Args:
-        nursery: where their tasks live.
-        services: what calls and runs share.
+        nursery: runs their tasks.
+        services: the services that calls and runs share.
         runner: the gate.
-        tools: as they are at the moment, by name.
+        tools: the current tools, by name.
     """
 
     def __init__(
@@ -181,7 +180,7 @@ class ClientCalls:
     ) -> Deferred | Accepted | None:
         """Return the first acknowledgement of a call that is sent again, else None.
 
-        Memory is asked last, and holds more calls than can have come since the log was asked: so the
+        Memory is asked last, and holds more calls than can have come since the log was asked, so the
         same call cannot slip in a second time.
         """
         if client_call_id is None:
@@ -193,7 +192,7 @@ class ClientCalls:
         return _accepted(live, row.tool_call_id)
 
     def require_room(self) -> None:
-        """Make sure that one more call may be under way.
+        """Raise if no more calls may be active.
 
         Raises:
             CommandRejected: ``too_many_calls``.
@@ -212,7 +211,7 @@ class ClientCalls:
         """Start the task of a call, for which there must be room, and return its acknowledgement.
 
         Args:
-            workspace: that of the session, as it is now.
+            workspace: the session's current workspace.
         """
         call_id = self._services.clock.new_id("call")
         call = ToolCall(tool_call_id=call_id, runtime_tool_call_id="", name=tool, args=args)
@@ -227,19 +226,19 @@ class ClientCalls:
         return reply
 
     async def _drive(self, driver: ClientCall) -> None:
-        # Only ``stop`` ends a call early: so its end is written, whatever cancels the daemon.
+        # Only ``stop`` ends a call early, so its end is written even if the daemon is cancelled.
         with trio.CancelScope(shield=True):
             await driver.drive(self._runner)
         del self._active[driver.call.tool_call_id]
         driver.live.calls.discard(driver)
         driver.ended.set()
         if driver.live.lost and driver.live.is_idle:
-            # Read again, the session gets the ends that it is owed.
+            # Reading the session again closes the call in the log.
             reread = partial(self._services.sessions.get, driver.live.session_id)
             await error_boundary.contained(reread, "closing a lost call")
 
     def find(self, tool_call_id: str) -> ClientCall | None:
-        """Return a call that is under way."""
+        """Return an active call."""
         return self._active.get(tool_call_id)
 
     def stop(self, reason: CutOff, wanted: Callable[[ClientCall], bool] = lambda _: True) -> None:

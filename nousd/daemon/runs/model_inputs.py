@@ -1,7 +1,8 @@
-"""Where the next model input of each session goes on from, so that none is stored or hashed anew.
+"""The chunks of the last model input of each session, so that the next input stores and hashes only
+what is new.
 
-What the last one left behind is kept for the sessions used last. Of the others, and after a restart, the
-log has it: the newest ``model_input`` of the session's last runs names the end of the chain.
+They are cached for the sessions used last. For others, and after a restart, they are read from the log:
+the newest ``model_input`` of the session's last runs names the end of the chain.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from nousd.wire.codec.input_chunks import MEDIA_TYPE, decode_node
 
 KEPT_SESSIONS_MAX: Final = 32
 KEPT_CHARS_MAX: Final = 8 * 1024 * 1024
-"""Of the messages that are kept in all; they are mostly those of the contexts that are kept anyway."""
+"""Maximum bytes of cached messages in all; they are mostly those of cached contexts anyway."""
 
 _RUNS_LOOKED_AT: Final = 3
 
@@ -38,8 +39,8 @@ def artifacts_of(stored: Stored) -> list[Artifact]:
 
 
 class ModelInputs:
-    """The newest chain of each session. ``last_rest`` is that of the newest input of all: most runs
-    have the same tools and instructions.
+    """The newest chain of each session. ``last_rest`` belongs to the newest input of all, because most
+    runs have the same tools and instructions.
     """
 
     def __init__(self, store: Store) -> None:
@@ -49,14 +50,16 @@ class ModelInputs:
         self._chars = 0
 
     async def chain(self, session_id: str, messages: Sequence[ModelMessage]) -> Chain | None:
-        """Return where an input with these messages may go on from; it is kept no longer."""
+        """Return the chain that an input with these messages can continue, and drop it from
+        the cache.
+        """
         kept = self.forget(session_id)
         if kept is not None or len(messages) <= 1:
             return kept
         return await self._logged(session_id, messages)
 
     def keep(self, session_id: str, chain: Chain) -> None:
-        """Remember a chain. Should one of its commits fail, it is to be forgotten."""
+        """Cache a chain. The caller forgets it if one of its commits fails."""
         self.forget(session_id)
         chars = sum(len(message.text) for message in chain.messages)
         self._kept[session_id] = (chain, chars)
@@ -103,7 +106,7 @@ class ModelInputs:
 
 
 class InputsOfRun:
-    """The inputs of one run, each of which goes on from the one before."""
+    """The inputs of one run, each of which continues the one before."""
 
     def __init__(self, inputs: ModelInputs, session_id: str) -> None:
         self._inputs = inputs
@@ -111,7 +114,7 @@ class InputsOfRun:
         self._chain: Chain | None = None
 
     async def store(self, compiled: Compiled) -> Stored:
-        """Return the new parts of an input. A summary's has nothing in common with others."""
+        """Return the new chunks of an input. The input of a summary shares nothing with others."""
         request = compiled.request
         if request.purpose == "summary":
             return store_input(None, request, omitted=compiled.omitted)
@@ -134,7 +137,7 @@ class InputsOfRun:
             self._inputs.keep(self._session_id, self._chain)
 
     def forget(self) -> None:
-        """A commit failed: whatever goes on from here would miss it."""
+        """A commit failed: the cached chain contains chunks that were not stored."""
         self._chain = None
         self._inputs.forget(self._session_id)
 

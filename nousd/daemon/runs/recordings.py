@@ -1,11 +1,11 @@
-"""The raw streams of model servers, kept in files by ``--record``.
+"""The raw streams of model servers, written to files by ``--record``.
 
-One exchange is three files in its run's folder: what was sent, what came back, and what is known of it
-(``Exchange``). They hold everything that the model was told, so they are as private as the log; keys
-are in headers, which never get here, and where a server repeats one it is taken out.
+One exchange is three files in its run's directory: the request, the response, and the facts about them
+(``Exchange``). They contain everything that was sent to the model, so they are as private as the log.
+Keys are in headers, which are not recorded, and where a server repeats a key it is redacted.
 
-A thread writes, so that a slow disk is in nobody's way; what waits for it is bounded, and past the bound
-an exchange is cut and says so. Nothing that fails here is felt by a run.
+A thread writes, so that a slow disk delays nothing. The queue is bounded; past the bound an exchange is
+cut and says so. A failure here never affects a run.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from nousd.errors import ConfigError
 from nousd.providers.interface import UNRECORDED, Record, Recorder
 
 EXCHANGE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Of what was sent, and of what came back; the rest is not kept."""
+"""Maximum recorded bytes of a request, and of a response; the rest is not recorded."""
 
 WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
-"""What may wait for the disk."""
+"""Maximum bytes that wait to be written."""
 
 ENDS_BYTES_MAX: Final = 1024 * 1024
-"""What may wait beyond that of the ends of exchanges, which say what of them is missing."""
+"""Further room for the ends of exchanges, which say what is missing."""
 
 WRITE_BYTES: Final = 512
-"""What a write that waits takes of those, beside its data."""
+"""Counted for each waiting write besides its data."""
 
 RUNS_COUNTED_MAX: Final = 1024
-"""Runs whose exchanges are counted; many more than ever go on at once."""
+"""Number of runs whose exchanges are counted; far more than are active at once."""
 
 LINE_BYTES_MAX: Final = 1024 * 1024
-"""How much of a line is looked through for keys at once; what is longer is looked through in parts."""
+"""Bytes of a line that are searched for keys at once; a longer line is searched in parts."""
 
 _KEY_BYTES_MAX: Final = 32 * 1024
-"""More than the longest key has, however it is written; parts of a line overlap by as much."""
+"""Longer than any key in any spelling; the parts of a line overlap by this much."""
 
 _CLOSING_SECONDS: Final = 5.0
 
@@ -57,12 +57,12 @@ _log = logging.getLogger(__name__)
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts about an exchange besides its bytes.
+    """The facts about an exchange.
 
     Args:
-        path: what was asked for, behind the API's base.
+        path: the requested path, after the API's base URL.
         status: None if no response came.
-        cut: whether more was sent, or came, than was kept.
+        cut: whether a part was not recorded.
     """
 
     path: str
@@ -72,10 +72,10 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recordings:
-    """Where all recordings go.
+    """The recordings of all runs.
 
     Args:
-        redact: takes secrets out of a text.
+        redact: removes secrets from a text.
     """
 
     def __init__(self, folder: Path, redact: Callable[[str], str]) -> None:
@@ -94,7 +94,7 @@ class Recordings:
     def _recorder(self, provider: str) -> Recorder:
         run_id = current_run.get()
         if run_id is None:
-            # Such as a summary that was asked for by hand.
+            # For example a summary that a client asked for.
             return UNRECORDED
         number = self._counts.pop(run_id, 0) + 1
         self._counts[run_id] = number
@@ -103,10 +103,10 @@ class Recordings:
         return _Recorder(self, self._folder / run_id / f"{number}-{provider}", self._redact)
 
     def write(self, path: Path, data: bytes, *, is_end: bool = False) -> bool:
-        """Has bytes appended to a file; returns False if too much waits already.
+        """Queue bytes to be appended to a file; return False if too much waits already.
 
         Args:
-            is_end: whether they are an exchange's last, for which some room is left.
+            is_end: whether they are the last of an exchange, for which some room is reserved.
         """
         room = WAITING_BYTES_MAX + (ENDS_BYTES_MAX if is_end else 0)
         with self._lock:
@@ -124,7 +124,7 @@ class Recordings:
             job()
 
     def stop(self) -> None:
-        """Has what waits written, and ends the thread."""
+        """Write what waits, and end the thread."""
         self._jobs.put(None)
 
     def _append(self, path: Path, data: bytes) -> None:
@@ -165,7 +165,7 @@ class _Recorder:
         room = EXCHANGE_BYTES_MAX - self._kept
         self._kept += len(data[:room])
         self._held += data[:room]
-        # A key has no line break, so none ends behind one.
+        # Keys contain no line break, so none crosses one.
         if b"\n" in data:
             self._write_held(lambda held: held.rfind(b"\n") + 1)
         elif len(self._held) > LINE_BYTES_MAX:
@@ -182,7 +182,7 @@ class _Recorder:
 
     def _write_held(self, count: Callable[[bytes], int]) -> None:
         """Redact the buffered bytes and write the first ``count`` of them."""
-        # In Latin-1 each byte is a character, and so comes back as it was.
+        # In Latin-1 each byte is a character, so all bytes come back unchanged.
         held = self._redact(self._held.decode("latin-1")).encode("latin-1")
         end = count(held)
         if end:
@@ -193,7 +193,7 @@ class _Recorder:
         self._known = msgspec.structs.replace(self._known, **fields)
 
     def _write(self, suffix: str, data: bytes) -> None:
-        # What comes behind a gap is worth nothing.
+        # Bytes after a gap are worthless.
         if self._known.cut or not self._recordings.write(self._file(suffix), data):
             self._know(cut=True)
 
@@ -203,10 +203,10 @@ class _Recorder:
 
 @contextmanager
 def open_recordings(folder: Path, redact: Callable[[str], str]) -> Iterator[Recordings]:
-    """Provide the recordings of a daemon; leaving the block writes what waits.
+    """Provide the recordings of a daemon; at the end of the block everything is written.
 
     Raises:
-        ConfigError: the folder cannot be made.
+        ConfigError: the directory cannot be created.
     """
     try:
         folder.mkdir(mode=0o700, exist_ok=True)

@@ -1,8 +1,8 @@
 """Crash recovery: balanced ends for everything that a killed process left open.
 
-The events of such a run, or of a call that a client made itself, are walked by the same tracker that
-watched them when they were made, and closed by the same ``closing_events``; a model call that nobody has
-counted is counted. Nothing runs again by itself; what was not consumed is still pending.
+The events of an open run, or of a client's open call, go through the same lifecycle tracker as when
+they were made, and the same ``closing_events`` close them. The usage of an unfinished model call is
+counted. Nothing runs again by itself; inputs that were not consumed stay pending.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _log = logging.getLogger(__name__)
 
 
 Ends = Callable[[], Awaitable[tuple[Event, ...]]]
-"""Finds out which ends something is owed."""
+"""Finds the closing events of a session."""
 
 
 async def close_what_is_open(
     store: Store, log: Log, clock: Clock, *, session_id: str | None = None
 ) -> int:
-    """End every run and every client's own call that has no end; returns how many there were.
+    """End every run and every client's call without an end; return their number.
 
     Args:
-        session_id: only what is this session's. None: all, as at a start.
+        session_id: only those of this session; None for all, at the start.
 
     Raises:
-        StoreError: the ends of one could not be written; those of the others were, if they could be.
+        StoreError: some ends could not be written; the others were, if possible.
     """
 
     async def left_open() -> dict[str, Ends]:
@@ -60,7 +60,7 @@ async def close_what_is_open(
 
     if not await left_open():
         return 0
-    # Ends that are on their way already must not be written twice.
+    # Ends that are pending already must not be written twice.
     await store.flush()
     failures = []
     owing = await left_open()
@@ -76,8 +76,8 @@ async def close_what_is_open(
 
 
 async def close_what_can_be(store: Store, log: Log, clock: Clock) -> None:
-    """Close what is open at a start. A disk in trouble does not keep the daemon from answering reads:
-    what cannot be closed now is closed when its session is next used.
+    """Close what is open, at the start. A failing disk does not keep the daemon from serving reads: the
+    rest is closed when its session is next used.
     """
     try:
         await close_what_is_open(store, log, clock)

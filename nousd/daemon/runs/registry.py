@@ -1,6 +1,6 @@
-"""The registry of active runs: one task for each; how they are started, found and stopped.
+"""The registry of active runs: one task for each; starts, finds and stops them.
 
-What happens in a run is not known here (``run_loop``), nor what runs share (``services``).
+``run_loop`` carries out a run, ``services`` has what runs share.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from nousd.wire.events.base import EndStatus
 _log = logging.getLogger(__name__)
 
 _TELLING_SECONDS: Final = 1.0
-"""How long the daemon's end waits for extensions that are being told of the ends of runs."""
+"""How long the daemon waits at its end for extensions to handle the ends of runs."""
 
 
 class Runs:
     """All active runs.
 
     Args:
-        nursery: where the runs' tasks live.
-        services: what the runs share.
+        nursery: runs their tasks.
+        services: the services that runs share.
     """
 
     def __init__(self, nursery: trio.Nursery, services: RunServices) -> None:
@@ -49,7 +49,9 @@ class Runs:
         self._telling: dict[str, trio.Event] = {}
 
     def last_activity_at(self, run_id: str, started_at: str) -> str | UnsetType:
-        """Return when a run last gave a sign of life, as clocks tell it; UNSET of one that is over."""
+        """Return when a run last showed a sign of life, in the clock's format; UNSET for an
+        ended one.
+        """
         run = self._active.get(run_id)
         if run is None:
             return UNSET
@@ -81,7 +83,7 @@ class Runs:
 
     async def _carry_out(self, run: RunHost, own_prompt: str | None) -> None:
         current_run.set(run.run_id)
-        # Only ``stop`` ends a run early: so its ends are written, whatever cancels the daemon.
+        # Only ``stop`` ends a run early, so its ends are written even if the daemon is cancelled.
         with trio.CancelScope(shield=True):
             await RunLoop(run, self._services, own_prompt=own_prompt).drive()
             if run.live.lost:
@@ -94,7 +96,7 @@ class Runs:
             await self._tell_end(run.run_id, run.end)
 
     async def _tell_end(self, run_id: str, end: AgentEnd) -> None:
-        """Call the end hooks of extensions; the daemon's end waits a bounded time for them."""
+        """Call the end hooks of extensions. The daemon's stop waits a bounded time for them."""
         told = self._telling[run_id] = trio.Event()
         try:
             await tell_end(self._services.hooks, end)
@@ -109,8 +111,8 @@ class Runs:
             await self._services.sessions.get(run.live.session_id)
 
     def require_alone(self, run: TaskRun, message_id: str) -> None:
-        """Make sure that no other run carries out the calls of a message: a branch has its parent's
-        calls, and two runs would both find that a call has not run.
+        """Raise if another run carries out the calls of a message. A branch has its parent's calls, and
+        two runs would both find that a call has not run.
 
         Raises:
             RunFailed: another run does.
@@ -133,7 +135,7 @@ class Runs:
         return list(self._active.values())
 
     async def stop_stale_runs(self) -> None:
-        """End, for as long as it runs itself, every run without a sign of life for too long."""
+        """End every run without a sign of life for too long; runs until it is cancelled."""
         while True:
             now = trio.current_time()
             # A run that begins meanwhile is not stale before this.

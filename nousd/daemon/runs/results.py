@@ -1,6 +1,6 @@
 """The ``result`` of a waited-for run, read from the log.
 
-Asked for again after the run's deltas were pruned it has the same texts under fewer ids.
+Read again after the run's deltas were pruned, it has the same texts with fewer event ids.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ async def run_result(store: Store, accepted: Accepted) -> Result:
 
 
 async def _summarised(store: Store, run_id: str) -> _Summary | None:
-    """Read a run page by page; None if it was pruned between two of them, and a text came twice."""
+    """Read a run page by page; None if it was pruned between two pages, so that a text came twice."""
     summary = _Summary()
     wanted = EventFilter(run_id=run_id, types=frozenset(FROZEN_EVENTS))
     await for_each_event(store, wanted, summary.add)
@@ -77,7 +77,7 @@ class _Summary:
             self.truncated = True
 
     def join_deltas(self) -> None:
-        """Provide the last event the deltas that followed it; all at once, however many there are."""
+        """Append the collected deltas to their event; all at once, however many there are."""
         if self._deltas:
             last = self.events[-1]
             delta = "".join([str(last.delta), *self._deltas])

@@ -1,6 +1,6 @@
 """The hooks of extensions around one run.
 
-A hook that fails is a warning in the run. Where in a run they are called is ``run_driver``'s.
+A hook that fails is a warning in the run. ``run_loop`` decides when they are called.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class HookedRun(Protocol):
-    """A run, as far as its hooks know it."""
+    """A run, as its hooks need it."""
 
     @property
     def where(self) -> TurnKey: ...
@@ -35,7 +35,7 @@ class HookedRun(Protocol):
     def extend_idle_deadline(self, seconds: float) -> None: ...
 
     def warn(self, code: str, message: str) -> None:
-        """Put a warning on its way into the log."""
+        """Submit a warning."""
         ...
 
 
@@ -65,21 +65,21 @@ class RunHooks:
         return tuple(_sources(outcome.added))
 
     async def turn_start(self, turn: Turn) -> None:
-        """Tell that a turn has begun."""
+        """Call the hooks for the start of a turn."""
         if self._hooks.has("turn_start"):
             started = TurnStarted(**self._run.where, kind=turn.kind, text=turn.text)
             with self._quiet("turn_start"):
                 self._warn(await self._hooks.tell("turn_start", started))
 
     async def turn_end(self) -> None:
-        """Tell that a turn is about to end."""
+        """Call the hooks before the end of a turn."""
         if self._hooks.has("turn_end"):
             with self._quiet("turn_end"):
                 self._warn(await self._hooks.tell("turn_end", TurnEnding(**self._run.where)))
 
     @contextmanager
     def _quiet(self, name: HookName) -> Iterator[None]:
-        """A hook has a limit of its own: waiting for it is not staleness."""
+        """Extend the idle deadline: hooks have their own time limit."""
         self._run.extend_idle_deadline(self._hooks.seconds_max(name))
         yield
         self._run.extend_idle_deadline(0.0)
@@ -90,7 +90,7 @@ class RunHooks:
 
 
 async def tell_end(hooks: Hooks, end: events.AgentEnd) -> None:
-    """Tell that a run is over. There is no run any more that a warning could stand in."""
+    """Call the hooks for the end of a run. Their failures are logged, because the run has ended."""
     ended = RunEnded(
         session_id=end.session_id,
         run_id=end.run_id,
@@ -102,7 +102,7 @@ async def tell_end(hooks: Hooks, end: events.AgentEnd) -> None:
 
 
 def _sources(added: Iterable[Instructions]) -> Iterator[SourceText]:
-    """Yield what fits: the first come first, and all together have a bound."""
+    """Yield the sections that fit, in order; their total size is bounded."""
     room = INSTRUCTIONS_BYTES_MAX
     for extension, text in added:
         told = of_extension(extension, text)

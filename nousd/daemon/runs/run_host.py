@@ -1,8 +1,8 @@
 """One active run, as its runtime, its tools and other runs see it.
 
-``RunHost`` is the ``TurnHost`` of a runtime: it puts into the log what is decided, keeps what models are
-given, and says what the run may use. What tool calls need of it is ``call_host``'s; how a run goes from
-turn to turn, and how it ends, ``run_driver``'s.
+``RunHost`` is the ``TurnHost`` of a runtime: it logs the decided events, stores model inputs, and says
+what the run may use. ``call_host`` has what tool calls need; ``run_loop`` takes the run from turn to
+turn and ends it.
 """
 
 from __future__ import annotations
@@ -47,11 +47,13 @@ from nousd.wire.objects.entries import Entry, MessageEntry, ToolCall
 from nousd.wire.objects.run_options import RunOptions, ToolChoice
 
 _CONFLICT_SECONDS: Final = 1.0
-"""How often it is told of a run that another one was refused because of it, at most."""
+"""Minimum time between two reports that another run was refused because of this one."""
 
 
 class RunHost(LiveCallHost):
-    """One active run. It keeps the interface ``TurnHost`` for its runtime.
+    """One active run. It implements ``TurnHost`` for its runtime.
+
+    ``scope`` is the cancel scope of its task; ``stop`` cancels it.
 
     Args:
         others: the registry that the run is in.
@@ -105,7 +107,7 @@ class RunHost(LiveCallHost):
         """Resolve the run's workspace; it stays the same until the run ends.
 
         Raises:
-            RunFailed: it may not work there, or cannot.
+            RunFailed: the workspace is not allowed, or cannot be used.
         """
         if self._workspace is None:
             try:
@@ -117,12 +119,12 @@ class RunHost(LiveCallHost):
         return self._workspace
 
     def leave(self) -> None:
-        """Leave to later runs of the session what they need not read again."""
+        """Leave cached context and chunks to later runs of the session."""
         self._context.leave()
         self._inputs.leave()
 
     def stop(self, status: EndStatus) -> None:
-        """End the run early: its task is cancelled and close what is open. The first stop counts."""
+        """End the run early: cancel its task and close what is open. The first stop counts."""
         if not self.scope.cancel_called:
             self._stopped_as = status
             self.scope.cancel()
@@ -131,21 +133,21 @@ class RunHost(LiveCallHost):
 
     @property
     def stale_at(self) -> float:
-        """When the run is to be given up if nothing is seen of it before; trio's time."""
+        """When the run is ended unless it shows a sign of life before; trio's time."""
         if self.tree.is_waiting:
             return math.inf
         return max(self._seen, self._quiet_until) + self._services.stale_seconds
 
     @property
     def quiet_seconds(self) -> float:
-        """For how long nothing was seen of the run, where it does not wait within a limit of its own."""
+        """For how long the run has shown no sign of life, beyond the limits of what it waits for."""
         if self.tree.is_waiting:
             return 0.0
         return max(0.0, trio.current_time() - max(self._seen, self._quiet_until))
 
     def tell_conflict(self, client_id: str | None) -> None:
-        """Tell that another run was asked for while this one goes on; once a second at most, so that
-        whoever hammers does not fill the log.
+        """Report that another run was requested while this one is active; at most once per second, so
+        that a client that keeps trying does not fill the log.
         """
         now = trio.current_time()
         if now - self._conflict_told < _CONFLICT_SECONDS or self.live.lost:
@@ -158,7 +160,7 @@ class RunHost(LiveCallHost):
 
     @property
     def stopped_as(self) -> EndStatus:
-        """How the run ends if it is stopped, and how its tasks then end."""
+        """How the run ends if it is stopped; its tasks end in the same way."""
         return self._stopped_as
 
     @property
@@ -168,7 +170,7 @@ class RunHost(LiveCallHost):
 
     @property
     def remark_where(self) -> dict[str, Any]:
-        """The keys of a remark: those of the turn that is open, else those of the run."""
+        """The keys of a warning: those of the open turn, else those of the run."""
         where: dict[str, Any] = {**self.tracker.where}
         if self.tracker.phase is Phase.RUN:
             del where["turn_id"]
@@ -273,7 +275,7 @@ class RunHost(LiveCallHost):
         store = self._services.store
         artifact = await store.artifact(artifact_id)
         if artifact is None:
-            # It may have been accepted a moment ago, and be on its way to the disk.
+            # It may have been accepted a moment ago and not be on the disk yet.
             await store.flush()
             artifact = await store.artifact(artifact_id)
         if artifact is None:
@@ -339,8 +341,8 @@ class RunHost(LiveCallHost):
                     if isinstance(event, events.AgentEnd):
                         self.end = event
             else:
-                # Nothing that it does from now on could be written. What is put into the log in its
-                # place may have the same ids, and says something else.
+                # Nothing from now on could be written. The log may get other events with the same ids
+                # in the place of these.
                 self._inputs.forget()
                 self._context.forget()
                 self.scope.cancel()

@@ -49,7 +49,7 @@ class RunInTree(Protocol):
 
 
 class TaskTree:
-    """One run's place in the tree.
+    """The place of one run in the tree.
 
     Args:
         parent: the run whose call of ``task`` it carries out; None for a root.
@@ -57,9 +57,9 @@ class TaskTree:
 
     def __init__(self, run: RunInTree, parent: RunInTree | None) -> None:
         self.started = 0
-        """Tasks of this run, those of its tasks included; counted at a root alone."""
-        # Weak, as the run holds its place: so a run that is over goes with all that it has read, and
-        # need not be found among cycles, which are looked for seldom.
+        """Number of tasks started by this run and by its tasks; counted at the root only."""
+        # A weak reference, because the run holds this object: an ended run is freed at once with all
+        # that it read, without the search for cycles, which runs seldom.
         self._place_of = weakref.ref(run)
         self._root_above = None if parent is None else parent.tree.root
         self._tasks: set[RunInTree] = set()
@@ -78,12 +78,12 @@ class TaskTree:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether tasks are being carried out for the run, each with a limit of its own."""
+        """Return whether tasks of the run are active, each with its own time limit."""
         return bool(self._tasks)
 
     @property
     def audiences(self) -> tuple[Audience, ...]:
-        """Where what the run asks is seen."""
+        """The readers of the run's requests."""
         runs = (self._run,) if self.root is self._run else (self._run, self.root)
         return tuple(Audience(run.live.session_id, run.run_id) for run in runs)
 
@@ -140,7 +140,7 @@ def id_of(event: ApprovalEvent) -> str:
 
 
 def is_of_task(event: Event) -> bool:
-    """Whether a run tells an event because a task below it asked."""
+    """Return whether an event of a run repeats a request of a task below it."""
     if isinstance(event, events.Status):
         name, _, facts = event.message.partition(": ")
         return name in _ASKING and isinstance(msgspec.json.decode(facts).get("origin"), dict)
@@ -151,7 +151,7 @@ _ASKING: Final = tuple(events.EVENT_TYPES[kind] for kind in ASKS)
 
 
 def at_root(event: ApprovalEvent, where: TurnKey) -> list[Event]:
-    """Return an event as the run at the top tells it, and a status if it asks something."""
+    """Return an event as the root repeats it, with a status if it is a request."""
     assert isinstance(event.run_id, str)
     origin = Origin(session_id=event.session_id, run_id=event.run_id)
     told = msgspec.structs.replace(event, **where, origin=origin)

@@ -1,9 +1,9 @@
-"""Tasks: sessions that calls of the tool ``task`` make, and the runs in them.
+"""Tasks: sessions that calls of the tool ``task`` create, and their runs.
 
-A task is an ordinary session with an ordinary run, which is on the log, can be watched, steered and
-aborted by its id, and is closed by the next start if the process dies. What is particular: it is bound
-to the call that made it, and ends when that is cancelled. That what it asks is also told on the run at
-the top is ``task_tree``'s; that its parents' bounds hold for it, ``cut_permissions``'s.
+A task is an ordinary session with an ordinary run: it is in the log, can be watched, steered and
+aborted by its id, and is closed at the next start if the process dies. It is bound to the call that
+created it and ends when that call is cancelled. ``task_tree`` repeats its requests on the root run;
+``subtask_policy`` applies its parents' permissions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Emit = Callable[[str], Awaitable[None]]
 
 
 class TaskRun(RunInTree, Protocol):
-    """A run that makes calls of ``task``, or that carries one out."""
+    """A run that makes calls of ``task``, or that carries out a task."""
 
     ended: trio.Event
     end: AgentEnd | None
@@ -80,7 +80,7 @@ class RunRegistry(Protocol):
 
 
 class TasksOfCall:
-    """Keeps the interface ``TaskRunner`` for one call of a run.
+    """Implements ``TaskRunner`` for one call of a run.
 
     Args:
         parent: the run that makes the call.
@@ -136,13 +136,13 @@ class TasksOfCall:
         except ToolError as error:
             name = task.agent or (task.worker.name if task.worker else WorkerSpec().name)
             return TaskResult(name=name, status="refused", error=f"task_error: {error}")
-        # From here to the start nothing may be waited for: who stops runs has to find this one.
+        # Nothing may be awaited from here to the start: a stop of all runs must find this one.
         await trio.lowlevel.checkpoint_if_cancelled()
         run = self._start(task, worker, chosen)
         what = f"{worker.name} (session {run.live.session_id}, run {run.run_id})"
         await self._end_of(run, emit, what)
         end = run.end
-        # One whose end could not be written gets it at the next start.
+        # A task whose end could not be written gets it at the next start.
         status: EndStatus = "interrupted" if end is None else end.status
         await emit(f"{what}: {status}\n")
         return TaskResult(

@@ -1,1 +1,1 @@
-"""Workspaces: roots, settings of projects, instructions, agents, trust."""
+"""Workspaces: allowed directories, projects, instructions, agents, trust."""

@@ -1,8 +1,8 @@
-"""Reads the agents that there are: the user's own, beside the settings, and those of the project.
+"""Reads agent definitions: the user's, beside the settings, and the project's.
 
-What lies in a project was perhaps written by somebody else, as with instructions: only regular files
-that really lie inside count. What of them is in force is not decided here. A file that cannot be used
-is listed with the reason, and stops nothing.
+Files in a project may have been written by somebody else, so only regular files that really lie inside
+of it count. Which agents are in force is decided elsewhere. A file that cannot be used is listed with
+the reason.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from nousd.wire.codec.canonical_json import digest
 from nousd.wire.limits import AGENT_FILE_BYTES_MAX, AGENTS_MAX
 
 ReadAgents = Callable[[], Awaitable[Catalogue]]
-"""Gives the agents as they are now."""
+"""Reads the current agents."""
 
 
 class AgentPlaces(NamedTuple):
-    """Where agents lie.
+    """Where agent files are.
 
     Args:
-        user_folder: the user's own; None if they are not wanted.
-        project_root: in whose ``.nousd/agents`` the project's are; None if they are not wanted.
-        hidden: what is never read, also where it lies inside.
-        trusts: whether the user trusts a file of the project with that path and hash.
+        user_folder: directory of the user's own; None to read none.
+        project_root: the project, with agents in ``.nousd/agents``; None to read none.
+        hidden: paths that are never read.
+        trusts: whether the user trusts a project file with that path and hash.
     """
 
     user_folder: Path | None
@@ -43,19 +43,19 @@ class AgentPlaces(NamedTuple):
 
 
 async def no_agents() -> Catalogue:
-    """Provide none."""
+    """Return no agents."""
     return Catalogue()
 
 
 def reader(places: AgentPlaces) -> ReadAgents:
-    """Return a function that reads the agents in a thread: a directory may be remote, and not
-    answer. Blocks a moment itself, to see whether one is.
+    """Return a function that reads the agents in a thread, because a directory may be remote and not
+    respond. It blocks briefly itself, to see whether one is.
     """
     folders = _folders(places)
     are_near = all(map(is_local, folders))
 
     async def read() -> Catalogue:
-        # Mostly there are none, and asking costs less than a thread.
+        # Mostly there are none, and looking costs less than a thread.
         if are_near and not any(map(os.path.isdir, folders)):
             return Catalogue()
         return await in_folder_thread(read_agents, places)
@@ -74,7 +74,9 @@ def _project_folder(root: Path) -> Path:
 
 
 def read_agents(places: AgentPlaces) -> Catalogue:
-    """Return the user's own and then the project's, each by file name; of a name the first counts."""
+    """Return the user's agents and then the project's, each sorted by file name; of equal names the
+    first counts.
+    """
     found: list[Agent] = []
     if places.user_folder is not None:
         found += _in_folder("user", places.user_folder, places.user_folder, ())
@@ -104,7 +106,7 @@ def _in_folder(
     for name in names[:AGENTS_MAX]:
         yield _agent(source, root, folder / name, hidden)
     if further := names[AGENTS_MAX:]:
-        # One for all of them: there may be any number.
+        # One warning for all of them: there can be any number.
         what = f"the folder has {len(names)} files, of which the first {AGENTS_MAX} count"
         yield _unusable(source, folder / further[0], what)
 

@@ -13,8 +13,8 @@ Args = TypeVarTuple("Args")
 
 
 async def in_folder_thread(look: Callable[[*Args], T], *args: *Args) -> T:
-    """Return the result of ``look``, which must not leave anything behind: it is abandoned when the
-    caller is cancelled.
+    """Return the result of ``look``, which must leave nothing behind: it is abandoned when the caller
+    is cancelled.
 
     Raises:
         CommandRejected: ``folders_do_not_answer``: too many others hang.

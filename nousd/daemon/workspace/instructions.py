@@ -1,10 +1,10 @@
-"""Reads the instructions that lie in files: the project's ``AGENTS.md``, and the user's own.
+"""Reads instruction files: the project's ``AGENTS.md`` files and the user's own.
 
-The project's are looked for in every folder from the root of the repository down to the workdir, in the
-workdir alone where there is no repository; the user's lie beside the settings. What lies in a
-repository was perhaps written by somebody else. So only regular files count that really lie inside of
-that root, however they are spelled (``tools.confine``), never more than a bound, and a FIFO or device
-is not waited for. What cannot be used is told with the reason, and is no error.
+The project's are looked up in every directory from the root of the repository down to the workspace, or
+in the workspace alone if there is no repository; the user's is beside the settings. Files in a
+repository may have been written by somebody else. So only regular files count that really lie below
+that root, however they are spelled (``tools.fs.path_sandbox``), with a bounded size; FIFOs and devices
+are not opened. A file that cannot be used is reported with the reason and is not an error.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from nousd.wire.limits import INSTRUCTIONS_BYTES_MAX, INSTRUCTIONS_FILE_BYTES_MA
 FILE_NAME: Final = "AGENTS.md"
 
 _UNSETTLED_NS: Final = 100_000_000
-"""Within this time a file may change twice and have the same times: a tick of the system's clock."""
+"""Within this time a file can change twice without other timestamps: a tick of the system's clock."""
 
 _USER: Final = "user_instructions"
 _PROJECT: Final = "project_instructions"
 
 
 class Places(NamedTuple):
-    """Where instructions lie.
+    """Where instruction files are.
 
     Args:
-        user_file: the user's own; None if they are not wanted.
-        project: whether the project's are wanted.
-        hidden: what is never read, also where it lies inside.
+        user_file: the user's own; None to read none.
+        project: whether to read the project's.
+        hidden: paths that are never read.
     """
 
     workdir: Path
@@ -51,20 +51,20 @@ class Places(NamedTuple):
 
 
 ReadInstructions = Callable[[], Awaitable[Sequence[SourceText]]]
-"""Gives the instructions as they are now, the most particular last."""
+"""Reads the current instructions, the most specific last."""
 
 
 async def no_instructions() -> Sequence[SourceText]:
-    """Provide none."""
+    """Return no instructions."""
     return (unused(_USER, "off"), unused(_PROJECT, "off"))
 
 
 def reader(places: Places) -> ReadInstructions:
-    """Return a function that reads the instructions in a thread: a directory may be remote, and not
-    answer.
+    """Return a function that reads the instructions in a thread, because a directory may be remote and
+    not respond.
 
-    Where all of it is on this machine, what was read is good until one of the files has other times:
-    a thread on the way to each model call would be felt.
+    If all files are on this machine, they are read again only when a timestamp has changed: a thread
+    before each model call would be a noticeable delay.
     """
     return _Remembered(places).read
 
@@ -73,7 +73,7 @@ _Stamp = tuple[int, ...]
 
 
 class _Remembered:
-    """The last texts read, and the stamps of their files before that."""
+    """The last texts, and the stamps of their files from before they were read."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
@@ -85,12 +85,12 @@ class _Remembered:
         stamps = self._stamps_now()
         if stamps is None or stamps != self._stamps:
             self._sources = await in_folder_thread(read_instructions, self._places)
-            # Those from before the reading: what changed meanwhile has others the next time.
+            # The stamps from before the read: a file that changes meanwhile has others the next time.
             self._stamps = stamps
         return self._sources
 
     def _stamps_now(self) -> tuple[_Stamp, ...] | None:
-        """Return the stamps; None if they cannot tell whether anything has changed."""
+        """Return the stamps; None if they cannot show every change."""
         settled_ns = time.time_ns() - _UNSETTLED_NS
         stamps = tuple(map(_stamp, self._watched))
         is_certain = stamps and all(_is_plain(stamp, settled_ns) for stamp in stamps)
@@ -98,7 +98,7 @@ class _Remembered:
 
 
 def _watched(places: Places) -> tuple[Path, ...]:
-    """Return every path that says something; none where the system could be slow to tell."""
+    """Return every path whose stamp matters; none if the system could be slow to give it."""
     workdir = places.workdir.resolve()
     folders = [workdir, *workdir.parents][:DEPTH_MAX] if places.project else []
     users = [] if places.user_file is None else [places.user_file]
@@ -109,7 +109,7 @@ def _watched(places: Places) -> tuple[Path, ...]:
 
 
 def _stamp(path: Path) -> _Stamp:
-    """Return a stamp that changes with the file; empty if there is none."""
+    """Return a stamp that changes with the file; empty if the file does not exist."""
     try:
         told = os.lstat(path)
     except OSError:
@@ -125,12 +125,12 @@ def _stamp(path: Path) -> _Stamp:
 
 
 def _is_plain(stamp: _Stamp, settled_ns: int) -> bool:
-    """Return whether a stamp reveals any change: not of a link's target, nor within one tick."""
+    """Return whether a stamp shows every change: not for a link, nor within one clock tick."""
     return not stamp or (not stat.S_ISLNK(stamp[0]) and max(stamp[-2:]) < settled_ns)
 
 
 def read_instructions(places: Places) -> tuple[SourceText, ...]:
-    """Return the user's own, and then the project's with the most particular last."""
+    """Return the user's own and then the project's, the most specific last."""
     users = _users(places)
     room = INSTRUCTIONS_BYTES_MAX - len(users.text.encode())
     return (users, *_projects(places, room))
@@ -149,7 +149,7 @@ def _projects(places: Places, room: int) -> Sequence[SourceText]:
         return (unused(_PROJECT, "off"),)
     root, folders = _folders(places.workdir.resolve())
     found: list[SourceText] = []
-    # The most particular has the first right to the room.
+    # The most specific file is the first to get room.
     for folder in reversed(folders):
         bytes_max = min(room, INSTRUCTIONS_FILE_BYTES_MAX)
         source = _found(_PROJECT, root, folder / FILE_NAME, places.hidden, bytes_max)
@@ -160,12 +160,12 @@ def _projects(places: Places, room: int) -> Sequence[SourceText]:
 
 
 def project_root(workdir: Path) -> Path:
-    """Return the folder that a project begins with: the repository's, or the workdir itself."""
+    """Return the directory that the project begins with: the repository's, or the workspace itself."""
     return _folders(workdir.resolve())[0]
 
 
 def _folders(workdir: Path) -> tuple[Path, list[Path]]:
-    """Return the root, and the folders from there to the workdir."""
+    """Return the root, and the directories from there down to the workspace."""
     above = [workdir, *workdir.parents][:DEPTH_MAX]
     for index, folder in enumerate(above):
         if _is_repository(folder):
@@ -183,9 +183,9 @@ def _is_repository(folder: Path) -> bool:
 def _found(
     kind: str, root: Path, path: Path, hidden: tuple[Path, ...], bytes_max: int
 ) -> SourceText | None:
-    """Return the text of a file, or the reason why it cannot be used; None if there is none."""
+    """Return the text of a file, or the reason why it cannot be used; None if it does not exist."""
     try:
-        # Mostly there is none, and then no folder on the way has to be opened.
+        # Mostly there is none, and then no directory on the way needs to be opened.
         if not (os.path.lexists(path) and root.is_dir()):
             return None
         with PathSandbox(root, hidden).locate(str(path)) as place, place.open_file() as file:
@@ -211,15 +211,15 @@ _REASONS: Final = {
 
 
 def _text_of(data: bytes, bytes_max: int) -> tuple[str, str]:
-    """Return the text, and why it is not all of the file or not as it is."""
+    """Return the text, and the reason if it is not the whole file unchanged."""
     is_cut = len(data) > bytes_max
     reasons = ["cut"] if is_cut else []
     kept = data[:bytes_max].removeprefix(codecs.BOM_UTF8)
     try:
-        # A character that the bound splits is left out, and no fault.
+        # A character that the bound splits is dropped without a remark.
         text = _Utf8("strict").decode(kept, final=not is_cut)
     except UnicodeDecodeError:
-        # Each bad byte becomes three.
+        # Each invalid byte becomes three.
         repaired = _Utf8("replace").decode(kept, final=not is_cut).encode()
         text = repaired[:bytes_max].decode(errors="ignore")
         reasons = ["cut"] if is_cut or len(repaired) > bytes_max else []

@@ -1,8 +1,7 @@
-"""The project around a workspace: its own settings, the part of them that counts, and reading its
-files.
+"""The project of a workspace: its settings, the part of them that counts, and the reading of its files.
 
-Its settings are those that a session started with (``once_per_session``). They may ask and deny at
-once, and what else they say counts while the user trusts the file they came from.
+A session keeps the project settings that it started with (``session_memo``). Rules that ask or deny
+count at once; everything else counts while the user trusts the file.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from nousd.wire.objects.entries import PermissionMode
 from nousd.wire.objects.trust import ProjectFile
 
 PATTERNS_COST_MAX: Final = 32_768
-"""Characters that the patterns of a project's rules have as expressions: others wait while those are
-compiled. The last rule may go beyond."""
+"""Maximum characters of the regular expressions of a project's rules, because compiling them blocks the
+event loop. The last rule may exceed it."""
 
 ReadSettings = Callable[[], Awaitable[ProjectSettings]]
-"""Gives a project's settings as they are now."""
+"""Reads a project's current settings."""
 
 _NONE: Final = ProjectSettings()
 
@@ -44,19 +43,19 @@ _ORIGIN: Final = "the project"
 
 
 async def no_settings() -> ProjectSettings:
-    """Provide none."""
+    """Return no settings."""
     return _NONE
 
 
 def reader(root: Path, hidden: tuple[Path, ...] = ()) -> ReadSettings:
-    """Return a function that reads the project's settings in a thread: its directory may be remote,
-    and not answer. Blocks a moment itself, to see whether it is.
+    """Return a function that reads the project's settings in a thread, because its directory may be
+    remote and not respond. It blocks briefly itself, to see whether it is.
     """
     path = root / FILE_NAME
     is_near = is_local(root)
 
     async def read() -> ProjectSettings:
-        # Mostly there is none, and asking costs less than a thread.
+        # Mostly there are none, and looking costs less than a thread.
         if is_near and not path.exists():
             return _NONE
         return await in_folder_thread(read_settings, root, hidden)
@@ -78,8 +77,8 @@ def read_settings(root: Path, hidden: tuple[Path, ...] = ()) -> ProjectSettings:
 
 
 def read_inside(root: Path, path: str, hidden: tuple[Path, ...] = ()) -> bytes:
-    """Return the bytes of a regular file that really lies inside of the root, one more than the bound
-    if it is longer.
+    """Return the bytes of a regular file that really lies below the root, at most one more than the
+    bound.
 
     Raises:
         OSError, ToolError: it does not, or cannot be read.
@@ -116,7 +115,7 @@ def _with_rules_checked(settings: ProjectSettings) -> ProjectSettings:
 
 
 class _Started(NamedTuple):
-    """The settings that a session started with, and the rules in them."""
+    """The settings that a session started with, and their rules."""
 
     settings: ProjectSettings = _NONE
     restricting: tuple[Rule, ...] = ()
@@ -128,12 +127,12 @@ async def _remember() -> bool:
 
 
 class Project:
-    """The project's settings for each session that works in it.
+    """The project settings of each session that works in the project.
 
     Args:
-        root: where the project begins; None if there is none that could be looked at.
-        read: gives its settings as they are now.
-        trust: what the user trusts, of all projects.
+        root: the directory of the project; None if none could be looked up.
+        read: reads its current settings.
+        trust: the trusted files of all projects.
     """
 
     def __init__(
@@ -151,26 +150,28 @@ class Project:
         return _Started(settings, restricting, rules_in(_ORIGIN, allow=settings.allow))
 
     def forget(self, session_id: str) -> None:
-        """Let a session start anew, with the settings as they are then."""
+        """Let a session start again with the then current settings."""
         self._sessions.forget(session_id)
         self._told.forget(session_id)
 
     async def rules(self, session_id: str) -> tuple[Rule, ...]:
-        """Return the rules of the project that count in a session; with "" in one that would start."""
+        """Return the project's rules for a session; with "", those for a session that would
+        start now.
+        """
         started = await (self._sessions.of(session_id) if session_id else self._start())
         permitting = started.permitting if self._is_trusted(started.settings) else ()
         return (*started.restricting, *permitting)
 
     def mode(self, session_id: str) -> PermissionMode | None:
-        """Return the mode that the project gives a session that has started, if it may."""
+        """Return the mode that the project sets for a started session, if the file is trusted."""
         started = self._sessions.known(session_id)
         if started is None or not self._is_trusted(started.settings):
             return None
         return started.settings.permission_mode
 
     async def remark(self, session_id: str) -> str | None:
-        """Return a note for people on the project settings that are ignored in a session; once per
-        session, None if there are none.
+        """Return a note for people about ignored project settings, once per session; None if there are
+        none.
         """
         settings = (await self._sessions.of(session_id)).settings
         ignored = () if self._is_trusted(settings) else settings.adds
@@ -184,7 +185,7 @@ class Project:
         return f"{settings.path}: {'; '.join(said)}"
 
     async def trusted(self) -> ProjectSettings:
-        """Return the present settings, without those that only a trusted file may make if it is not
+        """Return the current settings, reduced to what an untrusted file may set unless it is
         trusted.
         """
         settings = await self._read()
@@ -193,7 +194,7 @@ class Project:
         return replace(settings, allow=(), permission_mode=None, mcp={})
 
     async def file(self) -> ProjectFile | None:
-        """Return the project's settings file as it is now; None if there is none."""
+        """Return the project's current settings file; None if there is none."""
         settings = await self._read()
         if not settings.path:
             return None

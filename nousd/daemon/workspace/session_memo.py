@@ -1,7 +1,7 @@
-"""Values that are read once when a session starts to work, and then stay.
+"""Values that are read once, when a session starts to work, and then stay the same.
 
-A model could change what lies in the workdir, so nothing that decides on it is read again behind its
-back. A session starts anew when the daemon does, and when it is attached to a workspace.
+A model could change files in the workspace, so nothing that controls it is read again behind the user's
+back. A session starts again when the daemon does, and when it is attached to a workspace.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 
 SESSIONS_MAX: Final = 65_536
-"""Sessions that are remembered; one that was not used for longest would read anew."""
+"""Maximum number of remembered sessions; the least recently used one is read again."""
 
 
 class SessionMemo(Generic[T]):
-    """Remembers for each session what was there when it started.
+    """Remembers the value of each session from its start.
 
     Args:
-        read: gives what is there now.
+        read: reads the current value.
     """
 
     def __init__(self, read: Callable[[], Awaitable[T]]) -> None:
@@ -29,7 +29,7 @@ class SessionMemo(Generic[T]):
         self._last: T | None = None
 
     async def of(self, session_id: str) -> T:
-        """Return the value of a session, which may start now."""
+        """Return the value of a session, which starts now if it has not."""
         kept = self.known(session_id)
         return await self._start(session_id) if kept is None else kept
 
@@ -46,10 +46,10 @@ class SessionMemo(Generic[T]):
 
     async def _start(self, session_id: str) -> T:
         read = await self._read()
-        # Mostly it is what another session has: kept once, it costs nothing.
+        # Mostly it equals that of another session, and sharing costs nothing.
         read = self._last if self._last is not None and self._last == read else read
         self._last = read
-        # Somebody else may have asked for the same session meanwhile: the first counts.
+        # Another caller may have read it for the same session meanwhile: the first value counts.
         kept = self._kept.setdefault(session_id, read)
         if len(self._kept) > SESSIONS_MAX:
             self._kept.popitem(last=False)

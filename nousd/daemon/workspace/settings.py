@@ -1,4 +1,4 @@
-"""From settings to a workspace for each directory."""
+"""Builds a workspace for a directory from the settings."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _SYSTEM_PROMPT: Final = (
 
 
 def workspaces_of_settings(settings: Settings, extensions: tuple[Path, ...] = ()) -> Workspaces:
-    """Return the workspaces that the settings allow, with that of the workdir made.
+    """Return the workspaces that the settings allow, with the default one built.
 
     Args:
-        extensions: where the code of extensions lies.
+        extensions: the paths of the extensions' code.
 
     Raises:
-        ConfigError: the workdir is none that can be worked in.
+        ConfigError: the default directory cannot be used.
     """
     maker = _Maker(settings, (*_out_of_reach(settings), *extensions))
     roots = Roots((settings.workdir, *settings.workspaces), maker.hidden)
@@ -44,7 +44,7 @@ def workspaces_of_settings(settings: Settings, extensions: tuple[Path, ...] = ()
 
 
 class _Maker:
-    """Makes workspaces, which share the user's trust in project files."""
+    """Builds workspaces; they share the user's trust in project files."""
 
     def __init__(self, settings: Settings, hidden: tuple[Path, ...]) -> None:
         self.hidden = hidden
@@ -70,7 +70,7 @@ class _Maker:
 
 
 def _own_prompt(settings: Settings, folder: Path) -> SourceText | None:
-    """Return the built-in prompt where it names another folder than that of the workdir does."""
+    """Return the built-in prompt if it differs from that of the default directory."""
     if settings.system_prompt is not None or folder == settings.workdir:
         return None
     return system_prompt(built_in_prompt(folder))
@@ -111,9 +111,9 @@ def _instruction_places(settings: Settings, folder: Path, not_read: tuple[Path, 
 def _out_of_reach(settings: Settings) -> tuple[Path, ...]:
     """Return the paths that no file tool may read or write, even inside a workspace.
 
-    A lock file that is replaced guards nothing. A settings file counts although it is not there: one
-    that a model wrote would be obeyed by the next start. So would the user's own instructions, a system
-    prompt, an extension, and a program that prints a key.
+    Replacing a lock file would defeat it. The settings file counts even if it does not exist, because
+    the next start would obey one that a model wrote. The same holds for the user's own instructions, a
+    system prompt, an extension, and a program that prints a key.
     """
     http_socket = settings.http_socket
     places = (

@@ -1,7 +1,4 @@
-"""The files of projects that the user trusts: each by its path, as long as it has the hash it had.
-
-What a file says, and what counts of it, is not known here.
-"""
+"""The project files that the user trusts, by path, while they have the trusted hash."""
 
 from __future__ import annotations
 
@@ -15,9 +12,7 @@ from nousd.wire.limits import TRUSTED_FILES_MAX
 
 
 class Trust:
-    """The trust in project files, from the log. It exists before the log is open, and trusts nothing
-    until then.
-    """
+    """The trust in project files, from the log. Before the log is open, nothing is trusted."""
 
     def __init__(self) -> None:
         self._trusted: dict[str, str] = {}
@@ -27,15 +22,16 @@ class Trust:
         self._trusted = dict(trusted)
 
     def trusts(self, path: Path | str, file_hash: str) -> bool:
-        """Whether the user trusts the file at that path if it has that hash."""
+        """Return whether the user trusts the file at that path with that hash."""
         return bool(file_hash) and self._trusted.get(str(path)) == file_hash
 
     def paths(self) -> tuple[str, ...]:
-        """Return the files that were trusted once and are so until they change."""
+        """Return the trusted files, each until it changes."""
         return tuple(self._trusted)
 
     def update(self, log: Log, path: str, file_hash: str | None) -> CommitHandle:
-        """Trust a file with that hash, or with None no more; it counts when that is durable.
+        """Trust a file with that hash, or with None no longer; the handle is resolved when it is
+        durable.
 
         Raises:
             CommandRejected: ``too_many_trusted_files``.

@@ -1,9 +1,8 @@
-"""The folders that sessions work in: which one a session has, and all that depends on it.
+"""The directories that sessions work in, and everything that depends on the directory.
 
-A session names its folder in the log; one of an older log names none and works in the daemon's own, the
-workdir. A folder that was allowed once is looked at again each time something is to happen in it: it may
-be gone by now, be a link, or lie where this daemon has no business. What a workspace is made of is
-``workspace_settings``'s; what is done in one is not known here.
+A session names its directory in the log; one of an older log names none and works in the daemon's
+default. An allowed directory is checked again each time something is about to happen in it: it may be
+gone by now, be a link, or lie outside of the allowed ones. ``settings`` builds a workspace.
 
 Only directories that really lie below an allowed one are accepted; callers have resolved their links.
 """
@@ -34,21 +33,21 @@ from nousd.tools.fs.escape_paths import is_kernels
 from nousd.tools.fs.path_sandbox import PathSandbox
 
 WORKSPACES_MAX: Final = 256
-"""Workspaces that are remembered while nobody is in them; the one that was not used for longest goes."""
+"""Maximum number of unused workspaces to remember; the least recently used one is dropped."""
 
 _IS_LINK: Final = "a folder on the way there is a link now"
 
 
 class Workspace(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True):
-    """A folder with all that depends on which one it is.
+    """A directory with everything that depends on it.
 
     Args:
-        path_sandbox: what of the file system its sessions may touch.
-        project: whose settings, rules and agents hold there.
-        instructions: the user's and the project's, as each session found them.
-        read_agents: gives the user's and the project's as they are now.
-        system_prompt: what stands in the place of the daemon's own; None leaves that.
-        is_local: whether looking at the folder cannot take long.
+        path_sandbox: decides which files its sessions may access.
+        project: the project's settings, rules and agents.
+        instructions: the instructions of each session, as it found them.
+        read_agents: reads the current agents.
+        system_prompt: replaces the daemon's own; None keeps that.
+        is_local: whether looking at the directory cannot take long.
     """
 
     path_sandbox: PathSandbox
@@ -62,26 +61,26 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
 
     @property
     def path(self) -> str:
-        """The folder, absolute, with its links resolved."""
+        """The directory, absolute, with links resolved."""
         return str(self.path_sandbox.workdir)
 
     def forget(self, session_id: str) -> None:
-        """Let a session start here anew, with the directory's present settings."""
+        """Let a session start again here, with the directory's current settings."""
         self.project.forget(session_id)
         self.instructions.forget(session_id)
 
 
 Make = Callable[[Path], Workspace]
-"""Makes the workspace of a folder, which is real; blocks."""
+"""Builds the workspace of a real directory; blocks."""
 
 
 class Workspaces:
     """All workspaces of one daemon.
 
     Args:
-        default: that of the workdir, which is always allowed.
-        roots: which other folders may be one; None: no others.
-        make: makes those.
+        default: the default workspace, which is always allowed.
+        roots: decides which other directories are allowed; None for none.
+        make: builds their workspaces.
     """
 
     def __init__(
@@ -90,25 +89,25 @@ class Workspaces:
         self.default = default
         self.roots = Roots((default.path_sandbox.workdir,)) if roots is None else roots
         self._make = _plain if make is None else make
-        # One that is in use is kept by whoever uses it, and is found here as long as it is.
+        # A workspace in use is held by its users, and found here for as long.
         self._known: WeakValueDictionary[str, Workspace] = WeakValueDictionary()
         self._recent: OrderedDict[str, Workspace] = OrderedDict()
 
     @property
     def trust(self) -> Trust:
-        """The files that the user trusts, of whichever project they are."""
+        """The trusted files of all projects."""
         return self.default.project.trust
 
     def path_of(self, state: SessionState) -> str:
-        """Return the folder that a session belongs to, whether it is there or not."""
+        """Return the directory of a session, whether it exists or not."""
         return self.default.path if state.workspace is None else state.workspace
 
     def known(self, state: SessionState) -> Workspace | None:
-        """Return the workspace of a session if it is in memory, without looking at the folder."""
+        """Return the workspace of a session if it is in memory, without looking at the directory."""
         return self._in_memory(self.path_of(state))
 
     async def of(self, state: SessionState) -> Workspace:
-        """Return the workspace of a session, in which something is to happen now.
+        """Return the workspace of a session for something that is about to happen in it.
 
         Raises:
             CommandRejected: ``workspace_not_found``, ``workspace_not_allowed`` or
@@ -132,7 +131,7 @@ class Workspaces:
         """Return the workspace that a client names; the default one if it names none.
 
         Raises:
-            InvalidPayload: that is no absolute path.
+            InvalidPayload: it is not an absolute path.
             CommandRejected: ``workspace_not_found``, ``workspace_not_allowed`` or
                 ``folders_do_not_answer``.
         """
@@ -143,11 +142,11 @@ class Workspaces:
         )
 
     async def normalized(self, given: str) -> str:
-        """Return how the log spells a folder that a client names, whether it is there, and allowed, or
-        not.
+        """Return how the log spells a directory that a client names, whether or not it exists or is
+        allowed.
 
         Raises:
-            InvalidPayload: that is no absolute path, or leads to a name that no log can hold.
+            InvalidPayload: it is not an absolute path, or resolves to a name that no log can hold.
         """
         _check_path(given)
         real = await in_folder_thread(os.path.realpath, given)
@@ -196,7 +195,9 @@ class Workspaces:
         return self._known.get(path)
 
     def _kept(self, made: Workspace) -> Workspace:
-        """Remember a workspace. Somebody else may have made the same meanwhile: the first counts."""
+        """Remember a workspace. Another caller may have built the same one meanwhile: the
+        first counts.
+        """
         if made is self.default:
             return made
         kept = self._known.setdefault(made.path, made)
@@ -221,12 +222,12 @@ def _not_found(given: str, cause: str) -> CommandRejected:
 
 
 class Roots:
-    """The allowed root directories, without the daemon's own.
+    """The allowed directories besides the default one. The default is the user's choice and not
+    checked.
 
     Args:
-        allowed: each with all that is below; at least one.
-        hidden: what no workspace may lie in or contain. The daemon's own workdir is the user's
-            choice, and not judged here.
+        allowed: each with everything below; at least one.
+        hidden: paths that a workspace must not lie in or contain.
     """
 
     def __init__(self, allowed: Iterable[Path], hidden: Iterable[Path] = ()) -> None:
@@ -236,7 +237,7 @@ class Roots:
         )
 
     def fault(self, real: Path) -> str | None:
-        """Return why a folder may not be a workspace, None if it may.
+        """Return why a directory may not be a workspace; None if it may.
 
         Args:
             real: absolute, with its links resolved.
@@ -244,7 +245,7 @@ class Roots:
         around = [root for root in self.allowed if real.is_relative_to(root)]
         if not around:
             return f"it must lie in {' or '.join(map(str, self.allowed))}"
-        # Keys in the daemon's environment can be read there. /dev/shm is for whoever names it.
+        # It shows the keys in the daemon's environment. /dev/shm belongs to anybody.
         if is_kernels(real) and not any(map(is_kernels, around)):
             return "it lies in what the kernel shows of programs and devices"
         for place in self._hidden:
