@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Final
 
 from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.requests import Request
@@ -25,14 +23,8 @@ from nousd.bridge.routing.dispatch import answer_request
 from nousd.bridge.routing.paths import PathTable
 from nousd.bridge.routing.route import Row, Services
 
-_NO_APPS: Final[Mapping[str, ASGIApp]] = MappingProxyType({})
 
-
-def make_app(
-    services: Services,
-    policy: AccessPolicy,
-    apps: Mapping[str, ASGIApp] = _NO_APPS,
-) -> ASGIApp:
+def make_app(services: Services, policy: AccessPolicy, apps: Mapping[str, ASGIApp]) -> ASGIApp:
     """Return the application that ``nousd.bridge.http.server`` serves.
 
     Args:

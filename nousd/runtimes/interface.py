@@ -1,9 +1,9 @@
 """The interface of a runtime, and of the daemon towards it during a turn.
 
 The daemon owns runs, queues, the log and every way to stop; a runtime owns what happens between the
-user's message and the end of the turn. It is duplex: it hands out events and looks at what came in
-meanwhile. It is stopped by cancellation at any await, and need not clean up anything it has opened in
-the log: the daemon closes it.
+user's message and the end of the turn. Both sides talk: the runtime emits events and looks for new
+input. It is stopped by cancellation at any await and need not close anything that it opened in the log;
+the daemon does.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from nousd.wire.objects.entries import Entry, ToolCall
 from nousd.wire.objects.run_options import ToolChoice
 
 Tell = Callable[[Compiled], Awaitable[None]]
-"""Takes what a model is about to be given outside of the turn's answers."""
+"""Receives an input of a model outside of the turn's answers, before it is sent."""
 
 Report = Callable[[CallFigures], Awaitable[None]]
-"""Takes what a model call outside of the turn's answers came to."""
+"""Receives the figures of a model call outside of the turn's answers."""
 
 
 class TurnHost(TurnCallHost, Protocol):
@@ -36,25 +36,27 @@ class TurnHost(TurnCallHost, Protocol):
 
     @property
     def choice(self) -> ModelChoice:
-        """The model that the session names for its next call."""
+        """The model of the session's next call."""
         ...
 
     @property
     def tool_choice(self) -> ToolChoice | None:
-        """Whether the model's next answer may, must not or has to call tools; None leaves that to it."""
+        """Whether the model's next answer may, must not or must call tools; None leaves that to the
+        model.
+        """
         ...
 
     def offered(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
-        """Return those of the tools that there are now which the session's model is offered."""
+        """Return the current tools that the session's model is offered."""
         ...
 
     async def keep_input(self, compiled: Compiled) -> Stored:
-        """Store what a model is about to be given together with the next commit."""
+        """Store a model input with the next commit."""
         ...
 
     async def instructions(self) -> Sequence[SourceText]:
-        """Return the user's and the project's instructions, as they were when the run first asked, and
-        which agents tasks can name.
+        """Return the user's and the project's instructions, as the run first found them, and the agents
+        that tasks can name.
         """
         ...
 
@@ -70,14 +72,14 @@ class TurnHost(TurnCallHost, Protocol):
 
     @property
     def model_calls_left(self) -> int | None:
-        """How often the run may still ask its model; None leaves that to the runtime."""
+        """How many more times the run may call its model; None for no limit of the run's own."""
         ...
 
     async def artifact(self, artifact_id: str) -> bytes:
         """Return the bytes of an artifact that the session's entries refer to.
 
         Raises:
-            RunFailed: it is not there any more.
+            RunFailed: the artifact no longer exists.
         """
         ...
 
@@ -86,7 +88,9 @@ class TurnHost(TurnCallHost, Protocol):
         ...
 
     def has_pending_steer(self) -> bool:
-        """Whether a steer of this run waits: then no further tool or model call may begin."""
+        """Return whether a steer of this run is pending: then no further tool or model call
+        may begin.
+        """
         ...
 
     async def context(self) -> Sequence[Entry]:
@@ -94,7 +98,7 @@ class TurnHost(TurnCallHost, Protocol):
         ...
 
     def new_id(self, prefix: str) -> str:
-        """Mint an id."""
+        """Return a new id."""
         ...
 
 
@@ -107,7 +111,7 @@ class Runtime(Protocol):
         ...
 
     async def run_turn(self, host: TurnHost) -> None:
-        """Carry out the turn whose user message is in the log, or on its way there.
+        """Carry out the turn of the user message that was just logged or is pending.
 
         Raises:
             RunFailed: the run cannot go on.
@@ -115,16 +119,16 @@ class Runtime(Protocol):
         ...
 
     async def opinion_of(self, call: ToolCall) -> RuntimeOpinion:
-        """Return the runtime's own policy decision on its call: an adapter returns that of its
-        agent program, a runtime without a policy ``NO_POLICY``.
+        """Return the runtime's own opinion on its call: an adapter returns that of its agent program, a
+        runtime without a policy ``NO_POLICY``.
 
-        The gate asks once for each call that the rules and the mode do not deny. The opinion is put into
-        the log, and can deny the call or have it asked about, but never allow what they do not.
+        The gate asks once for each call that rules and mode do not deny. The opinion is logged. It can
+        deny the call or require approval, but never allow what rules and mode do not.
         """
         ...
 
     def plan_cut(self, context: Sequence[Entry], choice: ModelChoice) -> Cut | None:
-        """Return where to cut a transcript for that model, or None if nothing can be cut off."""
+        """Return where to cut a transcript for that model; None if nothing can be cut off."""
         ...
 
     async def summarise(
@@ -136,10 +140,10 @@ class Runtime(Protocol):
         tell: Tell,
         report: Report,
     ) -> str:
-        """Return the summary that replaces the part cut off; bounded, and never fails.
+        """Return the summary that replaces the part that was cut off; bounded, and never fails.
 
         Args:
-            tell: told what a model is given, before it is asked.
-            report: told what a model call came to, also if it is cancelled or fails.
+            tell: receives the input of the model before it is sent.
+            report: receives the figures of the model call, also if it is cancelled or fails.
         """
         ...

@@ -7,17 +7,17 @@ from typing import Final, Protocol
 import msgspec
 
 CHUNK_BYTES: Final = 256 * 1024
-"""Every chunk of an artifact but its last has this size. It is a part of the schema: never change it."""
+"""Size of every chunk of an artifact but its last. It is part of the schema: never change it."""
 
 PUT_STEP_BYTES: Final = 4 * CHUNK_BYTES
-"""What one step of putting or dropping an artifact moves: a few milliseconds of the writer."""
+"""Bytes that one step of storing or dropping an artifact moves: a few milliseconds of the writer."""
 
 FREE_BYTES_KEPT: Final = 64 * 1024 * 1024
-"""Space of the disk that an artifact that takes many steps leaves to the log: a full WAL, and more."""
+"""Disk space that an artifact stored in many steps leaves to the log: a full WAL, and more."""
 
 
 class Artifact(msgspec.Struct, frozen=True):
-    """Bytes too big for an event; ``id`` is ``sha256:`` and the hex digest of ``data``."""
+    """Bytes too large for an event; ``id`` is ``sha256:`` and the hex digest of ``data``."""
 
     id: str
     media_type: str
@@ -25,7 +25,7 @@ class Artifact(msgspec.Struct, frozen=True):
 
 
 class ArtifactInfo(msgspec.Struct, frozen=True):
-    """Facts about an artifact without its bytes. ``created_at`` is when it was last put."""
+    """The facts about an artifact without its bytes. ``created_at`` is the time when it was last put."""
 
     id: str
     media_type: str
@@ -34,11 +34,11 @@ class ArtifactInfo(msgspec.Struct, frozen=True):
 
 
 class ArtifactSource(Protocol):
-    """Bytes that are to become an artifact and are too many for memory. They must not change."""
+    """The bytes of a future artifact that are too many for memory. They must not change."""
 
     @property
     def artifact_id(self) -> str:
-        """``sha256:`` and the hex digest of all of them."""
+        """``sha256:`` and the hex digest of all bytes."""
         ...
 
     @property

@@ -1,19 +1,18 @@
 """The interface of the log: append a batch, read after a cursor, look things up.
 
-Two implementations keep it: ``sqlite`` and ``memory``. The projections (sessions, entries, runs,
-inputs) are folds over the events, made by ``nousd.machine.projection.row_projection`` and written in
-the same transaction as the events they come from; no caller ever writes one directly.
+Two implementations exist: ``sqlite`` and ``memory``. The projections (sessions, entries, runs, inputs)
+are folds over the events, made by ``nousd.machine.projection.row_projection`` and written in the same
+transaction as their events; no caller writes one directly.
 
 Commit order is submission order. Callbacks run in the event loop, in that order, one batch after the
-other, so that what they do (fold, answer, publish) happens in the order of the log. A callback must
-not raise: it has no caller that could be told.
+other, so that folds, responses and publishing happen in the order of the log. A callback must not
+raise: it has no caller that could handle it.
 
-``submit`` never waits, so whoever produces many batches calls ``wait_room`` before the next one; then
-what is queued stays below ``PENDING_BYTES_MAX`` and ``PENDING_BATCHES_MAX``, and one batch per
-producer.
+``submit`` never waits. A producer of many batches calls ``wait_room`` before each; then the queue stays
+below ``PENDING_BYTES_MAX`` and ``PENDING_BATCHES_MAX``, plus one batch per producer.
 
-Reads see everything whose callback was called before they began; of rows (not of events) they may
-see more, if a commit has just happened. A page that goes on from an id that is not there is empty.
+Reads see everything whose callback was called before they began; of rows (not of events) they may see
+more, if a commit has just happened. A page after an unknown id is empty.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from nousd.wire.responses.runs import RunRecord
 from nousd.wire.responses.transcripts import TreeNode
 
 PENDING_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Bytes of batches whose callback was not called yet, past which ``wait_room`` waits. A commit of
+"""Bytes of batches whose callback is still to come, beyond which ``wait_room`` waits. A commit of
 deltas moves up to 100 MB/s, so a full queue is a fraction of a second behind."""
 
 PENDING_BATCHES_MAX: Final = 2048
@@ -39,11 +38,11 @@ PENDING_BATCHES_MAX: Final = 2048
 
 
 class Store(Protocol):
-    """The log of one state folder. Opened by ``sqlite.open_store`` or ``memory.open_store``."""
+    """The log of one state directory, opened by ``sqlite.open_store`` or ``memory.open_store``."""
 
     @property
     def head(self) -> int:
-        """The number of the last event whose commit the loop was told of; 0 in an empty log.
+        """The sequence number of the newest event whose commit the event loop knows; 0 in an empty log.
 
         In a callback it is the number of that batch's last event.
         """
@@ -58,10 +57,10 @@ class Store(Protocol):
         ...
 
     def submit(self, batch: Batch) -> None:
-        """Queues a batch for the next commit. Never waits; exactly one callback will be called,
-        later and never inside this call, also when the caller is cancelled meanwhile. Batches that
-        were queued behind a failed one fail as well, because they were decided on a state that never
-        came to be, unless they are ``owed``. In a store that is closing every batch fails.
+        """Queue a batch for the next commit. Never waits; exactly one callback will be called, later
+        and never inside this call, even if the caller is cancelled meanwhile. Batches queued after a
+        failed one fail as well, because they were decided on a state that never came to be, unless they
+        are ``owed``. In a store that is closing every batch fails.
         """
         ...
 
@@ -80,25 +79,25 @@ class Store(Protocol):
     ) -> tuple[StoredEvent, ...]:
         """Return matching events with ``after < seq <= head`` in order, at least one if there is any.
 
-        ``until`` ends the search earlier, so that one that finds little takes no long time.
+        ``until`` ends the search earlier, so that a search with few matches takes a bounded time.
         ``bytes_max`` bounds the sum of the lines, except that the first one always fits. Fewer than
         ``limit`` does not mean that there are no more; none does.
         """
         ...
 
     async def is_pruned(self, cursor: int, wanted: EventFilter) -> bool:
-        """Whether a matching event behind ``cursor`` stands for deltas up to ``cursor``, too.
+        """Return whether a matching event after ``cursor`` also stands for deltas up to ``cursor``.
 
-        Then a reader that goes on from there is told something again ("Retention" in
+        Then a reader that continues there receives some text again ("Retention" in
         protocol/semantics/reading-back.md).
         """
         ...
 
     async def prune_deltas(self, old: Old) -> Pruned:
-        """Join deltas of finished messages and tool executions, of each type of each into one line.
+        """Join deltas of finished messages and tool executions, for each type into one line.
 
-        One short step; whoever wants it all calls again while there is ``more``. It is in nobody's way
-        and changes nothing but lines: an event keeps its number, and what a fold makes of the log.
+        One short step; call it again while there is ``more``. Only lines change: an event keeps its
+        number, and folds of the log have the same result.
 
         Raises:
             StoreError: nothing was changed.
@@ -108,7 +107,7 @@ class Store(Protocol):
     async def defaults(self) -> Defaults: ...
 
     async def session(self, session_id: str) -> SessionRow | None:
-        """Return None for an unknown and for a deleted session."""
+        """Return a session; None if it is unknown or deleted."""
         ...
 
     async def sessions(
@@ -119,20 +118,20 @@ class Store(Protocol):
         before: str | None,
         offset: int = 0,
     ) -> SessionPage:
-        """Most recently updated first.
+        """Return sessions, most recently updated first.
 
         Args:
             before: the last session id of the page above.
-            offset: how many to pass over.
+            offset: number of rows to skip.
         """
         ...
 
     async def children(self, session_id: str) -> tuple[str, ...]:
-        """Return the ids of the sessions that calls of ``task`` of that session made, oldest first."""
+        """Return the ids of the sessions that the tasks of a session created, oldest first."""
         ...
 
     async def overridden(self) -> tuple[str, ...]:
-        """Return the ids of the sessions whose workspace is overridden, by the log."""
+        """Return the ids of the sessions with an override of their workspace."""
         ...
 
     async def entry(self, session_id: str, entry_id: str) -> Entry | None: ...
@@ -145,15 +144,15 @@ class Store(Protocol):
         ...
 
     async def tree(self, session_id: str, *, after: str | None, limit: int) -> tuple[TreeNode, ...]:
-        """Nodes in the order they were appended, behind the entry ``after``."""
+        """Return nodes in the order in which they were appended, after the entry ``after``."""
         ...
 
     async def pending_inputs(self, session_id: str) -> tuple[QueuedInput, ...]:
-        """In the order in which they were accepted; promoting accepts anew."""
+        """Return pending inputs in the order in which they were accepted; promoting accepts anew."""
         ...
 
     async def pending_counts(self) -> PendingInputs:
-        """Count the pending inputs of all sessions, no more than one beyond ``PENDING_COUNTED_MAX``."""
+        """Count the pending inputs of all sessions, up to one more than ``PENDING_COUNTED_MAX``."""
         ...
 
     async def input_by_client_id(self, session_id: str, client_message_id: str) -> InputRow | None:
@@ -165,39 +164,39 @@ class Store(Protocol):
     async def runs(
         self, session_id: str | None, *, limit: int, before: str | None
     ) -> tuple[RunRecord, ...]:
-        """Newest first; ``before`` is the last run id of the page above."""
+        """Return runs, newest first; ``before`` is the last run id of the page above."""
         ...
 
     async def open_runs(self) -> tuple[RunRecord, ...]:
-        """Run without an end, oldest first."""
+        """Return the runs without an end, oldest first."""
         ...
 
     async def tool_call(self, tool_call_id: str, attempt: int | None) -> ToolCallRow | None:
-        """Return that attempt at a call; None means the last one."""
+        """Return an attempt at a call; None means the last one."""
         ...
 
     async def tool_call_by_client_id(
         self, session_id: str, client_call_id: str
     ) -> ToolCallRow | None:
-        """Return the call that a client made under an id of its own."""
+        """Return the call that a client made under its own id."""
         ...
 
     async def tool_calls(
         self, session_id: str | None, run_id: str | None, *, limit: int, before: int
     ) -> tuple[ToolCallRow, ...]:
-        """Newest first, of those that were requested before the event with the number ``before``."""
+        """Return calls, newest first, that were requested before the event with the number
+        ``before``.
+        """
         ...
 
     async def unanswered_calls(
         self, session_id: str | None, *, limit: int
     ) -> tuple[ToolCallRow, ...]:
-        """Call about which somebody was asked who did not answer, so that they were denied; those
-        that were asked about last come first.
-        """
+        """Return the calls that were denied because nobody answered, the one asked about last first."""
         ...
 
     async def open_client_calls(self) -> tuple[ToolCallRow, ...]:
-        """Call that belong to no run and have no end, oldest first."""
+        """Return the clients' calls without an end, oldest first."""
         ...
 
     # --- artifacts ---------------------------------------------------------------------------
@@ -205,22 +204,22 @@ class Store(Protocol):
     async def put_artifact(
         self, source: ArtifactSource, media_type: str, *, now: str
     ) -> ArtifactInfo:
-        """Keep bytes of any size, in many short steps between the commits of others.
+        """Store bytes of any size, in many short steps between the commits of others.
 
-        Nobody sees anything of it before it is whole and on the disk, which it is when this returns. One
-        that is there already stays as it is and counts as put ``now``.
+        The artifact becomes visible when it is complete and durable, which it is when this returns. An
+        existing one stays as it is and counts as put ``now``.
 
         Args:
             now: RFC 3339 UTC.
 
         Raises:
-            StoreFull: the disk has not the space for it, with some to spare for the log.
-            StoreError: it was not put, or ``source`` is not what its id says.
+            StoreFull: the disk lacks the space for it, with some to spare for the log.
+            StoreError: it was not stored, or ``source`` does not match its id.
         """
         ...
 
     async def renew_artifact(self, artifact_id: str, *, now: str) -> ArtifactInfo | None:
-        """Like ``artifact_info``, and the artifact counts as put ``now``, so that garbage
+        """Return the facts about an artifact, which now counts as put ``now``, so that garbage
         collection leaves time to refer to it.
         """
         ...
@@ -228,24 +227,23 @@ class Store(Protocol):
     async def artifact_info(self, artifact_id: str) -> ArtifactInfo | None: ...
 
     async def artifact_range(self, artifact_id: str, offset: int, length: int) -> bytes:
-        """Return bytes of an artifact; fewer than ``length`` at its end, none if it is not there."""
+        """Return bytes of an artifact; fewer than ``length`` at its end, none if it does not exist."""
         ...
 
     async def artifact(self, artifact_id: str) -> Artifact | None:
-        """Return a whole artifact: for those of which it is known that they are not large."""
+        """Return a whole artifact; only for artifacts that are known to be small."""
         ...
 
     async def unused_artifacts(self, put_before: str, *, limit: int) -> tuple[str, ...]:
-        """Return ids of artifacts that no event refers to and that were last put before that time, and
-        of large ones of which some is left: they were not put to their end, or went with a session.
+        """Return the ids of artifacts that no event refers to and that were last put before that time,
+        and of incomplete large ones: never completed, or deleted with a session.
         """
         ...
 
     async def drop_artifact(self, artifact_id: str, *, put_before: str) -> bool:
-        """Delete an unused artifact, a part of it at a time; returns whether some of it is left.
+        """Delete an unused artifact, a part of it at a time; return whether some of it is left.
 
-        One short step, in nobody's way. Nothing is done to one that is used by now, was put since, or
-        is being put.
+        One short step. Nothing happens to an artifact that is in use, was put since, or is being put.
 
         Raises:
             StoreError: nothing was changed.

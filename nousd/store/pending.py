@@ -1,7 +1,7 @@
 """Batches between ``submit`` and their one callback: the event loop's side of every store.
 
-It keeps the order, the bytes, what the loop may know of the log (``head``), and counts the artifacts
-that were put. How and where a batch is committed is not known here.
+It keeps their order and bytes, the ``head`` that the loop knows, and the count of stored artifacts. How
+a batch is committed is up to the store.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from nousd.store.interface import PENDING_BATCHES_MAX, PENDING_BYTES_MAX
 from nousd.store.records import Batch, StoredEvent
 
 Outcome = tuple[StoredEvent, ...] | StoreError
-"""What became of a batch."""
+"""The outcome of a batch."""
 
 
 class PendingBatches:
     """The batches that have had no callback yet, oldest first.
 
-    Invariants: ``bytes`` is the sum of the sizes that stand beside the batches; every batch that was
-    added is settled once, in the order of adding; a batch is out of here when its callback is called.
+    Invariants: ``bytes`` is the sum of the batches' sizes; every batch is settled once, in the order of
+    adding; a batch is removed before its callback is called.
     """
 
     def __init__(self, head: int) -> None:
@@ -70,7 +70,7 @@ class PendingBatches:
         self.artifact_bytes += size_bytes
 
     def fail_all(self, error: StoreError) -> None:
-        """Settle everything that is here now as failed."""
+        """Settle every batch as failed."""
         self.settle([error] * len(self._batches))
 
     async def wait_room(self) -> None:
@@ -79,7 +79,7 @@ class PendingBatches:
             await self._progress.park()
 
     async def wait_settled(self) -> None:
-        """Wait until everything that was added so far is settled."""
+        """Wait until everything added so far is settled."""
         await trio.lowlevel.checkpoint()
         added = self._added
         while self._settled < added:

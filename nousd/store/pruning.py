@@ -1,8 +1,8 @@
-"""One step of pruning, the same for every store: walk on, find ends, join what lies before them.
+"""One step of pruning, the same for every store: walk forward, find ends, join the deltas before them.
 
-Where the walk has come is kept with the log, so that each part of it is gone through once. It halts
-before the first end that is too young, and goes on from there next time. A step is short, because the
-commits of others wait for it. How events are kept is not known here.
+The position of the walk is stored with the log, so that each part of it is visited once. It stops
+before the first end that is too recent, and continues from there next time. A step is short, because
+the commits of others wait for it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from nousd.store.records import Old, Pruned
 
 EVENTS_PER_STEP: Final = 4096
 DELTAS_PER_STEP: Final = 500
-"""A step is over when it is past one of these: a few milliseconds. Of a message with more deltas the
+"""A step ends once it exceeds one of these: a few milliseconds. Of a message with more deltas the
 newest are joined first, and further steps join the others to them."""
 
 
 class LogPosition(NamedTuple):
-    """An event on the way; the events ``ENDS`` have a run."""
+    """The position of an event; the events ``ENDS`` have a run."""
 
     seq: int
     type: str
@@ -31,7 +31,7 @@ class EventTable(Protocol):
     """The events of a store, inside of a transaction."""
 
     def positions_after(self, seq: int, until: int, limit: int) -> Sequence[LogPosition]:
-        """Return the next events behind ``seq``, in order, up to number ``until``."""
+        """Return the next events after ``seq``, in order, up to number ``until``."""
         ...
 
     def time_of(self, seq: int) -> str:
@@ -39,18 +39,18 @@ class EventTable(Protocol):
         ...
 
     def deltas_before(self, run_id: str | None, seq: int) -> Iterable[Line]:
-        """Provide a run's events of the types ``STARTS`` and ``DELTA_EVENTS`` before ``seq``, the newest
-        first, as far as somebody asks.
+        """Yield a run's events of the types ``STARTS`` and ``DELTA_EVENTS`` before ``seq``, newest
+        first.
         """
         ...
 
     def replace(self, joined: Joined) -> None:
-        """Put one line in the place of many."""
+        """Replace many lines by one."""
         ...
 
 
 def walk(events: EventTable, pruned_seq: int, old: Old) -> tuple[Pruned, int]:
-    """Do one step; takes how far the walk had come, and return also how far it has now."""
+    """Do one step from the walk's position ``pruned_seq``; return the result and the new position."""
     deltas = 0
     places = events.positions_after(pruned_seq, old.until, EVENTS_PER_STEP)
     for position in places:
@@ -70,7 +70,7 @@ def walk(events: EventTable, pruned_seq: int, old: Old) -> tuple[Pruned, int]:
 
 
 def _deltas_of(events: EventTable, end: LogPosition) -> tuple[list[Line], bool]:
-    """Return the newest deltas of the message that ended there, and whether they are all."""
+    """Return the newest deltas of the message that ended there, and whether these are all."""
     found: list[Line] = []
     for event in events.deltas_before(end.run_id, end.seq):
         if event.type in STARTS:

@@ -15,14 +15,14 @@ from nousd.wire.events import Event
 
 
 class Record(msgspec.Struct, frozen=True):
-    """An event on its way into the log: numbered by the store, which owns the counter.
+    """An event on its way into the log; the store gives it its number.
 
     Args:
         type: the event's name on the wire.
-        run_id: the run it belongs to, or the client's own call (``wire.events.thread_of``).
+        run_id: the run of the event, or the client's own call (``wire.events.thread_of``).
         event: the payload, for the projections.
-        tail: the encoded line from behind its number on (``codec.encode_event_tail``).
-        ts: RFC 3339 UTC, the same text that stands in ``tail``.
+        tail: the encoded line after its number (``codec.encode_event_tail``).
+        ts: RFC 3339 UTC, the same text as in ``tail``.
     """
 
     type: str
@@ -54,10 +54,10 @@ class Batch(msgspec.Struct, frozen=True):
     Args:
         on_commit: called in the event loop with the stored events once they are committed; durably,
             unless every record is a delta.
-        on_failure: called instead if the commit failed: with ``StoreInDoubt`` if it may turn out
-            after a restart that it did not, else it is certain that it did.
-        owed: what ends a run that nobody carries on, decided on the log alone. It is committed also
-            behind a batch that failed, and if need be into the space that is kept for it.
+        on_failure: called instead if the commit failed: with ``StoreInDoubt`` if a restart may show
+            that it did not fail, otherwise the failure is certain.
+        owed: the batch ends a run that nobody carries on, and was decided on the log alone. It is
+            committed even after a batch that failed, and if need be into the reserved space.
     """
 
     records: tuple[Record, ...]
@@ -68,12 +68,14 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 def put_at(batch: Batch) -> str:
-    """Return when a batch's artifacts count as put: with its events, and long ago without any."""
+    """Return the time that a batch's artifacts count as put: that of its events, or long ago if it has
+    none.
+    """
     return batch.records[0].ts if batch.records else ""
 
 
 class EventFilter(msgspec.Struct, frozen=True):
-    """Which events a reader wants; None means all. ``run_id`` may name a client's own call as well."""
+    """The events that a reader wants; None means all. ``run_id`` may also name a client's own call."""
 
     session_id: str | None = None
     run_id: str | None = None
@@ -85,8 +87,8 @@ class Old(msgspec.Struct, frozen=True):
 
     Args:
         ended_before: RFC 3339 UTC; messages and tool executions that ended before this time.
-        until: of those, the ones that ended with this event or an earlier one. Nobody may hold lines
-            of such an event's message and read others of it later.
+        until: only messages and tool executions that ended with this event or an earlier one. No reader
+            may hold lines of such a message and read others of it later.
     """
 
     ended_before: str
@@ -94,7 +96,7 @@ class Old(msgspec.Struct, frozen=True):
 
 
 class Pruned(msgspec.Struct, frozen=True):
-    """The result of one step of pruning: removed lines, and whether more may follow."""
+    """The result of one step of pruning: the number of removed lines, and whether more may follow."""
 
     deltas: int
     more: bool

@@ -1,7 +1,7 @@
-"""The rows that events are projected to, as reads return them.
+"""The rows that events are projected to, in the form that reads return.
 
-How they follow from events is in ``nousd.machine.projection.row_projection``, how they are kept in
-``_rows_sqlite`` and ``memory.rows``.
+``nousd.machine.projection.row_projection`` derives them from events; ``sqlite.rows`` and
+``memory.rows`` store them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nousd.wire.objects.policy import ToolCallState
 
 
 class SessionRow(SessionSettings, frozen=True, kw_only=True):
-    """A session as its events left it: its settings, its place in the tree and its cost."""
+    """A session after its events: its settings, its place in the tree and its cost."""
 
     session_id: str
     created_at: str
@@ -37,15 +37,15 @@ class InputRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolCallRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt at a tool call: where it stands, and between which events its own are.
+    """One attempt at a tool call: its state and the range of its events.
 
     Args:
-        run_id: None for a call that a client made itself.
-        seq: of the event that requested it.
-        last_seq: of the newest event that is known to be its own.
+        run_id: None for a client's own call.
+        seq: number of the event that requested it.
+        last_seq: number of the newest event of the attempt.
         started: whether it may have had an effect.
-        by: who decided on it.
-        asked_seq: of the event that asked whether it may run; None if nobody was asked.
+        by: the source that decided on it.
+        asked_seq: number of the approval request; None if there was none.
     """
 
     tool_call_id: str
@@ -77,7 +77,7 @@ class Defaults(DefaultSettings, frozen=True, kw_only=True):
 
 
 class Path(msgspec.Struct, frozen=True):
-    """A stretch of the way from the root to a leaf, oldest first; ``has_more`` towards the root."""
+    """A part of the path from the root to a leaf, oldest first; ``has_more`` towards the root."""
 
     entries: tuple[Entry, ...]
     has_more: bool

@@ -1,4 +1,4 @@
-"""Which sessions a list has, and how a text is found in them: the same for every store."""
+"""The filter of a session list, and how text matches: the same for every store."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which sessions are wanted; None does not matter.
+    """The filter of a session list; None matches all.
 
     Args:
-        children: also those that calls of ``task`` made.
-        parent_id: what they are a branch of, or of which a call of ``task`` made them.
-        text: stands in the name or the workspace, however it is written (``folded``).
-        unnamed_workspace: where sessions work that name no workspace.
+        children: also list the sessions of tasks.
+        parent_id: the session that they are branches or tasks of.
+        text: part of the name or the workspace, in any case or accents (``folded``).
+        unnamed_workspace: the directory of sessions that name no workspace.
     """
 
     children: bool = True
@@ -32,27 +32,27 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
     unnamed_workspace: str = ""
 
 
-# The workspace of a session that names none is the daemon's, so it is compared apart.
+# A session without a workspace works in the daemon's, so that is compared separately.
 EXACT_FILTERS: Final = tuple(name for name in settings_among(SessionFilter) if name != "workspace")
-"""The settings of which a list can be asked for one value. The SQLite store has a column for each."""
+"""The settings that a list can be filtered by. The SQLite store has a column for each."""
 
 EVERY_SESSION: Final = SessionFilter()
 
 
 class SessionPage(msgspec.Struct, frozen=True):
-    """A part of a list; ``count`` is how many sessions all of it has."""
+    """A page of a list; ``count`` is the number of sessions in the whole list."""
 
     rows: tuple[SessionRow, ...]
     count: int
 
 
 def folded(text: str) -> str:
-    """Return a text so that two which differ in case, or in how accents are written, are the same."""
+    """Return a text without differences of case and of the spelling of accents."""
     return normalize("NFD", normalize("NFD", text).casefold())
 
 
 def is_wanted(row: SessionRow, wanted: SessionFilter) -> bool:
-    """Whether a list has a session."""
+    """Return whether a list contains a session."""
     workspace = row.workspace or wanted.unnamed_workspace
     return (
         (wanted.children or row.origin is None)

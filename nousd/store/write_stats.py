@@ -1,7 +1,7 @@
 """Counts of a store's writes since it was opened.
 
-One thread counts, in plain numbers; the event loop reads them without a lock. So a reading may stand
-between two numbers of one commit, and each of them is right.
+One thread counts, in plain numbers; the event loop reads them without a lock. So a reading may fall
+between two numbers of one commit; each of them is correct.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from nousd.store.records import StoredEvent
 from nousd.wire.objects.metrics import Durations, LogMetrics
 
 SYNC_BOUNDS: Final = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
-"""Seconds: from a disk that promises more than it holds to one that is in trouble."""
+"""Bounds in seconds: from a disk that promises more than it keeps to a failing one."""
 
 
 class WriteStats:
-    """The counts. Only who writes calls anything but ``read``."""
+    """The counts. Only the writing thread calls anything but ``read``."""
 
     __slots__ = (
         "_bytes",
@@ -41,7 +41,7 @@ class WriteStats:
         self._checkpoint_seconds = 0.0
 
     def synced(self, seconds: float) -> None:
-        """Count a commit that waited so long for the disk."""
+        """Count a synced commit with the seconds that it waited for the disk."""
         self._synced[bisect_left(SYNC_BOUNDS, seconds)] += 1
         self._sync_seconds += seconds
 
@@ -65,7 +65,7 @@ class WriteStats:
         self._checkpoint_seconds += seconds
 
     def read(self, pending: PendingBatches, *, database_bytes: int, wal_bytes: int) -> LogMetrics:
-        """Return the counts beside what is true now."""
+        """Return the counts together with current sizes."""
         counts = tuple(self._synced)
         return LogMetrics(
             synced_commits=sum(counts),

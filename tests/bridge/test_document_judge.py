@@ -82,7 +82,7 @@ async def test_no_answer_is_a_fault_or_differs_from_the_document(place: Place) -
         judged = await trio.run_process(
             [
                 *(str(PROGRAM), f"--config-file={config}", "run"),
-                f"{address_of(place)}/openapi.json",
+                f"{await address_of(place)}/openapi.json",
                 *("--header", f"x-tandem-token: {token_of(place)}", *OPTIONS),
             ],
             cwd=place.folder,
@@ -102,7 +102,7 @@ async def named(place: Place) -> dict[str, Any]:
     """Makes what paths name: a session with a run that is over, and one to delete."""
     headers = {"x-tandem-token": token_of(place)}
     async with httpx2.AsyncClient(
-        base_url=address_of(place), headers=headers, timeout=WAIT_SECONDS
+        base_url=await address_of(place), headers=headers, timeout=WAIT_SECONDS
     ) as http:
         session, other = [(await http.post("/session")).json()["id"] for _ in range(2)]
         path = f"/session/{session}/prompt_sync"

@@ -120,7 +120,7 @@ def npm_driver() -> Path:
 
 async def drive(place: Place, *program: str | Path, not_served: str | None = None) -> Told:
     """Runs a driver to its end; it must succeed and say nothing beside its lines."""
-    arguments = [address_of(place), token_of(place), str(place.work)]
+    arguments = [await address_of(place), token_of(place), str(place.work)]
     if not_served is not None:
         arguments.append(json.dumps(sorted(listed(not_served))))
     with trio.fail_after(SECONDS):
@@ -137,12 +137,16 @@ async def drive(place: Place, *program: str | Path, not_served: str | None = Non
     return Told(ended.stdout)
 
 
-def address_of(place: Place) -> str:
-    """Returns the URL at which a running daemon says that it listens."""
-    log = (place.folder / "daemon.log").read_text(encoding="utf-8")
-    found = re.search(r"listening on http at (\S+?)\"", log)
-    assert found, log
+async def address_of(place: Place) -> str:
+    """Return the URL at which a running daemon says that it listens, which a thread of it writes."""
+    log = place.folder / "daemon.log"
+    with trio.fail_after(SECONDS):
+        while (found := _LISTENING.search(log.read_text())) is None:  # noqa: ASYNC110 - a process writes it
+            await trio.sleep(0.01)
     return f"http://{found[1]}"
+
+
+_LISTENING = re.compile(r"listening on http at (\S+?)\"")
 
 
 def token_of(place: Place) -> str:

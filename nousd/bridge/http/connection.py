@@ -115,16 +115,19 @@ class Connection:
 
     def _parse(self, head: bytes) -> h11.Request:
         self._machine.receive_data(head)
-        try:
-            event = self._machine.next_event()
-        except h11.RemoteProtocolError as error:
-            raise Refused(fault_for_status(error.error_status_hint)) from error
+        event = self._next_event()
         if not isinstance(event, h11.Request):
             raise Refused(AMBIGUOUS)
         fault = fault_of(event)
         if fault is not None:
             raise Refused(fault, is_bodiless=event.method == b"HEAD")
         return event
+
+    def _next_event(self) -> h11.Event | type[h11.NEED_DATA | h11.PAUSED]:
+        try:
+            return self._machine.next_event()
+        except h11.RemoteProtocolError as error:
+            raise Refused(fault_for_status(error.error_status_hint)) from error
 
     async def _read(self) -> bytes:
         """Return the next bytes; none once the client has gone."""
@@ -140,10 +143,7 @@ class Connection:
             Refused: the framing is wrong.
         """
         while True:
-            try:
-                event = self._machine.next_event()
-            except h11.RemoteProtocolError as error:
-                raise Refused(fault_for_status(error.error_status_hint)) from error
+            event = self._next_event()
             if event is not h11.NEED_DATA:
                 return event  # type: ignore[return-value]
             received, self._ahead = self._ahead or await self._read(), b""

@@ -32,12 +32,7 @@ class Summarized(msgspec.Struct, frozen=True):
     summary: str
 
 
-@routes.get(
-    "/session/{id}/todo",
-    sends=("get_todos",),
-    replies={200: list[TodoItem]},
-    aliases=("/api/session/{id}/todo",),
-)
+@routes.get("/session/{id}/todo", sends=("get_todos",), replies={200: list[TodoItem]})
 async def _todo(call: Call) -> Response:
     """Read the to-do list of a session."""
     now = await call.daemon.ask(GetTodos(session_id=call.path["id"]))
@@ -48,7 +43,6 @@ async def _todo(call: Call) -> Response:
     "/session/{id}/fork",
     sends=("branch_session", "get_session", "get_messages", "get_events"),
     replies={200: Forked},
-    aliases=("/api/session/{id}/fork",),
 )
 async def _fork(call: Call) -> Response:
     """Copy a session into a new one."""
@@ -61,7 +55,6 @@ async def _fork(call: Call) -> Response:
     "/session/{id}/summarize",
     sends=("compact_session",),
     replies={200: Summarized, 409: Conflict | ErrorBody},
-    aliases=("/api/session/{id}/summarize",),
 )
 async def _summarize(call: Call) -> Response:
     """Replace the older part of the model's context by a summary."""

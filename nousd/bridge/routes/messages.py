@@ -75,7 +75,6 @@ def require_not_handled(accepted: Accepted) -> None:
     sends=("put_artifact", "append_message", "get_session", "update_session", "get_messages"),
     replies={200: Message},
     body=SendMessage,
-    aliases=("/api/session/{id}/message",),
     spells=SPELLS,
 )
 async def _append(call: Call) -> Response:
@@ -83,14 +82,7 @@ async def _append(call: Call) -> Response:
     session_id = call.path["id"]
     body: SendMessage = call.body
     content = await read_parts(call.daemon, body.parts)
-    accepted = await call.daemon.ask(
-        AppendMessage(
-            session_id=session_id,
-            text=content.text,
-            text_ref=content.text_ref,
-            attachments=content.attachments,
-        )
-    )
+    accepted = await call.daemon.ask(AppendMessage(session_id=session_id, **content._asdict()))
     require_not_handled(accepted)
     await _name_session(call, content.text)
     return json_reply(await read_message(call.daemon, session_id, accepted.entry_id or ""))
@@ -108,7 +100,6 @@ async def _name_session(call: Call, text: str) -> None:
     "/session/{id}/message",
     sends=("get_session", "get_messages", "get_events"),
     replies={200: list[Message]},
-    aliases=("/api/session/{id}/message",),
 )
 async def _messages(call: Call) -> Response:
     """Read the messages of a session."""

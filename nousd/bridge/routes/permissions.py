@@ -95,10 +95,9 @@ async def _permissions(call: Call) -> Response:
 async def _reply(call: Call) -> Response:
     """Approve or deny a pending tool call."""
     body: ReplyBody = call.body
-    if body.reply not in _DECISIONS:
-        words = ", ".join(_DECISIONS)
-        raise HttpError(_REPLY_INVALID, f"reply must be one of {words}")
-    decision = _DECISIONS[body.reply]
+    decision = _DECISIONS.get(body.reply)
+    if decision is None:
+        raise HttpError(_REPLY_INVALID, f"reply must be one of {', '.join(_DECISIONS)}")
     accepted = await _decide(call, decision, body.reason)
     does = "deny" if decision == "deny_session" else "allow"
     rule = None if accepted.rule is UNSET else rule_id(does, accepted.rule)

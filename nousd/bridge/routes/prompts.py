@@ -96,12 +96,10 @@ async def _prompt(call: Call) -> Prompt:
     content = await read_parts(call.daemon, body.parts)
     model = body.model or ModelBody()
     return Prompt(
-        text=content.text,
-        text_ref=content.text_ref,
+        **content._asdict(),
         wait=False,
         session_id=call.path["id"],
         client_message_id=_message_id(call),
-        attachments=content.attachments,
         reuse_appended=True,
         strict_resend=True,
         client_id=call.header("x-tandem-client-id"),
@@ -150,7 +148,6 @@ def _reply_with_run(started: _StartedRun) -> Response:
     query=PromptQuery,
     body=SendMessage,
     spells=SPELLS,
-    aliases=("/api/session/{id}/prompt_async",),
 )
 async def _prompt_async(call: Call) -> Response:
     """Start a run; its id is in a header, or in the body with return=run."""
@@ -168,7 +165,6 @@ async def _prompt_async(call: Call) -> Response:
     body=SendMessage,
     spells=SPELLS,
     streams=True,
-    aliases=("/api/session/{id}/prompt_sync",),
 )
 async def _prompt_sync(call: Call) -> Response:
     """Start a run; reply with all messages at its end, or with a stream of events."""

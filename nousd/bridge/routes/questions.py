@@ -65,13 +65,14 @@ async def _answer(call: Call) -> Response:
     question = await _waiting_question(call)
     answers = _given_answers(call.body, question.questions)
     if not answers:
-        return await _reject_question(call, question, _NO_ANSWER)
+        rejected = RejectQuestion(question_id=question.question_id, reason=_NO_ANSWER)
+        return await _send_outcome(call, rejected)
     if len(answers) != len(question.questions):
         words = f"body: answers must have {len(question.questions)} items, one for each question"
         raise HttpError(UNPROCESSABLE, words)
     parsed = tuple(map(parse_answer, question.questions, answers))
-    await _send_outcome(call, AnswerQuestion(question_id=question.question_id, answers=parsed))
-    return json_reply(Ok(ok=True))
+    answered = AnswerQuestion(question_id=question.question_id, answers=parsed)
+    return await _send_outcome(call, answered)
 
 
 def _given_answers(
@@ -92,15 +93,12 @@ def _given_answers(
 )
 async def _reject(call: Call) -> Response:
     """Reject a question."""
-    return await _reject_question(call, await _waiting_question(call), call.body.reason)
+    question = await _waiting_question(call)
+    rejected = RejectQuestion(question_id=question.question_id, reason=call.body.reason)
+    return await _send_outcome(call, rejected)
 
 
-async def _reject_question(call: Call, question: QuestionAsked, reason: str | None) -> Response:
-    await _send_outcome(call, RejectQuestion(question_id=question.question_id, reason=reason))
-    return json_reply(Ok(ok=True))
-
-
-async def _send_outcome(call: Call, command: AnswerQuestion | RejectQuestion) -> None:
+async def _send_outcome(call: Call, command: AnswerQuestion | RejectQuestion) -> Response:
     try:
         await call.daemon.ask(command)
     except Refused as refused:
@@ -109,6 +107,7 @@ async def _send_outcome(call: Call, command: AnswerQuestion | RejectQuestion) ->
         if refused.message == "question_not_found":
             raise HttpError(_QUESTION_NOT_FOUND, "no such question waits") from None
         raise
+    return json_reply(Ok(ok=True))
 
 
 async def _waiting_question(call: Call) -> QuestionAsked:

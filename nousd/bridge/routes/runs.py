@@ -64,12 +64,7 @@ async def reporting_conflict(call: Call) -> AsyncIterator[None]:
         raise HttpError(RUN_CONFLICT, body.error, body=body) from None
 
 
-@routes.get(
-    "/session/{id}/run",
-    sends=("get_state",),
-    replies={200: RunNow | Idle},
-    aliases=("/api/session/{id}/run",),
-)
+@routes.get("/session/{id}/run", sends=("get_state",), replies={200: RunNow | Idle})
 async def _get_run(call: Call) -> Response:
     """Read the active run, to attach to it again."""
     session_id = call.path["id"]
@@ -80,35 +75,28 @@ async def _get_run(call: Call) -> Response:
     "/session/{id}/cancel",
     sends=("abort",),
     replies={200: Cancelled},
-    aliases=("/session/{id}/abort", "/api/session/{id}/cancel", "/api/session/{id}/abort"),
+    aliases=("/session/{id}/abort",),
 )
 async def _cancel(call: Call) -> Response:
     """Stop the active run."""
-    cancelled = await _stop_run(call, None)
-    return json_reply(Cancelled(ok=True, cancelled=cancelled, closedBrowserSessions=0))
+    return await _stop_run(call, None)
 
 
-@routes.post(
-    "/session/{id}/run/{run_id}/cancel",
-    sends=("abort",),
-    replies={200: Cancelled},
-    aliases=("/api/session/{id}/run/{run_id}/cancel",),
-)
+@routes.post("/session/{id}/run/{run_id}/cancel", sends=("abort",), replies={200: Cancelled})
 async def _cancel_run(call: Call) -> Response:
     """Stop this run, if it is active."""
-    cancelled = await _stop_run(call, call.path["run_id"])
-    closed = 0 if cancelled else None
-    return json_reply(Cancelled(ok=True, cancelled=cancelled, closedBrowserSessions=closed))
+    return await _stop_run(call, call.path["run_id"])
 
 
-async def _stop_run(call: Call, run_id: str | None) -> bool:
-    """Stop a run but keep the queue of its session; return whether there was a run."""
+async def _stop_run(call: Call, run_id: str | None) -> Response:
+    """Stop a run, the active one for None, but keep the queue of its session."""
+    abort = Abort(session_id=call.path["id"], expected_run_id=run_id, keep_queue=True)
     try:
-        await call.daemon.ask(
-            Abort(session_id=call.path["id"], expected_run_id=run_id, keep_queue=True)
-        )
+        await call.daemon.ask(abort)
+        cancelled = True
     except Refused as refused:
-        if refused.message in _NOTHING_TO_CANCEL:
-            return False
-        raise
-    return True
+        if refused.message not in _NOTHING_TO_CANCEL:
+            raise
+        cancelled = False
+    closed = 0 if cancelled or run_id is None else None
+    return json_reply(Cancelled(ok=True, cancelled=cancelled, closedBrowserSessions=closed))

@@ -113,7 +113,6 @@ async def get_record(call: Call) -> SessionRecord:
     replies={200: Session},
     body=CreateSession,
     is_body_optional=True,
-    aliases=("/api/session",),
     spells=SPELLS,
 )
 async def _create(call: Call) -> Response:
@@ -150,10 +149,7 @@ def _requested_workspace(body: CreateSession) -> str | None:
 
 
 @routes.get(
-    "/session/{id}",
-    sends=("get_session", "get_messages", "get_events"),
-    replies={200: Session},
-    aliases=("/api/session/{id}",),
+    "/session/{id}", sends=("get_session", "get_messages", "get_events"), replies={200: Session}
 )
 async def _get(call: Call) -> Response:
     """Read a session with its messages."""
@@ -165,7 +161,6 @@ async def _get(call: Call) -> Response:
     sends=("update_session", "get_session"),
     replies={200: ChangedSession},
     body=PatchSession,
-    aliases=("/api/session/{id}",),
     spells=SPELLS,
 )
 async def _patch(call: Call) -> Response:
@@ -184,12 +179,7 @@ async def _patch(call: Call) -> Response:
     return json_reply(render_changed_session(await get_record(call)))
 
 
-@routes.delete(
-    "/session/{id}",
-    sends=("delete_session",),
-    replies={200: Deleted},
-    aliases=("/api/session/{id}",),
-)
+@routes.delete("/session/{id}", sends=("delete_session",), replies={200: Deleted})
 async def _delete(call: Call) -> Response:
     """Delete a session; if it has an active run, stop that instead."""
     done = await call.daemon.ask(DeleteSession(session_id=call.path["id"], abort=True))
@@ -223,7 +213,6 @@ class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
     sends=("list_sessions", "get_capabilities"),
     replies={200: list[Session]},
     query=ListQuery,
-    aliases=("/api/session",),
 )
 async def _list(call: Call) -> Response:
     """List sessions, most recently used first, without their messages."""
@@ -262,10 +251,7 @@ async def _rows(daemon: Client, wanted: ListSessions) -> list[SessionSummary]:
 
 
 @routes.get(
-    "/session/{id}/children",
-    sends=("get_session", "list_sessions"),
-    replies={200: list[Session]},
-    aliases=("/api/session/{id}/children",),
+    "/session/{id}/children", sends=("get_session", "list_sessions"), replies={200: list[Session]}
 )
 async def _children(call: Call) -> Response:
     """List the branches, children and tasks of a session."""

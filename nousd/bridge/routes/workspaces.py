@@ -49,7 +49,6 @@ class Granted(Body, frozen=True, kw_only=True):
     replies={200: Session, 409: Conflict | ErrorBody},
     body=Attach,
     spells={"workspace": "target_workspace", "reason": "reason_tag"},
-    aliases=("/api/session/{id}/attach",),
 )
 async def _attach(call: Call) -> Response:
     """Move a session to another workspace, unless it has an active run."""
@@ -71,7 +70,6 @@ async def _attach(call: Call) -> Response:
     sends=("override_workspace",),
     replies={200: Granted},
     body=Override,
-    aliases=("/api/session/{id}/workspace/override",),
 )
 async def _override(call: Call) -> Response:
     """Temporarily allow approval requests for paths outside the workspace."""

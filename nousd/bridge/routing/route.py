@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
@@ -80,6 +81,8 @@ Handler = Callable[[Call], Awaitable[Response]]
 
 _AS_WE_DO: Final[Mapping[str, str]] = {}
 
+_OF_SESSIONS: Final = re.compile(r"/session(/|$)")
+
 
 class PrometheusText:
     """Marks a reply in a format of Prometheus, in ``Row.replies``."""
@@ -96,7 +99,7 @@ class Row(NamedTuple):
             ``bridge.openapi.refusals``.
         query, body: the structs that validate them; a ``body`` of None is not read.
         is_body_optional: a missing body counts as an empty object.
-        aliases: other paths of the same route.
+        aliases: other paths of the same route; ``Routes`` adds those below ``/api``.
         is_public: no token is needed.
         streams: the reply is a stream of events if the client accepts one.
         view: renders the events of its streams.
@@ -120,7 +123,10 @@ class Row(NamedTuple):
 
 
 class Routes(list[Row]):
-    """The routes of one module, in the order of their handlers; each method is a decorator of one."""
+    """The routes of one module, in the order of their handlers; each method is a decorator of one.
+
+    Every path of ``/session`` also exists below ``/api``.
+    """
 
     def get(self, path: str, **facts: Any) -> Callable[[Handler], Handler]:
         """Route GET requests of a path to the handler. ``facts`` are fields of ``Row``."""
@@ -143,7 +149,10 @@ class Routes(list[Row]):
     ) -> Callable[[Handler], Handler]:
         def add(handler: Handler) -> Handler:
             summary = (handler.__doc__ or "").partition("\n")[0]
-            self.append(Row(method, path, handler, summary, **facts))
+            row = Row(method, path, handler, summary, **facts)
+            names = (path, *row.aliases)
+            under_api = (f"/api{name}" for name in names if _OF_SESSIONS.match(name))
+            self.append(row._replace(aliases=(*row.aliases, *under_api)))
             return handler
 
         return add

@@ -1,10 +1,10 @@
-"""Which calls may run: each source in turn, up to the first that says no.
+"""Decides which calls may run: asks each policy source in turn, up to the first that denies.
 
-What they say stands in the log in their order (``tool_call_policy_evaluated``). Nobody is asked here
-and nothing is run.
+Their opinions are logged in that order (``tool_call_policy_evaluated``). Nobody is asked for approval
+here and nothing runs.
 
-Hooks look first, since they may change the arguments: the rules judge, and the hash covers, what is
-left of them. What hooks said stands last all the same, also behind a rule that denies.
+Hooks come first, since they may change the arguments: the rules judge, and the hash covers, the
+arguments that remain. The opinions of hooks are logged last, even after a rule that denies.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ from nousd.wire.objects.policy import PolicySource
 from nousd.wire.objects.tool_footprint import Access
 
 RAW_ARGUMENTS: Final = "_raw"
-"""The only argument of a call whose arguments were no JSON object: what the model wrote instead."""
+"""The only argument of a call whose arguments were not a JSON object: the model's text."""
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """Why a call does not run, or failed; ``code`` is that of the warning, ``by`` who decided."""
+    """Why a call does not run, or failed; ``code`` is that of the warning, ``by`` the source that
+    decided.
+    """
 
     code: str
     message: str
@@ -39,9 +41,9 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Admitted(msgspec.Struct, frozen=True):
-    """A call that may run, unless somebody has to be asked, with its arguments ready to run with.
+    """A call that may run, unless it needs approval, with its validated arguments.
 
-    Where it has a ``result`` already, that is given and nothing runs.
+    If it already has a ``result``, that is used and nothing runs.
     """
 
     tool: Tool
@@ -52,13 +54,13 @@ class Admitted(msgspec.Struct, frozen=True):
 
 
 class Admission(msgspec.Struct, frozen=True):
-    """The decision on a call, with the opinion of each source that was asked.
+    """The decision on a call, with the opinion of each source.
 
     Args:
-        input_hash: of the tool's name and the arguments as they would run.
-        attempt: how often the very call has been requested, this time included.
-        opinions: what hooks said.
-        remarks: what went wrong with hooks.
+        input_hash: hash of the tool's name and the arguments that would run.
+        attempt: number of requests for this very call, this one included.
+        opinions: the opinions of hooks.
+        remarks: failures of hooks.
     """
 
     sources: tuple[PolicySource, ...]
@@ -78,7 +80,7 @@ async def admit(
     *,
     earlier: Earlier = NEVER_SEEN,
 ) -> Admission:
-    """Return whether a call may run, as the daemon and its session are now."""
+    """Return whether a call may run, in the current state of the daemon and the session."""
     attempt = earlier.attempts + 1
     case = _Case(tools, host, call)
     sources: list[PolicySource] = []
@@ -127,7 +129,7 @@ def hash_of_request(tools: Mapping[str, Tool], call: ToolCall) -> str:
 
 
 class _Case(msgspec.Struct):
-    """A call under examination; ``args`` are its arguments once they are known to fit."""
+    """A call that is being judged; ``args`` are its arguments once they are valid."""
 
     tools: Mapping[str, Tool]
     host: CallHost
@@ -164,4 +166,4 @@ _SOURCES: Final[tuple[tuple[str, str, Callable[[_Case], Refused | None]], ...]] 
     ("session", "the tool is active", _is_active),
     ("arguments", "the arguments fit", _fits),
 )
-"""source, what it says if it allows, what it looks at; in the order in which they are asked."""
+"""source, reason if it allows, check; in the order in which they are asked."""

@@ -1,7 +1,7 @@
-"""A call that is seen again: whether it may run once more, or repeats its earlier result.
+"""Decides about a call that was seen before: whether it runs again, or repeats its stored result.
 
-It is the same call if it stands at the same index of the same entry; equal arguments do not make it the
-same. What may have had an effect never runs again without a new word of the user, whatever the mode.
+It is the same call if it is at the same index of the same entry; equal arguments do not make it the
+same. A call that may have had an effect never runs again without new approval, whatever the mode.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nousd.wire.objects.policy import PolicyDecision, PolicySource
 _SOURCE: Final = "replay"
 
 GIVEN_AGAIN: Final = "it only reads, and its result is stored"
-"""What is said of a call whose stored result stands for it."""
+"""The reason that is given when a stored result is used."""
 
 
 class StoredResult(msgspec.Struct, frozen=True):
@@ -30,13 +30,13 @@ class StoredResult(msgspec.Struct, frozen=True):
 
 
 class Earlier(msgspec.Struct, frozen=True):
-    """The facts about earlier attempts.
+    """The facts about earlier attempts at a call.
 
     Args:
-        attempts: how many there were.
+        attempts: their number.
         may_have_run: whether one of them may have had an effect.
-        input_hash: of the one that ``result`` is of.
-        result: of the last one that came to its end.
+        input_hash: hash of the attempt that ``result`` belongs to.
+        result: result of the last attempt that completed.
     """
 
     attempts: int = 0
@@ -46,15 +46,15 @@ class Earlier(msgspec.Struct, frozen=True):
 
 
 NEVER_SEEN: Final = Earlier()
-"""Of a call that is requested for the first time."""
+"""The facts about a call that is requested for the first time."""
 
 
 class Again(NamedTuple):
     """The consequence of earlier attempts for a call.
 
     Args:
-        judgement: what the rules and the mode say, and this as a further source.
-        result: given in the place of a run, if it is there.
+        judgement: the decision of rules and mode, with this as a further source.
+        result: used instead of a run, if present.
     """
 
     judgement: Judgement
@@ -62,7 +62,7 @@ class Again(NamedTuple):
 
 
 def again(earlier: Earlier, tool: Tool, input_hash: str, judgement: Judgement) -> Again:
-    """Return whether the call runs, somebody is asked, or its stored result stands for it."""
+    """Return whether the call runs, needs approval, or uses its stored result."""
     if earlier == NEVER_SEEN or judgement.verdict == "deny":
         return Again(judgement)
     if not earlier.may_have_run:

@@ -1,6 +1,4 @@
-"""The events of one tool call, made as the run stands. What happens, and in which order, is decided in
-``runner``.
-"""
+"""Builds the events of one tool call. ``runner`` decides what happens, and in which order."""
 
 from __future__ import annotations
 
@@ -24,16 +22,16 @@ from nousd.wire.objects.policy import PolicySnapshot, PolicySource
 
 
 class CallEvents:
-    """Makes the events of a client's own call, whose request is already in the log."""
+    """Builds the events of a client's own call, whose request is already in the log."""
 
     def __init__(self, host: CallHost, call: ToolCall, admission: Admission) -> None:
         self._host = host
         self._call = call
         self._admission = admission
-        # It may be set while the call waits or runs, and counts for the next one.
+        # It can change while the call waits or runs, and counts for the next one.
         self._mode = host.permission_mode
         self.answered: PolicySource | None = None
-        """What the user answered, once asked."""
+        """The user's answer, once there is one."""
 
     @cached_property
     def keys(self) -> Mapping[str, Any]:
@@ -48,7 +46,7 @@ class CallEvents:
 
     @property
     def args(self) -> Mapping[str, Any]:
-        """The arguments as they run, if they were found to fit, else as the model wrote them."""
+        """The validated arguments, or the model's own if they are invalid."""
         verdict = self._admission.verdict
         if isinstance(verdict, Admitted):
             final: Mapping[str, Any] = msgspec.to_builtins(verdict.args)
@@ -56,7 +54,7 @@ class CallEvents:
         return self._call.args
 
     def requested(self) -> list[events.Event]:
-        """Return the events that begin the call, with each source's opinion."""
+        """Return the events that begin the call, with the opinion of each source."""
         return [
             *[self._evaluated(said) for said in self._admission.sources],
             *[self._evaluated(said.source, said.args) for said in self._admission.opinions],
@@ -82,15 +80,15 @@ class CallEvents:
         ]
 
     def started(self, reason: str) -> list[events.Event]:
-        """The call may run, and runs."""
+        """Return the events of a call that is allowed and starts."""
         return [self.approved(reason), self.begun()]
 
     def approved(self, reason: str) -> events.Event:
-        """The call may run, and nobody had to be asked."""
+        """Return the events of a call that is allowed without approval."""
         return events.ToolCallApproved(**self.keys, by="policy", reason=beginning(reason))
 
     def begun(self) -> events.Event:
-        """The call, which was approved, runs."""
+        """Return the events of an approved call that starts."""
         return events.ToolCallStarted(
             **self.keys, executed_by=self._admitted.tool.executed_by, permission_mode=self._mode
         )
@@ -99,7 +97,7 @@ class CallEvents:
         return events.ToolCallDenied(**self.keys, by=refused.by, reason=beginning(refused.message))
 
     def updates(self, text: str) -> list[events.Event]:
-        """The call says something, in pieces that are small enough for an event."""
+        """Return output of the call in pieces that are small enough for an event."""
         return [events.ToolCallOutput(**self.keys, delta=delta) for delta in deltas(text)]
 
     def warnings(self, _refused: Refused) -> list[events.Event]:
@@ -109,7 +107,7 @@ class CallEvents:
     def completed(
         self, shown: Shown, seconds: float, artifact_id: str | UnsetType = UNSET
     ) -> list[events.Event]:
-        """A call that was started is over, after so many seconds."""
+        """Return the end of a started call, with its duration."""
         result, changed_by = shown.result, shown.changed_by or UNSET
         completed = events.ToolCallCompleted(
             **self.keys,
@@ -140,7 +138,7 @@ class CallEvents:
         return (*self._admission.sources, *opinions, *answered)
 
     def _told(self, result: ToolResult) -> str | UnsetType:
-        """Return the result for the event that completes the call, if it has no other place."""
+        """Return the result for the event that completes the call, if it is stored nowhere else."""
         return result.text
 
     def ends(
@@ -151,12 +149,12 @@ class CallEvents:
         artifact_id: str | UnsetType = UNSET,  # noqa: ARG002
         changed_by: tuple[str, ...] | UnsetType = UNSET,  # noqa: ARG002
     ) -> list[events.Event]:
-        """The call is over, and its result stands in the transcript, if it has one."""
+        """Return the end of the call, with its result for the transcript, if it has one."""
         return []
 
 
 class TurnCallEvents(CallEvents):
-    """Makes the events of one call of a turn: every client is told of it, and the transcript has it."""
+    """Builds the events of one call of a turn, which every client gets and the transcript contains."""
 
     def __init__(self, turn: TurnCallHost, call: ToolCall, admission: Admission) -> None:
         super().__init__(turn, call, admission)
@@ -180,7 +178,7 @@ class TurnCallEvents(CallEvents):
         return [events.ToolExecutionUpdate(**self.keys, delta=delta) for delta in deltas(text)]
 
     def warnings(self, refused: Refused) -> list[events.Event]:
-        """See ``CallEvents.warnings``; the whole of a long text is in the call's result."""
+        """See ``CallEvents.warnings``. A long text is whole in the call's result."""
         where = self._turn.tracker.where
         return [events.Warning(**where, code=refused.code, message=beginning(refused.message))]
 
@@ -219,7 +217,7 @@ class TurnCallEvents(CallEvents):
 
 
 def events_of(host: CallHost, call: ToolCall, admission: Admission) -> CallEvents:
-    """Return the maker of a call's events, for a turn or for a client."""
+    """Return the builder of a call's events, for a turn or for a client."""
     turn = host.turn
     if turn is None:
         return CallEvents(host, call, admission)

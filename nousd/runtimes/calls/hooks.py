@@ -1,7 +1,4 @@
-"""Hooks on a call besides the rules: asked before the decision, and notified of the result.
-
-Who that is, is not known here.
-"""
+"""Hooks on a call besides the rules: asked before the decision, and called with the result."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from nousd.wire.objects.policy import PolicySource
 
 
 class Remark(msgspec.Struct, frozen=True):
-    """Something went wrong on the way, as a warning tells it."""
+    """A failure of a hook, in the form of a warning."""
 
     code: str
     message: str
@@ -34,7 +31,7 @@ class Looked(msgspec.Struct, frozen=True):
     """The opinions of all hooks on a call.
 
     Args:
-        args: the call's arguments as they will run, checked by its tool.
+        args: the call's final arguments, validated by its tool.
         blocked: why the call must not run; "" if it may.
     """
 
@@ -53,19 +50,19 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 class CallHooks(Protocol):
-    """Those who look."""
+    """The hooks of all extensions on tool calls."""
 
     async def before(self, host: CallHost, tool: Tool, call: ToolCall, args: Any) -> Looked:
-        """Ask about a call whose arguments fit."""
+        """Ask about a call with valid arguments."""
         ...
 
     async def after(self, host: CallHost, call: ToolCall, args: Any, result: ToolResult) -> Shown:
-        """Ask what the model is to be told of a call that ran with these arguments."""
+        """Ask for the result that the model receives for a call that ran with these arguments."""
         ...
 
 
 class NoCallHooks:
-    """Nobody looks."""
+    """No hooks."""
 
     async def before(self, _host: CallHost, _tool: Tool, _call: ToolCall, args: Any) -> Looked:
         """See ``CallHooks.before``."""

@@ -1,6 +1,6 @@
 """The daemon's side of the gate, for one tool call.
 
-A run is such a host, and so is a call that a client makes itself.
+A run is such a host, and so is a call of a client.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """A request for approval of one call.
 
     Args:
-        call: the keys of an event of the call, its ``input_hash`` among them.
-        access: what the call would touch.
-        rule: what ``session`` and ``always`` would allow.
+        call: the keys of an event of the call, with its ``input_hash``.
+        access: the call's footprint.
+        rule: the rule that the answers ``session`` and ``always`` would grant.
     """
 
     call: Mapping[str, Any]
@@ -38,11 +38,11 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a request for approval. Its events are in the log, or on their way there.
+    """The outcome of a request for approval. Its events are in the log or pending.
 
     Args:
-        decision: what the user said, if he did.
-        rule: of what calls that is said from then on, if of others than this one.
+        decision: the user's decision, if there was one.
+        rule: the rule that was granted for further calls, if one was.
     """
 
     allows: bool
@@ -71,18 +71,18 @@ class CallHost(Protocol):
         ...
 
     async def commit(self, *events: Event) -> None:
-        """Put events into the log together; returns when they are durable."""
+        """Log events together; return when they are durable."""
         ...
 
     async def stream(self, *events: Event) -> None:
-        """Put events into the log together and in order, without waiting for the disk; waits only if
-        the log is far behind. Cancelled in that wait, they are on their way all the same.
+        """Log events together and in order, without waiting for the disk; wait only if the log is far
+        behind. If it is cancelled while waiting, they are pending all the same.
         """
         ...
 
     async def keep(self, data: bytes | SpooledFile, media_type: str) -> str:
-        """Store what is too big for an event: bytes together with the next commit, a file at once.
-        Returns its id, to which an event of the next commit has to refer.
+        """Store bytes that are too large for an event with the next commit, or a file at once. Return
+        its id, to which an event of the next commit must refer.
 
         Raises:
             StoreError, OSError: a file could not be stored; nothing is left of it.
@@ -90,17 +90,15 @@ class CallHost(Protocol):
         ...
 
     def extend_idle_deadline(self, seconds: float) -> None:
-        """Say that the call is alive, and that it will be although nothing may be seen of it for so
-        many seconds.
-        """
+        """Report that the call is alive, and that it may be silent for so many more seconds."""
         ...
 
     def tool_is_active(self, name: str) -> bool:
-        """Whether the session lets that tool be used."""
+        """Return whether the session may use that tool."""
         ...
 
     def tool_context(self, tool_call_id: str, emit: Emit) -> ToolContext:
-        """Return the surroundings of a call."""
+        """Return the context of a call."""
         ...
 
     async def judge(self, tool: Tool, access: Access) -> Judgement:
@@ -108,13 +106,13 @@ class CallHost(Protocol):
         ...
 
     async def runtime_opinion(self, call: ToolCall) -> RuntimeOpinion | None:
-        """Return the opinion of the requesting runtime; None if it is judged already."""
+        """Return the opinion of the requesting runtime; None if the call is already decided."""
         ...
 
     async def ask(self, question: Question) -> Answer:
-        """Ask whoever can answer whether a call may run, and wait; bounded.
+        """Ask for approval and wait for the answer, for a bounded time.
 
-        The decision is in the log, or on its way there, when this returns.
+        The decision is in the log or pending when this returns.
         """
         ...
 
@@ -135,10 +133,10 @@ class TurnCallHost(CallHost, Protocol):
 
     @property
     def tracker(self) -> LifecycleTracker:
-        """The run's lifecycle; read it, never write it."""
+        """The run's lifecycle; read-only."""
         ...
 
     @property
     def leaf_id(self) -> str | None:
-        """Where the next entry goes."""
+        """The parent of the next entry."""
         ...

@@ -1,9 +1,9 @@
-"""One tool call from its request to its result, through one path for a call that runs, is refused or
-is skipped.
+"""One tool call from its request to its result, on one path for calls that run, are refused or are
+skipped.
 
-A call is admitted or not (``admission``), somebody is asked if need be, it runs if it may, and ends;
-every call gets a result in the transcript, because a model API refuses a call without one. What is told
-of it (``call_events``) takes one commit before it runs and one after, or one in all.
+``admission`` decides; if approval is needed, it is requested; then the call runs, or does not, and
+ends. Every call gets a result in the transcript, because model APIs refuse a call without one. Its
+events (``call_events``) take one commit before it runs and one after, or one in all.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class CallRunner:
     """Carries out the calls of one runtime.
 
     Args:
-        tools: by name, as they are at the moment of a call.
-        hooks: look at every call that is not skipped.
+        tools: the current tools, by name.
+        hooks: called for every call that is not skipped.
     """
 
     def __init__(self, tools: Mapping[str, Tool], hooks: CallHooks = NO_CALL_HOOKS) -> None:
@@ -50,16 +50,16 @@ class CallRunner:
         self._hooks = hooks
 
     async def skip(self, host: TurnCallHost, call: ToolCall, earlier: Earlier = NEVER_SEEN) -> None:
-        """Tell that a call was not begun because the user said something else meanwhile."""
+        """End a call that was not started because the user sent another message meanwhile."""
         hashed, attempt = input_hash(call.name, call.args), earlier.attempts + 1
         admission = Admission((), _SKIPPED, hashed, attempt=attempt)
         await _Call(host, call, admission).refuse(_SKIPPED, shown=True)
 
     async def execute(self, host: CallHost, call: ToolCall, earlier: Earlier = NEVER_SEEN) -> None:
-        """Run a call, or tell why it is not run.
+        """Run a call, or end it with the reason why it does not run.
 
         Args:
-            earlier: what is known of attempts before.
+            earlier: the facts about earlier attempts.
         """
         output = _Output(host)
         context = host.tool_context(call.tool_call_id, output.emit)
@@ -85,8 +85,8 @@ class CallRunner:
 
 
 def _restricted(context: ToolContext, closed: DeniedPaths, opened: tuple[str, ...]) -> ToolContext:
-    """Return surroundings in which a call can touch what its judgement opened to it, and the places
-    outside about which somebody was asked.
+    """Return a context in which a call can access only what its decision allows, and the outside paths
+    that were approved.
     """
     path_sandbox = context.path_sandbox
     if any(closed):
@@ -99,7 +99,7 @@ def _restricted(context: ToolContext, closed: DeniedPaths, opened: tuple[str, ..
 
 
 class _Output:
-    """Streams what a tool says while it runs."""
+    """Streams the output of a tool while it runs."""
 
     def __init__(self, host: CallHost) -> None:
         self._host = host
@@ -113,11 +113,13 @@ class _Output:
             await self._host.stream(*self.events.updates(self.clean(delta)))
 
     def clean(self, text: str) -> str:
-        """Return a text without the secrets that the daemon holds."""
+        """Return a text with the daemon's secrets redacted."""
         return self.secrets.redact_text(scrub(text))
 
     def cleaned(self, result: ToolResult) -> ToolResult:
-        """Return a result as it may be told. A long output in a file was clean when it was written."""
+        """Return a result with secrets redacted. Long output in a file was redacted when it was
+        written.
+        """
         full = result.full
         if isinstance(full, bytes):
             full = self.secrets.redact_bytes(full)
@@ -157,7 +159,7 @@ class _Call:
         self._started_at = trio.current_time()
 
     async def give_again(self, stored: StoredResult) -> None:
-        """Answer a call with its earlier result; nothing runs."""
+        """Answer a call with its stored result; nothing runs."""
         result = ToolResult(stored.text, stored.is_error)
         await self.host.commit(
             *self.events.requested(),
@@ -166,7 +168,7 @@ class _Call:
         )
 
     async def may_run(self, admitted: Admitted) -> bool:
-        """Ask whether the call may run, and start it if so; else it is over."""
+        """Request approval for the call and start it if approved; else end it."""
         await self.host.stream(*self.events.requested())
         answer = await self.host.ask(
             Question(
@@ -235,14 +237,14 @@ class _Call:
     async def _shown(
         self, result: ToolResult, artifact_id: str | UnsetType = UNSET
     ) -> tuple[Shown, str | UnsetType]:
-        """Return the result for the model, and the artifact of the whole output if it was cut."""
+        """Return the result for the model, and the artifact with the whole output if it was cut."""
         shown = await self._hooks.after(self.host, self._call, self._args, result)
         if shown.changed_by and artifact_id is UNSET:
             artifact_id = await self.host.keep(result.text.encode(), _OUTPUT_TYPE)
         return shown, artifact_id
 
     async def _keep(self, result: ToolResult) -> tuple[ToolResult, str | UnsetType]:
-        """Keep the whole of an output that is shown in part. A result without it says why."""
+        """Store the whole output of a result that shows a part. If that fails, the result says why."""
         whole = result.full
         if whole is None:
             return result, UNSET
@@ -259,5 +261,5 @@ class _Call:
 
     @property
     def _seconds(self) -> float:
-        """How long the call has been running."""
+        """Return the seconds since the call started."""
         return trio.current_time() - self._started_at

@@ -1,8 +1,7 @@
-"""The policy of the requesting runtime: a source like others, which can only narrow.
+"""The policy of the requesting runtime: a source like others, which can only restrict.
 
-A runtime that is another agent program has rules and modes of its own. What they say is on the log like
-what every other source says, and never lets a call through that ours would not. How a runtime comes to
-its opinion is not known here.
+A runtime that is another agent program has rules and modes of its own. Its opinion is logged like that
+of every other source, and never allows a call that ours would not.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ _SOURCE: Final = "runtime"
 
 
 NO_POLICY: Final = RuntimeOpinion("abstain", "the runtime has no policy of its own")
-"""Of a runtime that leaves every decision to the gate."""
+"""For a runtime that leaves every decision to the gate."""
 
 NO_RUNTIME: Final = RuntimeOpinion("abstain", "no runtime asks for it")
-"""Of a call that a client makes itself."""
+"""For a call of a client."""
 
 
 async def merge_runtime_decision(host: CallHost, call: ToolCall, judgement: Judgement) -> Judgement:
-    """Return the decision on a call after its runtime was asked, which it is unless the call is
+    """Return the decision on a call with its runtime's opinion, which is asked for unless the call is
     denied.
 
-    A ``deny`` denies. An ``ask`` asks where the mode alone would let the call run: not if the user
-    allows it by a rule, nor in the mode yolo. An ``allow`` changes nothing.
+    ``deny`` denies. ``ask`` requires approval where the mode alone would allow the call, but not if a
+    rule of the user allows it, nor in mode yolo. ``allow`` changes nothing.
     """
     if judgement.verdict == "deny":
         return judgement
@@ -49,7 +48,7 @@ async def merge_runtime_decision(host: CallHost, call: ToolCall, judgement: Judg
 
 
 def _is_settled(host: CallHost, judgement: Judgement) -> bool:
-    """Whether the user has said already that such a call is not to be asked about."""
+    """Return whether the user has already allowed such calls without being asked."""
     by_rule = any(
         source.source == "rules" and source.decision == "allow" for source in judgement.sources
     )

@@ -1,7 +1,7 @@
-"""One model call as events: the streamed message, its usage, and the tool calls it asks for.
+"""One model call as events: the streamed message, its usage, and the requested tool calls.
 
-The message is opened when its first content arrives, so an attempt that showed nothing leaves no
-trace. Every call that ends, well or not, leaves exactly one message.
+The message is opened when its first content arrives, so an attempt without content leaves no trace.
+Every call that ends, successful or not, leaves exactly one message.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ async def ask_model(
     *,
     price: Price | None = None,
 ) -> tuple[ToolCall, ...]:
-    """Stream one answer into the log and return the calls it asks for.
+    """Stream one answer into the log and return its tool calls.
 
     Args:
-        price: of the model, if it is known.
+        price: the price of the model, if it is known.
 
     Raises:
         ContextOverflow: before any content; nothing was written.
@@ -91,7 +91,7 @@ async def provider_failed(host: TurnHost, error: ProviderError, *, hint: str = "
 
 
 class _Answer:
-    """Takes the pieces of one model call and tells the log."""
+    """Receives the pieces of one model call and logs them."""
 
     def __init__(
         self, host: TurnHost, provider: Provider, request: ModelInput, meter: Meter
@@ -109,7 +109,7 @@ class _Answer:
         self._finished = Finished("stop")
 
     async def be_given(self, blobs: Blobs) -> None:
-        """Make the call. One that breaks off, however it does, is told of as far as it came."""
+        """Make the call. If it breaks off in any way, what came so far is logged."""
         is_whole = False
         try:
             await self._provider.generate(self._request, self._receive, blobs)
@@ -243,9 +243,9 @@ def _without_calls(reason: str) -> StopReason:
 
 
 def _arguments(raw: str) -> dict[str, Any]:
-    """Parse a call's arguments; anything but a JSON object is kept as text under one key.
+    """Parse a call's arguments. Anything but a JSON object is kept as text under one key.
 
-    So is what nests so deep that the events which carry it could be written but not read any more.
+    So is an object that nests too deep: events with it could be written but not read.
     """
     if not raw.strip():
         return {}

@@ -1,7 +1,7 @@
-"""The native runtime: asks the model, carries out its tool calls, asks again.
+"""The native runtime: calls the model, runs its tool calls, calls it again.
 
-The whole loop is ``run_turn``. A steer is looked for before each tool call and before each further
-model call, never in mid-text. What a stop leaves open is closed by the daemon, so nothing here cleans
+The whole loop is ``run_turn``. It looks for a steer before each tool call and before each further model
+call, never in the middle of a text. The daemon closes what a stop leaves open, so nothing here cleans
 up the log.
 """
 
@@ -49,13 +49,13 @@ class NativeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of the loop.
 
     Args:
-        system: the system prompt; empty if there is none.
-        system_path: the file it comes from, if it does.
-        model_calls_max: model calls per turn before the turn is given up.
-        context_window: tokens; 0 asks the provider.
-        compact_at: share of the window past which the transcript is compacted by itself.
-        keep_recent_tokens: about how much of the newest transcript a compaction keeps, but at most
-            half of what a model is given before it is compacted.
+        system: the system prompt; empty for none.
+        system_path: the file of the system prompt, if it has one.
+        model_calls_max: maximum model calls per turn.
+        context_window: in tokens; 0 asks the provider.
+        compact_at: share of the context window at which the transcript is compacted.
+        keep_recent_tokens: about how many of the newest tokens a compaction keeps, but at most half of
+            the model's input.
     """
 
     system: str = ""
@@ -112,10 +112,10 @@ class NativeRuntime:
         calls: Sequence[ToolCall],
         earlier: Mapping[str, Earlier] = MappingProxyType({}),
     ) -> bool:
-        """Run the calls one after another; returns whether the model is to be asked again.
+        """Run the calls one after another; return whether to call the model again.
 
         Args:
-            earlier: what is known of those that were seen before, by their ids.
+            earlier: the facts about calls that were seen before, by their ids.
         """
         for index, call in enumerate(calls):
             if host.has_pending_steer():
@@ -127,8 +127,8 @@ class NativeRuntime:
         return bool(calls) and not host.has_pending_steer()
 
     async def _carry_out_owed(self, host: TurnHost) -> bool:
-        """Run the calls that an earlier run left without a result, as far as they may run; returns
-        whether the model is to be asked.
+        """Run the calls that an earlier run left without a result, as far as they may run; return
+        whether to call the model.
         """
         owed = owed_calls(await host.context())
         earlier = {call.tool_call_id: await host.earlier(call) for call in owed}
@@ -137,7 +137,7 @@ class NativeRuntime:
     async def _answer(
         self, host: TurnHost, remarks: tuple[events.Event, ...]
     ) -> Sequence[ToolCall]:
-        """Make one model call, with room made for it before, or after it overflowed."""
+        """Make one model call, with compaction before it if needed, or after it overflowed."""
         call = await self._prepared(host)
         if call.compiled.crowded:
             if remarks:
@@ -159,10 +159,10 @@ class NativeRuntime:
             raise await provider_failed(host, overflow, hint=_hint(smaller)) from overflow
 
     async def _prepared(self, host: TurnHost, *, shrink_to: int | None = None) -> _Call:
-        """Return the next model call with the context as it is.
+        """Return the next model call for the current context.
 
         Args:
-            shrink_to: tokens that it may have, where a server has refused more.
+            shrink_to: its maximum tokens, if a server refused more.
         """
         settings = self._settings
         choice = host.choice
@@ -194,7 +194,7 @@ class NativeRuntime:
         return host.offered(self._specs.specs)
 
     async def _smaller(self, host: TurnHost, refused: _Call) -> _Call | None:
-        """Return the call with less in it, after a server found it too long; None if that cannot be."""
+        """Return a smaller call after a server found it too long; None if that is impossible."""
         if await self._compact(host, "overflow", refused.budget.recent):
             return await self._prepared(host)
         told = refused.compiled.tokens - refused.fixed
@@ -204,10 +204,7 @@ class NativeRuntime:
     async def _ask(
         self, host: TurnHost, call: _Call, remarks: tuple[events.Event, ...] = ()
     ) -> Sequence[ToolCall]:
-        """Make one model call.
-
-        What the model is given goes into the log together with the remarks, while it is asked.
-        """
+        """Make one model call. Its input is logged with the remarks while the call is made."""
         request = call.compiled.request
         await host.stream(*remarks, await self._told(host, call.compiled, call.sources))
         blobs = {
@@ -240,7 +237,7 @@ class NativeRuntime:
 
     def plan_cut(self, context: Sequence[Entry], choice: ModelChoice) -> compaction.Cut | None:
         """See ``Runtime.plan_cut``."""
-        # In a small window, what is kept must leave room for what comes.
+        # In a small window the kept part must leave room for the answer.
         room = int(self._settings.compact_at * self._window(choice)) // 2
         return compaction.plan_cut(context, min(self._settings.keep_recent_tokens, room))
 
@@ -315,7 +312,7 @@ class NativeRuntime:
 
 
 class _Specs(NamedTuple):
-    """The tools as models are told of them, of one version of the registry."""
+    """The tools in the form that models receive, for one version of the registry."""
 
     version: int
     specs: tuple[ToolSpec, ...]

@@ -1,7 +1,7 @@
 """The duration and tokens of one model call, as far as the provider reports them.
 
-Times are those of the attempt that is answered: what it took to get there, failed attempts and the waits
-between them, is told by warnings.
+Times are those of the successful attempt; failed attempts and the waits between them are reported by
+warnings.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nousd.wire.objects.entries import Usage
 
 
 class Meter:
-    """Looks at the pieces of one call, from just before it is made.
+    """Observes the pieces of one call, from just before it is made.
 
     Args:
         price: of the model that is asked, if it is known.
@@ -40,7 +40,7 @@ class Meter:
         self._usage: Usage | None = None
 
     def note(self, piece: Piece) -> None:
-        """Look at a piece as it arrives."""
+        """Observe a piece as it arrives."""
         match piece:
             case TextDelta() | ReasoningDelta() | ToolCallPiece():
                 self._first = trio.current_time() if self._first is None else self._first
@@ -65,7 +65,7 @@ class Meter:
         )
 
     def figures_if_any(self) -> CallFigures | None:
-        """Return the same, or None of a call that neither answered nor told what it cost."""
+        """Return the figures; None for a call that neither answered nor reported its cost."""
         return None if self._first is None and self._usage is None else self.figures()
 
 

@@ -1,4 +1,4 @@
-"""The model call that writes a compaction's summary. It shows nothing to anyone and cannot fail."""
+"""The model call that writes the summary of a compaction. It shows nothing to users and cannot fail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nousd.wire.limits import SUMMARY_CHARS_MAX
 _log = logging.getLogger(__name__)
 
 _COLLECT_CHARS_MAX = 4 * SUMMARY_CHARS_MAX
-"""A model that does not stop writing is not listened to further."""
+"""Maximum summary; the rest of a model's answer is not read."""
 
 
 async def write_summary(
@@ -29,7 +29,7 @@ async def write_summary(
     price: Price | None,
     report: Report,
 ) -> str:
-    """Return the model's summary, or the mechanical one if the model fails or says nothing.
+    """Return the model's summary, or a mechanical one if the model fails or returns nothing.
 
     Args:
         price: of the model, if it is known.

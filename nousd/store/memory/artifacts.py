@@ -1,4 +1,4 @@
-"""Artifacts in memory: whole, as everything here."""
+"""Artifacts in memory, stored whole."""
 
 from __future__ import annotations
 

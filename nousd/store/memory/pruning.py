@@ -1,4 +1,4 @@
-"""Pruning in memory: the events as the walk sees them, in a list."""
+"""Pruning in memory: the events for the walk, in a list."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from nousd.wire.events import DELTA_EVENTS
 
 
 def prune(rows: Rows, old: Old) -> Pruned:
-    """Do one step; see ``_pruning.walk``."""
+    """Do one step; see ``store.pruning.walk``."""
     pruned, rows.pruned_seq = walk(_Events(rows), rows.pruned_seq, old)
     return pruned
 
 
 class _Events:
-    """See ``_pruning.EventTable``."""
+    """See ``store.pruning.EventTable``."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows

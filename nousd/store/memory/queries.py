@@ -193,7 +193,7 @@ def overridden(rows: Rows) -> tuple[str, ...]:
 
 
 def _place_behind(last: str | None, ids: list[str]) -> int:
-    """Return where the page behind ``last`` begins: nowhere, if that is not in the list."""
+    """Return the index of the page after ``last``: the end, if that is not in the list."""
     if last is None:
         return 0
     return ids.index(last) + 1 if last in ids else len(ids)

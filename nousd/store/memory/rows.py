@@ -1,7 +1,6 @@
 """The tables of the store in memory: plain dictionaries, changed by row changes.
 
-The same names and the same meaning as the SQLite tables of ``migrations``; dictionaries keep the order
-in which rows were put.
+Names and meaning are those of the SQLite tables; dictionaries keep the order of insertion.
 """
 
 from __future__ import annotations
@@ -241,7 +240,7 @@ _ENDED: Final[dict[ToolCallState, ToolCallState]] = {
     "denied": "denied",
     "approved": "not_started",
 }
-"""Where a call stood -> where it stands after its end, unless it is completed."""
+"""state of a call -> its state after its end, unless it completed."""
 
 
 def _add_usage(rows: Rows, change: row_changes.AddUsage) -> None:

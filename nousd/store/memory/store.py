@@ -1,8 +1,8 @@
-"""The log in memory: for tests under a fake clock, and for a daemon that is to forget everything.
+"""The log in memory: for tests under a fake clock, and for a daemon that must forget everything.
 
-It gives the same answers as ``sqlite`` without a file, a thread or a clock: what is submitted in
-one tick of the event loop is committed together in a later one, so a run under an autojump clock is
-the same every time. It is unbounded, because it is a log; nothing in it is durable.
+It gives the same answers as ``sqlite`` without a file, a thread or a clock. Batches submitted in one
+tick of the event loop are committed together in a later one, so a run under an autojump clock is the
+same every time. Its size is unbounded, because it is a log; nothing in it is durable.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def open_store(*, before_commit: Callable[[], None] = lambda: None) -> AsyncIterator[Store]:
-    """Open an empty log; leaving the context commits what is queued.
+    """Open an empty log; at the end of the block the queue is committed.
 
     Args:
         before_commit: called before each commit. A StoreError that it raises fails the commit; a
@@ -135,7 +135,7 @@ class MemoryStore:
             self._write_stats.failed()
 
     def _stored(self, batch: Batch, seq: int) -> tuple[StoredEvent, ...]:
-        """Numbers a batch from behind ``seq`` on, and keeps it."""
+        """Number a batch after ``seq``, and store it."""
         rows = self._rows
         for artifact in batch.artifacts:
             _artifacts_memory.put_whole(rows, artifact, put_at(batch))

@@ -1,8 +1,8 @@
-"""Puts of large artifacts that are under way: many short chores of the writer, one after another.
+"""Large artifacts that are being stored: many short chores of the writer, one after another.
 
-What is put stands in nobody's view before its last step. A put that ends early, for whatever reason,
-leaves chunks that are no artifact; they are dropped at once if that can be, and else by whoever looks
-for unused artifacts, which is why the ids of puts under way are known here.
+An artifact becomes visible with its last step. One that ends early leaves chunks that belong to no
+artifact. They are dropped at once if possible, otherwise by the garbage collection, which must not
+touch artifacts that are still being stored; so their ids are known here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nousd.store.sqlite import artifacts as steps
 
 
 class Do(Protocol):
-    """Has the writer do a chore; ``durable``: it is on the disk when this returns."""
+    """Runs a chore in the writer; ``durable``: it is on the disk when it returns."""
 
     def __call__(
         self, work: Callable[[apsw.Connection], Any], *, durable: bool = False
@@ -38,7 +38,7 @@ class ArtifactWrites:
         self._under_way: Counter[str] = Counter()
 
     def is_under_way(self, artifact_id: str) -> bool:
-        """Whether somebody is putting it. Also called in the writer's thread."""
+        """Return whether an artifact is being stored. Also called in the writer's thread."""
         return self._under_way[artifact_id] > 0
 
     async def put(self, source: ArtifactSource, media_type: str, now: str) -> ArtifactInfo:
@@ -47,7 +47,7 @@ class ArtifactWrites:
         self._under_way[artifact_id] += 1
         try:
             done: ArtifactInfo | None = None
-            # Once more if another put it meanwhile and it went with a session that was deleted.
+            # Again, if another caller stored it meanwhile and it was deleted with its session.
             while done is None:
                 known: ArtifactInfo | None = await self._do(
                     lambda rows: steps.begin(rows, artifact_id, put.size_bytes, now)
@@ -74,7 +74,9 @@ class ArtifactWrites:
             raise StoreError(f"{source.artifact_id} changed while it was put")
 
     async def _drop_chunks(self, artifact_id: str) -> None:
-        """Provide the space back, unless another puts the same; where it cannot, others will."""
+        """Drop the chunks, unless another caller stores the same; if that fails, the garbage collection
+        will.
+        """
         if self._under_way[artifact_id] > 1:
             return
         with suppress(StoreError):

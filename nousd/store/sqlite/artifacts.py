@@ -1,9 +1,8 @@
-"""Artifacts as rows: reading them, and putting or dropping one in short steps.
+"""Artifacts as rows: reading them, and storing or dropping one in short steps.
 
-Plain functions on a connection; the writing ones are called inside a transaction. An artifact is there
-when it has a row in ``artifacts``: chunks alone are of one that is being put or dropped, or never was
-put to its end.
-Who puts what, and what else is under way, is not known here.
+Plain functions of a connection; the writing ones are called inside a transaction. An artifact exists
+when it has a row in ``artifacts``; chunks alone belong to one that is being stored or dropped, or was
+never completed.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ def unused(connection: apsw.Connection, put_before: str, *, limit: int) -> tuple
 
 
 def put_whole(connection: apsw.Connection, artifact: Artifact, created_at: str) -> None:
-    """Put a small one at once, unless it is there."""
+    """Store a small artifact at once, unless it exists."""
     if info(connection, artifact.id) is None:
         put_chunks(connection, artifact.id, 0, artifact.data)
         size = len(artifact.data)
@@ -89,7 +88,7 @@ def put_whole(connection: apsw.Connection, artifact: Artifact, created_at: str) 
 def begin(
     connection: apsw.Connection, artifact_id: str, size_bytes: int, now: str
 ) -> ArtifactInfo | None:
-    """Return the artifact if it is there already, which then counts as put ``now``.
+    """Return the artifact if it exists, which then counts as put ``now``.
 
     Raises:
         StoreFull: there is not the space for it.
@@ -109,9 +108,7 @@ def _require_space(connection: apsw.Connection, size_bytes: int) -> None:
 
 
 def put_chunks(connection: apsw.Connection, artifact_id: str, offset: int, data: bytes) -> None:
-    """Put a stretch of bytes that begins with a chunk, over anything that an earlier try left
-    there.
-    """
+    """Store bytes from the start of a chunk on, over anything that an earlier attempt left there."""
     connection.executemany(
         "INSERT OR REPLACE INTO artifact_chunks (artifact_id, idx, data) VALUES (?, ?, ?)",
         [
@@ -122,13 +119,13 @@ def put_chunks(connection: apsw.Connection, artifact_id: str, offset: int, data:
 
 
 def put_step(connection: apsw.Connection, artifact_id: str, offset: int, data: bytes) -> None:
-    """Put a stretch of an artifact that is not there yet: another may have put it meanwhile."""
+    """Store a part of an artifact unless it exists: another caller may have stored it meanwhile."""
     if info(connection, artifact_id) is None:
         put_chunks(connection, artifact_id, offset, data)
 
 
 def finish_steps(connection: apsw.Connection, put: ArtifactInfo) -> ArtifactInfo | None:
-    """Make an artifact that was put in steps be there; None if chunks of it are gone again."""
+    """Complete an artifact that was stored in steps; return None if chunks of it are gone again."""
     chunks = connection.execute(_COUNT_CHUNKS, (put.id,)).get
     if chunks < -(-put.size_bytes // CHUNK_BYTES):
         return None
@@ -136,7 +133,7 @@ def finish_steps(connection: apsw.Connection, put: ArtifactInfo) -> ArtifactInfo
 
 
 def finish(connection: apsw.Connection, put: ArtifactInfo) -> ArtifactInfo:
-    """Make an artifact of which all chunks are there to be there."""
+    """Complete an artifact of which all chunks are stored."""
     connection.execute(
         """
         INSERT OR IGNORE INTO artifacts (artifact_id, media_type, size_bytes, created_at)
@@ -163,7 +160,7 @@ _DROP_CHUNKS: Final = """
 
 
 def drop(connection: apsw.Connection, artifact_id: str, put_before: str) -> bool:
-    """Take a step at dropping an unused artifact; returns whether chunks of it are left."""
+    """Drop a part of an unused artifact; return whether chunks of it are left."""
     found = info(connection, artifact_id)
     if found is not None:
         is_used = connection.execute(_IS_USED, (artifact_id,)).get is not None
@@ -181,7 +178,9 @@ def drop_chunks(connection: apsw.Connection, artifact_id: str) -> bool:
 
 
 def drop_all_unused(connection: apsw.Connection, put_before: str) -> Iterator[str]:
-    """Drop everything that is unused, and yield each step's artifact. For who is alone at work."""
+    """Drop all unused artifacts, and yield the id after each step. For a process that has the log to
+    itself.
+    """
     for artifact_id in unused(connection, put_before, limit=-1):
         more = True
         while more:

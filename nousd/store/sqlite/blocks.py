@@ -1,11 +1,11 @@
-"""Finding the rows of a session or a run: one lookup in each block of event numbers.
+"""Finds the rows of a session or a run: one lookup in each block of sequence numbers.
 
-Why indices begin with a block is said in ``schema.m006_blocks_of_events``. SQL cannot skip from one
-block to the next, so queries step through them: a recursive part yields one block after the other, and
-what is looked for is joined to them in this order. So rows come in the order of their numbers, and a
-query stops where its limit is reached; an ``ORDER BY`` would have SQLite read all of them first, and
-sort. The next block is asked of the index and not counted up to: an unclean end may leave a gap of a
-hundred blocks whose numbers were never given, a salvage a far longer one.
+``schema.m006_blocks_of_events`` says why indices begin with a block. SQL cannot skip from one block to
+the next, so queries step through them: a recursive part yields one block after the other, and the
+wanted rows are joined to them in this order. So rows come in the order of their numbers, and a query
+stops at its limit; with ``ORDER BY`` SQLite would read all of them first, and sort. The next block is
+looked up in the index instead of counted, because an unclean end can leave a gap of a hundred blocks
+whose numbers were never used, and a salvage a far longer one.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import apsw
 from nousd.store.schema.m006_blocks_of_events import BLOCK, EVENTS_PER_BLOCK
 
 SEQ_MAX: Final = 2**63 - 1
-"""Is above the number of every event."""
+"""Larger than the number of any event."""
 
 
 def _in_blocks(indexed: str, wanted: str, *, indexes: str = "TRUE") -> str:
     """Return the ``FROM`` clause of the wanted rows after ``:after``, up to ``:head``.
 
     Args:
-        indexed: the table, and that index of it which begins with the block and has what is wanted.
+        indexed: the table, and its index that begins with the block and covers the condition.
         indexes: which rows the index has.
     """
     next_block = f"SELECT min({BLOCK}) FROM {indexed} WHERE {indexes} AND {BLOCK}"  # noqa: S608
@@ -66,7 +66,7 @@ _BLOCK_BEFORE: Final = f"""
 
 
 def blocks_of_runs_down_from(connection: apsw.Connection, seq: int) -> Iterator[int]:
-    """Yield the block of an event and those before it that hold any of a run, the newest first."""
+    """Yield the block of an event and the earlier blocks with events of a run, newest first."""
     block: int | None = seq // EVENTS_PER_BLOCK
     while block is not None:
         yield block

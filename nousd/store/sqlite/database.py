@@ -1,4 +1,4 @@
-"""Opening the database file: ownership, permissions, mode. The only place that knows."""
+"""Opens the database file; the only place that knows its ownership, permissions and mode."""
 
 from __future__ import annotations
 
@@ -20,37 +20,36 @@ from nousd.store.sqlite.migrations import MIGRATIONS, Migration, migrate
 Connect = Callable[[str], apsw.Connection]
 
 UNREADABLE: Final = (apsw.Error, msgspec.MsgspecError, UnicodeError)
-"""What SQLite raises, and whoever reads the texts in its rows: a damaged disk changes those as well, and
-SQLite does not look into them."""
+"""The errors of SQLite, and of code that decodes the texts in its rows: a failing disk damages those
+too, and SQLite does not check them."""
 
 _MAGIC: Final = b"SQLite format 3\0"
 _HEADER_BYTES: Final = 100
 
 BUSY_MS_MAX: Final = 5000
-"""How long a statement waits for another process (a backup, a check) to let go of the file."""
+"""How long a statement waits for another process (a backup, a check) to release the file."""
 
 WAL_PAGES: Final = 4000
 """Pages (16 MiB) in the WAL at which its content moves to the database file. Four times SQLite's
-own default: fewer of the syncs that come with it, for a file that is still small."""
+default: fewer of the syncs that this takes, for a file that is still small."""
 
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 READER_CACHE_KIB: Final = 512
-"""Pages that a reading connection keeps: a quarter of SQLite's default, for what is read twice is the
-upper part of an index; the rest streams by, and the kernel has it anyway."""
+"""Cached pages of a reading connection: a quarter of SQLite's default. Only the upper part of an index
+is read twice; the rest streams by, and the kernel caches it anyway."""
 
 WAL_BYTES_KEPT: Final = 64 * 1024 * 1024
-"""What a WAL that grew behind a slow reader is cut to once it is empty."""
+"""Size to which a WAL that grew behind a slow reader is truncated once it is empty."""
 
 
 class Opened(NamedTuple):
-    """A log that is ready to be written on.
+    """A log that is open for writing.
 
     Args:
         head: the number of the newest event, 0 in an empty log.
-        next_seq: the first number that was certainly never given to an event.
-        was_closed: whether it is as its last user left it on purpose. If not, what it shows may not
-            be on the disk yet.
+        next_seq: the first number that was certainly never used.
+        was_closed: whether it was closed in order. If not, what it shows may not be on the disk yet.
     """
 
     connection: apsw.Connection
@@ -62,14 +61,14 @@ class Opened(NamedTuple):
 def open_for_writing(
     path: pathlib.Path, connect: Connect, migrations: Sequence[Migration] = MIGRATIONS
 ) -> Opened:
-    """Open the database, made or migrated if need be, in WAL mode.
+    """Open the database in WAL mode; create or migrate it if necessary.
 
     Raises:
         StoreTooNew, StoreError: see ``inspect``; or the file cannot be made, opened or migrated.
-        StoreFull: for that the disk has no space; nothing was changed.
+        StoreFull: the disk has no space for that; nothing was changed.
     """
     inspect(path, version_max=len(migrations))
-    path = path.resolve()  # SQLite's side files lie beside what a link leads to
+    path = path.resolve()  # SQLite's side files lie beside the target of a link.
     if not any(map(_has_content, (path, _side_file(path, "-journal"), _side_file(path, "-wal")))):
         _make_new(path, connect, migrations)
     _make_private(path)
@@ -100,8 +99,9 @@ def _telling_faults(path: pathlib.Path, connection: apsw.Connection) -> Iterator
 
 
 def _make_new(path: pathlib.Path, connect: Connect, migrations: Sequence[Migration]) -> None:
-    """Make an empty log beside its place and moves it there once it is whole and on the disk. Made in
-    place it would take the syncs of two commits with a journal, and a first start waits for each.
+    """Create an empty log under another name and move it into place once it is complete and durable.
+    Created in place it would take the syncs of two commits with a journal, and the first start waits
+    for each.
     """
     beside = _side_file(path, ".new")
     try:
@@ -124,7 +124,7 @@ def _failure(what: str, error: OSError) -> StoreError:
 
 
 def flush_to_disk(path: pathlib.Path) -> None:
-    """Return when a file's content, or a folder's names, are on the disk."""
+    """Return when a file's content, or a directory's names, are on the disk."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -146,14 +146,14 @@ _POSITION: Final = "SELECT coalesce((SELECT max(seq) FROM events), 0), next_seq 
 
 
 def is_for_want_of_space(error: Exception, connection: apsw.Connection) -> bool:
-    """Whether the disk, or the user's share of it, is full; asked right after the failure."""
+    """Return whether the disk, or the user's quota, is full; called right after the failure."""
     if isinstance(error, apsw.IOError):
         return connection.system_errno in _NO_SPACE
     return isinstance(error, apsw.FullError)
 
 
 def open_for_reading(path: pathlib.Path) -> apsw.Connection:
-    """Open a connection that cannot write, onto a database that is open for writing."""
+    """Open a connection that cannot write, to a database that is open for writing."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     connection.set_busy_timeout(BUSY_MS_MAX)
     connection.pragma("cache_size", -READER_CACHE_KIB)
@@ -167,20 +167,20 @@ def _folded(*texts: Any) -> str | None:
 
 
 def inspect(path: pathlib.Path, *, version_max: int = len(MIGRATIONS)) -> None:
-    """Look at the file's header alone, so that a file that is not for us is not touched.
+    """Check the file's header alone, so that a foreign file is not touched.
 
-    A missing or empty file is fine: it will be ours.
+    A missing or empty file is fine: it will become ours.
 
     Raises:
         StoreTooNew: a newer version has migrated it.
-        StoreError: it is no SQLite database, or another program's, or cannot be read.
+        StoreError: it is not a SQLite database, belongs to another program, or cannot be read.
     """
     header = _header(path)
     if not header:
         return
     if not header.startswith(_MAGIC) or len(header) < _HEADER_BYTES:
         if _side_file(path, "-journal").exists():
-            # The making of the database was cut short; SQLite undoes it on opening.
+            # The creation of the database was interrupted; SQLite undoes it on opening.
             return
         raise StoreError(f"{path} is no SQLite database: it begins with {header[:16]!r}")
     version, application_id = _number(header, 60), _number(header, 68)
@@ -221,7 +221,7 @@ def _number(header: bytes, offset: int) -> int:
 
 
 def _make_private(path: pathlib.Path) -> None:
-    """Make the file if it is missing, readable by its owner alone; SQLite's side files follow it."""
+    """Create the file if it is missing, readable by its owner only; SQLite's side files follow it."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -1,8 +1,8 @@
 """Many rows in one statement.
 
-Whoever executes a statement lets go of the interpreter and has to get it back from the event loop,
-which takes its time when it is busy. Row by row a group of a few dozen inputs would wait for it a
-hundred times; here it does for each table once. What the rows mean is not known here.
+Executing a statement releases the interpreter, and getting it back from a busy event loop takes time.
+Row by row, a group of a few dozen inputs would wait for it a hundred times; here it waits once per
+table.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 import apsw
 
 ROWS_MAX: Final = 64
-"""Rows in one statement, a power of two."""
+"""Maximum rows in one statement, a power of two."""
 
 Row = tuple[Any, ...]
 
@@ -22,8 +22,8 @@ Row = tuple[Any, ...]
 class ManyRows:
     """A statement over any number of rows of values.
 
-    There is one for each power of two, so that they are few and stay prepared. Rows that are missing to
-    the next one are of nulls alone, and the statement has to pass over those.
+    There is one for each power of two, so that they are few and stay prepared. The rows that are
+    missing to the next power contain only nulls, and the statement must skip those.
 
     Args:
         before, behind: the statement around ``VALUES (...), (...)``.
@@ -38,7 +38,7 @@ class ManyRows:
         }
 
     def execute(self, connection: apsw.Connection, rows: Sequence[Row]) -> None:
-        """Execute it for all rows, in their order."""
+        """Execute it for all rows, in order."""
         for start in range(0, len(rows), ROWS_MAX):
             some = rows[start : start + ROWS_MAX]
             count = 1 << (len(some) - 1).bit_length()

@@ -31,7 +31,7 @@ MIGRATIONS: Final[Sequence[Migration]] = (
     m005_sessions_that_are_found.STATEMENTS,
     m006_blocks_of_events.STATEMENTS,
 )
-"""In the order in which they are applied; the schema's version is how many were."""
+"""In the order in which they are applied; their number is the schema's version."""
 
 
 def migrate(
@@ -40,10 +40,10 @@ def migrate(
     *,
     synchronous: str = "EXTRA",
 ) -> None:
-    """Apply what is missing, as one transaction.
+    """Apply the missing migrations as one transaction.
 
-    They run with a rollback journal, not with a WAL: so the version in the file's own header is
-    always the true one, and can be read without opening the database (``_database.inspect``).
+    They run with a rollback journal, not with a WAL, so the version in the file's header is always
+    correct and can be read without opening the database (``database.inspect``).
 
     Args:
         synchronous: what SQLite is to make sure of; ``OFF`` for a file that counts once it is whole.

@@ -1,4 +1,4 @@
-"""Pruning on SQLite: the events as the walk sees them, on the writing connection."""
+"""Pruning on SQLite: the events for the walk, on the writing connection."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nousd.wire.events import DELTA_EVENTS
 
 
 def prune(connection: apsw.Connection, old: Old) -> Pruned:
-    """Do one step, inside the transaction that is open; see ``_pruning.walk``."""
+    """Do one step, inside the open transaction; see ``store.pruning.walk``."""
     begun_at = connection.execute("SELECT pruned_seq FROM log_state").get
     pruned, reached = walk(_Events(connection), begun_at, old)
     if reached != begun_at:
@@ -43,7 +43,7 @@ _REPLACE: Final = "UPDATE events SET line = ?, joined_from = ?, schema_version =
 
 
 class _Events:
-    """See ``_pruning.EventTable``."""
+    """See ``store.pruning.EventTable``."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection

@@ -1,7 +1,7 @@
-"""Disk space put by for the ends of open runs: a file that holds nothing but its blocks.
+"""Disk space reserved for the ends of open runs: a file that only holds blocks.
 
-While it is in place there is room for what must still be written once the disk has none: then the
-blocks go back to the filesystem. When that is, and what they pay for, is not known here.
+While it is in place, the last events can be written when the disk is full: its blocks then go back to
+the filesystem. The caller decides when that happens, and what the space is for.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Final
 from nousd.errors import StoreFull
 
 RESERVE_BYTES: Final = 4 * 1024 * 1024
-"""Pays for the ends of a few hundred runs, a few pages of the WAL each, or for those of one with a long
-answer or two."""
+"""Enough for the ends of a few hundred runs, a few pages of the WAL each, or for one or two with a long
+answer."""
 
 _ZEROS: Final = bytes(64 * 1024)
 _BLOCK_BYTES: Final = 512  # the unit of ``st_blocks``, whatever the filesystem's own is
@@ -25,9 +25,8 @@ _NO_FALLOCATE: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
 class Reserve:
-    """The file at ``path``, with blocks or without.
-
-    ``in_place``: ``size`` bytes of the disk are ours to give back.
+    """The file at ``path``, with or without blocks. ``in_place``: ``size`` bytes of the disk are
+    reserved.
     """
 
     def __init__(self, path: pathlib.Path, size: int) -> None:
@@ -37,7 +36,7 @@ class Reserve:
         self._size = size
 
     def place(self) -> bool:
-        """Take the space from the filesystem unless it is ours already; returns ``in_place``."""
+        """Reserve the space unless it is reserved already; return ``in_place``."""
         if self.in_place:
             return True
         try:
@@ -51,16 +50,16 @@ class Reserve:
         return self.in_place
 
     def require(self) -> None:
-        """Like ``place``, but raise if there is no space for it.
+        """Like ``place``, but raise if there is no space.
 
         Raises:
-            StoreFull: the space is not to be had.
+            StoreFull: the space cannot be reserved.
         """
         if not self.place():
             raise StoreFull(f"the space for the log's reserve is missing: {self._obstacle}")
 
     def give_back(self) -> None:
-        """Provide the space back, all that there is of it."""
+        """Give the space back to the filesystem."""
         self.in_place = False
         try:
             with _opened(self._path) as handle:
@@ -80,16 +79,16 @@ def _opened(path: pathlib.Path) -> Iterator[int]:
 
 
 def _is_allocated(handle: int, size: int) -> bool:
-    """Whether the file has its blocks: a copy of a state folder may have lost them."""
+    """Return whether the file has its blocks: a copy of a state directory may have lost them."""
     status = os.fstat(handle)
     return status.st_size == size and status.st_blocks * _BLOCK_BYTES >= size
 
 
 def _allocate(handle: int, size: int) -> None:
-    """Provide the file its blocks.
+    """Allocate the blocks of the file.
 
     Raises:
-        OSError: there are not as many, and it has none.
+        OSError: there are not enough, and it has none.
     """
     try:
         os.ftruncate(handle, 0)

@@ -1,5 +1,5 @@
-"""Row changes to SQL. What comes by the thousand is written many rows at a time; of the rest each change
-is one or a few statements.
+"""Writes row changes as SQL. Frequent changes are written many rows at a time; the others are one or a
+few statements each.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _settings_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def apply(connection: apsw.Connection, changes: Iterable[row_changes.RowChange]) -> None:
-    """Write changes in their order, inside the transaction that is open."""
+    """Write changes in their order, inside the open transaction."""
     for kind, alike in groupby(changes, type):
         _APPLY[kind](connection, tuple(alike))
 
@@ -84,8 +84,8 @@ def _update_session(connection: apsw.Connection, change: row_changes.UpdateSessi
 
 
 def _changed(settings: str, change: ChangedSettings) -> str:
-    """Return the settings after a change. A value takes the place of the one before whole, which a JSON
-    patch would merge into it; null takes it away.
+    """Return the settings after a change. A value replaces the previous one whole, which a JSON patch
+    would merge into it; null removes it.
     """
     changed = _settings_decoder.decode(settings) | _settings_decoder.decode(_text(change))
     return _text({name: raw for name, raw in changed.items() if bytes(raw) != b"null"})
@@ -133,7 +133,8 @@ _FORGET: Final = (
     f"DELETE FROM inputs WHERE rowid IN (SELECT inputs.rowid FROM {INPUTS_OF_SESSION})",  # noqa: S608
     "DELETE FROM runs WHERE session_id = :session_id",
     "DELETE FROM tool_calls WHERE session_id = :session_id",
-    # Chunks of large ones stay, as of such that never were whole: dropping them holds up other commits.
+    # Chunks of large artifacts stay, as those of incomplete ones do: dropping them would block other
+    # commits.
     f"""
     DELETE FROM artifact_chunks WHERE artifact_id IN (
         SELECT artifact_id FROM artifacts
@@ -164,7 +165,7 @@ def _set_defaults(connection: apsw.Connection, change: row_changes.SetDefaults) 
 
 
 def _set_trust(connection: apsw.Connection, change: row_changes.SetTrust) -> None:
-    # A patch with null takes the key out.
+    # A patch with null removes the key.
     patch = msgspec.json.encode({"trusted": {change.path: change.hash}}).decode()
     connection.execute("UPDATE log_state SET defaults = json_patch(defaults, ?)", (patch,))
 

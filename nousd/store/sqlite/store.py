@@ -31,7 +31,7 @@ from nousd.store.sqlite.writer import STOP, Chore, Job, Writer
 from nousd.wire.objects.metrics import LogMetrics
 
 RESERVE_SUFFIX: Final = ".reserve"
-"""Ends the name of the file beside the database that keeps space for the ends of open runs."""
+"""Suffix of the file beside the database that reserves space for the ends of open runs."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,15 +41,16 @@ T = TypeVar("T")
 async def open_store(
     path: pathlib.Path, *, connect: Connect = apsw.Connection
 ) -> AsyncIterator[Store]:
-    """Open the log at ``path``, made if it is missing; leaving the context commits what is queued.
+    """Open the log at ``path``, created if it is missing; at the end of the block the queue is
+    committed.
 
     Args:
-        connect: makes the writing connection. Tests pass one that watches it, or makes it fail.
+        connect: opens the writing connection. Tests pass one that watches it, or makes it fail.
 
     Raises:
-        StoreTooNew: a newer version wrote it; it was not touched.
+        StoreTooNew: a newer version wrote it; it was not changed.
         StoreFull: the disk has not even the space to open it.
-        StoreError: it is not ours, or cannot be opened.
+        StoreError: it is not a log of ours, or cannot be opened.
     """
     opened = await trio.to_thread.run_sync(_open, path, connect)
     store = SqliteStore(opened, Readers(path), path)
@@ -67,7 +68,7 @@ class _Opened(NamedTuple):
 
 
 def _open(path: pathlib.Path, connect: Connect) -> _Opened:
-    """Open the log, into its reserve if the disk has no other space even for that."""
+    """Open the log, using its reserve if the disk is full."""
     reserve = Reserve(path.with_suffix(RESERVE_SUFFIX), RESERVE_BYTES)
     try:
         opened = open_for_writing(path, connect)
@@ -81,7 +82,7 @@ def _open(path: pathlib.Path, connect: Connect) -> _Opened:
 
 
 def _size_of(path: pathlib.Path) -> int:
-    """Return how many bytes a file has; none if it is not there."""
+    """Return the size of a file in bytes; 0 if it does not exist."""
     try:
         return path.stat().st_size
     except OSError:
@@ -89,13 +90,13 @@ def _size_of(path: pathlib.Path) -> int:
 
 
 class _End(Protocol):
-    """How a thread ended, as trio tells it."""
+    """The end of a thread, as trio reports it."""
 
     def unwrap(self) -> None: ...
 
 
 class _Errand:
-    """A chore that somebody waits for; the first word on it counts."""
+    """A chore whose result a caller awaits; the first result counts."""
 
     def __init__(self) -> None:
         self._outcome: Any = None
@@ -166,7 +167,7 @@ class SqliteStore:
         self._writer_ended.set()
 
     def _refuse(self) -> None:
-        """Fails what was submitted too late, in its turn."""
+        """Fail what was submitted too late, in its turn."""
         assert self._refusal is not None
         if self._writer_ended.is_set():
             self._pending.fail_all(self._refusal)
@@ -217,10 +218,10 @@ class SqliteStore:
         return await self._do(drop)
 
     async def _do(self, work: Callable[[apsw.Connection], T], *, durable: bool = False) -> T:
-        """Has the writer do a chore, when its turn comes, and waits for it.
+        """Run a chore in the writer, in its turn, and wait for it.
 
         Args:
-            durable: what it changed is on the disk when this returns.
+            durable: its changes are on the disk when this returns.
 
         Raises:
             StoreError: it was not done.

@@ -1,24 +1,23 @@
-"""The one thread that writes: group commit, and the jobs that fail with a failed commit.
+"""The one thread that writes: group commit, and the failure of jobs after a failed commit.
 
-Theory of operation. The event loop hands over batches, the thread takes all that are waiting (up to a
-bound) and commits them as one transaction, then tells the loop with one call what became of each.
-While a commit is on its way to the disk the next group gathers, so the cost of an fsync is shared by
-whoever waited for it.
+Theory of operation. The event loop queues batches; the thread takes all that are waiting (up to a
+bound), commits them as one transaction, then reports all outcomes to the loop with one call. While a
+commit is on its way to the disk the next group gathers, so its members share the cost of an fsync.
 
 Failure. A batch is decided on the state that the batches before it leave. So when a group fails, all
 that was submitted before the loop learned of it must fail too. Each batch carries the loop's ``epoch``;
-a failure makes the writer's epoch larger than that of the failed group, and what arrives with a
-smaller one is failed unseen. The loop takes over the new epoch together with the failure.
+a failure makes the writer's epoch larger than that of the failed group, and batches with a smaller one
+fail without being tried. The loop takes over the new epoch together with the failure.
 
-A full disk. While the reserve is not in place, nothing is begun: a batch that is not owed is refused
-unless the space for the reserve can be had again. So the first input for which there is room ends the
-trouble, without a timer. Batches that are owed are decided on the log alone; they are tried in any
-case, also behind a failure.
+A full disk. While the reserve is not in place, nothing new begins: a batch that is not owed is refused
+unless the space for the reserve can be allocated again. So the first input for which there is room ends
+the trouble, without a timer. Owed batches are decided on the log alone; they are always tried, even
+after a failure.
 
-Chores. Between two groups the thread may be given other work on the log, such as the joining of old
-deltas: one transaction, as short as a group, whose failure is its own and fails no batch.
+Chores. Between two groups the thread can do other work on the log, such as joining old deltas: one
+transaction, as short as a group, whose failure fails no batch.
 
-The thread knows neither trio nor callbacks, nor what a transaction is made of (``_commits``).
+The thread knows neither trio nor callbacks, nor what a transaction consists of (``commits``).
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ from nousd.store.sqlite.reserve import Reserve
 
 GROUP_EVENTS_MAX: Final = 4096
 GROUP_BYTES_MAX: Final = 4 * 1024 * 1024
-"""A group is closed once it is past one of these; so one transaction, and the wait of whoever comes
-next, stays short. One batch is never split, however large."""
+"""A group is closed once it exceeds one of these, so that one transaction, and the wait of the next
+batch, stays short. One batch is never split, however large."""
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -51,11 +50,11 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Chore(msgspec.Struct, frozen=True):
-    """Work on the log that is no batch.
+    """Work on the log that is not a batch.
 
     Args:
         work: called in the writer's thread, inside of a transaction of its own.
-        report: called there with what ``work`` returned once that is committed, or with a StoreError:
+        report: called there with the result of ``work`` once that is committed, or with a StoreError:
             then nothing of it is in the log.
         durable: whether it is on the disk when it is reported.
     """
@@ -66,17 +65,17 @@ class Chore(msgspec.Struct, frozen=True):
 
 
 class _Stop:
-    """Stands in the queue behind the last job."""
+    """The last item of the queue."""
 
 
 STOP: Final = _Stop()
 
 Report = Callable[[Sequence[Outcome], int], None]
-"""Called in the writer's thread with what became of the oldest jobs, and the epoch from now on."""
+"""Called in the writer's thread with the outcomes of the oldest jobs, and the epoch from now on."""
 
 
 class Writer:
-    """``run`` is the thread; ``jobs`` is the way to it."""
+    """The writer; ``run`` is its thread, ``jobs`` its queue."""
 
     def __init__(self, commits: Commits, reserve: Reserve, report: Report) -> None:
         self.jobs: SimpleQueue[Job | Chore | _Stop] = SimpleQueue()
@@ -89,7 +88,7 @@ class Writer:
         self._chore: Chore | None = None
 
     def run(self) -> None:
-        """Commit until ``STOP`` is taken from the queue, then closes the connection."""
+        """Commit until ``STOP`` comes from the queue, then close the connection."""
         try:
             while not self._stopping:
                 group = self._take_group()
@@ -101,7 +100,7 @@ class Writer:
             self._commits.close()
 
     def _take_group(self) -> list[Job]:
-        """Wait for a job, and takes those that are waiting behind it."""
+        """Wait for a job, and take those that wait behind it."""
         group: list[Job] = []
         events = size = 0
         job = self.jobs.get()
@@ -158,7 +157,7 @@ class Writer:
         return [next(stored) if no is None else no for no in refusals]
 
     def _refusal(self, job: Job) -> StoreError | None:
-        """Return why a job is not even tried, if it is not."""
+        """Return why a job must not be tried; None if it may."""
         if job.batch.owed:
             return None
         if job.epoch < self._epoch:
@@ -171,9 +170,9 @@ class Writer:
         return None
 
     def _fail_what_follows(self, jobs: list[Job], failure: StoreError) -> None:
-        """Fails what was submitted before the loop can know of the failure of these jobs."""
+        """Fail what was submitted before the loop can know of the failure of these jobs."""
         self._epoch = max(self._epoch, jobs[-1].epoch + 1)
-        # Unlike that group, what follows it was certainly not written.
+        # Unlike that group, these were certainly not written.
         self._failure = (
             WriteFailed("an earlier commit failed")
             if isinstance(failure, StoreInDoubt)
@@ -182,6 +181,6 @@ class Writer:
 
 
 def _can_repeat(job: Job, outcome: Outcome) -> bool:
-    """Whether a batch is decided on the log alone, and certainly not in it."""
+    """Return whether a batch was decided on the log alone, and is certainly not in it."""
     is_certain = isinstance(outcome, StoreError) and not isinstance(outcome, StoreInDoubt)
     return job.batch.owed and is_certain

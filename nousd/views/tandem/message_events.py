@@ -149,22 +149,18 @@ def _question_asked(_logged: LoggedEvent, event: events.QuestionAsked) -> Iterat
 
 
 def _question_answered(_logged: LoggedEvent, event: events.QuestionAnswered) -> Iterator[FrameBody]:
-    yield (
-        "question.replied",
-        {
-            "id": event.question_id,
-            "sessionID": event.session_id,
-            "ok": True,
-            "answer": "\n".join(map(join_answer, event.answers)),
-        },
-    )
+    yield _question_replied(event, ok=True, answer="\n".join(map(join_answer, event.answers)))
 
 
 def _question_rejected(_logged: LoggedEvent, event: events.QuestionRejected) -> Iterator[FrameBody]:
-    yield (
-        "question.replied",
-        {"id": event.question_id, "sessionID": event.session_id, "ok": False},
-    )
+    yield _question_replied(event, ok=False)
+
+
+def _question_replied(
+    event: events.QuestionAnswered | events.QuestionRejected, **reply: Any
+) -> FrameBody:
+    where = {"id": event.question_id, "sessionID": event.session_id}
+    return "question.replied", {**where, **reply}
 
 
 RENDERERS: Final[Renderers] = {

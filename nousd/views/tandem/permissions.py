@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.views.tandem.runs import TENANT
-from nousd.views.tandem.values import Body, milliseconds
+from nousd.views.tandem.values import Body, milliseconds, milliseconds_or_none
 from nousd.wire.events import PermissionRequested, ToolCallApproved, ToolCallDenied
 from nousd.wire.events.tools import ToolCallEvent
 from nousd.wire.objects.policy import ConfirmDecision
@@ -117,16 +117,14 @@ def decided_rule(event: Decision) -> str | None:
 def render_permissions(now: Permissions) -> AskedPermissions:
     """Return the pending requests, and each rule once, even if several sources have it."""
     granted = [
-        *(RuleInForce(decision="allow", rule=rule, origin=_OF_SESSION) for rule in now.granted),
-        *(
-            RuleInForce(decision="allow", rule=rule, origin=_OF_ALL)
-            for rule in now.granted_everywhere
-        ),
+        RuleInForce(decision="allow", rule=rule, origin=origin)
+        for rules, origin in ((now.granted, _OF_SESSION), (now.granted_everywhere, _OF_ALL))
+        for rule in rules
     ]
-    rules = [_render_rule(rule) for rule in (*granted, *now.rules)]
+    in_force = [_render_rule(rule) for rule in (*granted, *now.rules)]
     return AskedPermissions(
         requests=[render_permission(request) for request in now.pending],
-        rules=list({rule.id: rule for rule in reversed(rules)}.values())[::-1],
+        rules=list({rule.id: rule for rule in reversed(in_force)}.values())[::-1],
         decisions=[],
     )
 
@@ -151,15 +149,11 @@ def render_permission(request: PermissionRequested) -> AskedPermission:
         tool=request.tool_name,
         args=request.args,
         query=request.reason,
-        requested_at_ms=_requested_at_ms(request),
+        # A daemon of an earlier version does not tell it.
+        requested_at_ms=milliseconds_or_none(request.requested_at),
         expires_at_ms=milliseconds(request.expires_at),
         action_digest=request.input_hash,
     )
-
-
-def _requested_at_ms(request: PermissionRequested) -> int | None:
-    """Return the time of a request; a daemon of an earlier version does not tell it."""
-    return None if request.requested_at is UNSET else milliseconds(request.requested_at)
 
 
 def _pattern(rule: str) -> str:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.views.tandem.messages import Message
-from nousd.views.tandem.values import Body, milliseconds, or_none, seconds
+from nousd.views.tandem.values import Body, milliseconds, milliseconds_or_none, or_none, seconds
 from nousd.wire.objects.todos import Todo
 from nousd.wire.responses.sessions import SessionRecord, SessionSummary
 
@@ -95,28 +95,16 @@ class ChangedSession(Session, frozen=True, kw_only=True):
 
 def render_changed_session(record: SessionRecord) -> ChangedSession:
     """Return a session for the reply to a change."""
-    told = render_session(record)
-    return ChangedSession(
-        **msgspec.structs.asdict(told),
-        project=told.project_id,
-        workspace=told.workspace_root,
-        kind_of_source=told.source_kind,
-        metadata_of_source=told.source_metadata,
-        parent=told.parent_id,
-        origin=told.origin_workspace_root,
-        moved_from=told.attached_from_workspace,
-        moved_to=told.attached_to_workspace,
-        moved_at_ms=told.attach_timestamp_ms,
-        moved_because=told.attach_reason,
-    )
+    told = msgspec.structs.asdict(render_session(record))
+    # What a changed session has beyond a session is spelled as our own field of the same value.
+    added = msgspec.structs.fields(ChangedSession)[len(told) :]
+    return ChangedSession(**told, **{field.name: told[field.encode_name] for field in added})
 
 
 def render_session(
     record: SessionSummary, messages: Sequence[Message] = (), *, ok: bool = False
 ) -> Session:
     """Return a session, with these messages."""
-    attached = record if isinstance(record, SessionRecord) else None
-    attached_from = None if attached is None else or_none(attached.attached_from)
     return Session(
         id=record.session_id,
         title=DEFAULT_TITLE if isinstance(record.name, msgspec.UnsetType) else record.name,
@@ -131,14 +119,10 @@ def render_session(
         source_metadata=or_none(record.source_metadata),
         environment=ENVIRONMENT,
         parent_id=_parent_of(record),
-        origin_workspace_root=None if attached is None else or_none(attached.origin_workspace),
-        attached_from_workspace=attached_from,
-        attached_to_workspace=None if attached_from is None else record.workspace,
-        attach_timestamp_ms=_attached_at(attached),
-        attach_reason=None if attached is None else or_none(attached.attach_reason),
         archived=record.archived,
         created_at_ms=milliseconds(record.created_at),
         ok=ok,
+        **(_attachment(record) if isinstance(record, SessionRecord) else {}),
     )
 
 
@@ -149,9 +133,16 @@ def _parent_of(record: SessionSummary) -> str | None:
     return or_none(record.parent_id)
 
 
-def _attached_at(record: SessionRecord | None) -> int | None:
-    attached_at = None if record is None else or_none(record.attached_at)
-    return None if attached_at is None else milliseconds(attached_at)
+def _attachment(record: SessionRecord) -> dict[str, Any]:
+    """Return the fields that only a whole record has: from where the session was moved, and why."""
+    attached_from = or_none(record.attached_from)
+    return {
+        "origin_workspace_root": or_none(record.origin_workspace),
+        "attached_from_workspace": attached_from,
+        "attached_to_workspace": None if attached_from is None else record.workspace,
+        "attach_timestamp_ms": milliseconds_or_none(record.attached_at),
+        "attach_reason": or_none(record.attach_reason),
+    }
 
 
 def project_id(workspace: str) -> str:

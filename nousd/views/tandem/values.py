@@ -16,6 +16,11 @@ def milliseconds(ts: str) -> int:
     return round(datetime.fromisoformat(ts).timestamp() * 1000)
 
 
+def milliseconds_or_none(ts: str | UnsetType) -> int | None:
+    """Return the milliseconds of the epoch of a time, or None if it is not set."""
+    return None if ts is UNSET else milliseconds(ts)
+
+
 def seconds(ts: str) -> int:
     """Return the whole seconds of the epoch of an RFC 3339 time."""
     return int(datetime.fromisoformat(ts).timestamp())
