@@ -1,10 +1,9 @@
-"""Compaction: where to cut a transcript that grows too long, and the summary that replaces the part
-cut off.
+"""Compaction: where to cut a transcript that grows too long, and the summary of the part that is cut
+off.
 
-A cut keeps the newest entries and never separates a tool call from its result. A summary that the model
-writes stands for what is cut off; if that fails, a mechanical one. Both are bounded, and a summary
-absorbs the earlier one instead of following it, so that it does not grow with the number of
-compactions.
+A cut keeps the newest entries and never separates a tool call from its result. The model writes the
+summary; if that fails, there is a mechanical one. Both are bounded, and a summary absorbs the earlier
+one, so that it does not grow with the number of compactions.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _TASK: Final = (
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """A place to cut: ``dropped`` is summarised, everything from ``first_kept`` on stays."""
+    """A cut: ``dropped`` is summarised, everything from ``first_kept`` on stays."""
 
     dropped: tuple[Entry, ...]
     first_kept: MessageEntry
@@ -45,10 +44,10 @@ class Cut(msgspec.Struct, frozen=True):
 
 
 def plan_cut(context: Sequence[Entry], keep_tokens: int) -> Cut | None:
-    """Return where to cut so that about ``keep_tokens`` stay, or None if nothing can be cut off.
+    """Return a cut that keeps about ``keep_tokens``; None if nothing can be cut off.
 
-    The newest turn stays whole if it fits; a turn that is too long, alone or together with nothing
-    but a summary before it, is cut between its model calls.
+    The newest turn stays whole if it fits; a turn that is too long, alone or with only a summary before
+    it, is cut between its model calls.
     """
     places = [
         index
@@ -56,7 +55,7 @@ def plan_cut(context: Sequence[Entry], keep_tokens: int) -> Cut | None:
         if index and isinstance(entry, MessageEntry) and entry.role != "tool"
     ]
     if places and isinstance(context[0], CompactionEntry) and places[0] == 1:
-        # Cutting right behind the last summary would summarise nothing but that summary.
+        # A cut right after the last summary would summarise only that summary.
         places.pop(0)
     if not places:
         return None
@@ -64,7 +63,7 @@ def plan_cut(context: Sequence[Entry], keep_tokens: int) -> Cut | None:
     fitting = [place for place in places if tokens_from[place] <= keep_tokens]
     turns = [place for place in places if _begins_turn(context[place])]
     if tokens_from[0] <= keep_tokens:
-        # Asked for by hand on a short transcript: keep the newest turn.
+        # Requested by a client for a short transcript: keep the newest turn.
         candidates = turns[-1:]
     else:
         candidates = (
@@ -78,7 +77,7 @@ def plan_cut(context: Sequence[Entry], keep_tokens: int) -> Cut | None:
 
 
 def _tokens_from_each(context: Sequence[Entry]) -> list[int]:
-    """Return for each entry the tokens of it and of everything behind it."""
+    """Return for each entry the tokens of it and of all later ones."""
     backwards = accumulate(entry_tokens(entry) for entry in reversed(context))
     return list(backwards)[::-1]
 
@@ -90,7 +89,7 @@ def _begins_turn(entry: Entry) -> bool:
 def summary_input(
     cut: Cut, *, choice: ModelChoice, instruction: str | None, window: int
 ) -> Compiled:
-    """Return the model call that summarises what was cut off, fitted into the window."""
+    """Return the model call that summarises the dropped part, fitted into the window."""
     room = max(window * CHARS_PER_TOKEN // 2, 8_000)
     lines = [_rendered(entry, _ENTRY_CHARS_MAX) for entry in cut.dropped]
     transcript = _newest_within(lines, room)
@@ -120,7 +119,7 @@ _SAVINGS: Final[dict[str, Saving]] = {"oldest": "oldest_dropped", "preview": "pr
 
 
 def _not_rendered(dropped: Sequence[Entry], told: int) -> tuple[Omitted, ...]:
-    """Names what of the part that is cut off the summariser is not given, or not whole."""
+    """List the dropped entries that the summariser does not receive, or not whole."""
     first = len(dropped) - told
     return tuple(
         Omitted(entry.id, "oldest" if index < first else "preview")
@@ -177,14 +176,14 @@ def _asked(entry: MessageEntry) -> str:
 
 
 def _newest_within(lines: Sequence[str], chars_max: int) -> str:
-    """Join the newest lines that fit, saying so where older ones do not."""
+    """Join the newest lines that fit, with a remark if older ones do not."""
     left_out = len(lines) - _fitting(lines, chars_max)
     remark = [f"[{left_out} earlier messages left out]"] if left_out else []
     return "\n".join([*remark, *lines[left_out:]])
 
 
 def _fitting(lines: Sequence[str], chars_max: int) -> int:
-    """Return how many of the newest lines fit, with room for a remark."""
+    """Return how many of the newest lines fit, with room for that remark."""
     room = chars_max - 40
     for count, line in enumerate(reversed(lines)):
         room -= len(line) + 1
@@ -208,7 +207,7 @@ def compaction_entry(
     run_id: str | None,
     instruction: str | None,
 ) -> CompactionEntry:
-    """Return the entry that puts a cut into force."""
+    """Return the entry that applies a cut."""
     return CompactionEntry(
         id=entry_id,
         parent_id=or_unset(parent_id),

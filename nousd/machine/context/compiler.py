@@ -1,14 +1,14 @@
-"""The context compiler: a transcript, the tools and the settings to exactly what a model is given.
+"""The context compiler: turns a transcript, the tools and the settings into the exact input of a model.
 
-Pure: equal arguments give equal inputs, byte for byte. Where the context is too long, room is saved in
+Pure: equal arguments give equal inputs, byte for byte. If the context is too long, room is saved in
 this order: large old tool outputs become previews that name the artifact with the whole; then the
-transcript is compacted (which takes a model, so that the caller does it, told by ``crowded``); then the
-oldest turns are left out. A tool call is never told without its result, nor a result without its call.
-What the model is not told, or not whole, is named.
+transcript is compacted (which takes a model, so the caller does it when ``crowded`` says so); then the
+oldest turns are left out. A tool call never comes without its result, nor a result without its call.
+Everything that is left out or shortened is listed.
 
-Both savings of this module move in steps of a quarter of the budget, counted from where the context
-begins. So from call to call the input mostly begins as the one before did, which is what prompt caches
-and the chain that stores it live on.
+Both savings of this module move in steps of a quarter of the budget, counted from the start of the
+context. So from call to call the input mostly begins with the same bytes, which prompt caches and the
+chain that stores it depend on.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ from nousd.wire.objects.entries import CompactionEntry, Entry, MessageEntry
 from nousd.wire.objects.run_options import ToolChoice
 
 LARGE_CHARS: Final = 4 * 1024
-"""Characters of a tool output past which it may become a preview."""
+"""Minimum characters of a tool output that can become a preview."""
 
 PREVIEW_CHARS: Final = 1024
 
 LEFT_OUT: Final = "[Earlier messages were left out here, for want of room.]"
 
 _ANSWER_SHARE: Final = 16
-"""One part in so many of a window is kept free for the answer."""
+"""This fraction of a window (one in so many) is kept free for the answer."""
 
 _STEPS: Final = 4
-"""The steps that savings move in are this part of the budget."""
+"""Savings move in steps of this fraction of the budget."""
 
 _READ_WINDOWS_MAX: Final = 3
-"""How many windows a context may hold before previews; below what is read of a transcript at all."""
+"""How many windows a context may hold before previews; less than is ever read of a transcript."""
 
 
 class Frame(msgspec.Struct, frozen=True, dict=True):
-    """Everything of a model call but the transcript.
+    """Everything in a model call except the transcript.
 
     Args:
-        accepts: whether the model can be given a file of a media type.
-        tool_choice: whether it may, must not or has to call one of the tools.
+        accepts: whether the model accepts a file of a media type.
+        tool_choice: whether the model may, must not or must call tools.
     """
 
     choice: ModelChoice
@@ -78,13 +78,13 @@ class Frame(msgspec.Struct, frozen=True, dict=True):
 
 
 class Budget(NamedTuple):
-    """How many tokens an input may have, all in it included.
+    """The budget of an input, in tokens, everything included.
 
     Args:
-        soft: past this, room is saved as long as that loses no message.
+        soft: beyond it, room is saved as long as no message is lost.
         hard: more is never sent.
-        recent: about how much of the newest transcript is not touched by that.
-        window: what the model can take, its answer included.
+        recent: about how much of the newest transcript is exempt from that.
+        window: the context window of the model, its answer included.
     """
 
     soft: int
@@ -97,13 +97,13 @@ class Compiled(NamedTuple):
     """A compiled model input, and the facts about its compilation.
 
     Args:
-        omitted: every entry of the context that it is not told, or not whole, in their order.
-        closing: how many messages at the end belong to this call only.
-        tokens: what it takes, about; more than the budget if nothing more can be left out.
-        entries: those that it tells, with the texts that it tells of them.
-        context_entries: how many there were.
-        window: what the model can take, its answer included.
-        crowded: a compaction is due.
+        omitted: every entry that is left out or shortened, in order.
+        closing: number of messages at the end that belong to this call only.
+        tokens: its estimated size; more than the budget if nothing more can be left out.
+        entries: the entries in it, with their texts as included.
+        context_entries: the number of entries in the context.
+        window: the context window of the model, its answer included.
+        crowded: whether a compaction is due.
     """
 
     request: ModelInput
@@ -118,10 +118,10 @@ class Compiled(NamedTuple):
 
 
 def budget_of(window: int, frame: Frame, *, compact_at: float, keep_recent: int) -> Budget:
-    """Return how much of a window a model call may take.
+    """Return the budget of a model call.
 
-    What the frame takes leaves less for the transcript; of that, at least half is used before a
-    compaction, so that one is not due again with each call.
+    The frame leaves less for the transcript; at least half of that is used before a compaction, so that
+    the next call does not need another one.
     """
     hard = window - window // _ANSWER_SHARE
     fixed = frame.tokens
@@ -151,7 +151,7 @@ def compile_input(context: Sequence[Entry], frame: Frame, budget: Budget) -> Com
 
 
 def what_is_largest(compiled: Compiled) -> str:
-    """Names what takes most of an input, for people."""
+    """List what takes most of an input, for people."""
     request = compiled.request
     parts = [
         (tool_tokens(request.tools), "the tools take"),
@@ -170,7 +170,7 @@ def _named(entry: Entry) -> str:
 
 
 class _Draft:
-    """A context on its way to an input: entries are shortened or left out, and remembered."""
+    """A context on its way to an input; it records which entries are shortened or left out."""
 
     def __init__(self, frame: Frame, context: Sequence[Entry], window: int) -> None:
         self._frame = frame
@@ -183,11 +183,11 @@ class _Draft:
 
     @property
     def tokens_read(self) -> int:
-        """The estimated size of the transcript before anything is saved."""
+        """The estimated size of the transcript before any saving."""
         return self._ends[-1] if self._ends else 0
 
     def compiled(self) -> Compiled:
-        """Return the input as it is now."""
+        """Return the current input."""
         transcript = build_transcript(self._entries, self._frame.choice, self._frame.accepts)
         messages: tuple[ModelMessage, ...] = transcript.messages
         if self._left_out:
@@ -238,9 +238,10 @@ class _Draft:
     # --- previews ----------------------------------------------------------------------------
 
     def shorten_old_outputs(self, budget: Budget) -> None:
-        """Turn large tool outputs into previews, as many of the oldest as it takes, in steps.
+        """Turn large tool outputs into previews, oldest first, as many as necessary, in steps.
 
-        An output is as old as its beginning, however far it reaches; one without an answer is new.
+        The age of an output is that of its beginning, however far it reaches; one without an answer is
+        new.
         """
         self._ends = list(accumulate(map(entry_tokens, self._context)))
         begins = [0, *self._ends[:-1]]
@@ -270,7 +271,7 @@ class _Draft:
                 self._shorten(index)
 
     def _shorten(self, index: int) -> int:
-        """Return how many tokens that saved."""
+        """Return the number of tokens saved."""
         entry = self._entries[index]
         assert isinstance(entry, MessageEntry)
         shorter = msgspec.structs.replace(entry, text=preview(entry))
@@ -281,7 +282,7 @@ class _Draft:
     # --- leaving out -------------------------------------------------------------------------
 
     def leave_out_oldest(self, budget: Budget) -> None:
-        """Leave out the oldest turns, in steps, and the summary at last. What the user asked last and
+        """Leave out the oldest turns, in steps, and finally the summary. The user's last message and
         the newest message with its results stay.
         """
         groups = self._groups()
@@ -356,8 +357,8 @@ _REMARKS_TOKENS: Final = text_tokens(len(LEFT_OUT)) + text_tokens(len(CONTINUE))
 
 
 def _units(groups: Sequence[_Group]) -> list[list[int]]:
-    """Return the units that may be left out, oldest first: turn by turn, and message by message of
-    the newest turn. What must stay is in none.
+    """Return the units that may be left out, oldest first: turn by turn, and message by message of the
+    newest turn. What must stay is in none of them.
     """
     asked = max((index for index, group in enumerate(groups) if group.begins_turn), default=-1)
     newest = max((index for index, group in enumerate(groups) if group.tokens), default=-1)
@@ -373,7 +374,7 @@ def _units(groups: Sequence[_Group]) -> list[list[int]]:
 
 
 def _may_lose_summary(groups: Sequence[_Group]) -> bool:
-    """Where the user's last words are in the summary, it stands for them."""
+    """If the user's last message is part of the summary, the summary stands for it."""
     return groups[0].is_summary and any(group.begins_turn for group in groups)
 
 
@@ -384,7 +385,7 @@ def _is_large(entry: Entry) -> bool:
 
 
 def preview(entry: MessageEntry) -> str:
-    """Return the beginning of a tool's output, and where the whole is."""
+    """Return the beginning of a tool's output, and where to find the whole."""
     if entry.artifact_id is not UNSET:
         whole = f"artifact {entry.artifact_id}"
     elif entry.text_ref is not UNSET:

@@ -1,12 +1,12 @@
-"""Incremental storage of model inputs: the new part since the last one, and the hash without
-reading the rest again.
+"""Incremental storage of model inputs: stores what is new since the last input, and hashes the whole
+without reading the rest again.
 
-A ``Chain`` remembers the messages that the inputs of a session had in common last, and the state of the
-hash behind them. The next input mostly begins with the same messages: then only what follows them is
-encoded, hashed and stored. If it does not (a compaction, previews, another leaf), a new chain begins.
+A ``Chain`` remembers the messages that a session's inputs had in common last, and the state of the hash
+after them. The next input mostly begins with the same messages; then only what follows them is encoded,
+hashed and stored. If it does not (a compaction, previews, another leaf), a new chain begins.
 
-Pure: artifacts are given back to be stored, and a chain is never changed. ``wire.fragments`` has the
-form of what is stored and puts it together again.
+Pure: artifacts are returned for storing, and a chain never changes. ``wire.codec.input_chunks`` defines
+the stored form and reassembles it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 _REST_FIELDS: Final = tuple(name for name in ModelInput.__struct_fields__ if name != "messages")
 
 _LATER_FIELDS: Final = frozenset({"tool_choice", "sampling"})
-"""What came later: where it says nothing it is left out, so that a hash is what it always was."""
+"""Later additions: left out where unset, so that hashes of older inputs stay the same."""
 
 
 class Rest(NamedTuple):
-    """An input without its messages, as it is stored. ``values`` tells whether it is still the same."""
+    """An input without its messages, as it is stored; ``values`` shows whether it has changed."""
 
     values: tuple[object, ...]
     ref: str
@@ -41,13 +41,13 @@ class Rest(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """Where the next input may go on from.
+    """What the next input can continue.
 
     Args:
         messages: those of the chain.
-        hashed: the hash behind them; to be copied, never changed.
+        hashed: the hash after them; copy it, never change it.
         node_ref: the id of the newest node.
-        rest: of the newest input; None where only its id is known.
+        rest: that of the newest input; None where only its id is known.
         rest_ref: its id.
     """
 
@@ -63,10 +63,10 @@ class Stored(NamedTuple):
 
     Args:
         input_hash: of the whole input's canonical JSON.
-        input_ref: the id of its newest node, which leads to all of it.
+        input_ref: the id of its newest node, from which the whole can be read.
         rest_ref: the id of everything but the messages.
-        artifacts: (id, bytes) of what was not stored before.
-        chain: where the next input may go on from.
+        artifacts: (id, bytes) of the new parts.
+        chain: what the next input can continue.
     """
 
     input_hash: str
@@ -87,9 +87,9 @@ def store_input(
     """Return the new parts of an input, to be stored.
 
     Args:
-        chain: of the input before, which was stored; None where there was none.
-        closing: how many messages at the end belong to this call only.
-        omitted: what the model is not told, or not whole.
+        chain: that of the previous, stored input; None if there was none.
+        closing: number of messages at the end that belong to this call only.
+        omitted: the entries that are left out or shortened.
         likely: the rest of another input, which is often the same.
     """
     lasting = request.messages[: len(request.messages) - closing]

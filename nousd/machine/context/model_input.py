@@ -1,7 +1,7 @@
 """The input of a model, in no vendor's dialect.
 
-The transcript fold makes a ``ModelInput`` from entries, each provider encodes it for its own API. It
-is a value: equal inputs give equal requests.
+The transcript fold makes a ``ModelInput`` from entries; each provider encodes it for its API. It is a
+value: equal inputs give equal requests.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from nousd.wire.objects.run_options import ToolChoice
 
 
 class ModelChoice(msgspec.Struct, frozen=True):
-    """Which model is asked, at which provider; ``thinking`` None leaves that to the model, as does
-    ``sampling``.
+    """The model to call, and its provider; ``thinking`` and ``sampling`` None leave these
+    to the model.
     """
 
     provider: str
@@ -35,7 +35,7 @@ def with_own(sampling: Sampling | None, own: Sampling) -> Sampling:
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
-    """A tool as it is offered to a model; ``parameters`` is a JSON Schema of type object."""
+    """A tool as offered to a model; ``parameters`` is a JSON Schema of type object."""
 
     name: str
     description: str
@@ -43,7 +43,7 @@ class ToolSpec(msgspec.Struct, frozen=True):
 
 
 class UserMessage(msgspec.Struct, frozen=True, tag_field="role", tag="user"):
-    """A message of the user. An attachment's bytes are not part of it, only their hash."""
+    """A message of the user. It contains the hash of each attachment, not the bytes."""
 
     text: str
     attachments: tuple[Attachment, ...] = ()
@@ -58,9 +58,9 @@ class ModelToolCall(msgspec.Struct, frozen=True):
 
 
 class AssistantMessage(msgspec.Struct, frozen=True, tag_field="role", tag="assistant"):
-    """A message of the model; ``text`` may be empty where there are calls.
+    """A message of the model; ``text`` may be empty if there are calls.
 
-    ``reasoning`` is there only if the model that is asked wrote it: no other takes it back.
+    ``reasoning`` is only there if the called model wrote it, because no other model accepts it.
     """
 
     text: str
@@ -84,8 +84,8 @@ class ModelInput(msgspec.Struct, frozen=True, kw_only=True):
     """One model call.
 
     Invariants: each ``AssistantMessage`` with calls is followed by one ``ToolResultMessage`` per call
-    in order; the last message is never an ``AssistantMessage``; there is a ``tool_choice`` only where
-    there are tools, and None leaves it to the model.
+    in order; the last message is never an ``AssistantMessage``; ``tool_choice`` is only set if there
+    are tools, and None leaves the choice to the model.
     """
 
     messages: tuple[ModelMessage, ...]

@@ -1,7 +1,6 @@
-"""The sections of the system prompt: the prompt itself and the instructions in files.
+"""The sections of the system prompt: the prompt itself and instructions from files.
 
-Each part is a source, which is logged with its hash whether it was used or not. Who reads the files
-is not known here.
+Each part is a source, which is logged with its hash, whether it was used or not.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ _HEADINGS: Final = {
 
 
 class SourceText(NamedTuple):
-    """A source and the text that it gives; "" where nothing of it is used."""
+    """A source and its text; "" if nothing of it is used."""
 
     source: Source
     text: str = ""
 
 
 def system_prompt(text: str, path: str = "") -> SourceText:
-    """Return the source that the daemon's own prompt is; off if there is none.
+    """Return the source of the daemon's own prompt; off if there is none.
 
     Args:
-        path: the file it was read from, if it was.
+        path: the file of the prompt, if it has one.
     """
     if path:
         return of_file("system_prompt", path, text)
@@ -45,10 +44,10 @@ def system_prompt(text: str, path: str = "") -> SourceText:
 
 
 def of_file(kind: str, path: str, text: str, reason: str = "") -> SourceText:
-    """Return the source that a file is.
+    """Return the source of a file.
 
     Args:
-        reason: why not all of it is used, or not as it is.
+        reason: why it is not used, or not whole.
     """
     data = scrub(text).encode()
     more = {"reason": reason} if reason else {}
@@ -66,17 +65,17 @@ def of_file(kind: str, path: str, text: str, reason: str = "") -> SourceText:
 
 
 def agent_prompt(text: str) -> SourceText:
-    """Return the source that a worker's own prompt is."""
+    """Return the source of a worker's own prompt."""
     data = scrub(text).encode()
     source = Source(kind="agent_prompt", enabled=True, hash=digest(data), bytes=len(data))
     return SourceText(source, data.decode())
 
 
 def agents_source(described: Sequence[tuple[str, str]]) -> tuple[SourceText, ...]:
-    """Return the source that the names and descriptions of agents are; none if there are none."""
+    """Return the source with the names and descriptions of agents; none without agents."""
     if not described:
         return ()
-    # On one line each: what a file says must not look like another part of the prompt.
+    # On one line each: text from a file must not look like another part of the prompt.
     flat = ((name, " ".join(text.split())) for name, text in described)
     lines = (f"- {name}: {text}" if text else f"- {name}" for name, text in flat)
     data = scrub("\n".join([_AGENTS, "", *lines])).encode()
@@ -85,7 +84,7 @@ def agents_source(described: Sequence[tuple[str, str]]) -> tuple[SourceText, ...
 
 
 def unused(kind: str, reason: str, path: str = "") -> SourceText:
-    """Return a source that nothing is taken from; ``off`` if that was chosen."""
+    """Return a source of which nothing is used; ``off`` if that was chosen."""
     more = {"path": scrub(path)} if path else {}
     enabled = reason != "off"
     source = Source(kind=kind, enabled=enabled, reason=reason, **more)  # type: ignore[arg-type]
@@ -93,7 +92,7 @@ def unused(kind: str, reason: str, path: str = "") -> SourceText:
 
 
 def of_extension(extension: str, text: str) -> SourceText:
-    """Return the source that an extension's addition for one run is."""
+    """Return the source of an extension's addition to one run."""
     data = scrub(text).encode()
     source = Source(
         kind="extension", enabled=True, extension=extension, hash=digest(data), bytes=len(data)
@@ -102,12 +101,12 @@ def of_extension(extension: str, text: str) -> SourceText:
 
 
 def left_out(extension: str) -> SourceText:
-    """Return the source of an extension's addition for which there was no room."""
+    """Return the source of an extension's addition that did not fit."""
     return SourceText(Source(kind="extension", enabled=True, extension=extension, reason="no_room"))
 
 
 def system_text(sources: Iterable[SourceText]) -> str:
-    """Return the whole system prompt, in the order of its sources, each file under its name."""
+    """Return the whole system prompt: its sources in order, each file under its name."""
     parts = []
     for source, text in sources:
         if not text:

@@ -1,15 +1,13 @@
-"""Texts too long for an event: cut on their way into the log, and made whole again on their way out.
+"""Texts that are too long for an event: cut on the way into the log, restored on the way out.
 
-Decisions, runtimes, contexts and answers to clients all work with whole texts. In the log a text longer
-than ``EVENT_TEXT_BYTES_MAX`` is its beginning, with ``text_ref`` naming the artifact that holds it whole
-and ``text_bytes`` its size; arguments whose JSON is longer are an excerpt, with ``args_ref`` and
+Decisions, runtimes, contexts and responses all work with whole texts. In the log, a text longer than
+``EVENT_TEXT_BYTES_MAX`` is its beginning, with ``text_ref`` naming the artifact with the whole and
+``text_bytes`` its size; arguments whose JSON is longer are an excerpt, with ``args_ref`` and
 ``args_bytes``.
 
-A text that is made whole again keeps its ``text_ref``, so that it is cut without a second look and not
-stored a second time. A model's answer is the exception: its ``message_end`` has it whole, since that is
-where v1 clients read it; its entry has not.
-
-How an artifact is kept or read is not known here.
+A restored text keeps its ``text_ref``, so that it is cut without another look and not stored a second
+time. A model's answer is the exception: its ``message_end`` has it whole, because v1 clients read it
+there; its entry does not.
 """
 
 from __future__ import annotations
@@ -31,19 +29,19 @@ TEXT_MEDIA_TYPE: Final = "text/plain; charset=utf-8"
 ARGS_MEDIA_TYPE: Final = "application/json"
 
 _ARGS_BYTES_OF_ENTRY: Final = 4 * EVENT_TEXT_BYTES_MAX
-"""Bytes of the arguments of all calls in one entry; those past it show nothing, whatever their size."""
+"""Maximum bytes of the arguments of all calls in one entry; further calls show none."""
 
 _ARG_CHARS_SHOWN: Final = 1024
-"""Characters of each argument that show where all of them are too long."""
+"""Characters of each argument that show if they are too long together."""
 
 _SHORT_CHARS_MAX: Final = EVENT_TEXT_BYTES_MAX // 4
-"""Characters that are short whichever they are: UTF-8 has at most four bytes for one."""
+"""A text of so many characters is short in any case: UTF-8 has at most four bytes for one."""
 
 _BYTES_OF_CHARACTER_MAX: Final = len(r"\u0000")
-"""What one character takes in JSON, at most."""
+"""Maximum bytes of one character in JSON."""
 
 Wholes = Mapping[str, bytes | None]
-"""Artifact id -> its bytes; None for one that is not there."""
+"""Artifact id -> its bytes; None for one that does not exist."""
 
 T = TypeVar("T", MessageEntry, QueuedInput)
 
@@ -52,14 +50,14 @@ T = TypeVar("T", MessageEntry, QueuedInput)
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """Events as the log has them, and the texts that were cut: artifact id -> media type and bytes."""
+    """Events in their logged form, and the texts that were cut: artifact id -> media type and bytes."""
 
     events: tuple[events.Event, ...]
     wholes: Mapping[str, tuple[str, bytes]]
 
 
 def cut(decided: Sequence[events.Event]) -> Cut:
-    """Return events with everything short that is too long for them."""
+    """Return events in which everything too long is cut."""
     if _SHORTEN.keys().isdisjoint(map(type, decided)):
         return Cut(tuple(decided), {})
     shears = _Shears()
@@ -71,7 +69,7 @@ def cut(decided: Sequence[events.Event]) -> Cut:
 
 
 def beginning(text: str) -> str:
-    """Return as much of a text as an event repeats; no character is split."""
+    """Return the part of a text that an event repeats; no character is split."""
     if len(text) <= EVENT_TEXT_BYTES_MAX and text.isascii():
         return text
     return _utf8(text[:EVENT_TEXT_BYTES_MAX])[:EVENT_TEXT_BYTES_MAX].decode(errors="ignore")
@@ -82,7 +80,7 @@ def deltas(text: str) -> Iterator[str]:
     start = 0
     while start < len(text):
         piece = text[start : start + DELTA_BYTES_MAX]
-        # A short one fits whatever it holds.
+        # A short one fits in any case.
         while len(piece) * _BYTES_OF_CHARACTER_MAX > DELTA_BYTES_MAX:
             size = len(encode_json(piece)) - len('""')
             if size <= DELTA_BYTES_MAX:
@@ -93,7 +91,7 @@ def deltas(text: str) -> Iterator[str]:
 
 
 def is_long(text: str) -> bool:
-    """Whether a text is too long for an event."""
+    """Return whether a text is too long for an event."""
     if len(text) <= _SHORT_CHARS_MAX:
         return False
     if len(text) > EVENT_TEXT_BYTES_MAX or text.isascii():
@@ -111,7 +109,7 @@ def _utf8(text: str) -> bytes:
 
 
 class _Shears:
-    """Cuts the events of one batch; a text that stands in several of them is hashed once."""
+    """Cuts the events of one batch; a text that occurs in several of them is hashed once."""
 
     def __init__(self) -> None:
         self.wholes: dict[str, tuple[str, bytes]] = {}
@@ -141,7 +139,7 @@ class _Shears:
         )
 
     def args_of(self, call: Any) -> Any:
-        """Cut the ``args`` that an event tells of a call."""
+        """Cut the ``args`` of a call in an event."""
         (short,) = self._calls_of((call,), EVENT_TEXT_BYTES_MAX)
         return short
 
@@ -150,7 +148,7 @@ class _Shears:
         return short
 
     def _calls_of(self, calls: Iterable[Any], room: int) -> Iterator[Any]:
-        """Cut the ``args`` of each of some calls, and so that all of them together have room."""
+        """Cut the ``args`` of some calls so that each one, and all together, have room."""
         for call in calls:
             json = encode_json(call.args)
             short = call
@@ -181,7 +179,7 @@ class _Shears:
         return event if inputs == event.inputs else msgspec.structs.replace(event, inputs=inputs)
 
     def end_of_user(self, event: events.MessageEnd) -> events.Event:
-        # Why a message ended is told of a model's alone.
+        # Only a model's message has a reason for its end.
         short: events.Event = self.text_of(event) if event.stop_reason is UNSET else event
         return short
 
@@ -201,7 +199,7 @@ class _Shears:
 
 
 def _shown_args(args: Mapping[str, Any], left: int) -> dict[str, Any]:
-    """Return the arguments that are short enough, and the beginnings of texts, as far as they go."""
+    """Return the arguments that are short enough, and the beginnings of texts, as far as they fit."""
     shown: dict[str, Any] = {}
     for name, value in args.items():
         part = value[:_ARG_CHARS_SHOWN] if isinstance(value, str) else value
@@ -225,14 +223,14 @@ _SHORTEN: Final[dict[type[events.Event], Callable[[_Shears, Any], events.Event]]
     events.ToolCallPolicyEvaluated: _Shears.args_if_any,
     events.PermissionRequested: _Shears.args_of,
 }
-"""event -> what of it is cut; the texts of the others are bounded where they are made."""
+"""event -> the function that cuts it; texts of other events are bounded where they are made."""
 
 
 # --- and back --------------------------------------------------------------------------------
 
 
 def refs_in(holders: Iterable[Entry | QueuedInput]) -> dict[str, int]:
-    """Return the artifacts to read before entries or inputs are whole: artifact id -> bytes."""
+    """Return the artifacts that restoring entries or inputs needs: artifact id -> bytes."""
     return {ref: size for holder in holders for ref, size in _refs_of(holder)}
 
 
@@ -246,7 +244,7 @@ def _refs_of(holder: Entry | QueuedInput) -> Iterator[tuple[str, int]]:
 
 
 def whole_entry(entry: Entry, wholes: Wholes) -> Entry:
-    """Return an entry with its whole text and call arguments; a missing artifact leaves them cut."""
+    """Return an entry with whole text and call arguments; if an artifact is missing, they stay cut."""
     if not isinstance(entry, MessageEntry) or not refs_in((entry,)):
         return entry
     entry = _with_text(entry, wholes)
@@ -257,14 +255,14 @@ def whole_entry(entry: Entry, wholes: Wholes) -> Entry:
 
 
 def is_whole(entry: Entry) -> bool:
-    """Whether an entry has all of the text that its artifact holds."""
+    """Return whether an entry has its whole text."""
     if not isinstance(entry, MessageEntry) or entry.text_ref is UNSET:
         return True
     return len(_utf8(entry.text)) >= (entry.text_bytes or 0)
 
 
 def whole_inputs(inputs: Sequence[QueuedInput], wholes: Wholes) -> tuple[QueuedInput, ...]:
-    """Return inputs with whole texts; a missing artifact leaves a text cut."""
+    """Return inputs with whole texts; if an artifact is missing, the text stays cut."""
     return tuple(_with_text(queued, wholes) for queued in inputs)
 
 
@@ -279,7 +277,7 @@ def _with_args(call: ToolCall, wholes: Wholes) -> ToolCall:
 
 
 def as_logged(logged: Entry, decided: Entry) -> Entry:
-    """Return an entry that has just been cut, whole, with the names of its artifacts."""
+    """Return a cut entry restored from the original, with the names of its artifacts."""
     if not isinstance(logged, MessageEntry) or not isinstance(decided, MessageEntry):
         return logged
     if logged.tool_calls is UNSET or decided.tool_calls is UNSET:

@@ -1,7 +1,7 @@
-"""How much a model input is, estimated in tokens without a tokenizer.
+"""The size of a model input, estimated in tokens without a tokenizer.
 
-Rough on purpose: the same input has the same estimate every time and for every model. What a server
-counts itself is in its answer (``usage_reported``).
+Rough on purpose: the same input has the same estimate every time and for every model. The exact count
+is in the server's answer (``usage_reported``).
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ CHARS_PER_TOKEN: Final = 4
 """Rough for English and code, and on the safe side of most tokenizers for both."""
 
 MESSAGE_TOKENS: Final = 8
-"""What roles and separators of one message cost, about."""
+"""About what roles and separators of one message take."""
 
 IMAGE_TOKENS: Final = 1_600
-"""What an image costs where it is large; no provider takes much more for one."""
+"""About what a large image takes; no provider counts much more."""
 
 BYTES_PER_DOCUMENT_TOKEN: Final = 16
-"""Of a document of pages: fonts and layout are not read."""
+"""For a document of pages: fonts and layout are not counted."""
 
 DOCUMENT_TOKENS_MAX: Final = 50_000
-"""What one document is taken for, at most: past some pages its size tells of pictures, not of text, and
-a guess must not refuse what the server might take."""
+"""Maximum estimate of one document. Beyond some pages its size comes from pictures, not from text, and
+an estimate must not refuse what the server might accept."""
 
 
 def entry_tokens(entry: Entry) -> int:
-    """Estimate what one entry costs as model input; its reasoning is not counted."""
+    """Estimate one entry as model input, without its reasoning."""
     if isinstance(entry, CompactionEntry):
         return text_tokens(len(entry.summary))
     chars = len(entry.text)
@@ -44,12 +44,12 @@ def entry_tokens(entry: Entry) -> int:
 
 
 def estimate_tokens(entries: Iterable[Entry]) -> int:
-    """Estimate what entries cost as model input."""
+    """Estimate entries as model input."""
     return sum(entry_tokens(entry) for entry in entries)
 
 
 def message_tokens(message: ModelMessage) -> int:
-    """Estimate what one message costs, with everything in it."""
+    """Estimate one message, with everything in it."""
     chars = len(message.text)
     attached = 0
     if isinstance(message, AssistantMessage):
@@ -61,12 +61,12 @@ def message_tokens(message: ModelMessage) -> int:
 
 
 def tool_tokens(tools: Iterable[ToolSpec]) -> int:
-    """Estimate what it costs to offer tools."""
+    """Estimate the definitions of tools."""
     return sum(len(msgspec.json.encode(tool)) // CHARS_PER_TOKEN for tool in tools)
 
 
 def system_tokens(system: str) -> int:
-    """Estimate what a system prompt costs."""
+    """Estimate a system prompt."""
     return text_tokens(len(system)) if system else 0
 
 

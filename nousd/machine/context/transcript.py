@@ -1,12 +1,11 @@
-"""From entries to the messages of a model call: the transcript fold.
+"""The transcript fold: turns entries into the messages of a model call.
 
-Pure and deterministic. The rules (protocol/semantics/models.md):
-the last compaction's summary stands for
-everything before its first kept entry; every tool call is followed by exactly one result, one that says
-``interrupted`` where none was kept; an answer without content is left out; a model never continues its
-own last words, it is asked to. Two messages of the user in a row stay two.
+Pure and deterministic. The rules (protocol/semantics/models.md): the last compaction's summary stands
+for everything before its first kept entry; every tool call is followed by exactly one result, which
+says ``interrupted`` if none was stored; an answer without content is left out; a model is never given
+its own answer to continue, but is asked to go on. Two user messages in a row stay two.
 
-How much of it a model can take is not asked here (``compile``).
+The size is up to ``compiler``.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ CONTINUE: Final = "[The answer above broke off. Continue.]"
 INTERRUPTED: Final = "tool_error: interrupted"
 
 Accepts = Callable[[str], bool]
-"""Whether a model can be given a file of that media type."""
+"""Decides whether a model accepts a file of that media type."""
 
 
 def in_context(path: Sequence[Entry]) -> list[Entry]:
-    """Return the effective part of a path (root -> leaf): from the last compaction on, if there is
-    one.
+    """Return the effective part of a path (root -> leaf): from the last compaction on, if
+    there is one.
     """
     for index in range(len(path) - 1, -1, -1):
         compaction = path[index]
@@ -56,7 +55,7 @@ def in_context(path: Sequence[Entry]) -> list[Entry]:
 
 
 def with_entry(context: Sequence[Entry], entry: Entry) -> list[Entry]:
-    """Return the context once an entry is appended to a path, from the context before."""
+    """Return the context after an entry is appended, given the context before."""
     path = [*context, entry]
     return in_context(path) if isinstance(entry, CompactionEntry) else path
 
@@ -69,9 +68,9 @@ def _from_entry(path: Sequence[Entry], entry_id: str) -> list[Entry]:
 
 
 def owed_calls(context: Sequence[Entry]) -> tuple[ToolCall, ...]:
-    """Return the calls at the end of a context that have no result, the first of them first.
+    """Return the calls at the end of a context that have no result, in order.
 
-    There are none if anything else was said behind them.
+    There are none if anything else follows them.
     """
     settled: set[str] = set()
     for entry in reversed(context):
@@ -91,9 +90,10 @@ class ModelTranscript(NamedTuple):
     """The messages for a model made of a context, and the entries left out.
 
     Args:
-        omitted: ``empty``: an answer without text and calls; ``no_call``: a result that no call waits
-            for; ``attachment``: a file that the model cannot take.
-        closing: how many messages at the end are none of the context's, and belong to this call only.
+        omitted: ``empty``: an answer without text and calls; ``no_call``: a result without its call;
+            ``attachment``: a file that the model does not accept.
+        closing: number of messages at the end that are not from the context and belong to this call
+            only.
     """
 
     messages: tuple[ModelMessage, ...]
@@ -104,10 +104,10 @@ class ModelTranscript(NamedTuple):
 def build_transcript(
     context: Iterable[Entry], choice: ModelChoice, accepts: Accepts
 ) -> ModelTranscript:
-    """Return the messages of a model call that is to go on from ``context``.
+    """Return the messages of a model call that continues ``context``.
 
     Args:
-        choice: the model that is asked; no other takes its reasoning back.
+        choice: the called model; no other accepts its reasoning back.
     """
     fold = _Fold(choice, accepts)
     for entry in context:
@@ -116,7 +116,7 @@ def build_transcript(
 
 
 class _Fold:
-    """Takes entries one by one, and knows which calls still wait for a result."""
+    """Takes entries one by one, and tracks the calls without a result."""
 
     def __init__(self, choice: ModelChoice, accepts: Accepts) -> None:
         self._choice = choice
@@ -167,7 +167,7 @@ class _Fold:
         self._owed = {call.id: call for call in asked}
 
     def _settle(self, entry: MessageEntry) -> None:
-        """Add a result, with results for the calls before it that never got one."""
+        """Add a result, after filling in results for earlier calls that never got one."""
         call_id = "" if entry.tool_call_id is UNSET else entry.tool_call_id
         if call_id not in self._owed:
             self._omitted.append(Omitted(entry.id, "no_call"))

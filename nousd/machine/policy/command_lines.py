@@ -1,4 +1,4 @@
-r"""Command lines of a small grammar that is read completely, or not at all.
+r"""Command lines of a small grammar, read completely or not at all.
 
 ::
 
@@ -6,9 +6,9 @@ r"""Command lines of a small grammar that is read completely, or not at all.
     part   = word { word }
     word   = letters, digits and ``_ - . / : = , @ % + ^``; '...'; "..." without $ ` \\ !
 
-Whatever else stands in a line (redirections, assignments, substitutions, globs, reserved words, line
-ends, comments) can make a shell do what the words do not say. Such a line has no parts here, because
-nothing is guessed. Pure.
+Anything else in a line (redirections, assignments, substitutions, globs, reserved words, line ends,
+comments) can make a shell do what the words do not say. Such a line has no parts here, because nothing
+is guessed. Pure.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import re
 from typing import Final
 
 JUDGED_CHARS_MAX: Final = 16 * 1024
-"""Characters of a line that is read; nobody writes a longer one to be judged by its words."""
+"""Maximum characters of a line that is read; nobody writes a longer one to be judged by its words."""
 
 JUDGED_WORDS_MAX: Final = 1024
 JUDGED_PARTS_MAX: Final = 64
-"""Words and commands of such a line: each may be held against hundreds of rules, while others wait."""
+"""Maximum words and commands of such a line, because each may be compared with hundreds of rules while
+others wait."""
 
 Words = tuple[str, ...]
 """A program and its arguments, without quotes."""
@@ -86,7 +87,7 @@ def parts_of(line: str) -> tuple[Words, ...] | None:
 
 def _is_no_program(word: str) -> bool:
     text = _unquoted(word)
-    # A word with % in front is a job, and no program.
+    # A word that begins with % is a job, not a program.
     no_name = not text or text.startswith("%") or text in _RESERVED
     return no_name or _ASSIGNMENT.match(word) is not None
 

@@ -1,8 +1,8 @@
-"""Matching the command pattern of a rule against a command line.
+"""Matches the command pattern of a rule against a command line.
 
-``git log`` means exactly these words, ``git log *`` these words and any behind them, ``=TEXT`` the line
-that is TEXT to the letter. A permission matches only what surely is meant and cannot hide a second
-command; a denial or a question also says where it may be meant (``maybe``).
+``git log`` means exactly these words, ``git log *`` these words and any after them, ``=TEXT`` the line
+that is exactly TEXT. A permission matches only what it certainly means and what cannot hide a second
+command; a denial or a question also reports what it may mean (``maybe``).
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from nousd.machine.policy.indirect_exec import (
 Match = Literal["yes", "maybe", "no"]
 
 _SHELLS_DEEP: Final = 4
-"""Shells in shells, and programs in programs, that are looked into."""
+"""Maximum depth of shells in shells, and programs in programs, that is examined."""
 
 _STARTED_MAX: Final = 8
-"""Programs that one may start that are looked at."""
+"""Maximum number of programs that one may start that are examined."""
 
 _QUOTES: Final = str.maketrans("", "", "'\"\\")
-"""Takes away what a shell does not see as part of a word."""
+"""Removes what a shell does not see as part of a word."""
 
 _RENAMING: Final = frozenset({"alias.", "include"})
-"""What settings begin with by which git and others give their own commands other names."""
+"""Prefixes of settings by which git and others give their own commands other names."""
 
 _SHELL_OPTION: Final = re.compile(r"-[abefhiklmnprtuvxBCEHPT]*|--(?:login|noprofile|norc|posix)")
-"""Options of a shell without a value."""
+"""Options of a shell that take no value."""
 
 
 class CommandPattern(NamedTuple):
     """The parsed command pattern of a rule.
 
     Args:
-        line: the whole line, if only that is meant.
-        words: how a command begins.
+        line: the whole line, if only that line is meant.
+        words: the first words of a command.
         goes_on: whether other words may follow.
     """
 
@@ -64,7 +64,7 @@ def command_pattern(text: str) -> CommandPattern:
     """Parse a command pattern.
 
     Raises:
-        RuleInvalid: it is none about commands.
+        RuleInvalid: it is not a valid command pattern.
     """
     if text.startswith("="):
         return CommandPattern(text[1:])
@@ -82,10 +82,10 @@ def command_pattern(text: str) -> CommandPattern:
 
 
 def check_allows(pattern: CommandPattern) -> None:
-    """Refuse a permission that would have to hold for any command.
+    """Refuse a permission that would apply to any command.
 
     Raises:
-        RuleInvalid: the star stands where another program would be named.
+        RuleInvalid: the star is in the place of another program's name.
     """
     words = pattern.words
     if not pattern.goes_on or not words:
@@ -106,7 +106,7 @@ def parts_of(line: str) -> tuple[Words, ...] | None:
 
 
 def allows(pattern: CommandPattern, words: Words) -> bool:
-    """Whether a permission with this pattern is about one command of a line."""
+    """Return whether a permission with this pattern covers one command of a line."""
     literal = len(pattern.words)
     if pattern.line is not None or words[:literal] != pattern.words:
         return False
@@ -116,7 +116,7 @@ def allows(pattern: CommandPattern, words: Words) -> bool:
 
 
 def is_about(pattern: CommandPattern, line: str, *, depth: int = 0) -> Match:
-    """Whether a denial or a question with this pattern is about a line."""
+    """Return whether a denial or a question with this pattern covers a line."""
     if pattern.line is not None:
         return "yes" if line == pattern.line else "no"
     parts = parts_of(line)
@@ -146,7 +146,7 @@ def _is_about_one(pattern: CommandPattern, words: Words, depth: int) -> Match:
 
 
 def _is_about_any(pattern: CommandPattern, commands: Iterable[Words], depth: int) -> bool:
-    """Whether a denial or a question may be about one of the commands, or they are too many."""
+    """Return whether a denial or a question may cover one of the commands, or there are too many."""
     for count, words in enumerate(commands):
         too_many = depth > _SHELLS_DEEP or count == _STARTED_MAX
         if too_many or _is_about_one(pattern, words, depth) != "no":
@@ -155,14 +155,12 @@ def _is_about_any(pattern: CommandPattern, commands: Iterable[Words], depth: int
 
 
 def _started_by(words: Words) -> Iterator[Words]:
-    """Yield what a program may start that would start another (``find . -exec sh -c LINE``)."""
+    """Yield the programs that a program may start that starts another (``find . -exec sh -c LINE``)."""
     return (words[index:] for index, word in enumerate(words) if index and starts_others(word))
 
 
 def _is_named(pattern: CommandPattern, words: Words) -> bool:
-    """Return whether an argument names the option, or could after expansion by a shell, or aliases
-    it.
-    """
+    """Return whether an argument is the option, could be after expansion by a shell, or aliases it."""
     names = {pattern.words[0].rpartition("/")[2].lower()}
     if program_of(words) == program_of(pattern.words):
         names |= _RENAMING.union(
@@ -197,12 +195,12 @@ def _begins(pattern: CommandPattern, words: Words) -> bool:
 
 
 def _same_program(wanted: Words, words: Words) -> bool:
-    """Whether a program is meant; by its name alone it is meant in every folder."""
+    """Return whether a program is meant; a bare name means it in every directory."""
     return words[0] == wanted[0] or words[0].rpartition("/")[2] == wanted[0]
 
 
 def _may_begin(pattern: CommandPattern, words: Words) -> bool:
-    """Whether the wanted words come in their order, with options between them (``git -C x push``)."""
+    """Return whether the wanted words come in order, with options between them (``git -C x push``)."""
     if not _same_program(pattern.words, words):
         return False
     ahead = list(words[1:])
@@ -217,7 +215,7 @@ def _may_begin(pattern: CommandPattern, words: Words) -> bool:
 
 
 def _behind(wanted: str, ahead: list[str]) -> list[str]:
-    """Return the words from the wanted one on, if only options and their values stand before it."""
+    """Return the words from the wanted one on, if only options and their values precede it."""
     may_be_value = False
     for index, word in enumerate(ahead):
         if word == wanted:

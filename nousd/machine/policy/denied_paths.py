@@ -1,8 +1,8 @@
-"""Paths that rules deny to one call, including those that it did not name.
+"""The paths that rules deny to one call, including paths that the call did not name.
 
-A call is judged by the paths that it names, and may still come to others: a folder is searched
-whole, or a link is swapped between judging and opening. So what rules deny, and what they ask about
-and nobody was asked for this call, is closed where files are opened.
+A call is judged by the paths that it names and may still reach others: a directory is searched whole,
+or a link is replaced between the decision and the opening. So denied paths, and paths that need an
+approval which this call did not get, are also refused where files are opened.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from nousd.machine.policy.rules import Rule
 from nousd.wire.objects.tool_footprint import Access
 
 _REMEMBERED: Final = 256
-"""Rules in force, and places in them, for which what is closed is kept."""
+"""Number of sets of rules whose denied paths are cached."""
 
 
 class DeniedPaths(NamedTuple):
-    """Patterns that fully match places with slashes from the workdir, ``.`` for the workdir itself; a
-    folder is meant with all in it.
+    """Patterns that fully match paths relative to the workspace, ``.`` for the workspace itself; a
+    directory includes everything in it.
     """
 
     reading: tuple[re.Pattern[str], ...] = ()
@@ -34,8 +34,8 @@ def denied_paths(
     """Return the paths that are denied to a call.
 
     Args:
-        questions: the rules that ask; the places that the call names are open to it, because it does
-            not run unless somebody said so.
+        questions: the rules that ask. The paths that the call names are open to it, because it only
+            runs after approval.
     """
     return DeniedPaths(
         reading=(
@@ -64,7 +64,7 @@ def _closing(
 
 @lru_cache(maxsize=_REMEMBERED)
 def _areas(rules: tuple[Rule, ...], tool: str, kind: str) -> tuple[str, ...]:
-    """Return the areas of the rules that are about what a tool, or every tool, read or write."""
+    """Return the path patterns of rules about reading or writing with a tool, or with every tool."""
     meanings = (rule.meaning for rule in rules)
     return tuple(
         meaning.area.pattern
@@ -75,8 +75,8 @@ def _areas(rules: tuple[Rule, ...], tool: str, kind: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _pattern(areas: tuple[str, ...], but: tuple[str, ...]) -> re.Pattern[str]:
-    """Return a regular expression for the areas, without the exceptions in them and the directories
-    on the way there.
+    """Return a regular expression for the areas, without the exceptions in them and the directories on
+    the way to those.
     """
     spared = ""
     if but:

@@ -1,9 +1,9 @@
 """Programs and options that make one command run another.
 
-One conservative table: what a rule for the outer command must not allow is found by name, never by
-parsing a program's arguments as the program does. A word that only looks like such an option costs
-a question, no more. Which programs are harmless is not known here and cannot be: whoever allows
-``python *`` allows all that Python can do.
+One conservative table: what a rule for the outer command must not allow is recognised by name, never by
+parsing arguments as the program does. A word that only looks like such an option costs one approval
+request. Which programs are harmless cannot be known: a user who allows ``python *`` allows everything
+that Python can do.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ def _words(*texts: str) -> frozenset[str]:
 
 
 SHELLS: Final = _words("sh bash dash ash zsh ksh mksh rbash")
-"""Programs that run the line behind ``-c``."""
+"""Programs that run the line after ``-c``."""
 
 TRANSPARENT: Final = _words(
     "env nice ionice nohup timeout stdbuf setsid chrt taskset sudo doas command exec builtin time"
 )
-"""Programs that run the one that stands among their arguments, and no other."""
+"""Programs that run the program named in their arguments, and no other."""
 
 _OPERANDS: Final = _words("timeout chrt taskset")
-"""Of these the ones with a word of their own before the program."""
+"""Those among them that take a word of their own before the program."""
 
 _LINES: Final = {
     "env": "-S --split-string",
     "sudo": "-s -i -e --shell --login --edit",
     "doas": "-s",
 }
-"""Of these the options that make a shell, or the program itself, read a line."""
+"""Their options that make a shell, or the program itself, read a line."""
 
 _BUILTINS: Final = frozenset().union(
-    # of a shell, that run words, or change what the words behind them mean
+    # shell builtins that run words, or change the meaning of the words after them
     _words("eval source . trap enable alias unalias hash jobs compgen complete compopt bind fc"),
     _words("history mapfile readarray read getopts let declare typeset local readonly export set"),
     _words("shopt unset coproc"),
 )
 
 _PROGRAMS: Final = SHELLS | TRANSPARENT.union(
-    # other shells, and programs that are many
+    # other shells, and multi-call programs
     _words("fish csh tcsh elvish nu pwsh powershell cmd busybox toybox coreutils"),
-    # as another user, elsewhere, in a box of its own
+    # as another user, elsewhere, in a container
     _words("su pkexec runuser run0 setpriv sg newgrp chroot unshare nsenter bwrap firejail nsjail"),
     _words(
         "minijail0 flatpak snap systemd-run systemd-nspawn machinectl capsh fakeroot proot runc"
@@ -58,7 +58,7 @@ _PROGRAMS: Final = SHELLS | TRANSPARENT.union(
     ),
     _words("ssh slogin scp sftp rsh rlogin mosh sshpass ssh-agent autossh pssh dsh clush fab salt"),
     _words("ansible ansible-playbook ansible-console telnet socat nc ncat netcat ftp lftp"),
-    # with many inputs, again and again, later, under limits, watched
+    # with many inputs, repeatedly, later, under limits, watched
     _words("xargs parallel sem watch watchexec entr nodemon hyperfine multitime run-parts rlwrap"),
     _words("at batch crontab anacron logrotate daemonize start-stop-daemon service launchctl"),
     _words("screen tmux byobu zellij dtach abduco xterm konsole alacritty kitty gnome-terminal"),
@@ -71,7 +71,7 @@ _PROGRAMS: Final = SHELLS | TRANSPARENT.union(
     ),
     _words("chronic ifne pee mispipe vipe vidir direnv mise asdf dotenv op aws-vault fnm volta"),
     _words("npx bunx pnpx uvx pipx xdg-open open gio wslview"),
-    # the same for services, with memory or locks of their own
+    # the same for services, with limits or locks
     _words("eatmydata systemd-inhibit systemd-cat cgexec gosu su-exec tini dumb-init catatonit"),
     _words(
         "setuidgid envdir envuidgid softlimit setlock execlineb torify tsocks fakechroot nq ts tsp"
@@ -82,7 +82,7 @@ _PROGRAMS: Final = SHELLS | TRANSPARENT.union(
 )
 
 _RUNNERS: Final = _PROGRAMS | _BUILTINS
-"""Programs that run what their arguments (or their input) say, whatever these are."""
+"""Programs that run what their arguments or their input say, whatever these are."""
 
 _INTERPRETER: Final = "-c -e -E -r -R -p -x -i - --eval --execute --print --run --command"
 
@@ -207,10 +207,10 @@ _OPTIONS: Final = {
     "psql": "-c -f --command --file -o",
     "mysql": "-e --execute --pager",
 }
-"""program -> words behind it that make it run another program or write a file of its own choice.
+"""program -> arguments that make it run another program or write a file of its choice.
 
-``--long`` also means its abbreviations and ``--long=...``; ``-x`` any cluster of letters that holds it;
-``-word`` and ``word`` themselves; a star any ending; ``=`` any word with that sign in it.
+``--long`` also means its abbreviations and ``--long=...``; ``-x`` any cluster of letters that contains
+it; ``-word`` and ``word`` themselves; a star any ending; ``=`` any word with that sign in it.
 """
 
 _SAME_AS: Final = {
@@ -247,7 +247,8 @@ _SED_SCRIPT: Final = re.compile(
     r"(?:[0-9]+|\$)?(?:,\+?(?:[0-9]+|\$))?[pdq=]"
     r"|s(?P<end>[/|,#:@])(?:(?!(?P=end))[^\\\[\n])*(?P=end)(?:(?!(?P=end))[^\\\n])*(?P=end)[gpI0-9]*"
 )
-"""Of sed's scripts those that surely neither run (``e``) nor read nor write a file (``r``, ``w``)."""
+"""Scripts of sed that certainly neither run a command (``e``) nor read or write a file
+(``r``, ``w``)."""
 
 _VERSION: Final = re.compile(r"[-.0-9]+$")
 
@@ -267,14 +268,14 @@ _TAKE_SCRIPTS: Final = frozenset(
         "osascript",
     ]
 )
-"""Programs whose own options end where the script's name stands."""
+"""Programs whose own options end at the name of a script."""
 
 _TAKE_MODULES: Final = frozenset({"python", "pypy"})
-"""Of these the ones that run a module of the name behind ``-m``."""
+"""Those among them that run a module with ``-m``."""
 
 
 def program_of(words: Words) -> str:
-    """Return the name of the program, without its folder and version, in lower case."""
+    """Return the name of the program, without its directory and version, in lower case."""
     return _program(words[0])
 
 
@@ -289,25 +290,27 @@ def _program(word: str) -> str:
 
 
 def runs_others(words: Words) -> bool:
-    """Whether the program exists to run others."""
+    """Return whether the purpose of the program is to run others."""
     return program_of(words) in _RUNNERS
 
 
 def starts_others(word: str) -> bool:
-    """Whether a word is the name of a program (and no builtin of a shell) that exists to run others."""
+    """Return whether a word names a program (not a shell builtin) whose purpose is to run others."""
     return program_of((word,)) in _PROGRAMS
 
 
 @lru_cache(maxsize=256)
 def reads_line(words: Words) -> bool:
-    """Whether an option makes a transparent program read a line, where a word may be spelled anyhow."""
+    """Return whether an option makes a transparent program read a line, whose words may be spelled
+    anyhow.
+    """
     options = _LINES.get(program_of(words), "").split()
     return any(_means(option, word) for word in words[1:] for option in options)
 
 
 def run_by(words: Words) -> Iterator[Words]:
-    """Yield the commands that a transparent program may run: from each word on that can be the
-    first of one.
+    """Yield the commands that a transparent program may run: from each word on that can be the first of
+    one.
     """
     may_be_operand = program_of(words) in _OPERANDS
     may_be_value = False
@@ -324,10 +327,10 @@ def run_by(words: Words) -> Iterator[Words]:
 
 @lru_cache(maxsize=256)
 def may_hide_command(words: Words, literal: int = 1) -> bool:
-    """Whether a command may run another that its first words do not show.
+    """Return whether a command may run another that its first words do not show.
 
     Args:
-        literal: how many of the words somebody has looked at, the program included.
+        literal: number of words, the program included, that the rule spells out.
     """
     program = program_of(words)
     if program in _RUNNERS:
@@ -335,14 +338,14 @@ def may_hide_command(words: Words, literal: int = 1) -> bool:
     if program == "sed":
         return not _is_plain_sed(words[1:])
     if program in _TAKE_MODULES and words[1:2] == ("-m",) and literal > 2:
-        # The module is a program of its own, with options of its own.
+        # The module is a program of its own, with its own options.
         return may_hide_command(words[2:], literal - 2)
     if program in _TAKE_SCRIPTS and literal > 1 and not words[1].startswith("-"):
         return False
     options = _OPTIONS.get(program, "").split()
     behind = words[literal:]
     if program == "tar" and literal == 1 and behind and not behind[0].startswith("-"):
-        # The first word behind tar is a cluster of options without a dash.
+        # The first argument of tar is a cluster of options without a dash.
         behind = (f"-{behind[0]}", *behind[1:])
     if program == "git" and literal == 1 and "/" in next(_no_options(behind), ""):
         # git ./x runs the file git-./x.
@@ -375,7 +378,7 @@ def _means(option: str, word: str) -> bool:
 
 
 def _is_plain_sed(arguments: Words) -> bool:
-    """Whether a script of sed is the first argument that is no option, and surely harmless."""
+    """Return whether the first argument that is not an option is a certainly harmless sed script."""
     options = 0
     while options < len(arguments) and _SED_OPTION.fullmatch(arguments[options]):
         options += 1

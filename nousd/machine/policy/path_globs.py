@@ -1,6 +1,7 @@
-"""Globs over places in the workdir, as expressions that any process can match with.
+"""Globs over paths in the workspace, as regular expressions that any process can use.
 
-A glob starts at the workdir and cannot lead out of it. What the signs in it mean is in ``nousd.globs``.
+A glob starts at the workspace and cannot lead out of it. ``nousd.globs`` defines the meaning of its
+signs.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from nousd.errors import RuleInvalid
 from nousd.globs import RULES, GlobInvalid, expand_braces, names_in, names_regex
 
 ALTERNATIVES_MAX: Final = RULES.alternatives_max
-"""Globs that the braces of one may stand for."""
+"""Maximum globs that the braces of one stand for."""
 
 REGEX_CHARS_MAX: Final = 16_384
-"""Characters of the expression that a glob becomes; to compile a longer one takes long."""
+"""Maximum characters of a glob's expression, because compiling a longer one takes long."""
 
 _SPECIAL: Final = re.compile(r"[*?\[\]{},]")
 
@@ -26,7 +27,7 @@ def glob_regex(glob: str) -> str:
     itself.
 
     Raises:
-        RuleInvalid: it cannot mean anything inside the workdir, or stands for too many.
+        RuleInvalid: it can match nothing inside the workspace, or stands for too many globs.
     """
     try:
         choices = [names_regex(_names(one), RULES) for one in _alternatives(glob)]
@@ -39,10 +40,10 @@ def glob_regex(glob: str) -> str:
 
 
 def literal_glob(paths: Sequence[str]) -> str:
-    """Return a glob that means these places and nothing else."""
+    """Return a glob that matches exactly these paths."""
     quoted = [_SPECIAL.sub(_quoted, path) for path in paths]
     if quoted[0].startswith(("=", "#")):
-        # What begins so in a rule is no path.
+        # A rule that begins so is not a path.
         quoted[0] = f"[{quoted[0][0]}]{quoted[0][1:]}"
     return quoted[0] if len(quoted) == 1 else "{" + ",".join(quoted) + "}"
 

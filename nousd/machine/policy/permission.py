@@ -1,7 +1,7 @@
-"""Whether a tool call may run: the rules in force, then the session's mode.
+"""Decides whether a tool call may run: by the rules in force, then by the session's mode.
 
-Pure decisions on facts (``wire.access``). Nobody is asked here, and nothing is known of how an answer
-comes about. Source: protocol/semantics/permissions.md.
+Pure decisions on facts (``wire.objects.tool_footprint``). Nobody is asked here. Source:
+protocol/semantics/permissions.md.
 """
 
 from __future__ import annotations
@@ -28,17 +28,16 @@ from nousd.wire.objects.tool_footprint import Access
 Verdict = Literal["allow", "deny", "ask"]
 
 _PLACES_NAMED: Final = 3
-"""Places outside that a reason names; whoever is asked is told all of them beside it."""
+"""Maximum outside paths in a reason; the user sees all of them beside it."""
 
 
 class Judgement(NamedTuple):
     """The policy decision on a call, with the opinion of each source.
 
     Args:
-        reason: of the verdict, for people.
-        rule: what would have to be allowed so that such a call is not asked about again; "" if no
-            rule can say it.
-        closed: the places that the call must not touch, whatever it finds where it goes.
+        reason: the reason for the verdict, for people.
+        rule: the rule that would allow such calls from now on; "" if no rule can.
+        closed: paths that the call must not access, whatever it finds on its way.
     """
 
     verdict: Verdict
@@ -57,25 +56,25 @@ class Case(NamedTuple):
     rules: Sequence[Rule]
 
     def of(self, decision: RuleDecision) -> tuple[Rule, ...]:
-        """Return the rules of one kind that are in force, those that nobody wrote among them."""
+        """Return the rules of one kind in force, the built-in ones included."""
         rules = of_decision(tuple(self.rules), decision)
         return (*protection(), *rules) if decision == "ask" else rules
 
 
 def judge(case: Case) -> Judgement:
-    """Return whether a call may run, may not, or somebody has to be asked."""
+    """Return whether a call may run, may not run, or needs approval."""
     ruling = _ruling(case)
     by_rules = ruling.source
     if by_rules.decision == "deny":
         return _judged(case, "deny", by_rules.reason, (by_rules,))
     verdict, reason = _MODES[case.mode](case.access, ruling)
     if case.access.outside and verdict != "deny":
-        # Neither a rule nor a mode can speak for places that none of them is about.
+        # Neither a rule nor a mode can allow paths that none of them is about.
         reason = f"it leads out of the workspace, to {_listed(case.access.outside)}"
         by_override = PolicySource(source="override", decision="ask", reason=reason)
         return _judged(case, "ask", reason, (by_rules, by_override))
     by_mode = PolicySource(source="mode", decision=verdict, reason=reason)
-    # "A rule asks" tells nobody which.
+    # The reason names the rule.
     why = by_rules.reason if verdict == by_rules.decision == "ask" else reason
     return _judged(case, verdict, why, (by_rules, by_mode))
 
@@ -112,7 +111,7 @@ def _ruling(case: Case) -> _Ruling:
     denial = denied_or_asked(case.of("deny"), case.tool, case.access)
     if denial.rule is not None and denial.is_certain:
         return _said("deny", denial.rule)
-    # What the user said of this very call counts before every question, but for no denial.
+    # The user's word on this very call overrides every question, but no denial.
     grant = _grant_of_this_call(case)
     if grant is not None:
         return _said("allow", grant)
@@ -170,7 +169,8 @@ def _in_ask(access: Access, ruling: _Ruling) -> _Said:
 
 def _in_auto(access: Access, ruling: _Ruling) -> _Said:
     if "exec" in access.classes and not access.is_confined:
-        # Such a program reaches every network as well; that it is held by nothing says more.
+        # Such a program can reach every network as well; that nothing confines it is the stronger
+        # reason.
         return _after_rules(ruling, ("ask", "it runs a program without a sandbox"))
     if "network" in access.classes:
         return _after_rules(ruling, ("ask", "it reaches a network"))

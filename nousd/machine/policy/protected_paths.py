@@ -1,7 +1,7 @@
-"""Places that no tool writes to unless the user agrees, because what is there makes other programs act.
+"""Paths that no tool writes to without approval, because other programs act on their content.
 
-Git runs what its folder says, and agent programs obey what their files say: whoever can write there can
-have anything done later, outside of every rule. One table of rules like any other; they ask.
+Git runs what its directory says, and agent programs obey their configuration files: write access there
+means running anything later, outside of every rule. One table of rules like any other; they ask.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ PROTECTED_PLACES: Final = (
     ".envrc",
     ".husky",
 )
-"""What git, this daemon, other agent programs, editors and shells obey; in any folder, in any case,
-each with all in it."""
+"""Files that git, this daemon, other agent programs, editors and shells obey; in any directory, in any
+case, each with everything in it."""
 
 
 @functools.cache
 def protection() -> tuple[Rule, ...]:
-    """Return the rules that ask about writing to them."""
+    """Return the rules that ask before writing to them."""
     places = (f"write(**/{place})" for place in PROTECTED_PLACES)
     return rules_of("ask", places, "the protected places")

@@ -1,7 +1,7 @@
 """Rules by which a user or a project allows, asks about or denies tool calls.
 
-A rule is ``TOOL`` or ``TOOL(PATTERN)``. A call is judged by each thing it touches (``wire.access``): a
-path, a host, a command of its line. It is denied or asked about if a rule says so of one of them, and
+A rule is ``TOOL`` or ``TOOL(PATTERN)``. A call is judged by everything in its footprint: paths, hosts,
+the commands of its line. It is denied or needs approval if a rule says so about one of them, and is
 allowed if rules allow all of them. Where a command line cannot be judged by its words, a denial or
 question that may be meant counts as a question. Source: protocol/semantics/permissions.md.
 """
@@ -28,23 +28,23 @@ RuleDecision = Literal["allow", "ask", "deny"]
 _CLASSES: Final[tuple[str, ...]] = get_args(ToolClass)
 
 _COMMAND_TOOLS: Final = frozenset({"bash", "exec"})
-"""Tools whose patterns are about command lines only, so that one that is none is a mistake."""
+"""Tools whose patterns are command lines only, so that any other pattern is a mistake."""
 
 _REMEMBERED: Final = 256
-"""What is found of one tuple of rules is kept for so many questions: the rules in force are mostly those
-of the call before."""
+"""Number of lookups that are cached for one set of rules; the rules in force are mostly those of the
+previous call."""
 
 _TOOL: Final = re.compile(r"[A-Za-z0-9_.*-]+")
 
 _HOST: Final = re.compile(r"[^\s/]{1,255}")
-"""What can be a pattern of hosts; a longer one names none, and takes long to translate."""
+"""Maximum length of a host pattern; a longer one matches no host, and takes long to translate."""
 
 
 class Rule(NamedTuple):
     """A rule and its origin, for people.
 
     Args:
-        is_grant: whether the user said it when asked about a call.
+        is_grant: whether the user granted it when asked about a call.
     """
 
     decision: RuleDecision
@@ -54,7 +54,7 @@ class Rule(NamedTuple):
 
     @property
     def tool(self) -> str:
-        """The tools that it is about, with ``*`` for any characters."""
+        """The pattern for tool names, with ``*`` for any characters."""
         return self.text.partition("(")[0]
 
     @property
@@ -74,13 +74,13 @@ class Meaning(NamedTuple):
 
     Args:
         tool: matches the names of tools.
-        tool_class: what a question or denial of that name is about in every tool.
+        tool_class: the effect that a question or denial of that name covers in every tool.
         is_any: whether the rule has no pattern.
         place, host, command: match what a permission is about; None with ``is_any``, or where the
             pattern cannot mean such a thing.
-        area: matches the places that a question or denial is about: ``place`` with all in it, in any
-            case, which may make no difference to the file system.
-        definition: what another program says its tool is (``Access.definition``).
+        area: matches the paths that a question or denial covers: ``place`` with everything in it, in
+            any case, because the file system may ignore case.
+        definition: the definition of a tool as another program gives it (``Access.definition``).
     """
 
     tool: re.Pattern[str]
@@ -94,7 +94,7 @@ class Meaning(NamedTuple):
 
     @property
     def cost(self) -> int:
-        """How long it takes to compile and to match, in characters of a pattern."""
+        """The cost to compile and match a pattern, in characters."""
         return 0 if self.area is None else len(self.area.pattern)
 
 
@@ -102,8 +102,8 @@ class Finding(NamedTuple):
     """The match of one decision's rules with a call.
 
     Args:
-        rule: that decides; None if none applies.
-        is_certain: whether it surely applies. If not, the command line cannot be judged.
+        rule: the rule that decides; None if none applies.
+        is_certain: whether it certainly applies. If not, the command line cannot be judged.
     """
 
     rule: Rule | None = None
@@ -119,7 +119,7 @@ def rules_of(
     """Return the rules of one list.
 
     Raises:
-        RuleInvalid: one is none; the error names it and where it stands.
+        RuleInvalid: a rule is invalid; the error names it and its origin.
     """
     rules = tuple(Rule(decision, text, origin, is_grant) for text in texts)
     for rule in rules:
@@ -134,7 +134,7 @@ def rules_in(
     ask: Iterable[str] = (),
     allow: Iterable[str] = (),
 ) -> tuple[Rule, ...]:
-    """Return the rules of the three lists that one place has.
+    """Return the rules of the three lists of one origin.
 
     Raises:
         RuleInvalid: as ``rules_of``.
@@ -147,10 +147,10 @@ def rules_in(
 
 
 def check_rule(text: str, decision: RuleDecision, origin: str = "") -> None:
-    """Refuse what is no rule.
+    """Raise for an invalid rule.
 
     Raises:
-        RuleInvalid: the text repeats the rule and says what is wrong, and where it stands.
+        RuleInvalid: the text repeats the rule, the fault and the origin.
     """
     try:
         command = meaning_of(text).command
@@ -167,7 +167,7 @@ def meaning_of(text: str) -> Meaning:
     """Parse a rule.
 
     Raises:
-        RuleInvalid: it is none.
+        RuleInvalid: it is not a valid rule.
     """
     if len(text) > RULE_CHARS_MAX:
         raise RuleInvalid(f"a rule has at most {RULE_CHARS_MAX} characters")
@@ -209,8 +209,8 @@ def _command_or_none(pattern: str) -> CommandPattern | None:
 
 
 def denied_or_asked(rules: Sequence[Rule], tool: str, access: Access) -> Finding:
-    """Return the first of the rules, all denials or all questions, that is about a call; one that
-    surely is before one that may be.
+    """Return the first of the rules, all denials or all questions, that covers a call; a certain match
+    comes before a possible one.
     """
     doubtful = NOTHING
     for rule in _of_tool_or_class(tuple(rules), tool, access.classes):
@@ -223,8 +223,8 @@ def denied_or_asked(rules: Sequence[Rule], tool: str, access: Access) -> Finding
 
 
 def allowed(rules: Sequence[Rule], tool: str, access: Access) -> Rule | None:
-    """Return the first of the rules, all permissions, by which everything that a call touches is
-    allowed; None if something is not.
+    """Return the first of the permissions that together allow everything in a call's footprint; None if
+    something is not allowed.
     """
     named = [rule for rule in rules if rule.meaning.tool.match(tool)]
     for rule in named:
@@ -244,7 +244,7 @@ def allowed(rules: Sequence[Rule], tool: str, access: Access) -> Rule | None:
 
 
 def allows_line(rules: Sequence[Rule], tool: str, access: Access) -> Rule | None:
-    """Return the first of the permissions that is this whole command line to the letter."""
+    """Return the first permission that is exactly this whole command line."""
     if not _is_line_alone(access):
         return None
     pattern = command_rules.CommandPattern(access.command)
@@ -259,7 +259,7 @@ def of_decision(rules: tuple[Rule, ...], decision: RuleDecision) -> tuple[Rule, 
 
 
 def _is_line_alone(access: Access) -> bool:
-    """Whether a call runs a command line, and touches nothing else that rules could be about."""
+    """Return whether a call runs a command line, and does nothing else that rules could cover."""
     return access.command is not None and not (access.paths or access.hosts)
 
 
@@ -267,8 +267,8 @@ def _is_line_alone(access: Access) -> bool:
 def _of_tool_or_class(
     rules: tuple[Rule, ...], tool: str, classes: frozenset[ToolClass]
 ) -> tuple[Rule, ...]:
-    """Return the denials or questions that may be about calls of a tool that do such things: few of
-    those in force, and the same for each of its calls.
+    """Return the denials or questions that may cover calls of a tool with such effects: few of those in
+    force, and the same for each of its calls.
     """
     meant = ((rule, rule.meaning) for rule in rules)
     return tuple(
@@ -285,7 +285,7 @@ def _is_about(meaning: Meaning, access: Access) -> Match:
         return "yes"
     if any(_fits(meaning.host, _host(host)) for host in access.hosts):
         return "yes"
-    # A command that may reach any host may reach the one that is meant.
+    # A command that may reach any host may reach this one.
     otherwise: Match = "maybe" if meaning.host is not None and "*" in access.hosts else "no"
     if meaning.command is None or access.command is None:
         return otherwise
@@ -294,8 +294,8 @@ def _is_about(meaning: Meaning, access: Access) -> Match:
 
 
 def _is_of_class(meaning: Meaning, classes: frozenset[ToolClass]) -> bool:
-    """Whether a call does what a rule names by class. A program may read and write whatever it can
-    reach, which a rule about certain places cannot be held against.
+    """Return whether a call has the effect that a rule names by class. A program may read and write
+    whatever it can reach, so a rule about certain paths cannot be applied to it.
     """
     if meaning.tool_class in classes:
         return True
@@ -315,7 +315,7 @@ def _fits(pattern: re.Pattern[str] | None, text: str) -> bool:
 
 
 def _host(host: str) -> str:
-    """Return a host, or a pattern of hosts, in the one way to write it."""
+    """Return a host, or a pattern of hosts, in its normal form."""
     from ipaddress import ip_address
 
     try:
@@ -335,7 +335,7 @@ def _label(label: str) -> str:
 
 
 def rule_for(tool: str, access: Access) -> str:
-    """Return the narrowest rule that allows such a call; "" if no rule can say it."""
+    """Return the narrowest rule that allows such a call; "" if no rule can."""
     touched = [bool(access.paths), access.command is not None, bool(access.hosts)]
     if sum(touched) > 1:
         return ""
@@ -352,6 +352,6 @@ def rule_for(tool: str, access: Access) -> str:
 
 
 def _can_be_named(paths: Sequence[str]) -> bool:
-    """Whether paths lie inside, and are not too many for one rule."""
+    """Return whether paths lie inside, and are few enough for one rule."""
     inside = (not path.startswith(("/", "~")) and ".." not in path.split("/") for path in paths)
     return len(paths) <= ALTERNATIVES_MAX and all(inside)

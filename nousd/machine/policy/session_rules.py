@@ -1,4 +1,4 @@
-"""The rules of a session's own: those it was made with, as clients have changed them since."""
+"""A session's own rules: those it was created with, and later changes by clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def own_rules(rules: SessionRules | None) -> tuple[Rule, ...]:
     """Return a session's own rules.
 
     Raises:
-        RuleInvalid: a text is none; the error names it.
+        RuleInvalid: a text is not a valid rule; the error names it.
     """
     if rules is None:
         return ()
@@ -26,13 +26,13 @@ def own_rules(rules: SessionRules | None) -> tuple[Rule, ...]:
 
 
 def has_room(rules: SessionRules) -> bool:
-    """Whether rules are no longer together than a session's may be."""
+    """Return whether rules stay within the limit of a session."""
     texts = (*rules.allow, *rules.ask, *rules.deny)
     return sum(map(len, texts)) <= SESSION_RULES_CHARS_MAX
 
 
 def with_denial(rules: SessionRules | None, text: str) -> SessionRules | None:
-    """Return a session's rules with one more that denies; None if there is no room for it."""
+    """Return a session's rules with another denial; None if there is no room for it."""
     so_far = SessionRules() if rules is None else rules
     if text in so_far.deny:
         return so_far

@@ -1,6 +1,6 @@
-"""The permissions of a subtask's worker: those of its parents, within its own bounds.
+"""The permissions of a subtask's worker: those of its parents, within its own limits.
 
-Pure. How calls of the parents are judged is ``machine.permission``'s matter.
+Pure. ``machine.policy.permission`` judges the calls of the parents.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _STRICTEST_FIRST: Final[tuple[Verdict, ...]] = ("deny", "ask", "allow")
 
 
 def narrowest(modes: Iterable[PermissionMode]) -> PermissionMode:
-    """Return the mode that asks most; there must be one."""
+    """Return the strictest of some modes; there must be one."""
     return min(modes, key=_NARROWEST_FIRST.index)
 
 
 class WorkersCase(NamedTuple):
-    """A call of a worker, as it is judged by the worker's own bounds.
+    """A call of a worker, for a decision by the worker's own limits.
 
     Args:
-        mode: the narrowest of the worker's session and of all its parents'.
-        is_narrower: whether that is narrower than the parents'.
-        granted: the rules by which the user allows calls in the sessions of these.
+        mode: the strictest of the worker's session and of all its parents'.
+        is_narrower: whether that is stricter than the parents'.
+        granted: the rules that the user granted in these sessions.
     """
 
     worker: WorkerSpec
@@ -46,8 +46,8 @@ class WorkersCase(NamedTuple):
 
 
 def cut(by_parents: Judgement, case: WorkersCase) -> Judgement:
-    """Return the judgement of a call for which the parents' bounds say ``by_parents``: it is
-    allowed only if the worker's own bounds allow it as well.
+    """Return the decision on a call about which the parents' limits say ``by_parents``: it is allowed
+    only if the worker's own limits allow it too.
     """
     if by_parents.verdict == "deny":
         return by_parents
@@ -74,7 +74,7 @@ def cut(by_parents: Judgement, case: WorkersCase) -> Judgement:
 def _own(case: WorkersCase) -> Judgement:
     who = f"the worker {case.worker.name}"
     permissions = case.worker.permissions
-    # In a mode that is no narrower than the parents' there is nothing that an allowance could spare.
+    # If the mode is not stricter than the parents', a permission would change nothing.
     allowed = permissions.allow if case.is_narrower else ("*",)
     rules = (
         *rules_of("deny", permissions.deny, who),
@@ -86,7 +86,7 @@ def _own(case: WorkersCase) -> Judgement:
 
 
 def check_rules(worker: WorkerSpec) -> None:
-    """Refuse a worker with a text that is no rule.
+    """Raise for a worker with an invalid rule.
 
     Raises:
         RuleInvalid: it names the rule.
@@ -103,7 +103,7 @@ def check_rules(worker: WorkerSpec) -> None:
 
 
 def of_parent(worker: WorkerSpec, parent: WorkerSpec | None) -> WorkerSpec:
-    """Return a worker without the tools that its parent does not have either."""
+    """Return a worker without the tools that its parent lacks."""
     if parent is None or parent.tools is UNSET:
         return worker
     tools = parent.tools
@@ -113,5 +113,5 @@ def of_parent(worker: WorkerSpec, parent: WorkerSpec | None) -> WorkerSpec:
 
 
 def has_tool(worker: WorkerSpec | None, name: str) -> bool:
-    """Whether a worker has a tool; without a worker, every tool is there."""
+    """Return whether a worker has a tool; without a worker, every tool."""
     return worker is None or worker.tools is UNSET or name in worker.tools

@@ -1,12 +1,12 @@
-"""Joining old deltas: which lines of the log become one, and its content.
+"""Joins old deltas: which lines of the log become one, and its content.
 
-The deltas of a finished message or tool execution say nothing that its end does not, so once they are
-old, one line of each type stands for all of them. It is the last one, with the whole text: a reader that
-has seen only a part of them has yet to reach its number, and a replay is still a valid run.
+The deltas of a finished message or tool execution contain nothing that its end does not. So once they
+are old, one line of each type stands for all of them. It is the last one, with the whole text: a reader
+that has seen only some of them has yet to reach its number, and a replay is still a valid run.
 ``joined_from`` names the first event that it stands for, so that such a reader knows where its text
 begins.
 
-When something is old, and how lines are found and written, is not known here.
+The stores decide what is old, and find and write the lines.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from nousd.wire.commands.subscribe import cursor
 
 STARTS: Final = frozenset({"message_start", "tool_execution_start", "tool_call_requested"})
 ENDS: Final = frozenset({"message_end", "tool_execution_end", "tool_call_completed"})
-"""What deltas stand between. In a run at most one of them is open, so whatever deltas of the run lie
-between an end and the start before it belong together. Of a client's own call there are only the last
-of each; the steps of a call of a run stand inside its start and end."""
+"""The events that deltas come between. In a run at most one of them is open, so all deltas of the run
+between an end and the start before it belong together. A client's own call has only the last of each;
+the steps of a run's call come between its start and end."""
 
 
 class Line(NamedTuple):
@@ -36,7 +36,7 @@ class Line(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """``line`` replaces at ``seq`` the events from ``first`` on; ``gone`` are removed."""
+    """``line`` replaces the events from ``first`` to ``seq``; ``gone`` are removed."""
 
     seq: int
     first: int
@@ -47,8 +47,8 @@ class Joined(NamedTuple):
 def join(newest_first: Iterable[Line]) -> tuple[Joined, ...]:
     """Join the deltas of a message or tool execution that has ended, each type by itself.
 
-    A delta without a second one of its type stays as it is. Of many deltas the newest may be joined
-    now and the others to them later: what was joined can be joined again.
+    A single delta of a type stays as it is. Of many deltas the newest can be joined first and the
+    others to them later, because a joined line can be joined again.
     """
     by_type: dict[str, list[Line]] = defaultdict(list)
     for delta in newest_first:
@@ -69,7 +69,7 @@ _decoder: Final = msgspec.json.Decoder(_DeltaLine)
 
 def _joined(newest_first: Sequence[Line]) -> Joined:
     last, *gone = newest_first
-    # Only the last can have been joined before, so the first of all is among those given.
+    # Only the last can have been joined before, so the very first is among the given ones.
     first = newest_first[-1].seq
     told = [_decoder.decode(event.line).payload.delta for event in reversed(newest_first)]
     event = decode_event(last.line)

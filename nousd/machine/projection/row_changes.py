@@ -1,8 +1,8 @@
 """The changes that events make to the rows of sessions, entries, inputs, runs and tool calls.
 
-Each can be applied whatever rows there are: a row that is put stays as it was first put (facts are
-written once), and a change to a row that is not there changes nothing. Which event makes which
-change is decided in ``projection``; how a row is kept each store knows.
+Each can be applied to any rows: a row that exists stays as it was first put (facts are written once),
+and a change to a missing row does nothing. ``row_projection`` decides which event makes which change;
+each store knows how it stores a row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ InputState = Literal["pending", "consumed", "cleared"]
 
 
 class PutSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A session begins. An id that was ever used, also by a deleted session, is never put again."""
+    """Put a session. An id that was ever used, also by a deleted session, is never put again."""
 
     session_id: str
     created_at: str
@@ -35,28 +35,28 @@ class PutSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CopyEntries(msgspec.Struct, frozen=True):
-    """A branch holds every entry (and artifact) that its parent holds now."""
+    """Give a branch every entry (and artifact) that its parent has now."""
 
     session_id: str
     parent_id: str
 
 
 class UpdateSession(msgspec.Struct, frozen=True):
-    """Settings of a session change."""
+    """Change settings of a session."""
 
     session_id: str
     settings: ChangedSettings
 
 
 class MoveLeaf(msgspec.Struct, frozen=True):
-    """Work of a session goes on from another entry."""
+    """Move a session's leaf."""
 
     session_id: str
     leaf_id: str
 
 
 class TouchSession(msgspec.Struct, frozen=True):
-    """The session's newest durable event is number ``seq``, of the time ``ts``."""
+    """Note the number ``seq`` and the time ``ts`` of the session's newest durable event."""
 
     session_id: str
     seq: int
@@ -64,7 +64,7 @@ class TouchSession(msgspec.Struct, frozen=True):
 
 
 class ForgetSession(msgspec.Struct, frozen=True):
-    """All of a session goes: its events before number ``seq``, entries, inputs, runs and artifacts.
+    """Delete a session: its events before number ``seq``, entries, inputs, runs and artifacts.
 
     What branches share stays with them. The id stays known as deleted, and is no longer active.
     """
@@ -74,26 +74,26 @@ class ForgetSession(msgspec.Struct, frozen=True):
 
 
 class SetDefaults(msgspec.Struct, frozen=True):
-    """New sessions begin with these settings."""
+    """Change the settings of new sessions."""
 
     settings: ChangedSettings
 
 
 class SetTrust(msgspec.Struct, frozen=True):
-    """The user trusts a file of a project while it has that hash; with None, no more."""
+    """Trust a file of a project while it has that hash; with None, no longer."""
 
     path: str
     hash: str | None
 
 
 class SetActiveSession(msgspec.Struct, frozen=True):
-    """This session is the daemon's active one."""
+    """Make a session the daemon's active one."""
 
     session_id: str
 
 
 class PutEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry joins a session's tree; ``seq`` is its place in the order of appending."""
+    """Put an entry into a session's tree; ``seq`` is its place in the order of appending."""
 
     session_id: str
     entry: Entry
@@ -104,14 +104,14 @@ class PutEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UseArtifact(msgspec.Struct, frozen=True):
-    """A session refers to an artifact, which is kept as long as any session does."""
+    """Note that a session refers to an artifact, which is kept as long as any session does."""
 
     session_id: str
     artifact_id: str
 
 
 class PutInput(msgspec.Struct, frozen=True, kw_only=True):
-    """An input is pending as it stands here; ``seq`` and ``index`` are its place in the queue."""
+    """Put a pending input; ``seq`` and ``index`` are its place in the queue."""
 
     session_id: str
     input: QueuedInput
@@ -120,7 +120,7 @@ class PutInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SetInputState(msgspec.Struct, frozen=True):
-    """An input is no longer pending."""
+    """Mark an input as no longer pending."""
 
     session_id: str
     input_id: str
@@ -128,7 +128,7 @@ class SetInputState(msgspec.Struct, frozen=True):
 
 
 class PutRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run begins; ``seq`` is its place among the runs."""
+    """Put a run; ``seq`` is its place among the runs."""
 
     run_id: str
     session_id: str
@@ -140,7 +140,7 @@ class PutRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run has ended."""
+    """End a run."""
 
     run_id: str
     status: EndStatus
@@ -149,13 +149,13 @@ class EndRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CountTurn(msgspec.Struct, frozen=True):
-    """A run has begun one more turn."""
+    """Count one more turn of a run."""
 
     run_id: str
 
 
 class PutToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt at a tool call is requested, by event number ``seq``."""
+    """Put an attempt at a tool call, requested by event number ``seq``."""
 
     tool_call_id: str
     attempt: int
@@ -169,7 +169,7 @@ class PutToolCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SetToolCallState(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt changes its state; ``by`` names the source of the decision, if that is new."""
+    """Change the state of an attempt; ``by`` names the source of a new decision."""
 
     tool_call_id: str
     attempt: int
@@ -179,8 +179,8 @@ class SetToolCallState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt has ended: it stays denied if it was, is ``not_started`` if it had not begun, and
-    ``completed`` else.
+    """End an attempt: it stays denied if it was, is ``not_started`` if it had not begun, else
+    ``completed``.
     """
 
     tool_call_id: str
@@ -191,7 +191,7 @@ class EndToolCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AddUsage(msgspec.Struct, frozen=True):
-    """A session, and the run if the call was one of a run, has cost this much more."""
+    """Add usage to a session, and to the run if the call belonged to one."""
 
     call: events.UsageReported
 

@@ -1,8 +1,8 @@
-"""From events to changes of rows: the projection that fills the log's tables.
+"""The projection that fills the log's tables: turns events into changes of rows.
 
 Pure: an event, its number and its time give a tuple of row changes. Every store applies the same
-changes, so that two stores with the same events give the same answers, and a store whose rows are
-thrown away can make them again from its log. What rows there are already is not known here.
+changes, so two stores with the same events give the same answers, and a store without its rows can
+rebuild them from its log.
 
 Which artifacts an event refers to, and so which are kept, goes by the names of fields, in the event and
 in all that it holds: ``artifact_id``, and every name that ends in ``_ref`` or ``_refs``. A new event
@@ -79,7 +79,7 @@ def _session_created(event: events.SessionCreated, seq: int, ts: str) -> Changes
         ts=ts,
     )
     if session.parent_id is None or session.leaf_id is None:
-        # A parent without a leaf has no entries, and a child without one is no branch.
+        # A parent without a leaf has no entries, and a child without one is not a branch.
         return (session,)
     return (session, CopyEntries(event.session_id, session.parent_id))
 
@@ -202,7 +202,7 @@ def _call_started(event: events.ToolCallStarted, seq: int, _: str) -> Changes:
 
 
 def _call_completed(event: events.ToolCallCompleted, seq: int, ts: str) -> Changes:
-    # Of a run's call the end of its bracket says the same.
+    # For a run's call the end of its bracket says the same.
     return () if event.run_id else (_call_end(event, seq, ts, is_error=event.is_error),)
 
 
@@ -246,7 +246,7 @@ Fold = Callable[[Any, int, str], Changes]
 
 
 def _touching(fold: Fold) -> Fold:
-    """Add to a fold that its session was updated, and refers to the event's artifacts."""
+    """Wrap a fold so that it also notes the session's update and the event's artifacts."""
 
     def touch_too(event: events.Event, seq: int, ts: str) -> Changes:
         session_id = event.session_id
@@ -296,8 +296,8 @@ _FOLDS: Final[dict[type[events.Event], Fold]] = {
     },
     **_BIRTH_AND_DEATH,
 }
-"""event -> its changes; an event that is not here (the deltas) changes nothing, not even the time
-at which its session was updated."""
+"""event -> its changes; other events (the deltas) change nothing, not even the time of their session's
+last update."""
 
 
 def artifacts_of(event: Event) -> tuple[str, ...]:
@@ -308,12 +308,14 @@ def artifacts_of(event: Event) -> tuple[str, ...]:
 
 
 def names_artifact(field: str) -> bool:
-    """Whether a field of that name holds the id of an artifact, or several."""
+    """Return whether a field of that name holds the id of an artifact, or several."""
     return field == "artifact_id" or field.endswith(("_ref", "_refs"))
 
 
 def _find_ids(struct: msgspec.Struct, found: dict[str, None]) -> None:
-    """Add the ids in a struct as keys. No generator: mostly there is none, and every event is asked."""
+    """Add the ids in a struct as keys. Not a generator: mostly there are none, and every event is
+    searched.
+    """
     for name in _fields_of_interest(type(struct)):
         value = getattr(struct, name)
         if value is UNSET or value is None:

@@ -1,8 +1,8 @@
-"""Messages that the user appends without a run: when they get their place in the tree, and where.
+"""Messages that the user appends without a run: when and where they enter the tree.
 
-While a run goes on they wait in the session's queue, each with the id of the entry that it becomes; they
-join the tree before the run's next turn, or with its end, however it comes. So what is accepted is
-durable at once, and no run finds a foreign entry between its own.
+During a run they wait in the session's queue, each with the id of its future entry. They enter the tree
+before the run's next turn, or at its end, however it ends. So an accepted message is durable at once,
+and no run finds a foreign entry between its own.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from nousd.wire.objects.inputs import QueuedInput
 Events = tuple[events.Event, ...]
 
 NO_RUN: Final = ""
-"""The run that an appended message came from: clients of v1 count on the key."""
+"""The run that an appended message came from; clients of v1 rely on the key."""
 
 
 def append_message(state: SessionState, message: QueuedInput) -> Events:
-    """Store a message of the user: at once behind the leaf, or while a run goes on, for its next turn.
+    """Store a message of the user: at once after the leaf, or during a run, for its next turn.
 
-    What a run writes hangs on what it wrote before, and a result on its call: nothing may come between.
+    A run's entries must follow each other, and a result its call; nothing may come between them.
     """
     if state.run is not None:
         return (accepted(state, message, run_id=state.run.run_id),)
@@ -44,7 +44,7 @@ def joined_to_branch(
 ) -> Events:
     """Return the events that give a new branch the messages that still wait in its parent.
 
-    It has entries of its own for them: where those of the parent go is not known yet.
+    The branch gets entries of its own for them, because the place of the parent's is not known yet.
     """
     waiting = tuple(
         msgspec.structs.replace(message, entry_id=new_id())
@@ -54,10 +54,10 @@ def joined_to_branch(
 
 
 def joined(state: SessionState, *, run_id: str | None, leaf_id: str | None = None) -> Events:
-    """Return the events that give waiting messages their place in the tree.
+    """Return the events that put waiting messages into the tree.
 
     Args:
-        leaf_id: behind which, if the state does not know it yet.
+        leaf_id: their parent, if the state does not know it yet.
     """
     waiting = queue.appended(state.queue)
     entries = _entries(waiting, state.session_id, leaf_id or state.leaf_id, or_unset(run_id))
@@ -76,7 +76,7 @@ def _entries(
 
 
 def appended_entry(message: QueuedInput, parent_id: str | None) -> MessageEntry:
-    """Return the entry that an appended message becomes, behind its parent."""
+    """Return the entry of an appended message, after its parent."""
     assert message.entry_id is not UNSET
     assert message.accepted_at is not UNSET
     return MessageEntry(
@@ -105,12 +105,12 @@ def leaf_after(decided: Sequence[events.Event], leaf_id: str | None) -> str | No
 def reusable(
     path: Sequence[Entry], text: str, attachments: Sequence[Attachment]
 ) -> MessageEntry | None:
-    """Return the entry at the end of a path that holds a text already: the last one of those that were
-    appended there and that no model has answered.
+    """Return the entry at the end of a path that already holds a text: the last of the appended
+    messages there that no model has answered.
 
     Args:
         path: with whole texts, the leaf last.
-        attachments: those that go with the text; none fits any.
+        attachments: the attachments of the text; with any, no entry matches.
     """
     for entry in reversed(path):
         if not is_appended(entry):
@@ -122,5 +122,5 @@ def reusable(
 
 
 def is_appended(entry: Entry) -> bool:
-    """Whether an entry is a message that was appended without a run."""
+    """Return whether an entry is a message that was appended without a run."""
     return isinstance(entry, MessageEntry) and entry.role == "user" and entry.run_id == NO_RUN

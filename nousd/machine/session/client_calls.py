@@ -1,9 +1,8 @@
-"""A call that a client makes itself: which events it may have next, and which ends it owes.
+"""The lifecycle of a client's own call: its possible events, and its missing ends.
 
-Such a call belongs to no run: it is its own bracket, from ``tool_call_requested`` to
-``tool_call_denied`` or ``tool_call_completed``. As with runs (``lifecycle``), the daemon walks its
-events while it makes them, and the next start walks those that a killed process left in the log: there
-is one way to end it early.
+Such a call belongs to no run: its bracket reaches from ``tool_call_requested`` to ``tool_call_denied``
+or ``tool_call_completed``. As with runs (``lifecycle``), the daemon tracks its events while it makes
+them, and recovery tracks those that a killed process left in the log: there is one way to end it early.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ CALL_TRANSITIONS: Final[Mapping[Phase, Mapping[type[events.Event], Phase]]] = {
         events.ToolCallApproved: Phase.APPROVED,
         events.ToolCallDenied: Phase.ENDED,
     },
-    # Without a start it is completed if it is stopped just then.
+    # It completes without a start if it is stopped just then.
     Phase.APPROVED: {
         events.ToolCallStarted: Phase.EXECUTING,
         events.ToolCallCompleted: Phase.ENDED,
@@ -42,7 +41,7 @@ CALL_TRANSITIONS: Final[Mapping[Phase, Mapping[type[events.Event], Phase]]] = {
     },
     Phase.ENDED: {},
 }
-"""What a client's call may have next."""
+"""The possible next events of a client's call."""
 
 
 class CallLifecycle:
@@ -57,7 +56,7 @@ class CallLifecycle:
         self._questions: dict[str, events.QuestionAsked] = {}
 
     def note(self, event: events.Event) -> None:
-        """Follow one event; others than steps of a call change nothing.
+        """Follow one event; events that are not steps of the call change nothing.
 
         Raises:
             AssertionError: the event cannot come here.
@@ -78,7 +77,7 @@ class CallLifecycle:
             self._questions.pop(event.question_id, None)
 
     def closing_events(self, reason: CutOff) -> tuple[events.Event, ...]:
-        """Return the events that close the call, which has been requested; none if it is over."""
+        """Return the events that close a requested call; none if it is over."""
         if self.phase is Phase.ENDED:
             return ()
         if self.phase in _DECIDING:

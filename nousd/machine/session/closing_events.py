@@ -1,7 +1,7 @@
-"""Which events close what a run has open, and the entries they leave in the transcript.
+"""The events that close what a run has open, and the entries that they leave in the transcript.
 
 There is one way to end a run early, whether it is stopped from outside or its process was killed.
-What is open ``lifecycle.LifecycleTracker`` knows; why the run ends the caller says.
+``lifecycle.LifecycleTracker`` knows what is open; the caller gives the reason.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def closing_events(
     now: str,
     error: str | None = None,
 ) -> tuple[events.Event, ...]:
-    """Return the events that close everything the run has open, the innermost first.
+    """Return the events that close everything the run has open, innermost first.
 
     Args:
-        leaf_id: the session's leaf, which a kept partial answer or tool result hangs on.
+        leaf_id: the session's leaf, the parent of a kept partial answer or tool result.
         now: the time for those entries.
-        error: what failed, for the run's end.
+        error: the failure, for the run's end.
     """
     ends: list[events.Event] = []
     if tracker.message is not None:
@@ -109,8 +109,8 @@ def cut_off(
     """Return the end of a call that was interrupted with an unknown outcome.
 
     Args:
-        sources: what was said of it.
-        started: its start; None if it did not come to that.
+        sources: the policy opinions on the call.
+        started: its start; None if it did not start.
     """
     return events.ToolCallCompleted(
         **call,
@@ -163,7 +163,7 @@ def tool_result_entry(
 ) -> MessageEntry:
     """Return the entry for the result of an attempt at a tool call.
 
-    Its id follows from the call's and the attempt, so that no attempt can have two results.
+    Its id follows from the call and the attempt, so no attempt can have two results.
     """
     attempt = end.attempt or 1
     return MessageEntry(

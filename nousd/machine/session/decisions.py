@@ -1,7 +1,7 @@
 """Decisions on commands: the events that follow, or the reason for a refusal.
 
-Each function looks at a state and returns events; it changes nothing. Ids and times are arguments.
-Whether something exists in the store (an entry, another session) is looked up before, by the caller.
+Each function looks at a state and returns events; it changes nothing. Ids and times are arguments. The
+caller checks beforehand whether something exists in the store (an entry, another session).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def require_idle(state: SessionState) -> None:
 
 
 def require_running(state: SessionState, expected_run_id: str | None = None) -> RunInfo:
-    """Return the run that takes inputs.
+    """Return the run that accepts inputs.
 
     Raises:
-        CommandRejected: ``no_active_run`` (also while it is being aborted), or ``run_mismatch`` if
-            it is not the run that the client has in mind.
+        CommandRejected: ``no_active_run`` (also while it is being aborted), or ``run_mismatch`` if it
+            is not the run that the client expects.
     """
     if state.run is None or state.run.phase == "aborting":
         raise CommandRejected("no_active_run")
@@ -55,10 +55,10 @@ def start_run(
     leaf_id: str | None,
     request: RunRequest = NOTHING_ASKED,
 ) -> Events:
-    """Accept a prompt and start its run, in one step so that neither is ever seen alone.
+    """Accept a prompt and start its run, in one step, so that neither is ever seen without the other.
 
     Args:
-        request: what the prompt says of the run.
+        request: the options that the prompt sets for the run.
     """
     require_idle(state)
     assert prompt.run_id is not UNSET
@@ -84,7 +84,7 @@ def resume_run(
     """Start a run on the pending inputs, or else on an unanswered leaf.
 
     Args:
-        request: of the run that left this, as far as it still holds (``resumed``).
+        request: the request of the run that left this, reduced by ``resumed``.
 
     Raises:
         CommandRejected: ``nothing_to_resume``.
@@ -112,16 +112,16 @@ def _agent_start(
 
 
 def left_by(state: SessionState, leaf: Entry | None) -> str | None:
-    """Return the run that left what a resume goes on with; None if none did."""
+    """Return the run that left the work for a resume; None if none did."""
     for queued in queue.in_order(state.queue):
         return queued.run_id or None
     return None if leaf is None else leaf.run_id or None
 
 
 def resumed(state: SessionState, earlier: RunRequest) -> RunRequest:
-    """Return the part of a run's request that holds for the run that continues its work.
+    """Return the part of a run's request that applies to the run that continues its work.
 
-    Who resumes is somebody else; and the first answer of a run is behind it once its prompt was taken.
+    Another client may resume it; and after the prompt was consumed, the run's first answer is over.
     """
     options = earlier.options
     if options is UNSET:
@@ -132,7 +132,7 @@ def resumed(state: SessionState, earlier: RunRequest) -> RunRequest:
 
 
 def is_unanswered(leaf: Entry | None) -> bool:
-    """Whether a model still owes something to a transcript that ends with ``leaf``."""
+    """Return whether a transcript that ends with ``leaf`` lacks a model's answer."""
     if leaf is None or isinstance(leaf, CompactionEntry):
         return False
     if leaf.role != "assistant":
@@ -143,7 +143,7 @@ def is_unanswered(leaf: Entry | None) -> bool:
 def accept_input(
     state: SessionState, queued: QueuedInput, *, expected_run_id: str | None
 ) -> events.QueueUpdate:
-    """Queues a steer or follow-up for the running run."""
+    """Queue a steer or follow-up for the active run."""
     run = require_running(state, expected_run_id)
     return accepted(state, msgspec.structs.replace(queued, run_id=run.run_id))
 
@@ -154,7 +154,7 @@ def abort_run(
     """Abort the run and clear the queues; return the events and the cleared inputs.
 
     Args:
-        keep_queue: takes out the run's own prompt alone, so that what was aborted does not come back.
+        keep_queue: remove only the run's own prompt, so that an aborted prompt does not come back.
     """
     run = require_running(state, expected_run_id)
     aborting = events.RunAborting(
@@ -169,8 +169,8 @@ def abort_run(
 
 
 def defer_deletion(state: SessionState) -> Events:
-    """Stop the run that keeps a session from being deleted, and tell why; the queues stay as they are.
-    One that is being stopped already is told of all the same.
+    """Stop the run that prevents a session's deletion, and report why; the queues stay as they are. A
+    run that is already being stopped is reported too.
     """
     assert state.run is not None
     deferred = events.SessionDeleteDeferred(session_id=state.session_id, run_id=state.run.run_id)
@@ -185,7 +185,7 @@ def _is_own_prompt(queued: QueuedInput, run_id: str | None) -> bool:
 
 
 def clear_queue(state: SessionState, kind: str | None) -> tuple[Events, queue.Inputs]:
-    """Take back pending inputs, but not the prompt that a run is just about to begin with."""
+    """Remove pending inputs, but not the prompt that a run is about to begin with."""
     own = None if state.run is None else state.run.run_id
     cleared = tuple(
         queued
@@ -196,7 +196,7 @@ def clear_queue(state: SessionState, kind: str | None) -> tuple[Events, queue.In
 
 
 def promote(state: SessionState, input_id: str) -> Events:
-    """Turn a pending follow-up into a steer of the run that is going on, if one is.
+    """Turn a pending follow-up into a steer of the active run, if there is one.
 
     Raises:
         CommandRejected: ``input_not_found``, ``input_not_promotable``.
@@ -211,7 +211,7 @@ def promote(state: SessionState, input_id: str) -> Events:
     if state.run is None:
         steer = msgspec.structs.replace(queued, kind="steer")
         return (promoted(state, steer),)
-    # Which run accepted it stays: whoever sends it again gets its first acknowledgement.
+    # The run that accepted it stays, so that a repeated request gets its first acknowledgement.
     steer = msgspec.structs.replace(queued, kind="steer", promoted_run_id=state.run.run_id)
     return (promoted(state, steer),)
 
@@ -227,8 +227,8 @@ def begin_turn(
 ) -> Events:
     """Consume the turn's inputs, with whole texts: turn, user message and entry begin in one step.
 
-    What was appended meanwhile comes before. A turn that resumes has no user message; one whose text was
-    appended already has that entry's.
+    Messages appended meanwhile come first. A turn that resumes has no user message; if the text was
+    appended before, the message has that entry's id.
     """
     appended = joined(state, run_id=run_id)
     leaf_id = leaf_after(appended, state.leaf_id)
@@ -268,7 +268,7 @@ def begin_turn(
 
 
 def _message_of(turn: queue.Turn, only: QueuedInput | None) -> dict[str, Any]:
-    """Return the fields that a turn's user message shares between its event and its entry.
+    """Return the fields that a turn's user message has in its event and its entry.
 
     Args:
         only: the turn's input if it has just one.
@@ -289,8 +289,8 @@ def _message_of(turn: queue.Turn, only: QueuedInput | None) -> dict[str, Any]:
 
 
 def _is_there(prompt: QueuedInput, run_id: str, leaf_id: str | None) -> bool:
-    """Whether a prompt's text is an entry that is still to be answered. Of a run that never began it is
-    while nothing came behind it.
+    """Return whether a prompt's text is an entry that is still unanswered. For a run that never began
+    it is, while nothing was appended after it.
     """
     return prompt.entry_id is not UNSET and (
         prompt.run_id == run_id or prompt.leaf_id == (leaf_id or UNSET)

@@ -2,12 +2,13 @@
 
 A run is a bracket language: run > turn > (message | tool call). ``TRANSITIONS`` is that language as a
 table; ``LifecycleTracker`` follows a run's events through it and remembers what is open, so that
-``closing_events`` can compute the missing ends at any moment. The daemon uses that when a run is stopped
-from outside, and recovery uses the same code on the events that a killed process left in the log.
+``closing_events`` can compute the missing ends at any moment. The daemon uses that when a run is
+stopped from outside, and recovery uses the same code on the events that a killed process left in the
+log.
 
-A tool call's bracket is its ``tool_execution_start`` and ``tool_execution_end``. Between them stands
-what was decided about it and what came of it: requested, any number of evaluations, one approval or
-denial, and if it was approved, started and completed.
+A tool call's bracket is its ``tool_execution_start`` and ``tool_execution_end``. Between them come its
+decision and its outcome: requested, any number of evaluations, one approval or denial, and if approved,
+started and completed.
 
 A missing cell is a bug of ours, never of a client, so it is an assertion.
 """
@@ -28,9 +29,9 @@ from nousd.wire.objects.policy import PolicySource
 
 
 class Phase(Enum):
-    """Where a run stands."""
+    """The phase of a run."""
 
-    # Of each there is one; the name's hash would be computed in Python, for every event.
+    # Singletons: the hash of the name would be computed in Python, for every event.
     __hash__ = object.__hash__
 
     BEFORE = "before"
@@ -58,7 +59,7 @@ _REMARKS: Final[tuple[type[events.Event], ...]] = (
     events.UsageReported,
     events.TodoUpdated,
 )
-"""May stand anywhere inside a run and change no phase."""
+"""Events that are allowed anywhere inside a run and change no phase."""
 
 Transitions = Mapping[Phase, Mapping[type[events.Event], Phase]]
 
@@ -89,7 +90,7 @@ TRANSITIONS: Final[Transitions] = {
         events.ToolCallApproved: Phase.APPROVED,
         events.ToolCallDenied: Phase.DENIED,
     },
-    # Without a start it ends if the run is stopped just then.
+    # It ends without a start if the run is stopped just then.
     Phase.APPROVED: {
         events.ToolCallStarted: Phase.EXECUTING,
         events.ToolExecutionEnd: Phase.TURN,
@@ -108,7 +109,7 @@ TRANSITIONS: Final[Transitions] = {
     Phase.COMPLETED: {events.ToolExecutionEnd: Phase.TURN},
     Phase.ENDED: {},
 }
-"""What a run of the present version may have next."""
+"""The possible next events of a run of the current version."""
 
 _OF_VERSION_1: Final[Transitions] = {
     Phase.CALL: {
@@ -118,12 +119,12 @@ _OF_VERSION_1: Final[Transitions] = {
     },
     Phase.EXECUTING: {events.ToolExecutionEnd: Phase.TURN},
 }
-"""Version 1 told of a call only that it started."""
+"""In version 1 the only step of a call was its start."""
 
 LOGGED: Final[Transitions] = {
     phase: {**next_, **_OF_VERSION_1.get(phase, {})} for phase, next_ in TRANSITIONS.items()
 }
-"""What a log may hold, whichever version wrote it: for reading, never for writing."""
+"""The possible next events in a log of any version: for reading, never for writing."""
 
 OUTSIDE_OF_TURNS: Final = (Phase.BEFORE, Phase.RUN, Phase.ENDED)
 
@@ -133,12 +134,12 @@ STOP_REASONS: Final[dict[str, CutOff]] = {
     "timeout": "timeout",
     "interrupted": "interrupted",
 }
-"""How a run ended -> why its open message or call ended."""
+"""end status of a run -> stop reason of its open message or call."""
 
 
 class OpenMessage(msgspec.Struct):
-    """A message that was started and not ended; grows as deltas come. ``is_counted`` once its model
-    call was told of in ``usage_reported``.
+    """A message without an end; grows with each delta. ``is_counted`` is set once its model call was
+    reported by ``usage_reported``.
     """
 
     message_id: str
@@ -154,10 +155,10 @@ class OpenMessage(msgspec.Struct):
 
 
 class OpenTool(msgspec.Struct):
-    """A tool call whose bracket is open; one that was ``started`` may have had an effect.
+    """A tool call with an open bracket; one that was ``started`` may have had an effect.
 
-    ``questions`` are those that were asked while it runs and are not settled, by their ids;
-    ``requests`` those for permission that its tasks made.
+    ``questions`` are its unsettled questions by id; ``requests`` are the approval requests of its
+    tasks.
     """
 
     tool_call_id: str
@@ -203,7 +204,7 @@ class LifecycleTracker:
 
     @property
     def turn_id(self) -> str:
-        """The id of the turn that is open, or was last."""
+        """The id of the open or last turn."""
         return str(self.turns)
 
     def note(self, event: events.Event) -> None:
@@ -226,7 +227,7 @@ class LifecycleTracker:
             remember(self, event)
 
     def _note_of_task(self, event: events.Event) -> None:
-        """Follow the requests of a subtask of the running call, and their ends."""
+        """Follow the requests of a subtask of the active call, and their ends."""
         assert self.phase is Phase.EXECUTING, f"{type(event).__name__} of a task in {self.phase}"
         assert self.tool is not None
         match event:
@@ -239,7 +240,7 @@ class LifecycleTracker:
 
     @property
     def where(self) -> TurnKey:
-        """The keys of an event in the turn that is open."""
+        """The keys of an event in the open turn."""
         return {"session_id": self.session_id, "run_id": self.run_id, "turn_id": str(self.turns)}
 
 

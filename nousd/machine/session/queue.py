@@ -1,11 +1,10 @@
-"""The rules of the input queue: the next turn, when a steer takes effect, which inputs may be
-promoted.
+"""The rules of the input queue: the next turn, when a steer takes effect, which inputs can be promoted.
 
-A session has one queue in the order of acceptance. Its three kinds are views of it: steers go before a
-prompt that never began, and both before follow-ups (protocol/semantics/runs-and-queues.md).
+A session has one queue in the order of acceptance. Its three kinds are views of it: steers come before
+a prompt that never began, and both before follow-ups (protocol/semantics/runs-and-queues.md).
 
-Messages that were appended during a run wait in it as well, for their place in the tree. They are no
-inputs: no turn consumes them, and nobody takes them back.
+Messages that were appended during a run wait in it as well, for their place in the tree. They are not
+inputs: no turn consumes them, and no command removes them.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Inputs = tuple[QueuedInput, ...]
 Kind = Literal["prompt", "steer", "follow_up"]
 
 ORDER: Final[tuple[Kind, ...]] = ("steer", "prompt", "follow_up")
-"""Which kind is consumed before which."""
+"""The kinds in the order of consumption."""
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -39,7 +38,7 @@ class Turn(msgspec.Struct, frozen=True):
 
     @property
     def attachments(self) -> tuple[Attachment, ...]:
-        """The attachments of all inputs, in their order."""
+        """The attachments of all inputs, in order."""
         return tuple(
             attachment
             for queued in self.inputs
@@ -54,7 +53,7 @@ def of_kind(queue: Inputs, kind: str) -> Inputs:
 
 
 def in_order(queue: Inputs) -> Inputs:
-    """Return the queue in the order in which turns would consume it."""
+    """Return the queue in the order in which turns consume it."""
     return tuple(queued for kind in ORDER for queued in of_kind(queue, kind))
 
 
@@ -64,14 +63,14 @@ def appended(queue: Inputs) -> Inputs:
 
 
 def chars_of(inputs: Inputs) -> int:
-    """Return the size of inputs that counts for ``queued_chars_max``; an artifact counts its bytes."""
+    """Return the size of inputs as counted for ``queued_chars_max``; an artifact counts its bytes."""
     return sum(
         [len(queued.text) if queued.text_bytes is UNSET else queued.text_bytes for queued in inputs]
     )
 
 
 def pending_counts(queue: Inputs) -> PendingCounts:
-    """Count what a client sees as waiting; a prompt about to begin is not waiting."""
+    """Count the inputs that clients see as waiting; a prompt that is about to begin is not."""
     kinds = [queued.kind for queued in queue]
     return PendingCounts(steer=kinds.count("steer"), follow_up=kinds.count("follow_up"))
 
@@ -83,9 +82,9 @@ def counted(counts: PendingCounts, queued: QueuedInput) -> PendingCounts:
 
 
 def has_pending_steer(queue: Inputs, run_id: str) -> bool:
-    """Whether a steer of this very run is pending: accepted by it, or promoted during it.
+    """Return whether a steer of this very run is pending: accepted by it, or promoted during it.
 
-    One left over from an earlier run only queues: whoever sent it did not see what is running now.
+    A steer from an earlier run only queues: its sender did not see the current run.
     """
     return any(
         queued.kind == "steer" and run_id in (queued.run_id, queued.promoted_run_id)
@@ -99,8 +98,8 @@ def next_turn(
     """Return the run's next turn, or None if nothing is pending.
 
     Args:
-        own_prompt: the id of the prompt that started the run, while it is pending. It goes first,
-            before anything that an earlier run left behind.
+        own_prompt: the id of the prompt that started the run, while it is pending. It comes first,
+            before inputs that earlier runs left.
     """
     for queued in queue:
         if queued.input_id == own_prompt:

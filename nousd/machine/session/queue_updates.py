@@ -1,6 +1,6 @@
-"""The events by which the queue of a session changes, each of a size that an event may have.
+"""The events that change a session's queue, each within the size limit of events.
 
-What changes it, and when, is decided in ``decisions`` and ``appending``.
+``decisions`` and ``appending`` decide when it changes.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from nousd.wire.limits import EVENT_TEXT_BYTES_MAX, QUEUED_CHARS_MAX, QUEUED_INP
 from nousd.wire.objects.inputs import QueuedInput
 
 _SHOWN_TOGETHER_MAX: Final = 4 * EVENT_TEXT_BYTES_MAX
-"""Characters of texts in one ``queue_update`` about inputs that are gone."""
+"""Maximum characters of texts in one ``queue_update`` about removed inputs."""
 
 
 def accepted(
     state: SessionState, queued: QueuedInput, *, run_id: str | None = None
 ) -> events.QueueUpdate:
-    """Return the event by which an input waits from now on.
+    """Return the event that makes an input wait.
 
     Args:
-        run_id: the run that it comes to, where the input itself does not name one.
+        run_id: the run that gets it, if the input does not name one.
 
     Raises:
         CommandRejected: ``queue_full``.
@@ -42,8 +42,8 @@ def accepted(
 def taken(
     state: SessionState, queued: QueuedInput, run_id: str | UnsetType = UNSET
 ) -> events.QueueUpdate:
-    """Like ``accepted``, without the bound of the queue: for inputs that do not stay."""
-    # Thousands of times a second: it must not cost what waits.
+    """Like ``accepted``, without the bound of the queue: for inputs that leave it at once."""
+    # Called thousands of times per second, so its cost must not depend on the queue.
     counts = queue.counted(state.pending_counts, queued)
     return events.QueueUpdate(
         session_id=state.session_id,
@@ -55,7 +55,7 @@ def taken(
 
 
 def promoted(state: SessionState, steer: QueuedInput) -> events.QueueUpdate:
-    """Return the event by which a pending input becomes a steer, of the run if one goes on."""
+    """Return the event that makes a pending input a steer, of the active run if there is one."""
     counts = queue.pending_counts(queue.with_each(state.queue, (steer,)))
     run_id = UNSET if state.run is None else state.run.run_id
     return events.QueueUpdate(
@@ -73,7 +73,7 @@ def gone(
     inputs: queue.Inputs,
     run_id: str | None,
 ) -> tuple[events.QueueUpdate, ...]:
-    """Return the events by which inputs wait no longer, each of a size that an event may have."""
+    """Return the events that remove inputs from the queue, each within the size limit of events."""
     updates = []
     left = state.queue
     for some in _told_together(inputs):
@@ -90,7 +90,7 @@ def gone(
 
 
 def _told_together(inputs: queue.Inputs) -> list[queue.Inputs]:
-    """Divide inputs so that each event about them stays small; excerpts of long texts add up."""
+    """Divide inputs so that each event about them stays small, because excerpts of long texts add up."""
     groups: list[queue.Inputs] = []
     room = 0
     for queued in inputs:

@@ -28,9 +28,9 @@ from nousd.wire.objects.workers import TaskOrigin, WorkerSpec
 
 
 class LastingSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings that a new session takes over from whichever session they were last set in.
+    """The settings that a new session takes from the session where they were last set.
 
-    ``active_tools`` None means every tool. ``model`` None means the provider's own default, as does a
+    ``active_tools`` None means every tool. ``model`` None means the provider's default, as does a
     ``model`` that was set for another ``provider``.
     """
 
@@ -45,8 +45,8 @@ class LastingSettings(msgspec.Struct, frozen=True, kw_only=True):
 class DefaultSettings(LastingSettings, frozen=True, kw_only=True):
     """The settings that a ``session_updated`` without a session can change.
 
-    ``granted`` are the rules by which the user allows calls in every session, ``mcp_servers`` are the
-    servers that were added while the daemon ran.
+    ``granted`` are the rules that the user granted to every session; ``mcp_servers`` are the servers
+    that were added while the daemon ran.
     """
 
     granted: tuple[str, ...] = ()
@@ -56,8 +56,8 @@ class DefaultSettings(LastingSettings, frozen=True, kw_only=True):
 class InheritedSettings(LastingSettings, frozen=True, kw_only=True):
     """The settings that a branch copies from its parent.
 
-    ``permission_mode`` None means the daemon's own. ``worker`` carries out the task that the session was
-    made for. ``workspace`` None means the daemon's workdir.
+    ``permission_mode`` None means the daemon's. ``worker`` carries out the task that the session was
+    created for. ``workspace`` None means the daemon's default workspace.
     """
 
     permission_mode: PermissionMode | None = None
@@ -73,10 +73,10 @@ class InheritedSettings(LastingSettings, frozen=True, kw_only=True):
 class SessionSettings(InheritedSettings, frozen=True, kw_only=True):
     """All settings of one session, the inherited ones included.
 
-    ``granted`` are the rules by which the user allows calls in this session alone, ``origin`` is the
-    call of ``task`` that made it. ``origin_workspace`` and the three fields behind it come from the last
-    ``attach_session``, ``override_expires_at`` and ``override_seconds`` from an ``override_workspace``
-    that holds.
+    ``granted`` are the rules that the user granted to this session; ``origin`` is the call of ``task``
+    that created it. ``origin_workspace`` and the next three fields come from the last
+    ``attach_session``, ``override_expires_at`` and ``override_seconds`` from a current
+    ``override_workspace``.
     """
 
     # A session always has its modes; only the settings of new sessions can be without one.
@@ -103,7 +103,7 @@ ChangedSettings = dict[str, Any]
 
 
 def settings_among(struct: type[msgspec.Struct]) -> tuple[str, ...]:
-    """Return the names of the settings that a struct has fields for, in the order of its fields."""
+    """Return the names of the settings that are fields of a struct, in the order of its fields."""
     return tuple(name for name in struct.__struct_fields__ if name in SETTINGS)
 
 
@@ -113,8 +113,8 @@ def changed_settings(event: events.Event, ts: str) -> ChangedSettings:
 
 
 def changed_defaults(event: events.SessionUpdated) -> ChangedSettings:
-    """Return the settings that the event changes for new sessions."""
-    # What a user permits in one session is not permitted in the next one.
+    """Return the settings of new sessions that the event changes."""
+    # Permissions that the user gave one session do not apply to the next one.
     names = LASTING if event.session_id else DefaultSettings.__struct_fields__
     return _present(event, names)
 
@@ -124,7 +124,7 @@ def _present(event: events.Event, names: tuple[str, ...]) -> ChangedSettings:
 
 
 def _fields_of(struct: type[events.Event]) -> Callable[[Any, str], ChangedSettings]:
-    # The names are looked up once and not with every event that is folded.
+    # Looked up once, not with every event.
     names = settings_among(struct)
     return lambda event, _: _present(event, names)
 
@@ -156,4 +156,4 @@ CHANGED_BY: Final[dict[type[events.Event], Callable[[Any, str], ChangedSettings]
     events.WorkspaceOverrideGranted: _override_granted,
     events.WorkspaceOverrideExpired: _override_expired,
 }
-"""event -> the settings it changes; events that are not here change none."""
+"""event -> the settings it changes; other events change none."""

@@ -1,8 +1,8 @@
 """The state of one session as a fold over its events.
 
-``apply`` is the only way a session's state changes. The daemon folds an event when it decides on it
-(so that the next decision sees it) and shows the result to clients once it is committed; both are the
-same value, because the state is immutable.
+``apply`` is the only way in which a session's state changes. The daemon folds an event when it decides
+it, so that the next decision sees it, and shows the result to clients once it is committed; both are
+the same value, because the state is immutable.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
 class SessionState(SessionSettings, frozen=True, kw_only=True):
     """The state that decisions on a session depend on: settings, queue, run, leaf.
 
-    ``leaf_id`` None means an empty tree. ``queued_chars`` is what ``queue`` counts for its bound in
-    characters, ``pending_counts`` what clients see of it as waiting (``queue_fields``). ``usage`` None
-    means that no model was called.
+    ``leaf_id`` None means an empty tree. ``queued_chars`` is the size of ``queue`` for its bound,
+    ``pending_counts`` the inputs that clients see as waiting (``queue_fields``). ``usage`` None means
+    that no model was called.
     """
 
     session_id: str
@@ -58,7 +58,7 @@ def apply(state: SessionState, event: events.Event, ts: str) -> SessionState:
 
 
 def queue_fields(inputs: queue.Inputs) -> dict[str, Any]:
-    """Return the fields of a state in which these inputs wait."""
+    """Return the fields of a state with this queue."""
     return {
         "queue": inputs,
         "queued_chars": queue.chars_of(inputs),
@@ -94,7 +94,8 @@ def _appended(_: SessionState, event: events.EntryAppended, __: str) -> dict[str
 
 def _queued(state: SessionState, event: events.QueueUpdate, _: str) -> dict[str, Any]:
     if event.change == "accepted":
-        # The one change that comes thousands of times a second: it must not cost what waits.
+        # The one change that comes thousands of times per second, so its cost must not depend on the
+        # queue.
         return {
             "queue": state.queue + event.inputs,
             "queued_chars": state.queued_chars + queue.chars_of(event.inputs),
@@ -119,7 +120,7 @@ _NO_OPTIONS: Final = RunOptions()
 
 
 def request_of(start: events.AgentStart) -> RunRequest:
-    """Return how a run was asked for, of its start."""
+    """Return the request of a run, from its start."""
     return RunRequest(
         client_id=start.client_id,
         agent_id=start.agent_id,
@@ -155,4 +156,4 @@ _CHANGES: Final[dict[type[events.Event], Callable[[SessionState, Any, str], dict
     events.AgentEnd: _ended,
     events.UsageReported: _cost,
 }
-"""event -> the fields it changes; an event that is not here changes nothing."""
+"""event -> the fields it changes; other events change none."""

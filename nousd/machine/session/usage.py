@@ -1,7 +1,7 @@
 """Usage of model calls: the figures of one call as an event, and sums of many.
 
-A sum is a fold over ``usage_reported``, of a run or of a session. A branch begins with nothing: what its
-parent cost, it did not. Prices are not known here.
+A sum is a fold over ``usage_reported``, for a run or a session. A branch begins with zero: its parent's
+cost is not its own.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from nousd.wire.objects.entries import Usage, UsageTotals
 
 
 class CallFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """The duration, tokens and cost of one model call, as far as known; the fields are those of the
-    event.
-    """
+    """The duration, tokens and cost of one model call, as far as known, under the event's names."""
 
     provider: str
     model: str
@@ -39,7 +37,7 @@ class CallFigures(msgspec.Struct, frozen=True, kw_only=True):
         message_id: str | UnsetType = UNSET,
         correlation_id: str | UnsetType = UNSET,
     ) -> UsageReported:
-        """Return the event that tells of the call."""
+        """Return the event that reports the call."""
         return UsageReported(
             session_id=session_id,
             run_id=run_id,
@@ -51,9 +49,9 @@ class CallFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def owed_usage(tracker: LifecycleTracker) -> tuple[Event, ...]:
-    """Return the event for the model call that a process was making when it was killed, if it had shown
-    anything of its answer. What it took and cost nobody knows. Earlier versions, which do not say who
-    was asked, counted no call that broke off.
+    """Return the event for the model call of a killed process, if any of its answer was shown. Its
+    duration and cost are unknown. Earlier versions, which do not log the asked model, did not count a
+    call that broke off.
     """
     message, asked = tracker.message, tracker.asked
     if message is None or message.role != "assistant" or message.is_counted:
@@ -91,7 +89,7 @@ def with_call(sums: UsageTotals | None, call: UsageReported) -> UsageTotals:
 
 
 def _dollars(one: float | UnsetType, other: float | UnsetType) -> float | UnsetType:
-    """Add what is known, rounded so that no binary fractions show: ten tenths of a cent make one."""
+    """Add known numbers, rounded so that no binary fractions show: ten tenths of a cent make one."""
     if one is UNSET or other is UNSET:
         return other if one is UNSET else one
     return round(one + other, _DOLLAR_DIGITS)
