@@ -1,1 +1,1 @@
-"""Tools the model may call, and the walls around them; see ``interface``."""
+"""Tools that models can call, and the sandboxes around them; see ``interface``."""

@@ -1,6 +1,6 @@
-"""Bytes for a program that is about to be started, in a file that has no name.
+"""Bytes for a program that is about to start, in a file without a name.
 
-Unlike arguments and environment, nobody else on the machine can see them. Blocks.
+Unlike arguments and environment, no other process on the machine can see them. Blocks.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ def anonymous_file(label: str, data: bytes) -> Iterator[int]:
     """Provide a descriptor of an anonymous file with the data, for child programs to inherit.
 
     Args:
-        label: what the kernel shows of it, for people who look for a leak.
+        label: shown by the kernel, for people who look for a leak.
 
     Raises:
-        OSError: there is no memory, or no descriptor left.
+        OSError: there is no memory, or no free descriptor.
     """
     descriptor = os.memfd_create(label)
     try:

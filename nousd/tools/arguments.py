@@ -1,11 +1,11 @@
-"""The arguments of a tool: the schema a model is shown, and the check against that same schema.
+"""The arguments of a tool: the schema that models receive, and the validation against that same schema.
 
-One checker serves arguments described by a struct and by a plain JSON Schema. It looks at the top
-level, where nearly every mistake of a model is made and where a message can name the field; what is
-nested is checked by msgspec if there is a struct, and left to the tool if there is none.
+One checker serves arguments described by a struct and by a plain JSON Schema. It checks the top level,
+where nearly every mistake of a model is, and where a message can name the field; msgspec checks nested
+values if there is a struct, otherwise the tool does.
 
-It is lenient where no doubt is possible: other spellings of a name (``file_path``), integers that
-come as ``5.0`` or ``"5"``, null for an argument that may be left out, arguments nobody asked for.
+It is lenient where there is no doubt: other spellings of a name (``file_path``), integers as ``5.0`` or
+``"5"``, null for an optional argument, unknown arguments.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PATH_ALIASES: Final = dict.fromkeys(
 FOLDER_ALIASES: Final = PATH_ALIASES | dict.fromkeys(("directory", "dir", "folder"), "path")
 
 INTEGER_MAX: Final = 2**31 - 1
-"""The largest line number or count that a tool takes."""
+"""The largest line number or count that a tool accepts."""
 
 _NO_UNICODE: Final = "must be valid Unicode"
 
@@ -47,8 +47,8 @@ class Arguments(msgspec.Struct, frozen=True):
     """The arguments of a tool: schema and validation.
 
     Args:
-        schema: of type object, without ``$ref``, so that every model API takes it.
-        struct: what the checked arguments are converted to; None leaves them a dict.
+        schema: of type object, without ``$ref``, so that every model API accepts it.
+        struct: the type of the validated arguments; None leaves them a dict.
         aliases: other spelling -> the name in the schema.
     """
 
@@ -57,7 +57,7 @@ class Arguments(msgspec.Struct, frozen=True):
     aliases: Mapping[str, str] = {}
 
     def checked(self, tool: str, given: object) -> Any:
-        """Return the struct (or dict) to run with.
+        """Return the validated arguments as a struct (or dict).
 
         Raises:
             ToolArgumentsInvalid: ``validation_failed: <tool>.<field> <what is wrong>``.
@@ -96,15 +96,15 @@ class Arguments(msgspec.Struct, frozen=True):
 def struct_arguments(
     struct: type[msgspec.Struct], aliases: Mapping[str, str] | None = None
 ) -> Arguments:
-    """Describe arguments by a struct.
+    """Return arguments described by a struct.
 
     Raises:
-        ValueError: if the struct refers to itself, which no flat schema can say.
-        TypeError: if a field has a type that JSON does not know.
+        ValueError: the struct refers to itself, which no flat schema can express.
+        TypeError: a field has a type that JSON does not have.
     """
     (root,), definitions = msgspec.json.schema_components([struct], ref_template="{name}")
     schema = _inlined(root, definitions, ())
-    # Said of the struct, for us; the tool has its own name and description.
+    # The struct's docstring is for us; the tool has its own name and description.
     for ours in ("title", "description"):
         schema.pop(ours, None)
     return Arguments(schema=schema, struct=struct, aliases=aliases or {})
@@ -125,7 +125,7 @@ def _inlined(node: Any, definitions: Mapping[str, Any], inside: tuple[str, ...])
 
 
 def _typed(node: dict[str, Any]) -> dict[str, Any]:
-    """Say of words to choose from that they are texts: some models ask for it, and so do our checks."""
+    """Give enumerations of words the type string: some models ask for it, and so does our checker."""
     words = node.get("enum")
     if words is None or "type" in node or not all(isinstance(word, str) for word in words):
         return node
@@ -133,7 +133,7 @@ def _typed(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_null(node: dict[str, Any]) -> dict[str, Any]:
-    """Say "may be left out" as models know it: not required, rather than "or null"."""
+    """Express "optional" as models know it: not required, rather than "or null"."""
     choices = node.get("anyOf", ())
     others: list[dict[str, Any]] = [choice for choice in choices if choice != {"type": "null"}]
     if len(others) != 1 or len(choices) != 2:
@@ -184,7 +184,7 @@ def _is_a(name: str, value: object) -> bool:
 
 
 def _is_unicode(value: object) -> bool:
-    """Whether every text in a value can be sent and stored."""
+    """Return whether every text in a value can be sent and stored."""
     try:
         msgspec.json.encode(value)
     except UnicodeEncodeError:

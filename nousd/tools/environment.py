@@ -1,7 +1,7 @@
-"""Which environment variables a tool and its processes see.
+"""The environment variables that a tool and its processes see.
 
-A list of what is allowed, not of what is forbidden: a secret under a name that nobody thought of
-stays in the daemon. The names of the locale are spelled out for the same reason.
+A list of allowed names, not of forbidden ones: a secret under an unexpected name stays in the daemon.
+The names of the locale are listed for the same reason.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ALLOWED_VARIABLES: Final = (
 
 
 def allowed_environment() -> dict[str, str]:
-    """Return the daemon's environment without everything that is not on the list."""
+    """Return the allowed part of the daemon's environment."""
     found = {name: os.environ[name] for name in ALLOWED_VARIABLES if name in os.environ}
     found.setdefault("PATH", os.defpath)
     return found

@@ -1,4 +1,4 @@
-"""A tool made of a function: every built-in tool and every extension's tool."""
+"""A tool made from a function: every built-in tool and every extension's tool."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from nousd.wire.objects.policy import ExecutedBy
 from nousd.wire.objects.tool_footprint import TOUCHES_NOTHING, Access, ToolClass
 
 AccessOf = Callable[[Any, ToolContext], Access]
-"""Takes checked arguments and returns what a call would touch; blocks."""
+"""Takes validated arguments and returns the footprint of the call; blocks."""
 
 
 class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
-    """Keeps the interface ``Tool``.
+    """Implements ``Tool`` with a function.
 
     Args:
-        function: called with the checked arguments and the context of the call.
-        access_of: what a call with these arguments would touch.
+        function: called with the validated arguments and the context of the call.
+        access_of: returns the footprint of a call with these arguments.
     """
 
     name: str
@@ -47,7 +47,7 @@ class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
 
     async def access(self, args: Any, context: ToolContext) -> Access:
         if self.access_of is touches_nothing:
-            # Nothing is looked at, so no thread has to be waited for.
+            # Without a footprint no thread is needed.
             return TOUCHES_NOTHING
         return await in_folder_thread(self.access_of, args, context)
 
@@ -65,7 +65,7 @@ def builtin(
     access_of: AccessOf,
     is_read_only: bool = False,
 ) -> FunctionTool:
-    """Make a built-in tool of a function and the struct of its arguments."""
+    """Make a built-in tool from a function and the struct of its arguments."""
     return FunctionTool(
         name=name,
         description=description,
@@ -83,7 +83,7 @@ def touches_nothing(_args: Any, _context: ToolContext) -> Access:
 
 
 def touches(tool_class: ToolClass, path_argument: str = "path") -> AccessOf:
-    """Return the ``access_of`` of a tool that touches the file or folder which one argument names."""
+    """Return the ``access_of`` of a tool that accesses the file or directory that one argument names."""
 
     def access_of(args: Any, context: ToolContext) -> Access:
         return access_to({tool_class}, (getattr(args, path_argument),), context)
@@ -114,8 +114,8 @@ def access_to(
 
 
 def real_path(given: str, context: ToolContext) -> str:
-    """Return where a path leads, from the workdir, also if that is not there yet; as it was given if
-    nothing can be opened or made there.
+    """Return where a path leads, relative to the workspace, even if it does not exist yet; the given
+    path if nothing can be opened or created there.
     """
     try:
         return context.path_sandbox.real(given)
@@ -124,7 +124,7 @@ def real_path(given: str, context: ToolContext) -> str:
 
 
 def leads_inside(given: str, context: ToolContext) -> bool:
-    """Whether a path leads to a place inside the workdir, so that ``real_path`` says where."""
+    """Return whether a path leads inside the workspace, so that ``real_path`` can name its target."""
     try:
         context.path_sandbox.real(given)
     except (ToolError, OSError):

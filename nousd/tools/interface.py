@@ -1,7 +1,7 @@
 """The interface of a tool, and the context of a call.
 
-A tool states its arguments as a struct: the JSON Schema that the model sees and the validation come
-from it, so they cannot disagree. A tool knows nothing of sessions, runs or events; it reports progress
+A tool states its arguments as a struct: the JSON Schema for the model and the validation both come from
+it, so they cannot disagree. A tool knows nothing of sessions, runs or events; it reports progress
 through ``ToolContext.emit`` and its outcome as a ``ToolResult`` or a ``ToolError``.
 """
 
@@ -25,11 +25,10 @@ from nousd.wire.objects.todos import Todo
 from nousd.wire.objects.tool_footprint import Access
 
 Emit = Callable[[str], Awaitable[None]]
-"""Takes a piece of output as it appears; may wait, which slows the tool down."""
+"""Receives a piece of output as it appears; may wait, which slows the tool down."""
 
 ExtendIdleDeadline = Callable[[float], None]
-"""Is told that nothing need be seen for so many seconds, because a limit of the caller's own ends what
-it does by then."""
+"""Announces that the caller may be silent for so many seconds, because a time-out of its own applies."""
 
 
 def nobody_waits(_seconds: float) -> None:
@@ -40,20 +39,20 @@ UserAnswers = tuple[QuestionAnswer, ...]
 """One answer for each question, in their order."""
 
 AskUser = Callable[[Sequence[UserQuestion]], Awaitable[UserAnswers]]
-"""Asks the user and waits, for a limited time; raises Unanswered."""
+"""Asks the user and waits for a limited time; raises Unanswered."""
 
 
 async def nobody_answers(_questions: Sequence[UserQuestion]) -> UserAnswers:
-    """An ``AskUser`` of calls behind which nobody is."""
+    """An ``AskUser`` for calls without a user."""
     raise Unanswered("nobody can be asked")
 
 
 SetTodos = Callable[[tuple[Todo, ...]], Awaitable[None]]
-"""Replaces the list of things to do of the session that a call is for."""
+"""Replaces the todo list of the call's session."""
 
 
 async def no_list(_todos: tuple[Todo, ...]) -> None:
-    """A ``SetTodos`` of a call that is for no session.
+    """A ``SetTodos`` for calls without a session.
 
     Raises:
         ToolError: always.
@@ -62,19 +61,20 @@ async def no_list(_todos: tuple[Todo, ...]) -> None:
 
 
 class ToolContext(msgspec.Struct, frozen=True):
-    """The surroundings of one call.
+    """The context of one call.
 
     Args:
-        path_sandbox: the only way to a file: what it refuses, a file tool cannot reach.
-        emit: streams output to whoever watches. What a tool never emits, it says in its result.
-        extend_idle_deadline: a tool that has a time-out of its own says so here when it begins; one that
-            says nothing, neither here nor with ``emit``, is given up with its run after a while.
-        spool_folder: on whose filesystem long outputs are kept meanwhile; None: the usual one.
-        secrets: takes the daemon's own out of what programs say. What a tool returns is seen to.
-        sandbox: finds what holds the programs of the call; blocks when it is first called.
-        set_todos: replaces the list of things to do of the call's session.
-        tasks: carries out tasks for the call; None where nobody can.
-        ask_user: asks the user something and waits for the answer.
+        path_sandbox: the only way to a file: a path that it refuses, a file tool cannot reach.
+        emit: streams output to watching clients. The result must contain what is not emitted.
+        extend_idle_deadline: a tool with a time-out of its own announces it here when it begins; a tool
+            that is silent, neither here nor with ``emit``, is ended with its run after a while.
+        spool_folder: directory for long outputs until they are stored; None: the usual one.
+        secrets: redacts the daemon's secrets in the output of programs. Results of tools are redacted
+            anyway.
+        sandbox: finds the sandbox for programs; blocks on its first call.
+        set_todos: replaces the todo list of the call's session.
+        tasks: carries out tasks for the call; None if that is impossible.
+        ask_user: asks the user and waits for the answer.
     """
 
     path_sandbox: PathSandbox
@@ -89,7 +89,7 @@ class ToolContext(msgspec.Struct, frozen=True):
 
     @property
     def workdir(self) -> Path:
-        """Absolute, resolved; relative paths start here and no path may lead out of it."""
+        """Absolute and resolved; relative paths start here, and no path may lead out of it."""
         return self.path_sandbox.workdir
 
 
@@ -97,12 +97,12 @@ class ToolResult(msgspec.Struct, frozen=True):
     """The result of a call.
 
     Args:
-        text: what the model is told; already cut to the output limits.
-        is_error: whether the model is told that it failed (a command's non-zero exit).
-        full: the whole output where ``text`` was cut, for the artifact store; in a file if it is long,
-            which whoever gets the result closes.
-        sandbox: what held the programs that it ran; None if none did.
-        execution_env: where it had its effects.
+        text: the text for the model, already cut to the output limits.
+        is_error: whether the model is told that the call failed (a command's non-zero exit).
+        full: the whole output if ``text`` was cut, for the artifact store; a file if it is long, which
+            the receiver of the result closes.
+        sandbox: the sandbox of its programs; None if there was none.
+        execution_env: where its effects happened.
     """
 
     text: str
@@ -113,16 +113,16 @@ class ToolResult(msgspec.Struct, frozen=True):
 
 
 class Tool(Protocol):
-    """Something the model may call."""
+    """A tool that models can call."""
 
     @property
     def name(self) -> str:
-        """The name the model uses."""
+        """The name that models use."""
         ...
 
     @property
     def description(self) -> str:
-        """The description for the model."""
+        """The description for models."""
         ...
 
     @property
@@ -137,7 +137,7 @@ class Tool(Protocol):
 
     @property
     def is_read_only(self) -> bool:
-        """Whether a call changes nothing, so that its result may be given again for the same call."""
+        """Return whether a call changes nothing, so that its result can be reused for the same call."""
         ...
 
     @property
@@ -146,7 +146,7 @@ class Tool(Protocol):
         ...
 
     def validated(self, args: Mapping[str, Any]) -> msgspec.Struct | Mapping[str, Any]:
-        """Return the arguments ready to run with: aliases resolved, defaults applied.
+        """Return validated arguments: aliases resolved, defaults applied.
 
         Raises:
             ToolArgumentsInvalid: such as ``validation_failed: bash.command is required``.
@@ -156,8 +156,8 @@ class Tool(Protocol):
     async def access(self, args: Any, context: ToolContext) -> Access:
         """Return the footprint of a call with validated arguments.
 
-        What it names is looked at as it is now. ``run`` must not touch anything else: what may have
-        changed meanwhile is looked at once more where it is opened.
+        It looks at the named paths as they are now. ``run`` must not touch anything else; paths are
+        checked again where they are opened, because they may have changed meanwhile.
         """
         ...
 
@@ -165,6 +165,6 @@ class Tool(Protocol):
         """Carry out a call with validated arguments.
 
         Raises:
-            ToolError: with the text that the model is told.
+            ToolError: with the text that the model receives.
         """
         ...

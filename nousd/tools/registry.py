@@ -1,8 +1,7 @@
-"""The tools of one daemon, by name, as they are at the moment. Which of them a session may use is not
-decided here.
+"""The current tools of one daemon, by name.
 
-Tools come and go while the daemon runs, with the servers that offer them. So nobody keeps a copy: who
-makes something of them looks at ``version``.
+Tools come and go while the daemon runs, with the servers that offer them. So nobody keeps a copy: users
+of derived data compare ``version``. Which tools a session may use is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ TOOL_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
 
 class ToolRegistry(Mapping[str, Tool]):
-    """Tools that are always there, in the order in which they were registered, and behind them those
-    that come and go, by source and name: so two that stay never change places.
+    """Permanent tools in the order of registration, followed by those that come and go, by source and
+    name; so permanent tools never change places.
 
     Args:
-        late: gives tools that come before all others. It is asked when the first tool is looked for, as
-            what it gives may take a while to import.
+        late: gives tools that come before all others. It is called when the first tool is looked up,
+            because importing them takes time.
 
     Raises:
         ConfigError: if a name is taken or unusable; of a late one, when it is asked for.
@@ -51,19 +50,19 @@ class ToolRegistry(Mapping[str, Tool]):
         return self._known
 
     def register(self, tool: Tool) -> None:
-        """Add a tool for good.
+        """Add a permanent tool.
 
         Raises:
-            ConfigError: if its name is taken or unusable.
+            ConfigError: its name is taken or unusable.
         """
         _add(self._tools, tool)
         self.version += 1
 
     def replace_all(self, source: str, tools: Iterable[Tool]) -> None:
-        """Put tools in the place of those that a source had; a call that runs keeps its own.
+        """Replace the tools of a source; an active call keeps its tool.
 
         Raises:
-            ConfigError: as ``register``; then the source has none.
+            ConfigError: as ``register``; then the source has no tools.
         """
         for name in [name for name, owner in self._passing.items() if owner == source]:
             del self._tools[name], self._passing[name]

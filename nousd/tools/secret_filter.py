@@ -1,8 +1,8 @@
 """Removes the daemon's own secrets from tool output.
 
-A tool has no business with a key of the daemon's; should it come across one (in a file, in the
-environment of a process), neither the model nor the log is told. What a tool or a user wrote is else
-left as it is. Which secrets there are, and how they are found, is not known here.
+A tool has no use for the daemon's keys. If it comes across one (in a file, in the environment of a
+process), neither the model nor the log receives it. Other text of tools and users stays as it is.
+``redaction`` knows the secrets and finds them.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Final, Protocol
 
 
 class SecretsInStream(Protocol):
-    """Takes secrets out of bytes as they come, also those that lie across two pieces."""
+    """Removes secrets from a stream of bytes, also secrets that span two pieces."""
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return the text that is safe by now: a possible beginning of a secret waits."""
+        """Return the text that is safe now; a possible beginning of a secret is held back."""
         ...
 
     def finish(self) -> bytes:
-        """Return the rest."""
+        """Return the held-back rest."""
         ...
 
 
@@ -30,7 +30,7 @@ class Secrets(Protocol):
         ...
 
     def redact_bytes(self, data: bytes) -> bytes:
-        """Return bytes without them; for texts in UTF-8."""
+        """Return bytes without secrets; for texts in UTF-8."""
         ...
 
     def stream(self) -> SecretsInStream:
@@ -56,4 +56,4 @@ class _NoSecrets:
 
 
 NO_SECRETS: Final[Secrets] = _NoSecrets()
-"""Of a daemon that holds none."""
+"""For a daemon without secrets."""

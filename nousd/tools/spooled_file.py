@@ -1,7 +1,7 @@
-"""Bytes on their way to the artifact store, in a file that has no name and goes with its descriptor.
+"""Bytes on their way to the artifact store, in a file without a name that disappears with its
+descriptor.
 
-They are hashed as they come, so that their id is known when the last of them is there. Where they end
-up, and how many there may be, is not known here.
+They are hashed as they come, so the id is known with the last byte.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from typing import Final
 import trio
 
 HEADROOM_BYTES: Final = 1024 * 1024
-"""Left on the filesystem: the log lies there as well, and has to tell of an output that fills it."""
+"""Space that stays free on the filesystem: the log is there too, and must report an output that fills
+it."""
 
 
 class SpooledFile:
-    """A private file: written from its beginning to its end, then read from anywhere.
+    """A private file: written from start to end, then read from any offset.
 
     Args:
-        folder: on whose filesystem it lies; None: where temporary files usually do.
+        folder: its directory; None: the system's for temporary files.
 
     Raises:
-        OSError: it cannot be made, as by the other methods if the disk fails.
+        OSError: it cannot be created; other methods raise it if the disk fails.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -34,7 +35,7 @@ class SpooledFile:
 
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
             self._handle = os.dup(file.fileno())
-        # So the space is given back also where the holder is cancelled, or forgets to close it.
+        # The space is given back even if the holder is cancelled, or forgets to close it.
         self._finalizer = weakref.finalize(self, os.close, self._handle)
         self._digest = hashlib.sha256()
         self.size_bytes = 0
@@ -69,5 +70,5 @@ class SpooledFile:
         return b"".join(pieces)
 
     def close(self) -> None:
-        """Provide the space back; closing twice is fine."""
+        """Give the space back; closing twice is fine."""
         self._finalizer()

@@ -1,7 +1,5 @@
-"""The seam between the tool ``task`` and the daemon: a task, and an interface that carries tasks
-out.
-
-How a task becomes a session of its own is not known here.
+"""The interface between the tool ``task`` and the daemon, which carries tasks out in sessions of their
+own.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from nousd.wire.objects.workers import WorkerName, WorkerSpec
 class Task(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """One task. At most one of ``agent`` and ``worker`` says who carries it out."""
+    """One task. At most one of ``agent`` and ``worker`` is set."""
 
     prompt: Annotated[
         str,
@@ -54,9 +52,9 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         name: of the worker.
         status: how its run ended; ``refused`` if it has none.
-        text: what the worker said last, whole.
-        error: what went wrong, for the model; "" if nothing did.
-        session_id: "" where there is none, as is ``run_id``.
+        text: the last text of the worker, whole.
+        error: the failure, for the model; "" if there was none.
+        session_id: "" if there is no session; the same for ``run_id``.
     """
 
     name: str
@@ -73,9 +71,10 @@ class TaskRunner(Protocol):
     async def run(
         self, tasks: Sequence[Task], emit: Callable[[str], Awaitable[None]]
     ) -> Sequence[TaskResult]:
-        """Return the results in the order of the tasks. Cancelled, it ends them all before it returns.
+        """Return the results in the order of the tasks. If it is cancelled, it ends all tasks before it
+        returns.
 
         Raises:
-            ToolError: none of them may be started; the bound is named.
+            ToolError: none of them may start; the text names the limit.
         """
         ...

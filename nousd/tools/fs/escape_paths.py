@@ -1,7 +1,7 @@
-"""Spelling paths outside the workspace, and recognizing kernel file systems.
+"""The spelling of paths outside the workspace, and the kernel's file systems.
 
-A real place is a tuple of names from the workdir on; outside, it begins with as many ``..`` as it takes
-and no more. So each place has one spelling. Pure but for ``kernel_devices``; standard library only.
+A real path is a tuple of names from the workspace on; outside, it begins with exactly as many ``..`` as
+needed. So each path has one spelling. Pure except for ``kernel_devices``; standard library only.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ Parts = tuple[str, ...]
 UP: Final = ".."
 
 KERNEL_PLACES: Final = (Path("/proc"), Path("/sys"), Path("/dev"))
-"""Where the kernel shows what programs hold, the keys in their environment among it: never opened."""
+"""Directories where the kernel shows what programs hold, such as keys in their environment: never
+opened."""
 
 
 def is_kernels(place: Path) -> bool:
-    """Whether a real place lies in one of ``KERNEL_PLACES``."""
+    """Return whether a real path lies in one of ``KERNEL_PLACES``."""
     return any(place.is_relative_to(kernels) for kernels in KERNEL_PLACES)
 
 
 def leads_out(parts: Parts) -> bool:
-    """Whether a real place lies outside of the workdir."""
+    """Return whether a real path lies outside of the workspace."""
     return parts[:1] == (UP,)
 
 
 def from_workdir(workdir: PurePath, place: PurePath) -> Parts:
-    """Return the spelling of a place. Both are absolute, without links and ``..``."""
+    """Return the spelling of a path. Both are absolute, without links and ``..``."""
     here, there = workdir.parts, place.parts
     shared = 0
     while shared < min(len(here), len(there)) and here[shared] == there[shared]:
@@ -39,9 +40,7 @@ def from_workdir(workdir: PurePath, place: PurePath) -> Parts:
 
 
 def normalize_parts(workdir: PurePath, parts: Parts) -> Parts:
-    """Return the one spelling of a path found below a directory outside, which may lead back
-    inside.
-    """
+    """Return the one spelling of a path below an outside directory, which may lead back inside."""
     if not leads_out(parts):
         return parts
     above = next((count for count, name in enumerate(parts) if name != UP), len(parts))

@@ -1,7 +1,7 @@
 """Several files changed together: all of them, or none.
 
-Everything that can fail for want of room or of a permission is done beside the files first; then each
-is put in its place in one step. If that fails half-way, what was put is taken back. A process that is
+Everything that can fail for lack of space or permission is done beside the files first; then each file
+is moved into place in one step. If that fails half-way, the moved files are restored. A process that is
 killed just then leaves some files changed and some not, each of them whole.
 
 Blocks: call it in a thread, with ``WRITING`` as its limiter.
@@ -22,7 +22,7 @@ Parts = tuple[str, ...]
 
 
 class Content(NamedTuple):
-    """A file as it is or is to be. ``mode`` None: as a new file's, then perhaps ``executable``."""
+    """The content of a file. ``mode`` None: that of a new file, possibly ``executable``."""
 
     data: bytes
     mode: int | None = None
@@ -48,7 +48,7 @@ def change_files(path_sandbox: PathSandbox, changes: Sequence[Change]) -> None:
         with ExitStack() as undo:
             staged = [_staged(path_sandbox, change, undo) for change in changes]
             for change, temporary in zip(changes, staged, strict=True):
-                # Before it is put: it may be there already when putting it fails.
+                # Recorded first, because the file may exist even if moving it fails.
                 undo.callback(_take_back, path_sandbox, change, lost)
                 _put(path_sandbox, change, temporary)
             undo.pop_all()
@@ -62,7 +62,7 @@ def change_files(path_sandbox: PathSandbox, changes: Sequence[Change]) -> None:
 
 
 def _staged(path_sandbox: PathSandbox, change: Change, undo: ExitStack) -> str | None:
-    """Make ready what can be before anything changes; returns the name of the staged file."""
+    """Prepare what can be prepared before anything changes; return the name of the staged file."""
     for folder in _missing_folders(path_sandbox, change):
         undo.callback(_remove_folder, path_sandbox, folder)
     makes = change.after is not None
@@ -107,7 +107,7 @@ def _discard(path_sandbox: PathSandbox, parts: Parts, temporary: str) -> None:
 
 
 def _missing_folders(path_sandbox: PathSandbox, change: Change) -> Iterator[Parts]:
-    """Yield the folders that the change makes, the outermost first."""
+    """Yield the directories that the change creates, outermost first."""
     if change.after is None:
         return
     for length in range(1, len(change.parts)):
@@ -122,7 +122,7 @@ def _missing_folders(path_sandbox: PathSandbox, change: Change) -> Iterator[Part
 
 
 def _remove_folder(path_sandbox: PathSandbox, folder: Parts) -> None:
-    """Remove a folder if it is empty."""
+    """Remove a directory if it is empty."""
     with (
         suppress(OSError, ToolError),
         path_sandbox.locate_real(folder, in_passing=True) as place,

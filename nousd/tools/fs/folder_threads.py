@@ -1,8 +1,7 @@
-"""Threads that look into the user's folders, which may be far away and not answer.
+"""Threads that look into the user's directories, which may be remote and not respond.
 
-Such a thread stays until its disk answers, also when whoever waited for it has given up. So they have
-places of their own: should all of them hang, what needs no folder still finds a thread. What is looked
-for is not known here.
+Such a thread stays until its disk responds, even if its caller has given up. So these threads have a
+limit of their own: if all of them hang, other work still finds a thread.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ import trio
 from nousd.errors import FoldersSilent
 
 THREADS_MAX: Final = 32
-"""Looks at folders that go on at once in the whole process; each is some milliseconds where the disk
-answers."""
+"""Number of lookups at the same time in the whole process; each takes some milliseconds if the disk
+responds."""
 
 WAIT_SECONDS: Final = 10.0
-"""How long a place is waited for, after which the others are taken to hang."""
+"""How long to wait for a free thread; after that the others count as hanging."""
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
 
 class _Places:
-    """The limiter of those threads, with the two methods that ``trio.to_thread`` asks for."""
+    """The limiter of those threads, with the two methods that ``trio.to_thread`` needs."""
 
     def __init__(self) -> None:
         self._limiter = trio.CapacityLimiter(THREADS_MAX)
@@ -53,7 +52,7 @@ async def in_folder_thread(
     """Return the result of ``look``.
 
     Args:
-        may_be_left: whether the thread is let go when its caller is cancelled; what it does then must
+        may_be_left: whether the thread is abandoned when its caller is cancelled; ``look`` must then
             leave nothing behind.
 
     Raises:

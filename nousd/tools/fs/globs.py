@@ -1,4 +1,4 @@
-"""Glob patterns of searches, compared with paths below the folder that is searched.
+"""Glob patterns of searches, compared with paths below the searched directory.
 
 A pattern without a slash is compared with the last name alone, as models expect of ``*.py``. Pure;
 standard library only.
@@ -15,10 +15,10 @@ Parts = tuple[str, ...]
 
 
 def glob_matcher(pattern: str) -> Callable[[Parts], bool]:
-    """Return a function that says whether a path matches.
+    """Return a function that returns whether a path matches.
 
     Raises:
-        ValueError: if its braces stand for too many patterns.
+        ValueError: its braces stand for too many patterns.
     """
     choices = [_compiled(choice) for choice in expand_braces(pattern, SEARCHES)]
 

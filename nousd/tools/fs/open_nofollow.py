@@ -1,7 +1,7 @@
-"""Opens a folder by its real path, and nothing that has taken its place meanwhile.
+"""Opens a directory by its real path, and nothing that has replaced it meanwhile.
 
-A path whose links were resolved once holds no link. So one that is met on the way was put there since,
-perhaps by somebody who may work further up, and leads where nobody has looked.
+A path whose links were resolved once contains no link. So a link on the way was put there since,
+perhaps by somebody with access further up, and leads where nobody has checked.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from nousd.errors import ToolError
 from nousd.tools.fs.path_errors import shown
 
 FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-"""How a folder is opened by its name in another: as a place, and never a link."""
+"""Flags to open a directory by its name in another: as a path only, and never a link."""
 
 
 def open_folder(path: Path) -> int:
-    """Return a descriptor (``O_PATH``) of a folder; the caller closes it.
+    """Return a descriptor (``O_PATH``) of a directory; the caller closes it.
 
     Args:
         path: absolute, without ``..``.
 
     Raises:
-        OSError: it is not there, or something on the way or at its end is no folder, as a link is none.
+        OSError: it does not exist, or something on the way or at its end is not a directory; a link is
+            not.
     """
     folder = os.open("/", FOLDER)
     for name in path.parts[1:]:
@@ -39,14 +40,14 @@ def open_folder(path: Path) -> int:
 
 
 def open_real(path: Path) -> int:
-    """As ``open_folder``, for a folder that had no link on its way when it was looked at.
+    """Like ``open_folder``, for a directory that had no link on its way when it was checked.
 
     Args:
         path: absolute, with its links resolved.
 
     Raises:
-        ToolError: ``workspace_changed``, if a name on the way is a link or a file by now.
-        OSError: what else the operating system says.
+        ToolError: ``workspace_changed``: a name on the way is now a link or a file.
+        OSError: any other error of the operating system.
     """
     try:
         return open_folder(path)
@@ -62,7 +63,7 @@ def changed(path: str) -> ToolError:
 
 
 def require_real(path: Path) -> None:
-    """Make sure that a real path leads to its folder and to no other; it may be gone.
+    """Raise unless a real path still leads to its own directory; it may be gone.
 
     Raises:
         ToolError, OSError: as ``open_real``.

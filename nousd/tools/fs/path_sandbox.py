@@ -1,31 +1,31 @@
-"""Keeps file tools inside the workdir, and away from the daemon's own state.
+"""Keeps file tools inside the workspace, and away from the daemon's own state.
 
-Theory of operation. A path is never checked as a string and then used: it is *walked*, one component
-at a time, each opened relative to the descriptor of the folder before it and without following
-symbolic links. A link is read, and its target is walked in its place by the same rules; ``..`` goes back
-to the folder we came from, which is a descriptor and not a name. What is used in the end is a
-descriptor plus one last name, opened with ``O_NOFOLLOW``. Whoever swaps a folder for a link
-meanwhile finds that we hold the folder, or that the open fails; there is no gap to slip through.
+Theory of operation. A path is never checked as a string and then used. It is *walked*, one component at
+a time, each opened relative to the descriptor of its parent and without following symbolic links. A
+link is read, and its target is walked instead by the same rules; ``..`` goes back to the directory we
+came from, which is a descriptor and not a name. The result is a descriptor plus one last name, opened
+with ``O_NOFOLLOW``. If somebody replaces a directory by a link meanwhile, we still hold the directory,
+or the open fails; there is no gap to slip through.
 
-The walk knows the real place it arrives at, so hidden places are recognized however the way there
-was spelled, also when they do not exist yet. The same holds for places that are closed to one call
-(``PathSandbox.closed_to``): what a rule denies is denied where it is opened, whatever was exchanged
-since the rule was asked.
+The walk knows the real path of its result, so hidden paths are recognized however the path was spelled,
+even if they do not exist yet. The same holds for paths that are denied to one call
+(``PathSandbox.closed_to``): what a rule denies is denied where it is opened, whatever was replaced
+since the decision.
 
-A place outside can be opened to one call (``PathSandbox.opened_to``), once the user has said so of that
-very place. Its ways begin at the root, go by the same rules, and count only if they arrive inside or at
-such a place: a link that was exchanged since the question leads nowhere. The daemon's own places and the
-kernel's stay out of reach.
+A path outside can be opened to one call (``PathSandbox.opened_to``), after the user has approved that
+very path. Its walks begin at the root, follow the same rules, and count only if they arrive inside or
+at such a path: a link that was replaced since the approval leads nowhere. The daemon's own files and
+the kernel's stay out of reach.
 
-A file with several names (hard links) is refused: another of them may lie outside, or be our own state,
-and which ones there are nothing tells. Folders cannot have several.
+A file with several names (hard links) is refused: another name may be outside, or be our own state, and
+nothing lists them. Directories cannot have several.
 
 Why not ``openat2`` with ``RESOLVE_BENEATH``: it refuses absolute links that lead back inside, it does
-not say where one arrived (which the hidden places need), and a second way beside it would be needed
-for creating folders and for other kernels.
+not report where it arrived (which hidden paths need), and a second way beside it would be needed for
+creating directories and for other kernels.
 
-It deliberately does not know what a tool wants to do with a file. Everything here blocks: call it
-in a thread. Standard library and ``nousd.errors`` only, so that the search process starts quickly.
+It deliberately does not know what a tool does with a file. Everything here blocks: call it in a thread.
+Standard library and ``nousd.errors`` only, so that the search process starts quickly.
 """
 
 from __future__ import annotations
@@ -58,19 +58,23 @@ _ROOT: Final = Path("/")
 
 
 class PathSandbox:
-    """The part of the file system that file tools may touch.
+    """The part of the file system that file tools may access.
+
+    ``restrictions``: what must not be opened although it lies inside. ``asks``: whether the user can be
+    asked about outside paths. ``opened``: outside paths that are allowed, with everything below; None:
+    no path leads out.
 
     Args:
-        workdir: the folder that no path may lead out of; must exist.
-        hidden: files and folders that count as outside even when they lie inside.
-        hard_links: whether files with several names may be opened all the same.
+        workdir: the workspace: the directory that no path may lead out of; must exist.
+        hidden: files and directories that count as outside even if they lie inside.
+        hard_links: whether files with several names may be opened.
 
     ``restrictions``: what may not be opened although it lies inside. ``asks``: whether somebody can be
     asked about what leads out. ``opened``: places outside that may be used all the same, with what is in
     them; None: no way leads out.
 
     Raises:
-        ConfigError: if the workdir is no folder, or is hidden itself.
+        ConfigError: the workspace is not a directory, or is hidden itself.
     """
 
     def __init__(
@@ -86,7 +90,7 @@ class PathSandbox:
         self._kernel_devices: frozenset[int] = frozenset()
         if not self.workdir.is_dir():
             raise ConfigError(f"workdir: {workdir} is not a folder")
-        # The folder may be reached by a link; paths spelled that way are inside as well.
+        # The directory may be reached by a link; paths spelled that way are inside as well.
         self._roots = (self.workdir.parts, self.spelled.parts)
         places = [spelling for path in hidden for spelling in (path.absolute(), path.resolve())]
         if any(self.workdir.is_relative_to(place) for place in places):
@@ -96,8 +100,8 @@ class PathSandbox:
         self._hidden |= {parts for parts in around if leads_out(parts)}
 
     def is_hidden(self, parts: Parts) -> bool:
-        """Whether the real place ``parts`` (from the workdir) belongs to the daemon, or is the kernel's
-        and lies outside.
+        """Return whether the real path ``parts`` belongs to the daemon, or to the kernel outside of the
+        workspace.
         """
         return any(parts[: len(place)] == place for place in self._hidden)
 
@@ -107,7 +111,7 @@ class PathSandbox:
         reading: Iterable[re.Pattern[str]] = (),
         writing: Iterable[re.Pattern[str]] = (),
     ) -> PathSandbox:
-        """Return a copy for one call, which refuses more: ``path_denied``, and unseen in walks.
+        """Return a copy for one call, which refuses more: ``path_denied``, and invisible in walks.
 
         Args:
             reading, writing: see ``Restrictions``; places are spelled as ``real`` returns them.
@@ -120,14 +124,14 @@ class PathSandbox:
         return restricted
 
     def asking(self) -> PathSandbox:
-        """Return a copy for a call about which somebody can be asked: see ``beyond``."""
+        """Return a copy for a call about which the user can be asked: see ``beyond``."""
         asking = copy.copy(self)
         asking.asks = True
         return asking
 
     def beyond(self, given: str) -> str | None:
-        """Return the real place, absolute, that a path which leads out arrives at; None if it does not
-        lead out, or if nobody can be asked about that: also not about a place that cannot be shown.
+        """Return the real, absolute target of a path that leads out; None if it does not, or if the
+        user cannot be asked: also for a target that cannot be displayed.
         """
         if not self.asks:
             return None
@@ -163,16 +167,16 @@ class PathSandbox:
         return opened
 
     def spelled_from_workdir(self, place: str) -> str:
-        """Return how ``real`` spells a place that ``beyond`` has returned."""
+        """Return the spelling by ``real`` of a path that ``beyond`` has returned."""
         return "/".join(from_workdir(self.workdir, Path(place))) or "."
 
     def is_seen(self, parts: Parts) -> bool:
-        """Whether the real place ``parts`` turns up in lists and searches."""
+        """Return whether the real path ``parts`` appears in lists and searches."""
         parts = normalize_parts(self.workdir, parts)
         return not (self.is_hidden(parts) or self.restrictions.close_to_reading(parts))
 
     def is_kernels(self, folder: int) -> bool:
-        """Whether an open folder is one in which the kernel shows what programs hold, on a way that may
+        """Return whether an open directory belongs to the kernel's file systems, for walks that may
         lead out.
         """
         return bool(self._kernel_devices) and os.fstat(folder).st_dev in self._kernel_devices
@@ -182,10 +186,11 @@ class PathSandbox:
         return not leads_out(parts) or any(place[: len(parts)] == parts for place in self._opened)
 
     def real(self, given: str) -> str:
-        """Return where a path leads, with slashes from the workdir, ``.`` for the workdir itself.
+        """Return where a path leads, with slashes, relative to the workspace; ``.`` for the workspace
+        itself.
 
-        Neither the place nor the folders on the way need exist: what is not there is no link. Of a
-        path sandbox with opened places that may be any place outside, spelled with ``..``.
+        Neither the target nor the directories on the way need to exist; a missing one is not a link.
+        With opened paths the target may be outside, spelled with ``..``.
 
         Raises:
             ToolError, OSError: as ``locate``.
@@ -198,11 +203,12 @@ class PathSandbox:
 
     @contextmanager
     def locate(self, given: str, *, create_parents: bool = False) -> Iterator[ResolvedPath]:
-        """Walk to a path, which need not exist except for its folder.
+        """Walk to a path; only its directory needs to exist.
 
         Args:
-            given: relative to the workdir, or absolute and inside it; ``~`` and ``$VAR`` are expanded.
-            create_parents: whether missing folders on the way are made.
+            given: relative to the workspace, or absolute and inside it; ``~`` and ``$VAR`` are
+                expanded.
+            create_parents: whether to create missing directories on the way.
 
         Raises:
             ToolError: ``path_outside_workdir`` or ``path_invalid``, naming the path as given; or
@@ -210,7 +216,7 @@ class PathSandbox:
             OSError: what the operating system says of a folder on the way.
         """
         if create_parents:
-            # Nothing is made on the way to what may not be made in the end.
+            # Create nothing on the way to a path that must not be created.
             real = tuple(self.real(given).split("/"))
             self._require_open(real, given)
             if self.restrictions.close_to_writing(real):
@@ -224,10 +230,10 @@ class PathSandbox:
     def locate_real(
         self, parts: Parts, *, create_parents: bool = False, in_passing: bool = False
     ) -> Iterator[ResolvedPath]:
-        """Walk to a place that ``real`` or an earlier walk has found.
+        """Walk to a path that ``real`` or an earlier walk has found.
 
         Args:
-            in_passing: also to a folder on the way to a place that is opened.
+            in_passing: also allow a directory on the way to an opened path.
 
         Raises:
             ToolError, OSError: as ``locate``; also if one of the names is a link by now.
@@ -260,11 +266,11 @@ class PathSandbox:
 
     @property
     def top(self) -> Path:
-        """Where every way begins: the workdir, and the root if some lead out."""
+        """The start of every walk: the workspace, and the root if some paths lead out."""
         return self.workdir if self.opened is None else _ROOT
 
     def from_top(self, names: Parts) -> Parts:
-        """Return the real place that names from the top lead to, from the workdir."""
+        """Return the real path, relative to the workspace, of names from the top."""
         return names if self.opened is None else from_workdir(self.workdir, _ROOT.joinpath(*names))
 
     @property
@@ -280,14 +286,14 @@ class PathSandbox:
         """Split a path into names; those of an absolute one start at the top. ``..`` is left in place.
 
         Raises:
-            ToolError: if it is absolute and does not begin with the workdir, and no way leads out.
+            ToolError: it is absolute and outside of the workspace, and no path leads out.
         """
         pure = PurePosixPath(path)
         if not pure.is_absolute():
             return list(pure.parts)
         if self.opened is not None:
             return list(pure.parts[1:])
-        # POSIX keeps a leading "//" apart; for Linux it is the same as "/".
+        # POSIX treats a leading "//" differently; for Linux it is the same as "/".
         inside = self._inside(("/", *pure.parts[1:]))
         if inside is None:
             raise outside(given)
@@ -309,7 +315,7 @@ def _expanded(given: str) -> str:
         raise ToolError(f"path_invalid: {shown(given)} is not valid Unicode") from None
     if not given.startswith("~") and "$" not in given:
         return given
-    # Only allowed variables: the name of a file must not become a way to read a secret.
+    # Only allowed variables: a file name must not become a way to read a secret.
     variables = allowed_environment()
     if given == "~" or given.startswith("~/"):
         given = variables.get("HOME", "~") + given[1:]

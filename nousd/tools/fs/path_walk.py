@@ -1,6 +1,6 @@
-"""One way from the workdir, or from the root, to a place: walked name by name, with descriptors.
+"""One walk from the workspace, or from the root, to a path, name by name, with descriptors.
 
-What may be walked to is ``nousd.tools.fs.path_sandbox``'s. Standard library and ``nousd.errors`` only.
+``path_sandbox`` decides where a walk may lead. Standard library and ``nousd.errors`` only.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from nousd.tools.fs.path_errors import denied, outside
 from nousd.tools.fs.resolved_path import Restrictions
 
 SYMLINKS_MAX: Final = 40
-"""Links followed for one path; the kernel's own bound."""
+"""Maximum links followed for one path; the kernel's own limit."""
 
 DEPTH_MAX: Final = 128
-"""Folders below the workdir, or the root. Each holds a descriptor while a path is walked."""
+"""Maximum depth of directories. Each holds a descriptor while a path is walked."""
 
 _FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 Missing = Literal["fail", "create", "imagine"]
-"""What becomes of a folder on the way that does not exist."""
+"""What to do with a directory on the way that does not exist."""
 
 
 class WalkRules(Protocol):
-    """The rules that a walk goes by."""
+    """The rules of a walk."""
 
     restrictions: Restrictions
     opened: tuple[str, ...] | None
@@ -80,13 +80,15 @@ class PathWalk:
 
     @property
     def folder(self) -> int:
-        """The folder that was arrived at, which exists unless missing ones were imagined."""
+        """The directory of the walk, which exists unless missing ones were imagined."""
         folder = self._folders[-1]
         assert folder is not None
         return folder
 
     def to(self, names: list[str], *, missing: Missing) -> str:
-        """Go to the folder that holds the last name, and return that; ``.`` for the folder itself."""
+        """Walk to the directory of the last name, and return that name; ``.`` for the
+        directory itself.
+        """
         ahead = deque(names)
         links = 0
         while ahead:
@@ -105,7 +107,7 @@ class PathWalk:
         return "."
 
     def parts_of(self, name: str) -> tuple[str, ...]:
-        """Return the real way from the workdir to a name in the folder that was arrived at.
+        """Return the real path, relative to the workspace, of a name in the current directory.
 
         Raises:
             ToolError: ``path_outside_workdir`` if it is hidden.
@@ -119,7 +121,7 @@ class PathWalk:
     def _up(self) -> None:
         if not self._names:
             if self._rules.opened is not None:
-                return  # above the root there is the root
+                return  # the parent of the root is the root
             raise outside(self._given)
         self._names.pop()
         folder = self._folders.pop()
@@ -163,7 +165,7 @@ class PathWalk:
         except FileNotFoundError:
             return None
         except OSError as error:
-            if error.errno == errno.EINVAL:  # it is there, but no link
+            if error.errno == errno.EINVAL:  # it exists, but is not a link
                 return None
             raise
 

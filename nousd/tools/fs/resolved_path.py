@@ -1,6 +1,6 @@
-"""A place in the file system that was found inside the workdir, and how it is opened.
+"""A resolved path inside the workspace, and how it is opened.
 
-How one gets there is ``nousd.tools.fs.path_sandbox``. Standard library and ``nousd.errors`` only.
+``path_sandbox`` resolves it. Standard library and ``nousd.errors`` only.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _ALWAYS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 SEVERAL_NAMES: Final = (
     "it has several names (hard links), and another may lie outside of the workdir"
 )
-"""Why such a file is not opened."""
+"""The reason why such a file is not opened."""
 
 
 class Restrictions(NamedTuple):
     """Paths inside the workspace that may not be opened.
 
     Args:
-        reading: patterns of places that are neither read nor listed. They match whole places, with
-            slashes from the workdir, ``.`` for the workdir itself; a folder is meant with all in it.
-        writing: the same for places that are neither made, changed nor removed.
-        hard_links: whether files with several names are opened all the same, if they are none of
-            ``own``.
+        reading: patterns of paths that are neither read nor listed. They match whole paths with
+            slashes, relative to the workspace, ``.`` for the workspace itself; a directory includes
+            everything in it.
+        writing: the same for paths that are neither created, changed nor removed.
+        hard_links: whether to open files with several names, unless they are among ``own``.
         own: files and folders of the daemon.
     """
 
@@ -43,39 +43,39 @@ class Restrictions(NamedTuple):
     own: tuple[Path, ...] = ()
 
     def close_to_reading(self, parts: tuple[str, ...]) -> bool:
-        """Whether the real place ``parts`` may be neither read nor listed."""
+        """Return whether the real path ``parts`` must be neither read nor listed."""
         return _matches(self.reading, parts)
 
     def close_to_writing(self, parts: tuple[str, ...]) -> bool:
-        """Whether the real place ``parts`` may be neither made, changed nor removed."""
+        """Return whether the real path ``parts`` must be neither created, changed nor removed."""
         return _matches(self.writing, parts)
 
     def refuse(self, status: os.stat_result) -> None:
-        """Raise OSError for everything but a regular file with one name."""
+        """Raise OSError for anything but a regular file with one name."""
         refuse_irregular(status)
         if status.st_nlink > 1 and not (self.hard_links and self._is_foreign(status)):
             raise OSError(errno.EMLINK, SEVERAL_NAMES)
 
     def opened(self, descriptor: int) -> BinaryIO:
-        """Return a file that was opened for reading; where it is refused its descriptor is closed.
+        """Return a file that was opened for reading; if it is refused, its descriptor is closed.
 
         Raises:
             OSError: as ``refuse``.
         """
         with ExitStack() as refused:
-            # Before it is a file object: one is not made of a folder, and would not close it either.
+            # Checked first: a directory cannot become a file object, which would not close it either.
             refused.callback(os.close, descriptor)
             self.refuse(os.fstat(descriptor))
             refused.pop_all()
         return os.fdopen(descriptor, "rb")
 
     def _is_foreign(self, status: os.stat_result) -> bool:
-        """Whether a file is none of the daemon's under another name."""
+        """Return whether a file is not one of the daemon's under another name."""
         return not any(os.path.samestat(status, own) for own in _files(self.own))
 
 
 def _files(places: Iterable[Path]) -> Iterator[os.stat_result]:
-    """Yield what the system says of files, and of all files in folders, that are there."""
+    """Yield the status of files, and of all files in directories, that exist."""
     for place in places:
         with suppress(OSError):
             if not place.is_dir():
@@ -92,13 +92,13 @@ def _matches(patterns: tuple[re.Pattern[str], ...], parts: tuple[str, ...]) -> b
 
 
 class ResolvedPath:
-    """Where a path leads: a name in an open folder. Valid inside ``PathSandbox.locate`` only.
+    """The target of a path: a name in an open directory. Only valid inside ``PathSandbox.locate``.
 
     Args:
-        folder: descriptor (``O_PATH``) of the folder that holds it.
-        name: one component, no link when it was looked at; ``.`` for the folder itself.
-        parts: the real way there from the workdir.
-        given: the path as it was given, for messages.
+        folder: descriptor (``O_PATH``) of its directory.
+        name: one component, not a link when it was checked; ``.`` for the directory itself.
+        parts: the real path, relative to the workspace.
+        given: the path as the caller gave it, for messages.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class ResolvedPath:
         self._restrictions = restrictions
 
     def open(self, flags: int) -> int:
-        """Return a descriptor; never follows a link and never blocks. Asks no restrictions."""
+        """Return a descriptor; never follow a link, never block. Restrictions are not checked."""
         return os.open(self.name, flags | _ALWAYS, dir_fd=self.folder)
 
     def open_file(self) -> BinaryIO:
@@ -146,15 +146,15 @@ class ResolvedPath:
             os.close(descriptor)
 
     def status(self) -> os.stat_result | None:
-        """Return the status of the path itself, None if nothing is there."""
+        """Return the status of the path itself; None if it does not exist."""
         try:
             return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
         except FileNotFoundError:
             return None
 
     def require_writable(self) -> os.stat_result | None:
-        """Return the status of the path, None if nothing is there; raise if it may not be changed
-        or removed.
+        """Return the status of the path, None if it does not exist; raise if it must not be changed or
+        removed.
 
         Raises:
             ToolError: ``path_denied``.
@@ -173,7 +173,7 @@ class ResolvedPath:
 
 
 def refuse_irregular(status: os.stat_result) -> None:
-    """Raise OSError for everything but a regular file."""
+    """Raise OSError for anything but a regular file."""
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not stat.S_ISREG(status.st_mode):

@@ -1,7 +1,7 @@
-"""Reading and replacing whole text files, as ``write`` and ``edit`` do.
+"""Reads and replaces whole text files, for ``write`` and ``edit``.
 
-A file is replaced by renaming a finished one over it: a reader, a crash or a full disk never leaves half
-a file. Blocks: call it in a thread, with ``WRITING`` as its limiter.
+A file is replaced by renaming a finished one over it: a reader, a crash or a full disk never leaves
+half a file. Blocks: call it in a thread, with ``WRITING`` as its limiter.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TEXT_BYTES_MAX: Final = 16 * 1024 * 1024
 """The largest file that can be edited."""
 
 BINARY_PROBE_BYTES: Final = 8 * 1024
-"""A file with a NUL in its first bytes is taken for binary."""
+"""A file with a NUL in its first bytes counts as binary."""
 
 WRITING: Final = trio.CapacityLimiter(1)
 """One change at a time in the whole daemon, so that two edits of one file never lose one of them."""
@@ -37,7 +37,7 @@ _IMAGES: Final = {
     b"BM": "image/bmp",
     b"RIFF": "image/webp",
 }
-"""First bytes -> media type, looked up only for files that are binary."""
+"""First bytes -> media type, looked up only for binary files."""
 
 
 def binary_kind(probe: bytes) -> str | None:
@@ -74,10 +74,10 @@ def read_text(place: ResolvedPath, given: str) -> tuple[bytes, str]:
 
 
 def replace_file(place: ResolvedPath, data: bytes) -> None:
-    """Put a file there, or in the place of the regular file that is there.
+    """Create a file, or replace a regular file.
 
-    The file's mode stays; a new file gets what the umask leaves of 0666. Nothing but the old file is
-    left if it fails.
+    A replaced file keeps its mode; a new file gets 0666 less the umask. If it fails, only the old file
+    is left.
 
     Raises:
         ToolError, OSError: as ``writable``.
@@ -91,14 +91,14 @@ def replace_file(place: ResolvedPath, data: bytes) -> None:
 
 
 def writable(place: ResolvedPath) -> os.stat_result | None:
-    """Return the file that is there, if it may be changed; None if nothing is there.
+    """Return the existing file if it may be changed; None if it does not exist.
 
     Raises:
         ToolError, OSError: as ``ResolvedPath.require_writable``; also for files that may not be written.
     """
     old = place.require_writable()
     if old is not None:
-        # Renaming asks for the folder's permission only; writing should ask for the file's.
+        # Renaming only needs the directory's permission; a write should need the file's.
         os.close(place.open(os.O_WRONLY))
     return old
 
@@ -111,12 +111,12 @@ def stage_file(
     mode: int | None = None,
     executable: bool = False,
 ) -> str:
-    """Write a file beside its place, durably, and return its name there; nothing is left if it fails.
+    """Write a file beside its target, durably, and return its name there; if it fails, nothing is left.
 
     Args:
-        old: whose owner and mode it gets.
-        mode: its mode instead; with neither it has what the umask leaves of 0666.
-        executable: whether whoever may read it may run it as well.
+        old: the file that gives owner and mode.
+        mode: the mode instead; with neither, 0666 less the umask.
+        executable: whether everybody who may read it may also run it.
     """
     temporary = f".{secrets.token_hex(8)}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -138,19 +138,19 @@ def stage_file(
 
 
 def put_staged(place: ResolvedPath, temporary: str) -> None:
-    """Put a staged file there, at once and durably."""
+    """Move a staged file into place, atomically and durably."""
     os.replace(temporary, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
     sync_folder(place)
 
 
 def discard_staged(place: ResolvedPath, temporary: str) -> None:
-    """Remove a staged file, if it is still there."""
+    """Remove a staged file, if it still exists."""
     with suppress(FileNotFoundError):
         os.unlink(temporary, dir_fd=place.folder)
 
 
 def runnable(mode: int) -> int:
-    """Return a mode by which whoever may read a file may run it."""
+    """Return a mode that lets everybody who may read a file run it."""
     return mode | (mode & 0o444) >> 2
 
 
@@ -161,7 +161,7 @@ def _keep_owner_and_mode(descriptor: int, old: os.stat_result) -> None:
 
 
 def sync_folder(place: ResolvedPath) -> None:
-    """Make durable which names are in the folder."""
+    """Make the names in a directory durable."""
     folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=place.folder)
     try:
         os.fsync(folder)

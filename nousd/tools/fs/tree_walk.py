@@ -1,7 +1,7 @@
-"""Goes through everything below a folder of the workdir, in order.
+"""Walks through everything below a directory of the workspace, in order.
 
-Links are seen but never followed; ``.git`` and what is hidden or closed to the call are not seen at all.
-Every folder is opened name by name from the top, so that exchanging one for a link leads nowhere.
+Links are listed but never followed; ``.git``, and what is hidden or denied to the call, is not listed.
+Every directory is opened name by name from the top, so that replacing one by a link leads nowhere.
 Standard library only.
 """
 
@@ -26,14 +26,14 @@ Parts = tuple[str, ...]
 
 
 class Found(NamedTuple):
-    """Something below the top folder; ``parts`` is the way to it from there."""
+    """An entry below the top directory; ``parts`` is its path from there."""
 
     parts: Parts
     is_folder: bool
 
 
 class Tree:
-    """A folder and everything below it. Valid inside ``open_tree`` only."""
+    """A directory and everything below it. Only valid inside ``open_tree``."""
 
     def __init__(self, path_sandbox: PathSandbox, place: ResolvedPath, top: int) -> None:
         self._confinement = path_sandbox
@@ -41,7 +41,7 @@ class Tree:
         self._top = top
 
     def __iter__(self) -> Iterator[Found]:
-        """Yield each name before what is below it; folders that cannot be read are left out."""
+        """Yield each name before its contents; directories that cannot be read are left out."""
         ahead = self._listed(())
         while ahead:
             found = ahead.pop()
@@ -52,14 +52,14 @@ class Tree:
 
     @contextmanager
     def open_file(self, parts: Parts) -> Iterator[BinaryIO]:
-        """Open a regular file; OSError for everything else, and for files with several names."""
+        """Open a regular file; OSError for anything else, and for files with several names."""
         with self._folder(parts[:-1]) as folder:
             descriptor = os.open(parts[-1], _FILE, dir_fd=folder)
         with self._confinement.restrictions.opened(descriptor) as file:
             yield file
 
     def _listed(self, parts: Parts) -> list[Found]:
-        """Return a folder's content, last name first."""
+        """Return a directory's content, last name first."""
         with self._folder(parts) as folder, os.scandir(folder) as entries:
             found = [
                 Found((*parts, entry.name), entry.is_dir(follow_symlinks=False))

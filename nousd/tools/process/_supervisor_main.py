@@ -1,17 +1,15 @@
-"""The supervisor process: holds one command, and lets nothing of it survive.
+"""The supervisor process: runs one command, and lets nothing of it survive.
 
 Its arguments: CONTROL GRACE_MS ENVIRONMENT LIMITS PROGRAM ARGUMENT...; its input and output are the
-command's.
-See ``nousd.tools.process.supervisor`` for the whole design. This file is a program of its own: standard
-library only, single-threaded, small enough to start in a few milliseconds.
+command's. See ``nousd.tools.process.supervisor`` for the whole design. This file is a program of its
+own: standard library only, single-threaded, small enough to start in a few milliseconds.
 
-CONTROL is a socket to the daemon. The daemon never writes to it: its end of file, for whatever
-reason, means "end the command". Two lines are written to it: ``started PID`` before the command has
-begun, and when every process of it is gone ``exited CODE`` (negative: minus the signal's number). If it
-was ended for going beyond a limit, ``exceeded LIMIT`` stands between them.
-ENVIRONMENT is a file with the command's, as NAME=VALUE with a NUL behind each: unlike arguments, nobody
-else on the machine sees it. LIMITS is four numbers with commas between them, zero for no limit: see
-``Limits``.
+CONTROL is a socket to the daemon. The daemon never writes to it: its end of file, for whatever reason,
+means "end the command". Two lines are written to it: ``started PID`` before the command begins, and
+when every process of it is gone ``exited CODE`` (negative: minus the signal's number). If it was ended
+for exceeding a limit, ``exceeded LIMIT`` comes between them. ENVIRONMENT is a file with the command's,
+as NAME=VALUE, each followed by NUL: unlike arguments, no other process on the machine sees it. LIMITS
+is four numbers separated by commas, zero for no limit: see ``Limits``.
 """
 
 from __future__ import annotations
@@ -34,26 +32,26 @@ KILLING_SECONDS_MAX = 2.0
 """How long processes may take to die of SIGKILL (stuck in the kernel, or not ours to kill)."""
 
 OPEN_FILES_USUAL = 1024
-"""Files that a program may have open unless it asks for more: what systems begin with."""
+"""Files that a program may have open unless it asks for more: the usual default of systems."""
 
 OPEN_FILES_MAX = 65_536
 
 COUNTING_SECONDS = 0.05
-"""Between two looks at what the command uses. What it can start in between is more than it may have; no
-limit of the kernel holds a root's processes together."""
+"""Time between two checks of what the command uses. It can start more in between than it may have; no
+limit of the kernel counts a root user's processes together."""
 
 COUNTING_SHARE_MAX = 0.05
-"""Of one processor, for these looks."""
+"""Fraction of one processor for these checks."""
 
 
 class Limits:
     """The resource limits of the command; zero means no limit.
 
     Args:
-        is_holder: whether its first process is no part of it but only holds the others.
-        memory_bytes: that one process may write to.
-        processes: at one time, threads included.
-        file_bytes: of one file.
+        is_holder: whether its first process only holds the others.
+        memory_bytes: memory that one process may write to.
+        processes: processes at one time, threads included.
+        file_bytes: size of one file.
     """
 
     def __init__(self, is_holder: int, memory_bytes: int, processes: int, file_bytes: int) -> None:
@@ -126,7 +124,7 @@ def _start(
     child = os.fork()
     if child == 0:
         try:
-            # Here, not behind the fork: a command that kills its supervisor at once is told of as well.
+            # Before the fork, so that a command which kills its supervisor at once is reported as well.
             _say(control, f"started {os.getpid()}")
             _become(program, environment, supervisor, limits)
         except OSError as error:
@@ -153,8 +151,8 @@ def _become(
 
 
 def _expect_few_files() -> None:
-    """Undo what the daemon did for its many clients: a program may use ``select``. It can ask for
-    more itself.
+    """Undo the limit that the daemon raised for its many clients: a program may use ``select``. It can
+    ask for more itself.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft > OPEN_FILES_USUAL:
@@ -162,18 +160,19 @@ def _expect_few_files() -> None:
 
 
 def _limit(limits: Limits) -> None:
-    """Set what the kernel keeps for each process."""
+    """Set the limits that the kernel enforces for each process."""
     if not limits.any:
         return
     _lower(resource.RLIMIT_CORE, 0)
     _lower(resource.RLIMIT_NOFILE, OPEN_FILES_MAX)
     if limits.memory_bytes:
-        # Not of addresses: many programs reserve far more of them than they ever use.
+        # Not addresses: many programs reserve far more of them than they ever use.
         _lower(resource.RLIMIT_DATA, limits.memory_bytes)
     if limits.file_bytes:
         _lower(resource.RLIMIT_FSIZE, limits.file_bytes)
     if limits.processes and os.getuid() != 0:
-        # The kernel counts them by user, and never those of root. Others of the user start some too.
+        # The kernel counts processes by user, and never those of root. Other programs of the user start
+        # some too.
         _lower(resource.RLIMIT_NPROC, _tasks_of(os.getuid()) + 2 * limits.processes)
 
 
@@ -195,13 +194,13 @@ def _owner(process: int) -> int | None:
 
 
 def _say(control: socket.socket, line: str) -> None:
-    # The daemon may be gone; then there is nobody left to tell.
+    # The daemon may be gone; then there is nobody to report to.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         control.sendall(line.encode() + b"\n", socket.MSG_NOSIGNAL)
 
 
 class Command:
-    """The command's first process and all that came from it."""
+    """The command's first process and all its descendants."""
 
     def __init__(self, child: int, wake: int, limits: Limits) -> None:
         self._child = child
@@ -210,8 +209,8 @@ class Command:
         self.code: int | None = None
 
     def wait_until_over_or(self, control: socket.socket) -> str | None:
-        """Return when the first process has ended, the daemon hung up, or a stop was requested; or
-        when the command exceeds a limit, and then which one.
+        """Return when the first process has ended, the daemon hung up, or a stop was requested; or when
+        the command exceeds a limit, and then its name.
         """
         counts = bool(self._limits.processes or self._limits.memory_bytes)
         next_count = time.monotonic() + COUNTING_SECONDS
@@ -233,7 +232,7 @@ class Command:
         return None
 
     def _exceeded(self) -> str | None:
-        """Return the name of a limit that the command has gone beyond."""
+        """Return the name of a limit that the command exceeds."""
         found = list(_descendants(os.getpid()))
         processes, memory = self._limits.processes, self._limits.memory_bytes
         if processes and sum(process.tasks for process in found) > processes:
@@ -246,7 +245,7 @@ class Command:
         return None
 
     def end(self, grace_seconds: float) -> None:
-        """End the remaining processes: SIGTERM, then SIGKILL after the grace."""
+        """End the remaining processes: SIGTERM, then SIGKILL after the grace period."""
         deadline = time.monotonic() + grace_seconds
         if self._reap():
             return
@@ -257,7 +256,7 @@ class Command:
                 return
             if seconds_left <= 0:
                 self._signal_all(signal.SIGKILL)
-            # Again and again: a process may fork while we look for its children.
+            # Repeated, because a process may fork while we look for its children.
             select.select([self._wake], [], [], seconds_left if seconds_left > 0 else 0.01)
             self._signals()
 
@@ -268,10 +267,10 @@ class Command:
             return set()
 
     def _reap(self) -> bool:
-        """Collect the dead. Returns whether nobody is left.
+        """Collect the dead; return whether no process is left.
 
-        No child means no descendant: every process below us has a living ancestor that is our
-        child, or was handed to us when its parent died.
+        No child means no descendant: every process below us has a living ancestor that is our child, or
+        became our child when its parent died.
         """
         while True:
             try:
@@ -286,8 +285,8 @@ class Command:
     def _signal_all(self, number: int) -> None:
         """Signal the command's group, which no fork can escape, and processes that left the group.
 
-        Who only holds the command is not told to stop: it goes when the command does, and if it is
-        killed the command goes with it.
+        A holder is not told to stop: it ends when the command does, and if it is killed the command
+        dies with it.
         """
         spares_holder = self._limits.is_holder and number != signal.SIGKILL
         if not spares_holder:
@@ -323,7 +322,7 @@ def _descendants(root: int) -> Iterator[Process]:
 
 
 def _own_bytes(process: int) -> int:
-    """Return the memory of a process that is no file's."""
+    """Return the memory of a process that does not belong to files."""
     with (
         contextlib.suppress(OSError),
         open(f"/proc/{process}/status", encoding="utf-8", errors="replace") as file,  # noqa: PTH123
@@ -340,7 +339,7 @@ def _processes() -> Iterator[Process]:
         if not name.isdigit():
             continue
         with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
-            # The program's name stands in parentheses and may hold anything.
+            # The program's name is in parentheses and may contain anything.
             facts = file.read().rpartition(b")")[2].split()
             yield Process(int(name), facts)
 

@@ -1,6 +1,6 @@
-"""A command of a tool: supervised, in a sandbox if it is to be, its output streamed and collected.
+"""A command of a tool: supervised, sandboxed if required, its output streamed and collected.
 
-What is run, and whether a sandbox must hold it, is the tool's business.
+The tool decides what runs, and whether it needs a sandbox.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from nousd.wire.objects.policy import SandboxFacts
 _REASON_CHARS_MAX: Final = 1000
 
 _REFUSAL: Final = re.compile("permission denied|operation not permitted", re.IGNORECASE)
-"""By which programs say that the kernel refused them something."""
+"""The words by which programs report that the kernel refused them something."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """A program to run in the workdir.
+    """A program to run in the workspace.
 
     Args:
         argv: its absolute path, and its arguments.
-        sandbox: what holds it; None for nothing.
-        network: whether it may reach one, also where programs in the sandbox usually cannot.
-        opened: what it may change although sandboxes protect it.
-        is_read_only: whether the sandbox keeps it from writing in the workdir.
-        variables: of its environment, beside those that every command has.
+        sandbox: confines it; None for no sandbox.
+        network: whether it may use a network, even if programs in the sandbox usually cannot.
+        opened: protected paths that it may change.
+        is_read_only: whether the sandbox keeps it from writing in the workspace.
+        variables: added to the environment that every command has.
     """
 
     argv: Sequence[str]
@@ -56,7 +56,7 @@ class ProcessResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a command.
 
     Args:
-        result: its output as the model is told it, and what held it.
+        result: its output for the model, and its sandbox.
         remarks: what else a model should know.
     """
 
@@ -67,7 +67,7 @@ class ProcessResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_error(self) -> bool:
-        """Whether it was ended, or says itself that it failed."""
+        """Return whether it was ended, or reports failure itself."""
         return self.cut_off is not None or self.ended.code != 0
 
     @property
@@ -85,7 +85,7 @@ class ProcessResult(msgspec.Struct, frozen=True, kw_only=True):
         """Return the text for the model: output, remarks, and then the notes.
 
         Args:
-            nothing: what stands in the place of no output.
+            nothing: replaces an empty output.
         """
         remarks = [f"[{remark}]" for remark in self.remarks]
         text = "\n\n".join([self.result.text or nothing, *remarks, *filter(None, notes)])
@@ -93,10 +93,10 @@ class ProcessResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def run_command(command: Command, context: ToolContext) -> ProcessResult:
-    """Run a command to its end, streaming what it says.
+    """Run a command to its end, streaming its output.
 
     Raises:
-        ToolError: it cannot be held.
+        ToolError: it cannot be confined.
     """
     collector = OutputCollector(context.spool_folder)
     stream = OutputStream(context.emit)
@@ -140,7 +140,7 @@ async def capture_stdout(command: Command, context: ToolContext, bytes_max: int)
     """Return the output of a command without streaming it.
 
     Raises:
-        ToolError: it did not end well, or said more than so many bytes, or cannot be held.
+        ToolError: it failed, printed more than so many bytes, or cannot be confined.
     """
     said = bytearray()
 
@@ -174,7 +174,7 @@ def _with_own_limits(facts: SandboxFacts, command: Command) -> SandboxFacts:
 
 @asynccontextmanager
 async def _held(command: Command, context: ToolContext) -> AsyncIterator[SandboxedProcess]:
-    # What starts in it, and what opens it for a sandbox, know it by its name.
+    # What starts in it, and what opens paths to a sandbox, knows it by its name.
     await in_folder_thread(require_real, context.workdir)
     env = {**allowed_environment(), **command.variables}
     if command.sandbox is None:

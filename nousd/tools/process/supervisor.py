@@ -2,28 +2,29 @@
 
 One supervisor process per command (``_supervisor_main.py``) stands between the daemon and the command.
 It is a *subreaper*: whatever the command starts stays below it, also after a double fork and
-``setsid``. It ends all of that, SIGTERM and after a grace SIGKILL, when
+``setsid``. It ends all of that, SIGTERM and after a grace period SIGKILL, when
 
 - the command's first process has ended (what a call starts ends with the call),
-- the daemon hangs up its socket, on purpose (abort, timeout) or because it died of anything at all,
+- the daemon hangs up its socket, on purpose (abort, timeout) or because it died for any reason,
 - someone sends it SIGTERM.
 
-Only when the last process is gone does it report the exit code. So the end of a call is never held up by
-a child that keeps the output open, and never comes before its last effect.
+Only when the last process is gone does it report the exit code. So the end of a call is never delayed
+by a child that keeps the output open, and never comes before its last effect.
 
-Alternatives refused:
+Rejected alternatives:
 
 - A parent-death signal from daemon to command: it is tied to the *thread* that started the process,
-  worker threads come and go, and it does not reach grandchildren. (Between supervisor and command,
-  where there is one thread only, it is right: it covers the death of the supervisor itself.)
-- Killing process groups from the daemon: misses who left the group, and a killed daemon kills nobody.
+  worker threads come and go, and it does not reach grandchildren. (Between supervisor and command, where
+  there is one thread only, it is right: it covers the death of the supervisor itself.)
+- Killing process groups from the daemon: misses processes that left the group, and a killed daemon
+  kills nobody.
 - One supervisor for all commands: an orphan that reached it could belong to any of them, so that
   aborting one call could not find its stray processes. It would start faster by some 15 ms.
 - A PID namespace or cgroup per command alone: the cleanest, but needs rights that we may not have. A
-  sandbox that makes a namespace stands *below* the supervisor, which then needs not look for anybody.
+  sandbox with a namespace stands *below* the supervisor, which then need not search for processes.
 
-Left open: if the supervisor itself is killed with SIGKILL, the command's first process and its group die
-with it, but a process that left that group lives on.
+Left open: if the supervisor itself is killed with SIGKILL, the command's first process and its group
+die with it, but a process that left that group lives on.
 
 Linux only: subreapers and ``/proc``.
 """
@@ -50,28 +51,28 @@ GRACE_SECONDS: Final = 0.5
 """Between SIGTERM and SIGKILL."""
 
 ENDING_SECONDS_MAX: Final = 5.0
-"""How long a supervisor may take to end a command; then it is killed itself. Its own bound is the
-grace and two seconds."""
+"""How long a supervisor may take to end a command before it is killed itself. Its own bound is the
+grace period and two seconds."""
 
 _PROGRAM: Final = Path(__file__).with_name("_supervisor_main.py")
 _READ_BYTES: Final = 64 * 1024
 _DRAIN_READS_MAX: Final = 64
-"""A pipe holds 1 MiB at most: what is read after the end is what stood in it then."""
+"""A pipe holds 1 MiB at most: what is read after the end was in it then."""
 
 OnOutput = Callable[[bytes], None]
-"""Takes a chunk of stdout and stderr, merged in the order in which they were written."""
+"""Receives a chunk of stdout and stderr, merged in the order in which they were written."""
 
 WaitRoom = Callable[[], Awaitable[None]]
-"""Returns when more can be taken; a checkpoint in any case."""
+"""Returns when more output can be taken; a checkpoint in any case."""
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """How a command ended.
+    """The end of a command.
 
     Args:
-        code: its exit code; for a death by signal 128 and the signal's number, as shells have it.
-        timed_out: whether it was ended for taking too long.
-        failure: why nothing is known of its end; ``code`` then means nothing.
+        code: its exit code; for a death by signal 128 plus the signal's number, as in shells.
+        timed_out: whether it was ended after its time-out.
+        failure: why its end is unknown; ``code`` then means nothing.
         exceeded: the limit for which it was ended.
     """
 
@@ -96,13 +97,13 @@ async def run_supervised(
 
     Args:
         argv: the absolute path of the program, and its arguments.
-        env: all of its environment.
-        on_output: called in the event loop; while it runs nothing more is read.
-        wait_room: awaited behind each chunk before more is read; a command that prints faster waits.
-            At its end up to 4 MiB more may come without that.
-        timeout_seconds: after which it is ended like a cancelled one; its output is still taken.
-        grace_seconds: between SIGTERM and SIGKILL.
-        held: what a sandbox needs around the program, which is then its ``argv`` with its ``env``.
+        env: its whole environment.
+        on_output: called in the event loop; nothing more is read until it returns.
+        wait_room: awaited after each chunk before more is read; a command that prints faster waits. At
+            its end up to 4 MiB more may come without that.
+        timeout_seconds: it is then ended like a cancelled one; its output is still delivered.
+        grace_seconds: the time between SIGTERM and SIGKILL.
+        held: the sandbox's additions around the program, which is then its ``argv`` with its ``env``.
 
     Returns:
         Also for programs that cannot be started: exit code 127, and the reason in the output.
@@ -126,7 +127,7 @@ async def run_supervised(
 async def supervised_conversation(
     argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], grace_seconds: float = GRACE_SECONDS
 ) -> AsyncIterator[trio.Process]:
-    """Start a program to talk to; leaving the block ends it, and all that came from it.
+    """Start a program to talk to; at the end of the block it is ended, with all that it started.
 
     Its ``stdin``, ``stdout`` and ``stderr`` are streams. Both outputs end when the last process of the
     program is gone; a program that cannot be started says so on stderr and ends.
@@ -151,7 +152,7 @@ async def _supervised(
     grace_seconds: float,
     held: SandboxedProcess | None = None,
 ) -> AsyncIterator[_Supervised]:
-    """Start a program whose output is read from a pipe; leaving the block ends it."""
+    """Start a program whose output is read from a pipe; at the end of the block it is ended."""
     read_end, write_end = os.pipe()
     with ExitStack() as stack:
         stack.callback(os.close, read_end)
@@ -170,7 +171,7 @@ async def _supervised(
 async def _running(
     process: trio.Process, control: socket.socket, output: int
 ) -> AsyncIterator[_Supervised]:
-    """Provide a supervisor that was started; leaving the block ends its command, and then it."""
+    """Provide a started supervisor; at the end of the block its command is ended, and then it."""
     command = _Supervised(process, trio.socket.from_stdlib_socket(control), output)
     try:
         yield command
@@ -215,7 +216,7 @@ async def _open(
 
 
 def _encoded(env: Mapping[str, str]) -> bytes:
-    """Return an environment as the supervisor reads it."""
+    """Return an environment in the form that the supervisor reads."""
     return b"".join(os.fsencode(f"{name}={value}\0") for name, value in env.items())
 
 
@@ -232,8 +233,8 @@ class _Supervised:
     """A running supervisor.
 
     Args:
-        control: says ``started PID`` and ``exited CODE``; shutting down our side ends the command.
-        output: the reading end of the command's output, not blocking.
+        control: receives ``started PID`` and ``exited CODE``; shutting down our side ends the command.
+        output: the reading end of the command's output, non-blocking.
     """
 
     def __init__(self, process: trio.Process, control: trio.socket.SocketType, output: int) -> None:
@@ -281,7 +282,9 @@ class _Supervised:
             self._kill()
 
     def _kill(self) -> None:
-        """Without the supervisor: it takes the command's first process with it, we its group."""
+        """Kill the command without the supervisor's help: its death takes the first process, we kill
+        its group.
+        """
         self._process.kill()
         pid = self._number_after(b"started")
         if pid is not None:

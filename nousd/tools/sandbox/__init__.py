@@ -1,1 +1,1 @@
-"""Where the programs of tools run so that they can touch nothing but what they are meant to."""
+"""Sandboxes that confine the programs of tools."""

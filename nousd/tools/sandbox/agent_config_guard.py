@@ -1,8 +1,8 @@
-"""Files that others obey and that a program in a sandbox must not bring along.
+"""Configuration files of agents and tools that a program in a sandbox must not create.
 
-What is there already is closed. Mounts that keep every such name from being made would show a program
-dozens of files that nobody has; so what turns up is set aside when everything has ended, under a name
-that nobody obeys, and the model is told.
+Existing ones are mounted read-only. Mounts that prevent every such name would show a program dozens of
+files that nobody has. So new ones are renamed when everything has ended, to a name that nobody obeys,
+and the model is told.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from nousd.tools.sandbox.nofollow_stat import names_in, opened_folder
 
 
 class AgentConfigGuard:
-    """Names in a folder.
+    """File names in a directory.
 
     Args:
-        names: from the folder, with ``*`` in the last part, in any case.
+        names: relative to the directory, with ``*`` in the last part, in any case.
     """
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
@@ -37,7 +37,7 @@ class AgentConfigGuard:
         }
 
     def found(self) -> tuple[Path, ...]:
-        """Return those that are there."""
+        """Return the matching paths that exist."""
         return tuple(
             parent / name
             for parent, pattern in self._patterns.items()
@@ -47,7 +47,7 @@ class AgentConfigGuard:
 
     @contextmanager
     def kept(self, remarks: list[str]) -> Iterator[None]:
-        """Set aside what turns up in the block, and says so."""
+        """Rename the matching files that appear during the block, and report them."""
         before = set(self.found())
         try:
             yield

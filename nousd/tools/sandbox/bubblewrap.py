@@ -1,13 +1,13 @@
-"""A sandbox made by bubblewrap: namespaces of its own, in which the machine's files are not there.
+"""A sandbox made by bubblewrap: namespaces of its own, in which the machine's files do not exist.
 
 What a program sees is mounted piece by piece onto an empty root, so whatever is not named does not
-exist: no home, no ``/run``, no socket of anybody's. It has its own processes, its own network (none but
-its own loopback), no capabilities, and a filter of system calls (``seccomp``). When its first process
-dies, the kernel ends all others with it.
+exist: no home, no ``/run``, no foreign socket. It has its own processes, its own network (only its own
+loopback), no capabilities, and a filter of system calls (``seccomp``). When its first process dies, the
+kernel ends all others with it.
 
-Closed places inside of a writable folder are mounted over themselves, read-only. Every folder on the way
-to one is mounted onto itself as well: what is a mount cannot be renamed, so nothing closed can be
-moved aside together with its folder. All of this is done before bubblewrap starts, which cannot do it
+Denied paths inside of a writable directory are mounted over themselves, read-only. Every directory on
+the way to one is mounted onto itself as well: a mount cannot be renamed, so nothing denied can be moved
+aside together with its directory. All of this happens before bubblewrap starts, which cannot do it
 safely beside other commands (``_bubblewrap_main``).
 
 Directories that other programs can change meanwhile are laid out for ``_bubblewrap_main``: their
@@ -57,10 +57,10 @@ _ALONE: Final = (
 
 
 class Bubblewrap:
-    """Keeps the interface ``Sandbox``.
+    """Implements ``Sandbox`` with bubblewrap.
 
     Args:
-        program: where bubblewrap is.
+        program: the path of bubblewrap.
     """
 
     name = "bubblewrap"
@@ -135,7 +135,7 @@ def _arguments(
             yield from ("--bind", f"{STAGING}/{number}", str(root.path))
     for name, path in places.home_links(request.env.get("HOME")):
         yield from ("--symlink", str(path), f"{HOME}/{name}")
-    # The settings of the kernel belong to root, which needs no capability to write what it owns.
+    # The kernel's settings belong to root, which needs no capability to write its own files.
     for own in ("/proc", "/dev", "/"):
         yield from ("--remount-ro", own)
     yield from ("--chdir", str(request.workdir), "--seccomp", str(rules), "--")
@@ -155,7 +155,7 @@ def _machine(readable: Sequence[Path], lay_out: Collection[Path]) -> Iterator[st
 
 
 def _on_the_way(roots: Iterable[Path], closed: Sequence[Path]) -> Iterator[Path]:
-    """Yield the directories between a writable one and a denied path in it, from above."""
+    """Yield the directories between a writable one and a denied path in it, outermost first."""
     for path in closed:
         inside = [root for root in roots if path.is_relative_to(root)]
         for folder in reversed(path.parents):
@@ -164,7 +164,7 @@ def _on_the_way(roots: Iterable[Path], closed: Sequence[Path]) -> Iterator[Path]
 
 
 def _resolved(places: Places) -> Places:
-    """Return the paths with every link resolved: a mount needs the real path."""
+    """Return the paths with every link resolved, because a mount needs the real path."""
     shown = (*places.readable, *places.writable)
 
     def real(paths: Iterable[Path], within: Sequence[Path]) -> tuple[Path, ...]:
@@ -172,7 +172,7 @@ def _resolved(places: Places) -> Places:
         return tuple(
             path
             for path in found
-            # What is still a link is one of a loop, and leads nowhere.
+            # What is still a link belongs to a loop, and leads nowhere.
             if not _is_link(path) and any(path.is_relative_to(folder) for folder in within)
         )
 
@@ -185,12 +185,12 @@ def _resolved(places: Places) -> Places:
 
 
 def _is_link(path: Path) -> bool:
-    # Unlike Path.is_symlink, this bears folders that are closed to us.
+    # Unlike Path.is_symlink, this works in directories that we cannot read.
     return os.path.islink(path)  # noqa: PTH114
 
 
 def _links(places: Places) -> Iterator[Path]:
-    """Yield the links by which a closed place is reached from a writable one."""
+    """Yield the links by which a denied path is reached from a writable one."""
     closed = (*places.protected, *places.hidden)
     for path in dict.fromkeys([*_on_the_way(places.writable, closed), *closed]):
         if _is_link(path) and any(path.is_relative_to(root) for root in places.writable):
@@ -198,7 +198,7 @@ def _links(places: Places) -> Iterator[Path]:
 
 
 def _makeable(places: Places) -> Iterator[Path]:
-    """Yield what is closed where a program could make it."""
+    """Yield the denied paths that a program could create."""
     for path in (*places.protected, *places.hidden):
         if any(path.is_relative_to(root) for root in places.writable):
             yield path
@@ -206,10 +206,10 @@ def _makeable(places: Places) -> Iterator[Path]:
 
 @contextmanager
 def kept(links: Iterable[Path]) -> Iterator[None]:
-    """Make symbolic links what they were, once the block is left."""
+    """Restore symbolic links at the end of the block."""
     targets: dict[Path, str] = {}
     for link in links:
-        with suppress(OSError):  # it is gone, or no link any more
+        with suppress(OSError):  # it is gone, or no longer a link
             targets[link] = str(link.readlink())
     try:
         yield
@@ -231,7 +231,7 @@ def _keep(folder: int, name: str, target: str) -> None:
 
 
 def _mode(folder: int, name: str) -> int:
-    """Return 0 where nothing is."""
+    """Return 0 if nothing exists there."""
     try:
         return os.lstat(name, dir_fd=folder).st_mode
     except FileNotFoundError:
@@ -239,14 +239,14 @@ def _mode(folder: int, name: str) -> int:
 
 
 Closed = dict[str, tuple[str, bytes | None, Any]]
-"""Name -> how it is closed, what it says instead, what is closed below."""
+"""Name -> how it is denied, its replacement, the denied paths below."""
 
 
 class Root(msgspec.Struct, frozen=True, kw_only=True):
-    """A file or folder that is laid out.
+    """A file or directory that is laid out.
 
     Args:
-        outer: the number of the one it lies in, -1 for none.
+        outer: the number of the root that contains it, -1 for none.
     """
 
     path: Path
@@ -274,7 +274,7 @@ def lay_out(places: Places, placeholders: Iterable[Path]) -> list[Root]:
     roots: list[Root] = []
     for path, is_writable in _shown(places, [path for path, _, _ in closings]):
         outer = _innermost(path, roots)
-        # What can be seen or written in any case is part of what it lies in.
+        # A path that can be seen or written anyway is part of the one that contains it.
         if outer < 0 or (is_writable and not roots[outer].is_writable):
             is_kept = is_writable and not any(path == closed for closed, _, _ in closings)
             roots.append(Root(path=path, outer=outer, is_writable=is_kept, closed={}))
@@ -285,7 +285,7 @@ def lay_out(places: Places, placeholders: Iterable[Path]) -> list[Root]:
 
 
 def _shown(places: Places, closed: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
-    """Yield each path that is laid out, and whether it may be written, from above."""
+    """Yield each path of the layout, and whether it is writable, outermost first."""
     users = [path for path in places.readable if not is_of_the_machine(path)]
     inside = [*users, *places.writable, *closed]
     around = [

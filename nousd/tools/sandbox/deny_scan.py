@@ -1,9 +1,9 @@
-"""Scan for the files and directories that rules deny: rules are patterns, and a mount needs a path.
+"""Searches for the files and directories that rules deny: rules are patterns, and a mount needs a path.
 
-The tree is walked from above, so that what lies near its top is found first. What a denial closes has to
-be found whole. Of what is only protected, which may be in any folder, as much as a command can wait for:
-all of a usual tree now and then, else what is near the top. What was found once is closed from then on,
-so nothing that commands put in front of it opens it again.
+The tree is walked from the top, so that what lies near it is found first. Denied paths must be found
+completely. Protected names, which may be in any directory, are searched as long as a command can wait:
+usually the whole tree now and then, otherwise what is near the top. A path that was found once stays
+denied, so no command can open it again by putting other files before it.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from typing import Final, NamedTuple
 from nousd.errors import ToolError
 
 ENTRIES_MAX: Final = 200_000
-"""Entries that are looked at when all of a tree is searched."""
+"""Maximum entries of a search of the whole tree."""
 
 SHORT_ENTRIES_MAX: Final = 10_000
-"""Entries that are looked at before a command that does not wait for more."""
+"""Maximum entries of a search before a command that does not wait for more."""
 
 SECONDS_MAX: Final = 1.0
-"""How long a command waits for a search of all that only finds what is protected."""
+"""How long a command waits for a whole search that only finds protected names."""
 
 SEARCHING_SHARE_MAX: Final = 0.02
-"""Of the time, for such searches."""
+"""Fraction of the time that such searches may take."""
 
 HIDDEN_MAX: Final = 1000
 PROTECTED_MAX: Final = 200
-"""Places of each kind: every one is a mount of its own, which costs the more the more there are."""
+"""Maximum paths of each kind: every one is a mount, and mounts get more expensive with their number."""
 
 WORKDIRS_MAX: Final = 100
-"""Whose places are remembered: those that commands ran in last."""
+"""Number of workspaces whose paths are remembered: the most recently used ones."""
 
 Patterns = Sequence[re.Pattern[str]]
-"""They match a whole place, with slashes from the workdir."""
+"""They match a whole path with slashes, relative to the workspace."""
 
 
 class ClosedByRules(NamedTuple):
-    """Places that are there. Of those below a closed one nothing is said.
+    """Existing paths. Paths below a denied one are left out.
 
     Args:
-        is_partial: whether there may be more that should be protected.
+        is_partial: whether more protected paths may exist.
     """
 
     hidden: tuple[Path, ...] = ()
@@ -71,7 +71,7 @@ class _Wanted(NamedTuple):
 
 
 class _Known:
-    """The result of a scan of a workspace, and when it may be repeated."""
+    """The result of a search in a workspace, and when it may be repeated."""
 
     def __init__(self) -> None:
         self.places: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ class _Known:
 
 
 class Search:
-    """Searches, for one daemon.
+    """The searches of one daemon.
 
     Args:
         clock: returns seconds that never go back.
@@ -93,13 +93,13 @@ class Search:
     def closed_by(
         self, workdir: Path, reading: Patterns, writing: Patterns, names: re.Pattern[str]
     ) -> ClosedByRules:
-        """Return the paths denied to reading, and those denied to writing.
+        """Return the paths that must not be read, and those that must not be written.
 
         Args:
-            names: of what may not be written, wherever it is.
+            names: names that must not be written in any directory.
 
         Raises:
-            ToolError: it cannot be told in time what may not be read.
+            ToolError: the paths that must not be read could not be found in time.
         """
         wanted = _Wanted(reading, writing, names)
         known = self._known_in(workdir)
@@ -135,10 +135,10 @@ class Search:
 
 
 class _Walk:
-    """Goes through a tree from above.
+    """Walks a tree from the top.
 
     Args:
-        goes_on: whether there is time for another folder.
+        goes_on: returns whether there is time for another directory.
     """
 
     def __init__(
@@ -156,9 +156,9 @@ class _Walk:
                     left -= 1
                     self._look_at(place, is_folder=is_folder)
             except PermissionError:
-                # Who owns it could allow it to himself: so it is closed with all that may be in it.
+                # Its owner could grant himself access, so the whole directory is denied.
                 (self.hidden if wanted.reading else self.protected).append(folder)
-            except OSError:  # it is gone, or no folder any more
+            except OSError:  # it is gone, or no longer a directory
                 continue
         self.is_partial = left < 0 or bool(self._ahead)
 
@@ -172,7 +172,7 @@ class _Walk:
 
 
 def _entries(path: Path, folder: str, most: int) -> Collection[tuple[str, bool]]:
-    """Return so many places in a folder, and whether they are folders themselves."""
+    """Return so many entries of a directory, and whether they are directories themselves."""
     prefix = f"{folder}/" if folder else ""
     with os.scandir(path) as entries:
         return [
@@ -186,13 +186,13 @@ def _is_still(workdir: Path, place: str, wanted: _Wanted) -> bool:
         os.lstat(workdir / place)
     except (FileNotFoundError, NotADirectoryError):
         return False
-    except OSError:  # perhaps
+    except OSError:  # possibly
         pass
     return wanted.protects(place) and not any(map(wanted.hides, _ways_to(place)))
 
 
 def _ways_to(place: str) -> Iterator[str]:
-    """Yield a place and the folders that it is in."""
+    """Yield a path and its parent directories."""
     while place:
         yield place
         place = place.rpartition("/")[0]

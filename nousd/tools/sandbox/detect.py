@@ -1,8 +1,8 @@
 """Finds out which sandbox works on this machine, by running a program in it.
 
-That a program is installed, or that a kernel has something, says little: namespaces may be forbidden by
-a setting, by a container around us or by a policy. So the first that a program really runs in is
-taken, when it is first needed, and once for a daemon.
+An installed program, or a kernel feature, says little: namespaces may be forbidden by a setting, by a
+container around us or by a policy. So the first sandbox in which a program really runs is used; it is
+determined once per daemon, when it is first needed.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The result of trying one backend.
 
     Args:
-        sandbox: usable; None if it is not, for the ``reason``.
-        advice: what to do about that.
+        sandbox: usable; None if it is not, for the given ``reason``.
+        advice: what the user can do about that.
     """
 
     name: str
@@ -50,10 +50,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Detector:
-    """Is the ``FindSandbox`` of one daemon.
+    """The ``FindSandbox`` of one daemon.
 
     Args:
-        wanted: the only one that may be taken; ``auto`` for the first that works.
+        wanted: the only acceptable one; ``auto`` for the first that works.
     """
 
     def __init__(self, wanted: SandboxName, chosen: Chosen) -> None:
@@ -63,7 +63,9 @@ class Detector:
         self._findings: tuple[Finding, ...] | None = None
 
     def __call__(self) -> Sandbox | None:
-        """Return the sandbox, None if none works or none is wanted. Blocks; at first for seconds."""
+        """Return the sandbox; None if none works or none is wanted. Blocks; for seconds the
+        first time.
+        """
         found = self.findings()
         return found[-1].sandbox if found else None
 
@@ -123,11 +125,11 @@ _BACKENDS: Final[dict[str, Callable[[Chosen], Finding]]] = {
     "bubblewrap": _bubblewrap,
     "landlock": _landlock,
 }
-"""In the order in which they are tried: what holds more comes first."""
+"""In the order in which they are tried: the stronger one first."""
 
 
 def _trial(sandbox: Sandbox) -> Finding:
-    """Run a program that does nothing, in a folder made for it."""
+    """Run a program that does nothing, in a directory made for it."""
     import tempfile
 
     try:

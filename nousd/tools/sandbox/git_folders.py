@@ -1,8 +1,8 @@
 """The directories of a repository, and its files that make git run programs.
 
-The workdir of a worktree or a submodule has a *file* ``.git``, which names a folder elsewhere. A file
-that a repository brings along could name any folder, so the name alone opens nothing: the folder has
-to name the workdir in its turn, and only somebody who may write there can have written that.
+A worktree or a submodule has a *file* ``.git``, which names a directory elsewhere. A file that comes
+with a repository could name any directory, so the name alone opens nothing: that directory must name
+the workspace in turn, which only somebody with write access there can have done.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import Final
 
 WORKTREES: Final = ".worktrees"
-"""Where in a workdir our worktrees are."""
+"""Where worktrees of ours are in a workspace."""
 
 _RUNS: Final = ("config", "config.worktree", "commondir", "hooks", "modules")
-"""What makes git run programs, in a folder of git's. Modules have configs and hooks of their own, and
-another common folder brings its own as well."""
+"""Files that make git run programs, in a git directory. Modules have configs and hooks of their own,
+and so has another common directory."""
 
 _LEADS: Final = ("commondir", "config.worktree", "gitdir")
 
 _TEXT_BYTES_MAX: Final = 64 * 1024
 
 NAMED_MAX: Final = 100
-"""Places, and programs, that are taken from one config."""
+"""Maximum paths and programs that are read from one config."""
 
 _PLACE_CHARS_MAX: Final = 1000
 _NAME_CHARS_MAX: Final = 200
@@ -39,9 +39,7 @@ _WORKTREE: Final = re.compile(r"^[ \t]*worktree[ \t]*=(.+)", re.MULTILINE)
 
 
 def closed_in(folder: Path) -> tuple[Path, ...]:
-    """Return the paths of a workspace or git directory that must not change, whether they exist or
-    not.
-    """
+    """Return the paths of a workspace or git directory that must not change, existing or not."""
     git = folder / ".git"
     if _is_of_git(folder):
         return _closed_of_git(folder)
@@ -52,7 +50,7 @@ def closed_in(folder: Path) -> tuple[Path, ...]:
 
 
 def _closed_of_git(git: Path) -> tuple[Path, ...]:
-    """The folder of a worktree names the config that counts there, wherever that is."""
+    """The directory of a worktree names the config that applies there, wherever that is."""
     of_worktrees = [
         folder / name
         for folder in (git / "worktrees").glob("*")
@@ -63,9 +61,9 @@ def _closed_of_git(git: Path) -> tuple[Path, ...]:
 
 
 def _named_in_config(git: Path) -> Iterator[Path]:
-    """Yield where hooks and more of the config are, if they are elsewhere, and the programs that git is
-    told to run. What such a name starts from depends on what it is of; both are taken. A program in the
-    workdir is named with a slash, and may be any word of a command.
+    """Yield the paths of hooks and further configs, if they are elsewhere, and the programs that git is
+    configured to run. What a relative name starts from depends on the key; both bases are used. A
+    program in the workspace is named with a slash, and can be any word of a command.
     """
     config = _text(git / "config")
     places = [place for found in _ELSEWHERE.findall(config) if (place := _value(found))]
@@ -75,7 +73,7 @@ def _named_in_config(git: Path) -> Iterator[Path]:
         expanded = os.path.expanduser(place)  # noqa: PTH111
         yield from (git / expanded, git.parent / expanded)
     named = (git.parent / program for program in programs[:NAMED_MAX])
-    # Unlike Path.is_file, this bears whatever stands there.
+    # Unlike Path.is_file, this works for anything.
     yield from (path for path in named if os.path.isfile(path))  # noqa: PTH113
 
 
@@ -89,17 +87,17 @@ def _value(found: str) -> str:
 
 
 def _is_of_git(folder: Path) -> bool:
-    # Unlike those of Path, these bear loops of links and folders that are closed to us.
+    # Unlike those of Path, these work with loops of links and unreadable directories.
     return os.path.isfile(folder / "HEAD") and (  # noqa: PTH113
         os.path.isdir(folder / "objects") or os.path.isfile(folder / "commondir")  # noqa: PTH112, PTH113
     )
 
 
 def outer_git_folders(workdir: Path, hidden: Sequence[Path] = ()) -> tuple[Path, ...]:
-    """Return the folders outside of the workdir that are its repository: none for most.
+    """Return the directories outside of the workspace that belong to its repository: mostly none.
 
     Args:
-        hidden: what is never among them.
+        hidden: paths that are never among them.
     """
     named = _named(workdir / ".git", "gitdir:", workdir)
     if named is None or not _leads_back(named, workdir):
@@ -113,7 +111,7 @@ def outer_git_folders(workdir: Path, hidden: Sequence[Path] = ()) -> tuple[Path,
 
 
 def _named(file: Path, prefix: str, base: Path) -> Path | None:
-    """Return the folder that a file names, None if there is no such file or folder."""
+    """Return the directory that a file names; None if there is no such file or directory."""
     text = _text(file)
     if not text.startswith(prefix):
         return None
@@ -123,7 +121,7 @@ def _named(file: Path, prefix: str, base: Path) -> Path | None:
 
 
 def _leads_back(folder: Path, workdir: Path) -> bool:
-    """Whether a folder of git's says that it belongs to the workdir."""
+    """Return whether a git directory says that it belongs to the workspace."""
     of_worktree = _value(_text(folder / "gitdir"))
     if of_worktree:
         return os.path.realpath(folder / of_worktree) == str(workdir / ".git")

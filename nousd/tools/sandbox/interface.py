@@ -1,9 +1,9 @@
-"""The interface of a sandbox, which holds a program and everything that the program starts.
+"""The interface of a sandbox, which confines a program and everything that the program starts.
 
-A backend is a file in this room, and makes of a request what has to be started instead: so one that
-runs programs in containers is one more file. Which backend there is on this machine is found out in
-``detect``; whether a call may do without is not decided here. The supervisor, which ends programs,
-stands around all of them and knows none.
+A backend is a module in this folder. It turns a request into the command line to start instead; one
+that runs programs in containers would be one more module. ``detect`` finds out which backend works on
+this machine; whether a call may run without one is decided elsewhere. The supervisor, which ends
+programs, is around all of them.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ from nousd.wire.objects.policy import SandboxFacts
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A program that is to be held.
+    """A program to be confined.
 
     Args:
         argv: the absolute path of the program, and its arguments.
-        env: all of its environment; where it has a HOME and where temporary files lie is decided by
-            the sandbox.
-        workdir: where it starts, and the folder it may use; resolved.
-        hidden: what it may neither see nor make, also inside of the workdir.
+        env: its whole environment; the sandbox decides on HOME and the directory for temporary files.
+        workdir: where it starts, and the directory it may use; resolved.
+        hidden: paths that it must neither see nor create, even inside the workspace.
         reading, writing: patterns of places in the workdir, with slashes from there, that rules close.
-        opened: what it may change although it is protected, with all in it.
-        is_read_only: whether it may not even write in the workdir.
-        network: whether it may reach one.
+        opened: protected paths that it may change, with everything below.
+        is_read_only: whether it must not even write in the workspace.
+        network: whether it may use a network.
     """
 
     argv: Sequence[str]
@@ -47,16 +46,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SandboxedProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line that is started in a program's place.
+    """The command line that is started instead of a program.
 
     Args:
-        facts: what an event tells of the sandbox; None if there is none.
-        descriptors: what it inherits.
-        limits: what the supervisor sees to.
-        remarks: what came of it that a model should know; complete when the block is left.
-        hint: what a model should know of the sandbox where the program was refused something.
-        is_holder: whether the program started first only holds the others, and dies last: it takes them
-            with it when it is killed, so it is not told to stop, they are.
+        facts: the facts about the sandbox for an event; None if there are none.
+        descriptors: the descriptors that it inherits.
+        limits: enforced by the supervisor.
+        remarks: results that a model should know; complete at the end of the block.
+        hint: what a model should know about the sandbox if the program was refused something.
+        is_holder: whether the program started first only holds the others and dies last: it takes them
+            with it when it is killed, so they are told to stop, not it.
     """
 
     argv: Sequence[str]
@@ -70,7 +69,7 @@ class SandboxedProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sandbox(Protocol):
-    """One way to hold programs on this machine."""
+    """One kind of sandbox on this machine."""
 
     @property
     def name(self) -> str:
@@ -79,21 +78,22 @@ class Sandbox(Protocol):
 
     @property
     def has_network(self) -> bool:
-        """Whether a program in it can reach a network without asking for it."""
+        """Return whether its programs can use a network without asking."""
         ...
 
     def hold(self, request: Request) -> AbstractContextManager[SandboxedProcess]:
-        """Provide what to start; leaving the block, when all of it is gone, clears up behind it. Blocks.
+        """Provide the command line to start; at the end of the block, when all its processes are gone,
+        clean up. Blocks.
 
         Raises:
-            ToolError: ``sandbox_failed``, with the reason why this program cannot be held.
+            ToolError: ``sandbox_failed``, with the reason why this program cannot be confined.
         """
         ...
 
 
 FindSandbox = Callable[[], Sandbox | None]
-"""Returns the sandbox of this machine, None if none works. Blocks at its first call."""
+"""Returns the sandbox of this machine, None if none works. Blocks on its first call."""
 
 
 def no_sandbox() -> None:
-    """A ``FindSandbox`` where programs are not held."""
+    """A ``FindSandbox`` without a sandbox."""

@@ -1,20 +1,20 @@
-"""A sandbox made by the kernel alone (Landlock), for machines on which bubblewrap may not work, mostly
+"""A sandbox made by the kernel alone (Landlock), for machines on which bubblewrap does not work, mostly
 inside of containers. Always together with the filter of system calls, which denies it all sockets.
 
-A process gives up, for itself and all that it starts, everything but what is named (``_landlock_main``).
-Counted as a sandbox from ABI 6 (Linux 6.12) on: before that its programs could signal the daemon
-and their own supervisor.
+A process gives up, for itself and all that it starts, access to everything but what is named
+(``_landlock_main``). It counts as a sandbox from ABI 6 (Linux 6.12) on: before that its programs could
+signal the daemon and their own supervisor.
 
-Rights are only ever added, to a file or to a folder and all that is below. So a folder in which
-something is closed cannot be opened as a whole: each of its entries is, and no new one can be made
-beside them. That is what a program here can do less than in bubblewrap: what lies at the top of the
-workdir and in ``.git`` can be written as far as it is there already (a workdir has places that are
-closed, such as hooks, whether they exist or not), and so a commit needs the user's word. There is no
-network of its own either: what would talk over 127.0.0.1 cannot, nor what needs a terminal.
+Rights can only be added, to a file or to a directory with everything below. So a directory that
+contains a denied path cannot be opened as a whole: each of its entries is, and no new entry can be
+created beside them. That is what programs can do less than in bubblewrap: at the top of the workspace
+and in ``.git`` only existing files can be written (a workspace has denied paths, such as hooks, whether
+they exist or not), and so a commit needs approval. It also has no network of its own: programs that
+talk over 127.0.0.1 do not work, nor those that need a terminal.
 
-What else is weaker: other processes can be seen, though neither signalled nor looked into; what ``stat``
-says of a file whose name is known is no secret, and nor are the names in a folder that holds something
-hidden. Files of other users cannot be used, also as root.
+What else is weaker: other processes are visible, though they can neither be signalled nor inspected;
+``stat`` of a file with a known name works, and so does listing a directory that contains something
+hidden. Files of other users cannot be used, not even by root.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from nousd.wire.objects.policy import SandboxFacts
 ABI_MIN: Final = 6
 
 ENTRIES_MAX: Final = 10_000
-"""Files and folders that may have to be opened one by one."""
+"""Maximum files and directories that may have to be opened one by one."""
 
 _TEMPORARY: Final = "nousd-sandbox-"
-"""Begins the name of a call's temporary folder; the daemon's process comes next."""
+"""Prefix of the name of a call's temporary directory, followed by the daemon's process id."""
 
 HINT: Final = (
     "In this sandbox nothing new can be made in a folder that holds something protected, such as the"
@@ -64,7 +64,7 @@ _READ_FILE: Final = 1 << 2
 _READ_FOLDER: Final = 1 << 3
 _TRUNCATE: Final = 1 << 14
 _ALL: Final = (1 << 16) - 1
-_DEVICES: Final = (1 << 6) | (1 << 11) | (1 << 15)  # making them, and speaking to their drivers
+_DEVICES: Final = (1 << 6) | (1 << 11) | (1 << 15)  # creating them, and talking to their drivers
 
 READ: Final = _EXECUTE | _READ_FILE | _READ_FOLDER
 WRITE: Final = _ALL & ~_DEVICES
@@ -79,14 +79,14 @@ _MACHINE: Final = (
     ),
     *((f"/dev/{name}", _READ_FILE, False) for name in ("random", "urandom")),
 )
-"""What every program needs beside files."""
+"""What every program needs besides files."""
 
 Rule = tuple[str, int, bool]
-"""A path, rights, and whether no link may be in it."""
+"""A path, its rights, and whether it must contain no link."""
 
 
 def why_not() -> str | None:
-    """Return why Landlock is no sandbox on this machine, None if it is one."""
+    """Return why Landlock does not work on this machine; None if it does."""
     if (reason := seccomp.why_not()) is not None:
         return reason
     abi = _abi()
@@ -103,7 +103,7 @@ def _abi() -> int:
 
 
 class Landlock:
-    """Keeps the interface ``Sandbox``."""
+    """Implements ``Sandbox`` with Landlock."""
 
     name = "landlock"
 
@@ -134,7 +134,7 @@ class Landlock:
                     *(sys.executable, "-I", "-S", str(_PROGRAM), str(descriptor)),
                     *request.argv,
                 ],
-                # What is there but closed makes git fail, unlike what is not there.
+                # An existing but denied path makes git fail, unlike a missing one.
                 env={**env, "GIT_CONFIG_NOSYSTEM": "1"},
                 facts=self._facts(request, places, temporary),
                 descriptors=(descriptor,),
@@ -194,15 +194,17 @@ def _sweep(folder: Path) -> None:
 
 
 def _rules(places: Places) -> list[Rule]:
-    """Return the allowed paths: none that is denied, and none in which a new name could be."""
+    """Return the allowed paths: none that is denied, and none in which a denied name could
+    be created.
+    """
     rules: list[Rule] = []
     shown = (*places.readable, *places.writable)
-    # A link on the way to what is not the machine's was made meanwhile, and by a program.
+    # A link on the way to a path that is not the system's was made meanwhile, by a program.
     for root in shown:
         is_plain = not is_of_the_machine(root)
         for path, is_whole in _opened(root, places.hidden):
             rules.append((str(path), READ if is_whole else _READ_FOLDER, is_plain))
-    # Rights are of what is really there: of a link, where it leads.
+    # Rights apply to the real file: for a link, its target.
     closed = {path for given in places.protected for path in (given, Path(os.path.realpath(given)))}
     closed |= set(places.hidden)
     for root in places.writable:
@@ -218,11 +220,11 @@ def _rules(places: Places) -> list[Rule]:
 
 
 def _opened(path: Path, closed: Collection[Path]) -> Iterator[tuple[Path, bool]]:
-    """Yield what can be opened as a whole below a path, and the folders that cannot."""
+    """Yield what can be opened as a whole below a path, and the directories that cannot."""
     if any(path.is_relative_to(place) for place in closed):
         return
     inside = [place for place in closed if place.is_relative_to(path)]
-    # Unlike Path.is_dir, this bears folders that are closed to us.
+    # Unlike Path.is_dir, this works in directories that we cannot read.
     if not inside or not os.path.isdir(path):  # noqa: PTH112
         yield path, True
         return

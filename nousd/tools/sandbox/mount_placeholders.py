@@ -1,13 +1,13 @@
-"""Keeps closed places closed that are not there: a mount needs something to stand on.
+"""Denies paths that do not exist: a mount needs something to stand on.
 
-Where a program must not make a file or folder, an empty folder (for a file of git's one that says
-nothing) stands there for as long as a sandbox needs it, and goes when the last one has ended, of
-whichever daemon: if it went before, the mounts on it would go with it. So each daemon that needs one
-holds a shared lock on it, and only who can lock it alone removes it. Programs in a sandbox see something
-else in its place, and so cannot lock it. Nothing that anybody put there meanwhile is removed.
+Where a program must not create a file or directory, an empty directory (for a file of git's, one
+without effect) stands for as long as a sandbox needs it. It goes when the last sandbox has ended, of
+whichever daemon, because the mounts on it would go with it. So each daemon that needs one holds a
+shared lock on it, and only a daemon that gets an exclusive lock removes it. Programs in a sandbox see
+something else in its place, and so cannot lock it. Nothing that anybody put there meanwhile is removed.
 
-A daemon that is killed leaves what stood in, and no lock. It can be told from what anybody else would
-make, so the next sandbox that needs it takes it over.
+A killed daemon leaves its placeholders without a lock. They can be told from anything that others would
+create, so the next sandbox that needs one takes it over.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from typing import Final
 from nousd.tools.sandbox.nofollow_stat import listed, opened_folder, steps_to
 
 _FOLDER_MODE: Final = stat.S_ISVTX | 0o755
-"""Of what stands in: nobody else makes an empty folder that is sticky."""
+"""Mode of a placeholder: nobody else creates an empty directory that is sticky."""
 
 _FILES: Final = {"config": b"", "config.worktree": b"", "commondir": b".\n"}
-"""What a folder must not stand in for, because whoever finds one there fails, and what says as little as
-no file."""
+"""Files that a directory must not stand for, because programs that find one there fail, with a content
+that has no effect."""
 
 _TRIES_MAX: Final = 100
 _TRY_SECONDS: Final = 0.01
-"""Between two of them: another daemon that removes what stood in needs less."""
+"""Pause between two attempts: another daemon needs less to remove its placeholder."""
 
 _HELD: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -61,7 +61,7 @@ class _Standing:
 
 
 class MountPlaceholders:
-    """Those of one daemon, shared by the calls that run side by side."""
+    """The placeholders of one daemon, shared by concurrent calls."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -69,14 +69,14 @@ class MountPlaceholders:
 
     @contextmanager
     def made(self, closed: Iterable[Path]) -> Iterator[tuple[Path, ...]]:
-        """Provide something to stand on for each path that does not exist, or would not without another
-        call, another daemon or one that was killed: the first missing part of it.
+        """Provide something to stand on for each path that does not exist, or exists only because of
+        another call, another daemon or a killed one: the first missing part of it.
 
         Args:
             closed: absolute, with no link on the way.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: it cannot be created.
         """
         taken: dict[Path, None] = {}
         with ExitStack() as release:

@@ -1,5 +1,5 @@
-"""The files that a program in a sandbox sees, for every backend: system directories, writable ones,
-and denied paths inside.
+"""The files that a program in a sandbox sees, for every backend: system directories, writable ones, and
+denied paths inside.
 
 A list of what is shown, not of what is hidden: what nobody thought of stays outside.
 """
@@ -77,13 +77,14 @@ ETC: Final = tuple(
         "timezone",
     )
 )
-"""What programs need to know of a machine, and no keys."""
+"""What programs need to know about a machine; no keys."""
 
 REPOSITORIES_MAX: Final = 20
-"""Below a workdir, of which only what makes git run programs is closed; of others all of ``.git`` is."""
+"""In the workspace only the files that make git run programs are denied below ``.git``; elsewhere all
+of ``.git`` is."""
 
 SHOWN_MAX: Final = 64
-"""Closed places that an event names."""
+"""Number of denied paths that an event names."""
 
 ETC_OF_A_NETWORK: Final = ("/etc/gai.conf", "/etc/resolv.conf")
 
@@ -91,7 +92,9 @@ _MACHINE: Final = frozenset(map(Path, (*SYSTEM_FOLDERS, *ETC, *ETC_OF_A_NETWORK)
 
 
 def is_of_the_machine(path: Path) -> bool:
-    """Whether it is one of the places above, which no program can change, and which may be links."""
+    """Return whether it is one of the paths above, which no program can change, and which
+    may be links.
+    """
     return path in _MACHINE
 
 
@@ -99,14 +102,16 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
     """The user's choices for every sandbox.
 
     Args:
-        network: whether programs reach one without asking.
-        read_paths: what they may read beside the folders of the system and the workdir; resolved.
-        write_paths: what they may also write; resolved. Of both, what has become a link, or lies behind
-            one, is not shown: a program may have made it, and the user did not choose where it leads.
-        protected: what they may not change in a workdir, nor make at its top, beside what git runs:
-            names in any folder, or from the workdir, with ``*`` in the last part, in any case.
+        network: whether programs may use a network without asking.
+        read_paths: paths that they may read besides the system and the workspace; resolved.
+        write_paths: paths that they may also write; resolved. A path of either list that has become a
+            link, or lies behind one, is not shown: a program may have made the link, and the user did
+            not choose its target.
+        protected: names that they must not change in a workspace, nor create at its top, besides the
+            files that make git run programs: in any directory, or relative to the workspace, with ``*``
+            in the last part, in any case.
         known: gives the patterns of a request that say no more than that.
-        reserved: the same for names that must not even be there while a command runs.
+        reserved: the same for names that must not exist while a command runs.
     """
 
     network: bool = False
@@ -121,7 +126,7 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def names(self) -> re.Pattern[str]:
-        """Match the protected names that are meant in any folder."""
+        """Match the protected names that apply in any directory."""
         return _names(self.protected)
 
 
@@ -132,15 +137,15 @@ def _names(protected: tuple[str, ...]) -> re.Pattern[str]:
 
 
 class Places(msgspec.Struct, frozen=True, kw_only=True):
-    """The visible paths of a program. What is closed counts more than what contains it.
+    """The visible paths of a program. A denied path overrides the one that contains it.
 
     Args:
-        readable: files and folders that are there.
-        writable: folders that may be changed.
-        protected: what in those may not be, whether it is there or not.
-        hidden: what is not seen, and cannot be made.
-        watched: where nothing else that is protected may turn up meanwhile; None if nothing can.
-        is_partial: whether there may be more that should be protected, further down.
+        readable: existing files and directories.
+        writable: directories that may be changed.
+        protected: paths in those that must not change, existing or not.
+        hidden: paths that are not visible and cannot be created.
+        watched: where no other protected file may appear meanwhile; None if none can.
+        is_partial: whether more protected paths may exist further down.
     """
 
     readable: tuple[Path, ...]
@@ -160,7 +165,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
                 found.append(path)
 
     def environment(self, env: Mapping[str, str], *, home: str, temporary: str) -> dict[str, str]:
-        """Return a program's environment: with its own places, and programs only where it can get."""
+        """Return a program's environment: with its own directories, and only reachable ones in PATH."""
         shown = (*self.readable, *self.writable)
         folders = [
             folder
@@ -184,10 +189,10 @@ def places_of(request: Request, chosen: Chosen, search: Search) -> Places:
     """Return the visible paths of a program.
 
     Args:
-        search: the one of the daemon, which knows what was found before.
+        search: the search of the daemon, which knows earlier results.
 
     Raises:
-        ToolError: the workdir is the whole machine.
+        ToolError: the workspace is the whole machine.
     """
     workdir = request.workdir
     if workdir == Path("/"):
@@ -220,13 +225,13 @@ def places_of(request: Request, chosen: Chosen, search: Search) -> Places:
 
 
 def _is_plain(path: Path) -> bool:
-    """Whether something is there, and no link on the way."""
-    # Unlike Path.exists, this bears folders that are closed to us.
+    """Return whether a path exists, with no link on the way."""
+    # Unlike Path.exists, this works in directories that we cannot read.
     return os.path.exists(path) and os.path.realpath(path) == str(path)  # noqa: PTH110
 
 
 def _hidden(hidden: Sequence[Path], shown: Sequence[Path]) -> Iterator[Path]:
-    """Yield what would be seen. Programs in folders of the system are there for everybody."""
+    """Yield the visible paths. Programs in system directories are visible to everybody."""
     # Unlike Path.resolve, os.path.realpath bears loops.
     spellings = ((given.absolute(), Path(os.path.realpath(given))) for given in hidden)
     for path in (spelling for both in spellings for spelling in both):
