@@ -12,7 +12,7 @@ _PIECE_BYTES: Final = 1024 * 1024
 
 
 def artifact_pieces(daemon: Connection, artifact_id: str) -> Iterator[bytes]:
-    """Yield the bytes of an artifact. They may be others than its id says: look at their hash.
+    """Yield the bytes of an artifact. Compare their hash with the id if that matters.
 
     Raises:
         Refused: there is no such artifact.
@@ -28,13 +28,13 @@ def artifact_pieces(daemon: Connection, artifact_id: str) -> Iterator[bytes]:
 
 
 def model_input(daemon: Connection, input_ref: str) -> tuple[bytes, str]:
-    """Put the input of a model call together again; returns its canonical JSON and the hash of that.
+    """Reassemble the input of a model call; return its canonical JSON and the hash of that.
 
     Args:
         input_ref: as in the event ``model_input``.
 
     Raises:
-        InputNotWhole: a part of it is not what was stored.
+        InputNotWhole: a part of it differs from what was stored.
         Refused: a part of it is missing.
     """
     from nousd.wire.codec.canonical_json import digest

@@ -1,7 +1,7 @@
 """The client for programs without an event loop, such as ``nousctl``: plain sockets, plain waits.
 
-It imports the standard library and a few lines of ours only, because a program that asks one question
-lives about as long as its imports take. Who asks with structs imports them, and so does ``ask``.
+It imports only the standard library and a few modules of ours, because the run time of a small program
+is mostly its imports. The structs are imported by programs that use them, and by ``ask``.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ R = TypeVar("R")
 
 _READ_BYTES: Final = 256 * 1024
 _WAIT_SECONDS_MAX: Final = 1_000_000.0
-"""The longest wait that every system's ``poll`` can express, about eleven days."""
+"""The longest wait that ``poll`` supports on every system, about eleven days."""
 
 
 class _Lines:
-    """A connected socket as lines in both directions; to be closed, or used as a context manager.
+    """A connected socket as lines in both directions; close it, or use it as a context manager.
 
-    Deadlines are moments of the monotonic clock, in seconds.
+    Deadlines are times of the monotonic clock, in seconds.
     """
 
     def __init__(self, path: Path, timeout_seconds: float) -> None:
@@ -63,14 +63,14 @@ class _Lines:
         self._socket.close()
 
     def hang_up(self) -> None:
-        """End the conversation. Another thread that waits for a line gets ConnectionLost, which is
-        why ``close``, after which the descriptor may be anybody's, has to wait for that thread.
+        """End the conversation. Another thread that waits for a line gets ConnectionLost. ``close``
+        must wait for that thread, because afterwards the descriptor may belong to another file.
         """
-        with suppress(OSError):  # where the daemon hung up first
+        with suppress(OSError):  # the daemon hung up first
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def _send(self, data: bytes, deadline: float) -> None:
-        """Raise AnswerTimedOut or ConnectionLost; the connection is of no use afterwards."""
+        """Send bytes. Raise AnswerTimedOut or ConnectionLost; the connection is unusable afterwards."""
         self._set_timeout(deadline)
         try:
             self._socket.sendall(data)
@@ -105,7 +105,7 @@ class Connection(_Lines):
     """A connection to the command socket: one request at a time.
 
     Args:
-        socket_path: where the daemon listens.
+        socket_path: the daemon's command socket.
         timeout_seconds: for connecting, and for each answer unless the request says otherwise.
 
     Raises:
@@ -137,11 +137,11 @@ class Connection(_Lines):
         """Send a command and return the payload of its answer as its struct.
 
         Args:
-            expected: for a command that has several answers, which of them is meant.
+            expected: for a command with several answers, the expected one.
 
         Raises:
             Refused, AnswerTimedOut, ConnectionLost: as ``request``.
-            AnswerInvalid: the answer is another than that.
+            AnswerInvalid: the daemon sent another answer.
         """
         from nousd.client.typed import request_of, response_of
 
@@ -152,11 +152,11 @@ class Connection(_Lines):
     def request(
         self, type_: str, payload: Mapping[str, Any], *, timeout_seconds: float | None = None
     ) -> Answer:
-        """Send a command and return its answer, which is not a refusal.
+        """Send a command and return its answer.
 
         Raises:
             Refused: the daemon answered with an error.
-            AnswerTimedOut: also late answers would now be taken for others, so close the connection.
+            AnswerTimedOut: close the connection, because a late answer would be taken for the next one.
             AnswerInvalid, ConnectionLost: the connection is of no use any more.
         """
         self._requests += 1
@@ -169,7 +169,7 @@ class Connection(_Lines):
         return answer.accepted()
 
     def exchange(self, line: bytes, *, timeout_seconds: float | None = None) -> bytes:
-        """Send a line, which ends in LF, as it is and return the line that comes back.
+        """Send a line, which ends in LF, unchanged, and return the line that comes back.
 
         Raises:
             AnswerTimedOut, ConnectionLost, AnswerInvalid: the connection is of no use any more.
@@ -181,14 +181,17 @@ class Connection(_Lines):
 
 
 class Subscription(_Lines):
-    """Events, as they come. Iterate over it; the iteration ends only by an exception.
+    """Events as they come. Iterate over it; the iteration only ends by an exception.
+
+    Nothing is read ahead of the caller except the rest of one read; a slow caller slows the daemon's
+    sending to this connection and nothing else.
 
     Args:
-        socket_path: the command socket's path; events are beside it.
+        socket_path: the path of the command socket, from which that of the event socket follows.
         wanted: the payload of ``subscribe``: any of ``after``, ``session_id``, ``run_id``, ``types``,
-            ``confirms``, ``keepalive_seconds``. Keep-alives are taken and not shown.
-        timeout_seconds: for connecting and for the answer. Events are waited for without limit,
-            unless ``next_event`` says otherwise.
+            ``confirms``, ``keepalive_seconds``. Keep-alives are not returned.
+        timeout_seconds: for connecting and for the answer. Events have no time-out, unless
+            ``next_event`` gets one.
 
     Nothing is read ahead of the caller but what one read returns; a caller who is slow slows the
     daemon's sending to this connection and nothing else.
@@ -210,15 +213,15 @@ class Subscription(_Lines):
             undo.callback(self.close)
             self._send(encode_request("s1", "subscribe", wanted), deadline)
             self.subscribed = self._answer(deadline).accepted().payload
-            """The answer: ``cursor``, after which events follow, and ``head``, the newest there was."""
+            """The answer: ``cursor``, after which events follow, and ``head``, the newest event then."""
             undo.pop_all()
         self.cursor: str = self.subscribed.get("cursor", "")
-        """Where to go on from after a lost connection: behind the last event that was taken, and all
-        that a keep-alive told to be left out."""
+        """Where to continue after a lost connection: the last event that was returned, or that a
+        keep-alive reported as filtered out."""
 
     def change(self, wanted: Mapping[str, Any]) -> None:
-        """Ask for other events from now on. Another thread may be waiting for the next one; what comes
-        before the daemon's answer, which is taken and not shown, is still of the old subscription.
+        """Subscribe to other events from now on. Another thread may be waiting for the next one. Events
+        before the daemon's answer, which is not returned, belong to the old subscription.
 
         Raises:
             AnswerTimedOut, ConnectionLost
@@ -234,7 +237,7 @@ class Subscription(_Lines):
         """Return the next event.
 
         Raises:
-            AnswerTimedOut: none came in time; one may still be asked for again.
+            AnswerTimedOut: no event came in time; call it again for the next one.
             ConnectionLost, AnswerInvalid
         """
         deadline = time.monotonic() + timeout_seconds

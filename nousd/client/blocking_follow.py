@@ -22,19 +22,19 @@ from nousd.errors import AnswerTimedOut, ClientError, ConnectionLost
 
 
 class Follower:
-    """Events, as they come, however often the connection is lost. Iterate over it; the iteration ends
-    only by an exception. To be closed, or used as a context manager.
+    """Events as they come, over any number of connections. Iterate over it; the iteration only ends by
+    an exception. Close it, or use it as a context manager.
 
     Args:
         socket_path, wanted: as for ``Subscription``. Without ``after`` it begins with what happens from
             now on. Without ``keepalive_seconds`` the daemon is asked for a sign of life every
             ``KEEPALIVE_SECONDS``; one that gives none for three times as long counts as lost.
-        retry: how to come back.
+        retry: how to reconnect.
         timeout_seconds: for connecting and for the daemon's answer, each time.
         on_interruption: called whenever the connection is lost, and for each attempt that fails.
 
     Raises:
-        DaemonUnreachable: nobody is there at the start; only later is waited for it.
+        DaemonUnreachable: no daemon listens at the start; it is only waited for later.
         Refused, AnswerTimedOut, ConnectionLost, AnswerInvalid: as ``Subscription``.
     """
 
@@ -82,10 +82,11 @@ class Follower:
         """Return the next event.
 
         Raises:
-            AnswerTimedOut: none came in time; one may still be asked for again.
-            Refused: the daemon refuses to go on, such as after its log was replaced by a shorter one.
+            AnswerTimedOut: no event came in time; call it again for the next one.
+            Refused: the daemon refuses to continue, for example after its log was replaced by a shorter
+                one.
             DaemonUnreachable, ConnectionLost: it did not come back within ``retry.give_up`` seconds.
-            AnswerInvalid: what came is no event.
+            AnswerInvalid: the line is not an event.
         """
         deadline = time.monotonic() + timeout_seconds
         while True:
@@ -118,7 +119,7 @@ class Follower:
         return opened
 
     def _lose(self, error: ClientError, deadline: float) -> None:
-        """Wait until it is time for the next attempt; raises if there is none."""
+        """Wait for the next attempt; raise if there is none."""
         before = self._cursor
         self.close()
         if self._cursor != before:

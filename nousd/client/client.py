@@ -1,11 +1,11 @@
 """A daemon for a program that lives longer than its connections, on anyio.
 
-A daemon handles the commands of one connection in order, so each request gets a connection to itself:
-one that is free, else a new one, up to a bound. What died is replaced with the next request. There is no
-task in the background here either.
+A daemon handles the commands of one connection in order, so each request gets a connection to itself: a
+free one, else a new one, up to a limit. A lost connection is replaced with the next request. There is
+no background task.
 
-A request whose connection is lost in the middle may have been carried out or not. It is sent again only
-if it carries an id of the client's, by which the daemon knows it again and does it once in either case.
+A request whose connection is lost may have been carried out or not. It is sent again only if it has an
+idempotency key, with which the daemon carries it out once in either case.
 """
 
 from __future__ import annotations
@@ -28,24 +28,25 @@ from nousd.errors import AnswerTimedOut, ClientError, ConnectionLost, DaemonUnre
 from nousd.wire.commands.subscribe import Subscribe
 
 CONNECTIONS_MAX: Final = 32
-"""Requests of one client that are under way; a further one waits. Far below the daemon's own bound."""
+"""Active requests of one client; further ones wait. Far below the daemon's own limit."""
 
 RESEND_SECONDS: Final = 5.0
-"""How long a daemon that broke off is waited for at least, to send it again what it knows again."""
+"""Minimum time to wait for a daemon that disconnected, to send requests again that have a key."""
 
 _IDS_OF_CLIENTS: Final = ("client_message_id", "client_call_id")
-"""The keys by which the daemon knows a request that it has seen before."""
+"""The idempotency keys of requests."""
 
 
 class Client(Asking):
-    """A daemon, wherever it is. To be used as an async context manager; it connects when it is asked.
+    """A daemon, reached by any means. Use it as an async context manager; it connects on the first
+    request.
 
     Args:
         where: its command socket, or how to open streams to it.
         timeout_seconds: for each request, from the call to the answer, unless it says otherwise.
-        patience_seconds: for how long of that a daemon that is not there is waited for, such as one that
-            is being restarted.
-        connections_max: how many requests can be under way.
+        patience_seconds: how much of that to wait for a daemon that does not listen, for example while
+            it restarts.
+        connections_max: maximum active requests.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Client(Asking):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the connections for requests, which end with ConnectionLost; so do later ones."""
+        """Close the connections; active requests end with ConnectionLost, as do later ones."""
         self._is_closed = True
         self._free.clear()
         while self._open:
@@ -81,14 +82,14 @@ class Client(Asking):
     async def request(
         self, type_: str, payload: Mapping[str, Any], *, timeout_seconds: float | None = None
     ) -> Answer:
-        """Send a command and return its answer, which is not a refusal.
+        """Send a command and return its answer.
 
         Raises:
             Refused: the daemon answered with an error.
-            DaemonUnreachable: it is not there; nothing was sent.
+            DaemonUnreachable: it does not listen; nothing was sent.
             AnswerTimedOut, ConnectionLost: the command may have been carried out, unless the text says
                 that it was not sent.
-            AnswerInvalid: what came back is no answer.
+            AnswerInvalid: the line is not a valid answer.
         """
         seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
         late = f"{type_} was not sent: {self._connections_max} other requests are under way"
@@ -119,7 +120,7 @@ class Client(Asking):
         )
 
     async def _requested(self, type_: str, payload: Mapping[str, Any]) -> Answer:
-        """Send the request; sends it again after a lost connection if that can do no harm."""
+        """Send the request; repeat it after a lost connection if that is harmless."""
         backoff = Backoff(Retry(give_up=self._patience_seconds))
         lost: ConnectionLost | None = None
         while True:
@@ -153,10 +154,10 @@ class Client(Asking):
                 await connection.aclose()
 
     async def _connection(self) -> Connection:
-        """Return one that nobody else uses.
+        """Return a connection that nobody else uses.
 
         Raises:
-            DaemonUnreachable: there is none, and none can be had.
+            DaemonUnreachable: there is none, and none can be opened.
             ConnectionLost: this client is closed.
         """
         while self._free:

@@ -1,12 +1,13 @@
 """The client's connection to the command socket, on anyio: any number of requests in flight.
 
-There is no task in the background. Of the callers that wait for an answer, one reads and hands out
-what comes, and when it has its own answer another takes over. So a connection is an ordinary object:
-it needs no task group around it, its errors come out of the call they belong to, and cancelling a
-caller harms nobody else.
+There is no background task. Of the callers that wait for an answer, one reads and distributes what
+comes; when it has its own answer, another takes over. So a connection is an ordinary object: it needs
+no task group around it, its errors come out of the call they belong to, and cancelling a caller harms
+nobody else.
 
-It works over any byte stream of anyio; ``connect`` opens the usual one. A daemon handles the commands of
-one connection in order, so a command that takes long holds up those behind it: ``client`` uses several.
+It works over any byte stream of anyio; ``connect`` opens the usual one. A daemon handles the commands
+of one connection in order, so a long command delays those after it: ``client`` uses several
+connections.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from nousd.client.typed import Asking, loads
 from nousd.errors import AnswerInvalid, AnswerTimedOut, ClientError, ConnectionLost
 
 IN_FLIGHT_MAX: Final = 64
-"""Requests without an answer on one connection; a further one waits its turn. Far below the daemon's
-own bound, past which it stops reading."""
+"""Maximum requests without an answer on one connection; further ones wait. Far below the daemon's own
+limit, beyond which it stops reading."""
 
 
 class _InFlight:
-    """A request that was sent, and its answer once it is there."""
+    """A request that was sent, and its answer once it has come."""
 
     __slots__ = ("answer",)
 
@@ -49,7 +50,7 @@ class _InFlight:
 class Connection(Asking):
     """One connection to the command socket. Open it with ``connect``, or over a stream of your own.
 
-    Invariant: while nobody reads, nobody waits for news: whoever has to wait reads.
+    Invariant: if nobody reads, nobody waits for answers: a caller that must wait reads.
     """
 
     def __init__(
@@ -62,8 +63,8 @@ class Connection(Asking):
         self._timeout_seconds = timeout_seconds
         self._splitter = new_splitter()
         self._requests = 0
-        # In the order of sending, which is the order of the answers. A request that was given up stays
-        # until its answer comes.
+        # In the order of sending, which is the order of the answers. An abandoned request stays until
+        # its answer comes.
         self._in_flight: dict[str, _InFlight] = {}
         self._sending = anyio.Lock(fast_acquire=True)
         self._reading = False
@@ -71,34 +72,37 @@ class Connection(Asking):
         self._broken: ClientError | None = None
 
     async def aclose(self) -> None:
-        """Close the connection. Requests that wait end with ConnectionLost."""
+        """Close the connection. Waiting requests end with ConnectionLost."""
         self._break(ConnectionLost("the connection was closed"))
         await self._stream.aclose()
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is of use, and no answer is under way, not even one that nobody waits for."""
+        """Return whether it is usable, and no answer is outstanding, not even one that nobody waits
+        for.
+        """
         return self._broken is None and not self._in_flight
 
     @property
     def was_left(self) -> bool:
-        """Whether the daemon has hung up on an idle connection, as far as can be told at once."""
+        """Return whether the daemon has hung up on an idle connection, as far as can be told at once."""
         return has_news(self._stream)
 
     async def request(
         self, type_: str, payload: Mapping[str, Any], *, timeout_seconds: float | None = None
     ) -> Answer:
-        """Send a command and return its answer, which is not a refusal.
+        """Send a command and return its answer.
 
         Args:
-            timeout_seconds: from the call to the answer; None means the connection's own.
+            timeout_seconds: from the call to the answer; None means the connection's default.
 
         Raises:
             Refused: the daemon answered with an error.
             AnswerTimedOut: the command may have been carried out. The connection stays usable, unless
-                the time was over in the middle of sending; so it is when the request is cancelled.
-            ConnectionLost: the command may have been carried out. This connection is of no use any more.
-            AnswerInvalid: nor is it then.
+                the time ran out while sending; the same holds if the request is cancelled.
+            ConnectionLost: the command may have been carried out. This connection is unusable from now
+                on.
+            AnswerInvalid: the connection is unusable then, too.
         """
         seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
         if seconds == math.inf:
@@ -137,11 +141,11 @@ class Connection(Asking):
                 self._break(ConnectionLost("a request was given up while it was being sent"))
 
     def _sent_at_once(self, line: bytes) -> int:
-        """Send what can be sent without a moment in which it could be cancelled."""
+        """Send what can be sent without a checkpoint at which it could be cancelled."""
         return self._stream.send_now(line) if isinstance(self._stream, MemoryStream) else 0
 
     async def _read_until(self, done: Callable[[], bool]) -> None:
-        """Read, or lets another read, until it is so."""
+        """Read, or let another caller read, until the condition holds."""
         while not done():
             self._raise_if_broken()
             if self._reading:
@@ -150,7 +154,7 @@ class Connection(Asking):
                 await self._read()
 
     async def _read(self) -> None:
-        """Read once and hands out the answers that came."""
+        """Read once and distribute the answers that came."""
         self._reading = True
         try:
             for line in self._splitter.feed(await self._stream.receive()):
@@ -172,13 +176,13 @@ class Connection(Asking):
         request.answer = answer
 
     def _break(self, reason: ClientError) -> None:
-        """End this connection's use; the first reason stays."""
+        """Mark the connection as unusable; the first reason stays."""
         self._broken = self._broken or reason
         self._tell_all()
 
     def _raise_if_broken(self) -> None:
         if self._broken is not None:
-            # A new one for each caller: they raise it in tasks of their own.
+            # A new exception for each caller: they raise it in tasks of their own.
             raise type(self._broken)(*self._broken.args)
 
     def _tell_all(self) -> None:
@@ -190,13 +194,13 @@ class Connection(Asking):
 async def connect(
     where: Where, *, timeout_seconds: float = REQUEST_TIMEOUT_SECONDS
 ) -> AsyncIterator[Connection]:
-    """Open a connection to the daemon that is there.
+    """Open a connection to a daemon.
 
     Args:
         timeout_seconds: for connecting, and for each answer unless the request says otherwise.
 
     Raises:
-        DaemonUnreachable: nobody is there.
+        DaemonUnreachable: no daemon listens.
     """
     dial = dial_of(where)
     stream = await opened(dial.commands(), dial, timeout_seconds)

@@ -1,7 +1,7 @@
-"""Where a daemon is, as an answer to one question: how a stream to it is opened.
+"""How to open a stream to a daemon.
 
-Everything else of the client works over whatever stream it is given, so that a daemon behind Unix
-sockets, one in the same process and a test that plays one differ in their ``Dial`` and in nothing else.
+The rest of the client works over any stream, so a daemon behind Unix sockets, one in the same process
+and a test that plays one differ only in their ``Dial``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nousd.runtime_paths import locations
 class Dial(Protocol):
     """Opens streams to one daemon, a new one each time; the caller closes it.
 
-    Both raise DaemonUnreachable if nobody is there. ``str()`` of it is the place's name in messages.
+    Both raise DaemonUnreachable if no daemon listens. ``str()`` gives the name for messages.
     """
 
     async def commands(self) -> AnyByteStream:
@@ -38,7 +38,9 @@ Where = Path | Dial
 
 
 class SocketDial:
-    """A daemon behind Unix sockets. ``socket_path`` is that for commands; events are beside it."""
+    """A daemon behind Unix sockets. ``socket_path`` is the command socket's; the event socket's follows
+    from it.
+    """
 
     def __init__(self, socket_path: Path) -> None:
         self._socket_path = socket_path
@@ -62,7 +64,7 @@ async def opened(dialing: Awaitable[AnyByteStream], dial: Dial, seconds: float) 
     """Wait for a stream that is being opened.
 
     Raises:
-        DaemonUnreachable: nobody is there, or not within the time.
+        DaemonUnreachable: no daemon listens, or it did not answer in time.
     """
     with anyio.move_on_after(None if seconds == math.inf else seconds):
         return await dialing
@@ -70,7 +72,9 @@ async def opened(dialing: Awaitable[AnyByteStream], dial: Dial, seconds: float) 
 
 
 def has_news(stream: AnyByteStream) -> bool:
-    """Whether there is something to receive, or the other end is gone, as far as can be told at once."""
+    """Return whether there is something to receive, or the peer is gone, as far as can be
+    told at once.
+    """
     if isinstance(stream, MemoryStream):
         return stream.is_readable
     raw = stream.extra(SocketAttribute.raw_socket, None)  # noqa: S610  not Django's

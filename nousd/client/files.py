@@ -1,6 +1,6 @@
-"""Files of the client's side on their way to the daemon: as artifacts, or as attachments of a text.
+"""Sends files of the client's machine to the daemon: as artifacts, or as attachments of a text.
 
-The daemon may run where the client's files are not, and reads nothing outside of its workdir: so their
+The daemon may run where the client's files are not, and reads nothing outside of its workspaces. So the
 bytes are sent, in pieces that fit into a line whatever the size.
 """
 
@@ -21,16 +21,16 @@ PIECE_BYTES: Final = 1024 * 1024
 """Bytes of a file in one line, which are a third more as base64."""
 
 IN_LINE_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of all attachments that stand in the line of their text; the others are put before it."""
+"""Bytes of all attachments that fit into the line of their text; the others are stored before."""
 
 PUT_SECONDS: Final = 300.0
-"""How long the daemon may take to put what it was sent, which is up to 256 MiB."""
+"""How long the daemon may take to store what it received, up to 256 MiB."""
 
 
 def put_file(
     daemon: Connection, file: BinaryIO, media_type: str, *, timeout_seconds: float = PUT_SECONDS
 ) -> dict[str, Any]:
-    """Store what a file holds as an artifact, and return the daemon's last answer.
+    """Store a file as an artifact, and return the daemon's last answer.
 
     Raises:
         ClientError: the daemon refused it, or stored something else.
@@ -59,12 +59,12 @@ def _pieces_of(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
 
 
 def attachments_of(daemon: Connection, paths: Iterable[Path]) -> list[dict[str, Any]]:
-    """Return files as the ``attachments`` of a command; puts those that are too large for its line.
+    """Return files as the ``attachments`` of a command; store those that are too large for its line.
 
-    What each is follows from its name: a text, unless the suffix is known.
+    The media type follows from the name: text, unless the suffix is known.
 
     Raises:
-        ClientError: the daemon refused one, or one is larger than an attachment may be.
+        ClientError: the daemon refused one, or one is too large for an attachment.
         OSError: a file cannot be read.
     """
     left = IN_LINE_BYTES_MAX

@@ -1,7 +1,7 @@
 """A subscription that outlives its connections, on anyio: no event is missed, and none comes twice.
 
-What makes it so is the cursor: a connection that is lost is replaced by one that goes on behind the last
-event that the caller has, and what was read of a line that was cut is thrown away.
+A lost connection is replaced by one that continues after the last event that the caller received; an
+incomplete line is thrown away.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Tell = Callable[[Interruption], None]
 
 
 class Follower:
-    """An async iterator of events; it ends only by an exception. Open it with ``follow``.
+    """An async iterator of events; it only ends by an exception. Open it with ``follow``.
 
-    ``subscribed`` is the daemon's answer to the subscription that there is now, or was last: its
-    ``pruned`` says that deltas around the place where it began were joined. ``connections`` counts them.
+    ``subscribed`` is the daemon's answer to the current or last subscription: its ``pruned`` says that
+    deltas around its start were joined. ``connections`` counts them.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class Follower:
         return self
 
     async def __anext__(self) -> ReceivedEvent:
-        """Return the next event, however long it takes and however often the connection is lost.
+        """Return the next event, over any number of connections.
 
-        Cancelled, nothing is lost: the next call goes on.
+        If it is cancelled nothing is lost: the next call goes on.
 
         Raises:
             Refused: the daemon refuses to go on, such as after its log was replaced by a shorter one.
@@ -95,7 +95,7 @@ class Follower:
         self.connections += 1
 
     async def _lose(self, error: ClientError) -> None:
-        """Wait until it is time for the next attempt; raises if there is none."""
+        """Wait for the next attempt; raise if there is none."""
         before = self._cursor
         await self.aclose()
         if self._cursor != before:

@@ -37,10 +37,10 @@ from nousd.wire.limits import EXTENSION_RESULT_BYTES_MAX
 from nousd.wire.objects.tool_footprint import Access, ToolClass
 
 HOOK_TIMEOUT_SECONDS: Final = 10.0
-"""For hooks that were registered without a limit of their own: a run waits for them."""
+"""Default time limit of hooks: a run waits for them."""
 
 HOOKS_MAX: Final = 64
-"""Hooks of one extension."""
+"""Maximum hooks of one extension."""
 
 
 class Registered:
@@ -53,12 +53,12 @@ class Registered:
 
 
 class ExtensionApi:
-    """Given to one extension's ``register``; of no use afterwards.
+    """The argument of an extension's ``register``; invalid afterwards.
 
     Args:
         extension: its name.
-        registered: what extensions registered so far; added to.
-        redact: takes the daemon's secrets out of what its errors say.
+        registered: the registrations of all extensions so far; this adds to it.
+        redact: removes the daemon's secrets from error messages.
     """
 
     def __init__(
@@ -86,18 +86,18 @@ class ExtensionApi:
         """Add a tool.
 
         Args:
-            name: what the model calls it; built-in names are taken.
+            name: the name that models use; built-in names are taken.
             parameters: a msgspec struct, or a JSON Schema of type object (its top level is checked).
             handler: called with the arguments (struct or dict) and the ``ToolContext``; plain or
                 async; returns the text for the model, or a ``ToolResult``. To fail, it raises.
-            classes: all that a call may do, of ``read``, ``write``, ``exec`` and ``network``; empty for
-                a tool that touches nothing. Modes and rules take the extension's word for it.
-            path_argument: which argument names the file or folder that is read or written; a tool of
-                these classes has one, as rules are about paths.
-            is_read_only: whether a call that was interrupted may be answered with what it gave before.
+            classes: all effects of a call, of ``read``, ``write``, ``exec`` and ``network``; empty for
+                a tool without effects. Modes and rules rely on it.
+            path_argument: the argument that names the file or directory that is read or written; a tool
+                of these classes has one, because rules are about paths.
+            is_read_only: whether an interrupted call may be answered with its earlier result.
 
         Raises:
-            ConfigError: if the name is taken, or anything here is unusable.
+            ConfigError: the name is taken, or an argument is unusable.
         """
         self._check(name, timeout_seconds, handler)
         if name in BUILTIN_NAMES or name in self._tools:
@@ -151,7 +151,7 @@ class ExtensionApi:
                 nothing, which counts as an empty one.
 
         Raises:
-            ConfigError: if the name is taken, or anything here is unusable.
+            ConfigError: the name is taken, or an argument is unusable.
         """
         self._check(name, timeout_seconds, handler)
         if name in self._commands:
@@ -176,16 +176,16 @@ class ExtensionApi:
         timeout_seconds: float = HOOK_TIMEOUT_SECONDS,
         on_error: OnError = "allow",
     ) -> None:
-        """Add a handler of a hook, behind those that are there.
+        """Add a handler of a hook, after the existing ones.
 
         Args:
-            name: one of ``hooks.HOOKS``, which says what the handler is told and may answer.
-            handler: called with what it is told; plain or async.
-            on_error: of ``tool_call`` only: what becomes of the call if the handler raises, takes too
-                long, or answers what it must not.
+            name: one of ``hooks.HOOKS``, which documents the handler's argument and answers.
+            handler: called with that argument; plain or async.
+            on_error: for ``tool_call`` only: what happens to the call if the handler raises, takes too
+                long, or returns an invalid answer.
 
         Raises:
-            ConfigError: there is no such hook, or anything here is unusable.
+            ConfigError: there is no such hook, or an argument is unusable.
         """
         self._check(name, timeout_seconds, handler)
         about = f"extension {self._extension}: hook {name}"
@@ -255,10 +255,9 @@ def _tool_result(result: object) -> ToolResult:
 
 
 def _plain(result: object) -> dict[str, Any]:
-    """Return a copy of the result as it will stand on the wire, independent of the extension's
-    objects.
+    """Return a copy of the result in its wire form, independent of the extension's objects.
 
-    What a client reads is always an object: v1 clients decode no other payload.
+    Clients always receive an object: v1 clients decode no other payload.
     """
     try:
         encoded = msgspec.json.encode(result)

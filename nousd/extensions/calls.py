@@ -1,8 +1,8 @@
-"""Calls functions that are not ours, so that whatever they do stays an error of that one call.
+"""Calls foreign functions so that whatever they do is an error of that one call only.
 
-A function that blocks runs in a thread, with a time limit. Past it we stop waiting; the thread cannot be
-stopped and keeps one of its extension's places until it ends, so a function that hangs again and again
-uses up its own extension's places and nobody else's.
+A blocking function runs in a thread, with a time limit. After it we stop waiting; the thread cannot be
+stopped and keeps one of its extension's places until it ends. So a function that hangs repeatedly uses
+up its own extension's places and nobody else's.
 """
 
 from __future__ import annotations
@@ -18,29 +18,30 @@ import trio
 from nousd.errors import ExtensionError, ExtensionTimedOut, NousdError
 
 TIMEOUT_SECONDS: Final = 30.0
-"""For functions that were registered without a limit of their own."""
+"""Default time limit of a function."""
 
 TIMEOUT_SECONDS_MAX: Final = 3600.0
-"""The longest limit of a function."""
+"""Maximum time limit of a function."""
 
 THREADS_MAX: Final = 8
-"""Blocking functions of one extension that run at a time; further calls wait, within their limit."""
+"""Blocking functions of one extension that run at the same time; further calls wait, within their
+limit."""
 
 MESSAGE_CHARS_MAX: Final = 2000
-"""Characters of an error message that are passed on."""
+"""Maximum characters of an error message that are passed on."""
 
 Handler = Callable[..., Any]
 """Plain or async; a plain one runs in a thread."""
 
 Redact = Callable[[str], str]
-"""Returns a text without the secrets that the daemon knows."""
+"""Returns a text with the daemon's secrets redacted."""
 
 
 class Caller:
     """Calls the functions of one extension.
 
     Args:
-        redact: takes the daemon's secrets out of what an error says.
+        redact: removes the daemon's secrets from error messages.
     """
 
     def __init__(self, redact: Redact) -> None:
@@ -58,21 +59,21 @@ class Caller:
         with trio.move_on_after(timeout_seconds) as limit:
             try:
                 result = await function.result(args, self._threads)
-            # The one broad except of its kind: foreign code raises what it likes, also asyncio's
-            # CancelledError. Not even a KeyboardInterrupt is the user's: the daemon takes SIGINT as a
-            # message.
+            # The only broad except of its kind: foreign code can raise anything, also asyncio's
+            # CancelledError. Not even a KeyboardInterrupt is the user's: the daemon receives SIGINT as
+            # a message.
             except BaseException as error:
                 if trio.current_effective_deadline() == -math.inf:
                     _reraise_cancellation(error)
                 raise ExtensionError(self._redact(described(error))) from error
-            # Whoever keeps a cancellation from passing is late all the same.
+            # A function that swallows a cancellation is late all the same.
             if not limit.cancel_called:
                 return result
         raise ExtensionTimedOut(function.lateness(timeout_seconds))
 
 
 def _reraise_cancellation(error: BaseException) -> None:
-    """Has a cancellation pass, without what tasks of the function raised as they were cancelled."""
+    """Let a cancellation pass, without what tasks of the function raised while they were cancelled."""
     if isinstance(error, trio.Cancelled):
         raise error
     if isinstance(error, BaseExceptionGroup) and (cancelled := error.subgroup(trio.Cancelled)):
@@ -80,7 +81,7 @@ def _reraise_cancellation(error: BaseException) -> None:
 
 
 class _Function:
-    """One call of a function, and how far it came."""
+    """One call of a function, and its progress."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
@@ -114,7 +115,7 @@ class _Function:
 
 
 def _is_async(handler: Handler) -> bool:
-    # An object may be called like a function and be async in that.
+    # The object may be callable with an async __call__.
     own_call = getattr(handler, "__call__", None)  # noqa: B004 - the method itself is wanted
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(own_call)
 

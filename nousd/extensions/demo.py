@@ -1,4 +1,4 @@
-"""The demonstration extension: one command and one tool, both of which say back what they hear."""
+"""The demo extension: one command and one tool that echo their input."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""The hooks of all extensions, called in turn, and the outcome of their answers.
+"""Calls the hooks of all extensions in turn, and combines their answers.
 
 The order is that of the extensions, and within one that of registration. A hook that raises, takes too
-long or answers what it must not is a ``Failure`` that the caller tells; it never raises here. What is
-told to whom, and what stands in the log, is not known here.
+long or returns an invalid answer is a ``Failure`` that the caller reports; it never raises here.
 
 A hook that nobody registered costs nothing: no copy, no thread, not even a checkpoint.
 """
@@ -36,7 +35,7 @@ from nousd.extensions.hooks import (
 )
 
 OnError = Literal["allow", "block"]
-"""What a ``tool_call`` hook that fails means for the call that it should have looked at."""
+"""The effect of a failed ``tool_call`` hook on the call."""
 
 
 class Hook(NamedTuple):
@@ -51,7 +50,7 @@ class Hook(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A hook that failed, as a warning tells it."""
+    """A hook that failed, in the form of a warning."""
 
     code: str
     message: str
@@ -87,7 +86,7 @@ class Verdict(NamedTuple):
     """The opinion of one hook on a call.
 
     Args:
-        args: what it made of the arguments; None if it left them as they were.
+        args: the changed arguments; None if unchanged.
     """
 
     extension: str
@@ -113,21 +112,21 @@ class ResultOutcome(NamedTuple):
 
 
 class Cancelled(NamedTuple):
-    """Which extension does not let something happen, and why."""
+    """The extension that prevents something, and its reason."""
 
     extension: str
     reason: str
 
 
 class SwitchOutcome(NamedTuple):
-    """Whether a session may be left or branched."""
+    """The answer to whether a session may be left or branched."""
 
     cancelled: Cancelled | None = None
     failures: tuple[Failure, ...] = ()
 
 
 Fit = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""Returns arguments as they would run, or raises ToolArgumentsInvalid."""
+"""Returns validated arguments, or raises ToolArgumentsInvalid."""
 
 
 class Hooks:
@@ -139,11 +138,11 @@ class Hooks:
             self._by_name.setdefault(hook.name, []).append(hook)
 
     def has(self, name: HookName) -> bool:
-        """Whether anybody registered that hook."""
+        """Return whether any extension registered that hook."""
         return name in self._by_name
 
     def seconds_max(self, name: HookName) -> float:
-        """How long the handlers of a hook may take together."""
+        """Return the time limit of all handlers of a hook together."""
         return sum(hook.timeout_seconds for hook in self._of(name))
 
     async def input(self, given: InputGiven) -> InputOutcome:
@@ -162,7 +161,7 @@ class Hooks:
         return InputOutcome(given.text, tuple(changed_by), failures=tuple(failures))
 
     async def before_run(self, beginning: RunBeginning) -> RunOutcome:
-        """Ask what a run's models are to be told beside the rest."""
+        """Ask for additions to a run's system prompt."""
         failures: list[Failure] = []
         added = [
             Instructions(hook.extension, answer.text)
@@ -172,7 +171,7 @@ class Hooks:
         return RunOutcome(tuple(added), tuple(failures))
 
     async def tell(self, name: HookName, payload: HookPayload) -> tuple[Failure, ...]:
-        """Tell handlers what happened; they may answer nothing."""
+        """Notify handlers; they have no answer."""
         failures: list[Failure] = []
         for hook in self._of(name):
             await self._asked(hook, payload, failures)
@@ -182,7 +181,7 @@ class Hooks:
         """Ask about a call; each hook sees the arguments as those before it left them.
 
         Args:
-            fit: checks what a hook made of the arguments.
+            fit: validates changed arguments.
         """
         failures: list[Failure] = []
         verdicts: list[Verdict] = []
@@ -215,7 +214,7 @@ class Hooks:
         return Verdict(hook.extension, False, "has no objection")
 
     async def tool_result(self, returned: ToolReturned) -> ResultOutcome:
-        """Ask what the model is to be told of a call that ran."""
+        """Ask for the result that the model receives for a call that ran."""
         failures: list[Failure] = []
         changed_by: list[str] = []
         for hook in self._of("tool_result"):
@@ -229,7 +228,7 @@ class Hooks:
     async def may(
         self, name: Literal["session_before_switch", "session_before_fork"], payload: HookPayload
     ) -> SwitchOutcome:
-        """Ask whether something may happen, up to the first who says no."""
+        """Ask whether something may happen, up to the first refusal."""
         failures: list[Failure] = []
         for hook in self._of(name):
             answer = await self._asked(hook, payload, failures)
@@ -261,4 +260,4 @@ def _failure(hook: Hook, error: ExtensionError) -> Failure:
 
 
 NO_HOOKS: Final = Hooks()
-"""What a daemon without extensions has."""
+"""The hooks of a daemon without extensions."""

@@ -47,28 +47,28 @@ HookName = Literal[
 ]
 
 REASON_CHARS_MAX: Final = 2000
-"""Characters of the reason for a block or a cancellation: people and models are told it."""
+"""Maximum characters of the reason for a block or a cancellation, which people and models receive."""
 
 INSTRUCTIONS_CHARS_MAX: Final = 64 * 1024
-"""Characters that one hook adds to a run's system prompt: what a file of instructions may have."""
+"""Maximum characters that one hook adds to a run's system prompt: as for a file of instructions."""
 
 # --- what handlers are told ------------------------------------------------------------------
 
 
 class HookPayload(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of the arguments of handlers. An id is "" where there is none."""
+    """Base of the arguments of handlers. An id is "" if there is none."""
 
     session_id: str
 
 
 class InputGiven(HookPayload, frozen=True, kw_only=True):
-    """``input``: a client hands in a text, which is not accepted yet.
+    """``input``: a client sent a text, which is not accepted yet.
 
     Args:
         session_id: "" if the text will begin the first session.
-        run_id: of the run that the session has at this moment.
+        run_id: the session's active run.
         kind: a ``message`` is to be appended, without a run.
-        attachments: how many files come with the text.
+        attachments: the number of attached files.
     """
 
     run_id: str
@@ -78,10 +78,10 @@ class InputGiven(HookPayload, frozen=True, kw_only=True):
 
 
 class RunBeginning(HookPayload, frozen=True, kw_only=True):
-    """``before_run``: a run was accepted, and no model was asked yet.
+    """``before_run``: a run was accepted, and no model was called yet.
 
     Args:
-        kind: ``resume`` if it goes on with what is there.
+        kind: ``resume`` if it continues earlier work.
         provider, model: of its first model call.
     """
 
@@ -92,7 +92,7 @@ class RunBeginning(HookPayload, frozen=True, kw_only=True):
 
 
 class TurnStarted(HookPayload, frozen=True, kw_only=True):
-    """``turn_start``: a turn has begun, its model is about to be asked.
+    """``turn_start``: a turn has begun and is about to call its model.
 
     Args:
         turn_id: counts from "1" within the run.
@@ -107,9 +107,9 @@ class TurnStarted(HookPayload, frozen=True, kw_only=True):
 
 
 class TurnEnding(HookPayload, frozen=True, kw_only=True):
-    """``turn_end``: the model has nothing left to do in a turn that is about to end.
+    """``turn_end``: a turn is about to end, because the model has nothing left to do.
 
-    A turn that is cut off (abort, failure, shutdown) tells nobody.
+    Not called for a turn that is cut off (abort, failure, shutdown).
     """
 
     run_id: str
@@ -117,11 +117,11 @@ class TurnEnding(HookPayload, frozen=True, kw_only=True):
 
 
 class ToolCalled(HookPayload, frozen=True, kw_only=True):
-    """``tool_call``: a call whose arguments fit, before anything is decided about it.
+    """``tool_call``: a call with valid arguments, before any decision about it.
 
     Args:
         run_id, turn_id: "" for a call that a client makes itself.
-        args: as they will run: checked, with defaults filled in.
+        args: the final arguments: validated, with defaults filled in.
     """
 
     run_id: str
@@ -132,12 +132,12 @@ class ToolCalled(HookPayload, frozen=True, kw_only=True):
 
 
 class ToolReturned(HookPayload, frozen=True, kw_only=True):
-    """``tool_result``: a call that ran is over; not told of one that was denied or skipped.
+    """``tool_result``: a call that ran has ended; not called for a denied or skipped call.
 
     Args:
-        args: as they ran.
-        text: what the model is about to be told; already cut to the bounds of a result.
-        is_error: whether it is told that the call failed.
+        args: the arguments it ran with.
+        text: the result for the model, already cut to its limits.
+        is_error: whether the model is told that the call failed.
     """
 
     run_id: str
@@ -153,7 +153,7 @@ class RunEnded(HookPayload, frozen=True, kw_only=True):
     """``run_end``: a run is over, and its end is durable.
 
     Args:
-        error: what failed, for people; "" if nothing did.
+        error: the failure, for people; "" if there was none.
     """
 
     run_id: str
@@ -165,8 +165,8 @@ class SessionSwitching(HookPayload, frozen=True, kw_only=True):
     """``session_before_switch``: another session is about to become the active one.
 
     Args:
-        session_id: the active one now, "" if there is none.
-        to_session_id: "" for a new one.
+        session_id: the active session, "" if there is none.
+        to_session_id: the next one; "" for a new one.
     """
 
     to_session_id: str
@@ -176,7 +176,7 @@ class SessionForking(HookPayload, frozen=True, kw_only=True):
     """``session_before_fork``: a session is about to be branched.
 
     Args:
-        leaf_id: where the branch leaves; "" for an empty session.
+        leaf_id: the entry where the branch begins; "" for an empty session.
     """
 
     leaf_id: str
@@ -193,44 +193,44 @@ Reason = Annotated[str, Meta(min_length=1, max_length=REASON_CHARS_MAX)]
 
 
 class ChangeInput(Answer, frozen=True):
-    """``input``: the text is accepted as if the client had sent this one."""
+    """``input``: accept this text instead of the client's."""
 
     text: Text
 
 
 class HandleInput(Answer, frozen=True):
-    """``input``: the text was dealt with: no run, nothing queued. The client is told ``reply``."""
+    """``input``: the extension handled the text: no run, nothing queued. The client gets ``reply``."""
 
     reply: Annotated[str, Meta(max_length=EXTENSION_RESULT_BYTES_MAX)] = ""
 
 
 class AddInstructions(Answer, frozen=True):
-    """``before_run``: the text stands at the end of the system prompt, in this run alone."""
+    """``before_run``: add this text to the end of the system prompt, for this run only."""
 
     text: Annotated[str, Meta(max_length=INSTRUCTIONS_CHARS_MAX, pattern=r"\S")]
 
 
 class BlockCall(Answer, frozen=True):
-    """``tool_call``: the call does not run; the model and the user are told why."""
+    """``tool_call``: do not run the call; the model and the user get the reason."""
 
     reason: Reason
 
 
 class ChangeArgs(Answer, frozen=True):
-    """``tool_call``: the call is one with these arguments, all of them; the tool checks them again."""
+    """``tool_call``: run the call with these arguments instead; the tool validates them again."""
 
     args: dict[str, Any]
 
 
 class ChangeResult(Answer, frozen=True):
-    """``tool_result``: the replacement for the model; None leaves ``is_error`` unchanged."""
+    """``tool_result``: replace the result for the model; None leaves ``is_error`` unchanged."""
 
     text: Annotated[str, Meta(max_length=TEXT_CHARS_MAX)]
     is_error: bool | None = None
 
 
 class Cancel(Answer, frozen=True):
-    """``session_before_switch``, ``session_before_fork``: it does not happen; the client is told why."""
+    """``session_before_switch``, ``session_before_fork``: prevent it; the client gets the reason."""
 
     reason: Reason
 
@@ -258,7 +258,7 @@ T = TypeVar("T", bound=HookPayload)
 
 
 def copied(payload: T) -> T:
-    """Return a copy that shares nothing which could be changed."""
+    """Return a copy that shares no mutable value."""
     if isinstance(payload, ToolCalled | ToolReturned):
         return msgspec.structs.replace(payload, args=msgspec.to_builtins(payload.args))
     return payload
@@ -268,7 +268,7 @@ def checked(name: HookName, answer: object) -> Answer | None:
     """Return a validated copy of a handler's answer, independent of the extension's objects.
 
     Raises:
-        ExtensionError: the hook has no such answer, or it is out of bounds.
+        ExtensionError: the hook has no such answer, or it exceeds a limit.
     """
     if answer is None:
         return None

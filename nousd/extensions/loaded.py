@@ -1,4 +1,4 @@
-"""The result of loading extensions. Kept apart from what loads them: mostly there are none."""
+"""The result of loading extensions, apart from the loader: mostly there are none."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from nousd.extensions.hook_chain import NO_HOOKS, Hooks
 from nousd.tools.interface import Tool
 
 ExtensionFunction = Callable[[Any], Awaitable[Any]]
-"""Takes a command's payload (anything but an object counts as {}), returns an object of plain JSON."""
+"""Takes a command's payload (anything but an object counts as {}) and returns an object of
+plain JSON."""
 
 
 class Extensions(msgspec.Struct, frozen=True):
     """The registrations of all extensions.
 
     Args:
-        places: the files and folders their code was loaded from.
+        places: the files and directories of their code.
     """
 
     tools: tuple[Tool, ...] = ()

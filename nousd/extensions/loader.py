@@ -1,7 +1,7 @@
-"""Loads extensions once, when the daemon starts: files that are named, installed ones that are listed.
+"""Loads extensions once, when the daemon starts: named files, and listed installed ones.
 
-What is installed and not listed is never imported; where nothing is listed, what is installed is not
-even looked at.
+An installed extension that is not listed is never imported; if none is listed, installed ones are not
+even looked up.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Register = Callable[["ExtensionApi"], object]
 
 
 class _Found(NamedTuple):
-    """An extension that was imported. ``origin`` is how errors call it."""
+    """An imported extension. ``origin`` is its name in errors."""
 
     origin: str
     name: str
@@ -50,21 +50,21 @@ def load_extensions(
     demo: bool,
     redact: Redact = lambda text: text,
 ) -> Extensions:
-    """Import each extension and calls its ``register(api)``.
+    """Import each extension and call its ``register(api)``.
 
     Args:
-        paths: Python files; each is called by its name without ``.py``.
+        paths: Python files; each extension is named like its file, without ``.py``.
         installed: names of entry points.
-        demo: whether the demonstration extension is there, too.
-        redact: takes the daemon's secrets out of what errors say.
+        demo: whether to load the demo extension too.
+        redact: removes the daemon's secrets from error messages.
 
     Raises:
-        ConfigError: one line that names the extension, if anything about it is unusable.
+        ConfigError: one line that names the extension and its fault.
     """
     try:
         return _loaded_all(tuple(paths), tuple(installed), demo=demo, redact=redact)
     except ConfigError as error:
-        # What a module says as it fails may be anything that it knows.
+        # The message of a failing module may contain anything that it knows.
         raise ConfigError(redact(str(error))) from error
 
 
@@ -132,7 +132,7 @@ def _from_file(path: Path) -> _Found:
 
 
 def _imported(path: Path, module_name: str, origin: str) -> ModuleType:
-    """Import a file under a private name, so that it hides no other module and is hidden by none."""
+    """Import a file under a private name, so that it hides no other module and is not hidden by one."""
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -180,7 +180,9 @@ def _loaded(entry: EntryPoint, origin: str) -> Register:
 
 
 def _places_of(entry: EntryPoint) -> Iterator[Path]:
-    """Yield where the code of an extension lies: its whole package, as any module of it may be run."""
+    """Yield the paths of an extension's code: its whole package, because any module of it
+    may be used.
+    """
     spec = importlib.util.find_spec(entry.module.split(".")[0])
     assert spec is not None, "it was just imported"
     if spec.submodule_search_locations is not None:
