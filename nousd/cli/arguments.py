@@ -1,4 +1,4 @@
-"""From rows of a table to a typer command: a function with a generated signature."""
+"""Builds a typer command from a table row: a function with a generated signature."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Argument(NamedTuple):
     """One argument of a verb.
 
     Args:
-        key: the name of the value; for a verb that is one command, of the key in its payload.
-        annotation: what typer is to read.
-        default: None means that it may be left out, ``...`` that it may not.
-        convert: from what typer read to what is meant.
+        key: the name of the value, and of the key in the payload of a command.
+        annotation: read by typer.
+        default: None means optional, ``...`` required.
+        convert: applied to the value that typer parsed.
     """
 
     key: str
@@ -30,19 +30,21 @@ class Argument(NamedTuple):
 
 
 def required(key: str, metavar: str, help: str) -> Argument:
-    """Return a word that must be given."""
+    """Return a required positional argument."""
     return Argument(key, Annotated[str, typer.Argument(metavar=metavar, help=help)], ...)
 
 
 def option(key: str, flag: str, help: str) -> Argument:
-    """Return a word that may be given behind ``flag``."""
+    """Return an optional argument with a flag."""
     return Argument(key, Annotated[str | None, typer.Option(flag, help=help)])
 
 
 def function_of(
     arguments: Iterable[Argument], body: Callable[[dict[str, Any]], None]
 ) -> Callable[..., None]:
-    """Return a function with these arguments as its signature, which calls ``body`` with the values."""
+    """Return a function with these arguments as its signature, which calls ``body`` with
+    their values.
+    """
 
     def function(**values: Any) -> None:
         body(values)

@@ -1,7 +1,4 @@
-"""The options that all verbs of ``nousctl`` share, and their connection to the daemon.
-
-Which verbs there are, and what they ask, is not known here.
-"""
+"""The options that all verbs of ``nousctl`` share, and their connection to the daemon."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ class Options(NamedTuple):
 
     Args:
         json: print what the daemon sent instead of text.
-        timeout_seconds: for each answer; None means what is usual for the verb.
+        timeout_seconds: for each response; None means the verb's default.
     """
 
     socket_path: Path
@@ -30,7 +27,7 @@ class Options(NamedTuple):
 
     @property
     def answer_seconds(self) -> float:
-        """How long an answer is waited for where a verb does not know better."""
+        """Default time-out of a response."""
         return REQUEST_TIMEOUT_SECONDS if self.timeout_seconds is None else self.timeout_seconds
 
     def connect(self) -> Connection:
@@ -38,12 +35,12 @@ class Options(NamedTuple):
         return Connection(self.socket_path, timeout_seconds=self.answer_seconds)
 
     def subscribe(self, wanted: Mapping[str, Any]) -> Subscription:
-        """Return a subscription to the events that are ``wanted``, as ``subscribe`` takes it."""
+        """Return a subscription to the ``wanted`` events, given as the payload of ``subscribe``."""
         return Subscription(self.socket_path, wanted, timeout_seconds=self.answer_seconds)
 
 
 def print_answer(options: Options, answer: Answer) -> int:
-    """Print an answer as text, or its payload with ``--json``. Returns the exit code ``DONE``."""
+    """Print a response as text, or its payload with ``--json``. Return the exit code ``DONE``."""
     if options.json:
         print(json.dumps(answer.payload, ensure_ascii=False))
     else:

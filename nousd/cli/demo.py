@@ -1,8 +1,8 @@
-"""``python -m nousd.cli.demo [TEXT]``: a daemon of its own with the mock model, for a first look.
+"""``python -m nousd.cli.demo [TEXT]``: a separate daemon with the mock model, to try it out.
 
-Everything lies in a private temporary folder that is removed at the end, and nothing of the user's own
-settings, sessions or sockets is read or touched. On a terminal, without a text, the line client is
-attached; otherwise one prompt is run and its event lines and its answer are printed.
+Everything is in a private temporary directory that is removed at the end; the user's own settings,
+sessions and sockets are neither read nor changed. On a terminal without a text, the interactive client
+starts; otherwise one prompt runs, and its events and its answer are printed.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _RETRY_SECONDS: Final = 0.02
 _INPUT_SECONDS: Final = 2.0
 
 _SOCKET_PATH_BYTES_MAX: Final = 90
-"""Socket paths end at 104 bytes on some systems; ``.events`` must fit behind it."""
+"""Socket paths end at 104 bytes on some systems; ``.events`` must fit after it."""
 
 
 def main() -> None:
-    """Run the demonstration and exits."""
+    """Run the demo and exit."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.command(help="Start a daemon with a mock model and talk to it.")(_demo)
     try:
@@ -65,7 +65,9 @@ def _demo(
 
 
 def _leave_in_order_when_told_to() -> None:
-    """Make the signals that end a program run its ``finally`` clauses, which stop the daemon."""
+    """Turn the signals that end a program into exceptions, so that ``finally`` clauses stop
+    the daemon.
+    """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _frame: sys.exit(128 + number))
 
@@ -105,7 +107,7 @@ def _run_once(options: Options, text: str) -> int:
 
 @contextlib.contextmanager
 def _private_folder() -> Iterator[Path]:
-    """Make a folder that only this user can enter, with a path short enough for a socket."""
+    """Create a directory for this user only, with a path short enough for a socket."""
     parent = tempfile.gettempdir()
     if len(os.fsencode(parent)) > _SOCKET_PATH_BYTES_MAX - len("/nousd-12345678/nousd.sock"):
         parent = "/tmp"  # noqa: S108  (what is made in it has a random name and mode 0700)
@@ -117,7 +119,7 @@ def _private_folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _daemon(folder: Path) -> Iterator[Path]:
-    """Run a daemon in ``folder`` and yield its socket; stops it at the end."""
+    """Run a daemon in ``folder`` and yield its socket; stop it at the end."""
     socket_path = folder / "nousd.sock"
     log = folder / "daemon.log"
     with log.open("wb") as output:

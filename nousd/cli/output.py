@@ -1,6 +1,6 @@
-"""Printing to a terminal or a pipe, and ending well when the output cannot be written.
+"""Prints to a terminal or a pipe, and ends in order if the output cannot be written.
 
-Text of models, tools and clients never controls the terminal it is printed on.
+Text of models, tools and clients never controls the terminal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CONTROLS: Final = {
     for code in [*range(0x20), *range(0x7F, 0xA0)]
     if code not in (9, 10)
 }
-"""Characters that move the cursor or change the terminal; all but tab and line feed."""
+"""Characters that move the cursor or change the terminal; all except tab and line feed."""
 
 _CANNOT_WRITE: Final = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EPIPE}
@@ -52,7 +52,7 @@ def say(text: str) -> None:
 
 
 def print_line(line: bytes) -> None:
-    """Print a line of the wire with its bytes unchanged."""
+    """Print a line of the wire unchanged."""
     sys.stdout.buffer.write(line + b"\n")
     sys.stdout.buffer.flush()
 
@@ -61,7 +61,7 @@ def print_line(line: bytes) -> None:
 def ending_in_order() -> Iterator[None]:
     """Flush standard output at the end; exit with code 1 if it cannot be written.
 
-    A reader that closed the pipe, as ``head`` does, has seen enough: no message then.
+    A reader that closed the pipe, such as ``head``, has seen enough: there is no message then.
     """
     try:
         try:
@@ -78,7 +78,7 @@ def ending_in_order() -> Iterator[None]:
 
 
 def _discard_output() -> None:
-    """Point standard output at nothing: the interpreter flushes once more while it exits."""
+    """Redirect standard output to nothing, because the interpreter flushes once more while it exits."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

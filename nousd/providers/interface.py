@@ -19,10 +19,10 @@ from nousd.machine.context.model_input import ModelInput
 from nousd.wire.objects.entries import ReasoningBlock, Usage
 
 IDLE_TIMEOUT_SECONDS: Final = 300.0
-"""Default of how long a server may send nothing, before its answer and within it."""
+"""Default of how long a server may be silent, before its answer and within it."""
 
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
-"""Default of how long reaching a server may take."""
+"""Default of how long connecting to a server may take."""
 
 FinishReason = Literal["stop", "length", "tool_use"]
 
@@ -59,15 +59,15 @@ class Finished(msgspec.Struct, frozen=True):
 
 
 class UsageSoFar(msgspec.Struct, frozen=True):
-    """The usage of the call so far, in case it does not end; the last one counts. For a server that
-    says so before it is done, such as at the beginning.
+    """The usage of the call so far, in case it does not end; the last one counts. For servers that
+    report it before the end, for example at the start.
     """
 
     usage: Usage
 
 
 class ReasoningKept(msgspec.Struct, frozen=True):
-    """Reasoning that this provider wants back with the next call, in its own form. Not to be shown."""
+    """Reasoning that this provider needs back with the next call, in its own form. Not for display."""
 
     block: ReasoningBlock
 
@@ -85,7 +85,7 @@ class Retrying(msgspec.Struct, frozen=True):
 
 
 class Alive(msgspec.Struct, frozen=True):
-    """The server sent something that is no piece yet, such as a part of a long tool call."""
+    """The server sent something that is not a piece yet, such as a part of a long tool call."""
 
 
 Piece = (
@@ -100,11 +100,11 @@ Piece = (
 )
 
 Receive = Callable[[Piece], Awaitable[None]]
-"""Takes one piece; may wait, which slows the reading of the stream."""
+"""Receives one piece; may wait, which slows the reading of the stream."""
 
 
 class Recorder(Protocol):
-    """Takes one exchange with a model server, byte for byte. Neither waits nor fails; sees no key."""
+    """Receives one exchange with a model server, byte for byte. Neither waits nor fails; sees no key."""
 
     def request(self, path: str, body: bytes) -> None:
         """Record the request; ``path`` follows the API's base."""
@@ -115,16 +115,16 @@ class Recorder(Protocol):
         ...
 
     def chunk(self, data: bytes) -> None:
-        """Take a part of the response's body, cut as the network cut it."""
+        """Record a part of the response's body, as it came from the network."""
         ...
 
     def end(self) -> None:
-        """The exchange is over, however it ended. Called once, last."""
+        """Record the end of the exchange, however it ended. Called once, last."""
         ...
 
 
 class _Unrecorded:
-    """Takes an exchange that nobody wants."""
+    """A recorder that records nothing."""
 
     def request(self, path: str, body: bytes) -> None: ...
 
@@ -138,7 +138,7 @@ class _Unrecorded:
 UNRECORDED: Final[Recorder] = _Unrecorded()
 
 Record = Callable[[], Recorder]
-"""Returns what takes the next exchange; each attempt is one."""
+"""Returns the recorder of the next exchange; each attempt is one."""
 
 
 Blobs = Mapping[str, bytes]
@@ -152,45 +152,44 @@ class Provider(Protocol):
 
     @property
     def name(self) -> str:
-        """The name that ``--provider`` takes."""
+        """The name for ``--provider``."""
         ...
 
     @property
     def default_model(self) -> str:
-        """The model used where a session names none."""
+        """The model of sessions that name none."""
         ...
 
     def context_window(self, model: str) -> int:
-        """Return how many tokens the model can be given, by the best knowledge there is."""
+        """Return how many tokens the model accepts, as far as known."""
         ...
 
     def accepts(self, model: str, media_type: str) -> bool:
-        """Whether the model can be given an attachment of that type, by the best knowledge there is."""
+        """Return whether the model accepts attachments of that type, as far as known."""
         ...
 
     async def models(self) -> tuple[str, ...]:
-        """Return the names of the models that can be asked, as the server lists them.
+        """Return the names of the models, as the server lists them.
 
         Raises:
-            ProviderError: it refused, cannot be reached, or lists nothing that could be read.
+            ProviderError: it refused, cannot be reached, or its list could not be read.
         """
         ...
 
     async def generate(
         self, request: ModelInput, receive: Receive, blobs: Blobs = NO_BLOBS
     ) -> None:
-        """Make one model call and passes its pieces on, ending with ``Finished``.
+        """Make one model call and pass its pieces on, ending with ``Finished``.
 
         Args:
             blobs: the bytes of every attachment in the request.
 
         Raises:
             ContextOverflow: the server refused the input as too long.
-            ProviderError: anything else that went wrong, in the server's own words where it gave
-                any. Cancellation closes the connection at once.
+            ProviderError: any other failure, in the server's own words if it gave any.
         """
         ...
 
     async def aclose(self) -> None:
-        """Close whatever is kept between calls, such as idle connections. Never fails."""
+        """Close what is kept between calls, such as idle connections. Never fails."""
         ...

@@ -1,9 +1,9 @@
-"""Repeating a model call that failed before it said anything.
+"""Repeats a model call that failed before any content.
 
-Wraps any provider, so that no provider repeats anything itself. Once a piece of content was passed on
+Wraps any provider, so that no provider repeats anything itself. Once a piece of content was passed on,
 a failure is final: a repeated call would say something else, and what was shown cannot be taken back.
 
-Deliberately holds no randomness of its own.
+The caller passes the source of randomness.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from nousd.providers.interface import (
 )
 
 ATTEMPTS_MAX: Final = 3
-"""Attempts in all, the first included."""
+"""Maximum attempts, the first included."""
 
 DELAY_FIRST_SECONDS: Final = 0.5
-"""The longest wait before the second attempt; it doubles with each further one."""
+"""Maximum wait before the second attempt; it doubles with each further one."""
 
 DELAY_SECONDS_MAX: Final = 8.0
 """Where the doubling stops."""
 
 RETRY_AFTER_SECONDS_MAX: Final = 60.0
-"""The longest wait a server can ask for; one that asks for more is not waited for."""
+"""The longest wait that a server can ask for; if it asks for more, there is no further attempt."""
 
 
 class RetryingProvider:
     """A provider that makes up to ``attempts_max`` attempts through ``inner``.
 
     Args:
-        random: returns numbers from 0 up to 1; spreads the waits of many clients.
-        name: what it is called, where that is not the inner one's name.
+        random: returns numbers from 0 up to 1, to spread the waits of many clients.
+        name: replaces the name of ``inner``.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class RetryingProvider:
             await trio.sleep(delay_seconds)
 
     def _delay_seconds(self, attempt: int, asked_seconds: float | None) -> float | None:
-        """Return how long to wait after that attempt, or None if the server asks for too much."""
+        """Return how long to wait after that attempt; None if the server asks for too much."""
         if asked_seconds is not None:
             return asked_seconds if asked_seconds <= RETRY_AFTER_SECONDS_MAX else None
         longest = min(DELAY_SECONDS_MAX, DELAY_FIRST_SECONDS * 2.0 ** (attempt - 1))

@@ -1,10 +1,10 @@
 """Pending approvals and questions of the interactive client, and the lines that answer them.
 
-The oldest request or question is the one that a line answers, and the last one that was shown whole: of
-those behind it a line each says that they are there. One thread hears of them, another takes the lines.
+A line answers the oldest request, which is shown whole; each later one is announced by a line. One
+thread receives requests, another the lines.
 
-Somebody else may answer while a line is typed, and then the next request is shown. A line answers only
-what was shown first while it was typed: a "yes" that comes too late is not taken for one to the next.
+Somebody else may answer while a line is typed, and then the next request is shown. A line only answers
+the request that was shown first while it was typed: a late "yes" does not count for the next one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Ask = Callable[[str, Mapping[str, Any]], object]
 """Sends a command and returns its answer, or raises Refused."""
 
 Say = Callable[[str], None]
-"""Shows a text, with nothing of another thread's in the middle."""
+"""Shows a text in one piece, without text of another thread in between."""
 
 _DECISIONS: Final = {
     "y": "once",
@@ -34,7 +34,7 @@ _DECISIONS: Final = {
     "n": "deny",
     "no": "deny",
 }
-"""What is typed -> what is meant."""
+"""typed word -> decision."""
 
 _TOO_LATE: Final = "(not sent: what you answer is over)"
 
@@ -51,7 +51,7 @@ class _Command(NamedTuple):
 
 
 class _Request:
-    """A call that waits for permission."""
+    """A call that waits for approval."""
 
     def __init__(self, payload: Payload) -> None:
         self._payload = payload
@@ -67,10 +67,10 @@ class _Request:
         return f"(after that: {request_lines(self._payload)[0]})"
 
     def answered(self, line: str) -> _Command:
-        """Return the answer that a line gives, once it is complete.
+        """Return the answer in a line, once it is complete.
 
         Raises:
-            NoAnswer: it is none.
+            NoAnswer: the line is not an answer.
         """
         word, _, reason = line.partition(" ")
         decision = _DECISIONS.get(word.lower())
@@ -84,14 +84,14 @@ class _Request:
         return self.answered(f"n {reason}".strip())
 
     def may_mean(self, line: str) -> bool:
-        """Whether a line can be an answer to this."""
+        """Return whether a line can be an answer to this."""
         with suppress(NoAnswer):
             return bool(self.answered(line))
         return False
 
 
 class _Question:
-    """A tool that asks something; of several questions the next one is shown."""
+    """A question of a tool; of several questions the next one is shown."""
 
     def __init__(self, payload: Payload) -> None:
         self._payload = payload
@@ -107,10 +107,10 @@ class _Question:
         return f"(after that: {question_lines(self._payload['questions'][0])[0]})"
 
     def answered(self, line: str) -> _Command | None:
-        """Take the answer to one question; returns what to send when all have one.
+        """Take the answer to one question; return the command once all have one.
 
         Raises:
-            NoAnswer: the line is none.
+            NoAnswer: the line is not an answer.
         """
         questions = self._payload["questions"]
         self._answers.append(answer_to(questions[len(self._answers)], line))
@@ -130,19 +130,19 @@ class _Question:
 
 
 class OpenRequests:
-    """All that waits, the oldest first, by its id."""
+    """All pending requests by id, the oldest first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: dict[str, _Request | _Question] = {}
         self._sent: set[str] = set()
         self._shown = ""
-        """The id of the one that was shown whole last."""
+        """The id of the request that was last shown whole."""
         self._meant: _Request | _Question | None = None
-        """What the line that is typed answers."""
+        """The id of the request that the line being typed answers."""
 
     def begin_line(self) -> None:
-        """Note that a line is typed from now on: it answers what is shown, or is shown next."""
+        """Note that a line is being typed: it answers the request that is shown, or is shown next."""
         _, oldest = self._oldest()
         with self._lock:
             self._meant = oldest
@@ -154,7 +154,7 @@ class OpenRequests:
         return [line for type_, payload in asked for line in self._add(type_, payload)]
 
     def note(self, event: ReceivedEvent) -> list[str]:
-        """Take an event; returns the lines to show."""
+        """Take an event; return the lines to show."""
         if event.type in ("permission_requested", "question_asked"):
             return self._add(event.type, event.payload)
         if event.type in _ENDS and self._forget(event.payload.get(_ENDS[event.type], "")):
@@ -162,7 +162,7 @@ class OpenRequests:
         return []
 
     def clear(self) -> None:
-        """Forget everything: another session is shown from now on."""
+        """Forget everything, because another session is shown from now on."""
         with self._lock:
             self._waiting.clear()
             self._sent.clear()
@@ -170,7 +170,7 @@ class OpenRequests:
             self._meant = None
 
     def take(self, line: str, ask: Ask, say: Say) -> bool:
-        """Send the answer that a line is; returns whether it was one."""
+        """Send the answer in a line; return whether it was one."""
         id, oldest = self._oldest()
         if self._is_too_late(oldest, line):
             _say_all([_TOO_LATE, *(oldest.lines if oldest else ())], say)
@@ -215,7 +215,7 @@ class OpenRequests:
         return self._next() or [asked.brief]
 
     def _next(self) -> list[str]:
-        """Return the lines that show the one that a line answers now, if it was not shown yet."""
+        """Return the lines that show the request that a line answers now, if it was not shown yet."""
         id, oldest = self._oldest()
         with self._lock:
             if oldest is None or id == self._shown:
@@ -226,7 +226,7 @@ class OpenRequests:
         return oldest.lines
 
     def _oldest(self) -> tuple[str, _Request | _Question | None]:
-        """Return the first that no answer was sent for."""
+        """Return the first request without a sent answer."""
         with self._lock:
             open_ones = (each for each in self._waiting.items() if each[0] not in self._sent)
             return next(open_ones, ("", None))
@@ -235,7 +235,7 @@ class OpenRequests:
         with self._lock:
             self._sent.discard(id)
             if self._shown == id:
-                # The same call may be asked about once more.
+                # There may be another request about the same call.
                 self._shown = ""
             return self._waiting.pop(id, None) is not None
 
@@ -274,4 +274,4 @@ _ENDS: Final = {
     "question_answered": "question_id",
     "question_rejected": "question_id",
 }
-"""The events that end what waits -> the key of its id."""
+"""The events that end a request -> the key of its id."""

@@ -1,8 +1,8 @@
-"""``nousctl chat``: talk to the daemon line by line, while what it does scrolls by.
+"""``nousctl chat``: talk to the daemon line by line while events scroll by.
 
 The main thread reads lines and sends commands, each on a connection of its own, so that Ctrl-C in the
-middle of one leaves nothing half said. A second thread prints events. What both look at is which run is
-going on, under one lock.
+middle of one leaves nothing half sent. A second thread prints events. Both share the active run, under
+one lock.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _RACES: Final = frozenset({"run_in_progress", "no_active_run"})
 """Refusals that mean: the run began, or ended, while the line was being typed."""
 
 _ENDED_RUNS_MAX: Final = 64
-"""Runs whose end may be seen before the answer to the prompt that started them."""
+"""Runs whose end may be seen before the answer to their prompt."""
 
 _SIGNAL_AGAIN_SECONDS: Final = 1.0
 
 
 def chat(options: Options) -> int:
-    """Talk until the user leaves. Returns the exit code."""
+    """Talk until the user leaves. Return the exit code."""
     talk = _Talk(options)
     with Subscription(options.socket_path, talk.wanted(talk.cursor)) as events:
         talk.events = events
@@ -99,7 +99,7 @@ class _Talk:
     # --- the main thread -----------------------------------------------------------------------
 
     def converse(self) -> int:
-        """Take lines until the user leaves, the input ends or the daemon goes away."""
+        """Read lines until the user leaves, the input ends or the daemon disconnects."""
         interrupts = 0
         while not self._leaving and self._lost is None:
             try:
@@ -113,14 +113,14 @@ class _Talk:
             except KeyboardInterrupt:
                 interrupts += 1
                 self._leaving = interrupts > 1
-        # Whoever keeps pressing Ctrl-C wants what is happening already.
+        # A user who keeps pressing Ctrl-C already gets what it asks for.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._leaving = True
         self._left.set()
         return FAILED if self._lost else DONE
 
     def _read(self) -> str:
-        """Return the next line; where the daemon goes away meanwhile, end as Ctrl-C does."""
+        """Return the next line; if the daemon disconnects meanwhile, end as Ctrl-C does."""
         with self._changed:
             if self._lost is not None:
                 raise KeyboardInterrupt
@@ -147,7 +147,7 @@ class _Talk:
             self._lose(error)
 
     def _send(self, text: str) -> None:
-        """Start a run with the text, or hands it to the one that goes on."""
+        """Start a run with the text, or send it to the active one."""
         order = (self._follow, self._prompt) if self._running else (self._prompt, self._follow)
         try:
             order[0](text)
@@ -167,7 +167,7 @@ class _Talk:
             self._say("(a run is going on: this comes after it; /steer TEXT goes first)")
 
     def _hand_in(self, command: str, payload: dict[str, Any]) -> Mapping[str, Any] | None:
-        """Return the answer to a text, None if an extension dealt with it: then its reply is shown."""
+        """Return the response to a text; None if an extension handled it: then its reply is shown."""
         answer = self._ask_here(command, payload).payload
         for warning in answer.get("warnings", ()):
             self._say(f"warning: {warning['code']}: {warning['message']}")
@@ -188,7 +188,7 @@ class _Talk:
             self._say(str(error))
 
     def _finish(self) -> None:
-        """At the end of the input: a person leaves at once, a script sees its run through."""
+        """At the end of the input: on a terminal leave at once, in a script wait for the run."""
         if self._terminal:
             return
         with self._changed:
@@ -273,7 +273,7 @@ class _Talk:
                 self._ended.append(event.payload["run_id"])
                 self._running = None
             if (asked or event.type == "agent_end") and self._terminal and self._reading:
-                # The one that waits for the next line was scrolled away.
+                # The request that the next line answers was scrolled away.
                 print(_PROMPT, end="", flush=True)
             self._changed.notify_all()
 
@@ -288,10 +288,10 @@ class _Talk:
             self._end_the_read()
 
     def _end_the_read(self) -> None:
-        """Make the main thread stop waiting for a line, which nothing but a signal can.
+        """Make the main thread stop waiting for a line, which only a signal can.
 
-        A signal that comes in the instant before the read begins is not noticed by it, so it is sent
-        again until the main thread has left.
+        A signal in the instant before the read begins does not interrupt it, so it is repeated until
+        the main thread has left.
         """
         main = threading.main_thread().ident
         assert main is not None
@@ -316,7 +316,7 @@ class _Talk:
         print(*map(shown, as_text(answer)), sep="\n", flush=True)
 
     def _say(self, text: str) -> None:
-        # In one piece: the other thread prints as well.
+        # In one piece, because the other thread prints as well.
         print(f"{shown(text)}\n", end="", flush=True)
 
 
@@ -337,4 +337,4 @@ _COMMANDS: Final[dict[str, _Command]] = {
     "/quit": _Command("leave; a run goes on", _Talk.quit),
     "/help": _Command("this list", _Talk.help),
 }
-"""first word of a line -> what it does with the rest of it."""
+"""first word of a line -> its handler."""

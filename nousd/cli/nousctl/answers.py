@@ -1,7 +1,7 @@
-"""The verbs of ``nousctl`` by which a person answers what the daemon asks.
+"""The verbs of ``nousctl`` that answer approvals and questions.
 
-What is answered is read from the daemon first: so the attempt and the hash, by which an answer names the
-very call that was shown, need not be typed.
+They read the request from the daemon first, so that the attempt and the hash, which an answer must
+name, need not be typed.
 """
 
 from __future__ import annotations
@@ -147,4 +147,4 @@ ASKING: Final[dict[str, Watch]] = {
         _answer,
     ),
 }
-"""name on the command line -> what it does."""
+"""name on the command line -> verb."""

@@ -1,4 +1,4 @@
-"""The verbs of ``nousctl`` that move artifacts: piece by piece, so that the size does not matter."""
+"""The verbs of ``nousctl`` that transfer artifacts: piece by piece, so the size does not matter."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _UNKNOWN_TYPE: Final = "application/octet-stream"
 
 
 def get(options: Options, artifact_id: str, output: Path | None) -> int:
-    """Write an artifact to a file, or to the output; and says so if its bytes are not the right ones.
+    """Write an artifact to a file or to standard output; report it if the bytes do not match the id.
 
-    A file gets its name when all of it is there and right.
+    A file gets its name when it is complete and correct.
     """
     with (
         options.connect() as daemon,
@@ -43,7 +43,7 @@ def get(options: Options, artifact_id: str, output: Path | None) -> int:
 
 @contextmanager
 def _written(output: Path | None) -> Iterator[BinaryIO]:
-    """Provide a file to write into, which has another name until the block is left in order."""
+    """Provide a file to write, under another name until the block ends without an error."""
     if output is None:
         yield sys.stdout.buffer
         return
@@ -81,7 +81,7 @@ def _readable(path: Path) -> Iterator[BinaryIO]:
 
 
 def with_attachments(daemon: Connection, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the payload of a command whose ``attachments`` are paths so far."""
+    """Return the payload of a command whose ``attachments`` are paths."""
     try:
         attachments = attachments_of(daemon, values["attachments"])
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The arguments of verbs that send a text: the text, where it goes, and the options of its run."""
+"""The arguments of verbs that send a text: the text, its target, and the options of its run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nousd.cli.arguments import Argument, option
 
 
 def words_or_stdin(words: list[str]) -> str:
-    """Return the text that the words make; a single ``-`` stands for standard input."""
+    """Return the text that the words make; a single ``-`` means standard input."""
     if words == ["-"]:
         import sys
 
@@ -29,7 +29,7 @@ def json_value(text: str) -> Any:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Return the object that a text of a command line is."""
+    """Parse a JSON object of the command line."""
     value = json_value(text)
     if not isinstance(value, dict):
         raise typer.BadParameter("the arguments are not a JSON object")

@@ -1,9 +1,9 @@
-"""``nousctl``: one question to the daemon, or one thing to watch, per call.
+"""``nousctl``: one request to the daemon, or one thing to watch, per call.
 
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no daemon.
 
-Start-up is most of what a call costs. So typer is told of the verb that was called only, not of all of
-them, and what a verb needs beyond the blocking client is imported when it runs.
+Start-up is most of a call's time. So typer only gets the called verb, and what a verb needs beyond the
+blocking client is imported when it runs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _COMPLETION_VARIABLE: Final = "_NOUSCTL_COMPLETE"
 _COMPLETION_FLAGS: Final = (["--install-completion"], ["--show-completion"])
 
 _SHELL_IS_NAMED: Final = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"
-"""Tells typer to take the shell from the command line instead of looking for it among the parent
+"""Makes typer take the shell from the command line instead of looking for it among the parent
 processes, where there is none when a package or a script installs the completion."""
 
 _COMMON: Final = (
@@ -65,7 +65,7 @@ _COMMON: Final = (
         ],
     ),
 )
-"""Taken before the verb and after it; the one after it counts."""
+"""Accepted before the verb and after it; the latter counts."""
 
 
 # --- verbs that follow events ----------------------------------------------------------------
@@ -255,7 +255,7 @@ WATCHES: Final[dict[str, Watch]] = {
     **CALLING,
     **TRUSTING,
 }
-"""name on the command line -> what it does."""
+"""name on the command line -> verb."""
 
 
 # --- the program -----------------------------------------------------------------------------
@@ -280,7 +280,7 @@ def main() -> None:
 
 
 def _tolerate_any_text() -> None:
-    """Bytes that are no text in the user's encoding are replaced rather than ending the program."""
+    """Replace bytes that are not text in the user's encoding, instead of failing."""
     for stream, errors in (
         (sys.stdin, "replace"),
         (sys.stdout, "backslashreplace"),
@@ -296,7 +296,7 @@ def _exit(error: NousdError, code: int) -> None:
 
 
 def _names_called(argv: Collection[str]) -> list[str]:
-    """Return the verbs that may be the one called; all of them where the list itself is asked for."""
+    """Return the verbs that can be the called one; all of them for the help."""
     names = [*VERBS, *WATCHES]
     if _COMPLETION_VARIABLE in os.environ or "--help" in argv:
         return names
@@ -349,7 +349,7 @@ def _run(
 
 
 def _usual_socket() -> Path:
-    """Return where the daemon listens, as its own settings have it."""
+    """Return the daemon's socket, as its own settings define it."""
     named = os.environ.get("NOUSD_SOCKET")
     if named:
         return Path(named)
@@ -361,7 +361,7 @@ def _usual_socket() -> Path:
 
 
 def _ask(verb: Verb, options: Options, values: dict[str, Any]) -> int:
-    """Send the verb's command and print the answer."""
+    """Send the verb's command and print the response."""
     seconds = options.timeout_seconds or verb.timeout_seconds
     with options.connect() as daemon:
         payload = watch.payload_of(daemon, {**verb.fixed, **values})

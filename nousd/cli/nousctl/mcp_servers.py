@@ -1,4 +1,4 @@
-"""The verb ``nousctl mcp``: which MCP servers there are, and adding and removing them."""
+"""The verb ``nousctl mcp``: lists, adds and removes MCP servers."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ ARGUMENTS: Final = (
 
 
 def run(options: Options, values: dict[str, Any]) -> int:
-    """Do what the verb was asked for."""
+    """Carry out the verb."""
     action = values.pop("action")
     if action != "list" and "name" not in values:
         raise typer.BadParameter(f"{action} needs the name of a server")
-    # That there are no classes is something to say; that there are no words is not.
+    # An empty list of classes has a meaning; an empty list of words has none.
     given = {key: value for key, value in values.items() if value or key == "classes"}
     with options.connect() as daemon:
         answer = daemon.request(_COMMANDS[action], {} if action == "list" else given)

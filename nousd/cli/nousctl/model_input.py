@@ -1,4 +1,4 @@
-"""``nousctl input``: exactly what a model saw, put together from its parts and checked."""
+"""``nousctl input``: the exact input of a model, reassembled and verified."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _CURSOR_DIGITS_MAX: Final = 18
 
 
 def show(options: Options, wanted: str, *, verify: bool) -> int:
-    """Print what a model was given, or checks it.
+    """Print the input of a model, or verify it.
 
     Args:
-        wanted: the id of a ``model_input`` event; or of a run, which means its last answer, and each of
-            its calls where it is only checked.
+        wanted: the id of a ``model_input`` event, or of a run: its last answer, or all of its calls to
+            verify.
     """
     with options.connect() as daemon:
         told = list(_told(daemon, wanted))
@@ -36,7 +36,7 @@ def show(options: Options, wanted: str, *, verify: bool) -> int:
 
 
 def _told(daemon: Connection, wanted: str) -> Iterator[dict[str, Any]]:
-    """Yield the events that are meant, oldest first."""
+    """Yield the matching events, oldest first."""
     number = wanted.removeprefix(_EVENT)
     is_event = wanted.startswith(_EVENT) and number.isdecimal() and number.isascii()
     if is_event and 0 < int(number[: _CURSOR_DIGITS_MAX + 1]) < 10**_CURSOR_DIGITS_MAX:

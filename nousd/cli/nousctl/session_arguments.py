@@ -1,4 +1,4 @@
-"""The arguments of verbs that make, find and change sessions."""
+"""The arguments of verbs that create, find and change sessions."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ UPDATE_SESSION: Final = (
     _SAMPLING,
     _METADATA,
 )
-"""``null`` as JSON takes back what was set."""
+"""``null`` as JSON unsets a value."""
 
 LISTED: Final = (
     Argument(

@@ -18,10 +18,10 @@ _ENDS: Final = ("tool_call_completed", "tool_call_denied")
 
 
 def _call(options: Options, values: dict[str, Any]) -> int:
-    """Make a call and shows it to its end."""
+    """Make a call and show it to its end."""
     with options.connect() as daemon:
         call_id = daemon.request("call_tool", values).payload["tool_call_id"]
-    # Its id stands for that of a run; from the beginning, since it may be over by now.
+    # The call's id is used like a run's; from the start, because the call may have ended already.
     wanted = {"after": "evt-0", "run_id": call_id, "types": "all"}
     with Subscription(
         options.socket_path, wanted, timeout_seconds=options.answer_seconds
@@ -58,7 +58,7 @@ def _show(event: ReceivedEvent, *, is_streamed: bool) -> None:
         case "tool_call_completed" if not is_streamed:
             print(shown(payload.get("result", "")))
         case "tool_call_completed" if payload["is_error"]:
-            # What it said is there already; what became of it stands at the end.
+            # Its output was printed already; the outcome follows.
             say(payload.get("result", "").rstrip().rpartition("\n")[2])
 
 
@@ -89,4 +89,4 @@ CALLING: Final[dict[str, Watch]] = {
         _call,
     ),
 }
-"""name on the command line -> what it does."""
+"""name on the command line -> verb."""

@@ -1,6 +1,6 @@
 """The verbs of ``nousctl`` that show and trust a project's files.
 
-What is trusted is what was shown: its hash is read first, and sent back.
+The hash of the displayed file is sent back, so exactly that content is trusted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nousd.client.blocking import Connection
 Payload = Mapping[str, Any]
 
 SHOWN_BYTES_MAX: Final = 256 * 1024
-"""Bytes of a file that a person is shown; the daemon takes no longer one."""
+"""Maximum bytes of a displayed file; the daemon accepts no longer one."""
 
 
 def _trust(options: Options, values: dict[str, Any]) -> int:
@@ -127,4 +127,4 @@ TRUSTING: Final[dict[str, Watch]] = {
     ),
     "untrust": Watch("Stop trusting a project's file.", (_PATH, WORKSPACE), _untrust),
 }
-"""name on the command line -> what it does."""
+"""name on the command line -> verb."""

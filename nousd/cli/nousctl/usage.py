@@ -1,7 +1,7 @@
 """``nousctl usage``: tokens, time and cost of model calls, as a table.
 
 A row sums the ``usage_reported`` events of a run, a session or a model; the last line sums them all. So
-each grouping adds up to the same, calls that belong to no run included.
+each grouping has the same total, calls without a run included.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ GROUPINGS: Final[dict[str, Grouping]] = {
 
 
 def usage(options: Options, *, by: str, session_id: str | None) -> int:
-    """Print the table; with ``--json`` the sums as they are."""
+    """Print the table; with ``--json`` the sums."""
     wanted = {"types": ["usage_reported"], "after": "evt-0"}
     if session_id is not None:
         wanted["session_id"] = session_id
@@ -71,9 +71,7 @@ def usage(options: Options, *, by: str, session_id: str | None) -> int:
 
 
 def _figures(call: Call) -> dict[str, Any]:
-    """Return the figures that a call adds to each sum. ``timed_calls`` are those that showed
-    anything.
-    """
+    """Return the figures that a call adds to each sum. ``timed_calls`` are those with a first token."""
     tokens = call.get("usage", {})
     return {
         "calls": 1,
@@ -115,7 +113,7 @@ def _seconds(sums: Sums) -> str:
 
 
 def _first_token(sums: Sums) -> str:
-    """The mean, in seconds, of the calls that showed anything."""
+    """The mean over calls with a first token, in seconds."""
     timed = sums["timed_calls"]
     return f"{sums['first_token_ms'] / timed / 1000:,.2f}" if timed else _UNKNOWN
 
@@ -138,7 +136,7 @@ _COLUMNS: Final[dict[str, Callable[[Sums], str]]] = {
     "seconds": _seconds,
     "cost USD": _cost,
 }
-"""head of the column -> its cell."""
+"""column title -> its cell."""
 
 
 def _table(

@@ -1,7 +1,7 @@
-"""The verbs of ``nousctl`` that are one command and one answer, as a table.
+"""The verbs of ``nousctl`` that are one command and one response, as a table.
 
-A row says which command it sends, which arguments fill which keys of the payload, and that is all there
-is to a verb: parsing, sending and printing are the same for each. What follows events is in ``watch``.
+A row says which command a verb sends, and which arguments fill which keys of the payload; parsing,
+sending and printing are the same for each. ``watch`` has the verbs that follow events.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Verb(NamedTuple):
 
     Args:
         command: the type on the wire.
-        fixed: what the payload always holds.
-        timeout_seconds: how long the answer may take, where that is not the usual time.
+        fixed: constant part of the payload.
+        timeout_seconds: replaces the default time-out.
     """
 
     command: str
@@ -92,13 +92,13 @@ BEFORE: Final = option("before", "--before", "Continue a page before this id.")
 
 
 _RUN_SECONDS: Final = 24 * 3600.0
-"""The daemon ends the wait for a run itself (``--command-timeout``, a day at most)."""
+"""The daemon itself ends the wait for a run (``--command-timeout``, a day at most)."""
 
 _MODEL_CALL_SECONDS: Final = 3600.0
-"""A command that has a model called takes as long as the model does."""
+"""For commands that call a model, which take as long as the model does."""
 
 _LISTING_SECONDS: Final = 60.0
-"""Model servers are asked, each for so long as the daemon has patience."""
+"""For commands that ask model servers, each up to the daemon's own time-out."""
 
 # --- the table -------------------------------------------------------------------------------
 
@@ -385,4 +385,4 @@ VERBS: Final[dict[str, Verb]] = {
         timeout_seconds=_MODEL_CALL_SECONDS,
     ),
 }
-"""name on the command line -> what it does."""
+"""name on the command line -> verb."""

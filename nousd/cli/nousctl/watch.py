@@ -1,6 +1,7 @@
 """The verbs of ``nousctl`` that follow events, and ``raw``. They return the exit code.
 
-Each subscribes before it asks, or from a cursor, so that none can miss the start of what it follows.
+Each subscribes before its request, or from a cursor, so that none can miss the start of what it
+follows.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def payload_of(daemon: Connection, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def prompt_stream(options: Options, payload: dict[str, Any]) -> int:
-    """Start a run and shows it until its end."""
+    """Start a run and show it until its end."""
     with (
         options.subscribe({"types": "v1"}) as events,
         options.connect() as daemon,
@@ -86,7 +87,9 @@ def trace(options: Options, values: dict[str, Any]) -> int:
     """Print every event of a run, from its start to its end."""
     run_id = values["run_id"]
     with options.connect() as daemon:
-        daemon.request("get_run", {"run_id": run_id})  # refused for a run that will never end
+        daemon.request(
+            "get_run", {"run_id": run_id}
+        )  # refused for an unknown run, whose end would never come
     wanted = {"after": "evt-0", "run_id": run_id, "types": "all"}
     with options.subscribe(wanted) as events:
         for event in _of_run(events, run_id):
@@ -95,7 +98,7 @@ def trace(options: Options, values: dict[str, Any]) -> int:
 
 
 def events(options: Options, values: dict[str, Any]) -> int:
-    """Print the events after a cursor: up to now, or with ``follow`` for ever."""
+    """Print the events after a cursor: up to now, or with ``follow`` forever."""
     follow = values.pop("follow", False)
     wanted = {"types": "v1"} | values
     if follow:
@@ -133,7 +136,7 @@ def _number(event_id: str) -> int:
 
 
 def raw(options: Options, values: dict[str, Any]) -> int:
-    """Send lines as they are, one after the other, and print the response to each."""
+    """Send lines unchanged, one after the other, and print the response to each."""
     line = values.get("line")
     refused = False
     with options.connect() as daemon:

@@ -1,1 +1,1 @@
-"""``nousd``: the daemon's program, and the commands on a state folder."""
+"""``nousd``: the daemon's program, and the commands on a state directory."""

@@ -1,6 +1,6 @@
 """The subcommands of ``nousd`` as a typer program.
 
-What a subcommand needs is imported when it runs; the daemon itself by ``nousd.cli.nousd.serve`` only.
+A subcommand's modules are imported when it runs; only ``nousd.cli.nousd.serve`` imports the daemon.
 """
 
 from __future__ import annotations

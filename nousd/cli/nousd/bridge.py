@@ -1,4 +1,4 @@
-"""``nousd bridge``: the HTTP server in front of a daemon of another process."""
+"""``nousd bridge``: the HTTP server for a daemon in another process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SETTINGS: Final = (
     "http_origins",
     "verbose",
 )
-"""The settings that a bridge by itself has; of the state folder it needs the token."""
+"""The settings of a separate bridge; it needs the state directory for the token."""
 
 
 def command() -> Callable[..., None]:
@@ -43,7 +43,7 @@ def _bridge(values: dict[str, Any]) -> None:
     level = logging.DEBUG if settings.verbose else logging.INFO
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s")
     if not settings.state_dir.exists():
-        # The daemon may come later, and finds the token there.
+        # The daemon may start later, and finds the token there.
         prepare_state_folder(settings.state_dir)
     wanted = bridge_settings(settings)
     from nousd.bridge.run import serve_alone

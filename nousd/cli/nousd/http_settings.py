@@ -1,4 +1,4 @@
-"""From the settings of HTTP to those of the bridge, for ``nousd serve`` and ``nousd bridge``."""
+"""Converts the HTTP settings for the bridge, for ``nousd serve`` and ``nousd bridge``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_installed() -> None:
-    """Make sure that the libraries of the extra ``http`` are there.
+    """Make sure that the libraries of the extra ``http`` are installed.
 
     Raises:
         ConfigError: they are not.
@@ -24,10 +24,11 @@ def check_installed() -> None:
 
 
 def bridge_settings(settings: Settings) -> BridgeSettings:
-    """Return the settings of the bridge; create the token if there is none yet.
+    """Return the settings of the bridge; create the token if there is none.
 
     Raises:
-        ConfigError: a setting does not fit, the token cannot be had, or the libraries are missing.
+        ConfigError: a setting is invalid, the token cannot be read or created, or the libraries are
+            missing.
     """
     check_installed()
     from nousd.bridge.http.listen_address import place_of

@@ -1,4 +1,4 @@
-"""``nousd``: run the daemon, look after its log, or print what it takes to run it as a service."""
+"""``nousd``: run the daemon, maintain its log, or print the files for running it as a service."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _USAGE: Final = 2
 
 
 def main() -> None:
-    """Run ``nousd`` and exits."""
+    """Run ``nousd`` and exit."""
     with ending_in_order():
         try:
             _run()
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def _run() -> None:
-    # What a start makes stays: to look for cycles in it again and again is a tenth of its time.
+    # Objects of the start-up stay, and searching them for cycles repeatedly takes a tenth of its time.
     gc.disable()
     values = plain_values(sys.argv[1:], os.environ)
     if values is not None:

@@ -1,4 +1,4 @@
-"""``nousd mcp``: from arguments to a server of our tools."""
+"""``nousd mcp``: serves our tools, as its arguments say."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The command line of ``nousd serve`` as it mostly is: flags that stand there whole, with their values.
+"""The usual command line of ``nousd serve``: complete flags with their values.
 
-The library that reads every other command line takes longer to import than the daemon takes to start.
-So what needs no explanation is read here, from the same settings and to the same values; whatever else
-there is (a question for help, a short flag, a mistake) is left to that library, which knows what to say.
+The library that parses every other command line takes longer to import than the daemon takes to start.
+So a plain command line is parsed here, from the same settings and to the same values; anything else (a
+question for help, a short flag, a mistake) is left to that library.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ COMPLETION_VARIABLE: Final = "_NOUSD_COMPLETE"
 
 
 class _Flag(NamedTuple):
-    """The setting of a flag, and its value. ``word`` is None if that is the word behind it."""
+    """The setting of a flag, and its value. ``word`` is None if the value is the next word."""
 
     name: str
     word: bool | None = None

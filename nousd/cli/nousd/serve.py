@@ -1,6 +1,6 @@
 """``nousd serve``: from the values of its flags to settings to a running daemon.
 
-The one module of this room that may import the daemon. How the flags are read is not known here.
+The only module of this room that may import the daemon.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def serve(values: dict[str, Any]) -> NoReturn:
-    """Run the daemon, or print the configuration, and exits.
+    """Run the daemon, or print the configuration, and exit.
 
     Args:
-        values: ``config``, ``print_config``, and of each setting what its flag says, None for nothing.
+        values: ``config``, ``print_config``, and the flag of each setting, None if it was not given.
 
     Raises:
         ConfigError, StoreError: see ``nousd.daemon.serve``.
@@ -31,7 +31,7 @@ def serve(values: dict[str, Any]) -> NoReturn:
 
     config = values.pop("config")
     print_config = values.pop("print_config")
-    # Whoever lacks a key sees in the report where one is missing.
+    # The report shows where a key is missing.
     resolved = resolve(values, os.environ, config, asks_models=not print_config)
     if print_config:
         from nousd.config.report import report

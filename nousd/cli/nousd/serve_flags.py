@@ -1,5 +1,5 @@
-"""The flags of the settings, as typer is told of them. They are made from the settings themselves, so
-there is no setting without a flag and no flag that says something else.
+"""The flags of ``nousd serve`` for typer. They are generated from the settings, so there is no setting
+without a flag, and no flag that says something else.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _KINDS: Final[dict[Any, tuple[Any, str]]] = {
     float: (str, "NUMBER"),
     str: (str, "TEXT"),
 }
-"""type of a setting -> what typer reads, and how it is called. Numbers stay text: the settings say what
-is wrong with one, wherever it came from."""
+"""type of a setting -> typer's type and metavar. Numbers stay text, because the settings report every
+invalid value, wherever it came from."""
 
 
 def command() -> Callable[..., None]:

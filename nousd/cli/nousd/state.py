@@ -1,10 +1,9 @@
-"""The commands of ``nousd`` that work on a state folder without a daemon, as a table.
+"""The commands of ``nousd`` that work on a state directory without a daemon, as a table.
 
-Which log is meant is decided as ``nousd serve`` decides it. What the commands do is in ``nousd.admin``
-and ``nousd.replay``, which are imported when one of them runs; here it is only said, one finding per
-line, or as JSON.
+They find the log as ``nousd serve`` does. ``nousd.admin`` and ``nousd.replay`` carry them out and are
+imported when one of them runs; here the result is printed, one finding per line, or as JSON.
 
-Exit codes: 0 all is well, 1 something is wrong, 2 wrong usage, or a run that cannot be played again.
+Exit codes: 0 all is well, 1 something is wrong, 2 wrong usage, or a run that cannot be replayed.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ _BUNDLE_LIMITS: Final = {
     "artifacts": "Bytes of all artifacts, the newest first.",
     "log": "Bytes of the end of the daemon's own log.",
 }
-"""name in ``admin.bundle.Limits`` -> what it limits."""
+"""name in ``admin.bundle.Limits`` -> help text."""
 
 _BUNDLE_BYTES_MAX: Final = 4 * 1024 * 1024 * 1024
 
@@ -103,7 +102,7 @@ class CommandOutput(NamedTuple):
     Args:
         report: for programs.
         lines: for people.
-        code: what it exits with.
+        code: the exit code.
     """
 
     report: Any
@@ -115,7 +114,7 @@ class StateCommand(NamedTuple):
     """One row of the table: its arguments besides the log's path, and its function.
 
     Args:
-        settings: those that have a flag here, too.
+        settings: the settings that also have a flag here.
     """
 
     help: str
@@ -152,7 +151,7 @@ def _body(command: StateCommand) -> Callable[[dict[str, Any]], None]:
 
 
 def tell(output: CommandOutput, *, wants_json: bool) -> None:
-    """Print it, and end the program unless all is well."""
+    """Print the output, and end the program unless all is well."""
     if wants_json:
         from nousd.admin.check.findings import to_json
 
@@ -244,8 +243,8 @@ def placeholders(settings: Settings) -> dict[str, str]:
 
 
 def _tuning(settings: Settings) -> Tuning:
-    """Return the settings that a replay needs, with logging off: the replayed daemon's troubles are
-    in the events that are compared.
+    """Return the settings of a replay, with logging off: the replayed daemon's problems show in the
+    compared events.
     """
     import logging
 
@@ -302,7 +301,7 @@ _DOCTORS_SETTINGS: Final = (
     "model",
     "api_base",
 )
-"""The settings that decide what is looked at."""
+"""The settings that ``doctor`` examines."""
 
 
 def _log_of(settings: Settings) -> Path:
@@ -324,7 +323,7 @@ def _progress() -> Callable[[int], None]:
 
 
 _OF_A_PLAY: Final = ("compact_at", "keep_recent_tokens")
-"""The settings that a run depends on and its log does not hold."""
+"""The settings that a run depends on and that its log does not contain."""
 
 STATE_COMMANDS: Final[dict[str, StateCommand]] = {
     "check": StateCommand(
@@ -348,4 +347,4 @@ STATE_COMMANDS: Final[dict[str, StateCommand]] = {
         ("workdir", "workspaces", *_OF_A_PLAY),
     ),
 }
-"""name on the command line -> what it does."""
+"""name on the command line -> command."""

@@ -1,7 +1,7 @@
 """The systemd user units for this installation, as text.
 
-The paths are those of the running interpreter and systemd's own ``%t`` (the user's runtime folder),
-so what is printed works where it was printed.
+The paths are those of the running interpreter and systemd's own ``%t`` (the user's runtime directory),
+so the output works on the machine where it was printed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def socket_unit() -> str:
 
 
 def _program() -> str:
-    """Return how this installation is started, quoted as systemd reads it."""
+    """Return the command line of this installation, quoted for systemd."""
     beside = Path(sys.executable).with_name("nousd")
     if beside.exists():
         return _quoted(str(beside))

@@ -1,1 +1,1 @@
-"""Answers as text for people."""
+"""Responses as text for people."""

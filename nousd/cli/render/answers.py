@@ -1,6 +1,6 @@
-"""Answers as text for people: one small function per type of answer, in a table.
+"""Responses as text for people: one small function per type of response, in a table.
 
-Who wants all of an answer asks for JSON; here is what one wants to know at a glance.
+They are summaries; ``--json`` prints everything.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ Payload = Mapping[str, Any]
 
 
 def as_text(answer: Answer) -> list[str]:
-    """Return the lines that show an answer. One that is not known here, or has not what it should,
-    is shown as JSON.
-    """
+    """Return the lines that show a response. An unknown or unexpected one is shown as JSON."""
     try:
         return list(_SHOWN.get(answer.type, _json)(answer.payload))
     except KeyError:
@@ -301,4 +299,4 @@ _SHOWN: Final[dict[str, Callable[[Payload], Iterator[str]]]] = {
     "questions": request_lines.questions,
     "project_files": project_files,
 }
-"""type of the answer -> its lines; ``extension_result`` is whatever it is, shown as JSON."""
+"""type of the response -> its lines; ``extension_result`` can be anything and is shown as JSON."""

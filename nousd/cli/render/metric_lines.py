@@ -53,7 +53,7 @@ def _log(log: Payload) -> Iterator[str]:
 
 
 def durations(given: Payload) -> str:
-    """Return how long something took: the mean, and within which bounds most of it was."""
+    """Return a duration for people: the mean, and the bounds of most values."""
     count = sum(given["counts"])
     if not count:
         return "-"
@@ -62,7 +62,7 @@ def durations(given: Payload) -> str:
 
 
 def _within(given: Payload, share: float) -> str:
-    """Return the first bound that so many have kept."""
+    """Return the first bound that so many values stay below."""
     wanted = share * sum(given["counts"])
     kept = 0
     for bound, count in zip(given["bounds"], given["counts"], strict=False):

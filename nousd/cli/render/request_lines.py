@@ -20,9 +20,7 @@ class NoAnswer(NousdError):
 
 
 def waiting_lines(status: str) -> list[str]:
-    """Return the lines that show what a status says to wait for the user; none if it says nothing of
-    that kind.
-    """
+    """Return the lines that show what a status asks the user; none for any other status."""
     what, _, facts = status.partition(": ")
     if what == "permission_requested":
         request = json.loads(facts)
@@ -61,7 +59,7 @@ def permissions(payload: Payload) -> Iterator[str]:
 
 
 def request_lines(request: Payload) -> list[str]:
-    """Return the lines that show what one request is about. What is shown is what runs."""
+    """Return the lines that show one request, exactly as it would run."""
     offered = [f"session and always allow: {request['rule']}"] if "rule" in request else []
     opened = [f"opens {place}" for place in request.get("outside", ())]
     lines = (f"because {request['reason']}", *opened, *offered)
@@ -75,7 +73,7 @@ def _call(request: Payload) -> str:
 
 
 def _visible(char: str) -> str:
-    """Return a character, escaped if it is not seen and may make others look like something else."""
+    """Return a character, escaped if it is invisible or makes others look different."""
     return json.dumps(char).strip('"') if unicodedata.category(char) in _UNSEEN else char
 
 
@@ -114,7 +112,7 @@ def _described(option: Payload) -> str:
 
 
 def answers_to(questions: Sequence[Payload], typed: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the answers that texts stand for, one for each question.
+    """Return the answers in texts, one for each question.
 
     Raises:
         NoAnswer: there are more or fewer, or one is empty.
@@ -125,7 +123,7 @@ def answers_to(questions: Sequence[Payload], typed: Sequence[str]) -> list[dict[
 
 
 def answer_to(question: Payload, typed: str) -> dict[str, Any]:
-    """Return the answer that a text stands for: numbers or labels of options, else own words.
+    """Return the answer in a text: numbers or labels of options, otherwise free text.
 
     Raises:
         NoAnswer: it is empty.

@@ -8,12 +8,12 @@ from nousd.client.answers import ReceivedEvent
 
 
 class RunPrinter:
-    """Prints what a person wants to see of runs: answers on output, the rest on error.
+    """Prints runs for a person: answers on standard output, the rest on standard error.
 
     Each remark begins on a line of its own, also in the middle of an answer.
 
     Args:
-        tells_requests: say what waits for the user, and how he answers it from another terminal.
+        tells_requests: print what waits for the user, and how to answer it from another terminal.
     """
 
     def __init__(self, *, tells_requests: bool = False) -> None:

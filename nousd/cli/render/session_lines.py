@@ -26,7 +26,7 @@ def _state(row: Payload) -> str:
 
 
 def session_record(payload: Payload) -> Iterator[str]:
-    """Yield what is known of one session, a line for each thing."""
+    """Yield the facts about one session, one line each."""
     row = payload["session"]
     yield f"{row['session_id']}  {_state(row)}"
     yield f"created   {row['created_at']}, updated {row['updated_at']}"

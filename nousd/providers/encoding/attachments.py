@@ -1,8 +1,8 @@
-"""Files beside a user's text: which models can be given them, and the forms servers want them in. Pure.
+"""Files beside a user's text: which models accept them, and the forms that servers want. Pure.
 
-Servers do not tell in a way that can be relied on which models see pictures, so this is a small table
-of beginnings of names, for those that do not: a server's own refusal comes too late, in the middle of
-a run. What is not in the table is taken to see them, as almost all new models do.
+Servers do not reliably report which models see images, so this is a small table of name prefixes of
+models that do not: a server's refusal would come too late, in the middle of a run. A model that is not
+in the table counts as seeing them, as almost all new models do.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ SEES_IMAGES: Final[dict[str, bool]] = {
     "qwq": False,
     "starcoder": False,
 }
-"""Beginning of a model's name -> whether it sees images."""
+"""Prefix of a model's name -> whether it sees images."""
 
 
 def kind_of(media_type: str) -> Kind | None:
@@ -93,7 +93,7 @@ def kind_of(media_type: str) -> Kind | None:
 
 
 def sees_images(model: str) -> bool:
-    """Tell whether the model can be given images."""
+    """Return whether the model accepts images."""
     return row_of(SEES_IMAGES, model, otherwise=True)
 
 

@@ -1,7 +1,7 @@
-"""Data that servers want back with the next call, in a form for the log: bounded, valid JSON. Pure.
+"""Data that servers need back with the next call, in a form for the log: bounded, valid JSON. Pure.
 
-A server's own object is opaque to us, but it comes from outside. Lone surrogates in it become U+FFFD,
-and an object that nests too deep is not kept.
+A server's own object is opaque to us, but comes from outside. Lone surrogates in it become U+FFFD, and
+an object that nests too deep is not kept.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from nousd.wire.codec.envelope import is_nested_too_deep, scrub
 from nousd.wire.limits import ANSWER_BYTES_MAX
 
 _ENTRY_CHARS: Final = 100
-"""What anything that is kept counts besides its content."""
+"""Size that every kept object counts besides its content."""
 
 
 def storable(data: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the object as it can be stored, or None if it cannot."""
+    """Return the object in its stored form; None if it cannot be stored."""
     text = scrub(json.dumps(data, ensure_ascii=False)).encode()
     if is_nested_too_deep(text):
         return None
@@ -29,16 +29,16 @@ def storable(data: dict[str, Any]) -> dict[str, Any] | None:
 
 
 class KeptSize:
-    """Counts what is kept of one answer."""
+    """Counts the kept data of one answer."""
 
     def __init__(self) -> None:
         self._chars = 0
 
     def add(self, chars: int = 0) -> None:
-        """Count one more thing with that much content.
+        """Count one more object with that much content.
 
         Raises:
-            ProviderError: it is more than is kept of an answer.
+            ProviderError: the answer has more than may be kept.
         """
         self._chars += chars + _ENTRY_CHARS
         if self._chars > ANSWER_BYTES_MAX:

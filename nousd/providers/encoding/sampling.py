@@ -1,6 +1,7 @@
 """Sampling parameters under a dialect's names. Pure.
 
-What a family of models is known to refuse is left out: a session's values outlive a change of its model.
+Parameters that a family of models is known to refuse are left out, because a session's settings outlive
+a change of its model.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _OPENAI: Final = re.compile(r"gpt-\d|chatgpt-|o\d|codex-")
 """The vendor's own models, wherever they are served."""
 
 _FREE_UNLESS_REASONING: Final = re.compile(r"gpt-5\.[1-4](-mini|-nano)?(-\d|$)")
-"""Take it where they are kept from reasoning; others that can reason never do."""
+"""The models that accept it when reasoning is off; other reasoning models never do."""
 
 
 def named(sampling: Sampling | None, names: Mapping[str, str]) -> dict[str, Any]:
@@ -38,15 +39,15 @@ def openai_fields(request: ModelInput, limit: str) -> dict[str, Any]:
     """Return the fields of a request to a server of one of OpenAI's dialects.
 
     Args:
-        limit: what the bound of an answer is called.
+        limit: the dialect's name for the maximum length of an answer.
     """
     picking = PICKING if _picks(request.model, request.thinking) else {}
     return named(request.sampling, {**picking, "max_tokens": limit})
 
 
 def chat_limit(model: str) -> str:
-    """Return the Chat Completions name for the bound of an answer: the vendor's newer models refuse
-    the older name.
+    """Return the Chat Completions name for the maximum length of an answer: the vendor's newer models
+    refuse the older name.
     """
     return "max_completion_tokens" if _OPENAI.match(plain_name(model)) else "max_tokens"
 

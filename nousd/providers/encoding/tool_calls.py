@@ -80,8 +80,8 @@ class CallAssembler:
         """Yield the calls in the order of their indexes, those without one in order of arrival.
 
         Args:
-            is_cut: whether the answer lacks its end. Then a call without arguments is not one yet: it
-                would be run with none, which the model did not say.
+            is_cut: whether the answer lacks its end. Then a call without arguments is not complete: it
+                would run without any, which the model did not ask for.
         """
         calls = [call for call in self._calls if call.arguments or not is_cut]
         for position, call in enumerate(sorted(calls, key=lambda call: call.index or 0)):
@@ -92,7 +92,7 @@ class CallAssembler:
             )
 
     def _call_for(self, fragment: CallFragment, arguments: str) -> _OpenCall | None:
-        """Return the call the fragment goes on with, or None if it begins one."""
+        """Return the call that the fragment continues; None if it begins one."""
         if fragment.index is not None:
             found = self._newest("index", fragment.index)
             if found and found.id and fragment.id and fragment.name:

@@ -1,12 +1,12 @@
-"""The bytes of an answer -> pieces, as far as that is the same in all dialects. Pure: fed with chunks.
+"""Turns the bytes of an answer into pieces, as far as all dialects agree. Pure: fed with chunks.
 
-Theory of operation. The first byte that is no white space tells how the server answers: ``{`` begins
-a whole answer as JSON, anything else is an event stream. ``AnswerStream`` finds the JSON objects in
-either and gives them to the ``Answer`` of a dialect, which knows what they mean. An answer that just
-stops is an error, because its text may lack the half that matters.
+Theory of operation. The first byte that is not white space shows how the server answers: ``{`` begins a
+whole answer as JSON, anything else is an event stream. ``AnswerStream`` finds the JSON objects in
+either and passes them to the ``Answer`` of a dialect, which interprets them. An answer that just stops
+is an error, because its text may lack the half that matters.
 
-Servers are taken as they are: unknown fields are skipped, null is absent, and a field of a strange
-type is passed over unless the answer cannot be understood without it.
+Servers are taken as they are: unknown fields are skipped, null counts as absent, and a field of an
+unexpected type is ignored unless the answer cannot be understood without it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nousd.wire.limits import ANSWER_BYTES_MAX
 from nousd.wire.objects.entries import Usage
 
 _SAMPLE_BYTES: Final = 4000
-"""How much of an answer that is no model stream goes into the error."""
+"""Bytes of an answer that is not a model stream that go into the error."""
 
 _STREAM_BEGINNINGS: Final = (b":", b"data", b"event", b"id", b"retry")
 
@@ -44,8 +44,8 @@ class Decoder(Protocol):
 
     @property
     def complete(self) -> bool:
-        """Whether the server has said how the answer ended, so that no input after it is missed; true of
-        one that is ``finished``.
+        """True once the server has said how the answer ended, so that no later input is missed; also
+        true if ``finished``.
         """
         ...
 
@@ -232,8 +232,8 @@ class AnswerStream(Generic[Chunk]):
 
 
 class WholeText:
-    """Scrubs surrogates out of the deltas of one text, holding back the first half of a pair that two of
-    them share. What a model thinks is another text than what it says.
+    """Replaces surrogates in the deltas of one text, holding back the first half of a pair that spans
+    two deltas. Text and reasoning of an answer are two texts.
     """
 
     def __init__(self) -> None:
@@ -254,7 +254,7 @@ class WholeText:
 
 
 def count_in(values: Any, key: str) -> int:
-    """Return the number of tokens under ``key``, 0 where there is none that makes sense."""
+    """Return the number of tokens under ``key``; 0 if there is no plausible one."""
     value = values.get(key) if isinstance(values, dict) else None
     return int(value) if isinstance(value, int | float) and 0 < value < 2**53 else 0
 

@@ -1,7 +1,7 @@
-"""The connections to one model server, by the HTTP library.
+"""The connections to one model server, through the HTTP library.
 
-That takes long to import and much memory, and no daemon needs it before its first model call: so this
-module is imported then, by ``server``. It knows nothing of keys: an error has the server's own words.
+The library takes long to import and much memory, and no daemon needs it before its first model call; so
+``server`` imports this module then. It knows no keys: its errors contain the server's own words.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from nousd.providers.http.server_errors import ERROR_BODY_BYTES_MAX, error_from_
 from nousd.providers.interface import Alive, Recorder
 
 CONNECTIONS_MAX: Final = 256
-"""Calls under way at once; a further one waits for its turn as long as connecting may take."""
+"""Maximum active calls; a further one waits as long as connecting may take."""
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
-"""How much of an answer to a ``get`` is read; the longest lists of models have some hundred KiB."""
+"""Maximum bytes of an answer to a ``get``; the longest lists of models have some hundred KiB."""
 
 TAIL_SECONDS: Final = 10.0
 """How long to wait for what may follow the end of an answer, such as its usage."""
@@ -40,13 +40,13 @@ _FAILURES: Final[tuple[tuple[type[httpx2.HTTPError], str, bool], ...]] = (
     (httpx2.ConnectTimeout, "the server cannot be reached", True),
     (httpx2.ConnectError, "the server cannot be reached", True),
     (httpx2.PoolTimeout, f"all {CONNECTIONS_MAX} connections are in use", True),
-    # The server may still be at work on it: asking again would double its load.
+    # The server may still be working on it: a repeated request would double its load.
     (httpx2.TimeoutException, "the server sent nothing for too long", False),
     (httpx2.NetworkError, "the connection broke", True),
     (httpx2.RemoteProtocolError, "the connection broke", True),
     (httpx2.HTTPError, "the call failed", False),
 )
-"""The first that fits -> (what is said about it, whether trying again may help)."""
+"""The first match -> (message, whether a retry may help)."""
 
 
 def open_connections(
@@ -58,7 +58,7 @@ def open_connections(
     needs_tls: bool,
     trust_env: bool,
 ) -> Connections:
-    """Make the connections for one server; none is open yet. Takes some 30 ms where it reads the
+    """Create the connections to one server; none is open yet. Takes some 30 ms if it reads the
     certificate store: call it in a thread.
 
     Args:
@@ -75,7 +75,7 @@ def open_connections(
         ),
         limits=httpx2.Limits(max_connections=CONNECTIONS_MAX, keepalive_expiry=_KEEPALIVE_SECONDS),
         headers=headers,
-        # Nothing is kept for a server: no cookie of it is taken.
+        # No cookie of a server is kept.
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
     )
     return Connections(client, wall_clock)
@@ -89,7 +89,7 @@ class Connections:
         self._wall_clock = wall_clock
 
     async def aclose(self) -> None:
-        """Close the idle ones. Never fails."""
+        """Close the idle connections. Never fails."""
         await self._client.aclose()
 
     async def post(
@@ -102,7 +102,7 @@ class Connections:
         put: Put,
         recorder: Recorder,
     ) -> None:
-        """Post ``body`` and puts the pieces that ``decoder`` makes of the response as it comes.
+        """Post ``body`` and put the pieces that ``decoder`` makes of the response, as it comes.
 
         Raises:
             ProviderError: the server refused, broke off or said nothing for too long, or the decoder
@@ -112,7 +112,7 @@ class Connections:
             async with self._response("POST", url, recorder, body, headers) as response:
                 await _read(response, decoder, put, recorder)
         except httpx2.HTTPError as error:
-            # A connection that breaks behind the end of the answer has taken nothing with it.
+            # A connection that breaks after the end of the answer has lost nothing of it.
             if not decoder.complete:
                 raise _failure(error) from None
 
@@ -137,7 +137,7 @@ class Connections:
         body: bytes | None = None,
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> AsyncIterator[httpx2.Response]:
-        """Provide a response that is no refusal."""
+        """Provide a successful response."""
         async with self._client.stream(method, url, content=body, headers=headers) as response:
             recorder.response(response.status_code, response.headers.get("content-type", ""))
             if response.status_code != httpx2.codes.OK:
@@ -155,7 +155,7 @@ async def _read(response: httpx2.Response, decoder: Decoder, put: Put, recorder:
     """Push the pieces of the response until the answer is finished or the input ends; after a
     complete answer wait only a short time.
     """
-    # One scope for all chunks: one for each would cost as much as to read it.
+    # One scope for all chunks: one for each would cost as much as reading it.
     async with _chunks_of(response) as chunks:
         with trio.CancelScope() as patience:
             async for chunk in chunks:
@@ -175,7 +175,7 @@ async def _read(response: httpx2.Response, decoder: Decoder, put: Put, recorder:
 
 
 async def _beginning_of(response: httpx2.Response, bytes_max: int, recorder: Recorder) -> bytes:
-    """Return the body, or as much of it as is wanted."""
+    """Return the body, or its first bytes up to a limit."""
     body = bytearray()
     async with _chunks_of(response) as chunks:
         async for chunk in chunks:
@@ -188,11 +188,11 @@ async def _beginning_of(response: httpx2.Response, bytes_max: int, recorder: Rec
 
 @asynccontextmanager
 async def _chunks_of(response: httpx2.Response) -> AsyncIterator[AsyncIterator[bytes]]:
-    """Provide the chunks of the body, and deals with those that were not taken.
+    """Provide the chunks of the body, and deal with those that were not taken.
 
-    The end of a response is waited for a moment, because only then can the connection serve the next
-    call. Then reading is cancelled, which closes the connection: to just leave would not do, because
-    the client's inner generators are only ever closed by an exception that comes out of them.
+    The end of a response is awaited for a moment, because only then can the connection serve the next
+    call. Then reading is cancelled, which closes the connection. Simply leaving would not do, because
+    the client's inner generators are only closed by an exception that comes out of them.
     """
     async with aclosing(response.aiter_bytes()) as chunks:
         try:

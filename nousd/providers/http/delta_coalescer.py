@@ -1,9 +1,9 @@
-"""Pieces from the task that reads a stream to the receiver, deltas joined on the way.
+"""Passes pieces from the task that reads a stream to the receiver, joining deltas on the way.
 
-Why two tasks: several deltas often arrive in one network read, but an HTTP client hands them out one
-by one. The reading task puts each into a bounded channel without giving up the processor, so that the
-receiving task, when it gets its turn, finds together whatever arrived together. While a receiver is
-slow more gathers; when the channel is full the reading waits, and with it the server.
+Why two tasks: several deltas often arrive in one network read, but an HTTP client returns them one by
+one. The reading task puts each into a bounded channel without giving up the processor, so the receiving
+task finds together what arrived together. While a receiver is slow more gathers; when the channel is
+full the reading waits, and with it the server.
 
 Knows nothing of dialects and does no I/O of its own.
 """
@@ -21,14 +21,14 @@ from nousd.errors import ProviderError
 from nousd.providers.interface import Piece, ReasoningDelta, Receive, TextDelta
 
 PIECES_WAITING_MAX: Final = 1024
-"""Pieces that were read and not yet received."""
+"""Maximum pieces that were read and not yet received."""
 
 Put = Receive
 """Takes a piece from the reading task; waits only while the channel is full."""
 
 
 async def deliver(read: Callable[[Put], Awaitable[None]], receive: Receive) -> None:
-    """Run ``read(put)`` and passes what it puts on to ``receive``, in order.
+    """Run ``read(put)`` and pass what it puts to ``receive``, in order.
 
     Raises:
         ProviderError: what ``read`` raised, after everything that it had put was received.

@@ -1,7 +1,7 @@
-"""The common part of all providers that ask a server.
+"""The common part of all providers that call a server.
 
-A dialect's class says where its vendor is, how a key is sent, what it can take, and how a call is
-asked and its answer read. It does no I/O itself: ``server`` does.
+A dialect's class says where its vendor is, how a key is sent, what it accepts, and how a call is made
+and its answer read. It does no I/O itself: ``server`` does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from nousd.providers.models.context_windows import context_window
 from nousd.redaction.redactor import Redactor
 
 MODEL_PAGES_MAX: Final = 20
-"""Pages of a list of models that are read."""
+"""Maximum pages of a list of models."""
 
 
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -58,17 +58,17 @@ class ModelsPage(NamedTuple):
 
 
 class HostedProvider(ABC):
-    """A provider that asks a server; see ``Provider``.
+    """A provider that calls a server; see ``Provider``.
 
     Args:
-        api_base: None for the vendor's own.
+        api_base: None for the vendor's.
         api_key: None only for a server on this machine.
         default_model: None for ``first_model``.
-        key_variable: what an error calls the key's setting; None for the vendor's usual one.
+        key_variable: the name of the key's setting in errors; None for the vendor's usual one.
         context_window_tokens: overrides the table of known models.
         wall_clock: seconds since 1970, for a Retry-After that names a date.
-        record: if given, every exchange passes through what it returns.
-        secrets: what must not be told of what the server says, besides its key; None for nothing.
+        record: returns a recorder for each exchange.
+        secrets: redacted in what the server says, besides its key; None for none.
 
     Raises:
         ConfigError: ``api_base`` or ``api_key`` cannot be used, or the key is missing.
@@ -120,7 +120,7 @@ class HostedProvider(ABC):
 
     @abstractmethod
     def call(self, request: ModelInput, blobs: Blobs) -> Call:
-        """Return the call that asks for this."""
+        """Return the HTTP call for a request."""
 
     @abstractmethod
     def accepts(self, model: str, media_type: str) -> bool:
@@ -129,11 +129,11 @@ class HostedProvider(ABC):
     @staticmethod
     @abstractmethod
     def read_models(body: bytes) -> ModelsPage:
-        """Read a page of the list of models; raises what msgspec raises where it is none."""
+        """Read a page of the list of models; raise msgspec's error if it is not one."""
 
     @property
     def at_vendor(self) -> bool:
-        """Whether the server is the vendor's own, not one that is only compatible with it."""
+        """Return whether the server is the vendor's own, not a compatible one."""
         return self._server.host == urlsplit(self.vendor_api_base).hostname
 
     @property

@@ -1,11 +1,11 @@
-"""One model server over HTTP: where it is, its key, its connections, its refusals.
+"""One model server over HTTP: its address, key, connections and refusals.
 
-Knows no dialect: it is told the headers that carry a key, sends bodies and feeds what comes back to a
+Knows no dialect: it gets the headers that carry a key, sends bodies and feeds the response to a
 decoder. A stream may last as long as it likes; only silence is limited. Redirects are not followed,
 because the key would go with them.
 
-The key is in one header and nowhere else: every error passes ``_without_keys``, which takes it out of
-what the server said, and the keys of others as well.
+The key is in one header and nowhere else: every error passes ``_without_keys``, which redacts it in
+what the server said, and other keys as well.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nousd.providers.http.connections import Connections
 
 ERROR_CHARS_MAX: Final = 1000
-"""Characters of a server's words that are passed on."""
+"""Maximum characters of a server's words that are passed on."""
 
 _HEADERS: Final = {
     "Accept": "text/event-stream, application/json",
@@ -47,14 +47,14 @@ class ModelServer:
     """A server that speaks some dialect.
 
     Args:
-        api_base: ``http(s)://host[:port][/path]``; what is asked of it follows behind.
+        api_base: ``http(s)://host[:port][/path]``; request paths follow it.
         api_key: None only for a server on this machine.
-        key_variable: what the key's setting is called, for the errors.
+        key_variable: the name of the key's setting, for errors.
         key_headers: key -> the headers that carry it.
         headers: sent with every request.
         wall_clock: seconds since 1970, for a Retry-After that names a date.
-        record: if given, every exchange passes through what it returns.
-        secrets: what else must not be told of what the server says.
+        record: returns a recorder for each exchange.
+        secrets: further secrets to redact in what the server says.
 
     Raises:
         ConfigError: ``api_base`` or ``api_key`` cannot be used, or the key is missing.
@@ -109,7 +109,7 @@ class ModelServer:
         *,
         headers: Mapping[str, str] = _NO_HEADERS,
     ) -> None:
-        """Post ``body`` and puts the pieces that ``decoder`` makes of the response.
+        """Post ``body`` and put the pieces that ``decoder`` makes of the response.
 
         Raises:
             ProviderError: the server refused, broke off or said nothing for too long, or the decoder
@@ -162,7 +162,7 @@ class ModelServer:
 
     @contextmanager
     def _without_keys(self) -> Iterator[None]:
-        """Take all keys out of the error that comes out, and cuts it to a bearable length."""
+        """Redact all keys in the error that comes out, and cut it to a reasonable length."""
         try:
             yield
         except ProviderError as error:
@@ -182,8 +182,10 @@ def _shortened(words: str) -> str:
 
 
 def _without(key: bytes, redactor: Redactor, raw: bytes) -> bytes:
-    """Return the bytes without the key, and without a beginning of it at their end: they were cut."""
-    # In Latin-1 each byte is a character, and so comes back as it was.
+    """Return the bytes without the key, and without a beginning of it at their end, where they were
+    cut.
+    """
+    # In Latin-1 each byte is a character, so all bytes come back unchanged.
     raw = redactor.redact(raw.decode("latin-1")).encode("latin-1")
     for length in range(len(key) - 1, 0, -1):
         if raw.endswith(key[:length]):
@@ -192,7 +194,7 @@ def _without(key: bytes, redactor: Redactor, raw: bytes) -> bytes:
 
 
 def _checked_base(api_base: str, key_variable: str) -> SplitResult:
-    # The base itself stays out of the errors: it may hold what should not be shown.
+    # The base URL itself stays out of the errors: it may contain a secret.
     try:
         base = urlsplit(api_base.strip())
         _ = base.port

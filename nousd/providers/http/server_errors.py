@@ -1,8 +1,8 @@
-"""A model server's refusal as one ``ProviderError``, in the server's words.
+"""Turns a model server's refusal into one ``ProviderError``, in the server's words.
 
-Servers that speak the same dialect still differ in how they report a failure: an object under
-``error``, a bare string, a validation list under ``detail``, plain text, a page of HTML, in an HTTP
-status or in the middle of a stream. This module reads all of them. Pure: no I/O and no clock.
+Servers of the same dialect still differ in how they report a failure: an object under ``error``, a bare
+string, a validation list under ``detail``, plain text, a page of HTML, in an HTTP status or in the
+middle of a stream. This module reads all of them. Pure: no I/O and no clock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from nousd.errors import ContextOverflow, ProviderError
 
 ERROR_BODY_BYTES_MAX: Final = 64 * 1024
-"""How much of an error's body is read, and kept as ``ProviderError.raw``."""
+"""Maximum bytes of an error's body that are read, and kept as ``ProviderError.raw``."""
 
 RETRYABLE_CODES: Final = frozenset(
     {
@@ -34,10 +34,10 @@ RETRYABLE_CODES: Final = frozenset(
         "timeout_error",
     }
 )
-"""Words by which servers name a passing failure where they give no status (in mid-stream)."""
+"""Words by which servers name a temporary failure without a status (in mid-stream)."""
 
 _NEVER_RETRYABLE_CODES: Final = frozenset({"insufficient_quota"})
-"""Sent with status 429, but no waiting helps."""
+"""Sent with status 429, but waiting does not help."""
 
 _OVERFLOW_CODES: Final = frozenset(
     {"context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded"}
@@ -59,14 +59,14 @@ _OVERFLOW_WORDS: Final = (
     r"|too large for model with \d+"  # Mistral
     r"|tokens. must be <= \d+"  # TGI
 )
-"""How servers without a code word it. Compared only where the status does not say otherwise."""
+"""The wording of servers without a code. Compared only if the status does not say otherwise."""
 
 _NOT_OVERFLOW_STATUSES: Final = frozenset({401, 403, 404, 408, 409, 429})
 _PAYLOAD_TOO_LARGE: Final = 413
 
 
 class Fault(NamedTuple):
-    """A failure as a server told it; every part may be missing."""
+    """A failure as a server reports it; every part may be missing."""
 
     words: str = ""
     codes: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ class Fault(NamedTuple):
 
 
 def is_retryable_status(status: int) -> bool:
-    """Tell whether the same request may succeed later."""
+    """Return whether the same request may succeed later."""
     return status in (408, 409, 429) or status >= 500
 
 
@@ -120,7 +120,9 @@ def _words_in(value: dict[str, Any]) -> str:
 
 
 def _upstream_words(value: dict[str, Any]) -> str:
-    """Gateways keep what the server behind them said apart from their own general sentence."""
+    """Read the inner error: gateways keep the words of the server behind them apart from their own
+    general sentence.
+    """
     metadata = value.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, dict) else None
     return f": {raw}" if isinstance(raw, str) and raw else ""
@@ -129,7 +131,7 @@ def _upstream_words(value: dict[str, Any]) -> str:
 def error_from_fault(
     fault: Fault, *, status: int | None = None, retry_after_seconds: float | None = None
 ) -> ProviderError:
-    """Return the error for a fault; ``status`` is that of the HTTP response, if it was one."""
+    """Return the error for a fault; ``status`` is that of the HTTP response, if there was one."""
     if status is None:
         status = fault.status
     words = fault.words or (_status_line(status) if status else "the server reported an error")
@@ -171,7 +173,7 @@ def _status_line(status: int) -> str:
 def error_from_response(
     status: int, headers: Mapping[str, str], body: bytes, *, now: float
 ) -> ProviderError:
-    """Return the error for an HTTP response that is no success.
+    """Return the error for an HTTP response that is not a success.
 
     Args:
         headers: looked up by lower-case name.
@@ -195,12 +197,12 @@ def _fault_in_body(body: bytes) -> Fault:
         return read_fault(msgspec.json.decode(body))
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         text = " ".join(body.decode("utf-8", "replace").split())
-        # A page of HTML says less than the status does.
+        # A page of HTML says less than the status.
         return Fault() if text.startswith("<") else Fault(text)
 
 
 def retry_after_seconds(headers: Mapping[str, str], now: float) -> float | None:
-    """Return how long the server asks to wait, never negative, or None if it does not (readably)."""
+    """Return how long the server asks to wait, never negative; None if it does not (readably)."""
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000

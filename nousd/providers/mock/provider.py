@@ -58,13 +58,13 @@ DEFAULT_MODEL: Final = "mock-model"
 CONTEXT_WINDOW: Final = 128_000
 
 LINES_MAX: Final = 20
-"""Messages that are answered with."""
+"""Number of messages that the answer repeats."""
 
 LINE_CHARS_MAX: Final = 80
-"""Characters of each, so that an answer to answers does not grow without end."""
+"""Characters of each, so that an answer to answers does not grow forever."""
 
 FAILURES_KEPT_MAX: Final = 1024
-"""Parts of texts whose ``[[error CODE xK]]`` are counted; the oldest is forgotten."""
+"""Texts whose ``[[error CODE xK]]`` are counted; the oldest is forgotten."""
 
 _PIECES: Final = re.compile(r"\s*\S+\s*|\s+")
 
@@ -73,7 +73,7 @@ class MockProvider:
     """The built-in model.
 
     Args:
-        context_window_tokens: what is told of every model; small, it makes compaction visible.
+        context_window_tokens: the window of every model; a small one makes compaction visible.
     """
 
     name: Final = "mock"
@@ -83,7 +83,7 @@ class MockProvider:
     ) -> None:
         self._default_model = default_model
         self._context_window_tokens = context_window_tokens
-        # Part of a text -> how often it has failed since it last went well; the oldest first.
+        # Text -> how often it has failed since it last succeeded; the oldest first.
         self._failures: dict[int, int] = {}
 
     @property
@@ -121,7 +121,7 @@ class MockProvider:
             else:
                 await performance.take(step)
         if due:
-            # The next time the same is said, it fails as often again.
+            # The next time the same text comes, it fails as often again.
             self._failures.pop(place, None)
         await performance.end()
 

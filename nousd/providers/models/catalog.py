@@ -1,8 +1,8 @@
-"""The models a daemon can ask: its providers by name, and which model is meant where none is named.
+"""The models that a daemon can call: its providers by name, and the default model.
 
-A model is named ``provider/model``. Providers are made when they are first asked for, so that one that
-nobody uses costs nothing. What the user says of a model (its window, its price, what it can be given)
-wins over what its provider believes.
+A model is named ``provider/model``. Providers are created when they are first used, so that an unused
+one costs nothing. The user's facts about a model (its window, its price, what it accepts) win over
+those of its provider.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from nousd.wire.objects.entries import Sampling, Thinking
 
 _PROVIDER_LIKENESS_MIN: Final = 0.7
 _ALIAS_LIKENESS_MIN: Final = 0.8
-"""From which likeness on (0 to 1) a name that is not known counts as a slip of the pen. There are many
-models, and some are called nearly like an alias.
+"""Similarity (0 to 1) from which an unknown name counts as a typing error. There are many models, and
+some are named nearly like an alias.
 """
 
 
@@ -31,7 +31,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         context_window: tokens.
-        attachments: media types that it takes, such as ``image/*``.
+        attachments: media types that it accepts, such as ``image/*``.
     """
 
     context_window: int | None = None
@@ -43,15 +43,15 @@ _NO_FACTS: Final = ModelFacts()
 
 
 class Models:
-    """Every provider that is configured.
+    """Every configured provider.
 
     Args:
-        factories: name of a provider -> what makes it; may raise ConfigError.
-        default: asked where a session names no model.
-        own: provider -> the model that is configured as its own.
+        factories: provider name -> its factory; may raise ConfigError.
+        default: the model of sessions that name none.
+        own: provider -> its configured default model.
         aliases: a short name -> the model it stands for.
-        facts: ``provider/model`` -> what the user says of it.
-        context_window: tokens of every model of which ``facts`` say nothing; None asks the provider.
+        facts: ``provider/model`` -> the user's facts about it.
+        context_window: tokens of every model without ``facts``; None asks the provider.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Models:
         """Return the provider of that name.
 
         Raises:
-            ConfigError: there is none, or it cannot be used as it is configured.
+            ConfigError: there is none, or its configuration is unusable.
         """
         if name not in self._made:
             factory = self._factories.get(name)
@@ -112,8 +112,8 @@ class Models:
         thinking: Thinking | None,
         sampling: Sampling | None = None,
     ) -> ModelChoice:
-        """Return the model of a session with these settings. A model that was set for a provider
-        that is not there any more says nothing.
+        """Return the model of a session with these settings. A model that was set for a provider that
+        no longer exists is ignored.
         """
         if provider is None or model is None or provider not in self._factories:
             return ModelChoice(self.default.provider, self.default.model, thinking, sampling)
@@ -144,8 +144,8 @@ class Models:
         return plain
 
     def known(self) -> tuple[ModelChoice, ...]:
-        """Return the models that are known without asking anybody: the default one, each provider's
-        own, those of the aliases, and those of which the user says something.
+        """Return the models that are known without a request: the default one, each provider's default,
+        those of the aliases, and those with facts of the user.
         """
         own = (ModelChoice(provider, model) for provider, model in self._own.items())
         said = (ModelChoice(provider, model) for provider, _, model in map(_parts, self._facts))
@@ -154,7 +154,7 @@ class Models:
     # --- what is known of a model ------------------------------------------------------------
 
     def context_window(self, choice: ModelChoice) -> int:
-        """Return how many tokens the model can be given."""
+        """Return how many tokens the model accepts."""
         return (
             self._facts_of(choice).context_window
             or self._context_window
@@ -162,12 +162,12 @@ class Models:
         )
 
     def largest_window(self) -> int:
-        """Return the largest of the windows that are known without asking anybody."""
+        """Return the largest of the windows that are known without a request."""
         said = [facts.context_window for facts in self._facts.values() if facts.context_window]
         return max([self.context_window(self.default), *said])
 
     def accepts(self, choice: ModelChoice, media_type: str) -> bool:
-        """Whether the model can be given an attachment of that type."""
+        """Return whether the model accepts attachments of that type."""
         patterns = self._facts_of(choice).attachments
         if patterns is None:
             return self.provider(choice.provider).accepts(choice.model, media_type)

@@ -1,7 +1,7 @@
-"""How many tokens known models can be given.
+"""The context windows of known models, in tokens.
 
-Servers do not tell in a way that can be relied on, so this is a small table of beginnings of names;
-the longest that fits counts. A setting overrides it for everything that is not in here.
+Servers do not report them reliably, so this is a small table of name prefixes; the longest match
+counts. A setting overrides it for other models.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 from nousd.providers.models.names import row_of
 
 DEFAULT_WINDOW: Final = 128_000
-"""Of a model that is not in the table: what most hosted models can be given at least."""
+"""For a model that is not in the table: what most hosted models accept at least."""
 
 WINDOWS: Final[dict[str, int]] = {
     "chatgpt-4o": 128_000,
@@ -46,9 +46,9 @@ WINDOWS: Final[dict[str, int]] = {
     "qwen2.5": 32_768,
     "qwen3": 131_072,
 }
-"""Beginning of a model's name in lower case -> tokens."""
+"""Prefix of a model's name in lower case -> tokens."""
 
 
 def context_window(model: str) -> int:
-    """Return the tokens of the model; a vendor before a slash (``openai/gpt-4o``) is passed over."""
+    """Return the tokens of the model; a vendor before a slash (``openai/gpt-4o``) is ignored."""
     return row_of(WINDOWS, model, DEFAULT_WINDOW)

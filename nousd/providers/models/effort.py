@@ -1,4 +1,4 @@
-"""How much the vendor's models can be told to reason, by the beginnings of their names. Pure."""
+"""The reasoning efforts that the vendor's models accept, by prefixes of their names. Pure."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from nousd.providers.models.names import plain_name
 from nousd.wire.objects.entries import Thinking
 
 _NOT_REASONING: Final = re.compile(r"gpt-[34]|chatgpt-|gpt-5(\.\d+)?-chat")
-"""Refuse to be told anything about reasoning."""
+"""Models that refuse any setting of reasoning."""
 
 _LEAST_EFFORTS: Final = (
     (re.compile(r"gpt-5(\.\d+)?-pro"), "high"),
     (re.compile(r"gpt-5(\.\d+)?-codex|codex-|o\d|gpt-oss"), "low"),
     (re.compile(r"gpt-5(-|$)"), "minimal"),
 )
-"""Those that cannot be kept from reasoning -> the least they can be asked for. All others take
-``none``."""
+"""Models whose reasoning cannot be turned off -> their least effort. All others accept ``none``."""
 
 
 def reasons(model: str) -> bool:
-    """Tell whether the model can be told anything about reasoning."""
+    """Return whether the model accepts a setting of reasoning."""
     return not _NOT_REASONING.match(plain_name(model))
 
 

@@ -1,6 +1,7 @@
 """The models that servers list: all providers are asked at once, and answers cached for a minute.
 
-A server that cannot be asked is told of beside the others; what the user configured is listed also then.
+A server that cannot be asked is reported beside the others; the user's configured models are listed in
+any case.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from nousd.providers.models.catalog import Models, name_of
 from nousd.wire.limits import MODELS_LISTED_MAX, NAME_CHARS_MAX
 
 SECONDS_MAX: Final = 10.0
-"""How long a server may take."""
+"""How long a server may take to answer."""
 
 _REMEMBERED_SECONDS: Final = 60.0
 
 
 class Unlisted(NamedTuple):
-    """A provider that could not be asked, and why."""
+    """A provider that could not be asked, and the reason."""
 
     provider: str
     cause: str
 
 
 class Listing(NamedTuple):
-    """Models in the order of their providers; ``is_cut`` if there are more. ``listed`` are the providers
-    whose servers said what they have.
+    """Models in the order of their providers; ``is_cut`` if there are more. ``listed`` are the
+    providers whose servers answered.
     """
 
     models: tuple[ModelChoice, ...]
