@@ -1,13 +1,13 @@
-"""``nousd backup``: a copy of a log as it is at one moment, also while a daemon writes on it.
+"""``nousd backup``: a copy of a log at one moment, even while a daemon writes to it.
 
 SQLite's online backup, all pages in one step. A step is one read transaction, and in WAL mode a writer
 in another process neither waits for a reader nor changes what it sees. In several steps the copy would
-begin anew whenever the other process had written in between, and with a busy daemon never end. ``VACUUM
-INTO`` holds one transaction as well, but it computes every page anew and is no copy of what is there.
-What it costs the daemon is a WAL that cannot begin anew for as long as the copying takes.
+begin again whenever the other process had written in between, and with a busy daemon never end.
+``VACUUM INTO`` also holds one transaction, but it rebuilds every page and is not a copy. The daemon's
+cost is a WAL that cannot be reset while the copy is made.
 
-The copy gets its name when it is whole, on the disk and checked. Until then it has another, and if
-anything goes wrong none.
+The copy gets its name when it is complete, durable and verified. Until then it has another name, and if
+anything fails none.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def backup(path: Path, target: Path) -> BackupReport:
 
 @contextmanager
 def _half_copy(target: Path) -> Iterator[Path]:
-    """Provide an empty private file beside the target, and removes it if it is still there."""
+    """Provide an empty private file beside the target; remove it if it still exists at the end."""
     half = target.with_name(f".{target.name}.{os.getpid()}")
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = os.open(half, flags, 0o600)
@@ -82,7 +82,7 @@ def _copy(path: Path, half: Path) -> None:
     with open_log(path) as source:
         copy = apsw.Connection(str(half), flags=apsw.SQLITE_OPEN_READWRITE)
         try:
-            # A copy that fails is thrown away, and one that succeeds is synced once, by us.
+            # A failed copy is thrown away, and we sync a successful one once.
             copy.pragma("journal_mode", "OFF")
             copy.pragma("synchronous", "OFF")
             with copy.backup("main", source, "main") as copying:

@@ -1,7 +1,7 @@
-"""The archive of a support bundle: a tar.gz that nothing enters but through the redactor.
+"""The archive of a support bundle: a tar.gz in which everything passed the redactor.
 
-Each method that adds something takes it whole, redacts it and only then writes it. What is in the
-bundle and what had to stay out is counted here, for the manifest, which is its last file.
+Each method that adds something takes it whole, redacts it and only then writes it. The manifest, its
+last file, lists what is in the bundle and what had to stay out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nousd.redaction.redactor import Redactor
 MANIFEST: Final = "manifest.json"
 
 FOLDER: Final = "nousd-bundle"
-"""Everything lies in this folder, so that unpacking it makes one thing."""
+"""The only top-level directory, so that unpacking makes one entry."""
 
 _IN_MEMORY_BYTES_MAX: Final = 8 * 1024 * 1024
 """A file that is longer waits on the disk until its length is known."""
@@ -32,14 +32,14 @@ _GZIP: Final = 16 + zlib.MAX_WBITS
 
 
 class File(msgspec.Struct, frozen=True):
-    """A file of the bundle, with its size as it is in there."""
+    """A file of the bundle, with its size in the bundle."""
 
     name: str
     bytes: int
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """Something that is not in the bundle, and why."""
+    """Something that is not in the bundle, and the reason."""
 
     what: str
     reason: str
@@ -49,8 +49,8 @@ class Archive:
     """Writes a bundle.
 
     Args:
-        output: gets the compressed bytes.
-        now: the time that all files have.
+        output: receives the compressed bytes.
+        now: the modification time of all files.
 
     ``is_broken`` once the output could not be written: nothing can be added to half a file.
     """
@@ -92,7 +92,7 @@ class Archive:
         """Add the manifest and end the file.
 
         Args:
-            facts: what the manifest says besides files, what was left out and what was redacted.
+            facts: the manifest besides files, omissions and redactions.
         """
         self.add_json(
             MANIFEST,
@@ -179,5 +179,5 @@ def _json_or_none(text: str) -> Any:
 def _encoded(value: Any, *, indent: int | None = None) -> bytes:
     separators = (",", ": ") if indent else (",", ":")
     text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators)
-    # A lone surrogate is no text; as an escape it can be read again.
+    # A lone surrogate is not text; as an escape it can be decoded again.
     return text.encode("utf-8", "backslashreplace") + b"\n"

@@ -1,9 +1,9 @@
 """``nousd bundle``: one file with everything that a bug report needs.
 
-It is made to be handed to others, so everything in it goes through the redactor
-(``bundle_archive``), and what is no text stays out. Nothing is changed, and a daemon may be at work
-meanwhile: the log is read in one transaction. A part that cannot be had, such as the log on a
-broken disk, is named in the manifest with the reason; the others are there all the same.
+It is meant to be shared, so everything in it is redacted (``archive``), and what is not text stays out.
+Nothing is changed, and a daemon may be running: the log is read in one transaction. A part that cannot
+be read, such as the log on a failing disk, is named in the manifest with the reason; the other parts
+are there all the same.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ from nousd.wire.events.sessions import CONTRACT_VERSION
 from nousd.wire.limit_table import LIMITS
 
 ANSWER_SECONDS: Final = 5.0
-"""How long a daemon is waited for that is asked for its capabilities."""
+"""How long to wait for a daemon's capabilities."""
 
 _DAMAGED_NAMED: Final = 20
-"""So many damaged events are named; all are counted."""
+"""Number of damaged events that are named; all are counted."""
 
 KNOWN: Final = "[redacted:known]"
-"""Stands for a key of the settings, or of the environment, wherever it turns up."""
+"""Replaces a key of the settings, or of the environment, wherever it occurs."""
 
 
 _FOLDERS: Final = frozenset({"PWD", "OLDPWD"})
-"""Where a shell is and was: elsewhere ``pwd`` is a password, here it would take paths for secrets."""
+"""Variables of the current directory: elsewhere ``pwd`` means a password, here it would redact paths."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much goes into a bundle, in bytes before they are compressed.
+    """Maximum uncompressed bytes of the parts of a bundle.
 
     Args:
         events: lines of the newest events.
         artifact: of one artifact; a longer one is left out.
-        artifacts: of all of them, the newest first.
-        log: of the end of the daemon's own log.
+        artifacts: of all of them, newest first.
+        log: of the end of the daemon's diagnostic log.
     """
 
     events: int = 64 * 1024 * 1024
@@ -76,7 +76,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         session_id: only this session; None for all.
-        flags: what the command line said of settings, for the doctor; as ``config`` and ``environ``.
+        flags: the settings on the command line, for the doctor; the same for ``config`` and
+            ``environ``.
     """
 
     resolved: Resolved
@@ -299,7 +300,7 @@ def _add_artifacts(connection: apsw.Connection, wanted: Wanted, archive: Archive
 
 
 def _reason_against(stored: bundle_log.StoredArtifact, room: int, limits: Limits) -> str:
-    """Return why an artifact is not looked into, or nothing."""
+    """Return why an artifact is not examined; None if it is."""
     if stored.media_type is None:
         return "is missing in the log"
     if not _may_be_text(stored.media_type):
@@ -341,4 +342,4 @@ _PARTS: Final[Mapping[str, Callable[[Wanted, Archive], None]]] = {
     "the log": _add_log,
     "the daemon's own log": _add_daemon_log,
 }
-"""What a part is called -> what adds it."""
+"""name of a part -> the function that adds it."""

@@ -1,9 +1,8 @@
 """The log in a support bundle: events, tool calls with their outcomes, artifacts.
 
-Deltas are joined first, also those of a message without an end, because no single piece of a secret
-looks like one. Nor does a secret that was cut, so where a text was cut its last word is taken off.
-Everything is read through one connection, in the one transaction that its caller has open. The
-bundle's file and what is redacted are not known here.
+Deltas are joined first, also those of a message without an end, because a single piece of a secret does
+not look like one. Nor does a secret that was cut, so the last word of a cut text is removed. Everything
+is read through one connection, in the transaction of the caller.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ _SEQ_MAX: Final = 2**63 - 1
 
 
 class Events:
-    """The newest events of a session, or of all: as many as fit into ``bytes_max``.
+    """The newest events of a session, or of all, that fit into ``bytes_max``.
 
-    ``untold`` is how many older ones do not; ``damaged`` are those that cannot be read.
+    ``untold`` is the number of older ones that do not; ``damaged`` are those that cannot be read.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class Events:
         self._joined, self._gone = self._join()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield each event as its line says it, in the present version, but for frayed ends."""
+        """Yield each event in the current version, without the cut ends of texts."""
         for line in self._lines(None):
             if line.seq not in self._gone:
                 whole = self._joined.get(line.seq, line.line)
@@ -82,7 +81,7 @@ class Events:
         gone: set[int] = set()
         for (_, told_of), lines in by_message.items():
             if begun is not None and told_of not in begun:
-                # The first of them are not told: these may begin in the middle of a secret.
+                # The earliest deltas are left out, because they may begin in the middle of a secret.
                 gone.update(line.seq for line in lines)
                 continue
             for whole in join(reversed(lines)):
@@ -105,7 +104,7 @@ class Events:
 
 
 def _read(name: str, version: int, line: bytes) -> bytes | None:
-    """Return a line in the present version, or None if it is no event."""
+    """Return a line in the current version; None if it is not an event."""
     try:
         whole = lift(line, version)
         msgspec.json.decode(decode_event(whole).payload, type=EVENTS[name])
@@ -120,7 +119,7 @@ class _Told(msgspec.Struct, frozen=True):
 
 
 def _told_of(line: Line) -> str:
-    """Return the id of the message or tool call that an event is about."""
+    """Return the id of the message or tool call of an event."""
     told = msgspec.json.decode(decode_event(line.line).payload, type=_Told)
     return told.tool_call_id or told.message_id
 
@@ -133,11 +132,11 @@ _LAST_WORD: Final = re.compile(r"(?<!\S)\S+\Z")
 _CUT: Final = "[cut]"
 
 _BEGINNINGS: Final = (("text", "text_ref"), ("result", "text_ref"), ("cause", "raw_ref"))
-"""A text -> the key beside it that says that it is only the beginning."""
+"""A text -> the key that says that it is only the beginning."""
 
 
 def _with_whole_words(value: Any) -> Any:
-    """Return a decoded event without the last words of texts that are only beginnings."""
+    """Return a decoded event without the last words of cut texts."""
     if isinstance(value, list):
         return [_with_whole_words(item) for item in value]
     if not isinstance(value, dict):
@@ -151,7 +150,7 @@ def _with_whole_words(value: Any) -> Any:
             name: _beginning(arg) if isinstance(arg, str) else arg
             for name, arg in told["args"].items()
         }
-    # Earlier versions cut results without a word about it.
+    # Earlier versions cut results without saying so.
     if len(told.get("result") or "") == TOOL_PREVIEW_CHARS_MAX:
         told["result"] = _beginning(told["result"])
     return told
@@ -189,14 +188,14 @@ _KEPT: Final[dict[str, tuple[str, ...]]] = {
         "text_bytes",
     ),
 }
-"""type -> which of its keys belong into the record of its call."""
+"""type -> the keys that belong to the record of its call."""
 
 _SAYS: Final[dict[str, tuple[str, Any]]] = {
     "tool_call_approved": ("decision", "approved"),
     "tool_call_denied": ("decision", "denied"),
     "tool_call_started": ("started", True),
 }
-"""type -> what it says by being there."""
+"""type -> the fact that its existence states."""
 
 _TIMES: Final = {"tool_execution_start": "begun_at", "tool_execution_end": "ended_at"}
 
@@ -204,7 +203,7 @@ _POLICY: Final = "tool_call_policy_evaluated"
 
 
 class ToolCalls:
-    """Collects from events what became of each tool call, in the order in which they began."""
+    """Collects the outcome of each tool call from events, in the order in which they began."""
 
     def __init__(self) -> None:
         self.records: dict[str, dict[str, Any]] = {}
@@ -213,7 +212,7 @@ class ToolCalls:
         """Look at an event of the log."""
         name, payload = event["type"], event["payload"]
         if "origin" in payload:
-            # Of a call in another session, told a second time.
+            # Repeated from a call in another session.
             return
         if name == _POLICY:
             said = {key: payload[key] for key in ("source", "decision", "reason")}
@@ -235,7 +234,7 @@ class ToolCalls:
 
 
 class StoredArtifact(NamedTuple):
-    """An artifact that a session refers to; ``media_type`` None if it is not there."""
+    """An artifact that a session refers to; ``media_type`` None if it does not exist."""
 
     id: str
     media_type: str | None
@@ -250,7 +249,7 @@ _ARTIFACTS: Final = """
 
 
 def has_known_artifacts(connection: apsw.Connection) -> bool:
-    """Whether artifacts lie in the log as this version puts them."""
+    """Return whether the log stores artifacts as this version does."""
     return bool(connection.pragma("user_version") == len(MIGRATIONS))
 
 
@@ -263,7 +262,7 @@ def stored_artifacts(
 
 
 def text_of(connection: apsw.Connection, stored: StoredArtifact) -> str | None:
-    """Return the text that an artifact is, or None if it is none."""
+    """Return the text of an artifact; None if it is not text."""
     found = artifacts.whole(connection, stored.id)
     if found is None or b"\0" in found.data:
         return None

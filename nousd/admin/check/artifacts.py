@@ -1,4 +1,4 @@
-"""The artifacts of a log, a piece at a time: in chunks, or whole as schemas before 3 have them."""
+"""The artifacts of a log, a piece at a time: in chunks, or whole as in schemas before 3."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNKNOWN_TYPE = "application/octet-stream"
 
 
 def faults(connection: apsw.Connection) -> Iterator[Finding]:
-    """Yield what is wrong with the artifacts of the database that is attached as ``log``.
+    """Yield the faults of the artifacts of the database that is attached as ``log``.
 
     Raises:
         apsw.Error: a table cannot be read.
@@ -71,7 +71,7 @@ def _id_of(pieces: Iterator[bytes]) -> str:
 
 
 def take_raw(out: apsw.Connection, found: RawArtifact | RawChunk | RawInfo) -> None:
-    """Put what was found on a page into the new log, unless that is there."""
+    """Put an artifact from a page into the new log, unless it exists."""
     match found:
         case RawArtifact(artifact_id, media_type, data):
             put_whole(out, Artifact(artifact_id, media_type, data), "")
@@ -82,7 +82,7 @@ def take_raw(out: apsw.Connection, found: RawArtifact | RawChunk | RawInfo) -> N
 
 
 def take_rows(out: apsw.Connection, rows: RowReader) -> None:
-    """Bring every artifact that can be read, in pieces; whether they are right is not looked at."""
+    """Copy every artifact that can be read, in pieces; they are not verified here."""
     if not rows.has_table("artifact_chunks"):
         for artifact_id, media_type, data in rows.all(
             "artifacts", "artifact_id, media_type, data", "rowid"
@@ -98,7 +98,7 @@ def take_rows(out: apsw.Connection, rows: RowReader) -> None:
 
 
 def _take_chunk(out: apsw.Connection, artifact_id: str, index: int, data: bytes) -> None:
-    # Of most artifacts the one chunk is all, and can be told by itself.
+    # Most artifacts have one chunk, which can be verified by itself.
     how = "REPLACE" if artifact_id == _id_of(iter([data])) else "IGNORE"
     out.execute(
         f"INSERT OR {how} INTO artifact_chunks (artifact_id, idx, data) VALUES (?, ?, ?)",  # noqa: S608
@@ -107,8 +107,8 @@ def _take_chunk(out: apsw.Connection, artifact_id: str, index: int, data: bytes)
 
 
 def keep_whole_and_used(out: apsw.Connection) -> None:
-    """Let go of all artifacts of the new log but those that a session uses and that are right; one
-    whose row is lost gets another.
+    """Drop all artifacts of the new log except those that a session uses and that are correct; one
+    whose row is lost gets a new row.
     """
     used = out.execute("SELECT DISTINCT artifact_id FROM artifact_uses").fetchall()
     for (artifact_id,) in used:

@@ -1,11 +1,10 @@
-"""``nousd check``: is a log what it should be? Looks at everything and changes nothing.
+"""``nousd check``: verifies a log completely, and changes nothing.
 
-The last step of a check makes the log's rows again from its events, in a database beside it, and
-compares. So it needs room on the disk for the rows (where ``SQLITE_TMPDIR`` says, else ``/var/tmp``),
-and memory for one event and what is open at it.
+The last step rebuilds the log's rows from its events, in a separate database, and compares. So it needs
+disk space for the rows (``SQLITE_TMPDIR``, else ``/var/tmp``), and memory for one event and what is
+open at it.
 
-A daemon may be at work meanwhile: everything is read in one transaction, so it is one moment of the
-log that is looked at.
+A daemon may be running: everything is read in one transaction, so it sees one moment of the log.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ class CheckReport(msgspec.Struct, frozen=True):
     """The findings of a check.
 
     Args:
-        untold: how many more findings there were than ``findings`` holds.
-        events: how many were looked at; ``head`` is the number of the last.
-        bytes: of the database and its WAL.
+        untold: the number of further findings.
+        events: the number of events; ``head`` is the number of the last.
+        bytes: size of the database and its WAL.
     """
 
     path: str
@@ -58,7 +57,7 @@ class CheckReport(msgspec.Struct, frozen=True):
 
 
 def check(path: Path, *, progress: Progress = no_progress) -> CheckReport:
-    """Look at the log at ``path``; a file that is no log of ours is a finding as well."""
+    """Check the log at ``path``; a file that is not a log of ours is a finding as well."""
     findings = Findings()
     look = _Look(findings, progress)
     if _is_worth_opening(path, findings):
@@ -97,7 +96,7 @@ def _is_worth_opening(path: Path, findings: Findings) -> bool:
 
 
 class _Look:
-    """One look at an open log: the database beside it is ``main``, the log itself ``log``."""
+    """One check of an open log: the rebuilt database is ``main``, the log itself ``log``."""
 
     def __init__(self, findings: Findings, progress: Progress) -> None:
         self.events = self.head = 0
@@ -105,14 +104,14 @@ class _Look:
         self._progress = progress
 
     def at(self, connection: apsw.Connection, path: Path) -> None:
-        """Take the steps in their order; one that cannot be done is a finding.
+        """Take the steps in order; one that fails is a finding.
 
-        The transaction ends with the connection: nothing of it is to stay.
+        The transaction ends with the connection: nothing of it may stay.
         """
         connection.execute("BEGIN")
         self._take(str(path), self._pages, connection)
         if self._take("the log", self._walk, connection):
-            # Rows are only compared with the whole of the events, or each would seem to be wrong.
+            # Rows are only compared if all events could be read; otherwise each would seem wrong.
             for table in TABLES:
                 self._take(f"the table {table.name}", partial(self._rows, table), connection)
             self._take("the settings of new sessions", self._defaults, connection)
@@ -177,7 +176,7 @@ class _Look:
         """Ignore defaults set by a deleted session, whose events are gone."""
         made, kept = (connection.execute(query).get for query in (_STATE_MADE, _STATE_KEPT))
         if kept is None:
-            return  # which is a fault of the counter, too, and told there
+            return  # a fault of the counter too, and reported there
         any_deleted = connection.execute("SELECT 1 FROM main.sessions WHERE deleted").get
         if kept[0] is not None and not Refold(connection, _adopt_nothing).has_session(kept[0]):
             self._findings.add("the active session", f"is {kept[0]}, which is not there")

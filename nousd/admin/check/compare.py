@@ -1,6 +1,6 @@
-"""Compares two sets of rows, table by table: those that a log keeps, and those that its events make.
+"""Compares two sets of rows, table by table: those of a log, and those rebuilt from its events.
 
-JSON is compared by what it means, since nobody promises an order of keys. A log of an older schema is
+JSON is compared by its meaning, because the order of keys is not fixed. A log of an older schema is
 compared in the columns that both have.
 """
 
@@ -19,11 +19,11 @@ class Table(NamedTuple):
     """A table that is a fold of the events.
 
     Args:
-        key: the columns that name a row.
-        noun: what a row is called.
-        only: a condition; rows without it are not compared. ``{t}`` stands for the table.
-        columns: those that are compared; None means all.
-        since: the version of the schema that brought it.
+        key: the columns that identify a row.
+        noun: the name of a row in findings.
+        only: a condition for rows to be compared; ``{t}`` stands for the table.
+        columns: the compared columns; None means all.
+        since: the version of the schema that introduced it.
     """
 
     name: str
@@ -56,7 +56,7 @@ _MEANINGS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "usage_totals": json.loads,
     "body": json.loads,
 }
-"""column -> what its text stands for."""
+"""column -> the type of its JSON."""
 
 
 def differences(connection: apsw.Connection, table: Table) -> Iterator[tuple[str, str]]:
@@ -89,7 +89,7 @@ def _columns(connection: apsw.Connection, table: Table) -> Sequence[str]:
 
 
 def _missing(table: Table, columns: Sequence[str], one: str, other: str) -> str:
-    """Return the query for the keys of rows of ``one`` that ``other`` has not, or not so."""
+    """Return the query for the keys of rows of ``one`` that are missing or different in ``other``."""
     key = ", ".join(f"a.{name}" for name in table.key)
     same_key = " AND ".join(f"a.{name} = b.{name}" for name in table.key)
     differs = " OR ".join(f"a.{name} IS NOT b.{name}" for name in [table.key[0], *columns])

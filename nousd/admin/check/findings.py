@@ -8,17 +8,17 @@ from typing import Final, Literal
 import msgspec
 
 FINDINGS_MAX: Final = 1000
-"""Findings that are kept. A log that is broken from end to end has one for each of its events."""
+"""Maximum findings that are kept. A log that is broken throughout has one for each of its events."""
 
 Severity = Literal["error", "note"]
-"""``error``: something is damaged or lost. ``note``: worth knowing, and in order."""
+"""``error``: something is damaged or lost. ``note``: worth knowing, but in order."""
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that was found.
+    """One finding.
 
     Args:
-        what: a sentence's rest, such as ``is no event of v1``.
+        what: the end of a sentence, such as ``is no event of v1``.
         where: its beginning: ``evt-17``, ``run run-1``, the path of a file.
     """
 
@@ -47,10 +47,10 @@ class Findings:
 
 
 Progress = Callable[[int], None]
-"""Called now and then with the number of events that have been looked at."""
+"""Called from time to time with the number of checked events."""
 
 PROGRESS_EVENTS: Final = 50_000
-"""How many events lie between two such calls."""
+"""Number of events between two such calls."""
 
 
 def no_progress(_events: int) -> None:

@@ -1,10 +1,10 @@
-"""The rows of a log made again from its events, in a database beside it.
+"""Rebuilds the rows of a log from its events, in a separate database.
 
-The same changes that the daemon's writer applies (``machine.projection``), by the same statements
-(``store._rows_sqlite``). Two things cannot be had from events:
+It applies the same changes as the daemon's writer (``machine.projection``), with the same statements
+(``store.sqlite.rows``). Two things cannot be derived from events:
 
-- What a branch shares with a parent that was deleted: the parent's events are gone, so the branch's
-  rows are the only place left. ``adopt`` brings them.
+- What a branch shares with a deleted parent: the parent's events are gone, so only the branch's rows
+  have it. ``adopt`` copies them.
 - The row that keeps the id of a deleted session from being used again; it is made from the tombstone.
 """
 
@@ -20,14 +20,14 @@ from nousd.machine.projection.row_projection import row_changes
 from nousd.store.sqlite import rows as _rows_sqlite
 
 Adopt = Callable[[str, int], None]
-"""Called with a branch whose parent is not there, or was adopted itself, and the number of its first
-event: brings the rows of what it held from the start."""
+"""Called with a branch whose parent does not exist, or was adopted itself, and the number of its first
+event: copies the rows that it held from the start."""
 
 
 class Refold:
     """Applies events, in the order of the log, to the rows of ``connection``.
 
-    Whoever uses it has a transaction open, or makes do with one for each statement.
+    The caller may have a transaction open; otherwise each statement is one.
     """
 
     def __init__(self, connection: apsw.Connection, adopt: Adopt) -> None:
@@ -44,8 +44,8 @@ class Refold:
                 self._bury(change.session_id, logged)
 
     def _follow_copy(self, copied: CopyEntries, seq: int) -> None:
-        """Adopt what no event tells. When an adopted parent came to each of its artifacts is not told
-        either, so what its own branches were given of them cannot be said from its rows.
+        """Adopt what no event tells. When an adopted parent got each of its artifacts is unknown too,
+        so its rows do not show which of them its own branches were given.
         """
         if copied.parent_id in self._adopted or not self.has_session(copied.parent_id):
             self._adopted.add(copied.session_id)

@@ -1,6 +1,6 @@
 """Walks every run of a log through the lifecycle tracker that made its events.
 
-It holds the runs that are open at one moment and nothing of those that have ended.
+It holds the runs that are open at one moment, and nothing of ended ones.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from nousd.wire.events import AgentEnd
 
 
 class RunWalker:
-    """Follows the runs of a log, in its order.
+    """Follows the runs of a log, in order.
 
     Args:
-        has_ended: whether a run that is not open was seen to its end.
+        has_ended: returns whether the end of a run that is not open was seen.
     """
 
     def __init__(self, has_ended: Callable[[str], bool]) -> None:
@@ -26,15 +26,15 @@ class RunWalker:
 
     @property
     def open_runs(self) -> list[str]:
-        """The runs that have begun and not ended, oldest first."""
+        """The open runs, oldest first."""
         return list(self._open)
 
     def tracker_of(self, run_id: str) -> LifecycleTracker | None:
-        """Return where an open run stands; None if it had a fault, so that nobody can say."""
+        """Return the state of an open run; None if it had a fault, so that it is unknown."""
         return self._open.get(run_id)
 
     def follow(self, logged: LoggedEvent) -> str | None:
-        """Return why the event cannot stand where it does; of a run's faults the first."""
+        """Return why the event is not allowed at this position; only the first fault of a run."""
         run_id = logged.run_id
         if run_id is None or run_id in self._broken:
             if isinstance(logged.event, AgentEnd):

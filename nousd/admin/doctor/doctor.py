@@ -1,7 +1,7 @@
-"""``nousd doctor``: everything that a daemon needs, looked at one by one; nothing is changed.
+"""``nousd doctor``: checks everything that a daemon needs, and changes nothing.
 
-A check is a row of ``EXAMINATIONS``; what each looks at is in the modules ``examine_*``. None knows of
-another, and each is made whether or not others failed.
+A check is a row of ``EXAMINATIONS``. The checks do not know each other, and each runs whether or not
+others failed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ EXAMINATIONS: Final[tuple[Examine, ...]] = (
     examine_tools.supervisor,
     examine_tools.sandbox,
 )
-"""In the order in which they are told."""
+"""In the order of the report."""
 
 
 class DoctorReport(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ class DoctorReport(msgspec.Struct, frozen=True):
 def doctor(
     flags: Mapping[str, Any], environ: Mapping[str, str], config: Path | None
 ) -> DoctorReport:
-    """Look at all there is. The arguments are those of ``config.resolve.resolve``."""
+    """Run all checks. The arguments are those of ``config.resolve.resolve``."""
     checks, world = _settings(flags, environ, config)
     if world is not None:
         checks += [check for examine in EXAMINATIONS for check in examine(world)]
@@ -68,8 +68,8 @@ def doctor(
 def _settings(
     flags: Mapping[str, Any], environ: Mapping[str, str], config: Path | None
 ) -> tuple[list[Check], World | None]:
-    """Read the settings. With bad ones a daemon does not start, and there is nothing else to look at;
-    except where it is only the model server that they are not enough for.
+    """Read the settings. A daemon does not start with invalid ones, and there is nothing else to check
+    then, unless only the settings of the model server are incomplete.
     """
     try:
         resolved = resolve(flags, environ, config)

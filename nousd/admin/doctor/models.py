@@ -1,8 +1,7 @@
-"""The model servers: is there a key, does the server answer, does it know the model; of each provider
-that is configured.
+"""Checks of model servers, for each configured provider: is there a key, does the server respond, does
+it know the model.
 
-A key is read to be sent, and is in nothing that is said: the provider takes it out of the server's own
-words.
+A key is only sent to its server, and never printed: the provider redacts it in the server's own words.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ SERVER_SECONDS: Final = 5.0
 
 
 def providers(world: World) -> Iterator[Check]:
-    """Look at every provider: its key, its server, its model."""
+    """Check every provider: its key, its server, its model."""
     settings = world.settings
     usable = [provider for provider in settings.providers.values() if provider.is_usable]
     told = trio.run(_ask_all, usable, settings)
@@ -65,8 +64,8 @@ def _key(provider: ConfiguredProvider, *, is_default: bool) -> Check:
 
 
 class _Told(NamedTuple):
-    """A server's answer: the configured model, and the listed ones or the reason why there are
-    none.
+    """A server's answer: the configured model, and the listed models or the reason why
+    there are none.
     """
 
     model: str
@@ -147,4 +146,4 @@ _ADVICE: Final = {
     "/v1, that of others does not",
     429: "the server is busy or the account is used up; try again later",
 }
-"""HTTP status -> what to do; 0 is for all others."""
+"""HTTP status -> advice; 0 is for all others."""

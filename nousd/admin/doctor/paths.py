@@ -15,7 +15,7 @@ from nousd.store.sqlite.store import RESERVE_SUFFIX
 
 FREE_BYTES_LOW: Final = 1024**3
 FREE_BYTES_TOO_LOW: Final = 64 * 1024**2
-"""Below the first a warning; below the second a few long answers may fill the disk."""
+"""Free space below the first is a warning; below the second a few long answers may fill the disk."""
 
 _MIB: Final = 1024**2
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
@@ -24,26 +24,26 @@ _ROOT_UID: Final = 0
 
 
 def runtime_folder(world: World) -> Iterator[Check]:
-    """The folder of the sockets."""
+    """Check the directory of the sockets."""
     socket = world.settings.socket
     own = socket == locations.default_socket()
     yield _folder("runtime folder", socket.parent, own=own, sticky_ok=True)
 
 
 def state_folder(world: World) -> Iterator[Check]:
-    """The folder of the log."""
+    """Check the directory of the log."""
     folder = world.settings.state_dir
     own = folder == locations.default_state_dir()
     yield _folder("state folder", folder, own=own, sticky_ok=False)
 
 
 def workdir(world: World) -> Iterator[Check]:
-    """The folder that tools work in where a session names no other."""
+    """Check the default workspace."""
     yield _worked_in("workdir", world.settings.workdir, "--workdir")
 
 
 def workspaces(world: World) -> Iterator[Check]:
-    """The other folders that sessions may work in."""
+    """Check the other allowed workspaces."""
     for number, folder in enumerate(world.settings.workspaces, 1):
         yield _worked_in(f"workspace {number}", folder, "--workspace")
 
@@ -65,7 +65,7 @@ def files(world: World) -> Iterator[Check]:
 
 
 def disk(world: World) -> Iterator[Check]:
-    """Room for the log, and the room that is put by for the ends of runs."""
+    """Check the disk space for the log, and the reserve for the ends of runs."""
     folder = _nearest_existing(world.settings.state_dir)
     free = shutil.disk_usage(folder).free
     found = f"{free // _MIB} MiB are free where the log is"
@@ -90,7 +90,7 @@ def _folder(name: str, path: Path, *, own: bool, sticky_ok: bool) -> Check:
     """Look at a folder as ``places.folders`` does before it is used.
 
     Args:
-        own: it is at its default place, so that a start makes it private, and refuses a link.
+        own: it is the default directory, which a start makes private, refusing a link.
     """
     if not os.path.lexists(path):
         return Check(name, "skipped", f"{path} is not there; the first start makes it")

@@ -31,11 +31,11 @@ _LESS: Final = (
     "commands can make no new files at the top of a workdir, and no commits, and have no sockets, not"
     " even among themselves"
 )
-"""What Landlock does not allow and bubblewrap does."""
+"""What bubblewrap allows and Landlock does not."""
 
 
 def supervisor(_world: World) -> Iterator[Check]:
-    """Whether a process can be started and held."""
+    """Check that a process can be started and supervised."""
     ended, output = _run([_true()])
     if ended.failure is None and ended.code == 0:
         yield Check("supervisor", "ok", "starts a process and sees it end")

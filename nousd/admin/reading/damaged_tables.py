@@ -1,9 +1,9 @@
 """Reads the tables of a damaged database through SQLite, around the pages that it cannot read.
 
-SQLite finds a row by walking down from the root of its table, and gives up at the first damaged page. So
-events are read from both ends as far as that goes, and what lies between is halved and read in the same
-way, until only the numbers that lead to a damaged page are left. Other tables are small and are
-read from both ends alone.
+SQLite finds a row by walking down from the root of its table, and stops at the first damaged page. So
+events are read from both ends as far as possible, and the rest is halved and read in the same way,
+until only the numbers on damaged pages are left. Other tables are small and are read from both ends
+only.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import apsw
 from nousd.admin.reading.lines import STORED_LINE, StoredLine
 
 PROBES_MAX: Final = 100_000
-"""Failed reads after which what is left counts as unreadable; about a second's worth."""
+"""Failed reads after which the rest counts as unreadable; about a second's worth."""
 
 SEQ_MAX: Final = 2**63 - 1
 
 _FAILURES: Final = (apsw.Error, UnicodeError)
-"""What reading a damaged page raises; text that is no UTF-8 fails in the language's own way."""
+"""The errors of reading a damaged page; invalid UTF-8 raises Python's own error."""
 
 _FORWARD: Final = f"SELECT {STORED_LINE} FROM events WHERE seq BETWEEN ? AND ? ORDER BY seq"  # noqa: S608
 _BACKWARD: Final = f"{_FORWARD} DESC"
 
 Put = Callable[[StoredLine], None]
-"""Takes a row as it was found."""
+"""Receives a row as it was found."""
 
 
 class Stretch(NamedTuple):
@@ -38,10 +38,10 @@ class Stretch(NamedTuple):
 
 
 class EventReader:
-    """Reads all events that can be reached.
+    """Reads all reachable events.
 
     Args:
-        highest: a number that no event is above, by all that is known.
+        highest: no event has a larger number, as far as known.
     """
 
     def __init__(self, connection: apsw.Connection, put: Put, highest: int) -> None:
@@ -52,7 +52,7 @@ class EventReader:
         self._failures = 0
 
     def read(self) -> None:
-        """Hand over every row it can get at, in no order, and notes in ``unreadable`` the rest."""
+        """Pass on every reachable row, in no order, and note the rest in ``unreadable``."""
         waiting = [Stretch(1, SEQ_MAX)]
         while waiting:
             stretch = waiting.pop()
@@ -123,14 +123,14 @@ _COLUMNS: Final[dict[str, Types]] = {
     "state": _TEXT,
     "status": _TEXT,
 }
-"""column -> what it holds. SQLite enforces that when it writes, not when it reads."""
+"""column -> its type. SQLite enforces that when it writes, not when it reads."""
 
 
 class RowReader:
     """Reads rows of the tables beside the events; ``failed`` names those that were not whole.
 
     Args:
-        connection: None where SQLite cannot read the database at all; no table has rows then.
+        connection: None if SQLite cannot read the database at all; then no table has rows.
     """
 
     def __init__(self, connection: apsw.Connection | None) -> None:
@@ -184,7 +184,7 @@ class RowReader:
     def _rows(
         self, table: str, columns: str, query: str, key: Sequence[Any]
     ) -> Generator[Sequence[Any], None, bool]:
-        """Yield rows up to the first that cannot be read; returns whether there is none such."""
+        """Yield rows up to the first unreadable one; return whether there is none."""
         if self._connection is None:
             self.failed.add(table)
             return True

@@ -1,6 +1,6 @@
-"""From a row of the log to its event, or to the fault in it.
+"""Decodes a row of the log into its event, or finds its fault.
 
-What a daemon takes for granted is verified here, because any bit may have flipped.
+Everything that a daemon takes for granted is verified here, because any bit may have flipped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class LoggedEvent(NamedTuple):
     """An event of the log.
 
     Args:
-        event: as the present version has it.
+        event: in the current version.
         line: as it was written, in ``schema_version``, with its LF.
     """
 
@@ -41,7 +41,7 @@ class LoggedEvent(NamedTuple):
 
     @property
     def thread(self) -> str | None:
-        """The run that it belongs to, or the client's own call."""
+        """The run of the event, or the client's own call."""
         return thread_of(self.event)
 
     @property
@@ -56,11 +56,11 @@ class LoggedEvent(NamedTuple):
 
 
 class StoredLine(NamedTuple):
-    """A row as it was read, from wherever.
+    """A row, from whatever source.
 
     Args:
-        columns: type, session and run of the row behind one another, without anything in between.
-        line: should be bytes; what a damaged database gives may be anything.
+        columns: type, session and run of the row, concatenated.
+        line: bytes; a damaged database may give anything else.
     """
 
     seq: int
@@ -72,7 +72,7 @@ class StoredLine(NamedTuple):
 STORED_LINE: Final = """
     seq, schema_version, CAST(type || session_id || coalesce(run_id, '') AS BLOB), line
 """
-"""The columns of a ``StoredLine`` in SQL. As bytes, because damaged text need not be text."""
+"""The columns of a ``StoredLine`` in SQL. As bytes, because damaged text may not be text."""
 
 
 def _joined_from(event: Event) -> int | None:
@@ -81,7 +81,7 @@ def _joined_from(event: Event) -> int | None:
 
 
 def read_line(stored: StoredLine) -> LoggedEvent | str:
-    """Return the event of a row, or a few words that say why it is none."""
+    """Return the event of a row, or a few words about its fault."""
     line = stored.line
     if not isinstance(line, bytes) or not line.endswith(b"\n") or line.count(b"\n") != 1:
         return "is not one line that ends in LF"

@@ -1,17 +1,17 @@
-"""Opening a log to look at it, so that not one byte of its folder changes.
+"""Opens a log for reading, without changing one byte of its directory.
 
-A plain read-only connection would not do: for a log in WAL mode SQLite makes the files ``-wal`` and
-``-shm`` where they are missing, also for a reader. So there are two ways in, and the files say which:
+A plain read-only connection would not do: for a log in WAL mode SQLite creates missing ``-wal`` and
+``-shm`` files even for a reader. So there are two ways, and the files decide:
 
-- Both side files are there: a daemon has the log open, or was killed. SQLite is told to take
-  ``-shm`` as it is (``readonly_shm``), and then knows itself whether it can be believed. While a daemon
-  writes this is one more reader of a database: one transaction sees one state.
-- One of them is missing: nobody has the log open. It is read through a VFS of our own that can do
-  nothing but read. Its connection claims the file for itself without any lock, which makes SQLite keep
-  the index of the WAL in its own memory.
+- Both side files exist: a daemon has the log open, or was killed. SQLite is told to use ``-shm``
+  unchanged (``readonly_shm``), and decides itself whether it is valid. For a running daemon this is one
+  more reader of a database: one transaction sees one state.
+- One of them is missing: nobody has the log open. It is read through a VFS of our own that can only
+  read. Its connection claims the file exclusively without any lock, which makes SQLite keep the index of
+  the WAL in memory.
 
-A daemon that starts in the second case, between two of our reads, would change the file under us. So
-whoever reads that way asks at the end whether the files are still what they were (``stamp``).
+A daemon that starts in the second case, between two reads, would change the file under us. So callers
+compare the state of the files at the end (``stamp``).
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def wal_of(path: Path) -> Path:
 
 
 def is_shared(path: Path) -> bool:
-    """Whether somebody has the log open, or was killed while he had."""
+    """Return whether a process has the log open, or was killed while it had."""
     return all(path.with_name(path.name + suffix).exists() for suffix in SIDE_FILES)
 
 
 def complaints(connection: apsw.Connection, schema: str) -> Iterator[str]:
-    """Yield what SQLite itself finds wrong with a database, each in one line."""
+    """Yield the faults that SQLite itself finds in a database, one line each."""
     try:
         for (text,) in connection.execute(f"PRAGMA {schema}.integrity_check({_COMPLAINTS_MAX})"):
             if text != "ok":
@@ -80,7 +80,7 @@ def _stamp(path: Path) -> tuple[int, int, int, int] | None:
 
 
 def require_finished(path: Path) -> None:
-    """Refuse a log with a rollback journal: it must be rolled back first, and a reader cannot do
+    """Raise for a log with a rollback journal: it must be rolled back first, and a reader cannot do
     that.
 
     Raises:
@@ -98,8 +98,8 @@ def open_log(path: Path) -> Iterator[apsw.Connection]:
     """Provide a connection that can only read.
 
     Raises:
-        StoreError: the file cannot be opened, or a daemon was started on it meanwhile; or what was begun
-            there is to be undone first.
+        StoreError: the file cannot be opened, a daemon was started on it meanwhile, or an interrupted
+            change must be undone first.
     """
     require_finished(path)
     with _open(path, shared=is_shared(path)) as connection:
@@ -108,7 +108,7 @@ def open_log(path: Path) -> Iterator[apsw.Connection]:
 
 @contextmanager
 def open_damaged(path: Path) -> Iterator[apsw.Connection]:
-    """Provide a connection to a log that nobody is at work on, in whichever condition it may be.
+    """Provide a connection to a log that no process uses, in any condition.
 
     Raises:
         StoreError: see ``open_log``.
@@ -126,10 +126,10 @@ def _open(path: Path, *, shared: bool) -> Iterator[apsw.Connection]:
 
 @contextmanager
 def open_log_beside(path: Path, name: str) -> Iterator[apsw.Connection]:
-    """Provide a connection to an empty log of the present schema, with the log attached as ``name``.
+    """Provide a connection to an empty log of the current schema, with the log attached as ``name``.
 
-    The empty one is on the disk, has no name in any folder and is gone when the block is left. It is
-    made for speed, not to survive anything.
+    The empty one is on the disk without a name and is gone at the end of the block. It is made for
+    speed, not to survive anything.
 
     Raises:
         StoreError: see ``open_log``.
@@ -137,7 +137,7 @@ def open_log_beside(path: Path, name: str) -> Iterator[apsw.Connection]:
     shared = is_shared(path)
     with _opened("", shared=shared) as connection, _still_the_same(path, shared=shared):
         try:
-            # Before the log is there: a pragma without a name goes to all that is attached.
+            # Before the log is attached: a pragma without a name applies to all attached databases.
             migrate(connection)
             connection.pragma("synchronous", "OFF")
             connection.pragma("journal_mode", "OFF")
@@ -161,7 +161,7 @@ def _opened(uri: str, *, shared: bool) -> Iterator[apsw.Connection]:
     try:
         connection.set_busy_timeout(BUSY_MS_MAX)
         if not shared:
-            # Before anything is read or attached, or SQLite makes the index in a file after all.
+            # Before anything is read or attached, or SQLite would create the index in a file after all.
             connection.pragma("locking_mode", "EXCLUSIVE")
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         yield connection
@@ -193,7 +193,7 @@ def _reading_vfs() -> _ReadingVFS:
 
 
 class _ReadingVFS(apsw.VFS):
-    """The system's own file access, without everything that could make, change or remove a file."""
+    """The system's own file access, without everything that could create, change or remove a file."""
 
     name: Final = _VFS
 
@@ -220,7 +220,7 @@ class _ReadingFile(apsw.VFSFile):
         super().__init__("", path, flags)
 
     def xLock(self, level: int) -> None:  # noqa: N802
-        """Nobody else has the file open, so there is nobody to lock out."""
+        """Nobody else has the file open, so no lock is needed."""
 
     def xUnlock(self, level: int) -> None:  # noqa: N802
         """See ``xLock``."""

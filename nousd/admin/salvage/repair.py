@@ -1,11 +1,11 @@
-"""Completing a salvaged log: events and rows that follow from those that were found.
+"""Completes a salvaged log: events and rows that follow from the ones that were found.
 
-Lost events that rows tell (``restored_events``) get their own numbers again: a row keeps the number of
-the event that made it. Whatever else a daemon could not live with is mended by new events, because rows
-follow from events and from nothing else (``mending_events``).
+Lost events that rows tell (``restored_events``) get their own numbers again: a row has the number of
+the event that made it. Anything else that a daemon could not work with is repaired by new events,
+because rows follow from events and from nothing else (``mending_events``).
 
-The rows may be older than the events, where SQLite could not read all of the WAL. So they are only
-believed in what never reverts: that something existed, or was deleted, consumed or ended.
+The rows may be older than the events, if SQLite could not read all of the WAL. So they are only trusted
+in facts that never revert: that something existed, or was deleted, consumed or ended.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _request_decoder: Final = msgspec.json.Decoder(RunRequest)
 
 
 def restored_events(out: apsw.Connection, rows: RowReader) -> Iterator[LoggedEvent]:
-    """Yield lost events of sessions that were not deleted, as they were but for their time.
+    """Yield lost events of sessions that were not deleted; only their time is unknown.
 
     Args:
         out: the new log, with the events that were found and no rows yet.
@@ -122,7 +122,7 @@ def _runs(rows: RowReader) -> Restored:
 
 
 def adopt(out: apsw.Connection, rows: RowReader, branch: str, first: int) -> None:
-    """Bring what a branch shares with a parent that is gone, which is in its rows alone."""
+    """Copy what a branch shares with a missing parent, which only its rows have."""
     columns = "entry_id, parent_id, seq, role, snippet"
     of_branch = "session_id = ? AND seq < ?"
     for entry_id, parent_id, seq, role, snippet in rows.some(
@@ -148,7 +148,7 @@ def adopt(out: apsw.Connection, rows: RowReader, branch: str, first: int) -> Non
 
 
 def mending_events(out: apsw.Connection, rows: RowReader, runs: RunWalker) -> Iterator[Event]:
-    """Yield what has to be appended. Each is applied to ``out`` before the next is asked for.
+    """Yield the events to append. Each is applied to ``out`` before the next is requested.
 
     Args:
         runs: which has followed all events of ``out``.
@@ -169,7 +169,7 @@ def _tombstones(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
 
 
 def _births(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
-    """Sessions that something is left of, and no row."""
+    """Sessions of which something is left, but no row."""
     left = {row[0] for row in out.execute(_SESSIONS_WITHOUT_ROW)}
     columns = "session_id, created_at, parent_id, leaf_id, settings, deleted"
     kept = {row[0]: row for row in rows.all("sessions", columns, "rowid") if not row[5]}
@@ -207,7 +207,7 @@ def _set_in(settings: SessionSettings) -> dict[str, Any]:
 def _after_birth(session_id: str, fields: dict[str, Any]) -> Iterator[Event]:
     """Restore settings that the creation of a session does not carry.
 
-    What the user permitted meanwhile is asked about again: it may have been taken back since.
+    Permissions that the user gave meanwhile are not restored, because they may have been revoked.
     """
     if fields.get("archived"):
         yield events.SessionUpdated(session_id=session_id, archived=True)
@@ -222,7 +222,7 @@ def _after_birth(session_id: str, fields: dict[str, Any]) -> Iterator[Event]:
 
 
 def _settled_inputs(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
-    """Inputs that were consumed or cleared, of which only the event that said so is lost."""
+    """Inputs that were consumed or cleared by a lost event."""
     columns = "session_id, input_id, state"
     for session_id, input_id, state in rows.all("inputs", columns, "rowid"):
         body = out.execute(_PENDING_INPUT, (session_id, input_id)).get
@@ -232,9 +232,9 @@ def _settled_inputs(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
 
 
 def _ends(out: apsw.Connection, rows: RowReader, runs: RunWalker) -> Iterator[Event]:
-    """Run of which only the end is lost, and those that a start of the daemon could not walk.
+    """Runs of which only the end is lost, and those that the daemon could not follow at its start.
 
-    Any other is left to that start: it has a way to end runs in balance.
+    Other open runs are left to that start, which ends them in balance.
     """
     open_runs = list(out.execute("SELECT run_id, session_id FROM runs WHERE status = 'running'"))
     for run_id, session_id in open_runs:
@@ -249,7 +249,7 @@ def _ends(out: apsw.Connection, rows: RowReader, runs: RunWalker) -> Iterator[Ev
 
 
 def _leaves(out: apsw.Connection) -> Iterator[Event]:
-    """Sessions whose leaf is lost go on from the last entry there is."""
+    """Move sessions with a lost leaf to their last entry."""
     for session_id, leaf_id in list(out.execute(_LEAVES)):
         last = out.execute(_LAST_ENTRY, (session_id,)).get
         if last is not None and not _has_entry(out, session_id, leaf_id):

@@ -87,9 +87,7 @@ def trace(options: Options, values: dict[str, Any]) -> int:
     """Print every event of a run, from its start to its end."""
     run_id = values["run_id"]
     with options.connect() as daemon:
-        daemon.request(
-            "get_run", {"run_id": run_id}
-        )  # refused for an unknown run, whose end would never come
+        daemon.request("get_run", {"run_id": run_id})  # refused for an unknown run
     wanted = {"after": "evt-0", "run_id": run_id, "types": "all"}
     with options.subscribe(wanted) as events:
         for event in _of_run(events, run_id):
