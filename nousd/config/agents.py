@@ -37,19 +37,20 @@ _FRONT_MATTER: Final = re.compile(
 _KEYS: Final = frozenset(WorkerSpec.__struct_fields__) - {"prompt"}
 _OF_PERMISSIONS: Final = WorkerPermissions.__struct_fields__
 _DEPTH_MAX: Final = 4
-"""Levels of front matter; what can be said needs three."""
+"""Maximum nesting of front matter; valid files need three levels."""
 
 _EVENTS_MAX: Final = 4096
-"""Values and lists of front matter; what can be said needs half of them. Reading it costs time."""
+"""Maximum values and lists of front matter, because reading takes time; valid files need
+half of them."""
 
 
 class Agent(NamedTuple):
     """The content of an agent file.
 
     Args:
-        worker: as the file describes it; None if that cannot be used.
+        worker: as the file describes it; None if it cannot be used.
         hash: of the file's bytes; "" if they could not be read.
-        problems: what is wrong with it, or not in force, for people.
+        problems: faults, and parts that are not in force, for people.
     """
 
     name: str
@@ -65,36 +66,36 @@ Trusts = Callable[[str, str], bool]
 
 
 class Catalogue(NamedTuple):
-    """The agents that a session has, in the order in which they are listed."""
+    """The agents of a session, in the order of the list."""
 
     agents: tuple[Agent, ...] = ()
 
     def in_force(self, trusts: Trusts) -> Catalogue:
-        """Return the agents with nothing but what counts of each.
+        """Return the agents reduced to the parts in force.
 
         Args:
-            trusts: whether the user trusts a file of a project with that path and hash.
+            trusts: returns whether the user trusts a project file with that path and hash.
         """
         return Catalogue(tuple(_in_force(agent, trusts) for agent in self.agents))
 
     def find(self, name: str) -> WorkerSpec | None:
-        """Return the worker of that name, if there is one that can be used."""
+        """Return the worker of that name, if it can be used."""
         return next((agent.worker for agent in self.usable if agent.name == name), None)
 
     @property
     def usable(self) -> tuple[Agent, ...]:
-        """Those that can be used."""
+        """The usable agents."""
         return tuple(agent for agent in self.agents if agent.worker is not None)
 
     @property
     def described(self) -> tuple[tuple[str, str], ...]:
-        """Name and description of those."""
+        """Their names and descriptions."""
         workers = (agent.worker for agent in self.agents if agent.worker is not None)
         return tuple((worker.name, worker.description) for worker in workers)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of those."""
+        """Their names."""
         return tuple(agent.name for agent in self.usable)
 
 
@@ -110,14 +111,14 @@ def parse_agent(text: str, name: str) -> WorkerSpec:
     """Return the worker that a file describes.
 
     Args:
-        name: what it is called if the file does not say it.
+        name: the name if the file has none.
 
     Raises:
-        ConfigError: what is wrong; a key that is wrong is named.
+        ConfigError: the fault; a wrong key is named.
     """
     found = _FRONT_MATTER.match(text)
     if found is None and text.startswith("---"):
-        # Taken for a prompt, its rules would not be in force.
+        # As a prompt alone, its rules would not be in force.
         raise ConfigError("the front matter does not end with a line ---")
     table = {} if found is None else _table(found[1])
     for key in table:
@@ -139,7 +140,7 @@ def parse_agent(text: str, name: str) -> WorkerSpec:
 
 
 def _table(text: str) -> dict[str, Any]:
-    """Read front matter: a mapping of plain values, without aliases, tags or a key that comes twice."""
+    """Read front matter: a mapping of plain values, without aliases, tags or duplicate keys."""
     import yaml
 
     try:
@@ -161,8 +162,8 @@ def _table(text: str) -> dict[str, Any]:
 
 
 def _require_plain(events: Iterable[Any]) -> None:
-    """Refuse YAML that could expand, nest deeply or name a type: for a type that does not fit its
-    value the library raises undocumented errors.
+    """Refuse YAML that could expand, nest deeply or name a type; for a type that does not fit its value
+    the library raises undocumented errors.
     """
     import yaml
 
@@ -202,7 +203,7 @@ def _require_no_key_twice(node: Any) -> None:
 
 
 def narrowed(worker: WorkerSpec) -> tuple[WorkerSpec, tuple[str, ...]]:
-    """Return the part of an untrusted worker that only narrows, and the names of the rest."""
+    """Return the part of an untrusted worker that only restricts, and the names of the rest."""
     permissions = worker.permissions
     left_out = []
     if permissions.allow:

@@ -1,4 +1,4 @@
-"""Checks of a value against the machine: an existing directory, a usable address."""
+"""Checks values against the machine: an existing directory, a usable address."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def decide(info: SettingInfo, given: RawValue) -> Any:
     """Return the value of a setting.
 
     Raises:
-        ConfigError: it is of the wrong kind, out of bounds, or does not fit the world.
+        ConfigError: it has the wrong type, is out of bounds, or does not fit this machine.
     """
     value = read_value(info, given)
     try:
@@ -38,7 +38,7 @@ def _folder_fault(path: Path) -> str:
 def _workspace_fault(path: Path) -> str:
     if fault := _folder_fault(path):
         return fault
-    # The log and models are told where sessions work.
+    # The log and models contain the path of the workspace.
     return "" if is_utf8(str(path.resolve())) else "the path of the folder is not UTF-8"
 
 
@@ -71,7 +71,7 @@ def _parent_fault(path: Path) -> str:
 
 
 def _url_fault(url: str) -> str:
-    # Nothing of it is repeated where a part of it may be a secret.
+    # Nothing of it is repeated, because a part of it may be a secret.
     if "@" in url:
         return "a URL with a name or password in it is not taken"
     if "?" in url or "#" in url:
@@ -90,4 +90,4 @@ _CHECKS: Final[dict[str, Callable[[Any], str]]] = {
     "record": _parent_fault,
     "api_base": _url_fault,
 }
-"""name -> what is wrong with the value as things are, or ""."""
+"""name -> function that returns the fault of the value on this machine, or ""."""

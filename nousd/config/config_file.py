@@ -25,9 +25,9 @@ class ConfigFile(NamedTuple):
     """The content of the settings file.
 
     Args:
-        path: None if no file was named and none is at the default place.
+        path: None if no file was named and the default one does not exist.
         origin: what named it.
-        exposure: why no key may stand in it, with what to do; "" if one may.
+        exposure: why it must not contain keys, and what to do; "" if it may.
     """
 
     path: Path | None
@@ -37,11 +37,11 @@ class ConfigFile(NamedTuple):
 
 
 def read_config_file(chosen: Path | None, environ: Mapping[str, str], here: Path) -> ConfigFile:
-    """Read the file that ``--config`` or ``NOUSD_CONFIG`` names, else the one at the default place,
-    which alone may be missing.
+    """Read the file named by ``--config`` or ``NOUSD_CONFIG``, else the default file, which may be
+    missing.
 
     Raises:
-        ConfigError: there is none, or it cannot be read, is too long, or no TOML.
+        ConfigError: it does not exist, cannot be read, is too long, or is not TOML.
     """
     given = _find(chosen, environ, here)
     path = read_value(SettingInfo("config", Path, Meta()), given)

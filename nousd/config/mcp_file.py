@@ -128,7 +128,7 @@ def _read_outer(table: Table) -> McpTable:
     if said.url is not None and (
         not said.url.startswith(("http://", "https://")) or "@" in said.url
     ):
-        # Nothing of it is repeated: a part of it may be a secret.
+        # Nothing of it is repeated, because a part of it may be a secret.
         raise ConfigError(
             f"url must be one of http or https without a name or password in it ({table.origin})"
         )

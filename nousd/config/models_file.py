@@ -54,7 +54,7 @@ from nousd.wire.limits import NAME_CHARS_MAX
 PROVIDERS_MAX: Final = 64
 MODELS_MAX: Final = 1024
 ALIASES_MAX: Final = 256
-"""How many of each the file may hold."""
+"""Maximum tables of each kind in the file."""
 
 API_BASE_CHARS_MAX: Final = 2048
 API_KEY_CHARS_MAX: Final = 8192
@@ -62,7 +62,7 @@ CONTEXT_WINDOW_MAX: Final = 100_000_000
 PRICE_MAX: Final = 1_000_000
 
 AUTO: Final = "auto"
-"""The provider that stands for whichever there is."""
+"""The provider name for "the first usable one"."""
 
 Dialect = Literal["openai", "openai-responses", "anthropic", "gemini", "mock"]
 
@@ -94,7 +94,7 @@ class ModelTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelsFile(NamedTuple):
-    """All that the file says of models, in its order.
+    """Everything that the file says about models, in its order.
 
     Args:
         models: keyed ``provider/model``.
@@ -107,7 +107,7 @@ class ModelsFile(NamedTuple):
 
 
 TABLES: Final = frozenset(ModelsFile._fields)
-"""The keys of the file that are no settings."""
+"""The keys of the file that are not settings."""
 
 
 def read_models_file(file: ConfigFile) -> ModelsFile:
@@ -139,7 +139,7 @@ _PROVIDER_NAME: Final = r"[a-z][a-z0-9-]{0,63}"
 def _provider(file: ConfigFile, name: str, value: Any) -> ProviderTable:
     table = open_table(file, f"providers.{name}", value)
     where = table.where
-    # Upper-case letters and underscores would make two names one variable.
+    # In capitals and underscores, two such names would be one variable.
     if not re.fullmatch(_PROVIDER_NAME, name) or name == AUTO:
         raise ConfigError(
             f"{where} must be called by at most 64 lower-case letters, digits and dashes, and not "
@@ -160,7 +160,7 @@ def _provider(file: ConfigFile, name: str, value: Any) -> ProviderTable:
 
 
 def _with_program_found(table: Table, provider: ProviderTable) -> ProviderTable:
-    """A program that is named by a path starts at the file, as every path in it does."""
+    """Resolve a program's path against the file's directory, as every path in it."""
     program, *arguments = provider.api_key_command or ("",)
     if "/" not in program:
         return provider

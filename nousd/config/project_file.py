@@ -29,16 +29,16 @@ from nousd.wire.limits import PROJECT_FILE_BYTES_MAX, RULE_CHARS_MAX, RULES_MAX
 from nousd.wire.objects.entries import PermissionMode
 
 FILE_NAME: Final = ".nousd/config.toml"
-"""Where it lies in a project."""
+"""Its path in a project."""
 
 _LINE_DOTS_MAX: Final = 128
-"""Dots in one line: of a key with thousands of them the reader of TOML makes gigabytes."""
+"""Maximum dots in one line: a key with thousands of them makes the TOML reader use gigabytes."""
 
 _MCP_DEPTH_MAX: Final = 8
-"""Tables and lists in each other, in what is said of MCP servers."""
+"""Maximum nesting of tables and lists for MCP servers."""
 
 PROBLEMS_MAX: Final = 20
-"""Problems that are told of one file."""
+"""Maximum problems that are reported for one file."""
 
 _SHOWN_CHARS: Final = 100
 
@@ -49,12 +49,12 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The content of the file.
 
     Args:
-        path: where it is; "" if there is none.
+        path: its path; "" if there is none.
         hash: of its bytes; "" if they could not be read.
         ask, deny: count in any case.
         allow, permission_mode, mcp: count only if the user trusts the file. ``mcp`` holds the tables
             ``[mcp.NAME]`` as they stand there.
-        problems: what never counts, or cannot be used; for people.
+        problems: ignored or unusable parts, for people.
     """
 
     path: str = ""
@@ -68,12 +68,12 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def restricts(self) -> tuple[str, ...]:
-        """The settings that always count, a line for each."""
+        """The settings that always count, one line each."""
         return (*(f"deny {rule}" for rule in self.deny), *(f"ask {rule}" for rule in self.ask))
 
     @property
     def adds(self) -> tuple[str, ...]:
-        """The settings that count only if the user trusts the file, a line for each."""
+        """The settings that count only if the user trusts the file, one line each."""
         return tuple(self._added())
 
     def _added(self) -> Iterator[str]:
@@ -97,7 +97,7 @@ def read_project_settings(data: bytes, path: str, file_hash: str) -> ProjectSett
     except UnicodeDecodeError:
         return _unusable(path, file_hash, "it is not UTF-8")
     except (ValueError, RecursionError) as error:
-        # A number may be too long for Python, which the reader of TOML does not say in its own words.
+        # A number may be too long for Python, for which the TOML reader has no error of its own.
         return _unusable(path, file_hash, f"it is not TOML: {error}")
     problems: list[str] = []
     rules = _rules(table.pop("permissions", {}), problems)
@@ -124,7 +124,7 @@ def read_project_settings(data: bytes, path: str, file_hash: str) -> ProjectSett
 
 
 def _is_deeper(table: Any, levels: int) -> bool:
-    """Whether tables and lists lie in each other so deep that nothing else could take them."""
+    """Return whether tables and lists are nested too deep."""
     inside = [table]
     for _ in range(levels):
         inside = [

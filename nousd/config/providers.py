@@ -1,9 +1,9 @@
 """The configured providers, their keys, and the default one.
 
-A place (file, environment, flags) can name a provider, a model and a base. What it says of the model
-and the base is meant for the provider that it names, or that a weaker place named; a stronger place
-that names another provider leaves behind what the weaker ones said of theirs. So a key never goes to a
-base that was meant for another provider.
+A source (file, environment, flags) can name a provider, a model and a base URL. Its model and base URL
+belong to the provider that it names, or that a weaker source named; if a stronger source names another
+provider, the weaker ones' model and base URL are dropped. So a key never goes to a base URL that was
+meant for another provider.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nousd.errors import ConfigError
 MOCK: Final = "mock"
 
 LOCAL_DIALECT: Final = "openai"
-"""What servers on this machine speak."""
+"""The dialect of servers on this machine."""
 
 KEY_VARIABLES: Final[dict[str, tuple[str, ...]]] = {
     "anthropic": ("ANTHROPIC_API_KEY",),
@@ -32,25 +32,25 @@ KEY_VARIABLES: Final[dict[str, tuple[str, ...]]] = {
     "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
     MOCK: (),
 }
-"""provider that is called like its dialect -> variables of its key, the first that is set."""
+"""provider named like its dialect -> variables for its key; the first one that is set counts."""
 
 _VENDORS: Final = ("anthropic", "openai", "gemini")
-"""Who is configured by a key in the environment alone, in the order in which ``auto`` looks for one. The
-other dialect of OpenAI has to be named: a key that is meant for some server that speaks the first one
-would go to the vendor."""
+"""Providers that are configured by a key in the environment alone, in the order in which ``auto`` looks
+for one. OpenAI's other dialect must be named: a key for some server of the first dialect would go to
+the vendor."""
 
 
 class ConfiguredProvider(msgspec.Struct, frozen=True, kw_only=True):
-    """A provider that can be asked.
+    """A provider that can be called.
 
     Args:
-        name: what ``--provider`` takes, and what its models' names begin with.
-        api_base: None for the vendor's own.
+        name: its name for ``--provider``, and the prefix of its models' names.
+        api_base: None for the vendor's.
         model: its default model; None for the dialect's.
-        api_key_command: prints the key; looked at only if there is no ``api_key``.
-        key_origin: where the key is from; "" if there is none.
-        key_variable: the environment variable that a key can be set in.
-        folder: where ``api_key_command`` runs.
+        api_key_command: prints the key; only used if there is no ``api_key``.
+        key_origin: the source of the key; "" without a key.
+        key_variable: the environment variable for its key.
+        folder: the working directory of ``api_key_command``.
     """
 
     name: str
@@ -65,7 +65,7 @@ class ConfiguredProvider(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_usable(self) -> bool:
-        """Whether it has all that it takes to ask: a key, or a server of its own that may need none."""
+        """Return whether it can be called: it has a key, or a server of its own that may need none."""
         return self.dialect == MOCK or bool(self.key_origin or self.api_base)
 
 
@@ -73,9 +73,9 @@ class Chosen(NamedTuple):
     """The default provider and model, merged from all sources.
 
     Args:
-        provider: None if no place names one.
-        auto: whether another one may be taken if that cannot be used.
-        model: as the provider calls it; None for its default.
+        provider: None if no source names one.
+        auto: whether another one may be used instead.
+        model: the provider's name for it; None for its default.
     """
 
     provider: str | None = None
@@ -94,18 +94,18 @@ RawValues = Mapping[str, RawValue]
 def decide_models(
     places: Iterable[RawValues], file: ConfigFile, environ: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the settings that say which models there are, by name, and where those came from that a
-    place can decide.
+    """Return the settings about models, by name, and the origins of those that a source can decide.
 
     Args:
-        places: the weakest first.
+        places: the sources, the weakest first.
 
     Raises:
-        ConfigError: there is no such provider, a table is bad, or the settings contradict each other.
+        ConfigError: there is no such provider, a table is invalid, or the settings contradict each
+            other.
     """
     tables = read_models_file(file)
     chosen = _choose(tuple(places), tables, environ)
-    # What auto may not take is said of the provider that was named, and of no other.
+    # Settings that ``auto`` must not use belong to the named provider, and to no other.
     goes_with_any = not chosen.auto or chosen.provider is None
     folder = file.path.parent if file.path else Path("/")
     values = {
@@ -128,7 +128,7 @@ def _choose(places: Sequence[RawValues], file: ModelsFile, environ: Mapping[str,
     """Return the default provider and model.
 
     Args:
-        places: the weakest first.
+        places: the sources, the weakest first.
 
     Raises:
         ConfigError: there is no such provider, or the settings contradict each other.
@@ -138,7 +138,7 @@ def _choose(places: Sequence[RawValues], file: ModelsFile, environ: Mapping[str,
     for place in places:
         if "provider" in place:
             _check_known(place["provider"], {*known, AUTO})
-    # Where no other is in use, the name of any vendor before a model is that of its provider.
+    # Unless another one is in use, the vendor before a model's name is its provider.
     is_free = words <= {MOCK}
     names = known if is_free else {*file.providers, *_with_keys(environ), *words, MOCK}
     chosen = Chosen()
@@ -158,7 +158,7 @@ def _check_known(given: RawValue, known: set[str]) -> None:
 
 
 def _after(chosen: Chosen, place: RawValues, aliases: Mapping[str, str], names: set[str]) -> Chosen:
-    """Return the choice after a stronger place has had its say."""
+    """Return the choice after a stronger source is applied."""
     word, named = place.get("provider"), _model_of(place, aliases, names)
     provider, origin = (word.value, word.origin) if word else (None, "")
     if named is not None and named.provider is not None:
@@ -212,12 +212,12 @@ def _model_of(place: RawValues, aliases: Mapping[str, str], names: set[str]) -> 
 def _configured(
     chosen: Chosen, file: ModelsFile, folder: Path, origin: str, environ: Mapping[str, str]
 ) -> dict[str, ConfiguredProvider]:
-    """Return the providers that can be named: the chosen one first, then those of the file in its
-    order, then those whose key is in the environment.
+    """Return the known providers: the chosen one first, then those of the file in its order, then those
+    with a key in the environment.
 
     Args:
-        folder: where the file is.
-        origin: how the file is called where a key of it is told of.
+        folder: the file's directory.
+        origin: the file's name as origin of its keys.
     """
     default = chosen.provider or (None if chosen.auto else MOCK)
     first = () if default is None else (default,)
@@ -233,7 +233,7 @@ def _configured(
 
 
 def check_usable(provider: ConfiguredProvider, origin: str) -> None:
-    """Raise ConfigError if it is certain that the provider cannot be asked."""
+    """Raise ConfigError if the provider certainly cannot be called."""
     if not provider.is_usable:
         raise ConfigError(
             f"provider {provider.name} needs {provider.key_variable} (or a key in "

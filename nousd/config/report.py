@@ -1,4 +1,4 @@
-"""The settings as lines for people: each with its value, and where that came from. No key is shown."""
+"""The settings as lines for people, each with its value and origin. Keys are never shown."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from nousd.config.settings import FILE_SETTINGS, SETTINGS
 
 
 def report(resolved: Resolved) -> Iterator[str]:
-    """Yield a line for each setting, then for each provider, model and alias: name, value, origin.
-    A key is ``set`` or not.
+    """Yield a line for each setting, then for each provider, model and alias: name, value, origin. A
+    key is shown as ``set`` or not.
     """
     settings, origins = resolved
     for name in (*SETTINGS, *FILE_SETTINGS, "config_file"):
@@ -38,7 +38,7 @@ def _of_provider(provider: ConfiguredProvider, resolved: Resolved) -> Iterator[s
         yield f"providers.{provider.name}.dialect = {provider.dialect}  (file {settings.config_file})"
     for name in ("api_base", "model"):
         value = getattr(provider, name)
-        # The first is the one that the settings of these names are about.
+        # These settings apply to the first one.
         is_setting = provider is next(iter(settings.providers.values())) and value == getattr(
             settings, name
         )

@@ -1,8 +1,8 @@
 """Resolves every setting from its four sources.
 
-A flag wins over the environment, the environment over the file, the file over the default; ``provider``,
-``model`` and ``api_base`` are decided together (``providers``). This reads the file and looks at the
-paths it is given, and changes nothing. Which settings there are is said in ``settings``.
+A flag wins over the environment, the environment over the file, the file over the default;
+``provider``, ``model`` and ``api_base`` are decided together (``providers``). It reads the file and
+looks at the given paths, and changes nothing. ``settings`` declares the settings.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from nousd.runtime_paths import locations
 
 
 class Resolved(NamedTuple):
-    """The settings, and for each where it came from, such as ``environment NOUSD_MODEL``."""
+    """The settings, and the origin of each, such as ``environment NOUSD_MODEL``."""
 
     settings: Settings
     origins: dict[str, str]
@@ -56,17 +56,17 @@ def resolve(
     *,
     asks_models: bool = True,
 ) -> Resolved:
-    """Decide every setting.
+    """Resolve every setting.
 
     Args:
-        flags: what the command line named, by setting; None, and an empty list, mean "not given".
+        flags: the flags on the command line, by setting; None, and an empty list, mean "not given".
         environ: the environment; an empty variable counts as not set.
-        config_path: from ``--config``; else ``NOUSD_CONFIG``, else the default place is looked at.
-            Only the file at the default place may be missing.
-        asks_models: whether the provider must be one that can be asked.
+        config_path: from ``--config``; else ``NOUSD_CONFIG``, else the default path is used. Only the
+            default file may be missing.
+        asks_models: whether the provider must be usable.
 
     Raises:
-        ConfigError: one line with the setting, where it came from and what it must be.
+        ConfigError: one line with the setting, its origin and what it must be.
     """
     here = _current_folder()
     file = read_config_file(config_path, environ, here)
@@ -100,10 +100,10 @@ def _of_models(place: Mapping[str, RawValue]) -> dict[str, RawValue]:
 def with_provider(
     settings: Settings, name: str, *, api_base: str | None = None, model: str | None = None
 ) -> Settings:
-    """Return the settings with the provider that ``auto`` stands for.
+    """Return the settings with the provider that ``auto`` found.
 
     Args:
-        api_base: of a server on this machine that no setting names, with the ``model`` it has.
+        api_base: of a server on this machine that no setting names, with its ``model``.
     """
     provider = settings.providers.get(name, ConfiguredProvider(name=name, dialect=LOCAL_DIALECT))
     if name == MOCK:
@@ -123,11 +123,11 @@ def with_provider(
 
 
 def resolve_socket(environ: Mapping[str, str]) -> Path:
-    """Decide where a daemon listens, for its clients: the other settings may be bad, or need what only
+    """Resolve a daemon's socket, for its clients: the other settings may be invalid, or need what only
     the daemon has.
 
     Raises:
-        ConfigError: the settings file cannot be read, or this setting is bad.
+        ConfigError: the settings file cannot be read, or this setting is invalid.
     """
     here = _current_folder()
     places = (_from_file(read_config_file(None, environ, here)), _from_environment(environ, here))
@@ -181,7 +181,7 @@ def _from_environment(environ: Mapping[str, str], here: Path) -> dict[str, RawVa
 
 
 def _in_seconds(milliseconds: str) -> str:
-    """Convert a number; any other text is returned as it is, for the check of the setting to refuse."""
+    """Convert a number; return any other text unchanged, for the check of the setting to refuse."""
     try:
         return str(float(milliseconds) / 1000)
     except ValueError:

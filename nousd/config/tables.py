@@ -1,7 +1,4 @@
-"""The tables of the settings file: opened, and read into structs of any kind.
-
-What a key means is not known here.
-"""
+"""The tables of the settings file: opened, and read into structs."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ class Table(NamedTuple):
     """A table of the settings file.
 
     Args:
-        name: as it stands in the file, such as ``providers.work``.
+        name: its name in the file, such as ``providers.work``.
         content: key -> value, as read from TOML.
     """
 
@@ -32,12 +29,12 @@ class Table(NamedTuple):
 
     @property
     def where(self) -> str:
-        """How errors call it, such as ``[providers.work]``."""
+        """Its name in errors, such as ``[providers.work]``."""
         return f"[{self.name}]"
 
     @property
     def origin(self) -> str:
-        """Where its values came from."""
+        """The origin of its values."""
         return f"file {self.file.path}, {self.where}"
 
     def read(self, info: SettingInfo, value: Any) -> Any:
@@ -63,11 +60,11 @@ def open_table(file: ConfigFile, name: str, value: Any, most: int | None = None)
     """Return the table ``[name]``.
 
     Args:
-        value: what stands in the file under that name.
-        most: how many keys it may have; None for any number.
+        value: the file's value under that name.
+        most: maximum number of keys; None for any number.
 
     Raises:
-        ConfigError: it is no table, or holds too much.
+        ConfigError: it is not a table, or has too many keys.
     """
     if not isinstance(value, dict):
         raise ConfigError(f"{name} must be a table, as in [{name}] (file {file.path})")
@@ -77,13 +74,13 @@ def open_table(file: ConfigFile, name: str, value: Any, most: int | None = None)
 
 
 def read_struct(table: Table, struct: type[T], *, beside: Collection[str] = ()) -> T:
-    """Return the table as a struct, whose annotations hold the bounds (``values.describe``).
+    """Return the table as a struct, whose annotations define the bounds (``values.describe``).
 
     Args:
-        beside: further keys that the table may have, which the struct does not.
+        beside: further allowed keys that the struct does not have.
 
     Raises:
-        ConfigError: a key is unknown, or its value of the wrong kind or out of bounds.
+        ConfigError: a key is unknown, or its value has the wrong type or is out of bounds.
     """
     infos = {info.name: info for info in describe(struct)}
     table.refuse_unknown({*infos, *beside})

@@ -1,7 +1,6 @@
-"""From the text of a setting to its value, or to one sentence about the fault.
+"""Converts the text of a setting into its value, or reports the fault in one sentence.
 
 A setting's type and bounds are data (``SettingInfo``); reading, checking and wording follow from them.
-It is not known here which settings there are, nor in which order the places are asked.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from nousd.config.secret import Secret
 from nousd.errors import ConfigError
 
 _SHOWN_CHARS_MAX: Final = 100
-"""How much of a bad value is repeated in the error."""
+"""Maximum characters of an invalid value that the error repeats."""
 
 
 Regex = NewType("Regex", str)
@@ -29,7 +28,7 @@ Name = NewType("Name", str)
 """A text without a comma, so that one text can hold several."""
 
 PathOrNone = Path | Literal["none"]
-"""A file that is read where no other is named, unless the word says that none is to be."""
+"""A file to read instead of the default one, or a word for none."""
 
 
 class SettingInfo(NamedTuple):
@@ -51,12 +50,12 @@ class SettingInfo(NamedTuple):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The only values there are; empty if there is a choice of more."""
+        """The only allowed values; empty if there are more."""
         return get_args(self.type) if self.type not in _KINDS else ()
 
 
 class RawValue(NamedTuple):
-    """The text of a setting, its origin (``flag --model``), and the start of relative paths."""
+    """The text of a setting, its origin (``flag --model``), and the base of relative paths."""
 
     value: Any
     origin: str
@@ -66,17 +65,17 @@ class RawValue(NamedTuple):
 class _Kind(NamedTuple):
     name: str
     read: Callable[[RawValue], Any]
-    """Raises ValueError, TypeError, OverflowError or RuntimeError for what is not of the kind."""
+    """Raises ValueError, TypeError, OverflowError or RuntimeError for a text of another type."""
     counted: str = ""
-    """What the length of a value is a number of."""
+    """The unit of a value's length."""
     is_shown: bool = True
-    """Whether an error may repeat a bad value."""
+    """Return whether an error may repeat an invalid value."""
 
 
 def describe(
     struct: type[msgspec.Struct], *, without: Collection[str] = ()
 ) -> Iterator[SettingInfo]:
-    """Yield what each field of a struct may be. ``None`` is for fields that are not given."""
+    """Yield the type and bounds of each field of a struct. ``None`` is for missing fields."""
     hints = get_type_hints(struct, include_extras=True)
     for name in struct.__struct_fields__:
         if name not in without:
@@ -87,7 +86,7 @@ def describe(
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return that of the known names which looks most like ``name``; there must be one."""
+    """Return the known name that is most similar to ``name``; there must be one."""
     wanted = name.replace("-", "_").lower()
     spelled = {other.replace("-", "_"): other for other in known}
     import difflib
@@ -99,7 +98,7 @@ def read_value(info: SettingInfo, given: RawValue) -> Any:
     """Return the value of a setting.
 
     Raises:
-        ConfigError: it is of the wrong kind or out of bounds; both are named.
+        ConfigError: it has the wrong type or is out of bounds; the error names both.
     """
     read = _read_word if info.words else _KINDS[info.type].read
     try:
@@ -175,7 +174,7 @@ def _read_names(given: RawValue) -> tuple[Name, ...]:
 
 
 def _read_patterns(given: RawValue) -> tuple[Regex, ...]:
-    """One text is one pattern: there is no character that could not be a part of it."""
+    """One text is one pattern, because any character could be a part of it."""
     items = [given.value] if isinstance(given.value, str) else given.value
     words = _read_words(given._replace(value=items))
     for word in words:
@@ -237,5 +236,5 @@ _KINDS: Final[dict[Any, _Kind]] = {
     tuple[Regex, ...]: _Kind("a list of regular expressions", _read_patterns, "items"),
     Secret: _Kind("a text", _read_secret, "characters", is_shown=False),
 }
-"""type of a setting -> what it is called and how it is read, from text or from the file. Lists of texts
-and secrets are only in the file."""
+"""type of a setting -> its name and its reader, from text or from the file. Lists of texts and secrets
+are only allowed in the file."""

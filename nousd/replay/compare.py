@@ -1,7 +1,7 @@
-"""Compares two lists of a run's events in all that has to be the same.
+"""Compares two lists of a run's events in everything that must be the same.
 
 Ids become names in the order of their first appearance, times and measurements are dropped, and
-neighbouring deltas are joined. What a log does not hold at all is not compared, and is named.
+adjacent deltas are joined. What a log does not contain is not compared, and is named.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nousd.replay.versions import as_written_today, left_untold, note_on, untold
 from nousd.wire.events import DELTA_EVENTS, EVENT_TYPES, Event
 
 Line = dict[str, Any]
-"""An event as far as it is compared; ``type`` and the keys of its payload."""
+"""The compared part of an event: its ``type`` and the keys of its payload."""
 
 CONTEXT_LINES: Final = 3
 DIFF_LINES_MAX: Final = 200
@@ -37,10 +37,10 @@ _MEASURED: Final = frozenset(
         "requested_at",
     }
 )
-"""Times and what depends on them, prices, and where a stored input's chain began."""
+"""Keys with times and what depends on them, prices, and the start of a stored input's chain."""
 
 _OF_CHECKED_ARGUMENTS: Final = frozenset({"input_hash"})
-"""Of a tool call: of its arguments as its tool had completed them, which is not there to do so."""
+"""Keys that depend on arguments completed by the tool, which does not exist in a replay."""
 
 _ID_KINDS: Final[Mapping[str, str]] = {
     "entry_id": "entry",
@@ -55,12 +55,11 @@ _ID_KINDS: Final[Mapping[str, str]] = {
     "session_id": "session",
     "tool_call_id": "entry",
 }
-"""key -> what its value is the id of. That of a tool call, and of its result, begins with its
-message's."""
+"""key -> the kind of id in it. The id of a tool call, and of its result, begins with its message's."""
 
 
 _OPAQUE: Final = frozenset({"args", "data"})
-"""Keys whose values are a model's own words, in which no key means anything."""
+"""Keys whose values are a model's own words, in which no key has a meaning."""
 
 _SHOWN_CHARS_MAX: Final = 400
 
@@ -69,7 +68,7 @@ class Comparison(msgspec.Struct, frozen=True):
     """The result of a comparison.
 
     Args:
-        events: how many were compared; neighbouring deltas count as one.
+        events: the number of compared events; adjacent deltas count as one.
         difference: lines of a diff from recorded to played, around the first difference.
         notes: what was not compared.
     """
@@ -87,7 +86,7 @@ def compared(run: RecordedRun, played: Sequence[Event], *, inputs_known: bool) -
     """Compare a run with its replay.
 
     Args:
-        inputs_known: whether the log holds what models were given beside the transcript.
+        inputs_known: whether the log contains the models' inputs besides the transcript.
     """
     recorded = as_written_today(run.events, run.version)
     told = [event for event in played if was_told(event, run.version)]
@@ -107,7 +106,7 @@ def compared(run: RecordedRun, played: Sequence[Event], *, inputs_known: bool) -
 
 
 _OF_THE_REST: Final = frozenset({"input_hash", "rest_ref", "sources", "tokens_estimated"})
-"""What depends on more than the messages."""
+"""Parts of an input that depend on more than the messages."""
 
 
 def _without(line: Line, left_out: frozenset[str]) -> Line:
@@ -124,7 +123,7 @@ def _without(line: Line, left_out: frozenset[str]) -> Line:
 
 
 def normalised(all_events: Iterable[Event]) -> list[Line]:
-    """Return events without ids, times and the way in which deltas were cut."""
+    """Return events without ids, times and the boundaries of deltas."""
     names = _Names()
     return [
         {"type": EVENT_TYPES[type(event)], **names.in_(msgspec.to_builtins(event))}
@@ -133,7 +132,7 @@ def normalised(all_events: Iterable[Event]) -> list[Line]:
 
 
 def joined(all_events: Iterable[Event]) -> Iterator[Event]:
-    """Yield events with neighbouring deltas of one message or tool call as one."""
+    """Yield events with adjacent deltas of one message or tool call as one."""
     open_: Any = None
     for event in all_events:
         next_: Any = event
@@ -196,7 +195,7 @@ class _Names:
 
 
 def _difference(recorded: Sequence[Line], played: Sequence[Line]) -> Iterator[str]:
-    """Yield a diff around the first event that is not the same; nothing if all are."""
+    """Yield a diff around the first different event; nothing if all are equal."""
     if recorded == played:
         return
     first = next(

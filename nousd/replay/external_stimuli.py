@@ -1,9 +1,8 @@
-"""External stimuli of a run and their positions: the cues of a replay.
+"""The external stimuli of a run and their positions.
 
-A place is a number of the run's own events: "behind the seventh". So nothing depends on time. What came
-in is looked at by the loop in the same step in which it decides what to do next, so a cue is entered at
-once behind its event; but a steer that the loop had just looked for in vain is entered right before
-what it did instead.
+A position is a number of the run's own events: "after the seventh". So nothing depends on time. The
+loop looks for new input in the same step in which it decides what to do next, so a stimulus is entered
+right after its event; but a steer that the loop had just missed is entered right before its next event.
 """
 
 from __future__ import annotations
@@ -32,26 +31,28 @@ from nousd.wire.objects.run_options import RunOptions
 
 
 class Stopped(msgspec.Struct, frozen=True):
-    """The run was stopped from outside; ``killed`` if its process was, or could write no more."""
+    """The run was stopped from outside; ``killed`` if its process was killed, or could not write any
+    more.
+    """
 
     status: EndStatus
     killed: bool = False
 
 
 class Broken(msgspec.Struct, frozen=True):
-    """The run failed of something that is neither a model's nor a tool's."""
+    """The run failed for a reason that is neither a model's nor a tool's."""
 
     error: events.Error
 
 
 class ExternalStimuli(msgspec.Struct, frozen=True):
-    """Everything that came from outside, by the number of the run's own events before it.
+    """Every external stimulus, by the number of the run's own events before it.
 
     Args:
         start: the events that began the run.
-        behind: entered as soon as there are so many.
-        before: entered when the next is about to be.
-        ending: what ended the run before it ended by itself, and where.
+        behind: entered as soon as that many events exist.
+        before: entered when the next event is about to happen.
+        ending: what ended the run early, and where.
     """
 
     start: tuple[Event, ...]
@@ -61,7 +62,7 @@ class ExternalStimuli(msgspec.Struct, frozen=True):
 
     @property
     def places(self) -> frozenset[int]:
-        """Every place where something is to be done."""
+        """Every position with a stimulus."""
         end = () if self.ending is None else (self.ending[0],)
         return frozenset((*self.behind, *self.before, *end))
 
@@ -105,7 +106,9 @@ def _is_overlooked(
     tracker: LifecycleTracker,
     next_: Sequence[Event],
 ) -> bool:
-    """Whether the loop, between two steps of a turn, had looked for it before and went on without it."""
+    """Return whether the loop, between two steps of a turn, had looked before it arrived, and went on
+    without it.
+    """
     if tracker.phase is not Phase.TURN:
         return False
     if isinstance(event, events.SessionUpdated):
@@ -120,7 +123,7 @@ def _is_overlooked(
 def _is_asked_without(
     changed: events.SessionUpdated, options: RunOptions, next_: Sequence[Event]
 ) -> bool:
-    """Whether a model is asked next with settings that a change is not in."""
+    """Return whether the next model call uses settings from before the change."""
     told = next(event for event in next_ if not isinstance(event, events.Status))
     if not isinstance(told, events.ModelInput):
         return False
@@ -128,7 +131,7 @@ def _is_asked_without(
         return True
     if changed.sampling is not UNSET and told.sampling != _in_run(changed.sampling, options):
         return True
-    # What is not named and offered all the same is an extension's, if it always is.
+    # A tool that is offered without being named is an extension's, if it always is.
     named = told.tools if changed.active_tools is UNSET else changed.active_tools
     unnamed = set(told.tools) - set(named)
     return any(not unnamed <= set(after.tools) for after in answered_inputs(next_))
@@ -142,7 +145,7 @@ def _in_run(sampling: Sampling | None, options: RunOptions) -> Sampling | UnsetT
 
 
 def _is_skipped(next_: Sequence[Event]) -> bool:
-    """Whether what comes next is a tool call that is not begun because of a steer."""
+    """Return whether the next event is a tool call that was skipped because of a steer."""
     if not isinstance(next_[0], events.ToolExecutionStart):
         return False
     for event in next_:
@@ -178,10 +181,10 @@ def _ending(
 
 
 _STOPS: Final = frozenset({"provider_aborted", "run_stale"})
-"""The warnings that stand before the ends of a run that is stopped."""
+"""The warnings that come before the ends of a stopped run."""
 
 _AT_HOME: Final = MODEL_FAILURES | {"tool_loop_limit_exceeded"}
-"""The failures that come about by themselves in a play."""
+"""The failures that a replay reproduces by itself."""
 
 
 def _failure(own: Sequence[Event]) -> tuple[int, Broken] | None:
@@ -189,7 +192,7 @@ def _failure(own: Sequence[Event]) -> tuple[int, Broken] | None:
     for place, event in enumerate(own):
         if not isinstance(event, events.Error):
             continue
-        # What no model was asked for was too long for a window that the log does not tell.
+        # No model was called: the input was too long for a window that the log does not contain.
         unasked = event.code == "context_too_large" and not was_asked
         if unasked or event.code not in _AT_HOME:
             return _cause_of(own, place), Broken(event)
@@ -205,7 +208,7 @@ def _cause_of(own: Sequence[Event], place: int) -> int:
 
 
 def _closes(tracker: LifecycleTracker, status: EndStatus, rest: Sequence[Event]) -> bool:
-    """Whether the rest of a run is nothing but the ends that it owes at this place."""
+    """Return whether the rest of a run consists only of its closing events at this position."""
     owed = closing_events(tracker, status, leaf_id=None, now="")
     reason = STOP_REASONS[status]
     closing = [event for event in rest if not _is_of_message(event)]
@@ -217,7 +220,7 @@ def _closes(tracker: LifecycleTracker, status: EndStatus, rest: Sequence[Event])
 
 
 def _is_of_message(event: Event) -> bool:
-    """Whether an event gives a message that waited its place in the tree, which comes with the end."""
+    """Return whether an event puts a waiting message into the tree, which happens with the end."""
     if isinstance(event, events.EntryAppended):
         return isinstance(event.entry, MessageEntry) and event.entry.role == "user"
     return isinstance(event, events.QueueUpdate)

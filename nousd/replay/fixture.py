@@ -48,7 +48,7 @@ _IDS: Final = re.compile(r"\b(cmp|in|msg|run|sess)-[0-9a-f]{16,}\b")
 
 
 class RecordedExchange(msgspec.Struct, frozen=True):
-    """One exchange: ``request`` and ``response`` are bodies, byte for byte."""
+    """One exchange; ``request`` and ``response`` are bodies, byte for byte."""
 
     number: int
     provider: str
@@ -62,7 +62,7 @@ class RecordedExchange(msgspec.Struct, frozen=True):
 
 
 class Fixture(msgspec.Struct, frozen=True):
-    """Everything in the folder; ``dialects`` by the provider's name."""
+    """Everything in the directory; ``dialects`` by the provider's name."""
 
     run: RecordedRun
     dialects: dict[str, str]
@@ -91,7 +91,7 @@ class RecordReport(msgspec.Struct, frozen=True):
 
     @property
     def summary(self) -> str:
-        """The report for people."""
+        """One line for people."""
         return f"{self.folder}: {self.events} events, {self.exchanges} exchanges"
 
 
@@ -108,7 +108,7 @@ def record(
     """Make a fixture of a run of an open log; see ``make_fixture``.
 
     Raises:
-        NotReplayable: see ``make_fixture``; or the folder exists or cannot be written.
+        NotReplayable: see ``make_fixture``; or the directory exists or cannot be written.
         StoreError: the log cannot be read.
     """
     if folder.exists():
@@ -137,13 +137,12 @@ def make_fixture(
     """Return a run with its raw streams, fit to be kept.
 
     Args:
-        recordings: the folder that ``--record`` named.
+        recordings: the directory of ``--record``.
         places: path -> placeholder.
-        dialects: of the providers that are configured; any other is taken for its own dialect's.
+        dialects: of the configured providers; any other name counts as a dialect.
 
     Raises:
-        NotReplayable: there is no recording of it, not all of it was kept, or it does not come out the
-            same.
+        NotReplayable: there is no recording of it, it is incomplete, or the replay differs.
     """
     exchanges = _whole_exchanges(run.run_id, recordings)
     report = trio.run(replayed, run, tuning)
@@ -180,9 +179,9 @@ def _whole_exchanges(run_id: str, recordings: Path) -> tuple[RecordedExchange, .
 
 
 def _placed(run: RecordedRun, names: _Names) -> RecordedRun:
-    """Return a run with names for its ids, placeholders for paths, and one time.
+    """Return a run with placeholders for its ids and paths, and one time.
 
-    A path may have come in several deltas; so neighbouring ones are joined before.
+    A path may span several deltas, so adjacent ones are joined first.
     """
     lines = _encoded(list(joined(run.events)))
     names.learn(lines)
@@ -213,7 +212,7 @@ class _Names:
     """The placeholders and the texts that they replace."""
 
     def __init__(self, places: Mapping[str, str]) -> None:
-        # The longest first: one path may lie in another.
+        # The longest first: one path may contain another.
         self._names = {path: places[path] for path in sorted(places, key=len, reverse=True)}
         self._counts: dict[str, int] = {}
 
@@ -221,7 +220,7 @@ class _Names:
         self._names[text] = name
 
     def learn(self, lines: bytes) -> None:
-        """Provide every id in some lines a name that counts."""
+        """Give every id in some lines a numbered placeholder."""
         for found in _IDS.finditer(lines.decode()):
             if found[0] not in self._names:
                 self._counts[found[1]] = self._counts.get(found[1], 0) + 1
@@ -250,7 +249,7 @@ def write_fixture(fixture: Fixture, folder: Path) -> None:
     """Write a fixture into a new folder.
 
     Raises:
-        OSError: it exists, or cannot be written.
+        OSError: the directory exists, or cannot be written.
     """
     run = fixture.run
     folder.mkdir(parents=True)
@@ -268,7 +267,7 @@ def write_fixture(fixture: Fixture, folder: Path) -> None:
 
 
 def read_fixture(folder: Path) -> Fixture:
-    """Read what ``write_fixture`` wrote, also if that was an earlier version."""
+    """Read a fixture, also one that an earlier version wrote."""
     file = msgspec.json.decode((folder / "run.json").read_bytes(), type=_RunFile)
     lines = (folder / "events.ndjson").read_bytes()
     run = RecordedRun(
@@ -286,7 +285,7 @@ def read_fixture(folder: Path) -> Fixture:
 
 
 def read_exchanges(folder: Path) -> Iterator[RecordedExchange]:
-    """Yield the exchanges that a folder holds, in their order."""
+    """Yield the exchanges in a directory, in order."""
     found = [match for path in folder.glob("*") if (match := _EXCHANGE.fullmatch(path.name))]
     for match in sorted(found, key=lambda match: int(match[1])):
         stem = folder / f"{match[1]}-{match[2]}"

@@ -1,7 +1,8 @@
-"""A model, tools and a project that do what they did: recorded pieces, results, failures and remarks.
+"""A model, tools and a project that repeat a recording: its pieces, results, failures and remarks, in
+order.
 
-Where a play goes another way than the run did, the script runs out. Then a part fails, so that the play
-ends and can be compared.
+If a replay takes another path than the run did, the script runs out. Then a part fails, so that the
+replay ends and can be compared.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ from nousd.wire.objects.policy import ExecutedBy
 from nousd.wire.objects.tool_footprint import TOUCHES_NOTHING, Access
 
 _WINDOW: Final = 128_000
-"""Tokens, where the log does not tell."""
+"""Context window in tokens, if the log does not contain it."""
 
 _RAN_OUT: Final = "the recording has no more for it"
 
 
 class RecordedModel:
-    """A provider that answers as those did that were asked, in their order; see ``Provider``.
+    """A provider that repeats the recorded answers, in order; see ``Provider``.
 
     Args:
-        refused: media types that the models were not given.
+        refused: media types that the models did not accept.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class RecordedModel:
         self._refused = refused
 
     def called(self, name: str) -> Provider:
-        """Return it under the name of one of the providers that were asked."""
+        """Return it under the name of one of the recorded providers."""
         named = copy.copy(self)
         named.name = name
         return named
@@ -142,7 +143,7 @@ class RecordedTool:
 
     @property
     def is_read_only(self) -> bool:
-        # It is asked of calls alone whose result was given again.
+        # Only called for calls whose result was reused.
         return True
 
     async def access(self, args: Any, context: ToolContext) -> Access:  # noqa: ARG002
@@ -171,7 +172,7 @@ class RecordedTool:
 
 
 class ToolsAtCall(Mapping[str, Tool]):
-    """The tools as the gate finds them: those of servers come and go between the calls of a run."""
+    """The tools that the gate finds: those of servers come and go between the calls of a run."""
 
     def __init__(self, driver: ReplayDriver, tools: Mapping[str, Tool]) -> None:
         self._driver = driver
@@ -204,7 +205,7 @@ def _tool_error(code: str, text: str) -> ToolError:
 def tools_of(
     run: RecordedRun, script: Script, given: RecordedContext, driver: ReplayDriver
 ) -> tuple[RecordedTool, ...]:
-    """Return the tools that there were, in their order, as far as the run shows them."""
+    """Return the run's tools, in order, as far as the run shows them."""
     offered = [event.tools for event in run.events if isinstance(event, events.ModelInput)]
     extras = _extras(run)
     names = _merged([*offered, *([name] for name in sorted(_registered(run, script)))])
@@ -226,7 +227,7 @@ def _registered(run: RecordedRun, script: Script) -> set[str]:
         match event:
             case events.ToolCallPolicyEvaluated(source="registry", decision="allow"):
                 found.add(event.tool_name)
-            case events.Warning(code="tool_not_active"):  # all that version 1 told
+            case events.Warning(code="tool_not_active"):  # the only fact in version 1
                 found.add(event.message.partition(": ")[2])
     return found
 
@@ -243,8 +244,8 @@ def _merged(lists: Iterable[Iterable[str]]) -> list[str]:
 
 
 def _extras(run: RecordedRun) -> set[str]:
-    """Return the tools that were there although the session did not name them: an extension's. Those
-    are offered always.
+    """Return the tools that existed although the session did not name them: an extension's, which are
+    always offered.
     """
     active = run.before.active_tools
     extras: set[str] = set()

@@ -1,7 +1,7 @@
-"""One play: the session as it was, the daemon around it, the run from its start to its end.
+"""One replay: the session as it was, the daemon around it, the run from its start to its end.
 
-The daemon is the real one, on a log in memory. Only what is outside of it is played: the model, the
-tools, and whoever handed something in.
+The daemon is the real one, on a log in memory. Only what is outside of it is replayed: the model, the
+tools, and the clients.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ from nousd.wire.objects.inputs import QueuedInput
 _EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 _CALLS_MAX: Final = 1_000_000
-"""Model calls of a turn, where the run was not ended for too many."""
+"""Model calls of a turn, unless the run ended because of too many."""
 
 _QUIET_SECONDS: Final = 60.0
-"""After how long a play that stands still is given up; nothing in it waits for time."""
+"""Time after which a replay that stands still is given up; nothing in it waits for time."""
 
 _LIMIT: Final = re.compile(r"more than (\d+) model calls in one turn")
 _STALE: Final = re.compile(r"nothing happened for (\d+) ms")
 
 
 class Tuning(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the daemon that decide what a run does and are not in its log."""
+    """Settings of the daemon that affect a run and are not in its log."""
 
     compact_at: float = 0.8
     keep_recent_tokens: int = 20_000
@@ -77,13 +77,13 @@ ProviderOf = Callable[[str], Provider]
 async def play(
     run: RecordedRun, tuning: Tuning, provider_of: ProviderOf | None = None
 ) -> tuple[Event, ...]:
-    """Play a run and return its events, as the log has them.
+    """Play a run and return its events, as logged.
 
     Args:
-        provider_of: makes what is asked in the place of the recorded model.
+        provider_of: makes providers to call instead of the recorded model.
 
     Raises:
-        NotReplayable: it failed of something outside of what can be played.
+        NotReplayable: it failed for a reason outside of what can be replayed.
     """
     stage = _Stage(run, tuning, provider_of)
     models = stage.models()
@@ -125,7 +125,7 @@ class _Stage:
         _require_playable(self._stimuli)
 
     async def furnish(self, store: Store) -> None:
-        """Put the session as it was before the run into the log."""
+        """Log events that restore the session before the run."""
         log = Log(store, Hub(store), self._clock)
         encoded = log.encode(tuple(_furniture(self._run)))
         artifacts = tuple(self._run.artifacts.values())
@@ -156,7 +156,7 @@ class _Stage:
         )
 
     def _workspaces(self) -> Workspaces:
-        """Its tools touch nothing: so any folder will do."""
+        """Return a workspace; its tools access nothing, so any directory will do."""
         return Workspaces(
             Workspace(
                 path_sandbox=PathSandbox(Path("/")),
@@ -169,7 +169,7 @@ class _Stage:
         return self._given.instructions
 
     def models(self) -> Models:
-        """Every provider that the run asked, with one script between them."""
+        """Return every provider that the run called, with one script between them."""
         default, names = _asked(self._run)
         model = RecordedModel(
             default.model,
@@ -182,7 +182,7 @@ class _Stage:
         return Models(factories, default, facts=_facts(self._run))
 
     async def perform(self, services: Services) -> CommandRejected | None:
-        """Start the run as it was started, and wait for its end; returns why it cannot start."""
+        """Start the run as it was started, and wait for its end; return why it cannot start."""
         try:
             run = await self._start(services)
         except CommandRejected as refusal:
@@ -245,7 +245,7 @@ async def _played(store: Store, session_id: str, after: int) -> tuple[Event, ...
 
 
 def _furniture(run: RecordedRun) -> Iterator[Event]:
-    """Yield events that make the session what it was, on the path that the run goes on from."""
+    """Yield events that restore the session, on the path that the run continues."""
     state = run.before
     # Without ``origin``, the call that it was made for: what its parents allow is on the record.
     names = (*LASTING, "name", "sampling", "permission_mode", "worker")
@@ -270,7 +270,7 @@ def _furniture(run: RecordedRun) -> Iterator[Event]:
 
 
 def _asked(run: RecordedRun) -> tuple[ModelChoice, set[str]]:
-    """Return the model that the run began with, and the names of all providers that are known."""
+    """Return the model that the run began with, and the names of all known providers."""
     start = _start_of(run)
     names = dict.fromkeys(_providers_in(run.events))
     was_set = run.before.provider is not None and run.before.model == start.model
@@ -296,7 +296,7 @@ def _providers_in(all_events: Sequence[Event]) -> Iterator[str]:
 
 
 def _facts(run: RecordedRun) -> dict[str, ModelFacts]:
-    """Return the windows of the run's models, as the log tells them."""
+    """Return the context windows of the run's models, as far as logged."""
     return {
         f"{event.provider}/{event.model}": ModelFacts(context_window=event.context_window)
         for event in run.events
@@ -305,7 +305,7 @@ def _facts(run: RecordedRun) -> dict[str, ModelFacts]:
 
 
 def _refused(run: RecordedRun) -> frozenset[str]:
-    """Return the media types that the run's models were not given."""
+    """Return the media types that the run's models did not accept."""
     entries: dict[str, Entry] = {entry.id: entry for entry in run.path}
     refused: set[str] = set()
     for event in run.events:
@@ -321,7 +321,7 @@ def _refused(run: RecordedRun) -> frozenset[str]:
 
 
 def _number(run: RecordedRun, pattern: re.Pattern[str]) -> int | None:
-    """Return a setting that a run's end tells of."""
+    """Return a setting that the end of a run mentions."""
     for event in run.events:
         text = getattr(event, "cause", getattr(event, "message", ""))
         if isinstance(text, str) and (found := pattern.fullmatch(text)):
@@ -330,7 +330,7 @@ def _number(run: RecordedRun, pattern: re.Pattern[str]) -> int | None:
 
 
 class _Clock:
-    """Times that count, and the ids that the run gave, as long as the play goes as it went."""
+    """Gives times that count, and the run's own ids, as long as the replay does not differ."""
 
     def __init__(self, driver: ReplayDriver) -> None:
         self._driver = driver

@@ -1,7 +1,6 @@
-"""A run as its log holds it, and the session as it was before: all that it takes to play it.
+"""A run from its log, and the session before it: everything that a replay needs.
 
-A run whose log no longer holds all of that is refused here, since it could not come out the same.
-How a log is kept is not known here.
+A run whose log does not contain all of that is refused here, because its replay would differ.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _STATE_TYPES: Final = (
     "run_aborting",
     "agent_end",
 )
-"""The events that a session's state is made of, as far as a run depends on it."""
+"""The events that determine a session's state, as far as a run depends on it."""
 
 _PLAYED_RUNTIME: Final = "native"
 
@@ -44,9 +43,8 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         version: the oldest version that wrote any of its lines.
         before: the session right before the run's first event.
-        path: root -> leaf, as the log has it.
-        events: of the session, from the run's first to its end; the run's own and what came from
-            outside meanwhile.
+        path: root -> leaf, as logged.
+        events: of the session, from the run's first to its end; the run's own and external ones.
         artifacts: by id, those that the events and the path refer to.
     """
 
@@ -68,11 +66,11 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _OF_HOOKS: Final = frozenset({"extension_hook_error", "extension_timeout"})
-"""The warnings that tell of extensions, which are not there in a play."""
+"""The warnings about extensions, which do not exist in a replay."""
 
 
 def is_outside(event: Event) -> bool:
-    """Whether an event of a run's time is none that the run itself decided on."""
+    """Return whether an event during a run was not decided by the run itself."""
     match event:
         case events.QueueUpdate():
             return event.change != "consumed"
@@ -85,15 +83,15 @@ def is_outside(event: Event) -> bool:
 
 
 def _is_of_client(event: Event) -> bool:
-    """Whether an event is a step of a call that a client made itself."""
+    """Return whether an event is a step of a client's own call."""
     return isinstance(event, ToolCallEvent) and event.run_id is UNSET
 
 
 def run_of(event: Event) -> str | None:
-    """Return the run that an event belongs to, None if there is none."""
+    """Return the run of an event; None if it has none."""
     run_id: Any = getattr(event, "run_id", UNSET)
     if run_id is UNSET and isinstance(event, events.EntryAppended):
-        run_id = event.entry.run_id or UNSET  # version 1 told it of the entry alone
+        run_id = event.entry.run_id or UNSET  # in version 1 only the entry had it
     return None if run_id is UNSET else run_id
 
 
