@@ -1,7 +1,6 @@
-"""Tools of the daemon, listed and called over the protocol; the outcome of a call is a ``CallEnd``.
+"""The daemon's tools, listed and called over the protocol; the outcome of a call is a ``CallEnd``.
 
-Each call has connections of its own, so nothing has to be kept in step with a daemon that was restarted.
-What an MCP client is told is not known here.
+Each call has connections of its own, so no state must be kept in step with a daemon that was restarted.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ _SESSION_NAME: Final = "mcp"
 _SOURCE: Final = "mcp"
 _EVENTS: Final = ("tool_call_output", "tool_call_completed", "tool_call_denied")
 _FOREIGN: Final = "mcp:"
-"""How the source of a tool begins that is not ours to pass on."""
+"""The prefix of the sources of tools that are not served."""
 
 Show = Callable[[str], Awaitable[None]]
-"""Takes a piece of what a call says while it runs."""
+"""Receives a piece of a call's output while it runs."""
 
 
 class CallEnd(NamedTuple):
-    """The outcome of a call; ``policy`` holds each source's opinion if it was refused."""
+    """The outcome of a call; ``policy`` has each source's opinion if it was refused."""
 
     text: str
     is_error: bool
@@ -41,10 +40,10 @@ class CallEnd(NamedTuple):
 
 
 class CallSession:
-    """The session that calls are made in: a given one, or one that the first call makes.
+    """The session of the calls: a given one, or one that the first call creates.
 
     Args:
-        session_id: of the given one.
+        session_id: the given one.
     """
 
     def __init__(self, session_id: str | None = None) -> None:
@@ -54,19 +53,19 @@ class CallSession:
 
     @property
     def known(self) -> str | None:
-        """Its id, if there is one by now."""
+        """Its id, if it exists by now."""
         return self._given or self._made
 
     async def state(self, daemon: Connection) -> dict[str, Any]:
-        """Return its state. One that was made here and is gone meanwhile is made anew.
+        """Return its state. A session that was created here and is gone is created again.
 
         Raises:
-            ClientError: the daemon is gone, or the given session is not there.
+            ClientError: the daemon is gone, or the given session does not exist.
         """
         async with self._making:
             state = None if self.known is None else await self.of_known(daemon, "get_state")
             if state is None:
-                # The active session is other clients' affair.
+                # The active session belongs to other clients.
                 wanted = {"name": _SESSION_NAME, "source": _SOURCE, "activate": False}
                 made = await daemon.request("new_session", wanted)
                 self._made = made.payload["session_id"]
@@ -75,7 +74,7 @@ class CallSession:
         return state
 
     async def of_known(self, daemon: Connection, command: str) -> dict[str, Any] | None:
-        """Return the answer to a command about it; None if it was made here and is gone."""
+        """Return the response to a command about it; None if it was created here and is gone."""
         try:
             return (await daemon.request(command, {"session_id": self.known})).payload
         except Refused as refused:
@@ -88,8 +87,8 @@ class DaemonTools:
     """The tools of a daemon, in one session.
 
     Args:
-        names: the tools that are offered; None: all that are active and not another server's.
-        ensure: called before the daemon is asked; starts one if that is necessary.
+        names: the served tools; None: all active ones that are not from another server.
+        ensure: called before each request to the daemon; starts one if necessary.
     """
 
     def __init__(
@@ -106,7 +105,7 @@ class DaemonTools:
         self._ensure = ensure
 
     async def listed(self) -> list[dict[str, Any]]:
-        """Return the tools that are offered, as ``list_tools`` has them. Raises ClientError."""
+        """Return the served tools, as from ``list_tools``. Raises ClientError."""
         await self._ensure()
         async with connect(self._daemon) as daemon:
             listed = None
@@ -122,18 +121,18 @@ class DaemonTools:
         return bool(tool["active"]) and not tool["source"].startswith(_FOREIGN)
 
     async def call(self, tool: str, args: Mapping[str, Any], show: Show) -> CallEnd:
-        """Call a tool and wait for its end, however long somebody may have to be asked. Whatever ends
-        the wait, a cancellation or an error of ``show``, stops the call.
+        """Call a tool and wait for its end, however long an approval takes. Whatever ends the wait, a
+        cancellation or an error of ``show``, stops the call.
 
         Raises:
-            ClientError: the daemon is not there, or went away.
+            ClientError: no daemon listens, or it disconnected.
         """
         if tool not in {offered["name"] for offered in await self.listed()}:
             return CallEnd(f"tool_not_found: {tool}", is_error=True)
         async with connect(self._daemon) as daemon:
             before = await self._session.state(daemon)
             asked = {"tool": tool, "args": dict(args), "session_id": before["session_id"]}
-            # Given up in the middle, it would run without anybody who can stop it.
+            # An abandoned call would run without anybody who can stop it.
             with anyio.CancelScope(shield=True):
                 call_id = (await daemon.request("call_tool", asked)).payload["tool_call_id"]
             is_over = False
@@ -146,7 +145,7 @@ class DaemonTools:
             return await _end(daemon, call_id)
 
     async def _follow(self, call_id: str, after: str, show: Show) -> None:
-        """Return when the call is over."""
+        """Return when the call has ended."""
         wanted = Subscribe(after=after, run_id=call_id, types=_EVENTS)
         async with subscribe(self._daemon, wanted) as events:
             async for event in events:
@@ -156,7 +155,7 @@ class DaemonTools:
 
 
 async def _stop(daemon: Connection, call_id: str) -> None:
-    # It may be over, or the daemon be gone: then there is nothing to stop.
+    # The call may have ended, or the daemon be gone: then there is nothing to stop.
     with anyio.move_on_after(_STOP_SECONDS, shield=True), suppress(ClientError):
         await daemon.request("cancel_tool_call", {"tool_call_id": call_id})
 
@@ -173,11 +172,11 @@ async def _end(daemon: Connection, call_id: str) -> CallEnd:
 
 
 async def _text(daemon: Connection, call: Mapping[str, Any]) -> str:
-    """Return the text for a model; an event repeats only the beginning of a long one."""
+    """Return the text for a model; an event contains only the beginning of a long one."""
     text: str = call.get("result", "")
     if "text_ref" not in call:
         return text
-    with suppress(Refused):  # it was deleted meanwhile
+    with suppress(Refused):  # deleted meanwhile
         wanted = {"artifact_id": call["text_ref"]}
         return b64decode((await daemon.request("get_artifact", wanted)).payload["data"]).decode()
     return text

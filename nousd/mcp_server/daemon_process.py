@@ -1,7 +1,7 @@
-"""A running daemon for as long as it is needed: the one there is, or one of our own.
+"""Makes sure that a daemon runs: an existing one, or one of our own.
 
-One that was started here is a child: it ends when the block is left, and with us however we end. Its
-words go to standard error, because standard output belongs to the protocol.
+A daemon started here is a child: it ends with the block, and with us however we end. It writes to
+standard error, because standard output belongs to the protocol.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """
-"""Becomes the program that is named, and is told to end when the process of that number is gone."""
+"""Becomes the named program, and is told to end when the process with that number is gone."""
 
 
 @asynccontextmanager
 async def running_daemon(
     socket_path: Path, serve_options: Sequence[str]
 ) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-    """Make sure that a daemon answers on the socket, and yield a function that makes sure of it
-    again, since that one may end.
+    """Make sure that a daemon answers on the socket; yield a function that does so again, because that
+    daemon may end.
 
     Args:
-        serve_options: for ``nousd serve``, should one have to be started.
+        serve_options: for ``nousd serve``, if one must be started.
 
     Raises:
         DaemonUnreachable: none answers, and none could be started.
@@ -64,7 +64,7 @@ async def _stop_when_told_to(daemon: _Daemon) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async for number in signals:
             await daemon.stop()
-            # A thread that waits for standard input would keep this process until that ends.
+            # A thread that waits for standard input would keep this process until its end.
             os._exit(128 + number)
 
 
@@ -96,7 +96,7 @@ class _Daemon:
             await _wait_until_ready(self._process, self._socket_path)
 
     async def stop(self) -> None:
-        """Stop the one that was started here."""
+        """Stop the daemon that was started here."""
         process = self._process
         if process is None:
             return
@@ -118,7 +118,7 @@ async def _answers(socket_path: Path) -> bool:
 
 async def _wait_until_ready(process: subprocess.Popen[bytes], socket_path: Path) -> None:
     with anyio.move_on_after(START_SECONDS):
-        # Another one may have been started meanwhile, and have the lock: then that one answers.
+        # Another one may have been started meanwhile and hold the lock: then that one answers.
         while not await _answers(socket_path):
             if process.poll() is not None:
                 raise DaemonUnreachable(

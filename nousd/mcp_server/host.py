@@ -1,8 +1,8 @@
 """The daemon's own tools for any MCP client, and ``nousd mcp``: over standard input and output.
 
-It is a client of the daemon like any other: each call goes through the daemon's gate, is in its log, and
-is confined as it says. A client of MCP cannot be asked; where somebody has to be, another client of the
-daemon answers, and where there is none the call is refused at once.
+It is an ordinary client of the daemon: each call goes through the daemon's gate, is logged, and is
+confined by it. An MCP client cannot be asked for approval; another client of the daemon answers, and
+without one the call is refused at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nousd.mcp_server.calls import CallEnd, CallSession, DaemonTools
 from nousd.mcp_server.daemon_process import running_daemon
 
 _SHOWN_CHARS_MAX: Final = 2000
-"""Of one piece of output that is told as progress."""
+"""Maximum size of one piece of output that is sent as progress."""
 
 Context = ServerRequestContext[dict[str, Any]]
 
@@ -63,12 +63,12 @@ async def _serve(
 
 
 ToolsFor = Callable[[Context], AbstractAsyncContextManager[DaemonTools]]
-"""Gives the tools that are served to whoever makes a request, for as long as that takes; it may cut that
-short, and then absorbs the cancellation."""
+"""Provides the served tools for the length of a request; it may end the request early, and then absorbs
+the cancellation."""
 
 
 def make_server(tools_for: ToolsFor) -> Server[dict[str, Any]]:
-    """Return the server that offers these tools."""
+    """Return the server with these tools."""
 
     async def list_tools(
         context: Context, _params: types.PaginatedRequestParams | None
@@ -96,7 +96,7 @@ def make_server(tools_for: ToolsFor) -> Server[dict[str, Any]]:
     return Server(
         "nousd",
         version=__version__,
-        # None of our tools wants arguments in headers, so nobody need look for one that does.
+        # None of our tools has arguments in headers, so no search for them is needed.
         get_tool_input_schema=lambda _name: None,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
@@ -119,7 +119,7 @@ def _result(end: CallEnd) -> types.CallToolResult:
 
 
 class _Progress:
-    """Tells a client what a call says, if it wants to know."""
+    """Sends a call's output to a client, if it asked for progress."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

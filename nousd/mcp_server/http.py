@@ -1,9 +1,8 @@
 """The same server over streamable HTTP, as an ASGI application.
 
-Who may come in is decided before it: it knows no tokens and checks no names of hosts. The generation of
-the protocol that has sessions gets a session of the daemon for each of its own; whoever speaks the one
-without makes its calls in one that all such clients share. ``?session=`` names another one, ``?tools=``
-those tools that are offered.
+Access is decided before it: it knows no tokens and checks no host names. A protocol version with
+sessions gets a session of the daemon for each of its own; clients without protocol sessions share one.
+``?session=`` names another one, ``?tools=`` the served tools.
 """
 
 from __future__ import annotations
@@ -25,26 +24,26 @@ from nousd.mcp_server.host import Context, make_server
 from nousd.wire.limits import HTTP_BODY_BYTES_MAX
 
 SESSIONS_MAX: Final = 256
-"""Sessions of the protocol that are open at a time; a further one is refused."""
+"""Maximum open sessions of the protocol; a further one is refused."""
 
 IDLE_SECONDS: Final = 15 * 60.0
-"""How long such a session may have no request under way, an open stream included."""
+"""How long such a session may have no active request, an open stream included."""
 
 CALLS_MAX: Final = 24
-"""Requests about tools that are under way at the daemon; further ones wait. Fewer than the calls that it
-takes from clients, so that others have room."""
+"""Maximum active requests about tools at the daemon; further ones wait. Fewer than the calls that it
+accepts from clients, so that others have room."""
 
 _STOP_SECONDS: Final = 0.5
-"""How long requests may take to be answered once everything ends."""
+"""Time for active requests to be answered once everything ends."""
 
 _SESSION_HEADER: Final = "mcp-session-id"
 _SCOPE: Final = "nousd.cancel_scope"
-"""Where a request carries what stops the call that it makes."""
+"""The key of a request's scope with the event that stops its call."""
 
 
 @asynccontextmanager
 async def open_host(daemon: Where) -> AsyncIterator[ASGIApp]:
-    """Provide the application for as long as the block lasts; its end ends all calls and streams."""
+    """Provide the application for the length of the block; its end ends all calls and streams."""
     host = _Host(daemon)
     async with host.manager.run():
         try:
@@ -54,10 +53,10 @@ async def open_host(daemon: Where) -> AsyncIterator[ASGIApp]:
 
 
 class _Client:
-    """A session of the protocol: the session of the daemon in which its calls are made.
+    """A session of the protocol: the daemon's session of its calls.
 
     Args:
-        last_seen: when its last request ended.
+        last_seen: the end of its last request.
     """
 
     def __init__(self) -> None:
@@ -67,9 +66,9 @@ class _Client:
 
 
 class _Clients:
-    """The sessions of the protocol, by their ids; "" is that of all who have none.
+    """The sessions of the protocol by id; "" is for all clients without one.
 
-    One is forgotten by the rule by which the library ends it: no request for ``IDLE_SECONDS``.
+    One is forgotten when the library ends it: after ``IDLE_SECONDS`` without a request.
     """
 
     def __init__(self) -> None:
@@ -77,7 +76,7 @@ class _Clients:
 
     @contextmanager
     def heard(self, id: str) -> Iterator[None]:
-        """Count a request as under way while the block lasts."""
+        """Count a request as active while the block lasts."""
         self._forget_idle()
         client = self._clients.setdefault(id, _Client())
         client.requests += 1
@@ -87,15 +86,15 @@ class _Clients:
             client.requests -= 1
             client.last_seen = anyio.current_time()
             if client.session.known is None and not client.requests:
-                # So that ids that were made up take no room.
+                # So that invented ids take no room.
                 self._clients.pop(id, None)
 
     def session(self, id: str) -> CallSession:
-        """Return where its calls are made."""
+        """Return the session of its calls."""
         return self._clients.setdefault(id, _Client()).session
 
     def forget(self, id: str) -> None:
-        """Forget one that has ended."""
+        """Forget a session that has ended."""
         if id:
             self._clients.pop(id, None)
 
@@ -111,7 +110,7 @@ class _Clients:
 
 
 class _Host:
-    """The application. ``manager`` is the library's, which has to run."""
+    """The application. ``manager`` is the library's, which must run."""
 
     def __init__(self, daemon: Where) -> None:
         self._daemon = daemon
@@ -138,7 +137,7 @@ class _Host:
             self._clients.forget(id)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer what may be a call. Nobody can come back for its result: it ends with its client."""
+        """Answer a possible call. No client can come back for its result, so it ends with its client."""
         scope[_SCOPE] = call = anyio.CancelScope()
         self._answering.add(call)
         try:

@@ -26,14 +26,14 @@ import trio
 Handler = Callable[[trio.SocketStream], Awaitable[None]]
 
 _OVERLOAD: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
-"""Want of descriptors or of kernel memory, which passes. What a connection can have of its own (it
-was aborted before we took it, say) ``trio.SocketListener`` already skips."""
+"""Temporary lack of descriptors or of kernel memory. ``trio.SocketListener`` already skips errors of a
+single connection, for example one that was aborted before it was accepted."""
 
 _OVERLOAD_PAUSE_SECONDS: Final = 0.1
 
 _REFUSAL_SECONDS: Final = 1.0
-"""How long a refused client may take to let us write our one line. The empty buffer of a new
-connection takes it at once, so this only bounds the unforeseen."""
+"""How long a refused client may take to receive our one line. The empty buffer of a new connection
+takes it at once, so this is only a safeguard."""
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ of another system still starts with version and uid."""
 
 
 def is_own_or_root(stream: trio.SocketStream) -> bool:
-    """Return whether the peer's user is ours or root; False if it cannot be told."""
+    """Return whether the peer's user is ours or root; False if it is unknown."""
     try:
         uid = peer_uid(stream)
     except OSError:
@@ -62,7 +62,7 @@ def peer_uid(stream: trio.SocketStream) -> int:
     """Return the user id under which the peer connected.
 
     Raises:
-        OSError: the system does not say.
+        OSError: the system does not report it.
     """
     if sys.platform == "linux":
         ucred = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
@@ -94,10 +94,10 @@ async def serve_connections(
     handlers. A handler's stream is closed when the handler ends.
 
     Args:
-        places: as many handlers at a time. A further client gets ``refusal`` and is closed.
+        places: limits the number of handlers. A further client gets ``refusal`` and is closed.
         refusal: one encoded error.
-        admits: whether a peer is served at all; one that is not is closed without a word.
-        handlers: where they run, if they are to outlive the loop.
+        admits: whether a peer is served; any other is closed without a response.
+        handlers: the nursery of the handlers, if they must outlive the loop.
 
     Error handling: an exception from a handler is not caught and ends the whole loop, as does an
     ``OSError`` of the listener (both in an exception group). What a fault on one connection means

@@ -1,11 +1,11 @@
-"""A connected socket, read and written with as few steps of the event loop as there can be.
+"""A connected socket, read and written with the fewest possible steps of the event loop.
 
-A command is answered in a few dozen microseconds, of which trio's own stream would take most: it asks
-the kernel before it waits, and yields to the others after it did not have to. Here one waits first, as
-a client that is asked for its next words mostly has not sent them yet; and what the kernel takes at once
-is written without a task that wakes up for it.
+A command is answered in a few dozen microseconds, most of which trio's own stream would take: it asks
+the kernel before it waits, and yields to other tasks when it did not have to wait. Here reading waits
+first, because a client's next request mostly has not been sent yet; and writing needs no wake-up if the
+kernel accepts the bytes at once.
 
-Nothing is known here of lines or requests, or of who is at the other end.
+Nothing is known here of lines or requests.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class WritesNow(Protocol):
     """A stream that can be written to without waiting."""
 
     def write_now(self, data: bytes) -> int:
-        """Write what is taken at once, and return how many bytes that was.
+        """Write what is accepted at once, and return the number of bytes.
 
         Only while no task is in ``send_all``.
         """
@@ -39,7 +39,7 @@ class DirectStream(trio.abc.Stream):
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
-        # Not its number: that may belong to another file once the socket is closed.
+        # Not by number, which may belong to another file once the socket is closed.
         self._socket = stream.socket
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
@@ -65,9 +65,9 @@ class DirectStream(trio.abc.Stream):
                 raise trio.BrokenResourceError from error
 
     def write_now(self, data: bytes) -> int:
-        """Write what the kernel takes at once, and return how many bytes that was.
+        """Write what the kernel accepts at once, and return the number of bytes.
 
-        Only while no task is in ``send_all``. Why nothing was taken shows there.
+        Only while no task is in ``send_all``, which reports any error.
         """
         try:
             return os.write(self._socket.fileno(), data)
@@ -84,7 +84,7 @@ class DirectStream(trio.abc.Stream):
         await self._stream.send_all(data)
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Wait until the kernel would take something."""
+        """Wait until the kernel accepts more bytes."""
         await self._stream.wait_send_all_might_not_block()
 
     async def send_eof(self) -> None:

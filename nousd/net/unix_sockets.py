@@ -28,11 +28,11 @@ from typing import Final, NamedTuple
 from nousd.errors import ConfigError
 
 SUN_PATH_BYTES: Final = 108 if sys.platform == "linux" else 104
-"""Room for a socket's path in ``struct sockaddr_un``, with the NUL at its end."""
+"""Maximum length of a socket's path in ``struct sockaddr_un``, with the NUL at its end."""
 
 _BACKLOG: Final = 4096
-"""Connections that may wait to be accepted; the kernel lowers it to its own limit. Generous,
-because past it a non-blocking ``connect`` fails at once, and what waits here costs us nothing."""
+"""Connections that may wait to be accepted; the kernel lowers it to its own limit. Generous, because
+beyond it a non-blocking ``connect`` fails at once, and waiting connections cost nothing."""
 
 _UMASK_0600: Final = 0o177
 
@@ -58,19 +58,19 @@ def check_length(path: Path) -> None:
 
 
 class ListeningSocket(NamedTuple):
-    """A socket that listens, and the file that it is reached by."""
+    """A listening socket and its file."""
 
     socket: socket.socket
     path: Path
     identity: _Identity
 
     def remove_file(self) -> None:
-        """Remove the file if it is still ours. To be called before the socket is closed."""
+        """Remove the file if it is still ours. Call it before the socket is closed."""
         _remove_if_same(self.path, self.identity)
 
 
 def listen(path: Path) -> ListeningSocket:
-    """Listen at a path where nothing stands.
+    """Listen at a path that is free.
 
     Raises:
         ConfigError: it cannot be created.
@@ -100,10 +100,10 @@ def _bind(path: Path) -> socket.socket:
 
 
 def remove_stale(paths: Iterable[Path]) -> None:
-    """Remove dead sockets of ours; looks at all before it removes any. Their lock must be held.
+    """Remove dead sockets of ours; check all before removing any. Their lock must be held.
 
     Raises:
-        ConfigError: something else stands there, which is left alone.
+        ConfigError: something else exists there, which is left alone.
     """
     stale = {path: _stale_socket(path) for path in paths}
     for path, identity in stale.items():
@@ -112,10 +112,10 @@ def remove_stale(paths: Iterable[Path]) -> None:
 
 
 def _stale_socket(path: Path) -> _Identity | None:
-    """Return which socket at ``path`` may be removed; None if the path is free.
+    """Return the socket at ``path`` that may be removed; None if the path is free.
 
     Raises:
-        ConfigError: whatever stands there must be left alone.
+        ConfigError: the existing file must be left alone.
     """
     try:
         status = path.lstat()
@@ -133,11 +133,11 @@ def _stale_socket(path: Path) -> _Identity | None:
 
 
 def _is_dead(path: Path) -> bool:
-    """Return whether it is certain that nobody listens. Never waits."""
+    """Return whether it is certain that no process listens. Never waits."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
-        # Anything else is life or doubt: 0 accepted, EAGAIN no place left to wait in, EPROTOTYPE a
-        # socket of another kind.
+        # Anything else is alive or uncertain: 0 accepted, EAGAIN no place left in the backlog,
+        # EPROTOTYPE a socket of another kind.
         return probe.connect_ex(os.fspath(path)) in (errno.ECONNREFUSED, errno.ENOENT)
 
 
@@ -147,7 +147,7 @@ def _identity(path: Path) -> _Identity:
 
 
 def _remove_if_same(path: Path, expected: _Identity) -> None:
-    # Gone already, or in a folder that is no longer ours to write: there is nothing left to tidy.
+    # Gone already, or in a directory that we cannot write any more: nothing is left to clean up.
     with suppress(OSError):
         if _identity(path) == expected:
             path.unlink()

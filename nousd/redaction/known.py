@@ -1,6 +1,6 @@
-"""Secrets known by their values: every spelling in which one turns up, found in bytes and in streams.
+"""Secrets known by their values: every spelling of one, found in bytes and in streams.
 
-What merely looks like a secret is not known here (``nousd.redaction.rules``).
+``nousd.redaction.rules`` finds what merely looks like a secret.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ SECRET_CHARS_MIN: Final = 6
 """Shorter values are never secrets: replacing every ``test`` would spoil the text."""
 
 LONG_SECRET_CHARS_MIN: Final = 12
-"""Shorter ones stay in what tools say, and a shorter variable is no secret for its name alone. The
-key of a model server on this machine is often a word such as ``ollama``, which a model has to be
-able to read in the code it works on."""
+"""Shorter ones stay in tool output, and the value of a variable that is shorter is not a secret by its
+name alone. The key of a model server on this machine is often a word such as ``ollama``, which a model
+must be able to read in the code it works on."""
 
 
 class KnownSecrets(NamedTuple):
@@ -70,7 +70,7 @@ NOTHING_KNOWN: Final = known_secrets(())
 
 
 class SecretStream:
-    """Takes known secrets out of a stream of bytes, also those that lie across two chunks."""
+    """Removes known secrets from a stream of bytes, also secrets that span two chunks."""
 
     def __init__(self, known: KnownSecrets, mark: bytes) -> None:
         self._known = known
@@ -78,7 +78,7 @@ class SecretStream:
         self._waiting = b""
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return the bytes that are safe by now; a possible beginning of a secret is held back."""
+        """Return the bytes that are safe now; a possible beginning of a secret is held back."""
         told = self._known.without(self._waiting + chunk, self._mark)
         begun = self._known.begun(told)
         self._waiting = told[len(told) - begun :]
@@ -91,9 +91,9 @@ class SecretStream:
 
 
 def secret_variables(environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield the values of the environment variables whose names say that they hold a secret.
+    """Yield the values of environment variables whose names say that they contain a secret.
 
-    The path of a file that holds a secret is none, nor is a word so short that it may stand anywhere.
+    The path of a file with a secret is not one, nor is a word so short that it may occur anywhere.
     """
     for name, value in environ.items():
         is_path = value.startswith(("/", "~", "."))
@@ -102,8 +102,8 @@ def secret_variables(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def spellings_of(secret: str) -> set[str]:
-    """Return every form in which a secret turns up: as it is, in a URL, in the JSON of any
-    encoder, in a Python repr, and in Base64 of a text that has something before and behind it.
+    """Return every form of a secret: plain, in a URL, in the JSON of any encoder, in a Python repr, and
+    in Base64 of a text with something before and after it.
     """
     in_json = json.dumps(secret)[1:-1]
     data = secret.encode("utf-8", "surrogateescape")
@@ -125,8 +125,8 @@ _ESCAPED_FOR_HTML: Final = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&"}
 
 
 def _base64(data: bytes, before: int, signs: bytes) -> str:
-    """Return the characters that ``data`` alone decides in the Base64 of a text that has
-    ``before`` bytes, or a multiple of three more, in front of it.
+    """Return the characters that ``data`` alone determines in the Base64 of a text with ``before``
+    bytes, or a multiple of three more, in front of it.
 
     Args:
         signs: the two characters of the alphabet that are neither letters nor digits.

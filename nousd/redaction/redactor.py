@@ -21,16 +21,16 @@ from nousd.redaction.known import (
 from nousd.redaction.rules import Rule, names_secret
 
 REDACTED: Final = "[redacted]"
-"""Stands in the place of a secret that is known by its value."""
+"""Replaces a secret that is known by its value."""
 
 
 class Redactor:
-    """Replaces secrets; ``counts`` says how many of each kind it has replaced so far.
+    """Replaces secrets; ``counts`` is the number of replacements by kind.
 
     Args:
         secrets: values of keys and tokens; empty and too short ones are skipped.
-        rules: what else counts as a secret because it looks like one.
-        mark: stands in the place of a secret that is known by its value.
+        rules: patterns of what else counts as a secret.
+        mark: replaces a secret that is known by its value.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class Redactor:
             self.add(secret)
 
     def add(self, secret: str) -> None:
-        """Make one more secret known, such as a token that was just made."""
+        """Add a secret, such as a token that was just created."""
         secret = secret.strip()
         if len(secret) < SECRET_CHARS_MIN:
             return
         self._spellings.update(spellings_of(secret))
-        # Longest first: a secret may begin with another one.
+        # Longest first, because a secret may begin with another one.
         ordered = sorted(self._spellings, key=len, reverse=True)
         self._pattern = re.compile("|".join(re.escape(spelling) for spelling in ordered))
         if len(secret) >= LONG_SECRET_CHARS_MIN:
@@ -99,7 +99,7 @@ class Redactor:
     def redact_json(self, value: Any) -> Any:
         """Return a decoded JSON value with its strings and keys redacted one by one.
 
-        With rules, whatever stands under a key that names a secret is one.
+        With rules, every value under a key that names a secret is one.
         """
         match value:
             case str():
@@ -151,7 +151,9 @@ class Redactor:
 
 
 def _signs_of(rules: Sequence[Rule]) -> re.Pattern[str] | None:
-    """Return a pattern found in every text that any of the rules could match; None if there is none."""
+    """Return a pattern that is found in every text that any of the rules could match; None if there is
+    none.
+    """
     if not all(rule.signs for rule in rules):
         return None
     signs = sorted({sign for rule in rules for sign in rule.signs})

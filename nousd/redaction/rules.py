@@ -1,7 +1,7 @@
-"""Patterns of secrets: the one table of rules, and the names under which secrets are kept.
+"""Patterns of secrets: the one table of rules, and the names of variables and keys with secrets.
 
-Every rule is read against whole texts, so whoever has a text in pieces joins them first. The time a rule
-takes grows with the text and with nothing else. What is done with a match is not known here.
+Every rule is applied to whole texts, so callers with pieces of a text join them first. The time of a
+rule is linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ class Rule(NamedTuple):
     """How one kind of secret looks.
 
     Args:
-        kind: what is put in the secret's place, as ``[redacted:kind]``.
-        source: a regular expression; what is replaced is the named group that matched, or the whole
-            match if there are no groups.
-        signs: literals in lower case, one of which stands in every text that has such a secret.
-            Looking for them first is what makes the search quick, as most texts have none. Empty if
-            there are no such.
+        kind: names the replacement, ``[redacted:kind]``.
+        source: a regular expression; the named group that matched is replaced, or the whole match if
+            there are no groups.
+        signs: literals in lower case, one of which occurs in every text with such a secret. Searching
+            them first makes redaction fast, because most texts have none. Empty if there are none.
     """
 
     kind: str
@@ -32,7 +31,7 @@ class Rule(NamedTuple):
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        # Compiled when something is first looked for: most processes never do.
+        # Compiled on first use: most processes never need it.
         return _compiled(self.source)
 
 
@@ -44,7 +43,7 @@ def _compiled(source: str) -> re.Pattern[str]:
 def _any_case(*words: str) -> str:
     """Return an alternation that matches the words in any case.
 
-    Spelled out as classes instead of with the flag ``(?i)``, because without it the engine looks for the
+    Spelled out as classes instead of with the flag ``(?i)``, because without it the engine searches the
     first letters directly, which is ten times as fast.
     """
     return "|".join(
@@ -67,15 +66,15 @@ _NAMES: Final = (
     + _any_case(*(f"{word}key" for word in _KEYS), *_WORDS)
     + rf"|(?:{_any_case('secret')})[A-Za-z0-9_.-]{{0,40}}+"
 )
-"""How the name of a variable that holds a secret ends; how it begins does not matter."""
+"""The ends of names of variables with secrets; the beginning does not matter."""
 
 _SIGNS_OF_NAMES: Final = "key|token|passw|passphrase|passcode|pwd|credential|secret"
 
 _ALREADY: Final = r"(?!\[redacted)"
 
 _CLOSED: Final = r"(?![A-Za-z0-9])"
-"""Must follow the quote that ends a value. If a word follows it, then that quote opened a new
-value, and the one before was never closed."""
+"""Must follow the closing quote of a value. If a word follows, that quote opened a new value, and the
+one before was never closed."""
 
 _VALUE: Final = (
     r"(?:"
@@ -88,8 +87,8 @@ _VALUE: Final = (
     r"|(?P<bare>[^\s\"'\\,;&<>(){}\[\]|]+)"
     r")"
 )
-"""A value behind ``NAME=`` or ``"name":``: in quotes of any depth; in quotes that are never closed,
-where it is the rest of the line; or in none."""
+"""A value after ``NAME=`` or ``"name":``: in quotes of any depth; in quotes that are never closed,
+where it is the rest of the line; or without quotes."""
 
 _NO_VALUES: Final = (
     r"(?!\\*[\"']{0,3}(?:"
@@ -97,8 +96,8 @@ _NO_VALUES: Final = (
     r"(?=\\*[\"']|[,;)}\]\n]|\s*$|\s{2}|\s\()"
     r"|\$\(|-----BEGIN ))"
 )
-"""What stands there and is no secret: a word that says whether there is one, the name of another
-variable, a command. A private key is one, but has a rule of its own, as it has many lines."""
+"""Values that are not secrets: a word that says whether there is one, the name of another variable, a
+command. A private key is a secret, but has its own rule, because it spans many lines."""
 
 _PEM: Final = r"[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _PEM_TEXT: Final = r"[A-Za-z0-9+/=:,.\s\\-]"
@@ -173,15 +172,15 @@ RULES: Final[tuple[Rule, ...]] = (
         "key|token|secret",
         rf"(?i)-(?:key|token|secret)\\*[\"'],\s{{0,8}}b?\\*[\"']{_ALREADY}(?P<secret>[^\n\"'\\]+)",
     ),
-    # The rest of one that was cut off, at its end or at its beginning. Last: the name of a variable
-    # on the next line could be its text as well.
+    # The rest of a key that was cut off, at its end or at its beginning. Last, because the name of a
+    # variable on the next line could be its text as well.
     _rule("private_key", "private key", rf"-----BEGIN {_PEM}{_PEM_TEXT}*+"),
     _rule(
         "private_key",
         "private key",
         rf"(?<![A-Za-z0-9+/=\\\s])[A-Za-z0-9+/=\\\s]{{40,}}+-----END {_PEM}",
     ),
-    # What stands where a text was cut may be the beginning of anything.
+    # Text at a cut may be the beginning of anything.
     _rule(
         "cut",
         "[... the whole output|[output cut|[output goes on",
@@ -189,13 +188,13 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     _rule("cut", "...|…|u2026", r"(?<!\S)(?P<secret>[^\s…]{16,})(?=…|\\+u2026|\.\.\.\Z)"),
 )
-"""In the order in which they are applied; what one rule has replaced the next ones leave alone."""
+"""In the order of application; a rule leaves alone what an earlier one has replaced."""
 
 _SECRET_NAME: Final = rf"(?:{_NAMES}|{_any_case('authorization')})$|(?<=[a-z0-9])Key$"
 
 
 def names_secret(name: str) -> bool:
-    """Whether a variable, or a JSON key, of that name holds a secret."""
+    """Return whether a variable, or a JSON key, of that name contains a secret."""
     return _compiled(_SECRET_NAME).search(name) is not None
 
 
@@ -206,8 +205,9 @@ _LIKELY_NAME: Final = (
 
 
 def may_name_secret(name: str) -> bool:
-    """Whether a variable of that name could hold a secret: every one that ``names_secret`` knows, and
-    such as often hold none (``MAX_TOKENS``). For whoever only asks for care, and takes nothing out.
+    """Return whether a variable of that name could contain a secret: every one that ``names_secret``
+    knows, and others that often do not (``MAX_TOKENS``). For callers that only need caution, and remove
+    nothing.
     """
     return names_secret(name) or _compiled(_LIKELY_NAME).search(name) is not None
 
@@ -215,17 +215,17 @@ def may_name_secret(name: str) -> bool:
 def user_rules(patterns: Iterable[str]) -> tuple[Rule, ...]:
     """Return rules of the kind ``user`` for the user's own regular expressions.
 
-    What an expression matches is replaced, or only its group ``secret`` if it has one.
+    The match of an expression is replaced, or only its group ``secret`` if it has one.
 
     Raises:
-        ConfigError: one is no regular expression.
+        ConfigError: one is not a regular expression.
     """
     return tuple(_user_rule(pattern) for pattern in patterns)
 
 
 def _user_rule(pattern: str) -> Rule:
     try:
-        # Numbered groups are the user's own business: a named one around them all says what to replace.
+        # Numbered groups belong to the user: a named group around them all marks the replacement.
         compiled = re.compile(pattern)
         named = "secret" in compiled.groupindex
         return Rule("user", pattern if named else f"(?P<secret>{pattern})")

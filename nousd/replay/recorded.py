@@ -99,7 +99,7 @@ class RunLog(Protocol):
     """A log to read runs from, all of it at one moment."""
 
     def span(self, run_id: str) -> Span | None:
-        """Return where a run's events lie; None if there are none."""
+        """Return the range of a run's events; None if there are none."""
         ...
 
     def events(
@@ -128,15 +128,15 @@ def read_run(log: RunLog, run_id: str) -> RecordedRun:
     """Read a run.
 
     Raises:
-        NotReplayable: there is no such run, it has no end, or something that it takes is gone.
+        NotReplayable: there is no such run, it has no end, or something that a replay needs is gone.
         StoreError: the log cannot be read.
     """
     span = log.span(run_id)
     if span is None:
         raise NotReplayable(f"the log has no run {run_id}")
     session_id = span.session_id
-    # What tasks asked is told for people; in a play there are none, and no tasks either. Calls of
-    # clients go on beside runs, and may begin before this one or end after it.
+    # Requests of tasks are repeated for people; a replay has neither people nor tasks. Calls of clients
+    # run beside runs, and may begin before this one or end after it.
     told = log.events(session_id, span.first, span.last)
     own = tuple(event for event in told if not is_of_task(event) and not _is_of_client(event))
     _require_whole(run_id, own)
@@ -184,7 +184,7 @@ def _path(log: RunLog, session_id: str, leaf_id: str | None) -> tuple[Entry, ...
 def _needed(
     path: Iterable[Entry], pending: Iterable[QueuedInput], own: Iterable[Event]
 ) -> Iterator[str]:
-    """Yield the ids of the artifacts that a model would be given, or that a tool gave."""
+    """Yield the ids of the artifacts that a model receives, or that a tool returned."""
     holders: list[Entry | QueuedInput] = [*path, *pending]
     for event in own:
         if isinstance(event, events.EntryAppended):

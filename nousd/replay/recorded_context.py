@@ -1,7 +1,7 @@
-"""Model inputs besides the transcript: prompt, instructions and tools, as the log kept them.
+"""Model inputs besides the transcript: prompt, instructions and tools, as logged.
 
-The files they came from may have changed since, and the extensions may be gone. In a log that does not
-hold it (earlier versions did not) nothing is known of it, and what follows from it cannot be compared.
+Their files may have changed since, and extensions may be gone. Earlier versions did not log them; for
+such a log they are unknown, and what follows from them cannot be compared.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from nousd.wire import events
 from nousd.wire.events import models as model_events
 
 _FIRST_KINDS: Final = ("system_prompt", "agent_prompt")
-"""One of them is what the others stand behind."""
+"""The sources that follow the prompt; a text begins with one of them."""
 
 
 class RecordedContext(msgspec.Struct, frozen=True):
-    """Everything of the run's model calls but the messages; ``is_known`` if the log has it.
+    """Everything in the run's model calls except the messages; ``is_known`` if it was logged.
 
     Args:
-        tools: all tools, as the last call that had them was told of them.
-        offers: the same for each call, by the id of the artifact that tells it.
+        tools: all tools, as described in the last call that offered them.
+        offers: the tools of each call, by the id of the artifact that describes them.
     """
 
     is_known: bool = False
@@ -62,12 +62,14 @@ def context_of(run: RecordedRun) -> RecordedContext:
 
 
 def comes_and_goes(tool: str) -> bool:
-    """Whether a tool may be there in one call of a run, and not in the next: one of an MCP server."""
+    """Return whether a tool can be offered in one call of a run and not in the next: one of an MCP
+    server.
+    """
     return tool.startswith("mcp__")
 
 
 def answered_inputs(all_events: Iterable[events.Event]) -> Iterator[events.ModelInput]:
-    """Yield what was told of each model call that was to answer."""
+    """Yield the input of each model call for an answer."""
     for event in all_events:
         if isinstance(event, events.ModelInput) and event.purpose != "summary":
             yield event
@@ -76,8 +78,8 @@ def answered_inputs(all_events: Iterable[events.Event]) -> Iterator[events.Model
 def _told_apart(
     text: str, sources: Iterable[model_events.Source], tools: dict[str, ToolSpec]
 ) -> RecordedContext:
-    """Take a system prompt apart into its sources. The first of the instructions gets the text of all,
-    with the headings of the others in it, because where each ends is not known.
+    """Split a system prompt into its sources. The first of the instructions gets the text of all, with
+    the headings of the others in it, because their ends are unknown.
     """
     prompt = next((source for source in sources if source.kind in _FIRST_KINDS), None)
     size = 0 if prompt is None or prompt.bytes is UNSET else prompt.bytes

@@ -1,6 +1,6 @@
-"""The recorded decisions on a run's tool calls, replayed in the calls' order.
+"""The recorded decisions on a run's tool calls, replayed in order.
 
-The rules, the mode, hooks and whoever was asked are outside of a play: they may be others by now.
+The rules, the mode, hooks and the user are outside of a replay, because they may be different by now.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from nousd.wire.objects.policy import PolicySnapshot, PolicySource
 from nousd.wire.objects.tool_footprint import Access
 
 _BY_THEMSELVES: Final = frozenset({"registry", "session", "arguments", "replay"})
-"""The sources that say the same in a play."""
+"""The sources with the same opinion in a replay."""
 
 _EXTENSION: Final = "extension"
 _USER: Final = "user"
@@ -36,21 +36,21 @@ _USER: Final = "user"
 _BLOCKED: Final = "tool_blocked: "
 
 _ALLOWED_BEFORE_RULES: Final = "every source allows it"
-"""What version 3 said of every call that ran: there were no rules."""
+"""The opinion in version 3 on every call that ran: there were no rules."""
 
 
 _UNTOLD: Final = PolicySnapshot(sources=())
-"""What the log of version 3 tells of who decided."""
+"""The decider of calls in a log of version 3."""
 
 
 class JudgedCall(msgspec.Struct):
-    """One call that came as far as the rules.
+    """One call that reached the rules.
 
     Args:
         opinions: what hooks said.
-        asked: what was told of a question and its answer, to the decision if there was one.
-        mode: under which it was decided on; a call that did not start tells of none.
-        changed_by: the extensions that changed what the model was told: ``told``.
+        asked: its request and the answer, up to the decision if there was one.
+        mode: the mode of its decision; unknown for a call that did not start.
+        changed_by: the extensions that changed the model's result: ``told``.
     """
 
     sources: list[PolicySource] = []
@@ -71,19 +71,19 @@ class JudgedCall(msgspec.Struct):
             verdict = "ask"
         reason = self.sources[-1].reason if self.sources else _ALLOWED_BEFORE_RULES
         if verdict == "allow" and self.decision is not None:
-            # Where several sources allow a call, the last one need not be what is named.
+            # If several sources allow a call, the last one need not be the one that is named.
             reason = self.decision.reason
         return Judgement(verdict, reason, tuple(self.sources), "")
 
     @property
     def blocked(self) -> str:
-        """Why hooks did not let it through; "" if they did."""
+        """The reason why hooks blocked it; "" if they did not."""
         if self.decision is None or self.decision.by != _EXTENSION:
             return ""
         return self.decision.reason.removeprefix(_BLOCKED)
 
     def note(self, event: Event, wholes: text_offload.Wholes) -> None:
-        """Take in an event of the call."""
+        """Record an event of the call."""
         match event:
             case events.ToolCallPolicyEvaluated(source=source) if source in _BY_THEMSELVES:
                 pass
@@ -103,7 +103,7 @@ class JudgedCall(msgspec.Struct):
                 self.mode = mode
             case events.ToolCallCompleted():
                 self.changed_by = event.changed_by or ()
-                # Earlier logs tell of it here alone.
+                # In earlier logs only this event has it.
                 snapshot = event.policy_snapshot or _UNTOLD
                 self.mode = snapshot.permission_mode or self.mode
 
@@ -120,7 +120,7 @@ def _whole_args(
 
 
 def judged_calls(run: RecordedRun) -> Iterator[JudgedCall]:
-    """Yield the calls of a run that came as far as the rules, in their order."""
+    """Yield the calls of a run that reached the rules, in order."""
     call: JudgedCall | None = None
     fits = False
     for event in run.events:
@@ -141,7 +141,7 @@ def judged_calls(run: RecordedRun) -> Iterator[JudgedCall]:
 
 
 class RecordedPermissions:
-    """Says of each call what was said; see ``Permissions``."""
+    """Gives the recorded decision on each call; see ``Permissions``."""
 
     def __init__(self, run: RecordedRun) -> None:
         self._calls = judged_calls(run)
@@ -149,7 +149,7 @@ class RecordedPermissions:
         """The call at the gate."""
 
     def next(self) -> JudgedCall:
-        """Return the call that comes to the gate now."""
+        """Return the call that reaches the gate now."""
         self.current = next(self._calls, JudgedCall())
         return self.current
 
@@ -171,7 +171,7 @@ class RecordedPermissions:
 
 class RecordedCallHooks:
     """Replays the hooks' opinions on each call and their changes to its result; see ``CallHooks``.
-    Hooks come before the rules, so with them a call comes to the gate.
+    Hooks come before the rules, so they see a call first.
     """
 
     def __init__(self, permissions: RecordedPermissions) -> None:
@@ -198,7 +198,7 @@ class RecordedCallHooks:
 
 
 def earlier_attempts(run: RecordedRun) -> Mapping[str, Earlier]:
-    """Return the facts about calls that had been requested before, by their ids."""
+    """Return the facts about calls that were requested before, by their ids."""
     found: dict[str, Earlier] = {}
     results = {
         event.entry.tool_call_id: text_offload.whole_entry(event.entry, run.wholes)

@@ -1,4 +1,4 @@
-"""``nousd replay``: plays a stored run again and says whether it came out the same."""
+"""``nousd replay``: replays a stored run and reports whether it comes out the same."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ReplayReport(msgspec.Struct, frozen=True):
     """The result of a replay.
 
     Args:
-        events: how many were compared.
+        events: the number of compared events.
         difference: lines for people; empty if the events are the same.
         notes: what was not compared.
     """
@@ -33,7 +33,7 @@ class ReplayReport(msgspec.Struct, frozen=True):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The report for people."""
+        """The report, line by line."""
         if self.is_same:
             return (f"same: {self.events} events", *self.notes)
         return (*self.difference, *self.notes)

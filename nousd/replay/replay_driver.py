@@ -1,12 +1,11 @@
-"""Enters external stimuli at their recorded positions: between the log of a play and its run.
+"""Enters external stimuli at their recorded positions: between the log of a replay and its run.
 
-It counts the run's own events as they are decided, whoever decides them (``WatchedStore``), and stands
-behind each step of the loop (``watched``): so what came from outside is entered in the run's own task,
-between two of its decisions, by the rules of the machine that it came in by. A stop strikes there as
-well, never in between.
+It counts the run's own events as they are decided (``WatchedStore``), and acts after each step of the
+loop (``watched``): so external input is entered in the run's own task, between two of its decisions, by
+the same rules of the machine. A stop also happens there, never in between.
 
-What was asked about a tool call, and the answer, is told again as it was (``judged``): nobody is there
-to be asked.
+The approval of a tool call and its answer are replayed from the record, because nobody is there to be
+asked.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ from nousd.wire.objects.entries import CompactionEntry, ToolCall
 
 
 class ReplayDriver:
-    """Enters what came from outside, and ends the run where it was ended.
+    """Enters external input, and ends the run where it was ended.
 
     Args:
-        own: the run's own events, for what is asked by its place among them.
-        version: of the log; what it could not hold is not counted.
-        attempts: what was known of calls that were seen before, by their ids.
+        own: the run's own events, for lookups by position.
+        version: of the log; events that it could not contain are not counted.
+        attempts: the facts about calls that were seen before, by their ids.
         offers: the tools that each model call was told of; see ``RecordedContext``.
     """
 
@@ -78,12 +77,12 @@ class ReplayDriver:
         return self._running.live
 
     def watch(self, host: TurnHost) -> _Host:
-        """Return the host of a turn with this behind each of its steps."""
+        """Return the host of a turn, with this acting after each of its steps."""
         self._host = _Host(host, self)
         return self._host
 
     async def answer(self) -> Answer:
-        """Tell the question and the answer of the call that was judged last.
+        """Emit the approval request of the current call, and its answer.
 
         A run that was stopped while it waited is stopped there again.
         """
@@ -103,7 +102,7 @@ class ReplayDriver:
         )
 
     async def tell(self, *told: Event) -> None:
-        """Emit the recorded events of a tool that is not there to emit them."""
+        """Emit the recorded events of a tool, which does not run."""
         assert self._host is not None
         await self._host.stream(*told)
 
@@ -112,14 +111,14 @@ class ReplayDriver:
         return self._attempts.get(call.tool_call_id, NEVER_SEEN)
 
     def was_there(self, tool: str) -> bool:
-        """Whether a tool was registered when the call that is next came to the gate."""
+        """Return whether a tool was registered when the next call reached the gate."""
         for event in self._own[self.place :]:
             if isinstance(event, events.ToolCallPolicyEvaluated) and event.source == "registry":
                 return event.tool_name != tool or event.decision == "allow"
         return True
 
     def offered(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
-        """Return the tools with those of servers as they were at the model call that is next."""
+        """Return the tools as they were at the next model call; those of servers come and go."""
         told = next(answered_inputs(self._own[self.place :]), None)
         if told is None or told.rest_ref is UNSET or told.rest_ref not in self._offers:
             return tuple(tools)
@@ -138,7 +137,7 @@ class ReplayDriver:
             self._end()
 
     def note(self, decided: Sequence[Event]) -> None:
-        """Count events that are on their way into the log."""
+        """Count events that are being submitted."""
         if self._running is not None:
             for event in decided:
                 self.place, self._told = self._after(event, self.place, self._told)
@@ -154,8 +153,8 @@ class ReplayDriver:
         return None
 
     def _after(self, event: Event, place: int, told: int) -> tuple[int, int]:
-        """Return the place behind an event, and how many characters of the delta that stands there were
-        told: deltas may be cut otherwise than they were.
+        """Return the position after an event, and how many characters of the delta there were emitted:
+        deltas may be cut differently.
         """
         if is_outside(event) or not was_told(event, self._version):
             return place, told
@@ -166,7 +165,9 @@ class ReplayDriver:
         return (place, told + size) if size < left else (place + 1, 0)
 
     def _left_of_delta(self, event: Event, place: int, told: int) -> int | None:
-        """Return how much is still to be told of the delta at a place; None if none of that type is."""
+        """Return how much of the delta at a position is still to come; None if there is none of that
+        type.
+        """
         there = self._own[place] if place < len(self._own) else None
         if not isinstance(there, _DELTAS) or type(there) is not type(event):
             return None
@@ -175,7 +176,7 @@ class ReplayDriver:
     # --- in the run's task -------------------------------------------------------------------
 
     def parts(self, decided: Sequence[Event]) -> list[list[Event]]:
-        """Cut a step of the loop at the places where something came in between."""
+        """Split a step of the loop at the positions of external input."""
         parts: list[list[Event]] = [[]]
         place, told = self.place, self._told
         left = list(decided)
@@ -193,11 +194,11 @@ class ReplayDriver:
         return parts
 
     def before_step(self) -> None:
-        """Enter what came right before the step that is about to be decided."""
+        """Enter the input that came right before the step that is about to be decided."""
         self._enter(self._before)
 
     async def behind_step(self) -> None:
-        """Enter what came behind a step, and stop the run if it was stopped there.
+        """Enter the input that came after a step, and stop the run if it was stopped there.
 
         Raises:
             RunFailed: it failed there.
@@ -208,9 +209,10 @@ class ReplayDriver:
             await trio.sleep_forever()
 
     async def at_end_of_part(self) -> None:
-        """The model or the tool was cut off here; so is the run, if it goes as it went.
+        """Cut the run off if the model or the tool was cut off here and the replay has not differed so
+        far.
 
-        Returns only if the run did not end here: then it goes otherwise.
+        Returns only if the run did not end here; then the replay differs.
         """
         if self._stimuli.ending is not None:
             self._end()
@@ -226,7 +228,7 @@ class ReplayDriver:
         self._enter(self._before)
         match self._stimuli.ending[1]:
             case Stopped(status, killed):
-                # What a killed process leaves is closed as a session that is lost is closed.
+                # What a killed process leaves is closed like a lost session.
                 self.live.lost = self.live.lost or killed
                 self._running.stop(status)
             case Broken(error):
@@ -277,7 +279,7 @@ def _promoted(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
 
 
 def _cleared(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
-    """Which kind was asked for is not in the log, but what came of it."""
+    """The requested kind is not logged, but the result is."""
     for kind in (None, "steer", "follow_up"):
         decided, cleared = decisions.clear_queue(live.state, kind)
         if [item.input_id for item in cleared] == [item.input_id for item in event.inputs]:
@@ -299,14 +301,15 @@ _ENTER: Final[dict[type[Event], Enter]] = {
     events.RunAborting: _aborting,
     events.QueueUpdate: _queued,
 }
-"""What came from outside -> what the machine decides on it; anything else happens as it is."""
+"""type of an external event -> the decision of the machine on it; any other event is
+entered as it is."""
 
 
 # --- where it stands -------------------------------------------------------------------------
 
 
 class WatchedStore(MemoryStore):
-    """The log of a play; ``watch`` is told of events in the step in which they are decided."""
+    """The log of a replay; ``watch`` receives events in the step in which they are decided."""
 
     def __init__(self, watch: Callable[[Sequence[Event]], None]) -> None:
         super().__init__(lambda: None)
@@ -318,12 +321,12 @@ class WatchedStore(MemoryStore):
 
 
 def watched(runtime: Runtime, driver: ReplayDriver) -> Runtime:
-    """Return the runtime with the driver behind each of its steps."""
+    """Return the runtime, with the driver acting after each of its steps."""
     return cast("Runtime", _Runtime(runtime, driver))
 
 
 class _Runtime:
-    """Is the runtime in all else."""
+    """Behaves like the runtime otherwise."""
 
     def __init__(self, runtime: Runtime, driver: ReplayDriver) -> None:
         self._runtime = runtime
@@ -338,7 +341,7 @@ class _Runtime:
 
 
 class _Host:
-    """Is the host in all else."""
+    """Behaves like the host otherwise."""
 
     def __init__(self, host: TurnHost, driver: ReplayDriver) -> None:
         self._host = host

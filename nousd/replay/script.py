@@ -1,8 +1,8 @@
-"""The recorded behaviour of a run's model and tools, taken from its events.
+"""The recorded behaviour of a run's model and tools, derived from its events.
 
-An answer is known by its deltas and its entry, a tool call by what stands between its start and its end.
-What is not in the log and shows in no event (when a reasoning block came, where a tool's output was cut
-from) is chosen so that the same events come of it.
+An answer is known by its deltas and its entry, a tool call by the events between its start and its end.
+What is not logged and shows in no event (when a reasoning block came, where a tool's output was cut
+from) is chosen so that the same events result.
 """
 
 from __future__ import annotations
@@ -52,34 +52,34 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """One model call. ``failed`` None and no ``Finished`` among the pieces: it was cut off."""
+    """One model call. If ``failed`` is None and the pieces have no ``Finished``, it was cut off."""
 
     pieces: tuple[Piece, ...] = ()
     failed: Failed | None = None
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether the run was stopped before the call came to an end of its own."""
+        """Return whether the run was stopped before the call ended by itself."""
         return self.failed is None and not (self.pieces and isinstance(self.pieces[-1], Finished))
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """The model call that was to write a compaction's summary; without pieces nothing came of it."""
+    """The model call for a compaction's summary; without pieces it had no result."""
 
     pieces: tuple[Piece, ...]
     is_cut_off: bool = False
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """One tool call that its tool was asked about.
+    """One tool call that reached its tool.
 
     Args:
-        invalid: why the arguments did not fit.
-        steps: what was shown while it ran, and the events of what else its tool did, in their order.
-        result: what the model was told; None of a call that was cut off.
-        failed_as: the warning's code, of a call that failed.
-        full: the whole output, where the result is a part of it.
-        executed_by: whose code it was; None where the log does not tell.
+        invalid: why its arguments were invalid.
+        steps: its output while it ran, and the other events of its tool, in order.
+        result: the result for the model; None for a call that was cut off.
+        failed_as: the warning's code of a failed call.
+        full: the whole output, if the result is a part of it.
+        executed_by: whose code ran; None if it is not logged.
         execution_env, sandbox: where its effects were, what held it.
     """
 
@@ -94,7 +94,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Script(msgspec.Struct, frozen=True):
-    """Everything that is played, each in its order; calls by the tool's name."""
+    """Everything to replay, each kind in order; calls by the tool's name."""
 
     answers: tuple[Answer, ...]
     summaries: tuple[Summary, ...]
@@ -116,7 +116,7 @@ def script_of(run: RecordedRun) -> Script:
 
 
 class _Reading(msgspec.Struct):
-    """A model call as far as it was read."""
+    """A model call that is being read."""
 
     pieces: list[Piece] = []
     was_asked: bool = False
@@ -128,7 +128,7 @@ class _Reading(msgspec.Struct):
 
 
 class _Bracket(msgspec.Struct):
-    """A tool call as far as it was read."""
+    """A tool call that is being read."""
 
     name: str
     is_raw: bool
@@ -156,7 +156,7 @@ class _Reader:
         if event.purpose == "summary":
             return
         if self._model.was_asked:
-            # Nothing came of the call before: with less in it, it is made once more.
+            # The previous call had no result; it is made once more with a smaller input.
             self._overflow()
         self._model.was_asked = True
 
@@ -219,13 +219,13 @@ class _Reader:
         overflowed = failed is not None and failed.overflowed
         opener = () if _says_something(call.pieces) else _opener(call, overflowed=overflowed)
         costs = () if call.usage is None else (UsageSoFar(call.usage),)
-        # What it had cost is known before the run can be stopped.
+        # Its cost is known before the run can be stopped.
         tried = [piece for piece in call.pieces if isinstance(piece, Retrying)]
         said = call.pieces[len(tried) :]
         self.answers.append(Answer((*tried, *costs, *said, *opener), failed))
 
     def _failure(self, error: events.Error) -> Failed | None:
-        """Return how the model call failed; None if the run failed of something else."""
+        """Return how the model call failed; None if the run failed for another reason."""
         if error.code not in MODEL_FAILURES:
             return None
         raw = b"" if error.raw_ref is UNSET else self._wholes[error.raw_ref]
@@ -242,7 +242,7 @@ class _Reader:
         self.summaries.append(Summary((TextDelta(entry.summary), Finished("stop", usage))))
 
     def end(self, _: events.AgentEnd) -> None:
-        """A message that began and left no entry was cut off."""
+        """Mark as cut off a message that began and left no entry."""
         if self._model.pieces:
             self.answers.append(Answer(tuple(self._model.pieces)))
         if self._summary is not None:
@@ -284,7 +284,7 @@ class _Reader:
         assert call is not None
         warning = call.warning
         if call.started is None:
-            # Arguments that are no object are refused before the tool sees them.
+            # Arguments that are not an object are refused before the tool sees them.
             if warning is not None and warning.code == _INVALID and not call.is_raw:
                 self.calls[call.name].append(Call(invalid=warning.message))
             return
@@ -313,14 +313,14 @@ def _where(told: events.ToolCallStarted | events.ToolCallCompleted | None) -> di
 
 
 def _result(call: _Bracket, told: MessageEntry) -> str:
-    """Return the tool's result as far as the log has it: not always the text for the model."""
+    """Return the tool's result as far as it is logged, which is not always the text for the model."""
     if call.is_changed and call.warning is not None:
         return call.warning.message
     return told.text.removeprefix(_ERROR) if told.is_error is True else told.text
 
 
 MODEL_FAILURES: Final = frozenset({"provider_error", "context_too_large"})
-"""The ``error`` events of a failed model call; every other is of the loop itself."""
+"""The ``error`` events of a failed model call; others belong to the loop."""
 
 _READ: Final[dict[type[Event], Callable[[_Reader, Any], None]]] = {
     events.ModelInput: _Reader.model_input,
@@ -350,7 +350,7 @@ def _kept(entry: MessageEntry) -> list[Piece]:
 
 
 def _calls(entry: MessageEntry) -> list[Piece]:
-    # Arguments that were no JSON object stand under a key, and come out the same as an object.
+    # Arguments that were not a JSON object are under one key, and replay like an object.
     return [
         ToolCallPiece(call.runtime_tool_call_id, call.name, encode_json(call.args).decode())
         for call in (() if entry.tool_calls is UNSET else entry.tool_calls)
@@ -362,14 +362,14 @@ def _says_something(pieces: Iterable[Piece]) -> bool:
 
 
 def _opener(call: _Reading, *, overflowed: bool) -> Sequence[Piece]:
-    """Return the piece that opened an empty message, which is not in the log: a part of an answer
-    that was cut off before it became visible.
+    """Return the piece that opened an empty message, which is not logged: a part of an answer that was
+    cut off before it became visible.
     """
     if not call.is_open:
         return ()
     if call.is_reported and call.usage is None:
         return (ToolCallPiece("", "", ""),)
-    # One that was refused before it said anything comes with a hint.
+    # An answer that was refused before any content comes with a hint.
     if call.error is None or (overflowed and call.error.hint is UNSET):
         return (ReasoningKept(ReasoningBlock(dialect="", data={})),)
     return ()

@@ -1,7 +1,7 @@
-"""A ``RunLog`` on a connection that can only read, also to a log that an earlier version wrote.
+"""A ``RunLog`` on a read-only connection, also to a log of an earlier version.
 
-Lines are lifted, and only those columns are asked for that every schema has: nothing is migrated. A
-daemon may be at work meanwhile; what is read is one moment of its log.
+Lines are upcast, and only columns that every schema has are read: nothing is migrated. A daemon may be
+running; one moment of its log is read.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _entry_decoder: Final[msgspec.json.Decoder[Entry]] = msgspec.json.Decoder(Entry)
 
 @contextmanager
 def reading(connection: apsw.Connection) -> Iterator[SqliteLog]:
-    """Provide the log as it is now, for as long as the block lasts.
+    """Provide the current log for the length of the block.
 
     Raises:
         StoreError: it cannot be read.

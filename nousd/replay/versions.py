@@ -1,7 +1,7 @@
-"""Facts that logs of earlier versions lack, so that a replay of them is compared in the rest.
+"""Facts that logs of earlier versions lack, so that replays of them are compared in the rest.
 
-No event is ever invented for an old log (``wire.lifting``): a run in it is played by the loop of today,
-which tells more. The version is that of a run's event lines.
+No event is ever invented for an old log (``wire.codec.upcasting``): its runs are replayed by today's
+loop, which logs more. The version is that of a run's event lines.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _KEYS_SINCE_3: Final[Mapping[str, frozenset[str]]] = {
         }
     ),
 }
-"""type -> keys that are new or mean something else; of an entry those in it."""
+"""type -> keys that are new or have a new meaning; for an entry, keys inside of it."""
 
 _OF_A_CALL: Final = frozenset({"attempt", "input_hash"})
 
@@ -75,11 +75,12 @@ _LATER_IN_4: Final[Mapping[str, frozenset[str]]] = {
     "tool_call_started": frozenset({"executed_by", "permission_mode"}),
     "tool_call_completed": frozenset({"executed_by", "permission_mode"}),
 }
-"""type -> keys that lines of version 4 may lack: of a call's start, and of the end of one cut off."""
+"""type -> keys that lines of version 4 may lack: in a call's start, and in the end of one that was cut
+off."""
 
 
 def was_told(event: Event, version: int) -> bool:
-    """Whether a log of that version could hold an event."""
+    """Return whether a log of that version could contain an event."""
     if version < 2 and isinstance(event, _SINCE_2):
         return False
     if version < 3 and isinstance(event, events.ModelInput):
@@ -90,7 +91,7 @@ def was_told(event: Event, version: int) -> bool:
 
 
 def untold_keys(version: int) -> Mapping[str, frozenset[str]]:
-    """Return, by type, the keys that such a log does not have, or not in the same meaning."""
+    """Return, by type, the keys that such a log lacks, or has with another meaning."""
     since = [keys for first, keys in ((3, _KEYS_SINCE_3), (4, _KEYS_SINCE_4)) if version < first]
     return {
         type_: frozenset().union(*(keys.get(type_, frozenset()) for keys in since))
@@ -99,13 +100,13 @@ def untold_keys(version: int) -> Mapping[str, frozenset[str]]:
 
 
 def left_untold(line: Mapping[str, Any]) -> frozenset[str]:
-    """Return the keys that a line of version 4 could tell and does not, itself or in a value of it."""
+    """Return the keys that a line of version 4 lacks, itself or in one of its values."""
     told = set(line).union(*(value for value in line.values() if isinstance(value, dict)))
     return _LATER_IN_4.get(line["type"], frozenset()) - told
 
 
 def as_written_today(logged: Iterable[Event], version: int) -> tuple[Event, ...]:
-    """Return events with the texts cut that earlier versions had whole."""
+    """Return events with cut texts, which earlier versions had whole."""
     events = tuple(logged)
     return text_offload.cut(events).events if version < 3 else events
 

@@ -1,1 +1,1 @@
-"""Where files and sockets lie, and how a folder or a lock is taken."""
+"""Paths of files and sockets, and how directories and locks are taken."""

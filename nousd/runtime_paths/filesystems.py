@@ -1,7 +1,8 @@
-"""Whether a folder lies on a disk of this machine, so that asking for a file's times cannot take long.
+"""Finds out whether a directory is on a local disk, so that reading a file's timestamps cannot take
+long.
 
-A network's file system may not answer for minutes, and whoever asks waits. Only what is known to be
-local counts; where the system does not tell, nothing is.
+A network file system may not respond for minutes. Only what is known to be local counts; if the system
+does not tell, nothing is.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def is_local(path: Path, mounts: Path = _MOUNTS) -> bool:
     """Return whether the path, with its links resolved, lies on a local file system.
 
     Args:
-        mounts: where the system lists what is mounted (Linux, proc(5), ``mountinfo``).
+        mounts: the system's list of mounts (Linux, proc(5), ``mountinfo``).
     """
     try:
         table = mounts.read_bytes()
@@ -40,17 +41,17 @@ def is_local(path: Path, mounts: Path = _MOUNTS) -> bool:
     return types[folder] in _LOCAL
 
 
-# It is asked several times for every session, and hardly ever changes.
+# It is needed several times for every session, and hardly ever changes.
 @lru_cache(maxsize=1)
 def _types(table: bytes) -> dict[str, str]:
-    """Return where something is mounted -> the type of its file system."""
+    """Return mount point -> the type of its file system."""
     lines = table.decode("utf-8", "surrogateescape").splitlines()
-    # Of two on one place the later one is seen.
+    # Of two mounts on one path the later one is visible.
     return {folder: kind for folder, kind in map(_mount, lines) if folder}
 
 
 def _mount(line: str) -> tuple[str, str]:
-    """Return where something is mounted, and the type of its file system."""
+    """Return a mount point, and the type of its file system."""
     before, _, behind = line.partition(" - ")
     fields = before.split(" ")
     if len(fields) < 5:

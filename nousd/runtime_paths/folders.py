@@ -1,12 +1,11 @@
-"""The folders that the daemon writes to: made private, or refused with a reason.
+"""The directories that the daemon writes to: made private, or refused with a reason.
 
-Two kinds, because only one of them is ours to change. A folder at a default place is named after
-nousd and holds nothing else: it is created, and tightened, to mode 0700. A folder that the user
-named may hold anything and may be ``/tmp``: it is created with 0700 when it is missing and is
-otherwise never touched, only looked at: whoever may write there could put a file of theirs in the
-place of ours.
+There are two kinds, because only one of them is ours to change. A directory at a default path is named
+after nousd and contains nothing else: it is created, and restricted, with mode 0700. A directory that
+the user named may contain anything and may be ``/tmp``: it is created with 0700 if it is missing, and
+otherwise never changed, only checked, because another user with write access could replace our files.
 
-It deliberately does not look above the folder itself: the way to it is the user's own matter.
+It deliberately does not check the parents of the directory: the way to it is the user's responsibility.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ _ROOT_UID: Final = 0
 
 
 def prepare_own_folder(path: Path, what: str) -> None:
-    """Make ``path`` a folder that only our user can enter. For the default places.
+    """Make ``path`` a directory that only our user can enter. For the default paths.
 
     Args:
-        path: absolute; missing folders on the way are created with mode 0700 as well.
-        what: what the folder is for, as in ``"state folder"``; names it in errors.
+        path: absolute; missing parents are created with mode 0700 as well.
+        what: the purpose of the directory, as in ``"state folder"``, for errors.
 
     Raises:
-        ConfigError: it cannot be created, is a symbolic link or no folder, belongs to another user
-            or cannot be written to.
+        ConfigError: it cannot be created, is a symbolic link or not a directory, belongs to another
+            user or is not writable.
     """
     _create_missing(path, what)
     with _opened(path, what) as descriptor:
@@ -47,21 +46,21 @@ def prepare_own_folder(path: Path, what: str) -> None:
 
 
 def prepare_chosen_folder(path: Path, what: str, *, sticky_ok: bool = False) -> None:
-    """Sees to it that a folder named by the user exists and that nobody else can replace our files.
+    """Make sure that a directory named by the user exists and that nobody else can replace our files.
 
     A symbolic link is followed if it is ours or root's (``/tmp`` and ``/var/run`` are such links on
-    some systems). The mode of a folder that exists is never changed.
+    some systems). The mode of an existing directory is never changed.
 
     Args:
         path: absolute; if missing, it is created with mode 0700.
         what: as in ``prepare_own_folder``.
-        sticky_ok: accept a folder like ``/tmp``: others may write, but not remove our files. Right
-            for sockets, which carry their own mode; wrong for a database, whose name another
-            user could take first.
+        sticky_ok: accept a directory like ``/tmp``, where others may write but not remove our files.
+            Right for sockets, which have their own mode; wrong for a database, whose name another user
+            could take first.
 
     Raises:
-        ConfigError: it cannot be created or written to, is no folder, belongs to neither us nor
-            root, or can be written to by others.
+        ConfigError: it cannot be created or written to, is not a directory, belongs to neither us nor
+            root, or is writable for others.
     """
     _create_missing(path, what)
     ours = {os.geteuid(), _ROOT_UID}
@@ -83,10 +82,10 @@ def prepare_chosen_folder(path: Path, what: str, *, sticky_ok: bool = False) -> 
 
 
 def prepare_state_folder(path: Path) -> None:
-    """Sees to it that the state folder exists; the default one is made private.
+    """Make sure that the state directory exists; the default one is made private.
 
     Raises:
-        ConfigError: as those for the one or the other kind.
+        ConfigError: like the function for its kind.
     """
     prepare = prepare_own_folder if path == default_state_dir() else prepare_chosen_folder
     prepare(path, "state folder")
@@ -94,12 +93,12 @@ def prepare_state_folder(path: Path) -> None:
 
 def _create_missing(path: Path, what: str) -> None:
     if path.is_symlink():
-        return  # even one that leads nowhere; the checks that follow have the right words for it
+        return  # even a dangling one; the following checks report it properly
     try:
         for folder in reversed([path, *path.parents]):
             if not folder.exists():
                 folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
-                # A umask can only take bits away, but it may take our own.
+                # A umask can only remove bits, but it may remove our own.
                 folder.chmod(FOLDER_MODE)
     except OSError as error:
         raise ConfigError(f"the {what} {path} cannot be created: {error.strerror}") from error
@@ -107,7 +106,7 @@ def _create_missing(path: Path, what: str) -> None:
 
 @contextmanager
 def _opened(path: Path, what: str) -> Iterator[int]:
-    """Hold the folder itself, so that what is checked is also what is changed."""
+    """Hold the directory itself, so that the checked one is also the changed one."""
     if path.is_symlink():
         raise ConfigError(f"the {what} {path} is a symbolic link; name the folder itself")
     try:

@@ -1,10 +1,10 @@
-"""Where things lie unless someone says otherwise: the sockets, the state folder, the config file.
+"""The default paths: the sockets, the state directory, the settings file.
 
-The daemon and its clients must come to the same answer without talking to each other, so the answer
-is made here, once, and only from what both can see: the user and the user's environment. Nothing is
-created or opened here.
+The daemon and its clients must find the same paths without talking to each other, so they are
+determined here, once, from what both can see: the user and the user's environment. Nothing is created
+or opened here.
 
-Also here: which paths can be named at all. A log, a model and a client take UTF-8 only, a file system
+Also here: which paths can be named at all. A log, a model and a client accept UTF-8 only, a file system
 any bytes.
 """
 
@@ -21,10 +21,10 @@ EVENTS_SUFFIX: Final = ".events"
 
 
 def default_socket() -> Path:
-    """Return the command socket's path: in the user's runtime folder, else in the state folder.
+    """Return the command socket's path: in the user's runtime directory, else in the state directory.
 
-    A runtime folder in ``/tmp`` is never chosen: its name could be taken by somebody else, and whether
-    it exists may change between the daemon's start and a client's.
+    A runtime directory in ``/tmp`` is never used: its name could be taken by somebody else, and it may
+    appear or vanish between the start of the daemon and that of a client.
     """
     for folder in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.getuid()}"):
         if folder and Path(folder).is_dir() and os.access(folder, os.W_OK | os.X_OK):
@@ -33,12 +33,12 @@ def default_socket() -> Path:
 
 
 def events_socket(socket: Path) -> Path:
-    """Return the path of the event socket that belongs to a command socket."""
+    """Return the path of the event socket for a command socket."""
     return socket.with_name(socket.name + EVENTS_SUFFIX)
 
 
 def default_state_dir() -> Path:
-    """Return the folder that holds the log."""
+    """Return the directory of the log."""
     import platformdirs
 
     return platformdirs.user_state_path(_APP)
@@ -50,7 +50,7 @@ def database_file(state_dir: Path) -> Path:
 
 
 def http_token_file(state_dir: Path) -> Path:
-    """Return the file in a state folder that holds the token of HTTP clients."""
+    """Return the file in a state directory with the token of HTTP clients."""
     return state_dir / "http-token"
 
 
@@ -60,14 +60,15 @@ def user_instructions_file() -> Path:
 
 
 def user_agents_folder() -> Path:
-    """Return the path of the folder with the user's own agents, which need not exist."""
+    """Return the path of the user's own agents, which need not exist."""
     return default_config_file().with_name("agents")
 
 
 def default_config_file() -> Path:
     """Return the path of the settings file, which need not exist."""
     if sys.platform == "linux":
-        # As platformdirs has it. Clients ask this each time, and it takes longer to import than a ping.
+        # As platformdirs defines it. Every client needs this, and that library takes longer to import
+        # than a ping.
         folder = os.environ.get("XDG_CONFIG_HOME", "").strip() or Path("~/.config").expanduser()
         return Path(folder, _APP, "config.toml")
     else:  # noqa: RET505  mypy checks the systems apart

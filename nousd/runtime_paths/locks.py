@@ -43,7 +43,7 @@ def socket_lock_file(path: Path) -> Path:
 
 @contextmanager
 def lock_state_folder(folder: Path) -> Iterator[None]:
-    """Hold ``nousd.lock`` in the folder: the right to open the log in it for writing.
+    """Hold ``nousd.lock`` in the directory: the right to open its log for writing.
 
     Raises:
         ConfigError: another daemon holds it (with its pid), or the lock file is unusable.
@@ -53,12 +53,12 @@ def lock_state_folder(folder: Path) -> Iterator[None]:
 
 
 def state_lock_file(folder: Path) -> Path:
-    """Return the file that guards the log in a state folder."""
+    """Return the file that guards the log in a state directory."""
     return folder / "nousd.lock"
 
 
 def holder_of(lock_file: Path) -> str | None:
-    """Return the holder of a lock, such as ``pid 17``; None if it is free. Write nothing.
+    """Return the holder of a lock, such as ``pid 17``; None if it is free. Nothing is written.
 
     The lock is taken and released at once. A daemon that tries in the same instant is refused.
 
@@ -91,16 +91,16 @@ def _hold(lock_file: Path, guarded: str) -> Iterator[None]:
         try:
             yield
         finally:
-            # The next holder's first moment would otherwise show our pid to a third.
+            # Otherwise a third process could read our pid in the next holder's first moment.
             _write_content(descriptor, b"")
     finally:
         os.close(descriptor)
 
 
 def _open_lock_file(lock_file: Path) -> int:
-    """Open or creates the file; never one that another user could have put there."""
+    """Open or create the file; never one that another user could have put there."""
     try:
-        # Read and write, because flock on a network file system asks for a file open for writing.
+        # For reading and writing, because flock on a network file system needs a file open for writing.
         descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise ConfigError(
@@ -111,7 +111,7 @@ def _open_lock_file(lock_file: Path) -> int:
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink != 1:
         os.close(descriptor)
         raise ConfigError(f"the lock file {lock_file} is not a plain file of our own")
-    # A umask may have taken our own bits, and the next start could not open the file.
+    # A umask may have removed our own bits, and the next start could not open the file.
     os.fchmod(descriptor, 0o600)
     return descriptor
 
@@ -135,7 +135,7 @@ def _pid_in(descriptor: int) -> str:
 
 
 def _write_content(descriptor: int, content: bytes) -> None:
-    # The pid is a courtesy to the reader of an error; a full disk is for others to report.
+    # The pid is a courtesy to the reader of an error; others report a full disk.
     with suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, content, 0)

@@ -1,4 +1,4 @@
-"""The token that HTTP clients have to know: a file of ours in the state folder, made on first need."""
+"""The token of HTTP clients: a private file in the state directory, created when first needed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _CHARS_MIN: Final = 16
 
 
 def http_token(path: Path) -> str:
-    """Return the token that the file holds, which is made with mode 0600 if there is none.
+    """Return the token in the file, which is created with mode 0600 if it is missing.
 
     Raises:
-        ConfigError: the file cannot be made or read, is not ours alone, or holds no token.
+        ConfigError: the file cannot be created or read, is not ours alone, or contains no token.
     """
     try:
         _make(path)
@@ -29,7 +29,7 @@ def http_token(path: Path) -> str:
 
 
 def existing_http_token(path: Path) -> str | None:
-    """Return the token that the file holds; None if there is no such file. Makes nothing.
+    """Return the token in the file; None if there is no such file. Creates nothing.
 
     Raises:
         ConfigError: as ``http_token``.
@@ -43,18 +43,18 @@ def existing_http_token(path: Path) -> str | None:
 
 
 def _make(path: Path) -> None:
-    """Write a new token under a name of its own first: nobody reads half of one."""
+    """Write a new token under another name first, so that nobody reads half of one."""
     if path.is_symlink() or path.exists():
         return
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(temporary, flags, 0o600), "w") as file:
-        os.fchmod(file.fileno(), 0o600)  # a umask may have taken our own bits
+        os.fchmod(file.fileno(), 0o600)  # a umask may have removed our own bits
         file.write(secrets.token_urlsafe(_TOKEN_BYTES) + "\n")
         file.flush()
         os.fsync(file.fileno())
     try:
-        # Whoever was faster wins: a name that is taken is not replaced.
+        # The first one wins: an existing name is not replaced.
         os.link(temporary, path)
     except FileExistsError:
         pass
@@ -63,7 +63,7 @@ def _make(path: Path) -> None:
 
 
 def _read(path: Path) -> str:
-    # What is no plain file is opened without waiting for it, and then refused.
+    # A file that is not plain is opened without waiting for it, and then refused.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with open(path, "rb", opener=lambda name, _flags: os.open(name, flags)) as file:
         status = os.fstat(file.fileno())
