@@ -1,9 +1,9 @@
-"""The tool ``bash``: a shell command in the workdir.
+"""The tool ``bash``: a shell command in the workspace.
 
-It is held by a supervisor (``nousd.tools.process.supervisor``), so nothing of it outlives the call, and
-by the sandbox of this machine, if there is one that works. A model may ask for a network, or for no
-sandbox at all; that is said in the arguments, so it is what is judged, asked about and approved.
-Without a sandbox a command has the rights of the user.
+It runs under a supervisor (``nousd.tools.process.supervisor``), so nothing of it outlives the call, and
+in the sandbox of this machine, if one works. A model may ask for a network, or for no sandbox at all.
+The arguments say so, and they are what is judged, shown to the user and approved. Without a sandbox a
+command has the rights of the user.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from nousd.tools.sandbox.interface import Sandbox
 from nousd.wire.objects.tool_footprint import Access, ToolClass
 
 TIMEOUT_SECONDS: Final = 120
-"""For commands that come without one."""
+"""Default time-out of a command."""
 
 TIMEOUT_SECONDS_MAX: Final = 3600
-"""The longest that a command may ask for."""
+"""The longest time-out that a command may ask for."""
 
 ANY_HOST: Final = ("*",)
-"""What a command can reach that asks for more than the sandbox gives."""
+"""The effects of a command that asks for more than the sandbox allows."""
 
 COMMAND_BYTES_MAX: Final = 128 * 1024 - 1
-"""What the kernel takes as one argument of a program."""
+"""The kernel's limit for one argument of a program."""
 
 
 class Bash(msgspec.Struct, frozen=True):
@@ -80,7 +80,7 @@ def _access(args: Bash, context: ToolContext) -> Access:
     return Access(
         classes=frozenset(classes),
         command=args.command,
-        # A rule that allows a command says nothing of how it is held: this is for no such rule to allow.
+        # A rule that allows a command does not allow it without a sandbox.
         hosts=ANY_HOST if asks_for_more else (),
         is_confined=sandbox is not None and not args.unsandboxed,
     )

@@ -34,7 +34,7 @@ def builtin_tools(*, allow_exec: bool, web_allow: Sequence[str] = ()) -> tuple[T
         web_allow: see ``WebAllow``.
 
     Raises:
-        ConfigError: ``web_allow`` cannot be used.
+        ConfigError: ``web_allow`` is invalid.
     """
     web_fetch = web_fetch_tool(Reach(WebAllow(web_allow)))
     tools = (*_FILE_TOOLS, web_fetch, *_DAEMON_TOOLS)
@@ -42,4 +42,4 @@ def builtin_tools(*, allow_exec: bool, web_allow: Sequence[str] = ()) -> tuple[T
 
 
 BUILTIN_NAMES: Final = frozenset(tool.name for tool in builtin_tools(allow_exec=True))
-"""Taken, also while execution is not allowed."""
+"""Reserved names, also while execution is not allowed."""

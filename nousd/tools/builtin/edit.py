@@ -1,7 +1,7 @@
-"""The tool ``edit``: exact text replaced by other text.
+"""The tool ``edit``: replaces exact text by other text.
 
-Line endings: models write LF. In a file that uses CRLF both texts are taken to mean CRLF, so the
-file keeps its endings; where that does not match, the texts are tried as they came.
+Line endings: models write LF. In a file that uses CRLF both texts are taken to mean CRLF, so the file
+keeps its endings; if that does not match, the texts are tried unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.output.tool_output import head_of
 
 DIFF_LINES_MAX: Final = 400
-"""Comparing takes quadratic time; a larger change is described in a sentence."""
+"""Comparing takes quadratic time, so a larger change is described in one sentence."""
 
 DIFF_CONTEXT_LINES: Final = 3
 
@@ -41,7 +41,7 @@ class Edit(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One replacement in a text, with line endings as they are in the file."""
+    """One replacement in a text, with the file's line endings."""
 
     before: str
     after: str
@@ -65,10 +65,10 @@ def _apply(path_sandbox: PathSandbox, args: Edit) -> Change:
 
 
 def changed(text: str, args: Edit) -> Change:
-    """Replace what ``args`` says.
+    """Apply the replacement in ``args``.
 
     Raises:
-        ToolError: if the old text is not there, is there more than once, or equals the new one.
+        ToolError: the old text does not occur, occurs more than once, or equals the new one.
     """
     if args.old_text == args.new_text:
         raise ToolError("edit_failed: oldText and newText are the same")
@@ -93,7 +93,7 @@ def changed(text: str, args: Edit) -> Change:
 
 
 def _occurrences(text: str, old: str) -> int:
-    """Count matches; two that overlap are two, because which one is meant is not clear."""
+    """Count matches; overlapping ones count twice, because it is not clear which one is meant."""
     count = text.count(old)
     if count == 1 and text.find(old, text.find(old) + 1) >= 0:
         return 2
@@ -124,7 +124,7 @@ def diff(change: Change) -> str:
 
 
 def _lines_back(text: str, position: int, lines: int) -> int:
-    """Return where the line begins that is ``lines`` above the one at ``position``."""
+    """Return the start of the line that is ``lines`` above the one at ``position``."""
     for _ in range(lines + 1):
         position = text.rfind("\n", 0, max(position, 0))
         if position < 0:
@@ -133,7 +133,7 @@ def _lines_back(text: str, position: int, lines: int) -> int:
 
 
 def _lines_on(text: str, position: int, lines: int) -> int:
-    """Return where the line ends that is ``lines`` below the one at ``position``."""
+    """Return the end of the line that is ``lines`` below the one at ``position``."""
     for _ in range(lines + 1):
         position = text.find("\n", position) + 1
         if position == 0:

@@ -13,7 +13,7 @@ from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.search.process import PATH_CHARS_MAX, PATTERN_CHARS_MAX, search
 
 LIMIT_MAX = 10_000
-"""Paths of one answer."""
+"""Maximum paths of one answer."""
 
 
 class Find(msgspec.Struct, frozen=True):

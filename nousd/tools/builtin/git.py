@@ -1,11 +1,11 @@
 """The tool ``git``: status, history, branches and worktrees of a repository.
 
 Always in the sandbox, and never without one: a repository's own config, attributes and hooks make git
-run programs. What can be switched off is, and there is no network. Looking is done on a workdir that
-cannot be written. Worktrees are made in ``.worktrees`` of the workdir, so that they can be worked in.
+run programs. What can be switched off is, and there is no network. Read-only actions get a read-only
+workspace. Worktrees are created in ``.worktrees`` of the workspace, so that they can be worked in.
 
-What rules close to reading is in a sandbox as if it were not there, and git would show it as removed,
-with all that it was. So it is left out of what is looked at.
+A path that rules deny to reading does not exist in the sandbox, and git would report it as removed,
+with its whole content. So such paths are excluded.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from nousd.wire.objects.tool_footprint import Access, ToolClass
 TIMEOUT_SECONDS: Final = 60
 
 LOG_MAX: Final = 1000
-"""Commits that one call may ask for."""
+"""Maximum commits of one call."""
 
 NAMES_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of the names of changed files, where some of them may be closed."""
+"""Maximum bytes of the names of changed files, if some of them may be denied."""
 
 CLOSED_MAX: Final = 1000
-"""Changed files that can be left out."""
+"""Maximum changed files that can be excluded."""
 
 _REF: Final = re.compile(r"[A-Za-z0-9_@][A-Za-z0-9_./@{}~^+=-]{0,255}", re.ASCII)
 _BRANCH: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+=-]{0,199}", re.ASCII)
@@ -138,7 +138,7 @@ async def _closed(args: Git, line: Command, context: ToolContext) -> tuple[str, 
     """Return the changed files that rules deny to reading.
 
     Raises:
-        ToolError: ``git_failed``: that cannot be told.
+        ToolError: ``git_failed``: they cannot be determined.
     """
     names = _NAMES.get(args.subcommand)
     if names is None or not context.path_sandbox.restrictions.reading:
@@ -200,7 +200,7 @@ def _program() -> str:
 
 
 def _make_ignored(context: ToolContext) -> None:
-    """Make the folder of the worktrees, in which git sees nothing from outside."""
+    """Create the directory of the worktrees, in which git sees nothing from outside."""
     with (
         context.path_sandbox.locate(f"{WORKTREES}/.gitignore", create_parents=True) as place,
         suppress(FileExistsError),
@@ -249,7 +249,7 @@ def _names_of_diff(args: Git) -> Iterator[str]:
 
 
 _NAMES: Final = {"status": _names_of_status, "diff": _names_of_diff}
-"""What names the changed files, for what shows something of them."""
+"""The options that name the changed files, for actions that show their content."""
 
 
 def _list_branches(_args: Git) -> Iterator[str]:

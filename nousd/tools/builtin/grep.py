@@ -13,10 +13,10 @@ from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.search.process import PATH_CHARS_MAX, PATTERN_CHARS_MAX, search
 
 LIMIT_MAX = 10_000
-"""Matches of one answer."""
+"""Maximum matches of one answer."""
 
 CONTEXT_LINES_MAX = 50
-"""Lines around each match."""
+"""Maximum lines around each match."""
 
 
 class Grep(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The tool ``ls``: the names in a folder."""
+"""The tool ``ls``: the names in a directory."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.output.tool_output import head_of
 
 LIMIT_MAX: Final = 10_000
-"""Names of one answer."""
+"""Maximum names of one answer."""
 
 ENTRIES_MAX: Final = 100_000
-"""Names that are looked at in one folder; sorting happens among these."""
+"""Maximum names that are read of one directory; these are sorted."""
 
 
 class Ls(msgspec.Struct, frozen=True):

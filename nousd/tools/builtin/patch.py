@@ -1,7 +1,8 @@
-"""The tool ``patch``: a unified diff over any number of files, all of it or nothing.
+"""The tool ``patch``: a unified diff over any number of files, applied completely or not at all.
 
-What each file will be is computed first (``hunks``), then all are changed together (``file_changes``). A
-diff may say several things of one file; each is taken of what the one before has left.
+The new content of each file is computed first (``hunks``), then all are changed together
+(``file_changes``). A diff may change a file several times; each change applies to the result of the one
+before.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Patch(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _File(msgspec.Struct):
-    """A file of the patch as it was and as it is to be; None if there is none."""
+    """A file of the patch before and after it; None if it does not exist."""
 
     before: Content | None
     after: Content | None
@@ -103,7 +104,7 @@ class _Plan:
         return sorted(changes, key=lambda change: change.after is None)
 
     def take(self, diff: FileDiff) -> str:
-        """Add what a diff says of one file; returns a line that tells it."""
+        """Plan the change of one file; return a line that describes it."""
         goes = diff.old is not None and diff.old != diff.new and not diff.is_copy
         source = None if diff.old is None else self._file(diff.old, itself=goes)
         target = source if diff.new in (None, diff.old) else self._file(diff.new)
@@ -138,7 +139,7 @@ class _Plan:
         name = diff.new or diff.old
         if (kind := binary_kind(before.data)) is not None:
             raise _fault(name, f"is {kind}")
-        # Bytes that are no UTF-8 stay as they are, where no hunk touches them.
+        # Bytes that are not UTF-8 stay unchanged, where no hunk touches them.
         text = before.data.decode("utf-8", "surrogateescape")
         try:
             patched = put_in(text, diff.hunks, trio.from_thread.check_cancelled)
@@ -223,7 +224,9 @@ def _fault(given: str | None, what: str) -> ToolError:
 
 
 def _touched(args: Patch, context: ToolContext) -> Access:
-    """Every file of the patch. One that cannot be read changes nothing, which running it will say."""
+    """Return every file of the patch. An unreadable patch changes nothing; running it reports the
+    fault.
+    """
     try:
         diffs = parse(args.patch, args.strip)
     except ToolError:

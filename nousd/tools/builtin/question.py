@@ -1,4 +1,4 @@
-"""The tool ``question``: the model asks the user, and the call waits for the answer."""
+"""The tool ``question``: asks the user, and waits for the answer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def _ask(args: Question, context: ToolContext) -> ToolResult:
 
 
 def told(questions: Sequence[UserQuestion], answers: UserAnswers) -> str:
-    """Return questions and answers as a model is told them."""
+    """Return questions and answers as text for the model."""
     pairs = zip(questions, answers, strict=True)
     return "\n\n".join(f"{asked.question}\n{_words(answer)}" for asked, answer in pairs)
 

@@ -22,8 +22,8 @@ from nousd.wire.limits import TOOL_RESULT_BYTES_MAX, TOOL_RESULT_LINES_MAX
 _CHUNK_BYTES: Final = 1024 * 1024
 
 KEPT_BYTES_MAX: Final = 16 * 1024 * 1024
-"""What is kept of a file that is longer than a page. The file itself is there for the rest, and whoever
-reads it page by page is not to have it stored as often."""
+"""Maximum bytes stored of a longer file. The file itself has the rest, and reading it page by page
+should not store it as often."""
 
 
 class Read(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class Read(msgspec.Struct, frozen=True):
 
 
 class Page(NamedTuple):
-    """Lines of a file, without their LF; ``cut`` if the last one is only its beginning.
+    """Lines of a file, without their LF; ``cut`` if the last one is incomplete.
 
     ``data`` is what was read of the file from the first of them on.
     """
@@ -119,7 +119,7 @@ def _page(file: BinaryIO, begun: bytes, lines_max: int) -> Page:
 
 
 def _is_cut(page: Page, args: Read) -> bool:
-    """Whether less is shown than was asked for."""
+    """Return whether less is shown than was requested."""
     asked_for_less = args.limit is not None and len(page.lines) == args.limit
     return page.cut or (page.more and not asked_for_less)
 

@@ -1,7 +1,6 @@
 """The tool ``todo``: the model's own todo list, visible to clients.
 
-A call gives the whole list. It touches nothing outside of the session, so nobody has to allow it. Where
-the list is kept is not known here.
+A call gives the whole list. It has no effects outside of the session, so it needs no approval.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _MARKS: Final[dict[TodoStatus, str]] = {
 
 
 class TodoGiven(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An item as a model gives it."""
+    """An item, as models give it."""
 
     content: Annotated[
         str,
@@ -63,10 +62,10 @@ async def _todo(args: TodoList, context: ToolContext) -> ToolResult:
 
 
 def listed(given: tuple[TodoGiven, ...]) -> tuple[Todo, ...]:
-    """Return the items of a list, each with a name of its own.
+    """Return the items of a list, with unique names.
 
     Raises:
-        ToolError: two have the same.
+        ToolError: two items have the same name.
     """
     todos = tuple(
         Todo(

@@ -1,7 +1,7 @@
 """The tool ``web_fetch``: a page of the web, as text.
 
-Only ``GET``, only ``http`` and ``https``, only public addresses unless the user allows others; see
-``web_request`` for how that holds.
+Only ``GET``, only ``http`` and ``https``, only public addresses unless the user allows others;
+``tools.web.request`` enforces that.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class WebFetch(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def web_fetch_tool(reach: Reach) -> FunctionTool:
-    """Return the tool, which reaches what it is given to reach."""
+    """Return the tool, which may reach the addresses that ``allow`` permits."""
 
     async def run(args: WebFetch, context: ToolContext) -> ToolResult:
         context.extend_idle_deadline(TOTAL_SECONDS + EXTRACT_SECONDS_MAX)

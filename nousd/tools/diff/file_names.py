@@ -1,4 +1,4 @@
-"""The names of files in diffs: quoted as git quotes them, and with folders in front that are none.
+"""File names in diffs: quoted as git quotes them, and with prefixes that are not directories.
 
 Pure; standard library only.
 """
@@ -21,14 +21,14 @@ _ESCAPED: Final = {
 
 
 class Names(NamedTuple):
-    """The two names of a file, as they stand there; None for ``/dev/null``."""
+    """The two names of a file in a diff; None for ``/dev/null``."""
 
     old: str | None
     new: str | None
 
 
 def moved_names(said: dict[str, str]) -> Names | None:
-    """Return the names of a file that is renamed or copied."""
+    """Return the names of a renamed or copied file."""
     for verb in ("rename", "copy"):
         if f"{verb} from" in said and f"{verb} to" in said:
             return Names(unquoted(said[f"{verb} from"]), unquoted(said[f"{verb} to"]))
@@ -36,17 +36,17 @@ def moved_names(said: dict[str, str]) -> Names | None:
 
 
 def git_names(text: str) -> Names | None:
-    """Return the two names of a ``diff --git`` line, None if they are not of one file."""
+    """Return the two names of a ``diff --git`` line; None if they belong to different files."""
     if text.startswith('"'):
         end = text.find('" ', 1) + 1
         return Names(unquoted(text[:end]), unquoted(text[end + 1 :])) if end else None
-    # Names may hold spaces; those of one file are equally long.
+    # Names may contain spaces; the two names of one file are equally long.
     middle = len(text) // 2
     return Names(text[:middle], text[middle + 1 :]) if text[middle : middle + 1] == " " else None
 
 
 def common_strip(names: Names) -> int:
-    """Return 1 if both names are equal but for the folder in front, or one is ``a/`` or ``b/``."""
+    """Return 1 if both names are equal except for the prefix, or one is ``a/`` or ``b/``."""
     if names.old is None or names.new is None:
         only = names.new or names.old or ""
         return int(only.startswith("b/" if names.old is None else "a/"))
@@ -55,7 +55,7 @@ def common_strip(names: Names) -> int:
 
 
 def unquoted(name: str) -> str:
-    """Return a name that git has put in quotes because of its characters."""
+    """Return a name that git has quoted because of its characters."""
     if len(name) < 2 or not (name.startswith('"') and name.endswith('"')):
         return name
 

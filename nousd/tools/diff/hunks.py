@@ -1,9 +1,9 @@
-"""Puts the hunks of a diff into a text, exactly.
+"""Applies the hunks of a diff to a text, exactly.
 
-A hunk goes where its line number says, if its old lines stand just there; else to the only place behind
-the hunk before where they do. No line is ever taken for another one, and of two places that fit none is
-chosen. In a text with CRLF line ends a hunk with LF is taken to mean CRLF, if it does not fit as it is.
-Pure.
+A hunk goes where its line number says, if its old lines are there; else to the only matching place
+after the previous hunk. No line ever matches a different one, and if several places match, none is
+chosen. In a text with CRLF line ends a hunk with LF is taken to mean CRLF, if it does not match
+unchanged. Pure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BOM: Final = "\ufeff"
 
 
 class Patched(NamedTuple):
-    """A text with hunks put in; ``moved`` counts those that stood on other lines than they said."""
+    """A text with applied hunks; ``moved`` counts those that were not at their line numbers."""
 
     text: str
     moved: int
@@ -29,13 +29,13 @@ class Patched(NamedTuple):
 def put_in(
     text: str, hunks: Sequence[Hunk], between: Callable[[], object] = lambda: None
 ) -> Patched:
-    """Return the text with all hunks put in, in their order.
+    """Return the text with all hunks applied, in order.
 
     Args:
-        between: called before each: searching for a hunk reads all of the text.
+        between: called before each hunk, because searching its place reads all of the text.
 
     Raises:
-        ToolError: ``the hunk of line <n> ...``; one does not fit, or fits at several places.
+        ToolError: ``the hunk of line <n> ...``: one does not match, or matches at several places.
     """
     failure: ToolError | None = None
     for before, rest, readable in _readings(text, hunks):
@@ -50,7 +50,7 @@ def put_in(
 
 
 def _readings(text: str, hunks: Sequence[Hunk]) -> Iterator[tuple[str, str, Sequence[Hunk]]]:
-    """Yield the ways to read both: as they are first. A byte order mark is not shown to models."""
+    """Yield the interpretations of both: unchanged first. Models do not see a byte order mark."""
     for before in ("", _BOM) if text.startswith(_BOM) else ("",):
         rest = text.removeprefix(before)
         yield before, rest, hunks
@@ -84,7 +84,7 @@ def _put_in(text: str, hunks: Sequence[Hunk], between: Callable[[], object]) -> 
 
 
 def _offset(text: str, cursor: int, lines: int) -> int | None:
-    """Return where the line begins that is so many below that at ``cursor``; None if there is none."""
+    """Return the start of the line that is so many below that at ``cursor``; None if there is none."""
     if lines < 0:
         return None
     for _ in range(lines):
@@ -95,7 +95,7 @@ def _offset(text: str, cursor: int, lines: int) -> int | None:
 
 
 def _place(text: str, cursor: int, hunk: Hunk, old: str, expected: int | None) -> int:
-    """Return where a hunk goes."""
+    """Return the place of a hunk."""
     if not old:
         if text:
             raise _fault(hunk, "has neither lines around it nor lines to remove; give some of both")
@@ -116,7 +116,7 @@ def _place(text: str, cursor: int, hunk: Hunk, old: str, expected: int | None) -
 
 
 def _places(text: str, cursor: int, old: str) -> Iterator[int]:
-    """Yield where the old lines stand, from ``cursor`` on."""
+    """Yield the places of the old lines, from ``cursor`` on."""
     if cursor == 0 and _fits(text, old, 0):
         yield 0
     at = text.find("\n" + old, max(cursor - 1, 0))
@@ -127,14 +127,14 @@ def _places(text: str, cursor: int, old: str) -> Iterator[int]:
 
 
 def _fits(text: str, old: str, at: int) -> bool:
-    """Whether the old lines stand at ``at``, as whole lines."""
+    """Return whether the old lines are at ``at``, as whole lines."""
     is_start = at == 0 or text[at - 1] == "\n"
     is_end = old.endswith("\n") or at + len(old) == len(text)
     return is_start and is_end and text.startswith(old, at)
 
 
 def _difference(text: str, hunk: Hunk, expected: int | None) -> str:
-    """Say which line is not as the hunk has it, at the place that it names."""
+    """Return which line differs from the hunk, at the place of its line number."""
     if expected is None:
         return f"line {hunk.start} is behind the end, or in the hunk before"
     lines = text[expected : expected + sum(map(len, hunk.old)) + 1024].splitlines(keepends=True)

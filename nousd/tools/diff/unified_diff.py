@@ -1,8 +1,9 @@
-"""Unified diffs, as ``git diff`` and ``diff -u`` write them: read whole and exactly, or not at all.
+"""Unified diffs, as ``git diff`` and ``diff -u`` write them: parsed completely and exactly, or not at
+all.
 
-What does not add up (counts that are wrong, lines that belong to no hunk) is an error and never skipped:
-half a change must not look like a whole one. Text around the files of a diff, such as the message of a
-commit, is allowed. Whether a diff fits anything is not known here. Pure.
+An inconsistency (wrong counts, lines that belong to no hunk) is an error and never skipped: half a
+change must not look like a whole one. Text around the files of a diff, such as a commit message, is
+allowed. Pure.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ _BEFORE_ALL_TIME: Final = re.compile(r"19(?:69-12-31|70-01-01)\b", re.ASCII)
 
 
 class Hunk(NamedTuple):
-    """Lines that are replaced by others, with the same lines around them in both.
+    """Lines that are replaced by others, with the same context lines in both.
 
     Args:
-        line: where it stands in the diff, from 1.
-        start: the line of the file that ``old`` begins with, from 1.
+        line: its line in the diff, from 1.
+        start: the line of the file where ``old`` begins, from 1.
         old, new: lines with their LF, which only a last line can lack.
     """
 
@@ -44,11 +45,11 @@ class FileDiff(NamedTuple):
     """The diff of one file.
 
     Args:
-        line: where it begins in the diff, from 1.
-        old: the file's path; None for a file that is made.
-        new: its path from then on; None for a file that is removed.
+        line: its first line in the diff, from 1.
+        old: the file's path; None for a new file.
+        new: its path afterwards; None for a removed file.
         is_copy: whether ``old`` stays.
-        is_executable: whether it can be run from then on; None: as before.
+        is_executable: whether it is executable afterwards; None: unchanged.
     """
 
     line: int
@@ -60,11 +61,11 @@ class FileDiff(NamedTuple):
 
 
 def parse(text: str, strip: int | None = None) -> list[FileDiff]:
-    """Read a diff.
+    """Parse a diff.
 
     Args:
-        strip: folders to take off the front of each path. None: what both names of a file have in
-            front of an equal rest (``a/`` and ``b/``), if anything.
+        strip: number of directories to remove from the front of each path. None: the prefixes before an
+            equal rest (``a/`` and ``b/``), if there are any.
 
     Raises:
         ToolError: ``patch_failed: line <n>: ...``.
@@ -79,7 +80,7 @@ def parse(text: str, strip: int | None = None) -> list[FileDiff]:
 
 
 class _Reader:
-    """A diff's lines, and how far they were read."""
+    """The lines of a diff, and the position in it."""
 
     def __init__(self, lines: list[str], strip: int | None) -> None:
         self._lines = lines
@@ -181,7 +182,7 @@ class _Reader:
     # --- names -------------------------------------------------------------------------------
 
     def _at_names(self) -> bool:
-        """Return whether a file's two names stand here, followed by a diff rather than by prose."""
+        """Return whether a file's two names follow, before a diff rather than prose."""
         here = self._lines[self._at : self._at + 2]
         return len(here) == 2 and here[0].startswith("--- ") and here[1].startswith("+++ ")
 
@@ -197,7 +198,7 @@ class _Reader:
         return Names(*names)
 
     def _names_of(self, file: Names | None) -> Names | None:
-        """Read the two names if they stand here and are those of that file; else another one begins."""
+        """Read the two names if they follow and belong to this file; otherwise another file begins."""
         begin = self._at
         names = self._names() if self._at_names() else None
         if names is not None and file is not None:
@@ -252,7 +253,7 @@ class _Reader:
         return self._at < len(self._lines) and self._lines[self._at].startswith("\\ ")
 
     def _refuse_more(self) -> None:
-        """Refuse lines that would belong to a hunk before, had it counted them."""
+        """Raise for lines that would belong to the previous hunk, had it counted them."""
         line = self._lines[self._at] if self._at < len(self._lines) else ""
         is_signature = line.rstrip() == "--"
         if line[:1] in {"+", "-", " "} and not is_signature and not self._at_names():
@@ -261,7 +262,7 @@ class _Reader:
     # -----------------------------------------------------------------------------------------
 
     def _line(self) -> str:
-        """The line here, as a header: without a CR."""
+        """The current line, as a header: without a CR."""
         return self._lines[self._at].removesuffix("\r")
 
     def _fault(self, what: str, line: int | None = None) -> ToolError:
@@ -269,7 +270,7 @@ class _Reader:
 
 
 class _Body:
-    """The lines of a hunk as they come, against the counts of its header."""
+    """The lines of a hunk, checked against the counts of its header."""
 
     def __init__(self, old_count: int, new_count: int) -> None:
         self.old: list[str] = []
@@ -294,11 +295,11 @@ class _Body:
         return f"{old} more old and {new} more new lines"
 
     def take(self, line: str) -> bool:
-        """Take the next line; returns whether it is one, and was still missing."""
+        """Take the next line; return whether it belongs to the hunk and was still missing."""
         take = _TAKES.get(line[:1])
         if take is not None:
             take(self, line[1:])
-        elif line in {"", "\r"}:  # an empty line whose space in front was lost
+        elif line in {"", "\r"}:  # an empty line whose leading space was lost
             self.keep(line)
         else:
             return False
@@ -349,4 +350,4 @@ _GIT_HEADERS: Final = (
     "dissimilarity index",
     "index",
 )
-"""What may stand between ``diff --git`` and the names; of ``_CHANGES`` each changes something."""
+"""Lines that may come between ``diff --git`` and the names; those of ``_CHANGES`` change something."""

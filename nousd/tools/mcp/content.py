@@ -20,16 +20,16 @@ def result_of(
     """Return the result of a call.
 
     Args:
-        content: the blocks of the answer, as the protocol has them in JSON.
+        content: the blocks of the answer, as JSON of the protocol.
         structured: its ``structuredContent``, None if it has none. Servers repeat it as text, so it is
-            told only where there is no text.
+            only used without text.
     """
     told = [_block(block) for block in content]
     if not told and structured is not None:
         told = [json.dumps(structured, ensure_ascii=False, indent=1)]
     result = head_of("\n".join(told) or "(no output)")
     if any(_is_opaque(block) for block in content):
-        # What cannot be told as a text is kept as it came.
+        # Content that is not text is kept unchanged.
         result = msgspec.structs.replace(result, full=msgspec.json.encode(content))
     return msgspec.structs.replace(result, is_error=is_error)
 

@@ -1,7 +1,7 @@
-"""A server's tool descriptions, checked before they are offered: names, schemas, and a hash of all.
+"""A server's tool definitions, checked before they are offered: names, schemas, and a hash of all.
 
-A server is believed nothing. A definition that is too large, or no schema, is left out and named;
-another one cannot be made of it without calls that the server does not understand.
+Nothing that a server says is trusted. A definition that is too large, or has an invalid schema, is left
+out and reported; changing it could produce calls that the server does not understand.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Definition(NamedTuple):
     """A tool of a server that can be offered.
 
     Args:
-        name: what it is called here; ``original`` is what its server calls it.
-        arguments: what is checked before the server is asked.
-        hash: of everything that the server says of it, and of which server that is.
+        name: its local name; ``original`` is the server's.
+        arguments: validated before the server is called.
+        hash: of everything that the server says about it, and of the server's identity.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Definition(NamedTuple):
 
 
 class Definitions(NamedTuple):
-    """``left_out``: the names of the tools that cannot be offered, with the reasons."""
+    """``left_out``: the names of unusable tools, with the reasons."""
 
     usable: tuple[Definition, ...]
     left_out: tuple[str, ...]
@@ -62,10 +62,10 @@ class Definitions(NamedTuple):
 def definitions_of(
     spec: ServerSpec, offered: Iterable[Offered], redact: Callable[[str], str] = lambda text: text
 ) -> Definitions:
-    """Return the tools of a server that can be offered, in the server's order.
+    """Return the usable tools of a server, in its order.
 
     Args:
-        redact: takes secrets, such as the server's own key, out of what it says of its tools.
+        redact: removes secrets, such as the server's own key, from its descriptions.
     """
     usable: dict[str, Definition] = {}
     left_out: list[str] = []
@@ -83,8 +83,8 @@ def definitions_of(
 
 
 def tool_name(server: str, tool: str) -> str:
-    """Return the local name of a server's tool. Where that is not its own name, because it is too
-    long or has other characters, a hash keeps different ones apart.
+    """Return the local name of a server's tool. If it differs from the original, which is too long or
+    has other characters, a hash keeps different ones apart.
     """
     name = f"mcp__{server}__{tool}"
     if TOOL_NAME.fullmatch(name):
@@ -123,7 +123,7 @@ def _definition(
 
 
 def _arguments(schema: Mapping[str, Any]) -> Arguments:
-    """Return the part of a schema that is looked at here; the server checks the rest."""
+    """Return the part of a schema that is checked here; the server checks the rest."""
     properties = schema.get("properties")
     required = schema.get("required")
     checked = {

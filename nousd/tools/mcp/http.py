@@ -28,26 +28,26 @@ from nousd.wire.limits import MCP_MESSAGE_BYTES_MAX, MCP_MESSAGE_VALUES_MAX
 _CONNECT_SECONDS: Final = 30.0
 
 _CLIENT_CLOSED_REQUEST: Final = 499
-"""What web servers call it when nobody waits any more."""
+"""The status by which web servers log a request that nobody waits for any more."""
 
 
 @asynccontextmanager
 async def http_streams(
     spec: ServerSpec, *, headers: Mapping[str, str]
 ) -> AsyncIterator[tuple[Any, Any]]:
-    """Yield the streams that a session of the SDK wants."""
+    """Yield the streams for a session of the SDK."""
     is_secure = spec.url.startswith("https:")
     verify = await trio.to_thread.run_sync(httpx2.create_ssl_context) if is_secure else False
     async with (
         httpx2.AsyncClient(
             transport=BoundedTransport(httpx2.AsyncHTTPTransport(verify=verify)),
             headers={**headers, "accept-encoding": "identity"},
-            # A call has a limit of its own, and a stream of news may be silent for ever.
+            # A call has its own time-out, and a stream of notifications may be silent forever.
             timeout=httpx2.Timeout(_CONNECT_SECONDS, read=None),
             trust_env=False,
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
         ) as client,
-        # A farewell is not sent: a server may leave it unanswered for ever.
+        # No farewell is sent, because a server may never answer it.
         streamable_http_client(
             spec.url,
             http_client=client,
@@ -59,8 +59,8 @@ async def http_streams(
 
 
 class BoundedTransport(httpx2.AsyncBaseTransport):
-    """Takes of a server what is bearable: no answer that is longer than a message may be, no more
-    requests and events in a second than messages of any other server.
+    """Limits what a server may send: the length of each answer, and the number of requests and events
+    per second, as for messages of any other server.
     """
 
     def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
@@ -98,7 +98,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
     Args:
         waiting: closed with it.
-        is_stream: whether it is a stream of events, of which each is bounded, and not one message.
+        is_stream: whether it is a stream of events, each of which is bounded, and not one message.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
         self._awaited = awaited
         self._waiting = waiting
         self._is_stream = is_stream
-        # The size of events of a stream is bounded one by one, by the SDK.
+        # The SDK bounds the size of each event of a stream.
         self._bytes_max = math.inf if is_stream else MCP_MESSAGE_BYTES_MAX
         self._lines = ValuesOfLines(is_stream=is_stream)
 
@@ -137,7 +137,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
         except httpx2.SSEError:
             if self._is_stream:
                 raise
-            # What the SDK takes for the end of this answer, and not of the connection.
+            # The SDK takes this for the end of the answer, not of the connection.
             raise httpx2.StreamClosed from None
 
     def _bearable(self, values: int) -> int:
@@ -161,7 +161,7 @@ class Awaited:
     """One answer, from the sending of its request on.
 
     Args:
-        cancels: the id of the request that its own request takes back, if that is what it does.
+        cancels: the id of the request that its own request cancels, if it does.
     """
 
     def __init__(self, cancels: _Id | None = None) -> None:
@@ -173,7 +173,7 @@ class Awaited:
         """Return the next message.
 
         Raises:
-            SSEError: it was given up.
+            SSEError: nobody waits for the answer any more.
         """
         with trio.CancelScope() as self._waiting:
             if self._is_over:
@@ -182,7 +182,7 @@ class Awaited:
         raise httpx2.SSEError("the call was cancelled")
 
     def give_up(self) -> None:
-        """End every wait for it, those to come included."""
+        """End every wait for it, also later ones."""
         self._is_over = True
         self._waiting.cancel()
 
@@ -200,7 +200,7 @@ class _Message(msgspec.Struct):
 
 
 class Answers:
-    """The answers that are awaited, by the ids of their requests."""
+    """The awaited answers, by the ids of their requests."""
 
     def __init__(self) -> None:
         self._awaited: dict[_Id, Awaited] = {}
@@ -210,7 +210,7 @@ class Answers:
 
     @contextmanager
     def awaiting(self, request: httpx2.Request) -> Iterator[Awaited]:
-        """Provide the answer to a request, which counts as awaited while the block lasts."""
+        """Provide the answer to a request, which is awaited while the block lasts."""
         message = _message_of(request)
         params = message.params if message.method == _CANCELLED else None
         awaited = Awaited(None if params is None else params.request_id)
@@ -224,7 +224,7 @@ class Answers:
             del self._awaited[message.id]
 
     def give_up(self, request_id: _Id | None) -> None:
-        """Wait no longer for the answer to a request, if it is awaited."""
+        """Stop waiting for the answer to a request, if it is awaited."""
         if request_id in self._awaited:
             self._awaited[request_id].give_up()
 

@@ -18,7 +18,7 @@ _BEGIN_VALUES: Final = (b",", b"[", b"{")
 
 
 def values_in(text: bytes) -> int:
-    """Return how many values a JSON text has, at least where it is over the bound; never too few."""
+    """Return the number of values of a JSON text, exact if it exceeds the limit; never too low."""
     strings_max = 2 * MCP_MESSAGE_VALUES_MAX
     pieces = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', 2 * strings_max)
     if len(pieces) > 2 * strings_max:
@@ -29,7 +29,7 @@ def values_in(text: bytes) -> int:
 
 class ValuesOfLines:
     """Counts the values of messages that come in pieces, each in one or more lines. No string of JSON
-    goes on in the next line.
+    spans two lines.
 
     Args:
         is_stream: whether a blank line begins another message, as in a stream of events.
@@ -41,10 +41,10 @@ class ValuesOfLines:
         self._ended_with_cr = False
         self._values = 0
         self.most = 0
-        """Values of the message that had the most of them, as far as it came."""
+        """Values of the message with the most of them so far."""
 
     def feed(self, chunk: bytes) -> int:
-        """Return how many values there are in the lines that end in this piece."""
+        """Return the number of values in the lines that end in this piece."""
         if self._ended_with_cr and chunk.startswith(b"\n"):
             chunk = chunk[1:]
         self._ended_with_cr = chunk.endswith(b"\r")
@@ -54,7 +54,7 @@ class ValuesOfLines:
         return found
 
     def finish(self) -> int:
-        """Return how many values there are in the last line."""
+        """Return the number of values in the last line."""
         return self._line_ends(b"")
 
     def _line_ends(self, end: bytes) -> int:
@@ -74,14 +74,14 @@ BYTES_PER_SECOND: Final = 32 * 1024 * 1024
 
 
 class Pace:
-    """Lets a second's worth of messages and bytes through at once; more of them wait their turn."""
+    """Lets a second's worth of messages and bytes through at once; more of them wait."""
 
     def __init__(self) -> None:
         self._free_at = -math.inf
 
     async def take(self, size: int, messages: int = 1, values: int = 0) -> None:
         """Wait until so many more messages, of that size together, may come. Many values in them count
-        as more messages: they take as much time.
+        as more messages, because they take as much time.
         """
         messages += values // VALUES_PER_MESSAGE
         now = trio.current_time()

@@ -1,8 +1,7 @@
-"""One MCP server over its whole life: connected, its tools offered, and connected again when it fails.
+"""One MCP server over its whole life: connected, its tools offered, and reconnected when it fails.
 
-Whatever it does costs only its own calls. Between two attempts stands a pause that doubles; after
-``ATTEMPTS_MAX`` it is left alone. What is told of it goes to ``told``; who listens there, and what
-configured it, is not known here.
+Whatever it does only affects its own calls. The pause between two attempts doubles; after
+``ATTEMPTS_MAX`` there are no more. Its status is reported to ``told``.
 
 ``McpTool`` is one of its tools, with the interface of any other tool.
 """
@@ -32,31 +31,31 @@ from nousd.wire.objects.tool_footprint import Access, ToolClass
 FIRST_PAUSE_SECONDS: Final = 1.0
 PAUSE_SECONDS_MAX: Final = 60.0
 ATTEMPTS_MAX: Final = 10
-"""One after the other that fail, before nobody tries any more."""
+"""Maximum consecutive failed attempts."""
 
 STEADY_SECONDS: Final = 60.0
-"""After so long without trouble a server counts as a good one again: pauses begin with the shortest."""
+"""After so long without trouble a server counts as healthy again: pauses begin with the shortest."""
 
 REFRESH_SECONDS: Final = 1.0
-"""Between the news that a server's tools changed and the first look at them."""
+"""Delay between a notification that a server's tools changed and the next listing."""
 
 LISTING_SECONDS: Final = 30.0
 """How long a server may take to list its tools. One that takes longer hangs."""
 
 LEFT_OUT_TOLD: Final = 16
-"""Tools of which it is told why they are not offered."""
+"""Maximum tools that are reported as left out."""
 
 ServerState = Literal["connecting", "ready", "backoff", "failed"]
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """How a server is.
+    """The status of a server.
 
     Args:
         error: why it is not ``ready``, or was not the last time.
-        restarts: connections that were tried after the first one.
-        tools: their names, as they are offered.
-        left_out: tools that are not, with the reasons; the first of them.
+        restarts: number of connections after the first one.
+        tools: their local names.
+        left_out: unusable tools with the reasons; only the first of them.
     """
 
     state: ServerState = "connecting"
@@ -71,11 +70,11 @@ class Surroundings(msgspec.Struct, frozen=True):
     """The environment that servers run in.
 
     Args:
-        environ: the daemon's environment, for the values that name a variable of it.
-        workdir: where processes start.
-        secret: told every value that must not be shown.
-        redact: takes such values out of a message of ours.
-        redact_text: takes those that can be nothing else out of a text of others.
+        environ: the daemon's environment, for values that refer to its variables.
+        workdir: the working directory of processes.
+        secret: called with every value that must not be shown.
+        redact: removes such values from a message of ours.
+        redact_text: removes those that are certainly secrets from foreign text.
     """
 
     environ: Mapping[str, str]
@@ -94,10 +93,10 @@ def require_sdk() -> None:
 
 
 class McpServer:
-    """Keeps a server connected for as long as ``run`` runs.
+    """Keeps a server connected while ``run`` runs.
 
     Args:
-        tools: where its tools are offered while it can be called, or is expected to be soon.
+        tools: offers its tools while it can be called, or is expected to be callable soon.
         told: called with the new status, in the event loop.
     """
 
@@ -117,7 +116,7 @@ class McpServer:
         self._offered: tuple[Definition, ...] = ()
 
     def give_up(self, reason: str) -> None:
-        """Say that it is not kept connected any more."""
+        """Report that it is not kept connected any more."""
         self._tell(state="failed", error=reason, tools=())
 
     async def run(self) -> None:
@@ -142,7 +141,7 @@ class McpServer:
             self._replace(())
 
     async def _lifetime(self) -> str:
-        """Connect, and return why that is over."""
+        """Connect; return why the connection ended."""
         try:
             await self._connected()
         except (ConfigError, ToolError) as error:
@@ -152,7 +151,7 @@ class McpServer:
         raise AssertionError("a connection does not end by itself")
 
     async def _connected(self) -> None:
-        # In a thread: reading so much code takes half a second.
+        # In a thread, because reading so much code takes half a second.
         module: Any = _loaded.get(_SESSION) or await trio.to_thread.run_sync(load_sdk_session)
         spec, around = self.spec, self._around
         own = filled_in(spec.env, around.environ, around.secret)
@@ -170,9 +169,9 @@ class McpServer:
                 await self._follow(session)
 
     async def _follow(self, session: Any) -> None:
-        """Look at the tools again whenever they may be others, or the server may hang. Each time the
-        pause doubles, so that who changes them all the time does not fill the log; a while without news
-        makes it short again.
+        """List the tools again whenever they may have changed, or the server may hang. The pause
+        doubles each time, so that a server with constant changes does not fill the log; after a while
+        without notifications it is short again.
         """
         pause = REFRESH_SECONDS
         while True:
@@ -193,7 +192,7 @@ class McpServer:
         definitions = definitions_of(self.spec, offered, self._around.redact_text)
         self._session = session
         if definitions.usable != self._offered:
-            # Otherwise the tools stay as they are, with their places: models keep their caches.
+            # Otherwise the tools keep their places, because models cache their order.
             self._replace(definitions.usable)
         self._tell_ready(definitions, session.protocol_version)
 
@@ -225,10 +224,10 @@ class McpServer:
             self._told(self.spec, status)
 
     async def call(self, tool: str, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Has the server carry out a call.
+        """Have the server carry out a call.
 
         Raises:
-            ToolError: it refused, took too long, gave what is no result, or is gone.
+            ToolError: it refused, took too long, returned an invalid result, or is gone.
         """
         session = self._session
         if session is None:
@@ -240,7 +239,7 @@ class McpServer:
             nursery.start_soon(stream.run)
             outcome = await self._outcome(session, tool, args, stream)
             if isinstance(outcome, ToolResult) and stream.is_fed:
-                # Who watched the progress is shown the end of it as well.
+                # Watchers of the progress also see its end.
                 stream.feed(outcome.text.encode("utf-8", "replace"))
             stream.finish()
         if isinstance(outcome, ToolError):
@@ -266,7 +265,7 @@ class McpServer:
             result = result_of(given.content, given.structured_content, is_error=given.is_error)
             env: ExecutionEnv = "remote" if self.spec.url else "unknown"
             return msgspec.structs.replace(result, execution_env=env)
-        # It may be that call alone, or hang altogether: then it does not list its tools either.
+        # Only this call may hang, or the whole server: then it does not list its tools either.
         session.changed.set()
         return ToolServerFailed(
             f"mcp_timed_out: the server {name} did not answer for {seconds:g} seconds"
@@ -276,7 +275,7 @@ class McpServer:
 _SESSION: Final = "nousd.tools.mcp.session"
 
 _loaded: Final[dict[str, Any]] = {}
-"""The session's module once it is read to its end: the one in ``sys.modules`` may be half read."""
+"""The session's module once it is completely imported: the one in ``sys.modules`` may be incomplete."""
 
 
 def load_sdk_session() -> Any:
@@ -295,10 +294,10 @@ Call = Callable[[str, Mapping[str, Any], ToolContext], Awaitable[ToolResult]]
 
 
 class McpTool(msgspec.Struct, frozen=True):
-    """Keeps the interface ``Tool``.
+    """Implements ``Tool``.
 
     Args:
-        classes: what a call may do, by the user's word and never the server's.
+        classes: the effects of a call, by the user's settings and never by the server's word.
         call: has the server carry out a call.
     """
 

@@ -1,7 +1,7 @@
 """A conversation with one MCP server, through the official SDK. Importing this takes 0.4 seconds.
 
-What goes wrong with a server, or in the SDK because of it, comes out as ``ToolServerFailed``: foreign
-code raises what it likes. Output schemas are not checked with the SDK's validator: a hostile pattern in
+Every failure of a server, or of the SDK because of it, becomes ``ToolServerFailed``: foreign code can
+raise anything. Output schemas are not checked with the SDK's validator, because a hostile pattern in
 one would stop the event loop.
 """
 
@@ -59,7 +59,7 @@ class Outcome(NamedTuple):
 
 
 class Session:
-    """An open conversation. ``changed`` is set when the server's tools may be others."""
+    """An open conversation. ``changed`` is set when the server's tools may have changed."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -70,10 +70,10 @@ class Session:
         return self._client.protocol_version
 
     async def tools(self) -> list[Offered]:
-        """Return the server's tools: one more than can be offered, at most.
+        """Return the server's tools: at most one more than can be offered.
 
         Raises:
-            ToolServerFailed: it does not say, or goes on for ever.
+            ToolServerFailed: it does not list them, or the list never ends.
         """
         if self._client.server_capabilities.tools is None and self._has_handshake:
             return []
@@ -93,14 +93,14 @@ class Session:
 
     @property
     def _has_handshake(self) -> bool:
-        """Whether the server speaks a protocol in which it says beforehand what it has."""
+        """Return whether the server speaks a protocol version that declares capabilities."""
         return self._client.session.initialize_result is not None
 
     async def call(self, tool: str, args: Mapping[str, Any], on_progress: OnProgress) -> Outcome:
-        """Call a tool; cancelling tells the server.
+        """Call a tool; cancelling notifies the server.
 
         Raises:
-            ToolError: the server refused, or gave what is no result.
+            ToolError: the server refused, or returned an invalid result.
             ToolServerFailed: it is gone.
         """
         request = mcp_types.CallToolRequest(
@@ -122,7 +122,9 @@ class Session:
         return Outcome(blocks, result.structured_content, bool(result.is_error))
 
     async def follow_changes(self) -> None:
-        """Set ``changed`` on news, for a server that has to be asked for them. Others tell unasked."""
+        """Set ``changed`` on notifications, for a server that must be subscribed to. Others send them
+        unasked.
+        """
         with _foreign():
             try:
                 async with self._client.listen(tools_list_changed=True) as news:
@@ -145,14 +147,13 @@ async def open_session(
     workdir: Path,
     redact: Callable[[str], str],
 ) -> AsyncIterator[Session]:
-    """Connect to a server, and stays connected until the block is left or the connection breaks, which
-    cancels the block.
+    """Connect to a server, until the block ends or the connection breaks, which cancels the block.
 
     Args:
-        env: all of the environment of a process.
+        env: the whole environment of a process.
 
     Raises:
-        ToolServerFailed: why there is no connection, or no more.
+        ToolServerFailed: why there is no connection, or not any more.
     """
     if spec.url:
         streams = http_streams(spec, headers=headers)
@@ -184,7 +185,7 @@ async def open_session(
 
 @contextmanager
 def _foreign() -> Iterator[None]:
-    """Turn whatever the SDK raises into what it means for us. A cancellation passes."""
+    """Translate whatever the SDK raises into our errors. A cancellation passes."""
     failure: NousdError | None = None
     try:
         yield
@@ -196,7 +197,7 @@ def _foreign() -> Iterator[None]:
 
 def _meaning_of(error: BaseException) -> NousdError:
     while isinstance(error, BaseExceptionGroup):
-        # What came first is the reason; the others follow from it.
+        # The first one is the cause; the others follow from it.
         known = [inner for inner in error.exceptions if isinstance(inner, NousdError)]
         error = (known or error.exceptions)[0]
     match error:
@@ -211,7 +212,7 @@ def _meaning_of(error: BaseException) -> NousdError:
             place = ".".join(map(str, fault["loc"]))
             return _Said(f"the answer is not as the protocol has it: {place}: {fault['msg']}")
     if not isinstance(error, OSError | httpx2.HTTPError):
-        # Of the SDK, because of what a server sent; or of ours.
+        # Of the SDK, because of what a server sent; or a bug of ours.
         _log.warning("an unexpected end of a conversation with an mcp server", exc_info=error)
     return ToolServerFailed(_short(str(error) or type(error).__name__))
 

@@ -16,10 +16,10 @@ from nousd.errors import ConfigError
 from nousd.wire.objects.tool_footprint import ToolClass
 
 FOREIGN_CLASSES: Final[frozenset[ToolClass]] = frozenset({"exec", "network"})
-"""What a tool of another program may do, unless the user says otherwise: anything."""
+"""Default effects of a foreign tool: all."""
 
 CALL_SECONDS: Final = 120.0
-"""How long a call may take, unless the user says otherwise."""
+"""Default time-out of a call."""
 
 _REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -28,12 +28,12 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One MCP server. It has a ``command`` or a ``url``.
 
     Args:
-        env: variables of its process besides the allowed ones of the daemon's; ``${NAME}`` in a value
-            stands for a variable of the daemon's. The same goes for ``headers``.
-        cwd: where its process starts, from the workdir; None: there.
-        classes: what its tools may do, whatever it says itself.
-        tool_classes: the same for one of them, by the server's own name for it.
-        tools: the tools that are offered, by the server's own names; None: all.
+        env: variables of its process besides the allowed ones of the daemon; ``${NAME}`` in a value
+            refers to a variable of the daemon. The same applies to ``headers``.
+        cwd: the working directory of its process, relative to the workspace; None: the workspace.
+        classes: the effects of its tools, whatever it says itself.
+        tool_classes: the same for single tools, by the server's own names.
+        tools: the offered tools, by the server's own names; None: all.
     """
 
     name: str
@@ -58,7 +58,7 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def source(self) -> str:
-        """The source that its tools name."""
+        """The source of its tools."""
         return f"mcp:{self.name}"
 
     @property
@@ -67,7 +67,7 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
         return {"command": self.command, "url": self.url, "cwd": str(self.cwd or "")}
 
     def classes_of(self, tool: str) -> frozenset[ToolClass]:
-        """Return the classes of one of its tools."""
+        """Return the effects of one of its tools."""
         return self.tool_classes.get(tool, self.classes)
 
 
@@ -77,7 +77,7 @@ def filled_in(
     """Return the values with each ``${NAME}`` replaced.
 
     Args:
-        known: told every value that must not be shown.
+        known: called with every value that must not be shown.
 
     Raises:
         ConfigError: a variable is not set.
@@ -94,7 +94,7 @@ def filled_in(
 
 
 def has_reference(text: str) -> bool:
-    """Whether a value names a variable of the daemon's."""
+    """Return whether a value refers to a variable of the daemon."""
     return _REFERENCE.search(text) is not None
 
 

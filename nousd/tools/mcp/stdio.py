@@ -1,8 +1,8 @@
 """A server as a process of this machine: its messages are lines on its standard input and output.
 
-It is held by a supervisor, so it dies with the daemon and leaves nothing behind. It is read at a
-bounded pace: a server that floods us waits in its own pipe. Of what it writes to standard error
-a bounded part goes to the daemon's log.
+It runs under a supervisor, so it dies with the daemon and leaves nothing behind. It is read at a
+bounded rate: a server that floods us waits in its own pipe. A bounded part of its standard error goes
+to the daemon's diagnostic log.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _WRITE_SECONDS: Final = 30.0
 """How long a server may leave a message unread."""
 
 _FAREWELL_SECONDS: Final = 0.5
-"""Between the end of its input, which asks it to end, and the signal."""
+"""Time between the end of its input, which asks it to end, and the signal."""
 
 _STDERR_LINE_BYTES_MAX: Final = 1000
 _STDERR_LINES_PER_SECOND: Final = 20
 _LAST_WORDS: Final = 3
-"""Lines of standard error that a failure quotes."""
+"""Number of lines of standard error that a failure quotes."""
 
 _log: Final = logging.getLogger(__name__)
 
@@ -51,10 +51,10 @@ ToServer = MemoryObjectReceiveStream[SessionMessage]
 async def stdio_streams(
     spec: ServerSpec, *, env: Mapping[str, str], workdir: Path, redact: Callable[[str], str]
 ) -> AsyncIterator[tuple[Any, Any]]:
-    """Start the server and yield the streams that a session of the SDK wants.
+    """Start the server and yield the streams for a session of the SDK.
 
     Raises:
-        ToolServerFailed: it cannot be started, ended, or sent what is no bearable message.
+        ToolServerFailed: it cannot be started, has ended, or sent an unacceptable message.
     """
     argv = _found(spec.command, env)
     try:
@@ -109,7 +109,7 @@ class _Server:
         self._silent = trio.Event()
 
     async def read(self, to_session: FromServer) -> None:
-        """Pass on messages until the server ends, which is a failure whenever it is."""
+        """Pass on messages until the server ends, which always counts as a failure."""
         lines = LineSplitter(MCP_MESSAGE_BYTES_MAX)
         pace = Pace()
         async for chunk in self._stdout:
@@ -138,7 +138,7 @@ class _Server:
                 try:
                     await self._stdin.send_all(line.encode("utf-8", "replace"))
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    return  # it is ending; the reader says why
+                    return  # it is ending; the reader reports why
             if limit.cancelled_caught:
                 raise ToolServerFailed(
                     f"it did not read what it was sent for {_WRITE_SECONDS:g} seconds"
@@ -163,7 +163,7 @@ class _Server:
         self._silent.set()
 
     async def dismiss(self) -> None:
-        """Ask the server to end, and gives it a moment for that."""
+        """Ask the server to end, and wait a moment for that."""
         with trio.CancelScope(shield=True):
             await self._stdin.aclose()
             with trio.move_on_after(_FAREWELL_SECONDS):
@@ -177,7 +177,7 @@ class _Answer(msgspec.Struct):
 
 
 def _decoded(line: bytes) -> SessionMessage | None:
-    """Return a message; None if it is invalid or has no reader here."""
+    """Return a message; None if it is invalid or nobody waits for it."""
     try:
         message = mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValueError:
@@ -190,7 +190,7 @@ def _decoded(line: bytes) -> SessionMessage | None:
 
 
 def _as_error(line: bytes) -> SessionMessage | None:
-    """Return an error in the place of an answer that is not one, so that nobody waits for it."""
+    """Return an error instead of an invalid answer, so that nobody waits for it."""
     try:
         answer = msgspec.json.decode(line, type=_Answer)
     except (msgspec.DecodeError, RecursionError):
