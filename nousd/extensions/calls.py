@@ -91,6 +91,9 @@ class _Function:
     async def result(self, args: tuple[object, ...], threads: trio.CapacityLimiter) -> Any:
         if self._is_async:
             return await self._handler(*args)
+        # Noted before the thread runs: on a busy machine it may begin later than the deadline, and
+        # would then be reported as one that never found a free place.
+        self._has_thread = threads.available_tokens > 0
         return await trio.to_thread.run_sync(
             self._in_thread, args, abandon_on_cancel=True, limiter=threads
         )

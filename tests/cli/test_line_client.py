@@ -415,9 +415,10 @@ class Terminal:
         """Presses Ctrl-C until the text has been shown.
 
         More than once, because Python does not notice a signal that comes in the instant before a
-        read begins; it counts with the next one, and as one.
+        read begins; it counts with the next one, and as one. Long pauses, because a press that was
+        noticed is answered late on a busy machine, and a second one then leaves.
         """
-        assert any(self._interrupt() and self._shows(text, 1) for _ in range(20)), self._seen
+        assert any(self._interrupt() and self._shows(text, 10) for _ in range(6)), self._seen
 
     def interrupt_until_exit(self) -> int:
         """Presses Ctrl-C until the program has left, and returns its exit code."""
