@@ -154,6 +154,11 @@ async def get_uptime(services: Services, _command: commands.GetUptime) -> Reply:
         '    "get_metrics": metrics.get_metrics,\n',
         '    "get_uptime": metrics.get_uptime,\n',
     )
+    copy.insert(
+        "nousd/cli/nousctl/verbs.py",
+        '    "metrics": Verb("get_metrics", "Show metrics of the daemon\'s process."),\n',
+        '    "uptime": Verb("get_uptime", "Show how long the daemon has been running."),\n',
+    )
     copy.write("fixtures/conversations/get_uptime.ndjson", UPTIME_CONVERSATION)
     copy.append(
         "protocol/behaviours.toml",
@@ -162,15 +167,14 @@ async def get_uptime(services: Services, _command: commands.GetUptime) -> Reply:
     )
     generated = copy.run("-m", "scripts.generation")
     assert generated.returncode == 0, generated.stderr
-    for page in ("commands/get_uptime.md", "responses/uptime.md"):
-        copy.append(f"protocol/reference/{page}", UPTIME_EXAMPLE)
+    copy.append("protocol/reference/commands/get_uptime.md", UPTIME_EXAMPLE)
     copy.replace(
         "protocol/reference/responses/uptime.md", UNEXPLAINED, "| yes | Since the start. |"
     )
     copy.only_changed(places_of("Add a command"))
     copy.passes("tests/test_conversations.py", "-k", "get_uptime")
     copy.passes("tests/wire/test_protocol_complete.py", "tests/wire/test_protocol_document.py")
-    copy.passes("tests/test_behaviours.py", "tests/test_import_rules.py")
+    copy.passes("tests/test_behaviours.py", "tests/test_import_rules.py", "tests/cli/test_verbs.py")
     assert copy.run("-m", "scripts.generation", "--check").returncode == 0
 
 

@@ -270,16 +270,19 @@ def test_only_what_may_be_a_beginning_waits() -> None:
 
 def test_a_stream_knows_what_was_known_when_it_began_and_nothing_without_secrets() -> None:
     assert Redactor().stream().feed(b"\xff\x00abc") == b"\xff\x00abc"
-    assert Redactor().redact_bytes(b"\xff\x00abc") == b"\xff\x00abc"
-    assert Redactor(["abcdefghijkl"]).redact_bytes(b"\xffabcdefghijkl\x00") == b"\xff[redacted]\x00"
+    assert Redactor().redact_output_bytes(b"\xff\x00abc") == b"\xff\x00abc"
+    assert (
+        Redactor(["abcdefghijkl"]).redact_output_bytes(b"\xffabcdefghijkl\x00")
+        == b"\xff[redacted]\x00"
+    )
 
 
 def test_what_tools_say_is_spoilt_by_no_key_that_is_a_word() -> None:
     redactor = Redactor(["ollama", "sk-0123456789abc"])
     said = "ollama sk-0123456789abc \u00e4"
     assert redactor.redact(said) == "[redacted] [redacted] \u00e4"
-    assert redactor.redact_text(said) == "ollama [redacted] \u00e4"
-    assert redactor.redact_bytes(said.encode()).decode() == "ollama [redacted] \u00e4"
+    assert redactor.redact_output(said) == "ollama [redacted] \u00e4"
+    assert redactor.redact_output_bytes(said.encode()).decode() == "ollama [redacted] \u00e4"
     assert redactor.stream().feed(b"ollama!") == b"ollama!"
 
 

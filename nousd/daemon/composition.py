@@ -142,5 +142,5 @@ def _native_settings(settings: Settings) -> NativeSettings:
 
 def _mcp_surroundings(settings: Settings, redactor: Redactor) -> Surroundings:
     return Surroundings(
-        os.environ, settings.workdir, redactor.add, redactor.redact, redactor.redact_text
+        os.environ, settings.workdir, redactor.add, redactor.redact, redactor.redact_output
     )

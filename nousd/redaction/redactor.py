@@ -64,20 +64,20 @@ class Redactor:
             self._long.update(spellings_of(secret))
             self._known = known_secrets(self._long)
 
-    def redact_text(self, text: str) -> str:
-        """Return a tool's text without the long secrets that are known by value."""
+    def redact_output(self, text: str) -> str:
+        """Return a tool's text without the known secrets of at least ``LONG_SECRET_CHARS_MIN``."""
         if not any(known in text for known in self._long):
             return text
-        return self.redact_bytes(text.encode(errors="surrogateescape")).decode(
+        return self.redact_output_bytes(text.encode(errors="surrogateescape")).decode(
             errors="surrogateescape"
         )
 
-    def redact_bytes(self, data: bytes) -> bytes:
-        """Like ``redact_text``, for a text in UTF-8."""
+    def redact_output_bytes(self, data: bytes) -> bytes:
+        """Like ``redact_output``, for a text in UTF-8."""
         return self._known.without(data, self._mark.encode())
 
     def stream(self) -> SecretStream:
-        """Like ``redact_bytes``, for one text that comes in chunks."""
+        """Like ``redact_output_bytes``, for one text that comes in chunks."""
         return SecretStream(self._known, self._mark.encode())
 
     def redact(self, text: str) -> str:

@@ -1,8 +1,8 @@
-"""Removes the daemon's own secrets from tool output.
+"""The interface by which tools remove the daemon's own secrets from their output.
 
 A tool has no use for the daemon's keys. If it comes across one (in a file, in the environment of a
 process), neither the model nor the log receives it. Other text of tools and users stays as it is.
-``redaction`` knows the secrets and finds them.
+``redaction.redactor`` implements it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class SecretsInStream(Protocol):
 class Secrets(Protocol):
     """Knows the daemon's secrets."""
 
-    def redact_text(self, text: str) -> str:
+    def redact_output(self, text: str) -> str:
         """Return the text without them."""
         ...
 
-    def redact_bytes(self, data: bytes) -> bytes:
+    def redact_output_bytes(self, data: bytes) -> bytes:
         """Return bytes without secrets; for texts in UTF-8."""
         ...
 
@@ -39,10 +39,10 @@ class Secrets(Protocol):
 
 
 class _NoSecrets:
-    def redact_text(self, text: str) -> str:
+    def redact_output(self, text: str) -> str:
         return text
 
-    def redact_bytes(self, data: bytes) -> bytes:
+    def redact_output_bytes(self, data: bytes) -> bytes:
         return data
 
     def stream(self) -> _NoSecrets:

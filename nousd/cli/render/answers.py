@@ -19,15 +19,24 @@ Payload = Mapping[str, Any]
 
 
 def as_text(answer: Answer) -> list[str]:
-    """Return the lines that show a response. An unknown or unexpected one is shown as JSON."""
+    """Return the lines that show a response. An unexpected one is shown as JSON."""
     try:
-        return list(_SHOWN.get(answer.type, _json)(answer.payload))
+        return list(_SHOWN.get(answer.type, _keys_and_values)(answer.payload))
     except KeyError:
         return list(_json(answer.payload))
 
 
 def _json(payload: Payload) -> Iterator[str]:
     yield json.dumps(payload, ensure_ascii=False, indent=2)
+
+
+def _keys_and_values(payload: Payload) -> Iterator[str]:
+    if any(isinstance(value, list | dict) for value in payload.values()):
+        yield from _json(payload)
+        return
+    width = max(map(len, payload), default=0)
+    for key, value in payload.items():
+        yield f"{key:{width}}  {value}"
 
 
 def _pong(payload: Payload) -> Iterator[str]:
@@ -298,5 +307,7 @@ _SHOWN: Final[dict[str, Callable[[Payload], Iterator[str]]]] = {
     "permissions": request_lines.permissions,
     "questions": request_lines.questions,
     "project_files": project_files,
+    # The one response whose content is not ours: a script may parse it.
+    "extension_result": _json,
 }
-"""type of the response -> its lines; ``extension_result`` can be anything and is shown as JSON."""
+"""type of the response -> its lines; by default a line for each key."""

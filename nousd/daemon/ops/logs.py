@@ -104,7 +104,7 @@ def _stderr_sink(descriptor: int, redactor: Redactor) -> logging.Handler:
 
 
 def _file_sink(path: Path, redactor: Redactor) -> logging.Handler:
-    from nousd.daemon.ops.log_file import PrivateRotatingFile
+    from nousd.daemon.ops.rotating_file import PrivateRotatingFile
 
     try:
         sink = PrivateRotatingFile(

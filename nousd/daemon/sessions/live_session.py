@@ -116,7 +116,7 @@ class LiveSession:
             SessionNotFound: it was deleted meanwhile.
         """
         if self.lost:
-            raise _earlier(self.failure)
+            raise _error_after_failed_commit(self.failure)
         if self.state.deleted:
             raise not_found(self.session_id)
         encoded = self._log.encode(decided)
@@ -197,7 +197,7 @@ class LiveSession:
         return self.run is None and not self.calls and self.in_flight == 0
 
 
-def _earlier(failure: StoreError | None) -> WriteFailed:
+def _error_after_failed_commit(failure: StoreError | None) -> WriteFailed:
     """Return the error of a decision that follows a failed commit."""
     kind = StoreFull if isinstance(failure, StoreFull) else WriteFailed
     return kind(f"an earlier commit of the session failed: {failure}")

@@ -29,7 +29,7 @@ from nousd.machine.context.prompt_sections import SourceText
 from nousd.machine.session.state import SessionState
 from nousd.runtime_paths.filesystems import is_local
 from nousd.runtime_paths.locations import is_utf8
-from nousd.tools.fs.escape_paths import is_kernels
+from nousd.tools.fs.outside_paths import is_kernels
 from nousd.tools.fs.path_sandbox import PathSandbox
 
 WORKSPACES_MAX: Final = 256

@@ -1,4 +1,4 @@
-"""The rules of the input queue: the next turn, when a steer takes effect, which inputs can be promoted.
+"""The rules of the input queue: which inputs come next, whether a steer waits, which can be promoted.
 
 A session has one queue in the order of acceptance. Its three kinds are views of it: steers come before
 a prompt that never began, and both before follow-ups (protocol/semantics/runs-and-queues.md).

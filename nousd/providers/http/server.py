@@ -166,8 +166,8 @@ class ModelServer:
         try:
             yield
         except ProviderError as error:
-            words = self._secrets.redact_text(str(error))
-            error.raw = self._secrets.redact_bytes(error.raw)
+            words = self._secrets.redact_output(str(error))
+            error.raw = self._secrets.redact_output_bytes(error.raw)
             if self._key:
                 redactor = Redactor([self._key])
                 words = redactor.redact(words)

@@ -114,7 +114,7 @@ class _Output:
 
     def clean(self, text: str) -> str:
         """Return a text with the daemon's secrets redacted."""
-        return self.secrets.redact_text(scrub(text))
+        return self.secrets.redact_output(scrub(text))
 
     def cleaned(self, result: ToolResult) -> ToolResult:
         """Return a result with secrets redacted. Long output in a file was redacted when it was
@@ -122,7 +122,7 @@ class _Output:
         """
         full = result.full
         if isinstance(full, bytes):
-            full = self.secrets.redact_bytes(full)
+            full = self.secrets.redact_output_bytes(full)
         return msgspec.structs.replace(result, text=self.clean(result.text), full=full)
 
 

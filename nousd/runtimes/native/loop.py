@@ -1,8 +1,8 @@
 """The native runtime: calls the model, runs its tool calls, calls it again.
 
 The whole loop is ``run_turn``. It looks for a steer before each tool call and before each further model
-call, never in the middle of a text. The daemon closes what a stop leaves open, so nothing here cleans
-up the log.
+call, never in the middle of a text. A steer ends the turn; ``daemon/runs/run_loop.py`` begins the next
+one with it. The daemon closes what a stop leaves open, so nothing here cleans up the log.
 """
 
 from __future__ import annotations

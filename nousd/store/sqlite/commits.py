@@ -7,17 +7,17 @@ another event, also when events that were not synced are lost with the power.
 
 Doubt. A ``COMMIT`` that fails may leave all of its frames in the WAL: this process does not see them,
 because the index of the WAL was not moved, but the next one would, when it builds the index anew. So
-before anything is said of such a group the log is read, and a small synced transaction of our own is
-committed. Was the group there, that makes it durable. Was it not, that takes the place of its first
-frame, and as every frame is chained to those before it the rest can never count again. While that
-fails too, the group is in doubt: nothing else is committed before it succeeds, and should the process
-die first, the next one finds the group whole or finds nothing of it.
+before the outcome of such a group is reported, the log is read and a small synced transaction of our
+own is committed. If the group was there, this makes it durable. If not, this takes the place of its
+first frame; every frame is chained to those before it, so the rest can never become valid again. While
+this fails too, the group is in doubt: nothing else is committed before it succeeds, and if the process
+dies first, the next one finds the whole group or nothing of it.
 
-Suspicion. After a sync that failed the kernel may take pages for written that never were, and no later
-sync would say so. The WAL is then not trusted with another commit until its content was copied to
-the database and synced there, and it was begun anew.
+Suspicion. After a failed sync the kernel may regard pages as written that never were, and no later sync
+reports it. The WAL then takes no further commit until its content was copied to the database and synced
+there, and the WAL was restarted.
 
-Nothing is known here of threads, or of who asked.
+This module knows nothing of threads or callers.
 """
 
 from __future__ import annotations
@@ -103,14 +103,14 @@ class Commits:
             StoreInDoubt: all of it may turn out to be in the log after a restart, or nothing.
         """
         try:
-            self._settle()
+            self._make_certain()
             stored, reserved = self._begin(batches)
         except UNREADABLE as error:
             raise self._undone(error) from error
         try:
-            self._end()
+            self._commit_transaction()
         except apsw.Error as error:
-            self._look_into(error, stored)
+            self._raise_unless_written(error, stored)
         else:
             self._reserved = reserved
             self._next = _behind(stored, self._next)
@@ -120,21 +120,21 @@ class Commits:
     def do(self, work: Callable[[apsw.Connection], Any], *, durable: bool) -> Any:
         """Commit the changes of ``work`` in one transaction; return its result.
 
-        Nobody but who asked is told of it, so no doubt comes of a failure: what it does must be right
-        whether it turns up after a restart or not. It is not done while the space of the reserve is
-        missing, and takes nothing of that.
+        Only the caller learns of it, so a failure leaves nothing in doubt: ``work`` must be right
+        whether it turns up after a restart or not. It is refused while the space of the reserve is
+        missing, and never takes from it.
 
         Raises:
             StoreFull, WriteFailed: this process will see nothing of it.
-            StoreError: so says ``work``.
+            StoreError: raised by ``work``.
         """
         self._reserve.require()
         try:
-            self._settle()
+            self._make_certain()
             self._synchronize(fully=durable)
             self._connection.execute("BEGIN")
             outcome = work(self._connection)
-            self._end()
+            self._commit_transaction()
         except (*UNREADABLE, StoreError) as error:
             failure = self._failure_of_chore(error)
             self._try_to_roll_back()
@@ -160,7 +160,7 @@ class Commits:
         self._write(batches, stored)
         return stored, reserved
 
-    def _end(self) -> None:
+    def _commit_transaction(self) -> None:
         """Commit what is open."""
         begun = perf_counter()
         self._connection.execute("COMMIT")
@@ -205,7 +205,7 @@ class Commits:
 
     def _undone(self, error: Exception) -> StoreError:
         """Roll back after a failure; return the error for the callers."""
-        failure = self._judged(error)
+        failure = self._as_store_error(error)
         self._try_to_roll_back()
         return failure
 
@@ -215,28 +215,30 @@ class Commits:
         except apsw.Error as error:
             self._note_failed_sync(error)  # the next commit begins with trying again
 
-    def _look_into(self, error: apsw.Error, stored: list[tuple[StoredEvent, ...]]) -> None:
-        """Return if the group whose ``COMMIT`` failed is in the log all the same, and durably so.
+    def _raise_unless_written(
+        self, error: apsw.Error, stored: list[tuple[StoredEvent, ...]]
+    ) -> None:
+        """Return if the group whose ``COMMIT`` failed is durably in the log all the same.
 
         Raises:
             StoreFull, WriteFailed: it is not, and never will be.
-            StoreInDoubt: that cannot be said.
+            StoreInDoubt: that is unknown until a later start.
         """
-        failure = self._judged(error)
+        failure = self._as_store_error(error)
         self._in_doubt = True
         self._next = _behind(stored, self._next)
         try:
             self._roll_back()
             is_there = self._is_in_log(stored)
-            self._settle()
+            self._make_certain()
         except apsw.Error as another:
-            self._judged(another)
+            self._as_store_error(another)
             raise StoreInDoubt(f"{failure}; whether it was written is not known") from error
         if not is_there:
             raise failure from error
 
-    def _judged(self, error: Exception) -> StoreError:
-        """Note what an error says of the disk, and return it in the words of the store."""
+    def _as_store_error(self, error: Exception) -> StoreError:
+        """Record what the error says of the disk; return the store's error for it."""
         self._note_failed_sync(error)
         if is_for_want_of_space(error, self._connection):
             self._reserve.give_back()
@@ -256,7 +258,7 @@ class Commits:
         )
         return found.get is not None
 
-    def _settle(self) -> None:
+    def _make_certain(self) -> None:
         """Make the log certain and trustworthy again, unless it is.
 
         Raises:
@@ -332,12 +334,12 @@ class Commits:
     # --- the end -----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Provide back the rest of the block and close the connection.
+        """Return the unused numbers of the block and close the connection.
 
         If the former fails, the next start leaves a gap in the numbers: no harm.
         """
         try:
-            self._settle()
+            self._make_certain()
             if self._next != self._reserved:
                 self._synchronize(fully=True)
                 self._write_next(self._next)
@@ -409,7 +411,7 @@ def _touched_once(changes: Sequence[RowChange]) -> list[RowChange]:
 
 
 def _is_durable(batch: Batch) -> bool:
-    """Whether its commit must be on the disk before anybody is told."""
+    """Return whether its commit must be on the disk before anyone sees it."""
     if batch.artifacts or not batch.records:
         return True
     return any(record.type not in DELTA_EVENTS for record in batch.records)

@@ -40,7 +40,7 @@ from typing import Final
 
 from nousd.errors import ConfigError, ToolError
 from nousd.tools.environment import allowed_environment
-from nousd.tools.fs.escape_paths import (
+from nousd.tools.fs.outside_paths import (
     KERNEL_PLACES,
     Parts,
     from_workdir,

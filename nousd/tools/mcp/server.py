@@ -74,14 +74,14 @@ class Surroundings(msgspec.Struct, frozen=True):
         workdir: the working directory of processes.
         secret: called with every value that must not be shown.
         redact: removes such values from a message of ours.
-        redact_text: removes those that are certainly secrets from foreign text.
+        redact_output: removes known secrets from text of the server.
     """
 
     environ: Mapping[str, str]
     workdir: Path
     secret: Callable[[str], None]
     redact: Callable[[str], str]
-    redact_text: Callable[[str], str]
+    redact_output: Callable[[str], str]
 
 
 def require_sdk() -> None:
@@ -189,7 +189,7 @@ class McpServer:
             offered = await session.tools()
         if limit.cancelled_caught:
             raise ToolServerFailed(f"it did not list its tools in {LISTING_SECONDS:g} seconds")
-        definitions = definitions_of(self.spec, offered, self._around.redact_text)
+        definitions = definitions_of(self.spec, offered, self._around.redact_output)
         self._session = session
         if definitions.usable != self._offered:
             # Otherwise the tools keep their places, because models cache their order.
