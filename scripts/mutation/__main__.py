@@ -1,0 +1,210 @@
+"""``scripts/mutate``: draw faults, find the tests that reach them, run those, report.
+
+    scripts/mutate --work DIR prepare [--per-area N] [--seed S]   make a copy with faults, run all tests
+    scripts/mutate --work DIR run [--every SECONDS]               run the tests that reach each fault
+    scripts/mutate --work DIR report                              print what was found, and what was not
+    scripts/mutate --work DIR again CHECKOUT                      compare with the tests of a checkout
+
+``again`` answers whether a smaller suite still finds what the old one found: for the faults whose
+finders the checkout has removed, it runs the tests that the checkout still has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from .operators import Fault, draw
+from .report import Outcome, Results, print_idle_tests, print_report
+from .switches import REACHED, build_in
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PLUGIN: Final = ("-p", "scripts.mutation.plugin")
+QUICK_SECONDS_MAX: Final = 0.4
+"""Tests that take longer run only while nothing else has found the fault."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Measure which faults the tests find.")
+    parser.add_argument(
+        "--work", type=Path, required=True, help="a folder for the copy and results"
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    prepared = commands.add_parser("prepare")
+    prepared.add_argument("--per-area", type=int, default=30)
+    prepared.add_argument("--seed", type=int, default=1)
+    run = commands.add_parser("run")
+    run.add_argument("--every", type=float, default=0, help="seconds of running on after a failure")
+    commands.add_parser("report")
+    again = commands.add_parser("again")
+    again.add_argument("checkout", type=Path)
+    arguments = parser.parse_args()
+    work = Work(arguments.work)
+    match arguments.command:
+        case "prepare":
+            work.prepare(arguments.per_area, arguments.seed)
+        case "run":
+            work.run(arguments.every)
+        case "report":
+            print_report(work.results())
+            print_idle_tests(work.results())
+        case "again":
+            return work.again(arguments.checkout)
+    return 0
+
+
+class Work:
+    """The copy of the project with its faults, and what was measured on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.resolve()
+        self._copy = self._folder / "copy"
+
+    def prepare(self, per_area: int, seed: int) -> None:
+        """Make the copy and run all tests once, with no fault switched on."""
+        self._folder.mkdir(parents=True)
+        tracked = subprocess.run(
+            ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True
+        ).stdout.split("\0")
+        for name in filter(None, tracked):
+            (self._copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, self._copy / name)
+        subprocess.run(["git", "init", "-q", self._copy], check=True)
+        faults = draw(self._copy, per_area, seed)
+        build_in(self._copy, dict(enumerate(faults)))
+        self._write("faults.json", [fault._asdict() for fault in faults])
+        subprocess.run([self._copy / "scripts" / "setup", "--dev"], check=True)
+        # The default suite once more, because its properties are tried with fewer examples there.
+        for suite in ("all", "default"):
+            self._pytest(
+                *("--numprocesses", "auto", "--dist", "worksteal", "--suite", suite),
+                *("--outcomes", str(self._folder / f"outcomes-{suite}.jsonl")),
+                reached=self._folder / f"reached-{suite}",
+            )
+
+    def run(self, every_seconds: float) -> None:
+        """Run, for each fault, the tests that reach it: the default suite, then the others."""
+        results = self.results()
+        default = results.outcomes["default"]
+        quick = {test for test, each in default.items() if each.seconds <= QUICK_SECONDS_MAX}
+        numbers = range(len(results.faults))
+        stages: tuple[tuple[str, str, set[str], float], ...] = (
+            ("quick", "default", quick, every_seconds),
+            ("default", "default", default.keys() - quick, 0),
+            ("rest", "all", results.outcomes["all"].keys() - default.keys(), 0),
+        )
+        for stage, suite, tests, seconds in stages:
+            found = {number for number in numbers if self.results().finders(number)}
+            plan = [
+                {
+                    "fault": number,
+                    "every_seconds": seconds,
+                    "tests": self._ordered(results, results.reaching(number, suite) & tests),
+                }
+                for number in numbers
+                if number not in found
+            ]
+            self._measure(stage, suite, [entry for entry in plan if entry["tests"]])
+
+    def again(self, checkout: Path) -> int:
+        """Look again for what is no longer found by the same test; return 1 if it is missed."""
+        results = self.results()
+        kept = {suite: _collected(checkout, suite) for suite in ("default", "all")}
+        plans: dict[str, list[dict[str, Any]]] = {"default": [], "all": []}
+        for number in range(len(results.faults)):
+            for suite, tests in kept.items():
+                if results.finders(number) and not results.finders(number) & tests:
+                    reaching = results.reaching(number, suite) & tests
+                    tried = {"fault": number, "tests": self._ordered(results, reaching)}
+                    plans[suite].append({**tried, "every_seconds": 0})
+        found = {
+            suite: set(self._measure(f"again-{suite}", suite, plans[suite])) for suite in plans
+        }
+        return 0 if results.print_comparison(kept, found) else 1
+
+    def results(self) -> Results:
+        """Return what was measured until now."""
+        return Results(
+            [Fault(**each) for each in json.loads((self._folder / "faults.json").read_text())],
+            {suite: self._outcomes(suite) for suite in ("default", "all")},
+            {suite: self._reached(suite) for suite in ("default", "all")},
+            [
+                json.loads(line)
+                for stage in ("quick", "default", "rest")
+                for line in _lines(self._folder / f"results-{stage}.jsonl")
+            ],
+        )
+
+    def _measure(self, stage: str, suite: str, plan: list[dict[str, Any]]) -> Iterable[int]:
+        """Run a plan; return the numbers of the faults that were found."""
+        path = self._folder / f"results-{stage}.jsonl"
+        path.unlink(missing_ok=True)
+        if plan:
+            self._write(f"plan-{stage}.json", plan)
+            files = sorted({test.partition("::")[0] for entry in plan for test in entry["tests"]})
+            self._pytest(
+                *("--suite", suite, "--plan", str(self._folder / f"plan-{stage}.json")),
+                *("--results", str(path), *files),
+            )
+        return [line["fault"] for line in map(json.loads, _lines(path)) if line["failed"]]
+
+    def _ordered(self, results: Results, tests: Iterable[str]) -> list[str]:
+        """Return the tests with those first that reach few faults in little time."""
+        return sorted(tests, key=results.cost)
+
+    def _outcomes(self, suite: str) -> dict[str, Outcome]:
+        lines = map(json.loads, _lines(self._folder / f"outcomes-{suite}.jsonl"))
+        return {line["test"]: Outcome(line["seconds"], line["passed"]) for line in lines}
+
+    def _reached(self, suite: str) -> dict[int, set[str]]:
+        reached: dict[int, set[str]] = {}
+        for line in _lines(self._folder / f"reached-{suite}"):
+            number, _, test = line.partition("\t")
+            reached.setdefault(int(number), set()).add(test)
+        return reached
+
+    def _pytest(self, *arguments: str, reached: Path | None = None) -> None:
+        """Run pytest in the copy; its output goes to a file, and tests may fail."""
+        environment = {**os.environ, **({} if reached is None else {REACHED: str(reached)})}
+        with (self._folder / "pytest.log").open("ab") as log:
+            subprocess.run(
+                [self._copy / ".venv/bin/python", "-m", "pytest", "-q", *PLUGIN, *arguments],
+                cwd=self._copy,
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
+
+    def _write(self, name: str, value: Any) -> None:
+        (self._folder / name).write_text(json.dumps(value), encoding="utf-8")
+
+
+def _collected(checkout: Path, suite: str) -> set[str]:
+    """Return the ids of the tests that a checkout has."""
+    argv = [
+        str(ROOT / ".venv/bin/python"),
+        "-m",
+        "pytest",
+        "--collect-only",
+        "-q",
+        "--suite",
+        suite,
+    ]
+    listed = subprocess.run(argv, cwd=checkout, capture_output=True, check=True, text=True).stdout
+    return {line for line in listed.splitlines() if "::" in line}
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
+if __name__ == "__main__":
+    sys.exit(main())
