@@ -7,6 +7,7 @@ own commands and nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from functools import partial
 from typing import Final
@@ -97,35 +98,37 @@ class _Connection:
         """
         # A client that waits for one response gets it now; several are written together.
         self._answer = self._outbox.put_now if len(lines) == 1 else self._outbox.put
+        rest = iter(lines)
+        while failure := await error_boundary.contained(partial(self._carry_out, rest), self._what):
+            self._answer(self._refusal(self._request.id, failure))
+
+    def _what(self) -> str:
+        return self._request.type[:40]
+
+    async def _carry_out(self, lines: Iterator[bytes | LineTooLong]) -> None:
+        """Handle lines up to the first that fails."""
         for line in lines:
+            self._request = _UNREAD
             if self._outbox.is_full:
                 await self._outbox.wait_room()
             # A client that waits for each response sends its next command after the previous one is
             # settled.
             if not self._last.is_settled:
                 await self._last.wait_settled()
-            failure = await error_boundary.contained(partial(self._carry_out, line), self._what)
-            if failure is not None:
-                self._answer(self._refusal(self._request.id, failure))
-            self._request = _UNREAD
-
-    def _what(self) -> str:
-        return self._request.type[:40]
-
-    async def _carry_out(self, line: bytes | LineTooLong) -> None:
-        if not isinstance(line, bytes):
-            raise self._too_long(line)
-        request = self._request = decode_request(line)
-        command = decode_payload(request)
-        if self._services.stopping:
-            raise ShuttingDown("the daemon is stopping")
-        reply = await HANDLERS[request.type](self._services, command)
-        if isinstance(reply, Deferred):
-            self._answer_when_committed(request.id, reply)
-        elif isinstance(reply, Plain):
-            self._answer(encode_plain_response(request.id, reply.type, reply.payload))
-        else:
-            self._answer(encode_response(request.id, reply))
+            if not isinstance(line, bytes):
+                raise self._too_long(line)
+            request = self._request = decode_request(line)
+            command = decode_payload(request)
+            if self._services.stopping:
+                raise ShuttingDown("the daemon is stopping")
+            reply = await HANDLERS[request.type](self._services, command)
+            if isinstance(reply, Deferred):
+                self._answer_when_committed(request.id, reply)
+            elif isinstance(reply, Plain):
+                self._answer(encode_plain_response(request.id, reply.type, reply.payload))
+            else:
+                self._answer(encode_response(request.id, reply))
+        self._request = _UNREAD
 
     def _too_long(self, line: LineTooLong) -> NousdError:
         if isinstance(line, NoRoomForLine):

@@ -35,10 +35,11 @@ class Outbox:
 
     def put(self, line: bytes) -> None:
         """Queue a line."""
+        if not self._lines:
+            self._filled.set()
         self._lines.append(line)
         self._count += 1
         self._bytes += len(line)
-        self._filled.set()
 
     def put_now(self, line: bytes) -> None:
         """Write a line at once if nothing waits before it, else queue it.

@@ -173,7 +173,8 @@ _BRACKETS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]')
 
 def is_nested_too_deep(json: bytes) -> bool:
     """Return whether arrays and objects nest deeper than ``NESTING_MAX``."""
-    if json.count(b"[") + json.count(b"{") <= NESTING_MAX:
+    # Most lines are too short to nest that deep, and most others have too few brackets.
+    if len(json) <= NESTING_MAX or json.count(b"[") + json.count(b"{") <= NESTING_MAX:
         return False
     depth = 0
     for match in _BRACKETS.finditer(json):

@@ -88,7 +88,8 @@ class LineSplitter:
             self._extend(head, lines)
             self._finish_line(lines)
             *whole, rest = tail.split(b"\n")
-            lines.extend(self._checked(line) for line in whole)
+            needs_no_check = len(tail) <= self._line_bytes_max and b"\r" not in tail
+            lines += whole if needs_no_check else map(self._checked, whole)
         else:
             rest = head
         self._extend(rest, lines)
