@@ -158,9 +158,10 @@ async def _read(response: httpx2.Response, decoder: Decoder, put: Put, recorder:
     # One scope for all chunks: one for each would cost as much as reading it.
     async with _chunks_of(response) as chunks:
         with trio.CancelScope() as patience:
+            is_in_tail = False
             async for chunk in chunks:
-                if patience.deadline != math.inf:
-                    patience.deadline = math.inf
+                if is_in_tail:
+                    patience.deadline, is_in_tail = math.inf, False
                 recorder.chunk(chunk)
                 nothing_yet = True
                 for piece in decoder.feed(chunk):
@@ -171,7 +172,7 @@ async def _read(response: httpx2.Response, decoder: Decoder, put: Put, recorder:
                 if decoder.complete:
                     if decoder.finished:
                         break
-                    patience.deadline = trio.current_time() + TAIL_SECONDS
+                    patience.deadline, is_in_tail = trio.current_time() + TAIL_SECONDS, True
 
 
 async def _beginning_of(response: httpx2.Response, bytes_max: int, recorder: Recorder) -> bytes:

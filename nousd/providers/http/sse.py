@@ -52,7 +52,7 @@ class SseParser:
             if len(self._rest) + self._data_bytes > self._event_bytes_max:
                 raise self._too_long()
             return []
-        lines = (bytes(self._rest) + whole).split(b"\n")
+        lines = (bytes(self._rest) + whole if self._rest else whole).split(b"\n")
         self._rest = bytearray(tail)
         payloads = self._take_lines(lines)
         if len(self._rest) + self._data_bytes > self._event_bytes_max:

@@ -93,25 +93,26 @@ class ChatAnswer(Answer[_Chunk]):
             self._usage = _usage(chunk.usage) or self._usage
         pieces: list[Piece] = []
         # Only one choice was asked for.
-        for choice in (chunk.choices or ())[:1]:
+        if chunk.choices:
+            choice = chunk.choices[0]
             delta = choice.delta or choice.message
             if delta is not None:
-                pieces += self._pieces_of(delta)
+                self._add_pieces(delta, pieces)
             self._reason = choice.finish_reason or self._reason
             if choice.usage is not None:
                 self._usage = _usage(choice.usage) or self._usage
         return pieces
 
-    def _pieces_of(self, delta: _Delta) -> Iterator[Piece]:
+    def _add_pieces(self, delta: _Delta, pieces: list[Piece]) -> None:
         # Some servers send the same reasoning under both names.
         if delta.reasoning_content or delta.reasoning:
             reasoning = _text(delta.reasoning_content) or _text(delta.reasoning)
             if whole := self._reasoning.of(reasoning):
-                yield ReasoningDelta(whole)
+                pieces.append(ReasoningDelta(whole))
         if delta.content or delta.refusal:
             text = _text(delta.content) or _text(delta.refusal)
             if whole := self._text.of(text):
-                yield TextDelta(whole)
+                pieces.append(TextDelta(whole))
         for call in delta.tool_calls or ():
             self._add_call(call)
         if delta.function_call is not None:
