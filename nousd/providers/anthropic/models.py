@@ -1,15 +1,15 @@
-"""Facts about the models of the Messages API: how to ask for thinking, and the bound of an answer.
+"""Facts about the models of the Messages API: how to request thinking, and the limit of an answer.
 Pure.
 
-The ways to ask for thinking exclude each other, and the wrong one is refused (status 400):
+The styles of thinking exclude each other, and the wrong one is refused (status 400):
 
-- ``budget``: ``{"type": "enabled", "budget_tokens": N}``, up to the models 4.5. In the middle of tool
-  calls it cannot be turned on.
-- ``adaptive``: ``{"type": "adaptive"}`` with an effort, from 4.6 on. Most show nothing of it unless
-  ``display`` says so. It is turned off by ``disabled``, by ``between_tools``, or not at all.
+- ``budget``: ``{"type": "enabled", "budget_tokens": N}``, up to the models 4.5. It cannot be turned on
+  in the middle of tool calls.
+- ``adaptive``: ``{"type": "adaptive"}`` with an effort, from 4.6 on. Most hide their thinking unless
+  ``display`` is set. It is turned off by ``disabled``, by ``between_tools``, or not at all.
 
-The newest models bind what they thought to all that stood before it, and refuse it after a change, as a
-compaction or other tools make one. They are asked to drop such thoughts instead.
+The newest models bind their thinking to everything before it and refuse it after a change, such as a
+compaction or other tools. They are asked to drop such thinking instead.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from nousd.wire.objects.entries import Thinking
 
 MAX_TOKENS: Final = 32_000
 ADAPTIVE_MAX_TOKENS: Final = 64_000
-"""Tokens of one answer, thinking included; half of what such models may say."""
+"""Maximum tokens of one answer, thinking included; half of what the models allow."""
 
 OTHER_MAX_TOKENS: Final = 8_192
-"""... of models of other vendors behind this API, which mostly may say less."""
+"""The same for models of other vendors behind this API, most of which allow less."""
 
 BUDGETS: Final[dict[Thinking, int]] = {"low": 4_096, "medium": 10_000, "high": 24_000}
-"""Tokens of thinking; at most three quarters of what the model may say."""
+"""Tokens of thinking; at most three quarters of the answer's maximum."""
 
 _LEAST_BUDGET: Final = 1_024
-"""A server refuses less."""
+"""Servers refuse fewer tokens."""
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _BINDING_HEADERS: Final = {"anthropic-beta": "thinking-binding-controls-2026-08-01"}
@@ -44,26 +44,26 @@ class Traits(NamedTuple):
 
     Args:
         off: the type that turns thinking off, if there is one.
-        thinks_unasked: whether it thinks where nothing is said of it.
-        binds: whether its thoughts are bound to what stood before them.
-        max_tokens: tokens of one answer.
+        thinks_by_default: whether it thinks without being asked to.
+        binds: whether it refuses its earlier thinking after a change of anything before it.
+        max_tokens: maximum tokens of one answer.
     """
 
     style: Literal["none", "budget", "adaptive"]
     off: str | None = "disabled"
-    thinks_unasked: bool = False
+    thinks_by_default: bool = False
     binds: bool = False
     max_tokens: int = ADAPTIVE_MAX_TOKENS
 
 
 _BUDGET: Final = Traits("budget", max_tokens=MAX_TOKENS)
 _ADAPTIVE: Final = Traits("adaptive")
-_UNASKED: Final = Traits("adaptive", thinks_unasked=True)
-_ALWAYS: Final = Traits("adaptive", off=None, thinks_unasked=True)
+_UNASKED: Final = Traits("adaptive", thinks_by_default=True)
+_ALWAYS: Final = Traits("adaptive", off=None, thinks_by_default=True)
 
 TRAITS: Final[dict[str, Traits]] = {
     "": Traits("budget", max_tokens=OTHER_MAX_TOKENS),
-    # Models to come are taken to be like the newest.
+    # Future models are treated like the newest.
     "claude-": _ALWAYS._replace(binds=True),
     "claude-2": Traits("none", max_tokens=4_096),
     "claude-3": Traits("none", max_tokens=4_096),
@@ -85,31 +85,31 @@ TRAITS: Final[dict[str, Traits]] = {
     "claude-sonnet-4": _BUDGET,
     "claude-sonnet-4-6": _ADAPTIVE,
     "claude-sonnet-5": _UNASKED,
-    "claude-sonnet-5-": Traits("adaptive", "between_tools", thinks_unasked=True, binds=True),
+    "claude-sonnet-5-": Traits("adaptive", "between_tools", thinks_by_default=True, binds=True),
 }
-"""Beginning of a model's name -> what it takes."""
+"""Prefix of a model's name -> its traits."""
 
 
 class Plan(NamedTuple):
-    """How a request is to be sent.
+    """How to send one request.
 
     Args:
-        fields: of the body.
-        sends_thoughts: whether what the model thought earlier goes with it.
-        headers: of this request.
-        lets_choose: whether it can be told of calls that it must make, or must not.
+        fields: additional fields of the body.
+        sends_thoughts: whether the model's earlier thinking is sent back.
+        headers: additional headers.
+        allows_tool_choice: whether the request may force or forbid tool calls.
     """
 
     max_tokens: int
     fields: Mapping[str, Any] = _NOTHING
     sends_thoughts: bool = False
     headers: Mapping[str, str] = _NOTHING
-    lets_choose: bool = True
+    allows_tool_choice: bool = True
 
 
-def picks(model: str) -> bool:
-    """Whether the model can be told how to pick its words. The vendor refuses that of all of its own,
-    since the version of the API that is spoken here.
+def takes_sampling(model: str) -> bool:
+    """Return whether the model accepts sampling parameters. The vendor's own models refuse them in this
+    version of the API.
     """
     return not plain_name(model).startswith("claude")
 
@@ -122,28 +122,28 @@ def plan_for(
     must_call: bool = False,
     max_tokens: int | None = None,
 ) -> Plan:
-    """Return how the model is told to think.
+    """Return how to ask the model for thinking.
 
     Args:
-        calls_without_thought: whether the tool loop that is going on began without a thought.
-        must_call: whether it has to call a tool. A model that thinks cannot be made to: so it does not
-            think for once, and one that always does is left to its own choice.
-        max_tokens: of one answer, where that is asked for; a model that counts its thinking in tokens
-            does not think if that leaves it no room.
+        calls_without_thought: whether the current tool loop began without thinking.
+        must_call: whether it has to call a tool. A thinking model cannot be forced to, so thinking is
+            turned off for this request; a model that always thinks keeps its choice.
+        max_tokens: maximum tokens of one answer, if the request sets it; a model with a thinking budget
+            does not think if that leaves no room.
     """
     traits = row_of(TRAITS, model.replace(".", "-"), otherwise=TRAITS[""])
     if max_tokens is not None:
         traits = traits._replace(max_tokens=max_tokens)
-    if must_call and traits.off and (thinking is not None or traits.thinks_unasked):
+    if must_call and traits.off and (thinking is not None or traits.thinks_by_default):
         thinking = "off"
     if traits.style == "none":
         return Plan(traits.max_tokens)
     if thinking == "off" and traits.off:
         return Plan(traits.max_tokens, {"thinking": {"type": traits.off}})
-    if thinking is None and not traits.thinks_unasked:
+    if thinking is None and not traits.thinks_by_default:
         return Plan(traits.max_tokens)
     if traits.style == "adaptive":
-        return _adaptive(traits, thinking)._replace(lets_choose=not must_call)
+        return _adaptive(traits, thinking)._replace(allows_tool_choice=not must_call)
     if calls_without_thought or thinking is None:
         return Plan(traits.max_tokens)
     budget = min(BUDGETS[thinking], traits.max_tokens * 3 // 4)

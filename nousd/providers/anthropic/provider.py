@@ -1,4 +1,4 @@
-"""The Messages API, of the vendor and of any server that is compatible with it."""
+"""The Messages API of the vendor and of compatible servers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ API_VERSION: Final = "2026-10-21"
 class AnthropicProvider(HostedProvider):
     """A Messages server; see ``HostedProvider``.
 
-    ``api_base`` is what stands before ``/v1/messages``, so does not end with ``/v1``.
+    ``api_base`` precedes ``/v1/messages``, so it does not end with ``/v1``.
     """
 
     name: ClassVar[str] = "anthropic"

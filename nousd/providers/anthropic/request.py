@@ -1,12 +1,12 @@
 """ModelInput -> the body of a Messages request. Pure.
 
-Roles alternate, so what follows under one role becomes one message of several blocks; each text stays
-a block of its own. Results of tools come first in theirs, because they follow their calls directly.
-Blank texts are refused and never sent.
+Roles alternate, so consecutive messages of one role become one message of several blocks; each text
+stays its own block. Tool results come first in theirs, because they must directly follow their calls.
+Blank texts are refused by servers and never sent.
 
-What the model thought goes back where it stood among its texts and calls, unchanged: the blocks are
-signed. A cache is kept up to four marks: the tools, the system text, and the last two messages of the
-user, so that the next request finds what this one wrote.
+Thinking returns to its place among the texts and calls, unchanged: the blocks are signed. Up to four
+cache breakpoints are set: the tools, the system text, and the last two user messages, so that the next
+request finds the prefix that this one wrote.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nousd.machine.context.model_input import (
     ToolSpec,
     UserMessage,
 )
-from nousd.providers.anthropic.models import Plan, picks, plan_for
+from nousd.providers.anthropic.models import Plan, plan_for, takes_sampling
 from nousd.providers.encoding.attachments import base64_of, kind_of, name_of, text_of
 from nousd.providers.encoding.sampling import PICKING, named
 from nousd.providers.encoding.tool_names import CallIds, ToolNames
@@ -32,7 +32,7 @@ from nousd.wire.objects.media_types import bare
 from nousd.wire.objects.run_options import ToolChoice
 
 DIALECT: Final = "anthropic"
-"""Whose blocks of reasoning these are."""
+"""The provider that wrote these reasoning blocks."""
 
 _CACHED: Final = {"type": "ephemeral"}
 _USER_MARKS: Final = 2
@@ -41,13 +41,13 @@ Block = dict[str, Any]
 
 
 def kept_block(block: Block, *, text_before: int, calls_before: int) -> ReasoningBlock:
-    """Return a signed block as it is kept: with the characters of text and the calls before it."""
+    """Return a signed block in its stored form, with its offset in text and calls."""
     data = {"block": block, "text_before": text_before, "calls_before": calls_before}
     return ReasoningBlock(dialect=DIALECT, data=data)
 
 
 def plan_of(request: ModelInput) -> Plan:
-    """Return how the request is to be sent."""
+    """Return how to send the request."""
     begun = _turn_begun_with(request.messages)
     return plan_for(
         request.model,
@@ -59,10 +59,10 @@ def plan_of(request: ModelInput) -> Plan:
 
 
 def _turn_begun_with(messages: Sequence[ModelMessage]) -> AssistantMessage | None:
-    """Return the first answer of the tool loop that is going on; None if the model's turn only begins.
+    """Return the first answer of the current tool loop; None if the model's turn only begins.
 
-    To the server a whole loop is one turn, whose answers but the first come without thoughts; and a
-    text behind results, as of a steer, does not end it.
+    To the server a whole loop is one turn, in which only the first answer has thinking; a text after
+    results, such as a steer, does not end it.
     """
     first: AssistantMessage | None = None
     before: ModelMessage | None = None
@@ -84,14 +84,14 @@ def messages_body(request: ModelInput, blobs: Blobs, plan: Plan) -> dict[str, An
         "max_tokens": plan.max_tokens,
         "stream": True,
         **plan.fields,
-        **(named(request.sampling, PICKING) if picks(request.model) else {}),
+        **(named(request.sampling, PICKING) if takes_sampling(request.model) else {}),
         "messages": messages,
     }
     if request.system.strip():
         body["system"] = [_text(request.system)]
     if request.tools:
         body["tools"] = [_tool(tool, names) for tool in request.tools]
-    if request.tool_choice is not None and plan.lets_choose:
+    if request.tool_choice is not None and plan.allows_tool_choice:
         body["tool_choice"] = {"type": _CHOICES[request.tool_choice]}
     _mark_for_cache(body)
     return body

@@ -1,7 +1,7 @@
 """The events of a Messages answer -> pieces. Pure.
 
-Text and thinking are given back at once, a signed block when it ends, tool calls when the answer is
-complete. Complete means that the server gave a stop reason or ended the message.
+Text and thinking are emitted at once, a signed block when it ends, tool calls when the answer is
+complete: when the server gave a stop reason or ended the message.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from nousd.providers.interface import (
 from nousd.wire.objects.entries import Usage
 
 CUT_REASONS: Final = frozenset({"max_tokens", "model_context_window_exceeded"})
-"""Stop reasons of an answer that lacks its end."""
+"""Stop reasons of a truncated answer."""
 
 _THOUGHTS: Final = frozenset({"thinking", "redacted_thinking"})
 _USAGE_KEYS: Final = (
@@ -72,7 +72,7 @@ class _Event(msgspec.Struct):
     delta: _Delta | None = None
     usage: Any = None
     error: Any = None
-    # Of a whole message only.
+    # Only in a whole message.
     content: list[_Block] | None = None
     stop_reason: Any = None
     stop_details: Any = None
@@ -183,7 +183,7 @@ class MessagesAnswer(Answer[_Event]):
             self._explanation = as_text(details.get("explanation"))
 
     def _count(self, usage: Any) -> None:
-        """Take counts, which are totals: the last of each is the right one."""
+        """Record the counts. Each is a total, so the last one is right."""
         if isinstance(usage, dict):
             self._usage |= {key: usage[key] for key in _USAGE_KEYS if usage.get(key) is not None}
 
@@ -201,7 +201,7 @@ class MessagesAnswer(Answer[_Event]):
 
 
 def _thought(block: _Block) -> Block:
-    """Return the block as it will be sent back, as far as it is known."""
+    """Return the block in the form in which it is sent back, as far as it is known."""
     if block.type == "redacted_thinking":
         return {"type": block.type, "data": as_text(block.data)}
     return {

@@ -18,16 +18,16 @@ from nousd.providers.http.request_body import encode_body
 from nousd.providers.interface import Blobs
 
 DEFAULT_MODEL: Final = "gemini-flash-latest"
-"""Goes on to mean a model that is there: the vendor takes models away after a year or so."""
+"""An alias that always means an existing model: the vendor retires models after about a year."""
 
 _COLLECTIONS: Final = ("models/", "tunedModels/")
-"""What may stand before a model's name; ``models/`` where nothing does."""
+"""Valid prefixes of a model's name; without one, ``models/`` is added."""
 
 
 class GeminiProvider(HostedProvider):
     """A server of this dialect; see ``HostedProvider``.
 
-    ``api_base`` is what stands before ``/v1beta``.
+    ``api_base`` precedes ``/v1beta``.
     """
 
     name: ClassVar[str] = DIALECT
@@ -67,7 +67,7 @@ class GeminiProvider(HostedProvider):
 
 
 def _resource(model: str) -> str:
-    """Return the model's path; a name cannot lead to anywhere else on the server."""
+    """Return the model's path; no name can lead elsewhere on the server."""
     collection = next((name for name in _COLLECTIONS if model.startswith(name)), "")
     return (collection or "models/") + quote(model.removeprefix(collection), safe="")
 

@@ -1,11 +1,11 @@
 """ModelInput -> the body of a ``generateContent`` request. Pure.
 
 A conversation is a list of contents with the roles ``user`` and ``model``, each a list of parts.
-Neighbouring messages of one role are parts of one content, except that the results of calls have a
-content of their own, right behind the calls: the server counts them there, and older models pair
-them with the calls by nothing but their order.
+Neighbouring messages of one role are parts of one content, except that the results of calls have their
+own content directly after the calls: the server counts them there, and older models match them with the
+calls only by their order.
 
-The model signs parts of its answers, and wants each signature back on the very part it came with.
+The model signs parts of its answers, and each signature must return on the same part.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ THINKING_BUDGETS: Final[dict[Thinking, int]] = {
     "medium": 8192,
     "high": 24576,
 }
-"""Tokens, as the vendor maps the same words where they speak another vendor's dialect."""
+"""Tokens per effort, as the vendor maps the same words in its compatible API of another dialect."""
 
 _LEAST_PRO_BUDGET: Final = 128
 
@@ -54,11 +54,11 @@ THINKING_FORMS: Final[dict[str, ThinkingForm]] = {
     "gemma": "none",
     "learnlm": "none",
 }
-"""Beginning of a model's name -> the form in which it is told how much to think. All later ones take a
-level, and want their calls signed."""
+"""Prefix of a model's name -> the form of its thinking setting. All later models take a level and
+require signed calls."""
 
 _NOT_SIGNED: Final = "skip_thought_signature_validator"
-"""The vendor's word for the signature of a call that another model wrote."""
+"""The vendor's placeholder signature for a call that another model wrote."""
 
 _ROLES: Final[dict[type, str]] = {
     UserMessage: "user",
@@ -106,7 +106,7 @@ def _thinking_form(model: str) -> ThinkingForm:
 
 
 def _thinking(model: str, thinking: Thinking) -> dict[str, Any] | None:
-    """Return how much to think in the form that the model takes, None if it takes none."""
+    """Return the thinking setting in the model's form; None if it has none."""
     is_off, is_pro = thinking == "off", "pro" in model
     match _thinking_form(model):
         case "none":
@@ -148,7 +148,7 @@ class _PartWriter:
         self._server_ids: dict[str, str] = {}
 
     def parts_of(self, message: ModelMessage) -> list[Part]:
-        """Return the parts of a message; none for an answer without any content."""
+        """Return the parts of a message; empty for an answer without content."""
         match message:
             case UserMessage():
                 return self._user_parts(message)
@@ -160,7 +160,7 @@ class _PartWriter:
 
     def _user_parts(self, message: UserMessage) -> list[Part]:
         parts = [self._attachment(attachment) for attachment in message.attachments]
-        # No part may be empty, nor a content without parts.
+        # Neither an empty part nor a content without parts is allowed.
         if message.text or not parts:
             parts.append({"text": message.text or " "})
         return parts
@@ -172,7 +172,9 @@ class _PartWriter:
         return {"inlineData": {"mimeType": attachment.media_type, "data": data}}
 
     def _model_parts(self, message: AssistantMessage) -> Iterator[Part]:
-        """Yield the parts in the order in which they came, signed as they were, if that was kept."""
+        """Yield the parts in their original order, with their signatures, as far as these
+        were stored.
+        """
         text = message.text
         calls = iter(message.tool_calls)
         for place in (block.data for block in message.reasoning if block.dialect == DIALECT):

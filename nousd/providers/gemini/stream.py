@@ -1,10 +1,11 @@
 """The chunks of a ``generateContent`` answer -> pieces. Pure.
 
-Each chunk has the parts that came since the last one, and calls come whole. There is no end marker:
-the chunk that says why the model stopped is the last, and the end of the input confirms it.
+Each chunk has the parts since the last one, and calls come whole. There is no end marker: the chunk
+with the finish reason is the last, and the end of the input confirms it.
 
-Where the model signed a part or gave a call an id, the answer's layout is told as one ``ReasoningKept``
-for each part, in order, so that ``gemini_contents`` can put every signature back where it was.
+If the model signed a part or gave a call an id, the layout of the answer is stored as one
+``ReasoningKept`` per part, in order, so that ``gemini_contents`` can return every signature to its
+place.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ FAILED_REASONS: Final[dict[str, tuple[str, bool]]] = {
     "TOO_MANY_TOOL_CALLS": ("the model made too many tool calls", False),
     "UNEXPECTED_TOOL_CALL": _BROKEN_CALL,
 }
-"""Finish reasons that are failures -> (what is said about them, whether trying again may help)."""
+"""Finish reasons that are failures -> (message, whether a retry may help)."""
 
 CUT_REASONS: Final = frozenset({"CONTINUATION", "MAX_TOKENS"})
-"""Finish reasons of an answer that lacks its end."""
+"""Finish reasons of a truncated answer."""
 
 
 class GeminiChunk(msgspec.Struct, rename="camel"):
@@ -145,7 +146,7 @@ class GeminiAnswer(Answer[GeminiChunk]):
             yield TextDelta(whole)
 
     def _place_text(self, chars: int, signed: Mapping[str, str]) -> None:
-        """Note a part of text. Unsigned neighbours are one; what is signed stays as it came."""
+        """Record a part of text. Unsigned neighbours are joined; a signed part stays separate."""
         last = self._places[-1] if self._places else {}
         if not signed and "text_chars" in last and "thoughtSignature" not in last:
             last["text_chars"] += chars

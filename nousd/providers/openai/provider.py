@@ -1,4 +1,4 @@
-"""Chat Completions, of the vendor and of any server that is compatible with it."""
+"""Chat Completions of the vendor and of compatible servers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEFAULT_MODEL: Final = "gpt-5-mini"
 class OpenAIProvider(HostedProvider):
     """A Chat Completions server; see ``HostedProvider``.
 
-    ``api_base`` is what stands before ``/chat/completions``, so mostly ends with ``/v1``.
+    ``api_base`` precedes ``/chat/completions``, so it usually ends with ``/v1``.
     """
 
     name: ClassVar[str] = "openai"
@@ -44,7 +44,7 @@ class OpenAIProvider(HostedProvider):
     def accepts(self, model: str, media_type: str) -> bool:
         kind = kind_of(media_type)
         if kind == "pdf":
-            # Other servers mostly refuse the part that files are sent in.
+            # Most other servers refuse the kind of part that carries a file.
             return self.at_vendor and sees_images(model)
         return kind == "text" or (kind == "image" and sees_images(model))
 
@@ -55,12 +55,12 @@ class OpenAIProvider(HostedProvider):
 
 
 class ListedModel(msgspec.Struct):
-    """A model in a list of the vendor's form."""
+    """A model in a list in the vendor's form."""
 
     id: str
 
 
 class ListedModels(msgspec.Struct):
-    """The list of models, which is not in pages."""
+    """The list of models; it has no pages."""
 
     data: list[ListedModel]

@@ -1,7 +1,7 @@
 """The chunks of a Chat Completions answer -> pieces. Pure.
 
-Text and reasoning are given back at once, tool calls when the answer is complete. Complete means that
-the server said so, by ``[DONE]`` or by a finish reason.
+Text and reasoning are emitted at once, tool calls when the answer is complete: when the server sent
+``[DONE]`` or a finish reason.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nousd.providers.interface import Piece, ReasoningDelta, TextDelta
 from nousd.wire.objects.entries import Usage
 
 CUT_REASONS: Final = frozenset({"length", "max_tokens", "model_length"})
-"""Finish reasons of an answer that lacks its end."""
+"""Finish reasons of a truncated answer."""
 
 FAILED_REASONS: Final[dict[str, tuple[str, bool]]] = {
     "content_filter": ("the server's content filter cut the answer off", False),
@@ -27,7 +27,7 @@ FAILED_REASONS: Final[dict[str, tuple[str, bool]]] = {
     "abort": ("the server broke the answer off", True),
     "insufficient_system_resource": ("the server ran out of resources", True),
 }
-"""Finish reasons that are failures -> (what is said about them, whether trying again may help)."""
+"""Finish reasons that are failures -> (message, whether a retry may help)."""
 
 
 class _Function(msgspec.Struct):
@@ -60,7 +60,7 @@ class _Choice(msgspec.Struct):
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: Any = None
-    # Of failures only.
+    # Only in failures.
     error: Any = None
     message: Any = None
     code: Any = None
@@ -92,7 +92,7 @@ class ChatAnswer(Answer[_Chunk]):
         if chunk.usage is not None:
             self._usage = _usage(chunk.usage) or self._usage
         pieces: list[Piece] = []
-        # Only one choice was asked for.
+        # The request asks for one choice.
         if chunk.choices:
             choice = chunk.choices[0]
             delta = choice.delta or choice.message

@@ -1,4 +1,4 @@
-"""The Responses API, of the vendor and of any server that is compatible with it."""
+"""The Responses API of the vendor and of compatible servers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nousd.providers.openai_responses.stream import ResponsesAnswer
 class ResponsesProvider(HostedProvider):
     """A Responses server; see ``HostedProvider``.
 
-    ``api_base`` is what stands before ``/responses``, so mostly ends with ``/v1``.
+    ``api_base`` precedes ``/responses``, so it usually ends with ``/v1``.
     """
 
     name: ClassVar[str] = DIALECT
@@ -38,5 +38,5 @@ class ResponsesProvider(HostedProvider):
 
     def accepts(self, model: str, media_type: str) -> bool:
         kind = kind_of(media_type)
-        # A file is given to the model as text and as pictures of its pages.
+        # The server gives a file to the model as text and as pictures of its pages.
         return kind == "text" or (kind is not None and sees_images(model))

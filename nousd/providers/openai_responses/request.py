@@ -1,7 +1,7 @@
 """ModelInput -> the body of a Responses request. Pure.
 
-Nothing is stored at the server: the whole conversation goes along each time, with the reasoning items
-that came before, encrypted as they are, each before what it preceded.
+The server stores nothing: every request carries the whole conversation, with the encrypted reasoning
+items, each in its place.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DIALECT: Final = "openai-responses"
 
 _LIMIT: Final = "max_output_tokens"
 _LEAST_LIMIT: Final = 16
-"""Tokens of an answer; the vendor refuses less."""
+"""Tokens of an answer; the vendor refuses fewer."""
 
 _NO_PLACE: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -114,9 +114,9 @@ def _attachment(attachment: Attachment, blobs: Blobs) -> dict[str, Any]:
 
 
 def _answer(message: AssistantMessage, ids: CallIds, names: ToolNames) -> Iterator[dict[str, Any]]:
-    """Yield the items of an answer in the order in which they came, as far as that was kept.
+    """Yield the items of an answer in their original order, as far as it was stored.
 
-    Reasoning that nothing followed is left out: servers refuse it.
+    Reasoning that nothing follows is left out: servers refuse it.
     """
     text = message.text
     calls = iter(message.tool_calls)

@@ -1,12 +1,12 @@
 """The events of a Responses answer -> pieces. Pure.
 
-An answer is a list of output items: reasoning, messages, calls. Each is announced, told in deltas and
-told whole when it is done. Servers leave some of that out, so what is told whole counts only where
-nothing was told of it before; the last event holds the whole list once more, which is all there is
-where nothing was streamed.
+An answer is a list of output items: reasoning, messages, calls. Each is announced, sent in deltas and
+sent whole when it is done. Servers leave out some of these, so a whole item counts only as far as its
+deltas did not come; the last event repeats the whole list, which is all there is if nothing was
+streamed.
 
-What the model has to be given back is told as one ``ReasoningKept`` for each item, in order, so that
-``responses_input`` can put everything where it was.
+Content that the model needs back is stored as one ``ReasoningKept`` per item, in order, so that
+``responses_input`` can restore every place.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BETWEEN_SUMMARIES: Final = "\n\n"
 
 
 class ResponsesEvent(msgspec.Struct):
-    """One event, a whole response or a failure; they differ in which keys they have."""
+    """One event, a whole response or a failure; they differ in their keys."""
 
     type: str | None = None
     output_index: Any = None
@@ -38,12 +38,12 @@ class ResponsesEvent(msgspec.Struct):
     delta: Any = None
     arguments: Any = None
     response: Any = None
-    # Of a response that is not streamed.
+    # Only in a response that is not streamed.
     status: Any = None
     output: Any = None
     usage: Any = None
     incomplete_details: Any = None
-    # Of failures only.
+    # Only in failures.
     error: Any = None
     message: Any = None
     code: Any = None
@@ -62,10 +62,10 @@ class _Item:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the model wants back more of it than its text or its call."""
+        """Whether the model needs more of it back than its text or its call."""
         whole = self.whole or {}
         if self.kind == "reasoning":
-            # A server that stores nothing knows such an item by its content alone.
+            # A server that stores nothing recognises such an item only by its content.
             return bool(whole.get("encrypted_content") or whole.get("content"))
         return self.kind == "message" and bool(whole.get("phase"))
 
@@ -76,7 +76,7 @@ class _Item:
         place: dict[str, Any] = {"type": self.kind}
         if self.kind == "message":
             place["text_chars"] = self.text_chars
-            # Of a text, for the reasoning before it belongs to just that one.
+            # Only for a text: its reasoning belongs to exactly this text.
             whole = self.whole or {}
             place |= {key: whole[key] for key in ("id", "phase") if whole.get(key)}
         return place
@@ -147,10 +147,10 @@ class ResponsesAnswer(Answer[ResponsesEvent]):
         "response.incomplete": _take_end,
         "response.failed": _take_end,
     }
-    """type -> what takes it. The other events tell nothing that these do not."""
+    """type -> its handler. All other events repeat what these contain."""
 
     def _position(self, event: ResponsesEvent, *, begins: bool = False) -> int:
-        """Return the index of the event's item; without one it is about the last item that is open."""
+        """Return the index of the event's item; without one, the event belongs to the last open item."""
         if isinstance(event.output_index, int):
             return event.output_index
         last = max(self._items, default=-1)
@@ -183,7 +183,7 @@ class ResponsesAnswer(Answer[ResponsesEvent]):
             self._calls.add(CallFragment(position, id=id, name=name))
 
     def _end_item(self, position: int, whole: dict[str, Any]) -> Iterator[Piece]:
-        """Take a whole item, and tell of it what was not told before."""
+        """Take a whole item and emit the part that its deltas did not contain."""
         item = self._item(position, as_text(whole.get("type")))
         if item.whole is not None:
             return
@@ -207,7 +207,7 @@ class ResponsesAnswer(Answer[ResponsesEvent]):
             yield TextDelta(rest)
 
     def _kept_of(self, whole: dict[str, Any]) -> dict[str, Any]:
-        """Return as much of a whole item as may have to go back."""
+        """Return the parts of a whole item that may have to be sent back."""
         if whole.get("type") != "reasoning":
             whole = {key: text for key in ("id", "phase") if (text := as_text(whole.get(key)))}
         kept = storable(whole) or {}
@@ -215,7 +215,7 @@ class ResponsesAnswer(Answer[ResponsesEvent]):
         return kept
 
     def _end(self, response: dict[str, Any]) -> Iterator[Piece]:
-        """Take the response as it is when it has ended, well or not."""
+        """Take the final response, complete or failed."""
         is_cut = _is_cut(response)
         if not self._items:
             for position, whole in enumerate(as_list(response.get("output"))):
@@ -235,10 +235,10 @@ class ResponsesAnswer(Answer[ResponsesEvent]):
 
 
 def _is_cut(response: Mapping[str, Any]) -> bool:
-    """Whether a response that has ended lacks its end.
+    """Return whether a finished response is truncated.
 
     Raises:
-        ProviderError: it ended badly.
+        ProviderError: it failed.
     """
     status = response.get("status")
     if response.get("error") or status == "failed":
@@ -253,7 +253,7 @@ def _is_cut(response: Mapping[str, Any]) -> bool:
 
 
 def _texts_in(parts: Any, separator: str = "") -> str:
-    """Return the texts of content or summary parts; a refusal is a text as well."""
+    """Return the texts of content or summary parts; a refusal counts as text."""
     texts = (
         as_object(part).get("text") or as_object(part).get("refusal") for part in as_list(parts)
     )

@@ -1,8 +1,8 @@
-"""Which provider ``auto`` stands for: the first that is configured, else a model server on this machine
-at its usual port, else the built-in model.
+"""The provider that ``auto`` stands for: the first that is configured, else a model server on this
+machine at its usual port, else the built-in model.
 
-A local server is asked for its models without a key and within a moment; whatever else listens on one
-of the ports is passed over.
+A local server is asked for its models without a key and with a short time limit; any other program on
+such a port is skipped.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from nousd.errors import ProviderError
 from nousd.providers.interface import Provider
 
 SECONDS_MAX: Final = 1.0
-"""How long the local servers may take to list their models, all at once."""
+"""Time limit for all local servers together to list their models."""
 
 MOCK: Final = "mock"
 
 LOCAL_DIALECT: Final = "openai"
-"""What all of the local servers speak."""
+"""The dialect of all local servers."""
 
 _NO_CHAT: Final = "embed"
-"""Part of the names of models that can only be asked for vectors."""
+"""Parts of names of models that only compute embeddings."""
 
 
 class LocalServer(NamedTuple):
-    """A program that serves models, and the port it has unless it is told otherwise."""
+    """A program that serves models, and its default port."""
 
     name: str
     port: int
@@ -45,7 +45,7 @@ LOCAL_SERVERS: Final = (
     LocalServer("lm-studio", 1234),
     LocalServer("vllm", 8000),
 )
-"""In the order in which they are taken."""
+"""In order of preference."""
 
 
 class Candidate(Protocol):
@@ -74,10 +74,10 @@ class Found(NamedTuple):
 async def find_provider(
     configured: Mapping[str, Candidate], servers: Sequence[LocalServer] | None = None
 ) -> Found:
-    """Resolve ``auto``. The network is only looked at if nothing is configured.
+    """Resolve ``auto``. The network is used only if nothing is configured.
 
     Args:
-        servers: where to look on this machine; None is for ``LOCAL_SERVERS``.
+        servers: the local servers to try; None for ``LOCAL_SERVERS``.
     """
     for name, candidate in configured.items():
         if candidate.is_usable and candidate.dialect != MOCK:
@@ -91,8 +91,7 @@ async def find_provider(
 
 
 async def _find_local(servers: Sequence[LocalServer]) -> Found | None:
-    # Here and not above, where it would be loaded for whoever has something configured; and before the
-    # time runs.
+    # Imported here, so that users with a configured provider never load it, and before the time limit
     from nousd.providers.setup.registry import ProviderSettings, make_provider
 
     asked = {
@@ -117,7 +116,7 @@ async def _list_models(
     try:
         listed[server] = await provider.models()
     except ProviderError:
-        return  # Something else, or nothing, is on that port.
+        return  # Another program, or nothing, listens on that port.
     finally:
         with trio.CancelScope(shield=True):
             await provider.aclose()

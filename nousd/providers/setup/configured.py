@@ -1,6 +1,6 @@
-"""From the configuration to the models that can be asked.
+"""From the configuration to the models that can be used.
 
-What has to be configured is said as protocols: where it was read from is not known here.
+The configuration is given as protocols: this module does not know where it was read from.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from nousd.providers.setup.registry import ProviderSettings, make_provider
 from nousd.redaction.redactor import Redactor
 
 RecordOf = Callable[[str], Record]
-"""Name of a provider -> what takes its exchanges with the server."""
+"""Name of a provider -> the recorder of its exchanges with the server."""
 
 
 class Key(Protocol):
-    """A key that shows itself to nobody by chance."""
+    """A key that is not shown by accident."""
 
     def reveal(self) -> str: ...
 
@@ -69,7 +69,7 @@ class ConfiguredModel(Protocol):
 
 
 class Configured(Protocol):
-    """All that is said; ``provider`` is one of ``providers``."""
+    """The whole configuration; ``provider`` is one of ``providers``."""
 
     @property
     def provider(self) -> str: ...
@@ -94,15 +94,15 @@ def configured_models(
     random: Callable[[], float] = random.random,
     record: RecordOf | None = None,
 ) -> Models:
-    """Return the models of every provider that is configured. The one that is asked by default is made
-    at once, so that what is wrong with it is said at the start.
+    """Return the models of every configured provider. The default provider is made at once, so that its
+    errors are reported at the start.
 
     Args:
-        secrets: is told every key as soon as it is known; no error of a provider tells one of them.
-        record: if given, every exchange with a server passes through what it returns.
+        secrets: receives every key as soon as it is known; no error of a provider contains one.
+        record: if given, every exchange with a server passes through its return value.
 
     Raises:
-        ConfigError: the default provider cannot be used as it is configured.
+        ConfigError: the default provider cannot be used with this configuration.
     """
     default = make_configured(
         said.providers[said.provider], said, secrets, random=random, record=record
@@ -129,10 +129,10 @@ def make_configured(
     random: Callable[[], float] = random.random,
     record: RecordOf | None = None,
 ) -> Provider:
-    """Return one of the providers. Its key is learnt before it is sent for the first time.
+    """Return one of the providers. Its key is known to ``secrets`` before it is first sent.
 
     Raises:
-        ConfigError: it cannot be used as it is configured.
+        ConfigError: it cannot be used with this configuration.
     """
     key = provider.api_key.reveal() if provider.api_key else None
     if key is not None:

@@ -1,8 +1,8 @@
-"""A key that a command of the user's prints, such as ``pass show vendor``.
+"""A key that a command of the user prints, such as ``pass show vendor``.
 
-The command is a list of words, run without a shell when the key is first needed. What it prints is the
-key and is in no error; what it says beside that is thrown away. It is the user's own program, so it is
-not confined, but it is not given the keys that stand in our environment.
+The command is a list of words, run without a shell when the key is first needed. Its output is the key
+and appears in no error; its standard error is discarded. It is the user's own program, so it is not
+sandboxed, but its environment lacks our other keys.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import trio
 from nousd.errors import KeyUnavailable
 
 SECONDS_MAX: Final = 10.0
-"""How long the command may take."""
+"""Time limit of the command."""
 
 OUTPUT_BYTES_MAX: Final = 16 * 1024
-"""How much of its output is taken; more is no key."""
+"""Maximum length of its output; more is not a key."""
 
 _KILLED_SECONDS: Final = 1.0
-"""How long the end of a command is waited for that was killed."""
+"""How long to wait for the end of a killed command."""
 
 _LEFTOVER_SECONDS: Final = 0.2
-"""How long its output is read on once it has ended; what it left behind may hold the pipe open."""
+"""How long to read on after it has ended; a process that it left behind may hold the pipe open."""
 
 
 async def key_from(command: Sequence[str], folder: Path) -> str:
@@ -75,8 +75,8 @@ async def _read(process: trio.Process, output: bytearray) -> None:
 
 
 async def _ended(process: trio.Process) -> None:
-    """Kill the command with all that it started, unless it has ended by itself. One that runs as
-    another user cannot be killed and is left alone.
+    """Kill the command and every process that it started, unless it has ended. A process of another
+    user cannot be killed and is left alone.
     """
     assert process.stdout is not None
     with trio.CancelScope(shield=True, deadline=trio.current_time() + _KILLED_SECONDS):

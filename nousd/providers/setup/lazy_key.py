@@ -1,6 +1,6 @@
-"""A provider whose key is asked for when it is first needed, and again when it is not accepted any more.
+"""A provider that asks for its key when it first needs one, and again when the key is refused.
 
-Wraps any provider that is made from a key. Where the key is from is not known here.
+It wraps any provider that is made from a key, and does not know where the key comes from.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ AskKey = Callable[[], Awaitable[str]]
 _UNAUTHORIZED: Final = 401
 
 _NO_KEY: Final = "no-key-yet"
-"""For the one that is asked only what needs no server."""
+"""The key for questions that need no server."""
 
 
 class _Keyed:
-    """A provider with a key. It is closed when another key has come and no call uses it any more."""
+    """A provider with a key. It is closed when a newer key has replaced it and no call uses it any
+    more.
+    """
 
     def __init__(self, key: str, provider: Provider) -> None:
         self.key = key
@@ -37,11 +39,11 @@ class _Keyed:
 class LateKeyProvider:
     """The provider that ``make`` makes from the key.
 
-    A call that is refused with 401 although the key was good before may be repeated: keys that expire
-    are asked for again.
+    A call that is refused with 401 although the key worked before is repeated with a new key: keys can
+    expire.
 
     Raises:
-        ConfigError: it could not be made with any key.
+        ConfigError: ``make`` fails with any key.
     """
 
     def __init__(self, make: Callable[[str], Provider], ask_key: AskKey) -> None:

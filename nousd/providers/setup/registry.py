@@ -1,7 +1,7 @@
 """The dialects by name, with the factories of their providers.
 
-A dialect's module is imported when it is asked for, so that a daemon with the built-in model never
-loads an HTTP client.
+A dialect's module is imported on first use, so that a daemon with the built-in model never loads an
+HTTP client.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class ProviderSettings:
 
     Args:
         api_key: kept out of the repr, as ``secrets`` are.
-        key_variable: what an error calls the key's setting.
-        model: used where a session names none.
-        context_window: tokens; overrides what is known of the model.
-        record: if given, every exchange with a server passes through what it returns.
-        secrets: what its errors must not tell besides its key; None for nothing.
+        key_variable: the name of the key's setting in errors.
+        model: used by sessions that name none.
+        context_window: in tokens; overrides the known value.
+        record: if given, every exchange with a server passes through its return value.
+        secrets: removed from its errors besides its key; None for nothing.
     """
 
     api_base: str | None = None
@@ -65,9 +65,9 @@ def make_provider(
     """Return a provider that speaks a dialect, retrying as ``RetryingProvider`` does.
 
     Args:
-        name: the provider's; None for the dialect's.
-        ask_key: asked for the key when it is first needed, instead of that of the settings.
-        random: returns numbers from 0 up to 1, for the waits between attempts.
+        name: the provider's name; None for the dialect's.
+        ask_key: asked for the key when it is first needed, instead of the key in the settings.
+        random: returns numbers in [0, 1) for the pauses between attempts.
 
     Raises:
         ConfigError: there is no such dialect, or a setting is missing or cannot be used.
@@ -136,4 +136,4 @@ FACTORIES: Final[dict[str, Callable[[ProviderSettings], Provider]]] = {
     "openai": _make_openai,
     "openai-responses": _make_responses,
 }
-"""dialect -> what makes a provider of it, without the retrying. A new dialect is one row."""
+"""dialect -> factory of its provider, without retries. A new dialect is one row."""

@@ -13,7 +13,7 @@ SHOWN_CHARS_MAX: Final = 200
 
 
 def shown(given: str) -> str:
-    """Return a path for a message: as it was given, but printable and not endless."""
+    """Return a path for a message: as given, but printable and of bounded length."""
     text = given.encode("utf-8", "replace").decode().replace("\0", "\\0")
     return text if len(text) <= SHOWN_CHARS_MAX else text[:SHOWN_CHARS_MAX] + "..."
 
@@ -28,10 +28,10 @@ def explain_os_errors(verb: str, given: str) -> Iterator[None]:
 
 
 def outside(given: str) -> ToolError:
-    """Names the path as it was given: where it leads to is nothing a model should learn."""
+    """Name the path as it was given: a model should not learn where it leads."""
     return ToolError(f"path_outside_workdir: {shown(given)}")
 
 
 def denied(given: str, what: str) -> ToolError:
-    """Say that a rule closes a place of the workdir."""
+    """Return the error for a path of the workspace that a rule denies."""
     return ToolError(f"path_denied: {shown(given)}: {what} it is not allowed")

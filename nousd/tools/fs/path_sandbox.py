@@ -69,10 +69,6 @@ class PathSandbox:
         hidden: files and directories that count as outside even if they lie inside.
         hard_links: whether files with several names may be opened.
 
-    ``restrictions``: what may not be opened although it lies inside. ``asks``: whether somebody can be
-    asked about what leads out. ``opened``: places outside that may be used all the same, with what is in
-    them; None: no way leads out.
-
     Raises:
         ConfigError: the workspace is not a directory, or is hidden itself.
     """

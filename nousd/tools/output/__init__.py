@@ -1,1 +1,1 @@
-"""Results of tools: bounds, capture of long outputs."""
+"""Output of tools: bounds, and capturing long outputs."""

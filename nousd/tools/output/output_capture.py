@@ -1,6 +1,6 @@
-"""All of an output, for the artifact store: in memory while it is short, else in a file.
+"""Captures a whole output for the artifact store: in memory while it is short, else in a file.
 
-What is shown of it is not known here.
+It does not know which part of the output is shown.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from nousd.tools.spooled_file import SpooledFile
 from nousd.wire.limits import ARTIFACT_BYTES_MAX
 
 SPOOL_PIECE_BYTES: Final = 1024 * 1024
-"""What waits in memory before it goes to the disk; an output that is no longer never does."""
+"""Bytes that wait in memory before they go to the disk; a shorter output never does."""
 
 END_BYTES: Final = 1024 * 1024
-"""What is kept of the end of an output that is too long to be kept whole."""
+"""Bytes kept of the end of an output that is too long to be kept whole."""
 
-_GAP_BYTES_MAX: Final = 128  # of the line that says what is missing
+_GAP_BYTES_MAX: Final = 128  # Room for the line that says what is missing.
 
 
 class OutputCapture:
-    """Takes an output as it comes; of one that is longer than an artifact may be, it keeps the beginning
+    """Captures an output as it comes; of one that exceeds the largest artifact, it keeps the beginning
     and the end.
 
-    Args:
-        folder: on whose filesystem the file lies; None: the usual one.
-        in_memory: whether it is never to go to a file: it stands in memory anyway.
+    ``content``, once it is finished: the captured bytes, None if they could not be kept. ``remark``: a
+    sentence if that is not everything.
 
-    ``content``, once it is finished: what was kept, None if it could not be. ``remark``: a sentence
-    where that is not all.
+    Args:
+        folder: a directory on the file system where the file is created; None for the default.
+        in_memory: whether it never goes to a file, because it is in memory anyway.
     """
 
     def __init__(self, folder: Path | None = None, *, in_memory: bool = False) -> None:
@@ -41,15 +41,15 @@ class OutputCapture:
         self._waiting = bytearray()
         self._end = bytearray()
         self._spool: SpooledFile | None = None
-        # What is kept for certain, before it is known how long the output is, and what may have to be.
+        # The part that is certainly kept, and the part that may be dropped once the length is known.
         self._end_bytes_max = END_BYTES + _GAP_BYTES_MAX
         self._begin_bytes_max = ARTIFACT_BYTES_MAX - self._end_bytes_max
 
     def feed(self, chunk: bytes) -> None:
-        """Take a piece; at once, without the disk."""
+        """Take a piece. Returns at once and does not use the disk."""
         begin = chunk[: max(0, self._begin_bytes_max - self._bytes)]
         self._bytes += len(chunk)
-        if self.remark:  # it could not be kept
+        if self.remark:  # the file could not be written
             return
         self._waiting += begin
         if len(begin) < len(chunk):
@@ -59,17 +59,17 @@ class OutputCapture:
 
     @property
     def wants_to_spill(self) -> bool:
-        """Whether so much waits in memory that ``spill`` should be called."""
+        """Whether so much waits in memory that the caller should call ``spill``."""
         return len(self._waiting) > SPOOL_PIECE_BYTES and not self._in_memory
 
     @property
     def is_short(self) -> bool:
-        """Whether ``finish`` will not touch the disk."""
+        """Whether ``finish`` will not use the disk."""
         is_in_memory = len(self._waiting) + len(self._end) <= SPOOL_PIECE_BYTES or self._in_memory
         return self._spool is None and is_in_memory
 
     def spill(self) -> None:
-        """Move what waits to the disk; blocks."""
+        """Move the waiting bytes to the disk; blocks."""
         try:
             self._spool = self._spool or SpooledFile(self._folder)
             self._spool.write(self._waiting)
@@ -81,7 +81,7 @@ class OutputCapture:
         self._waiting.clear()
 
     def finish(self) -> None:
-        """Make ``content`` of the captured bytes; blocks."""
+        """Set ``content`` from the captured bytes; blocks."""
         gap, is_short = 0, self.is_short
         if self._bytes > ARTIFACT_BYTES_MAX:
             gap = self._bytes - self._begin_bytes_max - END_BYTES

@@ -17,16 +17,19 @@ from nousd.tools.spooled_file import SpooledFile
 from nousd.wire.limits import TOOL_RESULT_BYTES_MAX, TOOL_RESULT_LINES_MAX, TOOL_UPDATES_BYTES_MAX
 
 STREAM_PAUSE_SECONDS: Final = 0.05
-"""Between two pieces of a stream, so that a thousand short lines are a few pieces."""
+"""Pause between two pieces of a stream, so that a thousand short lines become a few pieces."""
 
-_TAIL_BYTES: Final = TOOL_RESULT_BYTES_MAX + 4  # one character more than can be shown
+_TAIL_BYTES: Final = (
+    TOOL_RESULT_BYTES_MAX + 4
+)  # one character more than is shown, to notice that there is more
 
 
 class OutputCollector:
-    """Collects output as it comes: an excerpt for the model, and the whole for the artifact store.
+    """Collects output as it comes: an excerpt for the model, and all of it for the artifact store.
 
     Args:
-        folder: on whose filesystem a long output is kept meanwhile; None: the usual one.
+        folder: a directory on the file system where a long output is kept meanwhile; None for the
+            default.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -45,7 +48,7 @@ class OutputCollector:
             await trio.lowlevel.checkpoint()
 
     async def finish(self) -> None:
-        """Say that no more will come; the results are for after that."""
+        """Finish the output; the results are available afterwards."""
         if self._whole.is_short:
             self._whole.finish()
         else:
@@ -141,9 +144,9 @@ def last_part(data: bytes) -> str:
 
 
 class OutputStream:
-    """Passes output on to ``emit`` while it appears, in pieces, up to a bound.
+    """Passes output on to ``emit`` in pieces while it appears, up to a bound.
 
-    ``feed`` never waits: what a slow ``emit`` has not taken yet is at most ``TOOL_UPDATES_BYTES_MAX``.
+    ``feed`` never waits: at most ``TOOL_UPDATES_BYTES_MAX`` wait for a slow ``emit``.
     """
 
     def __init__(self, emit: Emit) -> None:
@@ -155,7 +158,7 @@ class OutputStream:
         self._finished = trio.Event()
 
     def feed(self, chunk: bytes) -> None:
-        if self._bytes_left < 0:  # the note that says so is out
+        if self._bytes_left < 0:  # whether the note about the bound was emitted
             return
         piece = chunk[: self._bytes_left]
         self._bytes_left -= len(piece)
@@ -166,17 +169,17 @@ class OutputStream:
 
     @property
     def is_fed(self) -> bool:
-        """Whether anything has come."""
+        """Whether any output has come."""
         return self._bytes_left != TOOL_UPDATES_BYTES_MAX
 
     def finish(self) -> None:
-        """Say that no more will come."""
+        """Finish the stream."""
         self._add(self._decoder.decode(b"", final=True))
         self._finished.set()
         self._news.set()
 
     async def run(self) -> None:
-        """Emit until everything that was fed is out and ``finish`` was called."""
+        """Emit until everything that was fed is emitted and ``finish`` was called."""
         while True:
             await self._news.wait()
             self._news = trio.Event()

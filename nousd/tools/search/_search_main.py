@@ -1,8 +1,8 @@
 """The search process: carries out one ``find`` or ``grep`` and prints its result.
 
 Started as ``python -I -S _search_main.py PIECE...``, where the pieces are the JSON that
-``nousd.tools.search.process`` makes. A program of its own because matching computes: a regular
-expression can take forever, and in a thread it would hold up the event loop. Standard library only, so
+``nousd.tools.search.process`` makes. It is a program because matching is computation: a regular
+expression can run forever, and in a thread it would block the event loop. Standard library only, so
 that it starts quickly.
 
 Exit codes: 0 with the result printed; 2 with the reason why the search is impossible.
@@ -22,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
-# Isolated from site-packages, so the package is found by where this file lies.
+# Site packages are not available (-S), so the package is found relative to this file.
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from nousd.errors import ToolError
@@ -33,13 +33,13 @@ from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.fs.tree_walk import open_tree
 
 MEMORY_BYTES_MAX: Final = 2 * 1024**3
-"""Address space: a folder of many millions of names ends the search, not the machine."""
+"""Limit of address space: a directory of many millions of names ends the search, not the machine."""
 
 LINE_BYTES_MAX: Final = 64 * 1024
-"""Of a longer line this much is searched."""
+"""Bytes of a line that are searched."""
 
 LINE_CHARS_SHOWN: Final = 500
-"""Of a longer line this much is printed."""
+"""Bytes of a line that are printed."""
 
 BINARY_PROBE_BYTES: Final = 8 * 1024
 """A file with a NUL in its first bytes is not searched."""
@@ -74,7 +74,7 @@ def _confinement(request: Request) -> PathSandbox:
 
 
 def find(path_sandbox: PathSandbox, request: Request) -> Iterator[str]:
-    """Yield the paths below ``path`` that match ``pattern``; folders end with a slash."""
+    """Yield the paths below ``path`` that match ``pattern``; directories end with a slash."""
     matches = _glob("find.pattern", request["pattern"])
     prefix = _prefix(request["path"])
     with open_tree(path_sandbox, request["path"]) as tree:
@@ -86,7 +86,7 @@ def find(path_sandbox: PathSandbox, request: Request) -> Iterator[str]:
 
 
 class Line(NamedTuple):
-    """A line that matches, or stands near one that does."""
+    """A line that matches, or that is context of one."""
 
     label: str
     number: int
@@ -103,7 +103,7 @@ class Line(NamedTuple):
 
 
 Hit = list[Line]
-"""A matching line behind those of its context that come before it, or one line of context after it."""
+"""Return a matching line after the context before it, or one line of context after a match."""
 
 
 def grep(path_sandbox: PathSandbox, request: Request) -> Iterator[str]:
@@ -122,7 +122,7 @@ def grep(path_sandbox: PathSandbox, request: Request) -> Iterator[str]:
 
 
 def _hits(path_sandbox: PathSandbox, request: Request, left_out: list[Parts]) -> Iterator[Hit]:
-    """Yield what matches; adds to ``left_out`` the files with several names."""
+    """Yield the matches; add files with several names to ``left_out``."""
     search = _expression(request).search
     given, context = request["path"], request["context"]
     with path_sandbox.locate(given) as place:
@@ -140,7 +140,7 @@ def _hits(path_sandbox: PathSandbox, request: Request, left_out: list[Parts]) ->
                 with tree.open_file(item.parts) as file:
                     label = _prefix(given) + "/".join(item.parts)
                     yield from _hits_in(file, label, search, context)
-            except OSError as error:  # gone meanwhile, not readable, a link, no regular file
+            except OSError as error:  # removed meanwhile, unreadable, a link, or not a regular file
                 if error.errno == errno.EMLINK:
                     left_out.append(item.parts)
 
@@ -189,7 +189,7 @@ def _glob(field: str, pattern: str) -> Callable[[Parts], bool]:
 
 
 def _prefix(given: str) -> str:
-    """Results are spelled so that they can be given to the other tools."""
+    """Return paths in a spelling that the other tools accept."""
     return "" if given in {".", "./"} else given.rstrip("/") + "/"
 
 

@@ -1,8 +1,8 @@
-"""Runs ``find`` and ``grep`` in a process of their own, which can be ended at any moment.
+"""Runs ``find`` and ``grep`` in a separate process, which can be killed at any moment.
 
-Why a process, and not a thread or ``rg``: matching computes, so a thread would slow down the event loop
-and a catastrophic expression could never be stopped; other programs may not be installed and do not
-confine themselves as ``nousd.tools.fs.path_sandbox`` does.
+Why a process, and not a thread or ``rg``: matching is computation, so a thread would slow down the
+event loop and a catastrophic expression could never be stopped; other programs may not be installed,
+and do not confine themselves as ``nousd.tools.fs.path_sandbox`` does.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from nousd.tools.output.tool_output import OutputCollector
 from nousd.tools.process.supervisor import Ended, run_supervised
 
 SEARCH_SECONDS_MAX: Final = 30.0
-"""How long one search may take."""
+"""Time limit of one search."""
 
 PATTERN_CHARS_MAX: Final = 2048
-"""Characters of a pattern or glob: the request goes as arguments of a process, which have a bound."""
+"""Maximum characters of a pattern or glob: the request is passed in the arguments of a process, which
+are bounded."""
 
 PATH_CHARS_MAX: Final = 4096
-"""Characters of the path to search."""
+"""Maximum characters of the path to search."""
 
 _PIECE_CHARS: Final = 100_000
 
@@ -43,15 +44,15 @@ async def search(
     nothing: str,
     seconds_max: float = SEARCH_SECONDS_MAX,
 ) -> ToolResult:
-    """Carry out a request of ``_search_main``.
+    """Run one request of ``_search_main``.
 
     Args:
         command: ``find`` or ``grep``.
         request: the command's arguments.
-        nothing: the result's text where there are no matches.
+        nothing: the text of the result if nothing matches.
 
     Raises:
-        ToolError: if it is impossible, takes too long or fails.
+        ToolError: it is impossible, takes too long or fails.
     """
     context.extend_idle_deadline(seconds_max)
     collector = OutputCollector(context.spool_folder)
@@ -76,7 +77,7 @@ async def search(
 
 
 def _failure(ended: Ended, seconds_max: float) -> str | None:
-    """Return the reason why a search failed; None if its output says."""
+    """Return the reason why a search failed; None if its output contains the reason."""
     if ended.timed_out:
         return f"took longer than {seconds_max:g} seconds; narrow the search"
     if ended.failure is not None:
@@ -87,7 +88,7 @@ def _failure(ended: Ended, seconds_max: float) -> str | None:
 
 
 def _encoded(command: str, request: dict[str, Any], path_sandbox: PathSandbox) -> list[str]:
-    """Return the request in pieces, because the kernel bounds what one argument may hold."""
+    """Return the request in pieces, because the kernel bounds the length of one argument."""
     surroundings = {
         "command": command,
         "workdir": str(path_sandbox.spelled),
@@ -95,11 +96,11 @@ def _encoded(command: str, request: dict[str, Any], path_sandbox: PathSandbox) -
         "hidden": [str(path) for path in path_sandbox.hidden],
         "hard_links": path_sandbox.restrictions.hard_links,
         "opened": path_sandbox.opened,
-        # Written as they will be compiled again: with their flags.
+        # Compiled here with the same flags, so that errors are the same.
         "closed": [
             (pattern.pattern, pattern.flags) for pattern in path_sandbox.restrictions.reading
         ],
     }
-    # The standard library's: names that are not UTF-8 survive it.
+    # The standard library's encoder: names that are not UTF-8 survive it.
     text = json.dumps(request | surroundings)
     return [text[start : start + _PIECE_CHARS] for start in range(0, len(text), _PIECE_CHARS)]

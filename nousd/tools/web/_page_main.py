@@ -1,8 +1,8 @@
-"""The process that makes text of an HTML page: ``python -I _page_main.py FORMAT CHARSET``.
+"""The process that converts an HTML page to text: ``python -I _page_main.py FORMAT CHARSET``.
 
-Reads the page on stdin and prints the text, and a NUL when that is all. A program of its own because
-parsing computes: in a thread it would hold up the event loop, and a page that is made to be slow could
-not be stopped. Where the page came from is not known here.
+Reads the page on stdin and prints the text, followed by a NUL. It is a program because parsing is
+computation: in a thread it would block the event loop, and a page that is made to be slow could not be
+stopped. It does not know where the page came from.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import sys
 from typing import Final
 
 MEMORY_BYTES_MAX: Final = 2 * 1024**3
-"""Address space: a tree takes a hundred times the bytes of its page."""
+"""Limit of address space: a tree takes a hundred times the bytes of its page."""
 
 CPU_SECONDS_MAX: Final = 30
-"""Should nobody be left to end it."""
+"""Time limit for the case that the parent has died."""
 
 
 def main(form: str, charset: str) -> None:
@@ -23,7 +23,7 @@ def main(form: str, charset: str) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS_MAX, CPU_SECONDS_MAX))
     from justhtml import JustHTML
 
-    # Decoded here: of what pages are written in the library knows a few.
+    # Decoded here, because the library knows only a few of the encodings that pages use.
     page = JustHTML(sys.stdin.buffer.read().decode(charset, "replace"))
     text = page.to_text(separator="\n") if form == "text" else page.to_markdown()
     sys.stdout.buffer.write(text.replace("\0", "").encode("utf-8", "replace") + b"\0")

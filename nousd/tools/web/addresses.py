@@ -1,7 +1,7 @@
-"""Which addresses of a network ``web_fetch`` may connect to: public ones, and those the user allows.
+"""The network addresses that ``web_fetch`` may connect to: public ones, and those the user allows.
 
-An address inside of which another one stands (IPv4 in IPv6 in its several forms) counts as that. Nothing
-is resolved or connected here: what is judged must be the very address that is connected to. Pure.
+An address that embeds another one (the forms of IPv4 in IPv6) is judged as the embedded one. Nothing is
+resolved or connected here: the caller must connect to the very address that was judged. Pure.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Network = IPv4Network | IPv6Network
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 
 _NOT_PUBLIC: Final[tuple[Network, ...]] = (
-    # A cloud's own services, at an address that looks public.
+    # The metadata service of a cloud, at an address that looks public.
     IPv4Network("168.63.129.16/32"),
-    # Of which the standard library knows only parts, depending on its version.
+    # The standard library knows only some of these, depending on its version.
     IPv4Network("100.64.0.0/10"),
     IPv4Network("192.0.0.0/24"),
     IPv4Network("192.88.99.0/24"),
@@ -36,7 +36,7 @@ _NOT_PUBLIC: Final[tuple[Network, ...]] = (
 
 
 def is_public(address: Address) -> bool:
-    """Whether anybody on the internet means the same host by an address."""
+    """Return whether an address means the same host everywhere on the internet."""
     address = _innermost(address)
     return (
         address.is_global
@@ -47,7 +47,7 @@ def is_public(address: Address) -> bool:
 
 
 def _innermost(address: Address) -> Address:
-    """Return the IPv4 address inside of an IPv6 one that leads there, else the address."""
+    """Return the IPv4 address that an IPv6 address embeds, else the address."""
     if isinstance(address, IPv4Address):
         return address
     if address in _NAT64:
@@ -62,7 +62,7 @@ class WebAllow:
         entries: hosts, by name or address, and networks such as ``10.0.0.0/8``.
 
     Raises:
-        ConfigError: an entry is none of these.
+        ConfigError: an entry is neither.
     """
 
     def __init__(self, entries: Iterable[str] = ()) -> None:
@@ -82,10 +82,10 @@ class WebAllow:
                 self._hosts.add(host)
 
     def check(self, host: str, addresses: Iterable[Address]) -> None:
-        """Refuse a host of which any address may not be reached.
+        """Refuse a host if any of its addresses may not be reached.
 
         Raises:
-            ToolError: naming the host, and the setting by which it can be allowed.
+            ToolError: naming the host, and the setting that allows it.
         """
         if host in self._hosts:
             return
@@ -102,11 +102,11 @@ class WebAllow:
 
 
 def literal(host: str) -> Address | None:
-    """Return the address that a host's name is, None if it is the name of something.
+    """Return the address that a host's name spells; None for a name to resolve.
 
     Raises:
-        ToolError: it is a number, but not written as addresses are: whether it means the same to
-            whoever judged it as to the system cannot be known.
+        ToolError: it is a number in an unusual spelling: this code and the system might read it
+            differently.
     """
     try:
         return ip_address(host)

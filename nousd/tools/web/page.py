@@ -1,7 +1,7 @@
 """The text of a web page, for a model.
 
-HTML is parsed by a library in a process of its own (``_page_main.py``), which a bound ends; other text
-is decoded as it is said to be. Where a page came from is not known here.
+HTML is parsed by a library in a separate process (``_page_main.py``) with limits; other text is decoded
+by its declared encoding. This module does not know where a page came from.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from nousd.tools.process.supervisor import supervised_conversation
 from nousd.tools.web.request import Page
 
 HTML_BYTES_MAX: Final = 2 * 1024 * 1024
-"""Of an HTML page, what is made text of: it takes about a second a MiB."""
+"""Maximum bytes of an HTML page that are converted; conversion takes about a second per MiB."""
 
 TEXT_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of that text."""
+"""Maximum bytes of its text."""
 
 EXTRACT_SECONDS_MAX: Final = 20.0
 
@@ -51,7 +51,7 @@ _META: Final = re.compile(
     rb"<meta[^>]{1,200}?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.ASCII | re.IGNORECASE
 )
 _META_BYTES_MAX: Final = 4096
-"""Of an HTML page, where it may say its encoding."""
+"""Bytes of an HTML page that are searched for its encoding."""
 
 _BOMS: Final = {
     codecs.BOM_UTF8: "utf-8-sig",
@@ -68,7 +68,7 @@ _CHARSETS: Final = frozenset(
         *("big5hkscs", "euc_jp", "euc_kr", "shift_jis", "cp932", "cp949", "iso2022_jp"),
     }
 )
-"""What pages are written in. Python knows more, some of which no page may make us decode."""
+"""The encodings of pages. Python knows more, and a page must not make us use some of those."""
 
 _MEANT: Final = {
     **dict.fromkeys(("ascii", "iso8859-1"), "cp1252"),
@@ -77,14 +77,14 @@ _MEANT: Final = {
     "euc_kr": "cp949",
     "shift_jis": "cp932",
 }
-"""Encodings of which everybody writes, and browsers read, a larger one."""
+"""Encodings that browsers read as a larger one, because pages use that under the smaller one's name."""
 
 
 async def text_of(page: Page, form: Form) -> str:
     """Return the text of a page.
 
     Raises:
-        ToolError: it is no text, or too much work.
+        ToolError: it is not text, or takes too much work.
     """
     kind = page.media_type
     if kind in _HTML and form != "raw":
@@ -97,7 +97,7 @@ async def text_of(page: Page, form: Form) -> str:
 
 
 def _known(charset: str | None) -> str | None:
-    """Return the name by which an encoding of pages is decoded, None for any other."""
+    """Return Python's name of an encoding; None if it is not among the encodings of pages."""
     try:
         name = codecs.lookup(charset or "").name
     except LookupError:
@@ -106,7 +106,7 @@ def _known(charset: str | None) -> str | None:
 
 
 def _written_in(page: Page) -> str:
-    """Return the encoding of an HTML page, found as browsers find it."""
+    """Return the encoding of an HTML page, by the rules of browsers."""
     by_bom = (charset for bom, charset in _BOMS.items() if page.body.startswith(bom))
     said = next(by_bom, None) or _known(page.charset)
     if said is not None:
@@ -114,7 +114,9 @@ def _written_in(page: Page) -> str:
     meta = _META.search(page.body[:_META_BYTES_MAX])
     said = _known(meta[1].decode("ascii")) if meta is not None else None
     if said is not None:
-        return "utf-8" if said.startswith("utf-16") else said  # in which nobody could have read it
+        return (
+            "utf-8" if said.startswith("utf-16") else said
+        )  # an encoding in which this declaration could not have been read
     beginning = page.body[:HTML_BYTES_MAX]
     is_whole = beginning == page.body and not page.is_cut
     try:
@@ -153,7 +155,7 @@ async def _of_html(page: Page, form: Form) -> str:
 
 
 async def _extracted(page: Page, form: Form) -> str | None:
-    """Return the text, None if the process has not come to its end."""
+    """Return the text; None if the process did not finish."""
     argv = [sys.executable, "-I", "-W", "ignore", str(_PROGRAM), form, _written_in(page)]
     text, last = bytearray(), b""
     async with supervised_conversation(argv, cwd=Path("/"), env=allowed_environment()) as process:
@@ -173,5 +175,5 @@ async def _send(stream: trio.abc.SendStream, data: bytes) -> None:
     try:
         await stream.send_all(data)
     except (trio.BrokenResourceError, trio.ClosedResourceError):
-        return  # it has ended; how, its code tells
+        return  # The process has ended; its exit code says how.
     await stream.aclose()

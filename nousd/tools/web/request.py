@@ -1,13 +1,13 @@
-"""One page over HTTP, within bounds, from an address that was checked.
+"""Fetches one page over HTTP, within limits, from a checked address.
 
-Theory of operation. A host is resolved once; its addresses are judged (``web_addresses``), and the
-connection goes to one of just these addresses, never to the name again: nobody can answer the second
-question differently. Host, TLS name and certificate remain those of the name. The same at each redirect.
-A redirect to another host is not followed but told: who allowed the first did not allow the second.
+Theory of operation. A host is resolved once; its addresses are judged (``addresses``), and the
+connection goes to one of exactly these addresses, never to the name again, so a second DNS answer
+cannot lead elsewhere. Host, TLS name and certificate remain those of the name. The same holds for each
+redirect. A redirect to another host is reported and not followed: the approval was for the first host.
 
-No client stands behind it, only a transport: so there are no proxies, no ``.netrc``, no cookies and
-nothing else of the environment. Decompressing is done here, because its output has to be bounded.
-What the bytes say is not known here.
+It uses a transport without a client: so there are no proxies, no ``.netrc``, no cookies and nothing
+else from the environment. Decompression is done here, because its output has to be bounded. This module
+does not interpret the bytes.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
     import httpx2
 
 TOTAL_SECONDS: Final = 30.0
-"""For everything: resolving, connecting, all redirects, and reading."""
+"""Time limit for everything: resolving, connecting, all redirects, and reading."""
 
 CONNECT_SECONDS: Final = 10.0
-"""For one address."""
+"""Time limit for connecting to one address."""
 
 ADDRESSES_MAX: Final = 4
-"""Addresses of a host that are tried."""
+"""Maximum addresses of a host that are tried."""
 
 URL_CHARS_MAX: Final = 8192
 
 _PORTS_ALLOWED: Final = (80, 443)
 _PRIVILEGED_PORTS: Final = 1024
-"""Below, other services listen for which an HTTP request may mean something else."""
+"""On lower ports, other services listen that may misread an HTTP request."""
 
 _MEDIA_TYPE_CHARS_MAX: Final = 100
-"""What is longer is none, and is told in the result."""
+"""A longer media type is ignored, because it appears in the result."""
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
@@ -77,7 +77,7 @@ class Reach(msgspec.Struct, frozen=True):
     """The addresses that may be reached, and the transport.
 
     Args:
-        tls: whose certificates are trusted; None: those that the system trusts.
+        tls: the trusted certificates; None for those of the system.
     """
 
     allow: WebAllow
@@ -89,11 +89,11 @@ class Page(msgspec.Struct, frozen=True):
     """A response.
 
     Args:
-        url: where it came from in the end.
-        media_type: without parameters, in small letters; empty if there is none.
-        charset: as the server says it; None if it does not.
+        url: the final URL.
+        media_type: without parameters, in lower case; empty if there is none.
+        charset: as the server declares it; None if it does not.
         is_cut: whether ``body`` is only the beginning.
-        moved_to: where it is instead, on another host, if so; then there is no body.
+        moved_to: the URL of a redirect to another host; then there is no body.
     """
 
     url: str
@@ -106,7 +106,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 def target_of(text: str) -> httpx2.URL:
-    """Return a URL that can be asked for.
+    """Return a URL that can be requested.
 
     Raises:
         ToolError: ``web_fetch_refused: ...``.
@@ -133,7 +133,7 @@ def target_of(text: str) -> httpx2.URL:
 
 
 def host_of(url: httpx2.URL) -> str:
-    """Return the host of a URL in the one way to write it."""
+    """Return the host of a URL in its canonical spelling."""
     return url.raw_host.decode("ascii").lower().removesuffix(".")
 
 
@@ -141,7 +141,7 @@ async def fetch(text: str, reach: Reach) -> Page:
     """Fetch a URL.
 
     Raises:
-        ToolError: it is refused, cannot be had, or takes too long.
+        ToolError: it is refused, unavailable, or takes too long.
     """
     import httpx2
 
@@ -184,7 +184,7 @@ def _redirected(url: httpx2.URL, response: httpx2.Response) -> httpx2.URL | None
 
 
 def _moved(url: httpx2.URL, status: int, after: httpx2.URL, reach: Reach) -> Page:
-    """Tell of another host, unless that is an address that would be refused anyway."""
+    """Report a redirect to another host, unless that is an address that would be refused anyway."""
     host = host_of(after)
     address = literal(host)
     if address is not None:
@@ -194,7 +194,7 @@ def _moved(url: httpx2.URL, status: int, after: httpx2.URL, reach: Reach) -> Pag
 
 @asynccontextmanager
 async def _asked(url: httpx2.URL, reach: Reach) -> AsyncIterator[httpx2.Response]:
-    """Send the request to the first of the host's addresses that takes the connection."""
+    """Send the request to the first of the host's addresses that accepts the connection."""
     import httpx2
 
     tls = reach.tls
@@ -217,7 +217,7 @@ async def _addresses(url: httpx2.URL, reach: Reach) -> Sequence[Address]:
         found = [address]
     else:
         found = await reach.resolve(host, url.port or _DEFAULT_PORTS[url.scheme])
-    # All of them: an answer that mixes public addresses with others is no honest one.
+    # All of them: a mix of public and private addresses is a sign of an attack.
     reach.allow.check(host, found)
     unique = list(dict.fromkeys(found))[:ADDRESSES_MAX]
     if not unique:
@@ -267,7 +267,7 @@ async def _body(response: httpx2.Response) -> tuple[bytes, bool]:
     async with _chunks(response) as chunks:
         async for chunk in chunks:
             received += len(chunk)
-            # One byte more than wanted tells that there is more.
+            # One byte more than wanted shows that there is more.
             body += inflate(chunk, WEB_PAGE_BYTES_MAX + 1 - len(body))
             if len(body) > WEB_PAGE_BYTES_MAX or received > WEB_PAGE_BYTES_MAX:
                 return bytes(body[:WEB_PAGE_BYTES_MAX]), True
@@ -277,7 +277,7 @@ async def _body(response: httpx2.Response) -> tuple[bytes, bool]:
 
 @asynccontextmanager
 async def _chunks(response: httpx2.Response) -> AsyncIterator[AsyncIterator[bytes]]:
-    """Read what is received. Left early, reading is cancelled: only an exception that comes out of the
+    """Read the response. If it is left early, reading is cancelled: only an exception from the
     library's inner generators closes them.
     """
     async with aclosing(response.aiter_raw()) as chunks:
@@ -291,8 +291,8 @@ async def _chunks(response: httpx2.Response) -> AsyncIterator[AsyncIterator[byte
 
 
 Inflate = Callable[[bytes, int], bytes]
-"""Takes a piece as it was received, and how many bytes may come of it at most; not 0. Nothing says that
-this was all.
+"""Takes a received piece and the maximum bytes of its output, at least 1. Does not report the end of
+the stream.
 """
 
 
@@ -309,10 +309,10 @@ _GZIP: Final = b"\x1f\x8b"
 
 
 class _Inflater:
-    """Decompresses gzip, of several parts too, and zlib, for which some servers send bare deflate."""
+    """Decompresses gzip, of several members too, and zlib, for which some servers send raw deflate."""
 
     def __init__(self) -> None:
-        # 32: whichever of the two the first bytes say.
+        # 32: zlib recognises gzip or zlib by the first bytes.
         self._zlib = zlib.decompressobj(zlib.MAX_WBITS | 32)
         self._begun = False
 
@@ -323,7 +323,7 @@ class _Inflater:
         while chunk and len(data) < most:
             if self._zlib.eof:
                 if not chunk.startswith(_GZIP):
-                    break  # browsers pass over what some servers leave behind the end
+                    break  # Browsers ignore the bytes that some servers append.
                 self._zlib = zlib.decompressobj(zlib.MAX_WBITS | 16)
             data += self._inflated(chunk, most - len(data))
             chunk = self._zlib.unused_data
@@ -350,7 +350,7 @@ def _what(error: httpx2.HTTPError) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the system's or TLS's reason for a failure; the library's own words often say nothing."""
+    """Return the reason of the system or of TLS for a failure; the library's own text is often empty."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:
