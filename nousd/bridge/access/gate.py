@@ -104,7 +104,7 @@ class Gate:
 
 
 class _ReplyTracker:
-    """A ``send`` that notes whether the reply has begun."""
+    """A ``send`` that records whether the response has begun."""
 
     def __init__(self, send: Send) -> None:
         self._send = send

@@ -1,7 +1,7 @@
-"""Bodies of requests: read whole, in time, and few large ones at once.
+"""Request bodies: read whole, in time, and only a few large ones at once.
 
-The bound on one body and that on connections would still add up to many gigabytes. So large bodies wait
-for each other until they were read and understood; small ones never wait.
+The limits on one body and on connections would still add up to many gigabytes. So large bodies wait for
+each other until they were read and decoded; small ones never wait.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from nousd.bridge.replies import BAD_REQUEST, TOO_SLOW, UNAVAILABLE, HttpError
 from nousd.wire.limits import HTTP_BODY_SECONDS
 
 LARGE_BYTES: Final = 256 * 1024
-"""A body that is longer is a large one; so is one that does not say how long it is."""
+"""A longer body is large; so is a body without a declared length."""
 
 LARGE_BODIES_MAX: Final = 4
-"""Large bodies that are read or understood at the same time; a further one waits."""
+"""Large bodies that are read or decoded at the same time; further ones wait."""
 
 
 class Bodies:
-    """The room for the large bodies of all requests."""
+    """The memory budget for the large bodies of all requests."""
 
     def __init__(self) -> None:
         self._room = anyio.Semaphore(LARGE_BODIES_MAX)
 
     @asynccontextmanager
     async def read(self, request: Request) -> AsyncIterator[bytes]:
-        """Provide the body of a request; its room is free again when the block is left.
+        """Provide the body of a request; its share of the budget is free again at the end of the block.
 
         Raises:
-            HttpError: it is too long, too slow or not whole, or there was no room for it in time.
+            HttpError: it is too long, too slow or incomplete, or the budget was not free in time.
         """
         if not _is_large(request.headers):
             yield await read_body(request)
@@ -61,10 +61,10 @@ def _is_large(headers: Headers) -> bool:
 
 
 async def read_body(request: Request) -> bytes:
-    """Return the body of a request, however large.
+    """Return the body of a request of any size.
 
     Raises:
-        HttpError: it is too long, too slow, or not whole.
+        HttpError: it is too long, too slow, or incomplete.
     """
     try:
         with anyio.fail_after(HTTP_BODY_SECONDS):

@@ -1,17 +1,17 @@
-"""One connection of HTTP/1.1 on trio: h11 reads and frames, an ASGI application answers.
+"""One connection of HTTP/1.1 on trio: h11 parses and frames, an ASGI application responds.
 
 Theory of operation. A connection is one task. It reads a head within the idle deadline, checks it
 (``strict_http``), and calls the application in that same task. The application pulls the body:
 ``receive`` reads from the socket when it is called, so nothing is read before it is wanted, no queue
 lies in between, and a request costs no task of its own. A request that waits for ``100 Continue`` gets
-it at the first ``receive``. After the body, ``receive`` waits for the client to leave; bytes of a next
-request that come meanwhile are kept, up to a bound.
+it at the first ``receive``. After the body, ``receive`` waits for the client to disconnect; bytes of
+the next request that arrive meanwhile are kept, up to a bound.
 
-What is begun is written whole: a write is shielded from cancellation, and only the stream's own deadline
-or ``cut`` ends it. A client that has gone is not an error of the application: what it sends then is
-dropped, and ``receive`` says ``http.disconnect``.
+A write is completed once it has begun: it is shielded from cancellation, and only the stream's own
+deadline or ``cut`` ends it. A disconnected client is not an error of the application: what it sends
+afterwards is dropped, and ``receive`` returns ``http.disconnect``.
 
-No other protocol is taken up. It knows no routes and no tokens.
+Upgrades to other protocols are not supported. This module knows no routes and no tokens.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from nousd.net.streams import DirectStream
 from nousd.wire.limits import HTTP_HEADERS_BYTES_MAX, HTTP_IDLE_SECONDS
 
 AHEAD_BYTES_MAX: Final = 64 * 1024
-"""Bytes of later requests that are kept while a request is answered; then reading stops."""
+"""Bytes of later requests that are kept during a request; then reading stops."""
 
 LINGER_SECONDS: Final = 2.0
-"""How long input is still read and dropped after the last answer: closing at once would reset the
-connection, and the answer could be lost with it."""
+"""How long input is still read and dropped after the last response: closing at once would reset the
+connection, which could lose the response."""
 
 _BODILESS: Final = frozenset({204, 304})
 
@@ -71,7 +71,7 @@ class Connection:
         self._exchange: _Exchange | None = None
 
     def end(self) -> None:
-        """Take no further request: at once while idle, else after the present answer."""
+        """Accept no further request: stop at once if idle, else after the current response."""
         self._is_ending = True
         if self._exchange is None:
             self._idle.cancel()
@@ -95,10 +95,11 @@ class Connection:
     # --- reading -------------------------------------------------------------------------------
 
     async def _next_request(self) -> h11.Request | None:
-        """Return the next request; None if the client left, was idle for too long, or the server ends.
+        """Return the next request; None if the client disconnected, was idle for too long, or the
+        server stops.
 
         Raises:
-            Refused: the head is not taken.
+            Refused: the head is refused.
         """
         self._idle = trio.CancelScope(deadline=trio.current_time() + HTTP_IDLE_SECONDS)
         with self._idle:
@@ -130,14 +131,14 @@ class Connection:
             raise Refused(fault_for_status(error.error_status_hint)) from error
 
     async def _read(self) -> bytes:
-        """Return the next bytes; none once the client has gone."""
+        """Return the next bytes; none once the client has disconnected."""
         try:
             return await self._stream.receive_some()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return b""
 
     async def read_body(self, guard: ChunkGuard | None) -> h11.Event | type[h11.NEED_DATA] | None:
-        """Return the next event of the request's body; None if the client has gone.
+        """Return the next event of the request's body; None if the client has disconnected.
 
         Raises:
             Refused: the framing is wrong.
@@ -154,10 +155,10 @@ class Connection:
             self._machine.receive_data(received)
 
     def take_received_body(self, guard: ChunkGuard | None) -> list[h11.Data | h11.EndOfMessage]:
-        """Return the parts of the body that are here already.
+        """Return the parts of the body that have already arrived.
 
-        A small body comes with its head: an answer to a request that did not read it need not end the
-        connection. What is wrong with the framing shows when the rest is read.
+        A small body arrives with its head, so a response without reading it need not end the
+        connection. Framing errors are found when the rest is read.
         """
         taken: list[h11.Data | h11.EndOfMessage] = []
         received, self._ahead = self._ahead, b""
@@ -175,7 +176,7 @@ class Connection:
         return taken
 
     async def wait_gone(self) -> None:
-        """Wait until the client leaves; keep what it sends meanwhile, up to a bound."""
+        """Wait until the client disconnects; keep what it sends meanwhile, up to a bound."""
         while len(self._ahead) < AHEAD_BYTES_MAX:
             received = await self._read()
             if not received:
@@ -186,15 +187,15 @@ class Connection:
     # --- writing -------------------------------------------------------------------------------
 
     async def send(self, data: bytes) -> bool:
-        """Write all of it, waiting only for the part that the kernel does not take at once; return
-        False if the client has gone.
+        """Write everything, waiting only for what the kernel does not accept at once; return False if
+        the client has disconnected.
         """
         left = data[self._stream.write_now(data) :]
         if not left:
             await trio.lowlevel.cancel_shielded_checkpoint()
             return True
         try:
-            # Part of an event without the rest would make everything after it unreadable.
+            # A partial event would make everything after it unreadable.
             with trio.CancelScope(shield=True):
                 await self._stream.send_all(left)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -203,17 +204,17 @@ class Connection:
         return True
 
     def encode(self, *events: h11.Event) -> bytes:
-        """Return the bytes of events, in the frame of the present response."""
+        """Return the bytes of events, framed for the current response."""
         return b"".join(self._machine.send(event) or b"" for event in events)
 
     async def _refuse(self, refused: Refused) -> None:
-        """Answer a request that is not taken, and end the connection."""
+        """Respond with a refusal, and end the connection."""
         events = refusal(refused.fault, is_bodiless=refused.is_bodiless)
         await self.send(self.encode(*events))
         await self._linger()
 
     async def _linger(self) -> None:
-        """Say that no more will be sent, and drop what the client still sends, for a while."""
+        """Shut down the sending side, and for a while drop what the client still sends."""
         with trio.move_on_after(LINGER_SECONDS):
             try:
                 await self._stream.send_eof()
@@ -226,17 +227,19 @@ class Connection:
 
     @property
     def is_body_open(self) -> bool:
-        """Whether the present body is not read whole."""
+        """Whether the current body has not been read completely."""
         return self._machine.their_state is h11.SEND_BODY
 
     @property
     def closes_after_answer(self) -> bool:
-        """Whether no request can follow: the server ends, or the present body is not read whole."""
+        """Whether no request can follow: the server stops, or the current body has not been read
+        completely.
+        """
         return self._is_ending or self.is_body_open
 
     @property
     def has_more_after_last(self) -> bool:
-        """Whether bytes follow a request that was said to be the last."""
+        """Whether bytes follow a request that announced itself as the last one."""
         return self._machine.their_state is h11.MUST_CLOSE and bool(
             self._ahead or self._machine.trailing_data[0]
         )
@@ -255,7 +258,7 @@ class Connection:
             if is_unread and not self.wants_continue:
                 await self._linger()
             return False
-        # Bytes of the next request are checked like any: h11 gives back what it was fed too much.
+        # The bytes of the next request are checked too: h11 returns the bytes it was given too many.
         rest = self._machine.trailing_data[0]
         if rest:
             self._ahead = bytes(rest) + self._ahead
@@ -286,7 +289,7 @@ class _Exchange:
         self.is_gone = False
 
     async def run(self, app: ASGIApp) -> None:
-        """Let the application answer. What it raises comes out, once the client has an answer."""
+        """Let the application respond. Its exceptions are raised once the client has a response."""
         if not _has_body(self._request):
             await self._read_end()
             if self._connection.has_more_after_last:
@@ -306,7 +309,7 @@ class _Exchange:
             "type": "http",
             "http_version": self._request.http_version.decode(),
             "asgi": {"spec_version": "2.1", "version": "3.0"},
-            # As it is written: h11 frames no answer to "head" as one to HEAD.
+            # In upper case: h11 would frame the response to "head" unlike that to HEAD.
             "method": self._request.method.decode("ascii"),
             "scheme": "http",
             "path": unquote(path.decode("ascii")),
@@ -323,7 +326,7 @@ class _Exchange:
     # --- receive -------------------------------------------------------------------------------
 
     async def receive(self) -> Message:
-        """Return the next part of the body, or that the client has gone."""
+        """Return the next part of the body, or a message that the client has disconnected."""
         if self.is_gone or self._has_ended:
             await trio.lowlevel.checkpoint()
             return {"type": "http.disconnect"}
@@ -361,7 +364,7 @@ class _Exchange:
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def _read_end(self) -> None:
-        """Take the end of a request without a body, which is there already."""
+        """Consume the end of a request without a body, which has already arrived."""
         await self._connection.read_body(None)
         self._has_read_end = True
 
@@ -370,7 +373,7 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         """Take a message of the application: the head of the response, or a part of its body."""
         if self.is_gone or self._has_ended:
-            # Dropped; a step of the loop lets an endless answer notice its cancellation.
+            # Dropped; a checkpoint lets an endless response notice its cancellation.
             await trio.lowlevel.checkpoint()
         elif message["type"] == "http.response.start":
             await self._begin(message["status"], message.get("headers", ()))
@@ -389,7 +392,7 @@ class _Exchange:
             fields.append((b"connection", b"close"))
         head = self._connection.encode(h11.Response(status_code=status, headers=fields))
         if any(name.lower() == b"content-length" for name, _ in fields):
-            self._head = head  # a short answer goes out in one write
+            self._head = head  # A short response goes out in one write.
         else:
             await self._write(head)
 
@@ -404,7 +407,7 @@ class _Exchange:
         if data:
             await self._write(data)
         if is_last:
-            # A task that waits for the client to leave learns that the response is complete.
+            # A task that waits in ``receive`` learns that the response is complete.
             self._receiving.cancel()
 
     async def _write(self, data: bytes) -> None:
@@ -412,7 +415,7 @@ class _Exchange:
             self._leave()
 
     async def _refuse(self, fault: Fault) -> None:
-        """Answer with a refusal if nothing was answered yet; then the connection ends."""
+        """Respond with a refusal unless a response has begun; then the connection ends."""
         if not self._has_begun:
             self._has_begun = self._has_ended = True
             await self._write(
@@ -422,7 +425,7 @@ class _Exchange:
             self._leave()
 
     def _leave(self) -> None:
-        """Note that the client has gone; a task that waits in ``receive`` learns of it."""
+        """Record that the client has disconnected; a task that waits in ``receive`` learns of it."""
         self.is_gone = True
         self._receiving.cancel()
 

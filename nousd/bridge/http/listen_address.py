@@ -1,4 +1,4 @@
-"""Where the bridge listens: an address of this machine, or a Unix socket."""
+"""The address where the bridge listens: a TCP address, or a Unix socket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PORT_MAX: Final = 65_535
 
 
 class HttpPlace(NamedTuple):
-    """Either ``host`` and ``port`` (0: any that is free), or ``path``, a Unix socket."""
+    """Either ``host`` and ``port`` (0 for any free port), or ``path``, a Unix socket."""
 
     host: str = ""
     port: int = 0
@@ -24,7 +24,7 @@ class HttpPlace(NamedTuple):
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can come in."""
+        """Whether only this machine can connect."""
         return self.path is not None or self.host == "localhost" or _is_loopback(self.host)
 
     def __str__(self) -> str:
@@ -34,13 +34,13 @@ class HttpPlace(NamedTuple):
 
 
 def place_of(text: str, *, remote: bool = False) -> HttpPlace:
-    """Return the place that a text names: ``127.0.0.1:8080``, ``[::1]:0``, ``unix:PATH``.
+    """Return the address that a text names: ``127.0.0.1:8080``, ``[::1]:0``, ``unix:PATH``.
 
     Args:
-        remote: whether other machines may come in.
+        remote: whether other machines may connect.
 
     Raises:
-        ConfigError: it names none, or one that others can reach although they may not.
+        ConfigError: it names no address, or one that other machines reach although they may not.
     """
     if text.startswith("unix:"):
         path = Path(text.removeprefix("unix:"))

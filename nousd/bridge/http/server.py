@@ -1,8 +1,8 @@
 """The HTTP server: listeners, the number of connections, and stopping.
 
 Each connection is a ``_Guarded`` stream: every write has a deadline, so that one reader that stalls
-cannot hold up the daemon's end, and it is closed by force once a grace is over. How one connection is
-served is not known here (``connection``).
+cannot hold up the daemon's shutdown, and it is closed by force at the end of a grace period.
+``connection`` serves one connection.
 
 It knows no routes: it serves an ASGI application.
 """
@@ -34,7 +34,7 @@ from nousd.wire.limits import (
 )
 
 GRACE_SECONDS: Final = 1.0
-"""How long connections may take to write what they owe once the daemon stops."""
+"""How long connections may take to write pending responses once the daemon stops."""
 
 _PIECE_BYTES: Final = 1024 * 1024
 
@@ -44,8 +44,8 @@ _logger: Final = logging.getLogger(__name__)
 class _Guarded(DirectStream):
     """A stream with a deadline for each write that has to wait.
 
-    A reader that has not taken the next mebibyte, or the rest, after ``HTTP_WRITE_SECONDS`` is cut off;
-    one of a stream resumes by the id of the last frame it has seen.
+    A reader that has not taken the next mebibyte, or the rest, after ``HTTP_WRITE_SECONDS`` is
+    disconnected; the reader of an event stream resumes by the id of the last frame it has seen.
     """
 
     def __init__(self, stream: trio.SocketStream) -> None:
@@ -64,16 +64,16 @@ class _Guarded(DirectStream):
             raise trio.BrokenResourceError("the client does not read")
 
     def cut(self) -> None:
-        """End the connection at once, whatever it is doing."""
+        """End the connection at once."""
         self._own.socket.close()
 
 
 @asynccontextmanager
 async def open_listeners(place: HttpPlace) -> AsyncIterator[Sequence[trio.SocketListener]]:
-    """Listen there from now on; whoever connects waits until ``serve`` takes him in.
+    """Listen from now on; clients that connect wait until ``serve`` accepts them.
 
     Raises:
-        ConfigError: the place cannot be had.
+        ConfigError: the address cannot be used.
     """
     if place.path is not None:
         with lock_socket(place.path), _unix_listener(place.path) as listener:
@@ -92,7 +92,7 @@ async def open_listeners(place: HttpPlace) -> AsyncIterator[Sequence[trio.Socket
 
 @contextmanager
 def _unix_listener(path: Path) -> Iterator[trio.SocketListener]:
-    """Listen on a socket with mode 0600; who else may not open the file does not get in."""
+    """Listen on a socket with mode 0600; only its owner can connect."""
     check_length(path)
     remove_stale((path,))
     listening = listen(path)
@@ -107,10 +107,10 @@ def _unix_listener(path: Path) -> Iterator[trio.SocketListener]:
 async def serve(
     app: ASGIApp, listeners: Sequence[trio.SocketListener], closing: trio.Event
 ) -> None:
-    """Serve until ``closing`` is set, and the grace after it is over.
+    """Serve until ``closing`` is set and the grace period after it is over.
 
-    A fault on one connection ends that one and is logged. However this ends, nobody waits at the
-    listeners for what does not come any more.
+    An error on one connection ends that one and is logged. However this ends, no client is left waiting
+    at the listeners.
     """
     try:
         await _Server(app).serve(listeners, closing)
@@ -180,12 +180,12 @@ class _Server:
 
 
 def _anyone(_stream: trio.SocketStream) -> bool:
-    """Whoever reaches an address may knock; the gate asks who it is."""
+    """Anyone who reaches the address may connect; the gate checks the token."""
     return True
 
 
 def _refusal() -> bytes:
-    """Return what one connection too many is told, whatever it would have asked."""
+    """Return the response to a connection beyond the limit, whatever its request."""
     words = f"{HTTP_CONNECTIONS_MAX} connections are open already"
     body = msgspec.json.encode(envelope(TOO_MANY_CONNECTIONS, words))
     head = (
