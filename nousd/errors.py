@@ -35,7 +35,7 @@
     ├── NotCanonical                 a value has no canonical JSON, so no hash
     ├── InputNotWhole                what is kept of a model's input is missing or not what was logged
     └── ClientError                  raised by the client package
-        ├── DaemonUnreachable        nobody listens on the socket
+        ├── DaemonUnreachable        no process listens on the socket
         ├── ConnectionLost           the daemon went away in mid-conversation
         ├── AnswerTimedOut           the daemon did not answer in time; what was asked may happen yet
         ├── AnswerInvalid            what came back is not v1

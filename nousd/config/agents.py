@@ -153,7 +153,7 @@ def _table(text: str) -> dict[str, Any]:
         problem = getattr(error, "problem", None) or "not YAML"
         raise ConfigError(f"the front matter is not YAML{line}: {problem}") from None
     except (ValueError, OverflowError) as error:
-        raise ConfigError(f"the front matter holds what is no plain value: {error}") from None
+        raise ConfigError(f"the front matter has a value that is not plain: {error}") from None
     if table is None:
         return {}
     if not isinstance(table, dict) or not all(isinstance(key, str) for key in table):

@@ -32,7 +32,7 @@ def _accept(_value: Any) -> str:
 
 
 def _folder_fault(path: Path) -> str:
-    return "" if path.is_dir() else f"{path} is no folder"
+    return "" if path.is_dir() else f"{path} is not a directory"
 
 
 def _workspace_fault(path: Path) -> str:
@@ -51,7 +51,7 @@ def _first_fault(fault_of: Callable[[Path], str], paths: tuple[Path, ...]) -> st
 
 
 def _file_fault(path: Path) -> str:
-    return "" if path.is_file() else f"{path} is no file"
+    return "" if path.is_file() else f"{path} is not a file"
 
 
 def _file_or_none_fault(path: Path | str) -> str:
@@ -75,8 +75,8 @@ def _url_fault(url: str) -> str:
     if "@" in url:
         return "a URL with a name or password in it is not taken"
     if "?" in url or "#" in url:
-        return "a URL that goes on behind its path is not taken"
-    return "" if url.startswith(("http://", "https://")) else f"{url} is no http or https URL"
+        return "the URL must end with its path"
+    return "" if url.startswith(("http://", "https://")) else f"{url} is not an http or https URL"
 
 
 _CHECKS: Final[dict[str, Callable[[Any], str]]] = {

@@ -77,7 +77,7 @@ def _find(chosen: Path | None, environ: Mapping[str, str], here: Path) -> RawVal
 
 def _exposure(path: Path, status: os.stat_result) -> str:
     if not stat.S_ISREG(status.st_mode):
-        return f"{path} is no regular file: keep the key in one"
+        return f"{path} is not a regular file: keep the key in one"
     if status.st_uid not in (os.getuid(), 0):
         return f"{path} belongs to another user: make it your own"
     if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):

@@ -145,7 +145,7 @@ def _read_secrets(table: Table, names: str, *, all_are_keys: bool = False) -> di
     for name, value in table.content.items():
         if not re.fullmatch(names, name):
             raise ConfigError(
-                f"{table.where} has the name {name[:100]!r}, which is none (file {table.file.path})"
+                f"{table.where}: the name {name[:100]!r} is not allowed (file {table.file.path})"
             )
         info = SettingInfo(name, Secret, Meta(min_length=1, max_length=MCP_VALUE_CHARS_MAX))
         found[name] = table.read(info, value)

@@ -213,6 +213,6 @@ def _check_model_name(file: ConfigFile, where: str, name: str, providers: Collec
         )
     if provider not in providers:
         raise ConfigError(
-            f"{where} names the provider {provider}, and there is none; the nearest is "
+            f"{where} names the unknown provider {provider}; the nearest is "
             f"{nearest(provider, providers)} (file {file.path})"
         )

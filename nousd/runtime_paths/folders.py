@@ -70,7 +70,7 @@ def prepare_chosen_folder(path: Path, what: str, *, sticky_ok: bool = False) -> 
     except OSError as error:
         raise ConfigError(f"the {what} {path} cannot be used: {error.strerror}") from error
     if not stat.S_ISDIR(status.st_mode):
-        raise ConfigError(f"the {what} {path} is not a folder")
+        raise ConfigError(f"the {what} {path} is not a directory")
     _refuse_owner(status, ours, f"the {what} {path}")
     sticky = bool(status.st_mode & stat.S_ISVTX)
     if status.st_mode & _OTHERS_WRITE and not (sticky and sticky_ok):
@@ -112,7 +112,7 @@ def _opened(path: Path, what: str) -> Iterator[int]:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except NotADirectoryError as error:
-        raise ConfigError(f"the {what} {path} is not a folder") from error
+        raise ConfigError(f"the {what} {path} is not a directory") from error
     except OSError as error:
         raise ConfigError(f"the {what} {path} cannot be opened: {error.strerror}") from error
     try:

@@ -68,7 +68,7 @@ def _read(path: Path) -> str:
     with open(path, "rb", opener=lambda name, _flags: os.open(name, flags)) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-            raise ConfigError(f"http: {path} is no file of yours")
+            raise ConfigError(f"http: {path} is not a file of yours")
         if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise ConfigError(f"http: others may read {path}; set its mode to 0600")
         data = file.read(_FILE_BYTES_MAX + 1)

@@ -367,7 +367,7 @@ def test_what_is_no_text_or_too_long_is_left_out_and_listed(
         f"artifacts/{newer.id.replace(':', '-')}.txt"
     ]
     reasons = {what.split()[1]: reason for what, reason in left_out(files).items()}
-    assert reasons[image.id] == reasons[disguised.id] == "is no text"
+    assert reasons[image.id] == reasons[disguised.id] == "is not text"
     assert reasons[long.id] == "is longer than 1000 bytes"
     files = made(limits=Limits(artifacts=100))
     reasons = {what.split()[1]: reason for what, reason in left_out(files).items()}
@@ -574,7 +574,7 @@ def test_nothing_but_a_regular_file_is_ever_overwritten(folder: Path, tmp_path: 
     file.write_text("mine")
     link.symlink_to(file)
     for target in (pipe, link, tmp_path):
-        with pytest.raises(StoreError, match="exists and is no regular file"):
+        with pytest.raises(StoreError, match="exists and is not a regular file"):
             bundle(wanted_of(folder, tmp_path), target, overwrite=True)
     assert pipe.is_fifo()
     assert file.read_text() == "mine"

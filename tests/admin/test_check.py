@@ -201,8 +201,11 @@ OF_VERSION_2 = """{"v":"2","id":"evt-4","type":"turn_start","payload":\
     [
         ("nothing", "is not one line that ends in LF"),
         ("{}\n{}\n", "is not one line that ends in LF"),
-        ("no json\n", "is no event of v1"),
-        ('{"v":"1","id":"evt-4","type":"turn_start","payload":{},"ts":"x"}\n', "is no event of v1"),
+        ("no json\n", "is not an event of v1"),
+        (
+            '{"v":"1","id":"evt-4","type":"turn_start","payload":{},"ts":"x"}\n',
+            "is not an event of v1",
+        ),
         ('{"v":"1","id":"evt-4","type":"wish","payload":{},"ts":"x"}\n', "is of the unknown type"),
         (OF_VERSION_2, "is not of protocol version 1"),
     ],
@@ -225,7 +228,7 @@ def test_a_row_whose_columns_are_not_its_lines_is_found(
     log: Path, change: Change, column: str
 ) -> None:
     change(f"UPDATE events SET {column} = 'other' WHERE seq = 40")
-    assert "evt-40 stands in the row of another event" in errors(log)
+    assert "evt-40 is in the row of another event" in errors(log)
 
 
 def test_an_event_of_a_later_schema_version_is_found(log: Path, change: Change) -> None:
@@ -238,7 +241,7 @@ def test_an_event_of_a_schema_version_that_there_never_was_is_found(
 ) -> None:
     change("UPDATE events SET schema_version = 0 WHERE seq = 40")
     told = "evt-40 has schema version 0, which there never was"
-    assert f"evt-40 is no event of v1: {told}" in errors(log)
+    assert f"evt-40 is not an event of v1: {told}" in errors(log)
 
 
 async def test_a_lost_end_and_a_doubled_one_are_found(folder: Path) -> None:

@@ -97,7 +97,7 @@ def test_settings_say_where_they_come_from(world: dict[str, Any], tmp_path: Path
 def test_with_bad_settings_nothing_else_is_looked_at(world: dict[str, Any]) -> None:
     [check] = as_report(world | {"workdir": "/nowhere"}).checks
     assert (check.name, check.status) == ("settings", "failed")
-    assert "/nowhere is no folder" in check.found
+    assert "/nowhere is not a directory" in check.found
 
 
 def test_without_a_key_everything_but_the_server_is_looked_at(world: dict[str, Any]) -> None:
@@ -141,7 +141,8 @@ def test_a_folder_that_is_none_or_leads_nowhere_is_refused(
 ) -> None:
     (tmp_path / "file").write_text("")
     assert (
-        "is no folder" in examined(world | {"state_dir": tmp_path / "file"})["state folder"].found
+        "is not a directory"
+        in examined(world | {"state_dir": tmp_path / "file"})["state folder"].found
     )
     (tmp_path / "link").symlink_to("nowhere")
     check = examined(world | {"state_dir": tmp_path / "link"})["state folder"]
@@ -660,6 +661,6 @@ def test_who_answers_at_the_address_of_http_is_us_or_somebody_else(
         thread.join()
     assert (check.status, place in check.found) == (status, True)
     check = examined({**world, "http": place})["http"]
-    assert (check.status, "nobody" in check.found) == ("ok", True)
+    assert (check.status, "no process" in check.found) == ("ok", True)
     path = world["socket"].with_name("h")
-    assert "nobody" in examined({**world, "http": f"unix:{path}"})["http"].found
+    assert "no process" in examined({**world, "http": f"unix:{path}"})["http"].found

@@ -122,7 +122,7 @@ def test_permissions_shows_what_waits_and_what_is_permitted(
     )
     assert nousctl("permissions").out.splitlines() == [
         "mode      auto",
-        "asking    nobody: no connected client answers, so what would be asked is denied",
+        "asking    no connected client answers requests: calls that need approval are denied",
         "rule      deny bash(rm *)  (file x)",
         "granted   write(a.txt)  (session)",
         "granted   bash(ls)  (always)",

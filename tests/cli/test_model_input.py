@@ -125,7 +125,7 @@ def test_a_part_that_is_gone_is_noticed(log: Log, nousctl: Nousctl) -> None:
 def test_what_is_no_model_input_is_said_to_be_none(wanted: str, log: Log, nousctl: Nousctl) -> None:
     shown = nousctl("input", wanted)
     assert shown.code == 1
-    assert shown.err == f"{wanted} is no model_input, and no run with one\n"
+    assert shown.err == f"{wanted} is neither a model_input event nor a run that has one\n"
 
 
 def test_what_an_earlier_version_logged_has_no_input(log: Log, nousctl: Nousctl) -> None:

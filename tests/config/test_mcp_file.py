@@ -76,7 +76,7 @@ def test_a_server_is_all_that_its_tables_say(tmp_path: Path) -> None:
         ("[mcp.a]\ncomand = ['a']", "unknown key 'comand' in [mcp.a]"),
         ("[mcp.a]\ncommand = ['a']\ntimeout_ms = 0", "timeout_ms must be a whole number"),
         ("[mcp.a]\ncommand = ['a']\nclasses = ['fly']", "names the class 'fly'; there are read"),
-        ("[mcp.a]\ncommand = ['a']\n[mcp.a.env]\n'A B' = 'c'", "has the name 'A B'"),
+        ("[mcp.a]\ncommand = ['a']\n[mcp.a.env]\n'A B' = 'c'", "the name 'A B' is not allowed"),
         ("[mcp.a]\ncommand = ['a']\n[mcp.a.env]\nA = 5", "A must be a text"),
         ("[mcp.a]\ncommand = ['a']\n[mcp.a.tool_classes]\nt = 'read'", "t must be a list of texts"),
     ],

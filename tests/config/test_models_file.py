@@ -121,7 +121,7 @@ def test_a_file_without_tables_says_nothing(home: Path) -> None:
         ),
         (
             "[providers.openai]\napi_base = 'h'",
-            "api_base: h is no http or https URL (file {file}, ",
+            "api_base: h is not an http or https URL (file {file}, ",
         ),
         (
             "[providers.openai]\napi_key_command = 'pass it'",
@@ -136,7 +136,7 @@ def test_a_file_without_tables_says_nothing(home: Path) -> None:
         ('[models."openai/"]', "must name a model as provider/model, of at most 256 characters"),
         (
             '[models."opnai/gpt"]',
-            '[models."opnai/gpt"] names the provider opnai, and there is none; the nearest is openai',
+            '[models."opnai/gpt"] names the unknown provider opnai; the nearest is openai',
         ),
         (
             '[models."openai/gpt"]\ncontext_window = 0',
@@ -171,7 +171,7 @@ def test_a_file_without_tables_says_nothing(home: Path) -> None:
         ),
         (
             "[aliases]\nbig = 'opnai/gpt'",
-            "alias big in [aliases] names the provider opnai, and there",
+            "alias big in [aliases] names the unknown provider opnai",
         ),
         (
             "[aliases]\n'a/b' = 'openai/gpt'",
@@ -259,7 +259,7 @@ def test_a_key_that_does_not_come_from_a_regular_file_is_refused(home: Path) -> 
     os.write(writer, f"[providers.openai]\napi_key = '{KEY}'".encode())
     os.close(writer)
     try:
-        assert "is no regular file: keep the key in one" in refusal(Path(f"/dev/fd/{reader}"))
+        assert "is not a regular file: keep the key in one" in refusal(Path(f"/dev/fd/{reader}"))
     finally:
         os.close(reader)
 

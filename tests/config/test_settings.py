@@ -172,7 +172,7 @@ def test_the_system_prompt_can_be_switched_off(home: Path) -> None:
         assert resolve({}, {}, file).settings.system_prompt == "none"
     assert resolve({"system_prompt": "none"}, {}).settings.system_prompt == "none"
     assert resolve({}, {"NOUSD_SYSTEM_PROMPT": "none"}).settings.system_prompt == "none"
-    with pytest.raises(ConfigError, match=r"system_prompt: .* is no file"):
+    with pytest.raises(ConfigError, match=r"system_prompt: .* is not a file"):
         resolve({"system_prompt": "./none"}, {})
 
 
@@ -211,18 +211,18 @@ REFUSED = [
     ("keep_recent_tokens", "-1", "keep_recent_tokens must be a whole number at least 0 and"),
     ("context_window", "9" * 5000, "context_window must be a whole number"),
     ("allow_exec", "maybe", "allow_exec must be true or false, not 'maybe'"),
-    ("workdir", "/none", "workdir: /none is no folder"),
-    ("workspaces", f"/:{__file__}", f"workspaces: {__file__} is no folder"),
-    ("system_prompt", "/none", "system_prompt: /none is no file"),
+    ("workdir", "/none", "workdir: /none is not a directory"),
+    ("workspaces", f"/:{__file__}", f"workspaces: {__file__} is not a directory"),
+    ("system_prompt", "/none", "system_prompt: /none is not a file"),
     ("extension", "/none", "extension: /none does not exist"),
     ("sandbox", "docker", "sandbox must be auto or bubblewrap or landlock or none, not 'docker'"),
     ("sandbox_paths", "/none", "sandbox_paths: /none does not exist"),
-    ("sandbox_write_paths", __file__, f"sandbox_write_paths: {__file__} is no folder"),
+    ("sandbox_write_paths", __file__, f"sandbox_write_paths: {__file__} is not a directory"),
     ("sandbox_memory_mb", "63", "sandbox_memory_mb must be a whole number at least 64 and"),
     ("sandbox_processes_max", "15", "sandbox_processes_max must be a whole number at least 16"),
-    ("log_file", "/none/log", "log_file: /none is no folder"),
+    ("log_file", "/none/log", "log_file: /none is not a directory"),
     ("redact", "(", "redact must be a list of regular expressions of at most 64 items"),
-    ("api_base", "ftp://h", "api_base: ftp://h is no http or https URL"),
+    ("api_base", "ftp://h", "api_base: ftp://h is not an http or https URL"),
     ("socket", "a\0b", "socket must be a path"),
     ("socket", "~nobody-of-that-name/s", "socket must be a path"),
 ]

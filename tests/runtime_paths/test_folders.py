@@ -77,7 +77,7 @@ def test_a_link_that_leads_nowhere_is_refused_and_not_followed(
 def test_a_file_in_the_place_of_the_folder_is_refused(prepare: Prepare, tmp_path: Path) -> None:
     file = tmp_path / "state"
     file.write_text("kept")
-    with pytest.raises(ConfigError, match=f"^the state folder {file} is not a folder$"):
+    with pytest.raises(ConfigError, match=f"^the state folder {file} is not a directory$"):
         prepare(file, "state folder")
     assert file.read_text() == "kept"
 

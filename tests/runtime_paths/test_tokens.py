@@ -101,5 +101,5 @@ def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("as_root")
 def test_a_token_of_another_user_is_refused(file: Path) -> None:
     os.chown(written(file), SOMEBODY_ELSE, -1)
-    with pytest.raises(ConfigError, match="is no file of yours"):
+    with pytest.raises(ConfigError, match="is not a file of yours"):
         http_token(file)

@@ -219,7 +219,7 @@ def test_a_workdir_that_is_hidden_or_missing_is_refused(tmp_path: Path) -> None:
     for hidden in (tmp_path, tmp_path.parent):
         with pytest.raises(ConfigError, match="lies in the daemon's own state"):
             PathSandbox(tmp_path, (hidden,))
-    with pytest.raises(ConfigError, match="is not a folder"):
+    with pytest.raises(ConfigError, match="is not a directory"):
         PathSandbox(tmp_path / "missing")
 
 

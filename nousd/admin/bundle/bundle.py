@@ -115,7 +115,7 @@ def bundle(wanted: Wanted, target: Path, *, overwrite: bool = False) -> BundleRe
     """
     if os.path.lexists(target):
         if target.is_symlink() or not target.is_file():
-            raise StoreError(f"{target} exists and is no regular file")
+            raise StoreError(f"{target} exists and is not a regular file")
         if not overwrite:
             raise StoreError(f"{target} exists; --force overwrites it")
     try:
@@ -293,7 +293,7 @@ def _add_artifacts(connection: apsw.Connection, wanted: Wanted, archive: Archive
         text = None if reason else bundle_log.text_of(connection, stored)
         if reason or text is None:
             what = f"artifact {stored.id} ({stored.media_type}, {stored.size_bytes} bytes)"
-            archive.leave_out(what, reason or "is no text")
+            archive.leave_out(what, reason or "is not text")
             continue
         room -= stored.size_bytes
         archive.add_document(f"artifacts/{stored.id.replace(':', '-')}.txt", text)
@@ -304,7 +304,7 @@ def _reason_against(stored: bundle_log.StoredArtifact, room: int, limits: Limits
     if stored.media_type is None:
         return "is missing in the log"
     if not _may_be_text(stored.media_type):
-        return "is no text"
+        return "is not text"
     if stored.size_bytes > limits.artifact:
         return f"is longer than {limits.artifact} bytes"
     return f"together they are longer than {limits.artifacts} bytes" * (stored.size_bytes > room)

@@ -38,7 +38,7 @@ def socket(world: World) -> Iterator[Check]:
         yield Check("daemon", "ok", f"answers on {path} within {took * 1000:.1f} ms")
     except DaemonUnreachable:
         if path.is_socket():
-            found = f"nobody listens on {path}, which was left behind"
+            found = f"no process listens on {path}, which was left behind"
             yield Check("daemon", "warning", found, "nousd serve takes it over")
         else:
             yield Check("daemon", "skipped", "none is running; nousd serve starts one")
@@ -71,7 +71,7 @@ def database(world: World) -> Iterator[Check]:
     """Check the database's owner, version and integrity."""
     path = locations.database_file(world.settings.state_dir)
     if not path.exists():
-        yield Check("database", "skipped", "there is none yet; the first start makes it")
+        yield Check("database", "skipped", "does not exist yet; the first start creates it")
         return
     try:
         inspect(path)

@@ -44,7 +44,7 @@ def address(world: World) -> Iterator[Check]:
     try:
         is_ours = _is_ours(place)
     except ConnectionError:
-        yield Check("http", "ok", f"nobody listens on {place}: it is free for a daemon")
+        yield Check("http", "ok", f"no process listens on {place}: it is free for a daemon")
         return
     if is_ours:
         yield Check("http", "ok", f"a daemon or a bridge answers on {place}")

@@ -106,7 +106,7 @@ async def _ask(
 def _server(provider: ConfiguredProvider, told: _Told, *, is_default: bool) -> Iterator[Check]:
     name = f"provider {provider.name}"
     if provider.dialect == MOCK:
-        yield Check(name, "ok", "is built in and asks nobody")
+        yield Check(name, "ok", "is built in and needs no server")
         return
     base = provider.api_base or "the vendor's own server"
     if isinstance(told.names, ConfigError):

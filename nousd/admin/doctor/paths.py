@@ -102,7 +102,7 @@ def _folder(name: str, path: Path, *, own: bool, sticky_ok: bool) -> Check:
         return Check(name, "failed", f"{path}: {error.strerror}", "see to the way that leads there")
     mode = stat.S_IMODE(status.st_mode)
     if not stat.S_ISDIR(status.st_mode):
-        return Check(name, "failed", f"{path} is no folder", "name another, or move it away")
+        return Check(name, "failed", f"{path} is not a directory", "name another, or move it away")
     if status.st_uid not in {os.geteuid(), *(() if own else (_ROOT_UID,))}:
         return Check(name, "failed", f"{path} belongs to uid {status.st_uid}", _FOREIGN)
     if not os.access(path, os.W_OK | os.X_OK):

@@ -95,12 +95,12 @@ def read_line(stored: StoredLine) -> LoggedEvent | str:
     except StoreTooNew:
         return f"is of schema version {stored.schema_version}, written by a newer nousd"
     except (msgspec.MsgspecError, StoreError, ValueError, TypeError) as error:
-        return f"is no event of v1: {error}"
+        return f"is not an event of v1: {error}"
     if not line.startswith(b'{"v":"1",'):
         return "is not of protocol version 1"
     if envelope.id != f"evt-{stored.seq}":
         return f"carries the id {envelope.id[:40]!r} of another row"
     logged = LoggedEvent(stored.seq, stored.schema_version, envelope.type, event, envelope.ts, line)
     if stored.columns != logged.columns:
-        return "stands in the row of another event"
+        return "is in the row of another event"
     return logged

@@ -142,7 +142,7 @@ def open_log_beside(path: Path, name: str) -> Iterator[apsw.Connection]:
             connection.pragma("synchronous", "OFF")
             connection.pragma("journal_mode", "OFF")
         except apsw.Error as error:
-            raise StoreError(f"there is no room for another log: {error}") from error
+            raise StoreError(f"there is no space for another log: {error}") from error
         try:
             connection.execute(f"ATTACH ? AS {name}", (_uri(path, shared=shared),))
         except apsw.Error as error:

@@ -237,13 +237,11 @@ class _Talk:
     def help(self, _rest: str) -> None:
         for name, command in _COMMANDS.items():
             self._say(f"{name:8} {command.help}")
+        self._say("While a tool's question is pending, any other text answers it; while a call is")
         self._say(
-            "Any other text answers a question of a tool that waits for you; y, s, a and n answer"
+            "pending, y, s, a and n do. Otherwise a text starts a run, or is queued behind the"
         )
-        self._say(
-            "a call that does. Else it starts a run, or waits for the end of the one that goes on."
-        )
-        self._say("Ctrl-C stops the run; twice, it leaves.")
+        self._say("active one. Ctrl-C stops the run; pressed twice, it leaves.")
 
     # --- the other thread ------------------------------------------------------------------------
 
@@ -334,7 +332,7 @@ _COMMANDS: Final[dict[str, _Command]] = {
     "/branch": _Command("[NAME]: a copy of this session", _Talk.branch),
     "/state": _Command("what the daemon is doing", _Talk.state),
     "/tree": _Command("the entries of this session", _Talk.tree),
-    "/quit": _Command("leave; a run goes on", _Talk.quit),
+    "/quit": _Command("leave; a run continues", _Talk.quit),
     "/help": _Command("this list", _Talk.help),
 }
 """first word of a line -> its handler."""

@@ -29,7 +29,7 @@ def _call(options: Options, values: dict[str, Any]) -> int:
         try:
             return _shown_to_the_end(events, options)
         except KeyboardInterrupt:
-            say(f"\n{call_id} goes on; nousctl cancel_call {call_id} stops it")
+            say(f"\n{call_id} continues; stop it with: nousctl cancel_call {call_id}")
             raise
 
 

@@ -86,7 +86,7 @@ def _is_wanted(*, yes: bool) -> bool:
     if yes:
         return True
     if not sys.stdin.isatty():
-        say("not trusted: nobody can be asked here; --yes says so at once")
+        say("not trusted: standard input is not a terminal; confirm with --yes")
         return False
     print("Trust this file as it is? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in {"y", "yes"}

@@ -48,7 +48,7 @@ def prompt_stream(options: Options, payload: dict[str, Any]) -> int:
         try:
             return _shown_to_the_end(_of_run(events, run_id), options)
         except KeyboardInterrupt:
-            say(f"\n{run_id} goes on; nousctl abort stops it")
+            say(f"\n{run_id} continues; stop it with: nousctl abort")
             raise
 
 

@@ -41,7 +41,7 @@ def permissions(payload: Payload) -> Iterator[str]:
     """Yield the lines that show ``list_permissions``."""
     yield f"mode      {payload['mode']}"
     if not payload["can_answer"]:
-        yield "asking    nobody: no connected client answers, so what would be asked is denied"
+        yield "asking    no connected client answers requests: calls that need approval are denied"
     for rule in payload["rules"]:
         yield f"rule      {rule['decision']} {rule['rule']}  ({rule['origin']})"
     for where, key in (("session", "granted"), ("always", "granted_everywhere")):

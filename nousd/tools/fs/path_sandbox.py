@@ -85,7 +85,7 @@ class PathSandbox:
         self._opened: frozenset[Parts] = frozenset()
         self._kernel_devices: frozenset[int] = frozenset()
         if not self.workdir.is_dir():
-            raise ConfigError(f"workdir: {workdir} is not a folder")
+            raise ConfigError(f"workdir: {workdir} is not a directory")
         # The directory may be reached by a link; paths spelled that way are inside as well.
         self._roots = (self.workdir.parts, self.spelled.parts)
         places = [spelling for path in hidden for spelling in (path.absolute(), path.resolve())]

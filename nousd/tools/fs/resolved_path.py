@@ -136,7 +136,7 @@ class ResolvedPath:
 
         Raises:
             ToolError: ``path_denied``.
-            OSError: also for anything that is no folder (ENOTDIR).
+            OSError: also for anything that is not a directory (ENOTDIR).
         """
         self._require_readable()
         descriptor = self.open(os.O_RDONLY | os.O_DIRECTORY)
