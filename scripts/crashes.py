@@ -20,7 +20,7 @@ import trio
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.crash_campaign import Campaign
+from tests.crash.campaign import Campaign
 
 
 def main() -> int:

@@ -19,7 +19,7 @@ import trio
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.fuzz import Fuzz
+from tests.fuzz.fuzz import Fuzz
 
 
 def main() -> int:

@@ -18,7 +18,7 @@ import trio
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.soak import Soak
+from tests.soak.soak import Soak
 
 
 def main() -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conversation import load
+from tests.harness.conversation import load
 
 ROOT = Path(__file__).resolve().parent.parent
 BEHAVIOURS: dict[str, dict[str, str]] = tomllib.loads(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from tests.conversation import Bindings, Mismatch, Pace, parse, play
+from tests.harness.conversation import Bindings, Mismatch, Pace, parse, play
 
 PING = '> {"id":"a","type":"ping"}\n< {"id":"a","type":"pong"}\n'
 

@@ -17,10 +17,10 @@ from nousd.extensions.loader import load_extensions
 from nousd.machine.context.model_input import ModelInput, UserMessage
 from nousd.providers.interface import NO_BLOBS, Blobs, Provider, Receive
 from nousd.providers.setup.registry import make_provider
-from tests.conversation import Conversation, Pace, load, play
-from tests.daemon_harness import Client, Daemon, Events, memory_daemon, socket_daemon
-from tests.lifecycle import LifecycleChecker
-from tests.validation import check_event, check_response
+from tests.harness.conversation import Conversation, Pace, load, play
+from tests.harness.daemon import Client, Daemon, Events, memory_daemon, socket_daemon
+from tests.harness.lifecycle import LifecycleChecker
+from tests.harness.validation import check_event, check_response
 
 FOLDER = Path(__file__).resolve().parent.parent / "fixtures" / "conversations"
 EXTENSIONS = FOLDER.parent / "extensions"

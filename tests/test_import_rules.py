@@ -18,7 +18,7 @@ import pytest
 from nousd.wire.commands import COMMANDS
 from nousd.wire.events import EVENTS
 from nousd.wire.responses import RESPONSES
-from tests.import_graph import (
+from tests.harness.import_graph import (
     MODULES,
     ROOT,
     Import,

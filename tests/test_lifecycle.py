@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.lifecycle import LifecycleChecker
+from tests.harness.lifecycle import LifecycleChecker
 
 Step = tuple[str, dict[str, Any]]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.import_graph import MODULES, module_name
+from tests.harness.import_graph import MODULES, module_name
 
 PROGRAMS = "_main"
 """The end of the names of programs of their own, which do something when they are imported."""

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lifecycle import LifecycleChecker
-from tests.validation import check_event, check_response
+from tests.harness.lifecycle import LifecycleChecker
+from tests.harness.validation import check_event, check_response
 
 ROOT = Path(__file__).parent.parent
 MARK = "<!-- a test runs exactly these lines -->\n```sh\n"
@@ -29,7 +29,7 @@ def conversation_output(tmp_path: Path) -> list[bytes]:
         if shutil.which(name) is None:
             stand_in = tmp_path / name
             stand_in.write_text(
-                f'#!/bin/sh\nexec "{sys.executable}" "{ROOT}/tests/unix_cat.py" "$@"\n'
+                f'#!/bin/sh\nexec "{sys.executable}" "{ROOT}/tests/harness/unix_cat.py" "$@"\n'
             )
             stand_in.chmod(0o755)
     path = os.pathsep.join([str(Path(sys.executable).parent), str(tmp_path), os.environ["PATH"]])

@@ -17,7 +17,7 @@ from nousd.errors import ConfigError
 from nousd.redaction.known import SECRET_CHARS_MIN, secret_variables
 from nousd.redaction.redactor import Redactor
 from nousd.redaction.rules import RULES, may_name_secret, names_secret, user_rules
-from tests.planted import HARMLESS, MARK, PLANTED, Planted
+from tests.harness.planted import HARMLESS, MARK, PLANTED, Planted
 
 
 def test_every_occurrence_of_every_secret_is_replaced() -> None:

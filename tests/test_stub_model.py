@@ -6,7 +6,7 @@ import httpx2
 import pytest
 import trio
 
-from tests.stub_model import (
+from tests.harness.stub_model import (
     Gate,
     Reply,
     burst_reply,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.validation import check_command, check_event, check_response
+from tests.harness.validation import check_command, check_event, check_response
 
 PONG = {"v": "1", "id": "a", "type": "pong", "payload": {"message": "pong"}, "ok": True}
 REFUSED = {

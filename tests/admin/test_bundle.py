@@ -29,7 +29,7 @@ from nousd.wire.events.base import TurnKey
 from nousd.wire.objects.entries import MessageEntry
 from tests.admin.conftest import untouched
 from tests.admin.logs import artifact, write_recorded_log
-from tests.planted import MARK, PLANTED
+from tests.harness.planted import MARK, PLANTED
 from tests.store.helpers import TS, append, created, queue_update, queued
 
 Files = dict[str, bytes]

@@ -27,7 +27,7 @@ from nousd.runtime_paths.locks import lock_state_folder
 from nousd.store.sqlite import store as sqlite
 from nousd.tools.sandbox import detect, landlock
 from tests.admin.conftest import untouched
-from tests.fake_daemon import FakeDaemon, says
+from tests.harness.fake_daemon import FakeDaemon, says
 
 KEY = "sk-very-secret-key"
 LOOPBACK = "127.0.0.1"

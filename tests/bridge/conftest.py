@@ -6,7 +6,7 @@ import pytest
 
 from tests.bridge.harness import Bridge, bridge_to
 from tests.daemon.conftest import client, daemon, provider, short_folder, socket_path, stub
-from tests.daemon_harness import Daemon
+from tests.harness.daemon import Daemon
 
 __all__ = ["client", "daemon", "provider", "short_folder", "socket_path", "stub"]
 

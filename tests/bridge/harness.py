@@ -29,7 +29,7 @@ from nousd.client.dial import Where
 from nousd.daemon.transport.connection import serve_commands
 from nousd.daemon.transport.feed import serve_events
 from tests.bridge.raw_http import opened
-from tests.daemon_harness import WAIT_SECONDS, Daemon
+from tests.harness.daemon import WAIT_SECONDS, Daemon
 
 TOKEN: Final = "a-token-that-only-tests-know"
 

@@ -28,7 +28,7 @@ from tests.bridge.harness import bridge_to, text
 from tests.bridge.raw_http import answer_in, connected, request, said
 from tests.bridge.small_server import TOKEN, small_server
 from tests.daemon.limits_bench import Kit
-from tests.stub_model import hanging_reply, text_reply
+from tests.harness.stub_model import hanging_reply, text_reply
 
 JUST_BEFORE = 0.001
 """What happens at the very moment of a deadline is late; so ``at`` is a little before it."""

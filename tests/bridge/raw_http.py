@@ -12,7 +12,7 @@ import h11
 import httpx2
 import trio
 
-from tests.daemon_harness import WAIT_SECONDS
+from tests.harness.daemon import WAIT_SECONDS
 
 Address = int | Path
 """A port of this machine, or the path of a Unix socket."""

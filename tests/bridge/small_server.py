@@ -23,7 +23,7 @@ from nousd.bridge.http.listen_address import HttpPlace
 from nousd.bridge.replies import HttpError, error_reply
 from nousd.bridge.stream.sse import stream_response
 from tests.bridge.raw_http import Address, Answer, answer_in, request, said
-from tests.daemon_harness import WAIT_SECONDS
+from tests.harness.daemon import WAIT_SECONDS
 
 TOKEN: Final = "a-token-that-only-tests-know"
 FLOOD: Final = b"x" * 65_536

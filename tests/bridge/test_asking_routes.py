@@ -16,8 +16,8 @@ from nousd.daemon.policy.permissions import RulePermissions
 from nousd.providers.interface import Provider
 from nousd.wire.limits import SESSION_RULES_MAX
 from tests.bridge.harness import Bridge, Frame, Frames, bridge_to, text
-from tests.daemon_harness import WAIT_SECONDS, Daemon, socket_daemon
-from tests.stub_model import StubModel, text_reply, tool_reply
+from tests.harness.daemon import WAIT_SECONDS, Daemon, socket_daemon
+from tests.harness.stub_model import StubModel, text_reply, tool_reply
 
 WRITE = ("write", {"path": "a.txt", "content": "x"})
 COLOUR = {

@@ -13,8 +13,8 @@ from nousd.daemon.policy.permissions import RulePermissions
 from nousd.providers.interface import Provider
 from tests.bridge.harness import bridge_to, text
 from tests.bridge.scrapes import Scrape
-from tests.daemon_harness import socket_daemon
-from tests.stub_model import StubModel, text_reply, tool_reply
+from tests.harness.daemon import socket_daemon
+from tests.harness.stub_model import StubModel, text_reply, tool_reply
 
 PATH: Final = Path(__file__).parents[2] / "scripts" / "dashboard.json"
 DASHBOARD: Final[dict[str, Any]] = json.loads(PATH.read_text(encoding="utf-8"))

@@ -19,7 +19,7 @@ import trio
 from tests.bridge.harness import text
 from tests.bridge.test_other_clients import address_of, token_of
 from tests.daemon.process_harness import Place, running
-from tests.daemon_harness import WAIT_SECONDS
+from tests.harness.daemon import WAIT_SECONDS
 
 SECONDS: Final = 240
 """A bound for a machine that is busy with other things; alone it takes a tenth of that."""

@@ -24,7 +24,7 @@ from nousd.wire.commands import GetMessages, GetState, Prompt
 from nousd.wire.commands.subscribe import Subscribe
 from nousd.wire.objects.entries import MessageEntry
 from nousd.wire.responses import Accepted, Result
-from tests.daemon_harness import Daemon, memory_daemon
+from tests.harness.daemon import Daemon, memory_daemon
 
 ANYWHERE = Audience("ses-1", None)
 

@@ -27,7 +27,7 @@ from tests.bridge.raw_http import opened
 from tests.bridge.test_frames import line_of, rendered_of
 from tests.bridge.test_hub import Log, delta, ended, following, made_events, quiet, started
 from tests.bridge.toy_view import TOY
-from tests.daemon_harness import WAIT_SECONDS, socket_daemon
+from tests.harness.daemon import WAIT_SECONDS, socket_daemon
 from tests.wire.strategies import structs
 
 VIEWS: dict[str, EventView] = {"/event": TANDEM, "/toy": TOY}

@@ -10,7 +10,7 @@ import trio
 from nousd.bridge.access.gate import LOCAL_HOSTS, AccessPolicy
 from tests.bridge.raw_http import answer_in, connected, request, said
 from tests.bridge.small_server import TOKEN, small_server
-from tests.daemon_harness import WAIT_SECONDS
+from tests.harness.daemon import WAIT_SECONDS
 
 PAGE = "https://app.example"
 

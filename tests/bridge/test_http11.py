@@ -15,7 +15,7 @@ from nousd.bridge.http.listen_address import HttpPlace
 from nousd.wire.limits import HTTP_BODY_BYTES_MAX, HTTP_HEADERS_BYTES_MAX
 from tests.bridge.raw_http import Answer, answer_in, answers_in, connected, request, said
 from tests.bridge.small_server import TOKEN, SmallServer, small_server
-from tests.daemon_harness import WAIT_SECONDS
+from tests.harness.daemon import WAIT_SECONDS
 
 OK = b"GET /global/health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 

@@ -17,7 +17,7 @@ from nousd.bridge.http import server
 from nousd.bridge.stream.hub import PAGE_BYTES
 from nousd.providers.mock.provider import MockProvider
 from tests.bridge.harness import TOKEN, Bridge, bridge_to, text
-from tests.daemon_harness import socket_daemon
+from tests.harness.daemon import socket_daemon
 
 READERS = 1000
 MEASURED = 100

@@ -22,7 +22,7 @@ from nousd.providers.setup.registry import make_provider
 from nousd.wire.limits import HTTP_BODY_BYTES_MAX
 from tests.bridge.harness import TOKEN, Bridge, bridge_to
 from tests.bridge.raw_http import opened
-from tests.daemon_harness import Daemon, socket_daemon
+from tests.harness.daemon import Daemon, socket_daemon
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Async generator:ResourceWarning"

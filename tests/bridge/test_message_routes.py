@@ -12,8 +12,8 @@ from nousd.bridge.routes import transcripts
 from nousd.providers.interface import Provider
 from nousd.runtimes.native.loop import NativeSettings
 from tests.bridge.harness import Bridge, bridge_to, text
-from tests.daemon_harness import Client, socket_daemon
-from tests.stub_model import Gate, StubModel, error_reply, text_reply, tool_reply
+from tests.harness.daemon import Client, socket_daemon
+from tests.harness.stub_model import Gate, StubModel, error_reply, text_reply, tool_reply
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
 MIB = 1024 * 1024

@@ -26,8 +26,8 @@ from nousd.wire.objects.entries import Usage
 from tests.bridge.harness import TOKEN, Bridge, Frames, bridge_alone, bridge_to, text
 from tests.bridge.scrapes import Scrape
 from tests.daemon.process_harness import Place, running
-from tests.daemon_harness import WAIT_SECONDS, Daemon, socket_daemon
-from tests.stub_model import (
+from tests.harness.daemon import WAIT_SECONDS, Daemon, socket_daemon
+from tests.harness.stub_model import (
     StubModel,
     burst_reply,
     error_reply,

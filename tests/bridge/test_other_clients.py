@@ -21,7 +21,7 @@ import pytest
 import trio
 
 from tests.daemon.process_harness import REPOSITORY, Place, running
-from tests.stub_model import DEFAULT_REPLY, Gate, Reply, StubModel, text_reply, tool_reply
+from tests.harness.stub_model import DEFAULT_REPLY, Gate, Reply, StubModel, text_reply, tool_reply
 
 CLIENTS: Final = REPOSITORY / "tests/bridge/clients"
 NPM: Final = REPOSITORY / "tests/tandem_npm"

@@ -14,9 +14,9 @@ from nousd.bridge.routes import prompts
 from nousd.extensions.hooks import HandleInput
 from nousd.providers.interface import Provider
 from tests.bridge.harness import Bridge, bridge_to, text
-from tests.daemon_harness import Client, socket_daemon
 from tests.extensions.registering import hooks, on
-from tests.stub_model import Gate, StubModel, text_reply, tool_reply
+from tests.harness.daemon import Client, socket_daemon
+from tests.harness.stub_model import Gate, StubModel, text_reply, tool_reply
 
 CONTEXT = ("contextRunID", "linked_context_run_id")
 

@@ -15,8 +15,8 @@ from nousd.providers.models import listing
 from nousd.providers.models.catalog import ModelFacts, Models
 from nousd.providers.setup.registry import make_provider
 from tests.bridge.harness import bridge_to
-from tests.daemon_harness import provider_of, socket_daemon
-from tests.stub_model import StubModel, error_reply, models_reply, stub_model
+from tests.harness.daemon import provider_of, socket_daemon
+from tests.harness.stub_model import StubModel, error_reply, models_reply, stub_model
 
 
 def unusable() -> Provider:

@@ -24,7 +24,7 @@ from nousd.daemon.transport.connection import serve_commands
 from nousd.daemon.transport.feed import serve_events
 from nousd.errors import DaemonUnreachable
 from nousd.providers.mock.provider import MockProvider
-from tests.daemon_harness import Daemon, memory_daemon
+from tests.harness.daemon import Daemon, memory_daemon
 
 
 class Flaky:

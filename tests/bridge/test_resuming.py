@@ -16,7 +16,7 @@ from nousd.providers.interface import NO_BLOBS, Blobs, Piece, Receive, TextDelta
 from nousd.providers.mock.provider import MockProvider
 from tests.bridge.harness import Bridge, Frame, bridge_to, frames_in, text
 from tests.bridge.raw_http import opened
-from tests.daemon_harness import WAIT_SECONDS, socket_daemon
+from tests.harness.daemon import WAIT_SECONDS, socket_daemon
 
 BYTES_MAX = 4000
 FRAME_BYTES_MIN = 300

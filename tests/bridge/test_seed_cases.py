@@ -9,8 +9,8 @@ import trio
 
 from nousd.providers.interface import Provider
 from tests.bridge.harness import Bridge, bridge_to, text
-from tests.daemon_harness import socket_daemon
-from tests.stub_model import Gate, StubModel, text_reply
+from tests.harness.daemon import socket_daemon
+from tests.harness.stub_model import Gate, StubModel, text_reply
 
 
 @pytest.mark.behaviour("http_messages_never_wait_for_a_run")

@@ -30,7 +30,7 @@ from nousd.wire.limits import (
 )
 from tests.bridge.raw_http import Address, answer_in, connected, request, said
 from tests.bridge.small_server import TOKEN, SmallServer, small_server
-from tests.daemon_harness import WAIT_SECONDS
+from tests.harness.daemon import WAIT_SECONDS
 
 READERS = 1000
 STOP_SECONDS = server.GRACE_SECONDS + 1

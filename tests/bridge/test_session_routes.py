@@ -12,8 +12,8 @@ from nousd.daemon.workspace.workspaces import Roots, Workspace, Workspaces
 from nousd.providers.interface import Provider
 from nousd.tools.fs.path_sandbox import PathSandbox
 from tests.bridge.harness import Bridge, bridge_to, text
-from tests.daemon_harness import Client, Daemon, socket_daemon
-from tests.stub_model import Gate, StubModel, text_reply, tool_reply
+from tests.harness.daemon import Client, Daemon, socket_daemon
+from tests.harness.stub_model import Gate, StubModel, text_reply, tool_reply
 
 ID_ROUTES = [
     ("GET", "/session/{id}", None),

@@ -12,8 +12,8 @@ from nousd.store.sqlite import store as sqlite
 from tests.bridge.harness import TOKEN, Bridge, Frame, Frames, bridge_alone, bridge_to, text
 from tests.bridge.raw_http import request, said
 from tests.daemon.test_recovery import Bench, started
-from tests.daemon_harness import WAIT_SECONDS, Daemon, socket_daemon
-from tests.stub_model import Gate, StubModel, error_reply, text_reply
+from tests.harness.daemon import WAIT_SECONDS, Daemon, socket_daemon
+from tests.harness.stub_model import Gate, StubModel, error_reply, text_reply
 
 
 async def run_to_end(bridge: Bridge, session: str, words: str = "go") -> list[Frame]:

@@ -14,8 +14,8 @@ from nousd.providers.interface import Provider
 from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.views.tandem.sessions import project_id
 from tests.bridge.harness import Bridge, bridge_to, text
-from tests.daemon_harness import Client, socket_daemon
-from tests.stub_model import Gate, StubModel, text_reply, tool_reply
+from tests.harness.daemon import Client, socket_daemon
+from tests.harness.stub_model import Gate, StubModel, text_reply, tool_reply
 
 
 class Place(NamedTuple):

@@ -13,7 +13,7 @@ import pytest
 from nousd.cli.nousctl import main as client_main
 from nousd.cli.nousd import main as daemon_main
 from tests.client.conftest import daemon, folder
-from tests.fake_daemon import FakeDaemon
+from tests.harness.fake_daemon import FakeDaemon
 
 __all__ = ["daemon", "folder"]
 

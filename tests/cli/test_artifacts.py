@@ -12,7 +12,7 @@ import pytest
 
 from nousd.client import artifacts, files
 from tests.cli.conftest import Nousctl
-from tests.fake_daemon import FakeDaemon, ok, refused
+from tests.harness.fake_daemon import FakeDaemon, ok, refused
 
 PIECE = 1000
 DATA = b"".join(b"%03d " % number for number in range(875))

@@ -15,7 +15,7 @@ from nousd.cli.render.request_lines import (
     waiting_lines,
 )
 from tests.cli.conftest import Nousctl
-from tests.fake_daemon import FakeDaemon, event, ok, refused
+from tests.harness.fake_daemon import FakeDaemon, event, ok, refused
 
 REQUEST: dict[str, Any] = {
     "session_id": "s",

@@ -11,7 +11,7 @@ import pytest
 
 from nousd.client import files
 from tests.cli.conftest import Nousctl
-from tests.fake_daemon import FakeDaemon, ok, refused
+from tests.harness.fake_daemon import FakeDaemon, ok, refused
 
 ACCEPTED = ok("accepted", {"command": "prompt", "run_id": "run-1"})
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Nousctl
-from tests.fake_daemon import FakeDaemon, Reply, event, ok, refused
+from tests.harness.fake_daemon import FakeDaemon, Reply, event, ok, refused
 
 STATE: dict[str, Any] = {
     "session_id": "s",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Nousctl
-from tests.fake_daemon import FakeDaemon, ok
+from tests.harness.fake_daemon import FakeDaemon, ok
 
 SERVERS = [
     {

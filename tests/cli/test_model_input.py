@@ -10,8 +10,8 @@ import pytest
 from nousd.machine.context.input_chunks import Chain, store_input
 from nousd.machine.context.model_input import ModelInput, UserMessage
 from tests.cli.conftest import Nousctl
-from tests.fake_daemon import FakeDaemon, ok, refused
-from tests.model_inputs import canonical_of
+from tests.harness.fake_daemon import FakeDaemon, ok, refused
+from tests.harness.model_inputs import canonical_of
 
 REQUESTS = [
     ModelInput(messages=tuple(UserMessage(f"q{n}") for n in range(count)), model="m", system="s")

@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from tests.cli.conftest import Nousd
-from tests.earlier_stores import HELD, unpack
+from tests.harness.earlier_stores import HELD, unpack
 
 NAME = "schema-2"
 

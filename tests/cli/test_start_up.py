@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nousd.cli import demo
-from tests.fake_daemon import FakeDaemon
+from tests.harness.fake_daemon import FakeDaemon
 
 HEAVY = {"msgspec", "anyio", "trio", "apsw", "httpx2", "rich", "asyncio", "platformdirs"}
 """None of these is needed to ask one question."""

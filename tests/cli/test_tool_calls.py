@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Nousctl
-from tests.fake_daemon import FakeDaemon, event, ok
+from tests.harness.fake_daemon import FakeDaemon, event, ok
 
 CALL: dict[str, Any] = {
     "session_id": "s",

@@ -11,7 +11,7 @@ import pytest
 from nousd.wire.codec.canonical_json import digest
 from nousd.wire.limits import PROJECT_FILE_BYTES_MAX
 from tests.cli.conftest import Nousctl
-from tests.fake_daemon import FakeDaemon, ok, refused
+from tests.harness.fake_daemon import FakeDaemon, ok, refused
 
 OWN = {
     "path": "/app/.nousd/config.toml",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Nousctl
-from tests.fake_daemon import FakeDaemon, ok
+from tests.harness.fake_daemon import FakeDaemon, ok
 
 
 def call(session: str, run: str | None, model: str, **figures: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from nousd.wire.codec.envelope import decode_payload, decode_request
 from nousd.wire.commands import COMMANDS
 from nousd.wire.responses import RESPONSES
 from tests.cli.conftest import Nousctl
-from tests.fake_daemon import FakeDaemon, ok, refused, says
+from tests.harness.fake_daemon import FakeDaemon, ok, refused, says
 
 SENT: list[tuple[str, str, dict[str, Any]]] = [
     ("ping", "ping", {}),

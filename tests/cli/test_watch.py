@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from tests.cli.conftest import Nousctl
-from tests.fake_daemon import FakeDaemon, Reply, event, ok, refused
+from tests.harness.fake_daemon import FakeDaemon, Reply, event, ok, refused
 
 
 def a_run(run_id: str, *, start: int, status: str = "completed") -> list[bytes]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_daemon import FakeDaemon
+from tests.harness.fake_daemon import FakeDaemon
 
 
 @pytest.fixture

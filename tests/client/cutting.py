@@ -12,7 +12,7 @@ from anyio.abc import AnyByteStream
 from nousd.client.memory import MemoryStream, memory_streams
 from nousd.errors import DaemonUnreachable
 from nousd.wire.codec.framing import LineSplitter
-from tests.fake_daemon import event, ok, refused
+from tests.harness.fake_daemon import event, ok, refused
 
 WHOLE = 10_000_000
 

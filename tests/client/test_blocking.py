@@ -12,7 +12,7 @@ from nousd.client.blocking import Connection, Subscription
 from nousd.errors import AnswerInvalid, AnswerTimedOut, ConnectionLost, DaemonUnreachable, Refused
 from nousd.wire.commands import Ping, Prompt
 from nousd.wire.responses import Accepted, Pong, Result
-from tests.fake_daemon import FakeDaemon, event, ok, refused, says
+from tests.harness.fake_daemon import FakeDaemon, event, ok, refused, says
 
 NEVER_SECONDS = 0.01
 """A wait for what does not come; it may be as short as one likes."""

@@ -9,7 +9,7 @@ import pytest
 from nousd.client.blocking_follow import Follower
 from nousd.client.resuming import Interruption, Retry
 from nousd.errors import AnswerInvalid, AnswerTimedOut, ConnectionLost, DaemonUnreachable, Refused
-from tests.fake_daemon import FakeDaemon, event, ok, refused
+from tests.harness.fake_daemon import FakeDaemon, event, ok, refused
 
 AT_ONCE = Retry(first=0.0, longest=0.0)
 

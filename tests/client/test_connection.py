@@ -23,7 +23,7 @@ from nousd.errors import (
 )
 from nousd.wire.commands import GetState, Ping, Prompt
 from nousd.wire.responses import Accepted, Pong, State
-from tests.fake_daemon import FakeDaemon, ok, refused
+from tests.harness.fake_daemon import FakeDaemon, ok, refused
 
 NEVER_SECONDS = 0.01
 """A wait for what does not come; it may be as short as one likes."""

@@ -19,8 +19,8 @@ from nousd.client.connection import connect
 from nousd.wire.commands import GetEvents, Prompt
 from nousd.wire.responses import Result
 from tests.daemon.process_harness import Place, running
-from tests.fake_daemon import FakeDaemon, ok
-from tests.validation import check_event
+from tests.harness.fake_daemon import FakeDaemon, ok
+from tests.harness.validation import check_event
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "fixtures" / "examples"
 SECONDS = 60

@@ -16,7 +16,7 @@ from nousd.client.resuming import Interruption, Retry
 from nousd.errors import AnswerInvalid, ConnectionLost, DaemonUnreachable, Refused
 from nousd.wire.commands.subscribe import Subscribe
 from tests.client.cutting import WHOLE, CuttingDaemon, script
-from tests.fake_daemon import event, ok
+from tests.harness.fake_daemon import event, ok
 
 ALL = Subscribe(after="evt-0", types="all")
 AT_ONCE = Retry(first=0.0, longest=0.0)

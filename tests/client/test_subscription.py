@@ -15,7 +15,7 @@ from nousd.errors import AnswerInvalid, AnswerTimedOut, ConnectionLost, DaemonUn
 from nousd.wire.commands.subscribe import Subscribe
 from nousd.wire.events import AgentEnd
 from nousd.wire.responses import Subscribed
-from tests.fake_daemon import FakeDaemon, event, ok, refused, says
+from tests.harness.fake_daemon import FakeDaemon, event, ok, refused, says
 
 ALL = Subscribe(after="evt-1", types="all")
 

@@ -22,7 +22,7 @@ from nousd.wire.commands import Ping
 from nousd.wire.commands.subscribe import Subscribe
 from nousd.wire.responses import Pong
 from tests.client.transports import Peer, Played, in_memory, over_sockets
-from tests.fake_daemon import event, ok, refused
+from tests.harness.fake_daemon import event, ok, refused
 
 TRANSPORTS = {"memory": in_memory, "sockets": over_sockets}
 ALL = Subscribe(after="evt-0", types="all")

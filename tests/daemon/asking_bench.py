@@ -17,7 +17,7 @@ from nousd.wire.objects.entries import PermissionMode
 from nousd.wire.objects.questions import UserQuestion
 from nousd.wire.objects.tool_footprint import Access
 from tests.daemon.scripted import Outcome, ScriptedProvider, WithoutThread, says
-from tests.daemon_harness import Client, Daemon, Event, Events, Payload, memory_daemon
+from tests.harness.daemon import Client, Daemon, Event, Events, Payload, memory_daemon
 
 TIMEOUT_SECONDS: Final = 60.0
 """How long a call of the bench waits for an answer."""

@@ -10,8 +10,8 @@ from nousd.daemon.policy import grants, requests
 from nousd.wire.limit_table import LIMITS
 from tests.daemon.asking_bench import naming
 from tests.daemon.limits_bench import Kit, told
-from tests.daemon_harness import Events, Payload, of_type
-from tests.stub_model import Reply, text_reply, tool_reply
+from tests.harness.daemon import Events, Payload, of_type
+from tests.harness.stub_model import Reply, text_reply, tool_reply
 
 
 async def session_that_asks(kit: Kit) -> None:

@@ -11,8 +11,8 @@ import trio
 from nousd.providers.interface import Provider
 from nousd.providers.setup.registry import ProviderSettings, make_provider
 from tests.daemon.workspaces_bench import Folders, folders_in
-from tests.daemon_harness import Client, Daemon, Events, socket_daemon
-from tests.stub_model import StubModel, stub_model
+from tests.harness.daemon import Client, Daemon, Events, socket_daemon
+from tests.harness.stub_model import StubModel, stub_model
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import trio
 
-from tests.daemon_harness import WAIT_SECONDS
+from tests.harness.daemon import WAIT_SECONDS
 
 
 class HeldCommand:

@@ -12,8 +12,8 @@ import trio.testing
 
 from nousd.providers.interface import Finished, Receive, ToolCallPiece
 from tests.daemon.scripted import Outcome, ScriptedProvider, ScriptedTool, gives
-from tests.daemon_harness import Client, Daemon, Event, Events, memory_daemon, of_type
 from tests.extensions.registering import Register, hooks
+from tests.harness.daemon import Client, Daemon, Event, Events, memory_daemon, of_type
 
 
 def failing(_told: object) -> None:

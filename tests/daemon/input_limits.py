@@ -13,8 +13,8 @@ from nousd.providers.models import listing
 from nousd.store.sqlite import queries as _queries
 from nousd.wire.limit_table import LIMITS
 from tests.daemon.limits_bench import Kit, past, refused_or_not, told
-from tests.daemon_harness import Payload, of_type
-from tests.stub_model import Reply, hanging_reply
+from tests.harness.daemon import Payload, of_type
+from tests.harness.stub_model import Reply, hanging_reply
 
 
 async def text_chars(kit: Kit, offset: int) -> None:

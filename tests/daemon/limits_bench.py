@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from nousd.wire.limit_table import LIMITS
-from tests.daemon_harness import Client, Daemon, Event, Events, of_type
-from tests.stub_model import StubModel, text_reply, tool_reply
+from tests.harness.daemon import Client, Daemon, Event, Events, of_type
+from tests.harness.stub_model import StubModel, text_reply, tool_reply
 
 
 @dataclass

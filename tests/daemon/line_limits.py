@@ -14,7 +14,7 @@ from nousd.daemon.transport.sockets import open_listeners
 from nousd.wire.limit_table import LIMITS
 from nousd.wire.limits import LONG_LINE_BYTES
 from tests.daemon.limits_bench import Kit, padded, past, told
-from tests.daemon_harness import Client
+from tests.harness.daemon import Client
 
 
 async def line_bytes(kit: Kit, offset: int) -> None:

@@ -21,7 +21,7 @@ from nousd.wire.limits import OVERRIDE_SECONDS_MAX
 from tests.daemon.asking_bench import naming
 from tests.daemon.scripted import WithoutThread
 from tests.daemon.workspaces_bench import Bench, Ended, Folders, several_folders
-from tests.daemon_harness import Event, Payload, of_type
+from tests.harness.daemon import Event, Payload, of_type
 
 SECONDS = 60
 """How long an override of these tests lasts."""

@@ -19,8 +19,8 @@ from typing import Any
 
 import trio
 
-from tests.daemon_harness import WAIT_SECONDS, Client, Events
-from tests.stub_model import StubModel
+from tests.harness.daemon import WAIT_SECONDS, Client, Events
+from tests.harness.stub_model import StubModel
 
 STOP_SECONDS = 5
 """How long an orderly stop may take, whatever is going on."""

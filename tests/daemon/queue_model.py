@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.lifecycle import LifecycleChecker
+from tests.harness.lifecycle import LifecycleChecker
 
 Payload = dict[str, Any]
 

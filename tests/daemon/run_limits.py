@@ -16,8 +16,8 @@ from nousd.tools.output import output_capture as whole_output
 from nousd.tools.output import tool_output as output
 from nousd.wire.limit_table import LIMITS
 from tests.daemon.limits_bench import Kit, past, refused_or_not, told
-from tests.daemon_harness import of_type
-from tests.stub_model import text_reply, tool_reply, whole_reply
+from tests.harness.daemon import of_type
+from tests.harness.stub_model import text_reply, tool_reply, whole_reply
 
 
 async def failed_or_not(kit: Kit, name: str, offset: int, bound: int) -> None:

@@ -26,7 +26,7 @@ from nousd.machine.context.model_input import ModelInput, UserMessage
 from nousd.providers.interface import NO_BLOBS, Blobs, Receive
 from tests.daemon.asking_bench import Fetched, calls
 from tests.daemon.scripted import OneModel, Outcome, says
-from tests.daemon_harness import Client, Daemon, Event, Events, Payload, memory_daemon, of_type
+from tests.harness.daemon import Client, Daemon, Event, Events, Payload, memory_daemon, of_type
 
 
 class PlannedModel(OneModel):

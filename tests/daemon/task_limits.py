@@ -11,8 +11,8 @@ from nousd.daemon.workspace import agents
 from nousd.daemon.workspace.agents import AgentPlaces, read_agents
 from nousd.wire.limit_table import LIMITS
 from tests.daemon.limits_bench import Kit
-from tests.daemon_harness import Payload, of_type
-from tests.stub_model import Gate, text_reply, tool_reply
+from tests.harness.daemon import Payload, of_type
+from tests.harness.stub_model import Gate, text_reply, tool_reply
 
 
 async def result_of_task(kit: Kit, **args: Any) -> Payload:

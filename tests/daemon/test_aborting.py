@@ -8,8 +8,15 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.daemon_harness import Client, Daemon, Events, of_type, types
-from tests.stub_model import Gate, StubModel, error_reply, hanging_reply, text_reply, tool_reply
+from tests.harness.daemon import Client, Daemon, Events, of_type, types
+from tests.harness.stub_model import (
+    Gate,
+    StubModel,
+    error_reply,
+    hanging_reply,
+    text_reply,
+    tool_reply,
+)
 from tests.tools.bench import Lifeline, lifeline
 
 

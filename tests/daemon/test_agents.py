@@ -14,7 +14,7 @@ from nousd.wire.limits import AGENTS_MAX
 from tests.daemon.asking_bench import calls
 from tests.daemon.scripted import says
 from tests.daemon.task_bench import children_of, result_of, task_daemon, tasks
-from tests.daemon_harness import Payload, of_type
+from tests.harness.daemon import Payload, of_type
 
 DENIES = "---\ndescription: Reads.\npermissions:\n  deny: [write]\n---\nYou read."
 WIDENS = "---\nmodel: other\npermissions:\n  allow: [write]\n  mode: ask\n---\nYou write."

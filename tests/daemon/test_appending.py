@@ -12,7 +12,7 @@ import trio
 from nousd.providers.interface import Provider
 from nousd.wire.limits import EVENT_TEXT_BYTES_MAX
 from tests.daemon.process_harness import Place, running
-from tests.daemon_harness import (
+from tests.harness.daemon import (
     WAIT_SECONDS,
     Client,
     Daemon,
@@ -21,7 +21,7 @@ from tests.daemon_harness import (
     of_type,
     socket_daemon,
 )
-from tests.stub_model import Gate, StubModel, hanging_reply, text_reply, tool_reply
+from tests.harness.stub_model import Gate, StubModel, hanging_reply, text_reply, tool_reply
 
 
 @pytest.fixture

@@ -27,9 +27,9 @@ from nousd.store.sqlite import artifacts as _artifacts_sqlite
 from nousd.tools.spooled_file import SpooledFile
 from tests.daemon.process_harness import Place, Process, running
 from tests.daemon.scripted import ScriptedProvider
-from tests.daemon_harness import Client, Daemon, FakeClock, memory_daemon, of_type, socket_daemon
+from tests.harness.daemon import Client, Daemon, FakeClock, memory_daemon, of_type, socket_daemon
+from tests.harness.stub_model import StubModel, text_reply, tool_reply
 from tests.store.helpers import append, appended, created, source
-from tests.stub_model import StubModel, text_reply, tool_reply
 
 HOUR = 3600.0
 DATA = b"".join(b"%07d " % number for number in range(50_000))

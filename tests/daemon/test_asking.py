@@ -15,7 +15,7 @@ from nousd.wire.events import PermissionRequested, Status
 from nousd.wire.limits import SESSION_RULES_MAX
 from tests.daemon.asking_bench import FETCHES, Bench, asking_daemon, calls, naming
 from tests.daemon.scripted import says
-from tests.daemon_harness import Event, Payload, of_type, types
+from tests.harness.daemon import Event, Payload, of_type, types
 
 DECISIONS = ("tool_call_approved", "tool_call_denied")
 ASKING = ("tool_call_policy_evaluated", "permission_requested", "status", *DECISIONS)

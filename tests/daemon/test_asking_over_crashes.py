@@ -10,8 +10,8 @@ import pytest
 
 from tests.daemon.asking_bench import naming
 from tests.daemon.process_harness import Place, running
-from tests.daemon_harness import Client, Events, Payload, of_type, types
-from tests.stub_model import StubModel, text_reply, tool_reply
+from tests.harness.daemon import Client, Events, Payload, of_type, types
+from tests.harness.stub_model import StubModel, text_reply, tool_reply
 
 
 @pytest.fixture

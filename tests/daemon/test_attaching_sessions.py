@@ -17,7 +17,7 @@ from tests.daemon.overrides_bench import OverrideBench, overriding
 from tests.daemon.scripted import says
 from tests.daemon.task_bench import PlannedModel, hangs, tasks
 from tests.daemon.workspaces_bench import Folders, several_folders
-from tests.daemon_harness import Payload
+from tests.harness.daemon import Payload
 
 pytestmark = pytest.mark.behaviour("attach_session_moves_a_session")
 

@@ -20,7 +20,7 @@ from nousd.store.artifacts import Artifact, ArtifactInfo
 from nousd.store.records import EventFilter
 from nousd.wire.events import EVENTS
 from tests.daemon.scripted import ScriptedProvider, says
-from tests.daemon_harness import Client, Daemon, Events, Payload, of_type, socket_daemon
+from tests.harness.daemon import Client, Daemon, Events, Payload, of_type, socket_daemon
 from tests.store.helpers import append, appended, created, deleted
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 40

@@ -21,8 +21,8 @@ from nousd.wire.objects.entries import PermissionMode
 from tests.daemon.asking_bench import naming
 from tests.daemon.process_harness import Place, running
 from tests.daemon.scripted import Outcome, ScriptedProvider, ScriptedTool, gives, says
-from tests.daemon_harness import Client, Daemon, Event, Events, memory_daemon, of_type, types
-from tests.stub_model import StubModel, text_reply, tool_reply
+from tests.harness.daemon import Client, Daemon, Event, Events, memory_daemon, of_type, types
+from tests.harness.stub_model import StubModel, text_reply, tool_reply
 from tests.tools.bench import lifeline
 
 

@@ -15,8 +15,8 @@ from nousd.daemon import serve
 from nousd.providers.setup import auto
 from nousd.providers.setup.auto import LocalServer
 from tests.daemon.process_harness import Place, running
-from tests.daemon_harness import WAIT_SECONDS
-from tests.stub_model import Reply, StubModel
+from tests.harness.daemon import WAIT_SECONDS
+from tests.harness.stub_model import Reply, StubModel
 
 LISTING = Reply(
     (json.dumps({"data": [{"id": "qwen"}, {"id": "other"}]}).encode(),),

@@ -9,8 +9,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from tests.daemon.process_harness import Place, running
-from tests.daemon_harness import Client, Daemon, Events, of_type
-from tests.stub_model import Gate, StubModel, text_reply
+from tests.harness.daemon import Client, Daemon, Events, of_type
+from tests.harness.stub_model import Gate, StubModel, text_reply
 
 QUEUED_INPUTS_MAX = 1024
 CONNECTIONS_MAX = 512

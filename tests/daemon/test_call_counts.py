@@ -16,9 +16,9 @@ import pytest
 from trio.testing import wait_all_tasks_blocked
 
 from nousd.providers.interface import Provider
-from tests.daemon_harness import Client, Daemon, Events, memory_daemon
-from tests.recorded_calls import files, recorded_calls, way
-from tests.stub_model import Gate, StubModel, text_reply, tool_reply
+from tests.harness.daemon import Client, Daemon, Events, memory_daemon
+from tests.harness.recorded_calls import files, recorded_calls, way
+from tests.harness.stub_model import Gate, StubModel, text_reply, tool_reply
 
 LINE: Final = "LineSplitter.feed"
 SUBMIT: Final = "Store.submit"

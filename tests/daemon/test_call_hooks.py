@@ -21,8 +21,8 @@ from nousd.runtimes.calls.admission import input_hash
 from nousd.wire.limits import TOOL_PREVIEW_CHARS_MAX
 from tests.daemon.hooks_bench import calls, failing, open_bench, warnings
 from tests.daemon.scripted import says
-from tests.daemon_harness import Event, of_type
 from tests.extensions.registering import on
+from tests.harness.daemon import Event, of_type
 
 WRITE = calls("write", '{"path":"a.txt","content":"x"}')
 

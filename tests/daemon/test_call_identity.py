@@ -14,7 +14,7 @@ from nousd.tools.builtin.bash import BASH
 from nousd.tools.builtin.read import READ
 from tests.daemon.asking_bench import Bench, asking_daemon, calls, naming
 from tests.daemon.scripted import says
-from tests.daemon_harness import Event, of_type
+from tests.harness.daemon import Event, of_type
 
 CALL_EVENTS = ("tool_call_", "tool_execution_", "permission_requested")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.daemon_harness import socket_daemon
+from tests.harness.daemon import socket_daemon
+from tests.harness.stub_model import Reply
 from tests.providers.conformance import Dialect, Scene, Server, server_of
 from tests.providers.dialects import DIALECTS
-from tests.stub_model import Reply
 
 SIGNATURE = "c2lnbmVkIGJ5IG5vYm9keQ=="
 THINKS = Scene(

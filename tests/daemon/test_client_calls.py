@@ -28,7 +28,7 @@ from tests.daemon.scripted import (
     gives,
     says,
 )
-from tests.daemon_harness import (
+from tests.harness.daemon import (
     Client,
     Daemon,
     Event,

@@ -13,7 +13,7 @@ from nousd.daemon.policy.permissions import RulePermissions
 from nousd.machine.policy.rules import rules_of
 from nousd.wire.objects.entries import PermissionMode
 from tests.daemon.asking_bench import Bench, asking_daemon, calls, naming
-from tests.daemon_harness import of_type
+from tests.harness.daemon import of_type
 
 KEY = "topsecret"
 

@@ -18,7 +18,7 @@ from nousd.daemon.commands import HANDLERS
 from nousd.errors import WriteFailed
 from nousd.store.memory import store as memory
 from tests.daemon.scripted import ScriptedProvider, says
-from tests.daemon_harness import Client, Daemon, memory_daemon, socket_daemon
+from tests.harness.daemon import Client, Daemon, memory_daemon, socket_daemon
 
 MEGABYTE = 1024 * 1024
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.crash_campaign import Campaign
+from tests.crash.campaign import Campaign
 
 ROUNDS = 6
 SECONDS_MAX = 120

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.process_harness import Place, running
-from tests.daemon_harness import of_type, types
-from tests.lifecycle import LifecycleChecker
-from tests.stub_model import Gate, StubModel, text_reply, tool_reply
+from tests.harness.daemon import of_type, types
+from tests.harness.lifecycle import LifecycleChecker
+from tests.harness.stub_model import Gate, StubModel, text_reply, tool_reply
 from tests.tools.bench import lifeline
 
 

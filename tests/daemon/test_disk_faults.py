@@ -21,7 +21,7 @@ from nousd.store.sqlite import commits as _commits
 from nousd.store.sqlite import store as sqlite
 from nousd.tools.interface import ToolContext, ToolResult
 from tests.daemon.scripted import Outcome, ScriptedProvider, ScriptedTool, asks_for_tools, says
-from tests.daemon_harness import (
+from tests.harness.daemon import (
     WAIT_SECONDS,
     Client,
     Daemon,

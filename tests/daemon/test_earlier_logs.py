@@ -1,6 +1,6 @@
 """A whole daemon on the log that each earlier version left behind when it was killed.
 
-What the logs hold is told in ``tests.earlier_stores``.
+What the logs hold is told in ``tests.harness.earlier_stores``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import pytest
 
 from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION
 from tests.daemon.process_harness import Place, running
-from tests.daemon_harness import Client, Event, Payload, of_type, types
-from tests.earlier_stores import (
+from tests.harness.daemon import Client, Event, Payload, of_type, types
+from tests.harness.earlier_stores import (
     EARLIER,
     HELD,
     Held,
@@ -24,7 +24,7 @@ from tests.earlier_stores import (
     stored_lines,
     unpack,
 )
-from tests.lifecycle import LifecycleChecker
+from tests.harness.lifecycle import LifecycleChecker
 
 
 @pytest.fixture(params=EARLIER)

@@ -14,7 +14,7 @@ from nousd.daemon.app import shut_down
 from nousd.daemon.transport.feed import serve_events
 from nousd.wire.events import EVENTS, FROZEN_EVENTS
 from tests.daemon.scripted import ScriptedProvider, ScriptedTool, asks_for_tools, gives, says
-from tests.daemon_harness import Client, Daemon, Event, Events, memory_daemon, socket_daemon, types
+from tests.harness.daemon import Client, Daemon, Event, Events, memory_daemon, socket_daemon, types
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 
 from nousd.daemon.ops import process
 from tests.daemon.process_harness import Place, running
-from tests.daemon_harness import WAIT_SECONDS
+from tests.harness.daemon import WAIT_SECONDS
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from nousd.tools.interface import ToolContext, ToolResult
 from nousd.wire.objects.tool_footprint import Access
 from tests.daemon.asking_bench import naming
 from tests.daemon.scripted import Outcome, ScriptedProvider, says
-from tests.daemon_harness import Client, Daemon, Event, Events, memory_daemon, of_type
+from tests.harness.daemon import Client, Daemon, Event, Events, memory_daemon, of_type
 
 TOOL = "mark"
 

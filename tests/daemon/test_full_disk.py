@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.daemon.process_harness import Place, running
-from tests.daemon_harness import of_type
-from tests.stub_model import Gate, StubModel, text_reply, tool_reply
+from tests.harness.daemon import of_type
+from tests.harness.stub_model import Gate, StubModel, text_reply, tool_reply
 
 DISK_BYTES = 12 * 1024 * 1024
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import trio
 
-from tests.fuzz import Fuzz
+from tests.fuzz.fuzz import Fuzz
 
 CASES = 120
 SECONDS_MAX = 150

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from tests.daemon.process_harness import Place, running
-from tests.daemon_harness import of_type
+from tests.harness.daemon import of_type
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.interface import Store
 from nousd.store.memory import store as memory
 from nousd.store.rows import Path as StoredPath
-from tests.daemon_harness import (
+from tests.harness.daemon import (
     Client,
     Daemon,
     Events,
@@ -26,8 +26,8 @@ from tests.daemon_harness import (
     of_type,
     socket_daemon,
 )
+from tests.harness.stub_model import Gate, StubModel, text_reply, tool_reply
 from tests.machine.builders import user
-from tests.stub_model import Gate, StubModel, text_reply, tool_reply
 
 
 def told(request: Any) -> list[tuple[str, Any]]:

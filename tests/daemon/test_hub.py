@@ -20,7 +20,7 @@ from nousd.store.records import EventFilter, StoredEvent
 from nousd.store.sqlite import store as sqlite
 from nousd.wire import events
 from nousd.wire.codec.envelope import decode_event
-from tests.daemon_harness import FakeClock
+from tests.harness.daemon import FakeClock
 
 ALL = EventFilter()
 

@@ -18,8 +18,8 @@ import httpx2
 import pytest
 
 from nousd.providers.setup.registry import ProviderSettings, make_provider
-from tests.daemon_harness import Client, Event, Events, of_type, socket_daemon
-from tests.foreign_server import foreign_server
+from tests.harness.daemon import Client, Event, Events, of_type, socket_daemon
+from tests.harness.foreign_server import foreign_server
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "aimock"
 PROGRAM: Final = FOLDER / "node_modules/.bin/llmock"

@@ -17,8 +17,8 @@ from nousd.extensions.hooks import (
 )
 from tests.daemon.hooks_bench import failing, open_bench
 from tests.daemon.scripted import says
-from tests.daemon_harness import of_type
 from tests.extensions.registering import on
+from tests.harness.daemon import of_type
 
 
 @pytest.mark.behaviour("an_extension_may_change_an_input")

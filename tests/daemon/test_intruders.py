@@ -20,7 +20,7 @@ from nousd.wire.commands import COMMANDS
 from nousd.wire.limits import CONNECTIONS_MAX, NAME_CHARS_MAX
 from tests.daemon.process_harness import REPOSITORY, Place, running
 from tests.daemon.scripted import ScriptedProvider
-from tests.daemon_harness import WAIT_SECONDS, Client, Daemon, memory_daemon, socket_daemon
+from tests.harness.daemon import WAIT_SECONDS, Client, Daemon, memory_daemon, socket_daemon
 
 SOMEBODY_ELSE = 65_534
 

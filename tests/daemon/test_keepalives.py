@@ -14,7 +14,7 @@ from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair
 from nousd.daemon.app import shut_down
 from nousd.daemon.transport.feed import serve_events
 from tests.daemon.scripted import ScriptedProvider
-from tests.daemon_harness import Daemon, Wire, memory_daemon
+from tests.harness.daemon import Daemon, Wire, memory_daemon
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ import trio
 
 from nousd.redaction.redactor import Redactor
 from tests.daemon.process_harness import REPOSITORY, Place, Process, running
-from tests.daemon_harness import WAIT_SECONDS
-from tests.stub_model import (
+from tests.harness.daemon import WAIT_SECONDS
+from tests.harness.stub_model import (
     Reply,
     StubModel,
     delta,

@@ -29,8 +29,8 @@ from tests.daemon.session_limits import SESSION_PLAYS
 from tests.daemon.task_limits import TASK_PLAYS
 from tests.daemon.tool_limits import TOOL_PLAYS
 from tests.daemon.workspace_limits import WORKSPACE_PLAYS
-from tests.daemon_harness import socket_daemon
-from tests.stub_model import StubModel
+from tests.harness.daemon import socket_daemon
+from tests.harness.stub_model import StubModel
 
 
 class Say(msgspec.Struct):

@@ -18,8 +18,8 @@ from nousd.daemon.workspace.trust import Trust
 from nousd.providers.interface import Provider
 from nousd.tools.mcp import server as server_module
 from nousd.tools.mcp.spec import ServerSpec
-from tests.daemon_harness import Client, Event, Events, of_type, socket_daemon
-from tests.stub_model import StubModel, text_reply, tool_reply
+from tests.harness.daemon import Client, Event, Events, of_type, socket_daemon
+from tests.harness.stub_model import StubModel, text_reply, tool_reply
 
 STUB = Path(__file__).parent.parent / "tools" / "stub_mcp_server.py"
 COMMAND = (sys.executable, "-S", str(STUB))

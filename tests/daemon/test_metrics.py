@@ -13,8 +13,8 @@ from nousd.cli.render.metric_lines import metrics as lines_of
 from nousd.daemon.policy.permissions import RulePermissions
 from nousd.providers.interface import Provider
 from nousd.store.memory import store as memory
-from tests.daemon_harness import WAIT_SECONDS, Client, Daemon, Payload, memory_daemon, socket_daemon
-from tests.stub_model import StubModel, hanging_reply, text_reply, tool_reply
+from tests.harness.daemon import WAIT_SECONDS, Client, Daemon, Payload, memory_daemon, socket_daemon
+from tests.harness.stub_model import StubModel, hanging_reply, text_reply, tool_reply
 
 
 async def metrics(client: Client) -> Payload:

@@ -27,7 +27,7 @@ from nousd.wire.codec.input_chunks import Node, assemble_input, decode_node
 from nousd.wire.objects.entries import ReasoningBlock
 from tests.daemon.scripted import ScriptedProvider, ScriptedTool, asks_for_tools, fails, gives, says
 from tests.daemon.test_store_failures import Disk
-from tests.daemon_harness import (
+from tests.harness.daemon import (
     Client,
     Event,
     Events,
@@ -36,7 +36,7 @@ from tests.daemon_harness import (
     memory_daemon,
     of_type,
 )
-from tests.model_inputs import canonical_of
+from tests.harness.model_inputs import canonical_of
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 

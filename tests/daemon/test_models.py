@@ -19,8 +19,8 @@ from nousd.machine.context.model_input import ModelChoice
 from nousd.providers.interface import Provider
 from nousd.providers.models.catalog import ModelFacts, Models
 from nousd.providers.models.prices import Price
-from tests.daemon_harness import Client, Daemon, of_type, provider_of, socket_daemon
-from tests.stub_model import (
+from tests.harness.daemon import Client, Daemon, of_type, provider_of, socket_daemon
+from tests.harness.stub_model import (
     Gate,
     Reply,
     StubModel,

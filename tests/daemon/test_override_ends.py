@@ -26,7 +26,7 @@ from tests.daemon.overrides_bench import (
 from tests.daemon.scripted import WithoutThread, says
 from tests.daemon.task_bench import PlannedModel, tasks
 from tests.daemon.workspaces_bench import Folders
-from tests.daemon_harness import Payload, of_type
+from tests.harness.daemon import Payload, of_type
 
 pytestmark = pytest.mark.behaviour("an_override_asks_about_what_leads_out")
 

@@ -21,7 +21,7 @@ from tests.daemon.overrides_bench import (
 )
 from tests.daemon.scripted import says
 from tests.daemon.workspaces_bench import Folders
-from tests.daemon_harness import of_type
+from tests.harness.daemon import of_type
 
 pytestmark = pytest.mark.behaviour("an_override_asks_about_what_leads_out")
 

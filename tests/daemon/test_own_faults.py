@@ -8,8 +8,8 @@ import pytest
 
 from nousd.wire import events as wire
 from nousd.wire.codec.envelope import encode_event_tail
-from tests.daemon_harness import Client, Events, of_type
-from tests.stub_model import StubModel, error_reply
+from tests.harness.daemon import Client, Events, of_type
+from tests.harness.stub_model import StubModel, error_reply
 
 ANSWER = "stub-reply"
 

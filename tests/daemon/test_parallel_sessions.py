@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from nousd.providers.mock.provider import MockProvider
-from tests.daemon_harness import Client, Daemon, Events, of_type, socket_daemon
-from tests.stub_model import Gate, StubModel, text_reply
+from tests.harness.daemon import Client, Daemon, Events, of_type, socket_daemon
+from tests.harness.stub_model import Gate, StubModel, text_reply
 
 
 class Running:

@@ -22,7 +22,7 @@ from nousd.wire.objects.entries import PermissionMode
 from nousd.wire.objects.tool_footprint import Access, ToolClass
 from tests.daemon.asking_bench import Bench, asking_daemon, calls, naming
 from tests.daemon.scripted import WithoutThread
-from tests.daemon_harness import Event, of_type
+from tests.harness.daemon import Event, of_type
 
 RULES: Final = ("none", "allow", "ask", "deny", "granted")
 

@@ -19,7 +19,7 @@ from nousd.wire.codec.canonical_json import digest
 from nousd.wire.limits import PROJECT_FILE_BYTES_MAX, RULE_CHARS_MAX, RULES_MAX
 from tests.daemon.asking_bench import Bench, asking_daemon, calls
 from tests.daemon.scripted import ScriptedProvider
-from tests.daemon_harness import Event, Payload, of_type, only_workspace, socket_daemon
+from tests.harness.daemon import Event, Payload, of_type, only_workspace, socket_daemon
 
 SETTINGS = """
 permission_mode = "yolo"

@@ -7,8 +7,16 @@ from pathlib import Path
 import pytest
 
 from nousd.providers.setup.registry import ProviderSettings, make_provider
-from tests.daemon_harness import Client, Event, Events, of_type, socket_daemon, types
-from tests.stub_model import Gate, Reply, StubModel, delta, error_reply, hanging_reply, text_reply
+from tests.harness.daemon import Client, Event, Events, of_type, socket_daemon, types
+from tests.harness.stub_model import (
+    Gate,
+    Reply,
+    StubModel,
+    delta,
+    error_reply,
+    hanging_reply,
+    text_reply,
+)
 
 OVERFLOW = error_reply(
     400, "This model's maximum context length is 10 tokens.", code="context_length_exceeded"

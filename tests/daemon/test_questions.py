@@ -15,7 +15,7 @@ from trio.testing import MockClock
 from nousd.wire.events.tools import ToolCallEvent
 from tests.daemon.asking_bench import Bench, asking_daemon, calls
 from tests.daemon.scripted import Outcome
-from tests.daemon_harness import Event, Payload, of_type, types
+from tests.harness.daemon import Event, Payload, of_type, types
 
 COLOUR: dict[str, Any] = {
     "question": "Which colour?",

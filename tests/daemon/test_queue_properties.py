@@ -37,7 +37,7 @@ from tests.daemon.scripted import (
     gives,
     says,
 )
-from tests.daemon_harness import Daemon, FakeClock, memory_daemon
+from tests.harness.daemon import Daemon, FakeClock, memory_daemon
 
 # --- a daemon that can be killed -------------------------------------------------------------
 

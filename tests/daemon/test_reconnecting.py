@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nousd.providers.interface import Provider
-from tests.daemon_harness import Client, Daemon, Event, Events, of_type, socket_daemon, types
-from tests.stub_model import Gate, StubModel, burst_reply, text_reply
+from tests.harness.daemon import Client, Daemon, Event, Events, of_type, socket_daemon, types
+from tests.harness.stub_model import Gate, StubModel, burst_reply, text_reply
 
 
 def ids(events: Sequence[Event]) -> list[str]:

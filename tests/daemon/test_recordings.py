@@ -13,7 +13,7 @@ from nousd.daemon.runs import recordings
 from nousd.daemon.runs.recordings import Recordings, current_run, open_recordings
 from nousd.errors import ConfigError
 from tests.daemon.process_harness import Place, running
-from tests.stub_model import error_reply, stub_model, text_reply
+from tests.harness.stub_model import error_reply, stub_model, text_reply
 
 
 @pytest.fixture(autouse=True)

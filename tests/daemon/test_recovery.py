@@ -22,7 +22,7 @@ from nousd.wire import events
 from nousd.wire.codec.envelope import decode_event
 from nousd.wire.objects.entries import MessageEntry
 from nousd.wire.objects.inputs import QueuedInput
-from tests.daemon_harness import FakeClock, check_log
+from tests.harness.daemon import FakeClock, check_log
 
 Events = list[events.Event]
 

@@ -8,8 +8,8 @@ import pytest
 
 from nousd.providers.interface import Provider
 from nousd.wire.responses import Accepted
-from tests.daemon_harness import Client, Daemon, Events, Payload, of_type, socket_daemon
-from tests.stub_model import Gate, StubModel, hanging_reply, text_reply
+from tests.harness.daemon import Client, Daemon, Events, Payload, of_type, socket_daemon
+from tests.harness.stub_model import Gate, StubModel, hanging_reply, text_reply
 
 
 def again_as(first: Payload) -> Payload:

@@ -9,7 +9,7 @@ import pytest
 
 from nousd.daemon.runs import results
 from tests.daemon.scripted import ScriptedProvider, ScriptedTool, asks_for_tools, gives, says
-from tests.daemon_harness import memory_daemon
+from tests.harness.daemon import memory_daemon
 
 Flat = list[dict[str, Any]]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.daemon_harness import Client, Events, of_type, users
-from tests.stub_model import (
+from tests.harness.daemon import Client, Events, of_type, users
+from tests.harness.stub_model import (
     Gate,
     Reply,
     StubModel,

@@ -19,8 +19,8 @@ from nousd.extensions.hooks import (
 from nousd.wire.limits import INSTRUCTIONS_BYTES_MAX
 from tests.daemon.hooks_bench import asleep, calls, failing, open_bench, warnings
 from tests.daemon.scripted import says
-from tests.daemon_harness import of_type
 from tests.extensions.registering import on
+from tests.harness.daemon import of_type
 
 
 @pytest.mark.behaviour("an_extension_may_add_instructions_to_a_run")

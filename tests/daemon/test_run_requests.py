@@ -15,7 +15,7 @@ from nousd.machine.context.model_input import ModelChoice
 from nousd.providers.models.catalog import Models
 from tests.daemon.process_harness import Place, running
 from tests.daemon.scripted import ScriptedProvider, ScriptedTool, says
-from tests.daemon_harness import (
+from tests.harness.daemon import (
     Client,
     Daemon,
     Events,
@@ -25,7 +25,14 @@ from tests.daemon_harness import (
     provider_of,
     socket_daemon,
 )
-from tests.stub_model import Gate, StubModel, error_reply, hanging_reply, text_reply, tool_reply
+from tests.harness.stub_model import (
+    Gate,
+    StubModel,
+    error_reply,
+    hanging_reply,
+    text_reply,
+    tool_reply,
+)
 
 NAMES = {
     "client_id": "desktop",

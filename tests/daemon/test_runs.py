@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from nousd.providers.interface import Provider
-from tests.daemon_harness import Client, Daemon, Events, of_type, socket_daemon, types
-from tests.stub_model import Gate, Reply, StubModel, delta, error_reply, finish, text_reply
+from tests.harness.daemon import Client, Daemon, Events, of_type, socket_daemon, types
+from tests.harness.stub_model import Gate, Reply, StubModel, delta, error_reply, finish, text_reply
 
 
 @pytest.mark.behaviour("runs_are_told_by_events")

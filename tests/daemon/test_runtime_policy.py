@@ -14,7 +14,7 @@ from nousd.runtimes.interface import Runtime
 from nousd.wire.objects.entries import ToolCall
 from nousd.wire.objects.policy import PolicyDecision
 from tests.daemon.asking_bench import Bench, asking_daemon, calls, naming
-from tests.daemon_harness import Event, of_type
+from tests.harness.daemon import Event, of_type
 
 WHY: Final = "its own rules say so"
 TOLD: Final = "permission_requested", "tool_call_denied", "tool_call_started"

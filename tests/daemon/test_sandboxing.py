@@ -21,7 +21,7 @@ from nousd.providers.interface import Finished, Receive, ToolCallPiece
 from nousd.tools.sandbox.interface import FindSandbox, Request, SandboxedProcess, no_sandbox
 from nousd.wire.objects.policy import SandboxFacts
 from tests.daemon.scripted import ScriptedProvider, says
-from tests.daemon_harness import Payload, memory_daemon, of_type
+from tests.harness.daemon import Payload, memory_daemon, of_type
 
 
 class OpenSandbox:

@@ -20,8 +20,8 @@ import pytest
 import trio
 
 from tests.daemon.process_harness import Place, Process, running
-from tests.daemon_harness import Client, Event, Events, of_type
-from tests.stub_model import Reply, StubModel, error_reply, text_reply, tool_reply
+from tests.harness.daemon import Client, Event, Events, of_type
+from tests.harness.stub_model import Reply, StubModel, error_reply, text_reply, tool_reply
 
 REDACTED: Final = "[redacted]"
 

@@ -15,8 +15,8 @@ from nousd.extensions.hooks import (
 from nousd.store.memory import store as memory
 from tests.daemon.hooks_bench import failing, open_bench
 from tests.daemon.scripted import ScriptedProvider
-from tests.daemon_harness import memory_daemon
 from tests.extensions.registering import on
+from tests.harness.daemon import memory_daemon
 
 
 @pytest.mark.behaviour("an_extension_may_keep_a_session")

@@ -19,7 +19,7 @@ from nousd.providers.mock.provider import MockProvider
 from nousd.store.interface import Store
 from nousd.store.session_list import folded
 from nousd.store.sqlite import store as sqlite
-from tests.daemon_harness import Client, Daemon, FakeClock, Payload, memory_daemon
+from tests.harness.daemon import Client, Daemon, FakeClock, Payload, memory_daemon
 
 Step = tuple[str, Payload]
 

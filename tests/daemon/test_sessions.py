@@ -16,7 +16,7 @@ from nousd.wire.objects.entries import PermissionMode
 from tests.daemon.asking_bench import calls
 from tests.daemon.scripted import ScriptedProvider, says
 from tests.daemon.task_bench import children_of, result_of, task_daemon, tasks
-from tests.daemon_harness import (
+from tests.harness.daemon import (
     Client,
     Daemon,
     Events,
@@ -25,7 +25,7 @@ from tests.daemon_harness import (
     of_type,
     socket_daemon,
 )
-from tests.stub_model import Gate, StubModel, error_reply, hanging_reply, text_reply
+from tests.harness.stub_model import Gate, StubModel, error_reply, hanging_reply, text_reply
 
 SAID: Payload = {
     "source": "chat",

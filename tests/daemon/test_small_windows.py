@@ -7,7 +7,7 @@ from pathlib import Path
 from nousd.machine.context.model_input import ToolResultMessage
 from nousd.runtimes.native.loop import NativeSettings
 from tests.daemon.scripted import ScriptedProvider, ScriptedTool, asks_for_tools, gives, says
-from tests.daemon_harness import memory_daemon, of_type
+from tests.harness.daemon import memory_daemon, of_type
 
 WINDOW = 2000
 CHARS_PER_TOKEN = 4

@@ -8,9 +8,9 @@ from random import Random
 import pytest
 import trio
 
-from tests.process_figures import MIB, faults_in, growth_of
-from tests.soak import Soak
-from tests.soak_readers import Logged, Numbers, SoakLog, SoakReader
+from tests.harness.process_figures import MIB, faults_in, growth_of
+from tests.soak.readers import Logged, Numbers, SoakLog, SoakReader
+from tests.soak.soak import Soak
 
 SECONDS = 3
 SECONDS_MAX = 150

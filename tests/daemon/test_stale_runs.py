@@ -17,7 +17,7 @@ from nousd.providers.retry import RetryingProvider
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.tools.interface import ToolContext, ToolResult
 from tests.daemon.scripted import Outcome, ScriptedProvider, ScriptedTool, asks_for_tools, says
-from tests.daemon_harness import Client, Event, Events, memory_daemon, of_type, types
+from tests.harness.daemon import Client, Event, Events, memory_daemon, of_type, types
 
 STALE = 1.5
 """Seconds without a sign of life, in these tests; less than the harness waits for anything."""

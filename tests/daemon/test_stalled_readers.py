@@ -20,7 +20,7 @@ from nousd.daemon.transport.feed import serve_events
 from nousd.store.records import EventFilter
 from nousd.wire import events
 from tests.daemon.scripted import ScriptedProvider
-from tests.daemon_harness import WAIT_SECONDS, Daemon, FakeClock, memory_daemon, socket_daemon
+from tests.harness.daemon import WAIT_SECONDS, Daemon, FakeClock, memory_daemon, socket_daemon
 
 MEGABYTE = 1024 * 1024
 LINE_CHARS = 5000

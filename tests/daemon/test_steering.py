@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.daemon.held_command import HeldCommand
-from tests.daemon_harness import Client, Daemon, Events, of_type, types, users
-from tests.stub_model import Gate, StubModel, text_reply, tool_reply
+from tests.harness.daemon import Client, Daemon, Events, of_type, types, users
+from tests.harness.stub_model import Gate, StubModel, text_reply, tool_reply
 
 SKIPPED = "Skipped due to queued user message."
 

@@ -21,7 +21,7 @@ from nousd.store.interface import Store
 from nousd.store.memory import store as memory
 from nousd.wire import events
 from tests.daemon.scripted import ScriptedProvider, ScriptedTool, asks_for_tools, fails, gives, says
-from tests.daemon_harness import Client, Daemon, Events, FakeClock, memory_daemon, of_type, types
+from tests.harness.daemon import Client, Daemon, Events, FakeClock, memory_daemon, of_type, types
 
 
 class Disk:

@@ -15,7 +15,7 @@ from nousd.wire.objects.entries import PermissionMode
 from tests.daemon.asking_bench import Fetched, calls, naming
 from tests.daemon.scripted import says
 from tests.daemon.task_bench import children_of, hangs, of_run, result_of, task_daemon, tasks
-from tests.daemon_harness import Event, FakeClock, Payload, of_type
+from tests.harness.daemon import Event, FakeClock, Payload, of_type
 
 FETCH = ("fetch", "{}")
 WRITE = ("write", '{"path": "a", "content": "b"}')

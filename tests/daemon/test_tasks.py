@@ -33,7 +33,7 @@ from tests.daemon.task_bench import (
     task_daemon,
     tasks,
 )
-from tests.daemon_harness import Event, FakeClock, of_type
+from tests.harness.daemon import Event, FakeClock, of_type
 
 
 def last_of(run: list[Event]) -> Any:

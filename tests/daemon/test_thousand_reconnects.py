@@ -16,8 +16,8 @@ import pytest
 import trio
 
 from tests.daemon.process_harness import Place, running
-from tests.resuming_reader import ResumingReader
-from tests.stub_model import Gate, Reply, StubModel, burst, burst_reply, delta, finish
+from tests.harness.resuming_reader import ResumingReader
+from tests.harness.stub_model import Gate, Reply, StubModel, burst, burst_reply, delta, finish
 
 RECONNECTS: Final = 1000
 PORTION: Final = 400

@@ -14,7 +14,7 @@ from nousd.providers.interface import Finished, Receive, ToolCallPiece
 from nousd.store.interface import Store
 from nousd.store.memory import store as memory
 from tests.daemon.scripted import Outcome, ScriptedProvider, says
-from tests.daemon_harness import Client, Event, Events, memory_daemon, of_type, socket_daemon, types
+from tests.harness.daemon import Client, Event, Events, memory_daemon, of_type, socket_daemon, types
 
 READ: dict[str, Any] = {"content": "Read the tests", "status": "completed"}
 FIX: dict[str, Any] = {"content": "Fix the parser", "priority": "high", "id": "fix"}

@@ -1,7 +1,7 @@
 """What is told of a tool call and of a model call to who asks for more than the frozen types.
 
 The table of protocol/semantics/tools.md, case by case. That the order holds in every other test is
-checked on every log that a test leaves (``tests.lifecycle``).
+checked on every log that a test leaves (``tests.harness.lifecycle``).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from tests.daemon.scripted import (
     gives,
     says,
 )
-from tests.daemon_harness import Client, Event, Events, memory_daemon, of_type, types
-from tests.stub_model import StubModel, tool_reply
+from tests.harness.daemon import Client, Event, Events, memory_daemon, of_type, types
+from tests.harness.stub_model import StubModel, tool_reply
 from tests.tools.bench import lifeline
 
 

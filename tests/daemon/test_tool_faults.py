@@ -9,8 +9,8 @@ import pytest
 
 from nousd.providers.interface import Provider
 from nousd.runtimes.native.loop import NativeSettings
-from tests.daemon_harness import Client, Daemon, Event, Events, of_type, socket_daemon, types
-from tests.stub_model import Reply, StubModel, call_delta, finish, text_reply, tool_reply
+from tests.harness.daemon import Client, Daemon, Event, Events, of_type, socket_daemon, types
+from tests.harness.stub_model import Reply, StubModel, call_delta, finish, text_reply, tool_reply
 
 
 async def run_calls(

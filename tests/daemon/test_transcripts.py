@@ -14,8 +14,8 @@ from nousd.providers.interface import Provider
 from nousd.store.memory.store import MemoryStore
 from nousd.wire.objects.entries import MessageEntry
 from nousd.wire.responses import Messages
-from tests.daemon_harness import Payload, memory_daemon
-from tests.stub_model import StubModel, error_reply, text_reply
+from tests.harness.daemon import Payload, memory_daemon
+from tests.harness.stub_model import StubModel, error_reply, text_reply
 
 
 def newest(session_id: str, text: str = "") -> Newest:

@@ -17,7 +17,7 @@ from nousd.providers.models.prices import Price
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.wire.objects.entries import Usage
 from tests.daemon.scripted import Outcome, ScriptedProvider, fails, says
-from tests.daemon_harness import Client, Payload, memory_daemon, of_type
+from tests.harness.daemon import Client, Payload, memory_daemon, of_type
 
 Clock = trio.testing.MockClock
 TOLD = Usage(input=1000, output=20, total=1020, cache_read=400, cache_write=100)

@@ -13,8 +13,8 @@ from nousd.providers.interface import Provider
 from nousd.providers.mock.provider import MockProvider
 from nousd.runtimes.native.loop import NativeSettings
 from tests.daemon.process_harness import Place, running
-from tests.daemon_harness import Client, Daemon, Events, memory_daemon, of_type, socket_daemon
-from tests.stub_model import StubModel, burst_reply, text_reply, tool_reply
+from tests.harness.daemon import Client, Daemon, Events, memory_daemon, of_type, socket_daemon
+from tests.harness.stub_model import StubModel, burst_reply, text_reply, tool_reply
 
 
 def deltas(run: list[dict[str, Any]]) -> str:

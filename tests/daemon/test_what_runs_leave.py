@@ -12,7 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from nousd.daemon.runs.run_host import RunHost
 from nousd.providers.mock.provider import MockProvider
-from tests.daemon_harness import memory_daemon, of_type
+from tests.harness.daemon import memory_daemon, of_type
 
 
 @pytest.fixture

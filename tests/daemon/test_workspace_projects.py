@@ -20,7 +20,7 @@ from nousd.wire.codec.canonical_json import digest
 from tests.daemon.asking_bench import calls
 from tests.daemon.scripted import says
 from tests.daemon.workspaces_bench import Bench, Folders, folders_in, several_folders
-from tests.daemon_harness import FakeClock, Payload, of_type
+from tests.harness.daemon import FakeClock, Payload, of_type
 
 pytestmark = pytest.mark.behaviour("a_project_counts_in_its_workspaces")
 

@@ -27,7 +27,7 @@ from tests.daemon.workspaces_bench import (
     folders_in,
     several_folders,
 )
-from tests.daemon_harness import FakeClock, memory_daemon, of_type
+from tests.harness.daemon import FakeClock, memory_daemon, of_type
 
 pytestmark = pytest.mark.behaviour("a_session_works_in_its_folder")
 

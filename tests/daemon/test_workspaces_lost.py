@@ -23,7 +23,7 @@ from tests.daemon.workspaces_bench import (
     TellingSandbox,
     several_folders,
 )
-from tests.daemon_harness import FakeClock, of_type
+from tests.harness.daemon import FakeClock, of_type
 
 pytestmark = pytest.mark.behaviour("a_lost_workspace_refuses_work")
 

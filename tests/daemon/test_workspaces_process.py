@@ -11,7 +11,7 @@ import pytest
 from tests.daemon.process_harness import Place, running
 from tests.daemon.scripted import ScriptedProvider
 from tests.daemon.workspaces_bench import Bench
-from tests.daemon_harness import Daemon
+from tests.harness.daemon import Daemon
 
 needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
 

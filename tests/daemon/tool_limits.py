@@ -10,8 +10,8 @@ from nousd.tools.builtin import patch, web_fetch
 from nousd.tools.web import request as web_request
 from nousd.wire.limit_table import LIMITS
 from tests.daemon.limits_bench import Kit
-from tests.daemon_harness import Payload, of_type
-from tests.stub_model import text_reply, tool_reply
+from tests.harness.daemon import Payload, of_type
+from tests.harness.stub_model import text_reply, tool_reply
 from tests.tools.bench import Bench
 from tests.tools.web_bench import fetch, page, redirecting, web
 

@@ -9,8 +9,8 @@ from nousd.daemon.policy import overrides
 from nousd.wire.limit_table import LIMITS
 from tests.daemon.asking_limits import listening, requested, start
 from tests.daemon.limits_bench import Kit, told
-from tests.daemon_harness import of_type
-from tests.stub_model import text_reply, tool_reply
+from tests.harness.daemon import of_type
+from tests.harness.stub_model import text_reply, tool_reply
 
 
 async def outside_places(kit: Kit, offset: int) -> None:

@@ -14,7 +14,7 @@ from nousd.tools.sandbox.interface import Request, SandboxedProcess
 from nousd.wire.objects.entries import PermissionMode
 from nousd.wire.objects.policy import SandboxFacts
 from tests.daemon.scripted import Outcome, ScriptedProvider, says
-from tests.daemon_harness import Client, Daemon, Event, Events, memory_daemon, of_type
+from tests.harness.daemon import Client, Daemon, Event, Events, memory_daemon, of_type
 
 
 class Folders(NamedTuple):

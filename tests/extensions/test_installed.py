@@ -19,7 +19,7 @@ import pytest
 from nousd.errors import ConfigError
 from nousd.extensions.loader import load_extensions
 from tests.daemon.process_harness import Place, running
-from tests.daemon_harness import of_type
+from tests.harness.daemon import of_type
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "fixtures" / "extensions" / "house-rules"

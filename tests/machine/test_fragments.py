@@ -24,8 +24,8 @@ from nousd.wire.codec.canonical_json import digest
 from nousd.wire.codec.input_chunks import assemble_input, decode_node
 from nousd.wire.events.models import Omitted
 from nousd.wire.objects.entries import Entry
+from tests.harness.model_inputs import canonical_of
 from tests.machine.contexts import budgets, contexts, frames
-from tests.model_inputs import canonical_of
 
 TOOLS = (ToolSpec("read", "reads a file " * 50, {"type": "object"}),)
 

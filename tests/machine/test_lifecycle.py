@@ -33,7 +33,7 @@ from nousd.wire.objects.entries import MessageEntry, StopReason, ToolCall, Usage
 from nousd.wire.objects.inputs import PendingCounts
 from nousd.wire.objects.policy import PolicySnapshot, PolicySource
 from nousd.wire.objects.questions import QuestionAnswer, UserQuestion
-from tests.lifecycle import LifecycleChecker
+from tests.harness.lifecycle import LifecycleChecker
 from tests.machine.builders import TS, user
 
 RUN: Any = {"session_id": "s", "run_id": "run-1"}

@@ -24,8 +24,8 @@ from nousd.mcp_server.calls import CallSession, DaemonTools
 from nousd.mcp_server.host import make_server
 from nousd.providers.setup.registry import make_provider
 from nousd.tools.mcp.spec import ServerSpec
-from tests.daemon_harness import Client as Wire
-from tests.daemon_harness import Daemon, socket_daemon
+from tests.harness.daemon import Client as Wire
+from tests.harness.daemon import Daemon, socket_daemon
 
 STUB = Path(__file__).parent.parent / "tools" / "stub_mcp_server.py"
 WAIT_SECONDS = 60

@@ -16,7 +16,7 @@ from nousd.machine.context.model_input import ModelInput
 from nousd.providers.http.hosted import HostedProvider
 from nousd.providers.interface import FinishReason
 from nousd.wire.objects.entries import Usage
-from tests.stub_model import Part, Reply, StubModel, stub_model
+from tests.harness.stub_model import Part, Reply, StubModel, stub_model
 
 KEY = "sk-very-secret-key"
 

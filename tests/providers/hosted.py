@@ -7,9 +7,9 @@ import trio
 
 from nousd.errors import ProviderError
 from nousd.providers.http.hosted import HostedProvider
+from tests.harness.stub_model import Gate, Part, Reply, burst, event
 from tests.providers.conformance import Dialect, Scene, Server
 from tests.providers.helpers import Collector, ask, collect, text_of
-from tests.stub_model import Gate, Part, Reply, burst, event
 
 NOW = 1_700_000_000.0
 

@@ -12,10 +12,10 @@ import pytest
 from nousd.errors import ContextOverflow, ProviderError
 from nousd.providers.anthropic.provider import AnthropicProvider
 from nousd.providers.http.hosted import MODEL_PAGES_MAX
+from tests.harness.stub_model import Reply
 from tests.providers.conformance import KEY, Scene, Server, server_of
 from tests.providers.dialects.anthropic import ANTHROPIC, models
 from tests.providers.helpers import ask, collect
-from tests.stub_model import Reply
 
 
 @pytest.fixture

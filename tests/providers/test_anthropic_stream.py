@@ -24,6 +24,7 @@ from nousd.providers.interface import (
     UsageSoFar,
 )
 from nousd.wire.objects.entries import Usage
+from tests.harness.stub_model import Part
 from tests.providers import decoding
 from tests.providers.conformance import Scene
 from tests.providers.dialects.anthropic import (
@@ -37,7 +38,6 @@ from tests.providers.dialects.anthropic import (
     stream,
 )
 from tests.providers.helpers import text_of
-from tests.stub_model import Part
 
 
 def new_decoder() -> AnswerStream[Any]:

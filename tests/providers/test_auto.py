@@ -11,7 +11,7 @@ import trio
 
 from nousd.providers.setup import auto
 from nousd.providers.setup.auto import LOCAL_SERVERS, LocalServer, find_provider
-from tests.stub_model import Gate, Reply, StubModel, error_reply, models_reply, stub_model
+from tests.harness.stub_model import Gate, Reply, StubModel, error_reply, models_reply, stub_model
 
 WAIT_SECONDS = 15
 

@@ -19,8 +19,8 @@ from nousd.providers.models.catalog import Models
 from nousd.providers.models.prices import Price
 from nousd.providers.setup.configured import configured_models
 from nousd.redaction.redactor import Redactor
+from tests.harness.stub_model import StubModel, error_reply, stub_model
 from tests.providers.helpers import Collector, ask
-from tests.stub_model import StubModel, error_reply, stub_model
 
 KEY = "sk-very-secret"
 LOCAL = "http://127.0.0.1:9/v1"

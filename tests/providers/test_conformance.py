@@ -31,6 +31,7 @@ from nousd.providers.interface import (
 from nousd.providers.mock.provider import MockProvider
 from nousd.providers.retry import RetryingProvider
 from nousd.wire.objects.entries import Usage
+from tests.harness.stub_model import Gate
 from tests.providers.conformance import Dialect, Scene, Server, server_of
 from tests.providers.dialects import DIALECTS
 from tests.providers.helpers import (
@@ -42,7 +43,6 @@ from tests.providers.helpers import (
     reasoning_of,
     text_of,
 )
-from tests.stub_model import Gate
 
 
 class Subject(Protocol):

@@ -8,10 +8,10 @@ import trio
 from nousd.errors import ConfigError
 from nousd.providers.gemini.provider import GeminiProvider
 from nousd.providers.interface import NO_BLOBS
+from tests.harness.stub_model import Reply, StubModel
 from tests.providers.conformance import server_of
 from tests.providers.dialects.gemini import GEMINI
 from tests.providers.helpers import ask
-from tests.stub_model import Reply, StubModel
 
 
 def listing(body: bytes) -> Reply:

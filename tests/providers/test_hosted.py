@@ -24,6 +24,7 @@ from nousd.machine.context.model_input import (
 from nousd.providers.http.connections import TAIL_SECONDS
 from nousd.providers.interface import ReasoningKept, TextDelta
 from nousd.wire.objects.entries import Attachment, ReasoningBlock, Usage
+from tests.harness.stub_model import Gate, Reply, framed, stub_model
 from tests.providers.conformance import KEY, Dialect, Scene, Server, body_of, server_of
 from tests.providers.dialects import DIALECTS
 from tests.providers.helpers import (
@@ -36,7 +37,6 @@ from tests.providers.helpers import (
     text_of,
 )
 from tests.providers.hosted import HELLO, answer, bytes_of, failure, fast
-from tests.stub_model import Gate, Reply, framed, stub_model
 
 # --- good answers ----------------------------------------------------------------------------
 

@@ -19,11 +19,11 @@ from nousd.providers.http.server import ERROR_CHARS_MAX
 from nousd.providers.http.server_errors import ERROR_BODY_BYTES_MAX
 from nousd.providers.interface import Retrying, TextDelta
 from nousd.providers.retry import RetryingProvider
+from tests.harness.stub_model import Gate, Part, Reply, hanging_reply, stub_model
 from tests.providers.conformance import KEY, Dialect, Scene, Server
 from tests.providers.dialects import DIALECTS
 from tests.providers.helpers import Collector, ask, collect, text_of
 from tests.providers.hosted import HELLO, answer, failure, flood, up_to
-from tests.stub_model import Gate, Part, Reply, hanging_reply, stub_model
 
 # --- broken answers --------------------------------------------------------------------------
 

@@ -8,10 +8,10 @@ import pytest
 
 from nousd.providers.interface import Finished, TextDelta
 from nousd.providers.openai.provider import OpenAIProvider
+from tests.harness.stub_model import Reply, delta, finish, whole_reply
 from tests.providers.conformance import KEY, Server, server_of
 from tests.providers.dialects.openai import OPENAI
 from tests.providers.helpers import ask, collect, finish_of, text_of
-from tests.stub_model import Reply, delta, finish, whole_reply
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from nousd.providers.interface import Finished, Piece, ReasoningDelta, TextDelta
 from nousd.providers.openai.stream import ChatAnswer
 from nousd.wire.limits import ANSWER_BYTES_MAX
 from nousd.wire.objects.entries import Usage
+from tests.harness.stub_model import delta
 from tests.providers.decoding import sse
 from tests.providers.helpers import cuts, finish_of, reasoning_of, text_of
 from tests.providers.streams import (
@@ -23,7 +24,6 @@ from tests.providers.streams import (
     failure_of,
     function,
 )
-from tests.stub_model import delta
 
 # --- text, reasoning, usage ------------------------------------------------------------------
 

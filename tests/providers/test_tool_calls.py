@@ -5,10 +5,10 @@ import pytest
 from nousd.errors import ProviderError
 from nousd.providers.interface import Finished, TextDelta, ToolCallPiece
 from nousd.wire.limits import TOOL_ARGUMENTS_CHARS_MAX, TOOL_CALLS_MAX
+from tests.harness.stub_model import call_delta, delta
 from tests.providers.decoding import sse
 from tests.providers.helpers import calls_of, finish_of
 from tests.providers.streams import DONE, STOP, Chunk, answer, decode, ended, function
-from tests.stub_model import call_delta, delta
 
 CALLS: dict[str, tuple[list[Chunk], list[tuple[str, str]]]] = {
     "in fragments": (

@@ -21,10 +21,10 @@ import trio
 from nousd.wire.objects.entries import Usage
 from tests.daemon.asking_bench import naming
 from tests.daemon.process_harness import REPOSITORY, Place, running
-from tests.daemon_harness import Client, Events
+from tests.harness.daemon import Client, Events
+from tests.harness.stub_model import Gate, Reply, StubModel, stub_model
 from tests.providers.conformance import Dialect, Scene
 from tests.providers.dialects import DIALECTS
-from tests.stub_model import Gate, Reply, StubModel, stub_model
 
 FOLDER = REPOSITORY / "fixtures" / "runs"
 

@@ -12,7 +12,7 @@ from nousd.replay.play import Tuning
 from nousd.replay.replay import replay
 from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION
 from tests.daemon.process_harness import Place, running
-from tests.earlier_stores import EARLIER, HELD, unpack
+from tests.harness.earlier_stores import EARLIER, HELD, unpack
 
 
 def ended_runs(connection: apsw.Connection) -> list[str]:

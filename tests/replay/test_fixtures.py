@@ -20,9 +20,9 @@ from nousd.replay.play import Tuning, play
 from nousd.replay.replay import replayed
 from nousd.replay.versions import note_on
 from nousd.wire.events import AgentEnd
+from tests.harness.stub_model import Gate, Reply, StubModel, stub_model
 from tests.providers.dialects import DIALECTS
 from tests.replay.make_fixtures import FOLDER, STORIES
-from tests.stub_model import Gate, Reply, StubModel, stub_model
 
 NAMES = sorted(path.name for path in FOLDER.iterdir())
 

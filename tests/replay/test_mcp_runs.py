@@ -12,7 +12,7 @@ from nousd.tools.mcp import server
 from nousd.tools.mcp.spec import ServerSpec
 from tests.daemon.asking_bench import calls
 from tests.daemon.scripted import ScriptedProvider, says
-from tests.daemon_harness import Client, of_type
+from tests.harness.daemon import Client, of_type
 from tests.replay.memory_log import replays
 from tests.replay.test_replay import daemon_with_log
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from nousd.config.project_file import FILE_NAME
 from nousd.daemon.policy.permissions import RulePermissions
 from nousd.daemon.workspace.project import Project, reader
-from tests.daemon_harness import of_type, only_workspace
+from tests.harness.daemon import of_type, only_workspace
 from tests.replay.test_replay import check_all_same, daemon_with_log
 
 

@@ -36,7 +36,7 @@ from tests.daemon.scripted import (
     gives,
     says,
 )
-from tests.daemon_harness import Client, Events, memory_daemon
+from tests.harness.daemon import Client, Events, memory_daemon
 from tests.replay.memory_log import MemoryLog, replays
 
 ALL_OF_IT = Old("9999", until=2**60)

@@ -33,8 +33,8 @@ from tests.daemon.process_harness import Place, running
 from tests.daemon.scripted import says
 from tests.daemon.test_runtime_policy import Opinionated
 from tests.daemon.test_sandboxing import OpenSandbox
-from tests.daemon_harness import of_type
 from tests.extensions.registering import hooks, on
+from tests.harness.daemon import of_type
 from tests.replay.memory_log import MemoryLog
 from tests.replay.test_earlier_logs import replay_in_a_thread
 from tests.replay.test_replay import check_all_same

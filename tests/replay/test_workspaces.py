@@ -11,7 +11,7 @@ from nousd.daemon.policy.permissions import RulePermissions
 from nousd.daemon.workspace.settings import built_in_prompt, workspaces_of_settings
 from nousd.runtimes.native.loop import NativeSettings
 from tests.daemon.workspaces_bench import folders_in
-from tests.daemon_harness import of_type
+from tests.harness.daemon import of_type
 from tests.replay.test_replay import check_all_same, daemon_with_log
 
 

@@ -22,7 +22,7 @@ from nousd.store.sqlite import store as sqlite
 from nousd.wire.events import DELTA_EVENTS
 from nousd.wire.objects.inputs import QueuedInput
 from nousd.wire.objects.metrics import PendingInputs
-from tests.earlier_stores import (
+from tests.harness.earlier_stores import (
     EARLIER,
     HELD,
     Held,
@@ -31,7 +31,7 @@ from tests.earlier_stores import (
     stored_inputs,
     unpack,
 )
-from tests.lifecycle import LifecycleChecker
+from tests.harness.lifecycle import LifecycleChecker
 from tests.store.helpers import (
     NO_BOUND,
     append,

@@ -23,10 +23,10 @@ from nousd.store.sqlite.migrations import MIGRATIONS
 from nousd.wire.codec.envelope import decode_event
 from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION, STEPS
 from nousd.wire.events import EVENTS
-from tests.earlier_stores import EARLIER, HELD, StoredLines, stored_lines, unpack
+from tests.harness.earlier_stores import EARLIER, HELD, StoredLines, stored_lines, unpack
+from tests.harness.validation import check_event
 from tests.store.faulty_disk import Fault, faulty_disk
 from tests.store.helpers import NO_BOUND, append, run_started, whole_log
-from tests.validation import check_event
 
 
 @pytest.fixture(params=EARLIER)

@@ -25,7 +25,8 @@ from nousd.store.sqlite import store as sqlite
 from nousd.store.sqlite.database import open_for_writing
 from nousd.wire import events
 from nousd.wire.events.base import TurnKey
-from tests.lifecycle import LifecycleChecker
+from tests.harness.lifecycle import LifecycleChecker
+from tests.harness.validation import check_event
 from tests.store.helpers import (
     EVERYTHING,
     NO_BOUND,
@@ -38,7 +39,6 @@ from tests.store.helpers import (
     run_started,
     whole_log,
 )
-from tests.validation import check_event
 
 THEN = "2026-01-02T00:00:00.000000Z"
 CUTOFF = "2026-01-05T00:00:00.000000Z"

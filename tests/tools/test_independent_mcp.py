@@ -18,7 +18,7 @@ from typing import Any, Final
 import pytest
 import trio
 
-from tests.foreign_server import foreign_server
+from tests.harness.foreign_server import foreign_server
 from tests.tools.test_mcp_servers import Host, kept
 
 PROGRAM: Final = (

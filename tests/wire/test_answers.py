@@ -24,7 +24,7 @@ from nousd.wire.codec.envelope import (
 from nousd.wire.commands.subscribe import cursor, cursor_seq
 from nousd.wire.events import EVENTS, Event, MessageUpdate, Status
 from nousd.wire.responses import RESPONSES, Accepted, Pong, Response
-from tests.validation import check_event, check_response
+from tests.harness.validation import check_event, check_response
 
 TS = "2026-11-21T05:13:01.739690Z"
 

@@ -25,7 +25,7 @@ from nousd.wire.commands import COMMANDS, Command
 from nousd.wire.commands.subscribe import Subscribe
 from nousd.wire.events import EVENTS
 from nousd.wire.responses import RESPONSES
-from tests.validation import check_command, check_event, check_response, check_subscription
+from tests.harness.validation import check_command, check_event, check_response, check_subscription
 from tests.wire.strategies import structs
 
 _SLOW: Final = settings(suppress_health_check=[HealthCheck.too_slow])

@@ -23,7 +23,7 @@ from nousd.wire.responses import RESPONSES, Pong
 from nousd.wire.responses.base import RunState
 from nousd.wire.responses.runs import FlatEvent
 from nousd.wire.responses.transcripts import TreeNode
-from tests.conversation import load
+from tests.harness.conversation import load
 
 PROTOCOL = Path(__file__).resolve().parents[2] / "protocol"
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "conversations"

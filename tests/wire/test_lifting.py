@@ -12,7 +12,7 @@ from nousd.errors import StoreError, StoreTooNew
 from nousd.wire.codec.envelope import encode_event_tail, number_event
 from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION, STEPS, lift
 from nousd.wire.events import EVENTS
-from tests.validation import check_event
+from tests.harness.validation import check_event
 from tests.wire.test_answers import sample
 
 STARTED_1 = (

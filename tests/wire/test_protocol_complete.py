@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nousd.wire.commands import COMMANDS
-from tests.conversation import load
+from tests.harness.conversation import load
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -19,7 +19,7 @@ from nousd.wire.codec.envelope import decode_payload, decode_request
 from nousd.wire.commands import COMMANDS
 from nousd.wire.events import EVENTS
 from scripts.generation.reference import pages
-from tests.validation import check_command, check_event, check_response, check_subscription
+from tests.harness.validation import check_command, check_event, check_response, check_subscription
 
 ROOT = Path(__file__).resolve().parents[2]
 PROTOCOL = ROOT / "protocol"

@@ -11,7 +11,7 @@ import pytest
 from nousd.errors import InvalidPayload
 from nousd.wire.codec.envelope import convert_payload
 from nousd.wire.commands.subscribe import Subscribe
-from tests.validation import check_subscription
+from tests.harness.validation import check_subscription
 
 STRANGE_CURSORS = [
     "120",

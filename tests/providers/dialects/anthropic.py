@@ -8,8 +8,8 @@ from typing import Any
 
 from nousd.providers.anthropic.provider import AnthropicProvider
 from nousd.wire.objects.entries import Usage
+from tests.harness.stub_model import Part
 from tests.providers.conformance import KEY, Dialect, Scene
-from tests.stub_model import Part
 
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_use": "tool_use"}
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from nousd.providers.gemini.provider import GeminiProvider
 from nousd.wire.objects.entries import Usage
+from tests.harness.stub_model import Part
 from tests.providers.conformance import KEY, Dialect, Scene
-from tests.stub_model import Part
 
 REASONS = {"stop": "STOP", "length": "MAX_TOKENS", "tool_use": "STOP"}
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from nousd.providers.openai.provider import OpenAIProvider
 from nousd.wire.objects.entries import Usage
+from tests.harness.stub_model import DONE, Part
 from tests.providers.conformance import KEY, Dialect, Scene
-from tests.stub_model import DONE, Part
 
 CHUNK = {
     "id": "chatcmpl-stub",

@@ -9,9 +9,9 @@ from typing import Any
 
 from nousd.providers.openai_responses.provider import ResponsesProvider
 from nousd.wire.objects.entries import Usage
+from tests.harness.stub_model import Part
 from tests.providers.conformance import KEY, Dialect, Scene
 from tests.providers.dialects.openai import models
-from tests.stub_model import Part
 
 ERROR_CODES = {
     400: "invalid_prompt",

@@ -281,7 +281,7 @@ async def play(
 
     Args:
         known: names that stand for something from the start.
-        check_answer: is given every answer, such as ``tests.validation.check_response``.
+        check_answer: is given every answer, such as ``tests.harness.validation.check_response``.
         check_event: is given every event, skipped ones too.
 
     Raises:

@@ -14,12 +14,12 @@ from typing import Final
 
 import trio
 
-from tests.crash_client import GONE, request
+from tests.crash.client import GONE, request
 from tests.daemon.process_harness import Place, Process, running
-from tests.daemon_harness import Client
-from tests.fuzz_cases import LINE_BYTES_MAX, Case, Cases
-from tests.fuzz_oracle import answer_faults, lines_of, told_faults
-from tests.process_figures import faults_in, figures_of, growth_of, thirds_of
+from tests.fuzz.cases import LINE_BYTES_MAX, Case, Cases
+from tests.fuzz.oracle import answer_faults, lines_of, told_faults
+from tests.harness.daemon import Client
+from tests.harness.process_figures import faults_in, figures_of, growth_of, thirds_of
 
 CASE_SECONDS: Final = 30
 """How long a case may take; one that has to wait waits for the command timeout."""

@@ -9,7 +9,7 @@ import json
 import re
 from typing import Any, Final
 
-from tests.validation import check_event, check_response
+from tests.harness.validation import check_event, check_response
 
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 _ANY: Final = object()

@@ -2,7 +2,7 @@
 
 Feed a ``RunRecord`` the events of the log and the marks that commands have left in a file, tell it what
 clients were told, and ``check`` it. Whether the events of a run are balanced is the matter of
-``tests.lifecycle``.
+``tests.harness.lifecycle``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.crash_sessions import SessionRecord
-from tests.crash_violations import Violations
+from tests.crash.sessions import SessionRecord
+from tests.crash.violations import Violations
 
 Payload = Mapping[str, Any]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.crash_inputs import Handed
-from tests.crash_record import CrashRecord
+from tests.crash.inputs import Handed
+from tests.crash.record import CrashRecord
 
 HANDED = Handed("prompt", "s", "run MARK-1", "m1")
 LATER = Handed("follow_up", "s", "later", "m2")

@@ -13,7 +13,7 @@ from typing import Any
 import jsonschema
 from jsonschema.exceptions import best_match
 
-SCHEMAS = Path(__file__).resolve().parent.parent / "protocol" / "schemas"
+SCHEMAS = Path(__file__).resolve().parents[2] / "protocol" / "schemas"
 
 
 def check_response(line: bytes) -> dict[str, Any]:

@@ -15,12 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.crash_calls import CallRecord
-from tests.crash_inputs import InputRecord
-from tests.crash_runs import RunRecord
-from tests.crash_sessions import SessionRecord
-from tests.crash_violations import Violations
-from tests.lifecycle import LifecycleChecker
+from tests.crash.calls import CallRecord
+from tests.crash.inputs import InputRecord
+from tests.crash.runs import RunRecord
+from tests.crash.sessions import SessionRecord
+from tests.crash.violations import Violations
+from tests.harness.lifecycle import LifecycleChecker
 
 Payload = Mapping[str, Any]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.crash_calls import CallRecord, Made
-from tests.crash_sessions import SessionRecord
-from tests.crash_violations import Violations
+from tests.crash.calls import CallRecord, Made
+from tests.crash.sessions import SessionRecord
+from tests.crash.violations import Violations
 
 MADE = Made("s", "bash", "echo MARK-1", "own-1")
 CLIENTS = {"session_id": "s", "tool_call_id": "call-1", "attempt": 1}

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.crash_sessions import SessionRecord
-from tests.crash_texts import handed_as, is_whole, told_as
-from tests.crash_violations import Violations
+from tests.crash.sessions import SessionRecord
+from tests.crash.texts import handed_as, is_whole, told_as
+from tests.crash.violations import Violations
 
 Payload = Mapping[str, Any]
 

@@ -12,11 +12,11 @@ from typing import Final
 
 import trio
 
-from tests.crash_calls import Made
-from tests.crash_client import GONE, LoadClient, World
-from tests.crash_inputs import Handed
+from tests.crash.calls import Made
+from tests.crash.client import GONE, LoadClient, World
+from tests.crash.inputs import Handed
 from tests.daemon.process_harness import Place
-from tests.daemon_harness import Client
+from tests.harness.daemon import Client
 
 INPUTS_USED_MAX: Final = 20
 

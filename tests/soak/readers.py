@@ -19,7 +19,7 @@ from zlib import crc32
 import trio
 
 from nousd.wire.events import FROZEN_EVENTS
-from tests.resuming_reader import ResumingReader, seq_of
+from tests.harness.resuming_reader import ResumingReader, seq_of
 
 _SESSION: Final = b'"session_id":"'
 _SHOWN_MAX: Final = 3

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tests.crash_texts import comparable, is_whole
-from tests.crash_violations import Violations
+from tests.crash.texts import comparable, is_whole
+from tests.crash.violations import Violations
 
 Payload = Mapping[str, Any]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fuzz_cases import Cases
-from tests.fuzz_oracle import answer_faults, lines_of, told_faults
+from tests.fuzz.cases import Cases
+from tests.fuzz.oracle import answer_faults, lines_of, told_faults
 
 LIMIT = 100
 

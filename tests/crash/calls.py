@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tests.crash_sessions import SessionRecord
-from tests.crash_violations import Violations
+from tests.crash.sessions import SessionRecord
+from tests.crash.violations import Violations
 
 Payload = Mapping[str, Any]
 AttemptKey = tuple[str, int]

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import trio
 
-from tests.daemon_harness import Client
+from tests.harness.daemon import Client
 
 RUNS_UNTIL_BACK: Final = 20
 """After so many runs the leaf goes back to where it was, so that contexts stay short."""

@@ -1,7 +1,7 @@
 """A client that puts load on a daemon until it dies, and notes what it was told.
 
-What it does is in ``tests.crash_load``; here is what all of that needs. It does not judge: that is
-``tests.crash_record``.
+What it does is in ``tests.crash.load``; here is what all of that needs. It does not judge: that is
+``tests.crash.record``.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import trio
 
-from tests.crash_calls import Made
-from tests.crash_inputs import Handed
-from tests.crash_record import CrashRecord
+from tests.crash.calls import Made
+from tests.crash.inputs import Handed
+from tests.crash.record import CrashRecord
 from tests.daemon.process_harness import Place
-from tests.daemon_harness import Client, Events
-from tests.resuming_reader import Refused, ResumingReader
+from tests.harness.daemon import Client, Events
+from tests.harness.resuming_reader import Refused, ResumingReader
 
 SESSIONS_USED_MAX: Final = 6
 

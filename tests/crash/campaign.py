@@ -15,7 +15,7 @@ seen is stored                        ``CrashRecord._check_seen``, ``check_strea
                                       ``told_cursor``; ``SessionRecord.told_entries``;
                                       ``RunRecord.told_run``, ``told_result``;
                                       ``CallRecord.told_record``
-one start, one end                    ``tests.lifecycle``; ``RunRecord``: ends of cut off runs;
+one start, one end                    ``tests.harness.lifecycle``; ``RunRecord``: ends of cut off runs;
                                       ``InputRecord.check_queue``: what was not consumed is
                                       pending; ``check_state``: nothing runs by itself
 no tool twice                         ``RunRecord._check_marks``; ``CallRecord._began``
@@ -46,12 +46,12 @@ from typing import Any, Final
 
 import trio
 
-from tests.crash_client import Follower, LoadClient, World, ask, request, watch
-from tests.crash_inputs import Handed
-from tests.crash_load import work
-from tests.crash_runs import MARK
+from tests.crash.client import Follower, LoadClient, World, ask, request, watch
+from tests.crash.inputs import Handed
+from tests.crash.load import work
+from tests.crash.runs import MARK
 from tests.daemon.process_harness import Place, Process, running
-from tests.daemon_harness import Client, Events
+from tests.harness.daemon import Client, Events
 
 GONE_SECONDS: Final = 10
 """How long a dead daemon's processes may take to go; their own grace is far shorter."""

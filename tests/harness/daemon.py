@@ -58,9 +58,9 @@ from nousd.tools.interface import Tool
 from nousd.tools.mcp.server import Surroundings
 from nousd.tools.mcp.spec import ServerSpec
 from nousd.tools.sandbox.interface import FindSandbox, no_sandbox
-from tests.lifecycle import LifecycleChecker
-from tests.stub_model import StubModel
-from tests.validation import check_event, check_response
+from tests.harness.lifecycle import LifecycleChecker
+from tests.harness.stub_model import StubModel
+from tests.harness.validation import check_event, check_response
 
 WAIT_SECONDS: Final = 15
 """How long one thing may take. Only a failing test waits that long."""

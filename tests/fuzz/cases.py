@@ -17,9 +17,9 @@ from random import Random
 from typing import Any, Final, Literal
 
 from nousd.wire.commands import COMMANDS
-from tests.conversation import load
+from tests.harness.conversation import load
 
-FOLDER: Final = Path(__file__).resolve().parent.parent / "fixtures" / "conversations"
+FOLDER: Final = Path(__file__).resolve().parents[2] / "fixtures" / "conversations"
 
 LINE_BYTES_MAX: Final = 64 * 1024
 """What the daemon under test is told to take; lines past it are cheap to make."""

@@ -18,12 +18,12 @@ from typing import Final
 import trio
 
 from nousd.store.sqlite.store import READERS_MAX
-from tests.crash_client import request
+from tests.crash.client import request
 from tests.daemon.process_harness import Place, Process, running
-from tests.daemon_harness import Client
-from tests.process_figures import Figures, faults_in, figures_of, growth_of, thirds_of
-from tests.soak_drivers import Driver
-from tests.soak_readers import Numbers, SoakReader, read_log, wishes
+from tests.harness.daemon import Client
+from tests.harness.process_figures import Figures, faults_in, figures_of, growth_of, thirds_of
+from tests.soak.drivers import Driver
+from tests.soak.readers import Numbers, SoakReader, read_log, wishes
 
 SAMPLES: Final = 120
 STALL_SHARE_MAX: Final = 0.1

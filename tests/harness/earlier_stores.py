@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import apsw
 import msgspec
 
-FOLDER = Path(__file__).resolve().parent.parent / "fixtures" / "stores"
+FOLDER = Path(__file__).resolve().parents[2] / "fixtures" / "stores"
 
 EARLIER = tuple(sorted(path.name.removesuffix(".db.gz") for path in FOLDER.glob("*.db.gz")))
 """The name of each."""

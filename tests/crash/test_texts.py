@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.crash_inputs import Handed, InputRecord
-from tests.crash_sessions import SessionRecord
-from tests.crash_texts import comparable, handed_as, is_whole, told_as
-from tests.crash_violations import Violations
+from tests.crash.inputs import Handed, InputRecord
+from tests.crash.sessions import SessionRecord
+from tests.crash.texts import comparable, handed_as, is_whole, told_as
+from tests.crash.violations import Violations
 
 LONG = "ä" * 5000
 REF = handed_as(LONG)

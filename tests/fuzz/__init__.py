@@ -1,0 +1,1 @@
+"""Mutated conversations on whole connections, and what must hold whatever is sent."""

@@ -1,0 +1,1 @@
+"""What tests share: daemons in memory and over sockets, model stubs, checkers of streams and schemas."""

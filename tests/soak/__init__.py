@@ -1,0 +1,1 @@
+"""Hundreds of connections for a long time, and what must not grow."""
