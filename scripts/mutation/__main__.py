@@ -93,6 +93,7 @@ class Work:
         """Run, for each fault, the tests that reach it: the default suite, then the others."""
         results = self.results()
         default = results.outcomes["default"]
+        found: set[int] = set()
         quick = {test for test, each in default.items() if each.seconds <= QUICK_SECONDS_MAX}
         numbers = range(len(results.faults))
         stages: tuple[tuple[str, str, set[str], float], ...] = (
@@ -101,7 +102,6 @@ class Work:
             ("rest", "all", results.outcomes["all"].keys() - default.keys(), 0),
         )
         for stage, suite, tests, seconds in stages:
-            found = {number for number in numbers if self.results().finders(number)}
             plan = [
                 {
                     "fault": number,
@@ -111,7 +111,7 @@ class Work:
                 for number in numbers
                 if number not in found
             ]
-            self._measure(stage, suite, [entry for entry in plan if entry["tests"]])
+            found.update(self._measure(stage, suite, [entry for entry in plan if entry["tests"]]))
 
     def again(self, checkout: Path) -> int:
         """Look again for what is no longer found by the same test; return 1 if it is missed."""
