@@ -95,9 +95,11 @@ def _run_all(
             for key, _ in selector.select(1.0):
                 key.data.read()
             for key in list(selector.get_map().values()):
-                if key.data.is_over():
+                if key.data.is_over:
+                    # Before it is closed: another fork may hold the pipe open, and its number is
+                    # used again.
                     selector.unregister(key.fileobj)
-                    yield key.data.result()
+                    yield key.data.finish()
 
 
 class _Child:
@@ -140,20 +142,19 @@ class _Child:
                 (self._passed if word == "passed" else self._failed).append(test)
                 self._running = ""
 
+    @property
     def is_over(self) -> bool:
-        """Return whether the fork has ended, or hangs; nothing of it runs afterwards."""
-        hangs = time.monotonic() - self._heard_at > SILENCE_SECONDS_MAX
-        if not self._ended and not hangs:
-            return False
+        """Whether the fork has ended, or hangs."""
+        return self._ended or time.monotonic() - self._heard_at > SILENCE_SECONDS_MAX
+
+    def finish(self) -> dict[str, Any]:
+        """End everything that runs under the fault, and return the result."""
         _kill_all_of(self._pid, self._folder)
         os.waitpid(self._pid, 0)
-        shutil.rmtree(self._folder, ignore_errors=True)
         os.close(self.pipe)
+        shutil.rmtree(self._folder, ignore_errors=True)
         if self._running:
             self._failed.append(self._running)
-        return True
-
-    def result(self) -> dict[str, Any]:
         return {
             "fault": self._fault,
             "failed": self._failed,
