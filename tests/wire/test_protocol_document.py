@@ -107,7 +107,7 @@ def test_each_key_has_a_meaning(page: str) -> None:
 )
 def test_what_a_model_is_given_lists_the_keys_of_each_message(message: type[Any]) -> None:
     role = message.__struct_config__.tag
-    text = section("models.md", "What a model is given")
+    text = section("models.md", "Model input")
     [told] = re.findall(rf"^\| `{role}` \| (.*) \|$", text, re.MULTILINE)
     named = re.findall(r"`(\w+)`", re.sub(r"\(array.*?\)(?=,|$)|\(the.*?\)", "", told))
     assert named == [field.encode_name for field in msgspec.structs.fields(message)]
