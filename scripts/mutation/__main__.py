@@ -1,7 +1,8 @@
 """``scripts/mutate``: draw faults, find the tests that reach them, run those, report.
 
     scripts/mutate --work DIR prepare [--per-area N] [--seed S]   make a copy with faults, run all tests
-    scripts/mutate --work DIR run [--every SECONDS]               run the tests that reach each fault
+    scripts/mutate --work DIR run [--every SECONDS] [--most SECONDS] [--from STAGE]
+                                                                  run the tests that reach each fault
     scripts/mutate --work DIR report                              print what was found, and what was not
     scripts/mutate --work DIR again CHECKOUT                      compare with the tests of a checkout
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -24,6 +26,9 @@ from typing import Any, Final
 from .operators import Fault, draw
 from .report import Outcome, Results, print_idle_tests, print_report
 from .switches import REACHED, build_in
+
+STAGES: Final = ("quick", "default", "rest")
+"""Short tests of the default suite, its other tests, and what only ``--all`` has."""
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PLUGIN: Final = ("-p", "scripts.mutation.plugin")
@@ -42,6 +47,8 @@ def main() -> int:
     prepared.add_argument("--seed", type=int, default=1)
     run = commands.add_parser("run")
     run.add_argument("--every", type=float, default=0, help="seconds of running on after a failure")
+    run.add_argument("--most", type=float, default=600, help="seconds for one fault in one stage")
+    run.add_argument("--from", choices=STAGES, default=STAGES[0], help="keep what came before it")
     commands.add_parser("report")
     again = commands.add_parser("again")
     again.add_argument("checkout", type=Path)
@@ -51,7 +58,7 @@ def main() -> int:
         case "prepare":
             work.prepare(arguments.per_area, arguments.seed)
         case "run":
-            work.run(arguments.every)
+            work.run(arguments.every, arguments.most, getattr(arguments, "from"))
         case "report":
             print_report(work.results())
             print_idle_tests(work.results())
@@ -89,23 +96,27 @@ class Work:
                 reached=self._folder / f"reached-{suite}",
             )
 
-    def run(self, every_seconds: float) -> None:
+    def run(self, every_seconds: float, seconds_max: float, begin: str) -> None:
         """Run, for each fault, the tests that reach it: the default suite, then the others."""
+        for stage in STAGES[STAGES.index(begin) :]:
+            self._results_of(stage).unlink(missing_ok=True)
         results = self.results()
         default = results.outcomes["default"]
-        found: set[int] = set()
+        found = {number for number in range(len(results.faults)) if results.finders(number)}
         quick = {test for test, each in default.items() if each.seconds <= QUICK_SECONDS_MAX}
         numbers = range(len(results.faults))
-        stages: tuple[tuple[str, str, set[str], float], ...] = (
-            ("quick", "default", quick, every_seconds),
-            ("default", "default", default.keys() - quick, 0),
-            ("rest", "all", results.outcomes["all"].keys() - default.keys(), 0),
-        )
-        for stage, suite, tests, seconds in stages:
+        stages: dict[str, tuple[str, set[str], float]] = {
+            "quick": ("default", quick, every_seconds),
+            "default": ("default", default.keys() - quick, 0),
+            "rest": ("all", results.outcomes["all"].keys() - default.keys(), 0),
+        }
+        for stage in STAGES[STAGES.index(begin) :]:
+            suite, tests, seconds = stages[stage]
             plan = [
                 {
                     "fault": number,
                     "every_seconds": seconds,
+                    "seconds_max": seconds_max,
                     "tests": self._ordered(results, results.reaching(number, suite) & tests),
                 }
                 for number in numbers
@@ -123,7 +134,7 @@ class Work:
                 if results.finders(number) and not results.finders(number) & tests:
                     reaching = results.reaching(number, suite) & tests
                     tried = {"fault": number, "tests": self._ordered(results, reaching)}
-                    plans[suite].append({**tried, "every_seconds": 0})
+                    plans[suite].append({**tried, "every_seconds": 0, "seconds_max": math.inf})
         found = {
             suite: set(self._measure(f"again-{suite}", suite, plans[suite])) for suite in plans
         }
@@ -135,16 +146,12 @@ class Work:
             [Fault(**each) for each in json.loads((self._folder / "faults.json").read_text())],
             {suite: self._outcomes(suite) for suite in ("default", "all")},
             {suite: self._reached(suite) for suite in ("default", "all")},
-            [
-                json.loads(line)
-                for stage in ("quick", "default", "rest")
-                for line in _lines(self._folder / f"results-{stage}.jsonl")
-            ],
+            [json.loads(line) for stage in STAGES for line in _lines(self._results_of(stage))],
         )
 
     def _measure(self, stage: str, suite: str, plan: list[dict[str, Any]]) -> Iterable[int]:
         """Run a plan; return the numbers of the faults that were found."""
-        path = self._folder / f"results-{stage}.jsonl"
+        path = self._results_of(stage)
         path.unlink(missing_ok=True)
         if plan:
             self._write(f"plan-{stage}.json", plan)
@@ -154,6 +161,9 @@ class Work:
                 *("--results", str(path), *files),
             )
         return [line["fault"] for line in map(json.loads, _lines(path)) if line["failed"]]
+
+    def _results_of(self, stage: str) -> Path:
+        return self._folder / f"results-{stage}.jsonl"
 
     def _ordered(self, results: Results, tests: Iterable[str]) -> list[str]:
         """Return the tests with those first that reach few faults in little time."""

@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import pytest
 
@@ -38,6 +38,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--outcomes") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Outcomes(Path(config.getoption("--outcomes"))))
+
+
+class Limits(NamedTuple):
+    """For how long the tests of one fault run.
+
+    Args:
+        every_seconds: all of them until then, afterwards only to the first that fails.
+        seconds_max: to the end of the test that is running then, also if none has failed.
+    """
+
+    every_seconds: float
+    seconds_max: float
 
 
 class _Outcomes:
@@ -73,8 +85,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
     def start(entry: dict[str, Any]) -> _Child:
         tests = [items[name] for name in entry["tests"] if name in items]
-        seconds = entry["every_seconds"]
-        return _Child(session.config, entry["fault"], tests, every_seconds=seconds)
+        limits = Limits(entry["every_seconds"], entry["seconds_max"])
+        return _Child(session.config, entry["fault"], tests, limits)
 
     with results.open("a", encoding="utf-8") as file:
         for result in _run_all(plan, start, session.config.getoption("--forks")):
@@ -110,8 +122,7 @@ class _Child:
         config: pytest.Config,
         fault: int,
         tests: Sequence[pytest.Item],
-        *,
-        every_seconds: float,
+        limits: Limits,
     ) -> None:
         self.pipe, theirs = os.pipe()
         self._fault = fault
@@ -126,7 +137,7 @@ class _Child:
         if self._pid == 0:
             os.close(self.pipe)
             os.environ |= {ACTIVE: str(fault), "PYTEST_DEBUG_TEMPROOT": self._folder}
-            _run_in_fork(config, fault, tests, theirs, every_seconds)
+            _run_in_fork(config, fault, tests, theirs, limits)
         os.close(theirs)
 
     def read(self) -> None:
@@ -168,15 +179,15 @@ def _run_in_fork(
     fault: int,
     tests: Sequence[pytest.Item],
     pipe: int,
-    every_seconds: float,
+    limits: Limits,
 ) -> NoReturn:
-    """Run the tests: all of them for some seconds, from then on to the first that fails."""
+    """Run the tests up to the limits."""
     from nousd import mutation_switch  # type: ignore[attr-defined]  # only in the copy
 
     os.setsid()
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES_MAX, _MEMORY_BYTES_MAX))
     mutation_switch.active = fault
-    deadline = time.monotonic() + every_seconds
+    begun = time.monotonic()
     has_failed = False
 
     def say(word: str, test: str) -> None:
@@ -190,7 +201,8 @@ def _run_in_fork(
         config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         say("failed" if failures.found else "passed", item.nodeid)
         has_failed |= failures.found
-        if has_failed and time.monotonic() > deadline:
+        passed = time.monotonic() - begun
+        if passed > (limits.every_seconds if has_failed else limits.seconds_max):
             break
     os._exit(0)
 
