@@ -11,9 +11,10 @@ from hypothesis import settings
 
 from tests.suites import SUITES, deselect
 
-# How long an example takes depends on the machine and says nothing about it.
-settings.register_profile("default", deadline=None, max_examples=30)
-settings.register_profile("thorough", deadline=None)
+# How long an example takes depends on the machine and says nothing about it. What decides whether a
+# change is taken tries the same examples each time; `scripts/test --all` looks for new ones.
+settings.register_profile("default", deadline=None, max_examples=30, derandomize=True)
+settings.register_profile("thorough", deadline=None, derandomize="CI" in os.environ)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
