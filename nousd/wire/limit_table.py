@@ -22,8 +22,8 @@ _CONSEQUENCES: Final[dict[str, str]] = {
     "long_text_bytes_max": "invalid_payload: text_ref is too large: at most {} bytes",
     "name_chars_max": "invalid_payload: <field> is too long: at most {}",
     "path_chars_max": "invalid_payload: <field> is too long: at most {}",
-    "event_text_bytes_max": "the beginning; `text_ref` names the artifact with the whole",
-    "appended_looked_at_max": "an older message is not found: its text is said again",
+    "event_text_bytes_max": "only the beginning; `text_ref` names the artifact with the whole text",
+    "appended_looked_at_max": "an older message is not found, and its text is repeated",
     "attachments_max": "invalid_payload: attachments is too long: at most {}",
     "attachment_bytes_max": "invalid_payload: attachments[<index>] is too large: at most {} bytes",
     "attachments_bytes_max": "invalid_payload: attachments is too large: at most {} bytes",
@@ -35,9 +35,9 @@ _CONSEQUENCES: Final[dict[str, str]] = {
     "mcp_tools_max": "a tool that is named in `left_out` of `mcp_server_status`",
     "mcp_schema_bytes_max": "a tool that is named in `left_out` of `mcp_server_status`",
     "mcp_description_chars_max": "a description that is cut",
-    "mcp_message_bytes_max": "a warning `mcp_server_failed`; the server is started again",
-    "mcp_message_values_max": "a warning `mcp_server_failed`; the server is started again",
-    "models_listed_max": "`truncated` in the answer; name a provider",
+    "mcp_message_bytes_max": "a warning `mcp_server_failed`; the server is restarted",
+    "mcp_message_values_max": "a warning `mcp_server_failed`; the server is restarted",
+    "models_listed_max": "`truncated` in the response; name a provider",
     "types_max": "invalid_payload: types is too long: at most {}",
     "cursor_digits_max": "invalid_payload: after must be a string like evt-120",
     "keepalive_seconds_min": "invalid_payload: keepalive_seconds must be at least {}",
@@ -45,7 +45,7 @@ _CONSEQUENCES: Final[dict[str, str]] = {
     "queued_inputs_max": "command_rejected: queue_full",
     "queued_chars_max": "command_rejected: queue_full",
     "page_rows_max": "invalid_payload: limit must be at most {}",
-    "page_bytes_max": "a shorter page; go on behind it",
+    "page_bytes_max": "a shorter page; request the next one",
     "result_events_max": "`events_truncated` in the result",
     "extension_result_bytes_max": "command_rejected: extension_error: <name>",
     "snippet_bytes_max": "a snippet that is cut and ends in `...`",
@@ -67,7 +67,7 @@ _CONSEQUENCES: Final[dict[str, str]] = {
     "tool_result_lines_max": "a result that is cut and says so",
     "tool_result_bytes_max": "a result that is cut and says so",
     "tool_preview_chars_max": (
-        "a `result` in `tool_execution_end` that is cut; `text_ref` names the whole"
+        "a `result` in `tool_execution_end` that is cut; `text_ref` names the whole text"
     ),
     "artifact_bytes_max": "invalid_payload: data makes the artifact too large: at most {} bytes",
     "artifact_range_bytes_max": "invalid_payload: length must be at most {}",
@@ -77,15 +77,15 @@ _CONSEQUENCES: Final[dict[str, str]] = {
     "omitted_max": "`omitted` names the oldest; `omitted_count` counts all",
     "instructions_file_bytes_max": "a source of `model_input` whose `reason` is `cut`",
     "instructions_bytes_max": "a source of `model_input` whose `reason` is `cut` or `no_room`",
-    "rules_max": "the daemon does not start; of a project's file a problem that is told",
-    "project_file_bytes_max": "a problem in `list_trust`; nothing counts",
+    "rules_max": "the daemon does not start; in a project's file, `problems` of `list_trust`",
+    "project_file_bytes_max": "`problems` of `list_trust`; the file is ignored",
     "trusted_files_max": "command_rejected: too_many_trusted_files",
     "client_calls_max": "command_rejected: too_many_calls",
-    "waiting_requests_max": "a denial whose reason says that too many wait",
+    "waiting_requests_max": "a denial whose reason is that too many wait",
     "granted_rules_max": "command_rejected: too_many_rules",
     "rule_chars_max": "invalid_payload: rule is too long: at most {}; a request without `rule`",
     "reason_chars_max": "invalid_payload: reason is too long: at most {}",
-    "expired_listed_max": "the older ones are not listed",
+    "expired_listed_max": "older ones are not listed",
     "answers_max": "invalid_payload: answers is too long: at most {}",
     "choices_max": "invalid_payload: answers[<index>].chosen is too long: at most {}",
     "answer_chars_max": "invalid_payload: answers[<index>].text is too long: at most {}",
@@ -94,9 +94,9 @@ _CONSEQUENCES: Final[dict[str, str]] = {
     "patched_bytes_max": "a result `patch_failed: the files are larger than {} bytes together`",
     "web_page_bytes_max": "a result that is cut and says so",
     "web_redirects_max": "a result `web_fetch_failed: more than {} redirects`",
-    "todos_max": "a result `validation_failed: todo: ...`; the list stays as it was",
-    "todo_chars_max": "a result `validation_failed: todo: ...`; the list stays as it was",
-    "outside_places_max": "a result `path_outside_workdir: ...`; nobody is asked",
+    "todos_max": "a result `validation_failed: todo: ...`; the list is unchanged",
+    "todo_chars_max": "a result `validation_failed: todo: ...`; the list is unchanged",
+    "outside_places_max": "a result `path_outside_workdir: ...`; no approval is requested",
     "overrides_max": "command_rejected: too_many_overrides",
     "override_seconds_min": "invalid_payload: ttl_seconds must be 0 or from {} to 86400",
     "override_seconds_max": "invalid_payload: ttl_seconds must be at most {}",
@@ -106,11 +106,11 @@ _CONSEQUENCES: Final[dict[str, str]] = {
     "tasks_per_root_max": "a result `tasks_per_root_max: ...`; none of them starts",
     "agent_file_bytes_max": "`problems` of the agent in `list_agents`, which is not usable",
     "agent_prompt_chars_max": (
-        "`problems` in `list_agents`; of a worker in a call, `validation_failed: task: ...`"
+        "`problems` in `list_agents`; for a worker in a call, `validation_failed: task: ...`"
     ),
-    "agents_max": "`problems` of the first one past it in `list_agents`, which stands for all",
+    "agents_max": "`problems` of the first agent above it in `list_agents`; the others are not listed",
     "worker_rules_max": (
-        "`problems` in `list_agents`; of a worker in a call, `validation_failed: task: ...`"
+        "`problems` in `list_agents`; for a worker in a call, `validation_failed: task: ...`"
     ),
     "session_rules_max": "invalid_payload: rules.<list> is too long: at most {}",
     "session_rules_chars_max": (
@@ -127,12 +127,12 @@ _CONSEQUENCES: Final[dict[str, str]] = {
     "http_headers_bytes_max": "431 `HEADERS_TOO_LARGE`, and the connection is closed",
     "http_body_bytes_max": "413 `BODY_TOO_LARGE`, and the connection is closed",
     "http_body_seconds": "408 `REQUEST_TIMEOUT`, and the connection is closed",
-    "http_prompt_seconds": "504 `PROMPT_TIMEOUT`; the run goes on",
+    "http_prompt_seconds": "504 `PROMPT_TIMEOUT`; the run continues",
     "http_idle_seconds": "the connection is closed",
     "http_keepalive_seconds": "no error: a comment keeps the stream alive",
-    "http_write_seconds": "the connection is closed; come back with the last id",
+    "http_write_seconds": "the connection is closed; reconnect with the last id",
 }
-"""name, as in ``nousd.wire.limits`` -> what a client sees past it; ``{}`` is the bound."""
+"""name, as in ``nousd.wire.limits`` -> what a client sees above it; ``{}`` is the bound."""
 
 
 def _limit(name: str) -> tuple[int, str]:
@@ -141,4 +141,4 @@ def _limit(name: str) -> tuple[int, str]:
 
 
 LIMITS: Final[dict[str, tuple[int, str]]] = {name: _limit(name) for name in _CONSEQUENCES}
-"""name -> (value, what a client sees past it)."""
+"""name -> (value, what a client sees above it)."""

@@ -42,12 +42,12 @@ def routes_table() -> str:
             ", ".join(map(str, refused)),
         )
 
-    header = ("route", "what it does", "sends", "takes", "answers", "may refuse with")
+    header = ("route", "description", "commands", "request", "responses", "errors")
     return table(header, map(row, ROWS))
 
 
 def shape_name(shape: Any) -> str:
-    """Returns what a reply is called: the name of its object in the OpenAPI document."""
+    """Return the name of a reply's schema in the OpenAPI document."""
     if shape is None:
         return "nothing"
     if shape is str or shape is bytes or shape is PrometheusText:
@@ -62,7 +62,7 @@ def shape_name(shape: Any) -> str:
 def http_errors_table() -> str:
     ordered = sorted(FAILURES, key=lambda failure: (failure.status, failure.code))
     return table(
-        ("status", "code", "worth another try"),
+        ("status", "code", "retryable"),
         (
             (str(failure.status), f"`{failure.code}`", "yes" if failure.retryable else "no")
             for failure in ordered
@@ -71,29 +71,29 @@ def http_errors_table() -> str:
 
 
 def frames_table() -> str:
-    """Return what each kind of event becomes.
+    """Return the frames that each kind of event becomes.
 
     Raises:
         SystemExit: if the page of an event that becomes a frame has no example.
     """
-    told: dict[str, dict[str, None]] = {}
+    frames: dict[str, dict[str, None]] = {}
     for name in EVENTS:
-        for event in told_in((REFERENCE / "events" / f"{name}.md").read_text(encoding="utf-8")):
-            becomes = told.setdefault(EVENT_TYPES[type(event.event)], {})
+        for event in examples_in((REFERENCE / "events" / f"{name}.md").read_text(encoding="utf-8")):
+            becomes = frames.setdefault(EVENT_TYPES[type(event.event)], {})
             for frame in frames_of(event):
                 becomes[f"`{frame.type}`: {code_list(frame.properties)}"] = None
-    if missing := TANDEM.types - {k for k, v in told.items() if v}:
+    if missing := TANDEM.types - {k for k, v in frames.items() if v}:
         raise SystemExit(f"protocol/reference/events: no example of {missing} that becomes a frame")
     return table(
-        ("event of ours", "what it becomes, and its properties"),
+        ("event", "frames and their properties"),
         (
             (f"[`{name}`](reference/events/{name}.md)", "<br>".join(becomes))
-            for name, becomes in told.items()
+            for name, becomes in frames.items()
         ),
     )
 
 
-def told_in(page: str) -> Iterator[LoggedEvent]:
+def examples_in(page: str) -> Iterator[LoggedEvent]:
     """Yield the examples on an event's page; a decision about a call also as made by others."""
     for line in page.split("\n"):
         event = decode_line(line.encode()) if '"id":"evt-' in line[:30] else None
@@ -110,7 +110,7 @@ def callers_table() -> str:
         needs = [name for name, wanted in caller._asdict().items() if wanted]
         return f"`{beginning}`", ", ".join(name.replace("_", " ") for name in needs)
 
-    return table(("User-Agent begins with", "that caller"), itertools.starmap(row, CALLERS))
+    return table(("User-Agent begins with", "behaviour"), itertools.starmap(row, CALLERS))
 
 
 HTTP_TABLES: dict[str, Callable[[], str]] = {

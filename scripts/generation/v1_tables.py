@@ -15,7 +15,7 @@ from .reference import commands_table, events_table, theme_of
 
 def limits_table(beginning: str = "") -> str:
     return table(
-        ("limit", "value", "past it"),
+        ("limit", "value", "above it"),
         (
             (f"`{name}`", f"{value:,}", answer(past))
             for name, (value, past) in LIMITS.items()

@@ -188,7 +188,7 @@ def words_in(message: ast.expr) -> set[str]:
 
 
 def test_every_word_of_command_rejected_is_listed_and_none_else() -> None:
-    table = section("errors.md", "Words of command_rejected")
+    table = section("errors.md", "Messages of command_rejected")
     listed = {cells[0].strip("`").split(":")[0] for cells in rows(table)}
     assert listed == rejections_in_code()
 
