@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from datetime import timedelta
 from functools import partial
 from typing import Final
 
@@ -15,7 +14,6 @@ import trio
 from msgspec import UNSET, UnsetType
 
 from nousd.daemon import error_boundary
-from nousd.daemon.clock import earlier
 from nousd.daemon.runs.recordings import current_run
 from nousd.daemon.runs.run_hooks import tell_end
 from nousd.daemon.runs.run_host import RunHost
@@ -55,9 +53,7 @@ class Runs:
         run = self._active.get(run_id)
         if run is None:
             return UNSET
-        return max(
-            started_at, earlier(self._services.clock.now(), timedelta(seconds=run.quiet_seconds))
-        )
+        return max(started_at, run.last_activity_at)
 
     def start(
         self,

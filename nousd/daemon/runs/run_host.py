@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Final
 
 import msgspec
 import trio
 from msgspec import UNSET, UnsetType
 
+from nousd.daemon.clock import later
 from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.policy.approvers import Audience
 from nousd.daemon.runs.call_host import LiveCallHost
@@ -87,6 +89,8 @@ class RunHost(LiveCallHost):
         self._stopped_as: EndStatus = "cancelled"
         self._seen = trio.current_time()
         self._quiet_until = 0.0
+        self._activity_reported = -math.inf
+        self._last_activity_at = ""
         self._conflict_told = -math.inf
         self._context = ContextOfRun(services.contexts, live)
         self._inputs = InputsOfRun(services.inputs, live.session_id)
@@ -139,11 +143,22 @@ class RunHost(LiveCallHost):
         return max(self._seen, self._quiet_until) + self._services.stale_seconds
 
     @property
-    def quiet_seconds(self) -> float:
-        """For how long the run has shown no sign of life, beyond the limits of what it waits for."""
-        if self.tree.is_waiting:
-            return 0.0
-        return max(0.0, trio.current_time() - max(self._seen, self._quiet_until))
+    def active_at(self) -> float:
+        """When the run last showed a sign of life; now while it waits within a limit. Trio's time."""
+        now = trio.current_time()
+        return now if self.tree.is_waiting else min(now, max(self._seen, self._quiet_until))
+
+    @property
+    def last_activity_at(self) -> str:
+        """``active_at`` in the clock's format: the same text until there is another sign of life."""
+        if self.active_at > self._activity_reported:
+            self._activity_reported = self.active_at
+            since_now = timedelta(seconds=self.active_at - trio.current_time())
+            # The clock and trio's time are not read at one instant: the result varies a little.
+            self._last_activity_at = max(
+                self._last_activity_at, later(self._services.clock.now(), since_now)
+            )
+        return self._last_activity_at
 
     def tell_conflict(self, client_id: str | None) -> None:
         """Report that another run was requested while this one is active; at most once per second, so
