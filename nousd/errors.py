@@ -23,7 +23,7 @@
     ├── ProviderError                a model call failed
     │   ├── ContextOverflow          ... because its input was too long for the model
     │   └── KeyUnavailable           ... because its key could not be had; no server was asked
-    ├── RunFailed                    a run cannot go on; becomes its `error` event
+    ├── RunFailed                    a run cannot continue; becomes its `error` event
     ├── ToolError                    a tool call failed; becomes a tool result, never ends a run
     │   ├── ToolArgumentsInvalid     ... because its arguments do not fit
     │   ├── Unanswered               ... because the user did not answer what it asked
@@ -53,11 +53,11 @@ E = TypeVar("E", bound=BaseException)
 
 
 def without_frames(error: E) -> E:
-    """Return the error, but without the frames that it and its causes came through.
+    """Return the error without its traceback and those of its causes.
 
-    An error hangs together with frames that hold it, and keeps all that these know, such as a whole
-    run's context, until cycles are looked for. That is seldom; so whoever has dealt with an error and
-    goes on lets go of them.
+    An error and the frames of its traceback refer to each other and keep everything in these frames
+    alive, such as a whole run's context, until the next, rare, cycle collection. So code that has
+    handled an error and continues clears its tracebacks.
     """
     link: BaseException | None = error
     done: set[int] = set()  # an error may be its own cause's context
@@ -139,7 +139,7 @@ class ProviderFailed(WireError):
 
 
 class CommandTimedOut(WireError):
-    """The waited-for run is still going after the command's time limit; it goes on."""
+    """The awaited run is still active after the command's time limit, and continues."""
 
     code = "timeout"
 
@@ -163,7 +163,7 @@ WIRE_ERROR_CODES: dict[str, str] = {
     "session_not_found": "No session has this id.",
     "session_error": "The session's records could not be read or written.",
     "provider_error": "The run that was waited for ended in an error.",
-    "timeout": "The run that was waited for goes on; the command's time limit has passed.",
+    "timeout": "The command's time limit has passed; the run that it waited for continues.",
     "shutting_down": "The daemon is stopping and takes no more commands.",
     "internal_error": "A fault of the daemon.",
 }
@@ -179,7 +179,7 @@ class RuleInvalid(NousdError):
 
 
 class ModelUnknown(NousdError):
-    """A name stands for no model: it looks like one, or like a provider or an alias, and is none.
+    """A name is not a model's: it resembles a model, a provider or an alias.
 
     Args:
         nearest: what may have been meant.
@@ -250,7 +250,7 @@ class KeyUnavailable(ProviderError):
 
 
 class RunFailed(NousdError):
-    """A run cannot go on. The attributes are those of the ``error`` event it ends with.
+    """A run cannot continue. The attributes are those of the ``error`` event it ends with.
 
     Args:
         raw: what a server answered, if one did.
@@ -269,7 +269,7 @@ class RunFailed(NousdError):
 
 
 class ToolError(NousdError):
-    """A tool call failed; the text is what the model is told.
+    """A tool call failed; the model receives the text.
 
     Args:
         code: the warning's code, one of those in protocol/semantics/errors.md.
@@ -285,7 +285,7 @@ class ToolArgumentsInvalid(ToolError):
 
 
 class Unanswered(ToolError):
-    """The user was asked and did not answer, or there was nobody to ask."""
+    """The user did not answer, or no client could ask."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the user did not answer: {reason}")

@@ -1,6 +1,6 @@
 """Glob patterns over paths as regular expressions: the one engine of permission rules and of searches.
 
-``*`` and ``?`` do not cross a slash, ``**`` as a whole name stands for any folders, ``[...]`` for one of
+``*`` and ``?`` do not cross a slash, ``**`` as a whole name matches any folders, ``[...]`` for one of
 some characters, ``{a,b}`` for alternatives. ``x/**`` is ``x`` and all in it. What a pattern is compared
 with, and which patterns are refused, the callers decide.
 
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 
 class GlobInvalid(ValueError):
-    """A pattern stands for too many, or has a set that is none. The message says why."""
+    """A pattern expands to too many, or has an invalid set. The message says why."""
 
 
 class Dialect(NamedTuple):
@@ -46,7 +46,7 @@ SEARCHES = Dialect(alternatives_max=256, negations="!", nested_braces=True, stri
 
 
 def expand_braces(glob: str, dialect: Dialect) -> list[str]:
-    """Return the patterns without alternatives that a pattern stands for.
+    """Return the patterns without alternatives that a pattern expands to.
 
     Raises:
         GlobInvalid: they are too many.

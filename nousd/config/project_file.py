@@ -2,7 +2,7 @@
 
 ::
 
-    permission_mode = "auto"             # of sessions where nobody insists on another
+    permission_mode = "auto"             # of sessions without an explicit mode
 
     [permissions]
     ask = ["bash(git push *)"]           # these two count as soon as the file is there
@@ -13,7 +13,7 @@
     command = ["npx", "-y", "server-files", "."]
 
 The file was perhaps written by somebody else. So nothing in it is an error that stops anybody; what it
-must not say, or says wrongly, is a problem that is told. Which parts count without the user's trust is
+must not say, or says wrongly, is a reported problem. Which parts count without the user's trust is
 said here; whether the user trusts the file, and what a rule is, is not known.
 """
 

@@ -157,7 +157,7 @@ async def _serve_until_told_to_stop(
         connections.start_soon(_accept, listeners.command, partial(serve_commands, services))
         connections.start_soon(_accept, listeners.events, partial(serve_events, services))
         if beside is not None:
-            # A fault in that server costs its clients the connection, and nobody else anything.
+            # A fault in that server costs its clients the connection, and affects no other client.
             served = partial(beside, services)
             connections.start_soon(
                 error_boundary.contained, served, "the way in beside the sockets"

@@ -1,8 +1,8 @@
 """Calls foreign functions so that whatever they do is an error of that one call only.
 
 A blocking function runs in a thread, with a time limit. After it we stop waiting; the thread cannot be
-stopped and keeps one of its extension's places until it ends. So a function that hangs repeatedly uses
-up its own extension's places and nobody else's.
+stopped and occupies one of its extension's slots until it ends. So a function that hangs repeatedly
+exhausts only the slots of its own extension.
 """
 
 from __future__ import annotations

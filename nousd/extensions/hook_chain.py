@@ -3,7 +3,7 @@
 The order is that of the extensions, and within one that of registration. A hook that raises, takes too
 long or returns an invalid answer is a ``Failure`` that the caller reports; it never raises here.
 
-A hook that nobody registered costs nothing: no copy, no thread, not even a checkpoint.
+A hook without handlers costs nothing: no copy, no thread, not even a checkpoint.
 """
 
 from __future__ import annotations

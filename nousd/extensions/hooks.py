@@ -52,7 +52,7 @@ REASON_CHARS_MAX: Final = 2000
 INSTRUCTIONS_CHARS_MAX: Final = 64 * 1024
 """Maximum characters that one hook adds to a run's system prompt: as for a file of instructions."""
 
-# --- what handlers are told ------------------------------------------------------------------
+# --- arguments of handlers -------------------------------------------------------------------
 
 
 class HookPayload(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +137,7 @@ class ToolReturned(HookPayload, frozen=True, kw_only=True):
     Args:
         args: the arguments it ran with.
         text: the result for the model, already cut to its limits.
-        is_error: whether the model is told that the call failed.
+        is_error: whether the model receives the result as an error.
     """
 
     run_id: str

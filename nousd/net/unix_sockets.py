@@ -2,7 +2,7 @@
 
 The rules, in the order in which they matter:
 
-- Nothing is removed but a socket of our own user on which nobody answers, and only by the holder of
+- Only a socket of the same user on which no process answers is removed, and only by the holder of
   the socket's lock (``nousd.runtime_paths.locks``). A file, a link, a folder, a living socket stay.
 - A socket has mode 0600 the moment it appears: it is bound under a umask of 0177. Creating it
   elsewhere and renaming it would do as well, but a rename replaces whatever has come to the place

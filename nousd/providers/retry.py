@@ -1,7 +1,8 @@
 """Repeats a model call that failed before any content.
 
-Wraps any provider, so that no provider repeats anything itself. Once a piece of content was passed on,
-a failure is final: a repeated call would say something else, and what was shown cannot be taken back.
+Wraps any provider, so that no provider repeats anything itself. After the first piece of content a
+failure is final: a repeated call would answer differently, and text that clients have seen cannot be
+retracted.
 
 The caller passes the source of randomness.
 """

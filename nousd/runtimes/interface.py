@@ -114,7 +114,7 @@ class Runtime(Protocol):
         """Carry out the turn of the user message that was just logged or is pending.
 
         Raises:
-            RunFailed: the run cannot go on.
+            RunFailed: the run cannot continue.
         """
         ...
 

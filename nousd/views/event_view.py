@@ -1,4 +1,4 @@
-"""The interface of a view: how a stream of our events is told in the words of another system.
+"""The interface of a view, which renders the event stream in the vocabulary of another system.
 
 A stream numbers frames, keeps its place and reads the log by itself; all of that is the same for every
 view. A new view is a file that implements ``EventView`` and a row of the bridge's table of routes that

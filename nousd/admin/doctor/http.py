@@ -22,7 +22,7 @@ _UNIX: Final = "unix:"
 
 
 def token(world: World) -> Iterator[Check]:
-    """Whether clients can have a token that nobody else has."""
+    """Whether the token exists and only its owner can read it."""
     file = http_token_file(world.settings.state_dir)
     try:
         found = existing_http_token(file)
@@ -57,7 +57,7 @@ def _is_ours(place: str) -> bool:
     """Ask who is there.
 
     Raises:
-        ConnectionError: nobody.
+        ConnectionError: nothing listens there.
     """
     from http.client import HTTPException, HTTPResponse
 

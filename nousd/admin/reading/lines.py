@@ -51,7 +51,7 @@ class LoggedEvent(NamedTuple):
 
     @property
     def joined_from(self) -> int | None:
-        """The number of the first event that a joined delta stands for."""
+        """The number of the first event that a joined delta replaces."""
         return _joined_from(self.event)
 
 

@@ -1,17 +1,17 @@
-"""Opens a log for reading, without changing one byte of its directory.
+"""Opens a log for reading, without changing a byte of its directory.
 
-A plain read-only connection would not do: for a log in WAL mode SQLite creates missing ``-wal`` and
-``-shm`` files even for a reader. So there are two ways, and the files decide:
+A plain read-only connection is not enough: for a log in WAL mode SQLite creates missing ``-wal`` and
+``-shm`` files even for a reader. So there are two ways, depending on the files:
 
-- Both side files exist: a daemon has the log open, or was killed. SQLite is told to use ``-shm``
-  unchanged (``readonly_shm``), and decides itself whether it is valid. For a running daemon this is one
-  more reader of a database: one transaction sees one state.
-- One of them is missing: nobody has the log open. It is read through a VFS of our own that can only
-  read. Its connection claims the file exclusively without any lock, which makes SQLite keep the index of
-  the WAL in memory.
+- Both side files exist: a daemon has the log open, or was killed. SQLite uses ``-shm`` unchanged
+  (``readonly_shm``) and checks its validity itself. To a running daemon this is an ordinary reader: one
+  transaction sees one state.
+- One of them is missing: no process has the log open. It is read through a read-only VFS. Its connection
+  claims the file exclusively without taking a lock, which makes SQLite keep the index of the WAL in
+  memory.
 
-A daemon that starts in the second case, between two reads, would change the file under us. So callers
-compare the state of the files at the end (``stamp``).
+In the second case a daemon that starts between two reads would change the file under the reader. So
+callers compare the state of the files at the end (``stamp``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SIDE_FILES: Final = ("-wal", "-shm")
 _VFS: Final = "nousd-reading"
 
 _COMPLAINTS_MAX: Final = 100
-"""Complaints of SQLite's own that are passed on."""
+"""Of SQLite's own messages."""
 
 Stamp = tuple[tuple[int, int, int, int] | None, ...]
 """Which files there are beside the log, how long they are and when they were written."""

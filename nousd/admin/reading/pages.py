@@ -1,20 +1,20 @@
 """The pages of a database and of its WAL, read without SQLite: for logs that SQLite cannot read.
 
-Theory of operation (SQLite's file format, sections 1.6, 2.1 and 4). Every row lies on a leaf page of
-its table's b-tree, or begins there and goes on over a chain of overflow pages. Which leaves a table has
-is said by the pages above, and if one of those is gone SQLite finds none of what is below. But a
-leaf says of itself that it is one, and a row of ours can be told by its content: an event is a line
-that begins with its number, and an artifact's id is the hash of its bytes (of all its chunks together,
-so that whoever puts them together finds out). So all pages are looked at,
-whatever they belong to, and no other page is needed but the overflow pages of a long row.
+Theory of operation (SQLite's file format, sections 1.6, 2.1 and 4). Every row is on a leaf page of its
+table's b-tree, or begins there and continues over a chain of overflow pages. Interior pages point to the
+leaves, and if one of them is lost, SQLite finds nothing below it. But a leaf is recognizable by its type
+byte, and the rows of a log by their content: an event is a line that begins with its number, and an
+artifact's id is the hash of its bytes (of all its chunks together, so the caller verifies it). So this
+module reads every page, whatever it belongs to, and needs no other page except the overflow pages of a
+long row.
 
-A page is looked at in its newest form first, which may be in the WAL. Frames count up to the last
-commit, by their salt alone: that a checksum is wrong says that something in a frame or before it is
-damaged, and not that all of it is.
+The newest version of a page is read first, which may be in the WAL. Frames are valid up to the last
+commit, by their salt alone: a wrong checksum means that something in this frame or before it is damaged,
+not that everything is.
 
-Where a leaf is damaged itself, the rows are looked for by their bytes (``_loose_events``). What is found
-is believed only with the row's other columns right in front of it: a tool's output may well hold whole
-event lines, of this log or of another one.
+If a leaf itself is damaged, rows are searched for by their bytes (``_loose_events``). A match is
+accepted only with the row's other columns right before it: a tool's output may contain whole event
+lines, of this log or of another one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from nousd.admin.reading.lines import StoredLine
 _LEAF: Final = 0x0D
 _PAGE_SIZES: Final = frozenset(2**power for power in range(9, 17))
 _PAGE_BYTES: Final = 4096
-"""SQLite's default, which every log of ours has."""
+"""SQLite's default, which every log has."""
 
 _WAL_HEADER: Final = 32
 _FRAME_HEADER: Final = 24
@@ -47,7 +47,7 @@ _NAMESPACE: Final = b"default"
 
 _PAYLOAD_BYTES_MAX: Final = 2**31
 _HEADER_BYTES_MAX: Final = 256
-"""Of a record of ours: a few columns."""
+"""Of a record of the log: a few columns."""
 
 
 class RawArtifact(NamedTuple):

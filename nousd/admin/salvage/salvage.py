@@ -1,18 +1,17 @@
-"""``nousd check --salvage``: everything that can be read of a damaged log, as a new log.
+"""``nousd check --salvage``: copies everything readable of a damaged log into a new log.
 
-The log itself is only read. In the order in which it is done:
+The damaged log is only read. The steps, in order:
 
-1. The events, through SQLite as far as it goes (``damaged_tables``), and if anything is wrong then also
-   from the pages themselves (``pages``). An event that is whole anywhere is taken once.
-2. Events that are lost and of which the rows tell all: entries, inputs, beginnings of runs
-   (``mending``). They get their own number again.
-3. The rows, made again by folding the events (``refold``). This keeps a deleted session deleted: its
-   tombstone is among the events, and whatever stale page its other events came from, the fold forgets
-   them.
-4. New events that mend what a daemon could not work with: a session without its beginning, a run that
-   cannot be walked (``mending``). Their numbers are beyond all that were ever given.
+1. Read the events through SQLite as far as possible (``damaged_tables``), and after any error also from
+   the pages themselves (``pages``). An event that is intact in several places is taken once.
+2. Restore lost events whose content is completely in the rows: entries, inputs, starts of runs
+   (``repair``). They keep their numbers.
+3. Rebuild the rows by folding the events (``refold``). A deleted session stays deleted: its tombstone is
+   among the events, so the fold discards its other events, from whatever stale page they came.
+4. Add events that repair what a daemon could not use: a session without its first event, a run whose
+   events do not balance (``repair``). Their numbers are above all that were ever assigned.
 
-``OUT`` gets its name last, when it is whole and on the disk.
+``OUT`` is renamed to its final name last, when it is complete and on disk.
 """
 
 from __future__ import annotations
@@ -52,10 +51,10 @@ from nousd.store.sqlite.database import flush_to_disk, inspect, open_for_writing
 from nousd.wire.events import Event
 
 _EVENT_BYTES_MIN: Final = 64
-"""An event's line is longer; so a file holds no more events than this goes into it."""
+"""Every event line is longer, which bounds the number of events in a file."""
 
 _SEQ_GUESSED_MAX: Final = 2**40
-"""Where the counter cannot be read: more events than any log has."""
+"""Used if the counter cannot be read: more events than any log has."""
 
 
 class SalvageReport(msgspec.Struct, frozen=True):
@@ -64,10 +63,10 @@ class SalvageReport(msgspec.Struct, frozen=True):
     Args:
         read: events that SQLite could read.
         from_pages: events that were only found on the pages themselves.
-        restored: lost events that their rows told.
-        added: new events, which end what cannot go on and begin what had lost its beginning.
-        missing: (first, last) numbers between which nothing was found where something was damaged.
-        findings: what is lost, what was mended; ``untold`` are more than that.
+        restored: lost events restored from their rows.
+        added: new events that end interrupted runs or begin sessions that lost their first event.
+        missing: (first, last) numbers of damaged ranges in which nothing was found.
+        findings: what was lost and what was repaired; ``untold`` is the number of further ones.
     """
 
     path: str
@@ -260,7 +259,7 @@ class _Salvage:
         return found - self._drop_joined()
 
     def _drop_joined(self) -> int:
-        """Drop deltas from stale pages that a joined one stands for; returns how many there were."""
+        """Drop deltas from stale pages that a joined one replaces; return their number."""
         before = self._out.total_changes()
         joined = "SELECT run_id, type, joined_from, seq FROM events WHERE joined_from IS NOT NULL"
         self._out.executemany(
@@ -318,7 +317,7 @@ class _Salvage:
         """Return a number above all that were ever given, where the log itself does not say it."""
         return self._head() + NUMBERS_PER_BLOCK + size_of(self._path) // _EVENT_BYTES_MIN
 
-    # --- what is told --------------------------------------------------------------------------
+    # --- reporting ---------------------------------------------------------------------------
 
     def _tell_missing(self, unreadable: Sequence[Stretch], end: int) -> Sequence[Stretch]:
         """Return the gaps between readable events; ``end`` is the first number after the log's."""

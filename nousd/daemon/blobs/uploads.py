@@ -1,6 +1,6 @@
 """Artifacts that clients send in pieces: collected in files, and stored when they are complete.
 
-An unfinished upload belongs to nobody: it is dropped after a while without a piece, and with the
+An unfinished upload has no owner: it is dropped after a while without a chunk, and with the
 daemon.
 """
 
@@ -91,7 +91,7 @@ class Uploads:
 
         Raises:
             CommandRejected: there is no such upload any more.
-            StoreError: it could not be put; the upload goes on, and may be ended once more.
+            StoreError: it could not be stored; the upload continues, and may be ended again.
         """
         upload = self._found(upload_id)
         async with upload.lock:

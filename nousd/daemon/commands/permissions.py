@@ -194,7 +194,7 @@ async def _expired(services: Services, session_id: str | None) -> list[ExpiredRe
 
 
 async def revoke_permission(services: Services, command: commands.RevokePermission) -> Reply:
-    """Revoke a granted rule; a call that it let start goes on."""
+    """Revoke a granted rule; calls that it already allowed continue."""
     live = None if command.session_id is None else await services.sessions.get(command.session_id)
     handle = grants.revoke(services.sessions, live, command.rule)
     return Deferred(handle, Accepted(command="revoke_permission", rule=command.rule))

@@ -89,7 +89,7 @@ def _settled() -> CommitHandle:
 
 
 SETTLED: Final = _settled()
-"""The handle of a batch that nobody needs to wait for."""
+"""The handle of a batch that needs no waiting for."""
 
 
 class Encoded(msgspec.Struct, frozen=True):

@@ -29,7 +29,7 @@ from nousd.wire.limits import MCP_SERVERS_MAX
 from nousd.wire.objects import mcp
 
 Origin = Literal["config", "add_mcp", "project"]
-"""The state of a server, as the log and clients are told it."""
+"""The state of a server, in events and responses."""
 
 
 class _Kept(NamedTuple):

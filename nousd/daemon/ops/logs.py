@@ -4,7 +4,7 @@ JSON lines go to a file, and to standard error if it is not a terminal; a termin
 Every line is redacted and has a bounded length.
 
 The event loop only puts records into a bounded queue; one thread formats and writes them. Otherwise a
-slow disk, a stopped terminal or a pipe that nobody reads would block every client. When the queue is
+slow disk, a stopped terminal or an unread pipe would block every client. When the queue is
 full, lines are dropped, and their number is the next thing that is logged.
 
 Nothing here is called per event: the log has the daemon's start and stop and its faults; with
@@ -127,7 +127,7 @@ class _DescriptorHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         rest = f"{self.format(record)}\n".encode()
-        with suppress(OSError):  # nobody left to report to
+        with suppress(OSError):  # there is nothing left to report to
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
 

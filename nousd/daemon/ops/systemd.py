@@ -97,7 +97,7 @@ class Notifier:
 
     Args:
         address: path of the manager's datagram socket, ``@`` in front for an abstract one; None or
-            empty if nobody wants to know.
+            empty if notifications are off.
 
     Nothing here waits or fails: a daemon does not stop because its manager does not listen.
     """

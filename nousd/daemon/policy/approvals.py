@@ -82,7 +82,7 @@ class Approvals:
         """Wait for an answer; see ``CallHost.ask``.
 
         Args:
-            obstacle: why nobody can be asked, for people.
+            obstacle: why no approval can be requested, for people.
         """
         request = self._request(question, asker, under)
         obstacle = obstacle or self.requests.obstacle(asker)

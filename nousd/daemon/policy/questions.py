@@ -54,7 +54,7 @@ class Questions:
             call: the keys of an event of that call.
 
         Raises:
-            Unanswered: nobody can be asked, or nobody answered in time.
+            Unanswered: no client answers questions, or none answered in time.
         """
         obstacle = self.requests.obstacle(asker)
         if obstacle is not None:

@@ -77,7 +77,7 @@ class Requests(Generic[E, A]):
         self._ended: OrderedDict[str, A] = OrderedDict()
 
     def obstacle(self, asker: Asker) -> str | None:
-        """Return why nobody can be asked, for people; None if somebody can."""
+        """Return why no approval can be requested, for people; None if one can."""
         if not self._approvers.can_answer(asker.audiences):
             return "no connected client can be asked"
         if len(self._waiting) >= WAITING_REQUESTS_MAX:
@@ -148,7 +148,7 @@ class Requests(Generic[E, A]):
         return handle
 
     def withdraw(self, tool_call_id: str, end: A) -> None:
-        """Withdraw the requests of a call that is being stopped: nobody can answer them any more."""
+        """Withdraw the requests of a call that is being stopped; later answers are refused."""
         for request in list(self._waiting.values()):
             if request.event.tool_call_id == tool_call_id:
                 del self._waiting[request.id]

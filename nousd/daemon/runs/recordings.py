@@ -119,7 +119,7 @@ class Recordings:
     # --- in the writing thread ---------------------------------------------------------------
 
     def run(self) -> None:
-        """Write until it is told to stop."""
+        """Write until ``stop``."""
         while (job := self._jobs.get()) is not None:
             job()
 

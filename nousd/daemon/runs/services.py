@@ -54,7 +54,7 @@ class RunServices:
     tools: Mapping[str, Tool]
     """As they are at the moment, by name."""
     contexts: Contexts
-    """What the runs' models are told of the past."""
+    """The contexts of the runs' model calls."""
     inputs: ModelInputs
     """What models were given last."""
     workspaces: Workspaces

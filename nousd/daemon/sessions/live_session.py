@@ -101,7 +101,7 @@ class LiveSession:
         artifacts: Sequence[Artifact] = (),
         follow: Follow | None = None,
     ) -> CommitHandle:
-        """Decide events for this session. Return at once; the handle stands for the commit.
+        """Decide events for this session. Return at once, with a handle to wait for the commit.
 
         If this raises, nothing has happened.
 

@@ -85,7 +85,7 @@ class _Feed:
                 self._services.approvers.leave(self)
             nursery.cancel_scope.cancel()
 
-    # --- what the client is told -------------------------------------------------------------
+    # --- lines for the client ----------------------------------------------------------------
 
     async def _follow(self) -> None:
         """Write what the subscription wants; return when the daemon closes and all is written."""

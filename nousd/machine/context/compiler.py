@@ -374,7 +374,7 @@ def _units(groups: Sequence[_Group]) -> list[list[int]]:
 
 
 def _may_lose_summary(groups: Sequence[_Group]) -> bool:
-    """If the user's last message is part of the summary, the summary stands for it."""
+    """If the user's last message is part of the summary, the summary replaces it."""
     return groups[0].is_summary and any(group.begins_turn for group in groups)
 
 

@@ -1,11 +1,11 @@
 """The transcript fold: turns entries into the messages of a model call.
 
-Pure and deterministic. The rules (protocol/semantics/models.md): the last compaction's summary stands
-for everything before its first kept entry; every tool call is followed by exactly one result, which
-says ``interrupted`` if none was stored; an answer without content is left out; a model is never given
-its own answer to continue, but is asked to go on. Two user messages in a row stay two.
+Pure and deterministic. The rules (protocol/semantics/models.md): the last compaction's summary
+replaces everything before its first kept entry; every tool call is followed by exactly one result, which
+is ``interrupted`` if none was stored; an answer without content is omitted; the last message is never
+the model's own answer but a request to continue. Two user messages in a row stay two.
 
-The size is up to ``compiler``.
+``compiler`` limits the size.
 """
 
 from __future__ import annotations

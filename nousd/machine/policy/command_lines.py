@@ -17,7 +17,7 @@ import re
 from typing import Final
 
 JUDGED_CHARS_MAX: Final = 16 * 1024
-"""Maximum characters of a line that is read; nobody writes a longer one to be judged by its words."""
+"""Maximum characters of a line that is parsed; longer ones are judged as a whole."""
 
 JUDGED_WORDS_MAX: Final = 1024
 JUDGED_PARTS_MAX: Final = 64

@@ -27,7 +27,7 @@ def glob_regex(glob: str) -> str:
     itself.
 
     Raises:
-        RuleInvalid: it can match nothing inside the workspace, or stands for too many globs.
+        RuleInvalid: it can match nothing inside the workspace, or expands to too many globs.
     """
     try:
         choices = [names_regex(_names(one), RULES) for one in _alternatives(glob)]

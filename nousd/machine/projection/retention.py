@@ -1,9 +1,9 @@
 """Joins old deltas: which lines of the log become one, and its content.
 
 The deltas of a finished message or tool execution contain nothing that its end does not. So once they
-are old, one line of each type stands for all of them. It is the last one, with the whole text: a reader
+are old, one line of each type replaces all of them. It is the last one, with the whole text: a reader
 that has seen only some of them has yet to reach its number, and a replay is still a valid run.
-``joined_from`` names the first event that it stands for, so that such a reader knows where its text
+``joined_from`` names the first event that it replaces, so that such a reader knows where its text
 begins.
 
 The stores decide what is old, and find and write the lines.

@@ -5,7 +5,7 @@ A fragment belongs to a call by the first of these that applies:
 1. its ``index``; except that a new id *and* a name under a known index begin a call of their own
    (some servers number all parallel calls 0);
 2. its ``id``;
-3. neither: it goes on with the last call, unless it carries a name and the last call has another
+3. neither: it continues the last call, unless it carries a name and the last call has another
    name, or has arguments already and the fragment is whole in itself.
 
 The first id and the first name of a call are kept: servers that repeat them repeat them unchanged.
@@ -49,7 +49,7 @@ class CallAssembler:
     """Collects the fragments of one answer.
 
     Args:
-        names: the name the server was told -> the tool's own name.
+        names: the name sent to the server -> the tool's own name.
     """
 
     def __init__(self, names: Mapping[str, str]) -> None:

@@ -33,11 +33,11 @@ class ToolNames:
                 taken.add(self._aliases[name])
 
     def told(self, name: str) -> str:
-        """Return the name the server is told, also of a tool that is not offered any more."""
+        """Return the name sent to the server, also for a tool that is no longer offered."""
         return self._aliases.get(name) or _plain_name(name)
 
     def back(self) -> dict[str, str]:
-        """Return the name the server was told -> the tool's own name."""
+        """Return the name sent to the server -> the tool's own name."""
         return {alias: name for name, alias in self._aliases.items()}
 
 

@@ -75,7 +75,7 @@ class Answer(ABC, Generic[Chunk]):
     server reports.
 
     Args:
-        names: the name the server was told -> the tool's own name.
+        names: the name sent to the server -> the tool's own name.
     """
 
     chunks: ClassVar[msgspec.json.Decoder[Any]]

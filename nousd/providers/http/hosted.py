@@ -51,7 +51,7 @@ class Call(NamedTuple):
 
 
 class ModelsPage(NamedTuple):
-    """A part of a list of models; ``next_path`` is where it goes on, if it does."""
+    """A part of a list of models; ``next_path`` is the next part's, if there is one."""
 
     names: tuple[str, ...]
     next_path: str | None = None

@@ -11,7 +11,7 @@ model can do; ``protocol/mock.md`` has an example of each:
 ``[[slow MS]]``        waits so many milliseconds before each piece from here on
 ``[[tool NAME {}]]``   asks for a tool; several are parallel calls of one message
 ``[[then]]``           what follows is for the next model call of the turn, after the tool results
-``[[error CODE xK]]``  fails like HTTP status CODE, K times, then goes on; without ``xK`` always
+``[[error CODE xK]]``  fails like HTTP status CODE, K times, then continues; without ``xK`` always
 ``[[hang]]``           sends nothing more until it is cancelled
 ``[[usage N]]``        reports N input tokens, at once and at the end
 =====================  ==========================================================================

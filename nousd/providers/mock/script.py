@@ -46,7 +46,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Fail(msgspec.Struct, frozen=True):
-    """Fail with that status, so many times (None: always), then go on."""
+    """Fail with that status, so many times (None: always), then continue."""
 
     status: int
     times: int | None = None

@@ -49,7 +49,7 @@ class Models:
         factories: provider name -> its factory; may raise ConfigError.
         default: the model of sessions that name none.
         own: provider -> its configured default model.
-        aliases: a short name -> the model it stands for.
+        aliases: a short name -> its model.
         facts: ``provider/model`` -> the user's facts about it.
         context_window: tokens of every model without ``facts``; None asks the provider.
     """

@@ -1,4 +1,4 @@
-"""The provider that ``auto`` stands for: the first that is configured, else a model server on this
+"""The provider ``auto`` resolves to: the first that is configured, else a model server on this
 machine at its usual port, else the built-in model.
 
 A local server is asked for its models without a key and with a short time limit; any other program on

@@ -92,7 +92,7 @@ def _permission_requested(
 def _decided(
     logged: LoggedEvent, event: events.ToolCallApproved | events.ToolCallDenied
 ) -> Iterator[FrameBody]:
-    """Render the decision on a request; a call that nobody was asked about has no frame."""
+    """Render the decision on a request; a call decided without a request has no frame."""
     where: dict[str, Any] = {"sessionID": event.session_id, "requestID": request_id(event)}
     if event.by == "timeout":
         message_id = call_ref(event).message_id

@@ -1,6 +1,6 @@
 """Names of tools in the contract, and our tools that they stand for.
 
-A name that the engine does not know stands for our tool of the same name. This module does not know
+A name that the engine does not know is the tool of the same name here. This module does not know
 which tools are registered.
 """
 
@@ -36,7 +36,7 @@ _OURS: Final[Mapping[str, tuple[str, ...]]] = {
     "websearch": (),
 }
 """tool of the engine -> our tools that do the same, none if there are none; a name that is missing here
-stands for the tool of the same name."""
+is the tool of the same name."""
 
 _OF_SERVER: Final = "mcp."
 
