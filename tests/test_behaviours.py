@@ -12,8 +12,6 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.harness.conversation import load
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -69,12 +67,12 @@ def test_every_claim_is_of_a_behaviour() -> None:
     )
 
 
-@pytest.mark.parametrize("behaviour", BEHAVIOURS)
-def test_a_behaviour_is_a_sentence_that_stands_in_a_section(behaviour: str) -> None:
-    entry = BEHAVIOURS[behaviour]
-    assert set(entry) == {"sentence", "section"}
-    assert entry["sentence"].endswith(".")
-    assert entry["section"] in headings()
+def test_each_behaviour_is_a_sentence_about_a_section() -> None:
+    known = headings()
+    for behaviour, entry in BEHAVIOURS.items():
+        assert entry.keys() == {"sentence", "section"}, behaviour
+        assert entry["sentence"].endswith("."), behaviour
+        assert entry["section"] in known, behaviour
 
 
 def test_claims_are_found_in_tests() -> None:

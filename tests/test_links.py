@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [
@@ -24,6 +24,7 @@ def prose(path: Path) -> str:
     return re.sub(r"`[^`\n]*`", "code", text)
 
 
+@functools.cache
 def anchors(path: Path) -> set[str]:
     text = re.sub(
         r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
@@ -32,22 +33,22 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_somewhere(path: Path) -> None:
-    dead = []
+def dead_links(path: Path) -> Iterator[str]:
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
         if re.match(r"\w+:", target):
             continue
         name, _, anchor = target.partition("#")
         file = path.parent / name if name else path
         if not file.exists() or (anchor and anchor not in anchors(file)):
-            dead.append(target)
-    assert dead == []
+            yield target
+
+
+def test_links_lead_somewhere() -> None:
+    dead = {str(path): list(dead_links(path)) for path in DOCUMENTS}
+    assert {path: links for path, links in dead.items() if links} == {}
 
 
 def test_a_dead_link_would_be_noticed(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# One thing\n[here](#one-thing) [there](#nothing) [file](missing.md)\n")
-    with pytest.raises(AssertionError, match="missing"):
-        test_links_lead_somewhere(page)
-    assert anchors(page) == {"one-thing"}
+    assert list(dead_links(page)) == ["#nothing", "missing.md"]

@@ -62,12 +62,11 @@ def test_the_contract_can_be_read_from_top_to_bottom() -> None:
     assert len(CONTRACT.split()) <= 8000
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if not page.startswith("objects/")])
-def test_a_page_has_a_title_and_what_it_is_about(page: str) -> None:
-    name = page.partition("/")[2]
-    title, _, text = PAGES[page].partition("\n")
-    assert title == f"# {name}", "run scripts/generate"
-    assert text.partition("<!-- generated: summary -->\n")[2][0] not in "<\n"
+def test_each_page_has_a_title_and_what_it_is_about() -> None:
+    for page in (page for page in PAGES if not page.startswith("objects/")):
+        title, _, text = PAGES[page].partition("\n")
+        assert title == f"# {page.partition('/')[2]}", "run scripts/generate"
+        assert text.partition("<!-- generated: summary -->\n")[2][0] not in "<\n", page
 
 
 def test_each_page_belongs_to_a_struct() -> None:
@@ -84,19 +83,24 @@ def test_the_contract_leads_to_each_page(kind: str) -> None:
 # --- tables of keys --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", STRUCTS)
-def test_a_table_lists_the_keys_of_its_struct(page: str) -> None:
-    struct = STRUCTS[page]
+def keys_of(struct: type[Any]) -> list[tuple[str, bool]]:
+    """Return the keys of a struct's JSON, and whether each is required."""
     fields = [(field.name, field.required) for field in msgspec.structs.fields(struct)]
-    config = struct.__struct_config__
-    expected = [(config.tag_field, True), *fields] if config.tag_field else fields
-    told = [(cells[0].strip("`"), cells[2] == "yes") for cells in rows(PAGES[page])]
-    assert told == expected
+    tag_field = struct.__struct_config__.tag_field
+    return [(tag_field, True), *fields] if tag_field else fields
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_each_key_has_a_meaning(page: str) -> None:
-    assert [cells[0] for cells in rows(PAGES[page]) if not cells[-1].strip(" |")] == []
+def test_each_table_lists_the_keys_of_its_struct() -> None:
+    listed = {
+        page: [(cells[0].strip("`"), cells[2] == "yes") for cells in rows(text)]
+        for page, text in PAGES.items()
+    }
+    assert listed == {page: keys_of(struct) for page, struct in STRUCTS.items()}
+
+
+def test_each_key_has_a_meaning() -> None:
+    keys = [(page, cells) for page, text in PAGES.items() for cells in rows(text)]
+    assert [(page, cells[0]) for page, cells in keys if not cells[-1].strip(" |")] == []
 
 
 # --- examples --------------------------------------------------------------------------------
@@ -143,30 +147,32 @@ CHECKS = {
 }
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_an_example_is_to_the_schema(example: str) -> None:
-    CHECKS[kind_of(example)](example.encode() + b"\n")
+def test_each_example_is_to_the_schema() -> None:
+    assert EXAMPLES
+    for example in EXAMPLES:
+        CHECKS[kind_of(example)](example.encode() + b"\n")
 
 
-@pytest.mark.parametrize("example", [line for line in EXAMPLES if kind_of(line) == "command"])
-def test_an_example_of_a_command_can_be_decoded(example: str) -> None:
-    request = decode_request(example.encode())
-    assert isinstance(decode_payload(request), COMMANDS[request.type])
+def test_each_example_of_a_command_can_be_decoded() -> None:
+    for example in (line for line in EXAMPLES if kind_of(line) == "command"):
+        request = decode_request(example.encode())
+        assert isinstance(decode_payload(request), COMMANDS[request.type]), example
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_has_an_example_each_way(name: str) -> None:
-    lines = examples_in(PAGES[f"commands/{name}"])
-    assert [kind_of(line) for line in lines] == ["command", "response"]
-    asked, answered = (json.loads(line) for line in lines)
-    assert asked["type"] == name
-    assert asked["id"] == answered["id"]
+def test_each_command_has_an_example_each_way() -> None:
+    for name in COMMANDS:
+        lines = examples_in(PAGES[f"commands/{name}"])
+        assert [kind_of(line) for line in lines] == ["command", "response"], name
+        asked, answered = (json.loads(line) for line in lines)
+        assert (asked["type"], asked["id"]) == (name, answered["id"])
 
 
-@pytest.mark.parametrize("name", EVENTS)
-def test_an_event_has_an_example(name: str) -> None:
-    lines = examples_in(PAGES[f"events/{name}"])
-    assert [json.loads(line)["type"] for line in lines] == [name]
+def test_each_event_has_an_example() -> None:
+    examples = {
+        name: [json.loads(line)["type"] for line in examples_in(PAGES[f"events/{name}"])]
+        for name in EVENTS
+    }
+    assert examples == {name: [name] for name in EVENTS}
 
 
 # --- words, generated parts ------------------------------------------------------------------
