@@ -3,11 +3,14 @@
     scripts/mutate --work DIR prepare [--per-area N] [--seed S]   make a copy with faults, run all tests
     scripts/mutate --work DIR run [--every SECONDS] [--most SECONDS] [--from STAGE]
                                                                   run the tests that reach each fault
+    scripts/mutate --work DIR probe [--faults N]                  try tests that found nothing yet
     scripts/mutate --work DIR report                              print what was found, and what was not
     scripts/mutate --work DIR again CHECKOUT                      compare with the tests of a checkout
 
 ``again`` answers whether a smaller suite still finds what the old one found: for the faults whose
-finders the checkout has removed, it runs the tests that the checkout still has.
+finders the checkout has removed, it runs the tests that the checkout still has. ``probe`` runs one
+test of each function that has found nothing on faults that are known to be found by others, because
+``run`` stops at the first tests that fail.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import argparse
 import json
 import math
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -29,6 +33,7 @@ from .switches import REACHED, build_in
 
 STAGES: Final = ("quick", "default", "rest")
 """Short tests of the default suite, its other tests, and what only ``--all`` has."""
+PROBE: Final = "probe"
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PLUGIN: Final = ("-p", "scripts.mutation.plugin")
@@ -49,6 +54,8 @@ def main() -> int:
     run.add_argument("--every", type=float, default=0, help="seconds of running on after a failure")
     run.add_argument("--most", type=float, default=600, help="seconds for one fault in one stage")
     run.add_argument("--from", choices=STAGES, default=STAGES[0], help="keep what came before it")
+    probed = commands.add_parser("probe")
+    probed.add_argument("--faults", type=int, default=12, help="for each function")
     commands.add_parser("report")
     again = commands.add_parser("again")
     again.add_argument("checkout", type=Path)
@@ -59,6 +66,8 @@ def main() -> int:
             work.prepare(arguments.per_area, arguments.seed)
         case "run":
             work.run(arguments.every, arguments.most, getattr(arguments, "from"))
+        case "probe":
+            work.probe(arguments.faults)
         case "report":
             print_report(work.results())
             print_idle_tests(work.results())
@@ -124,6 +133,28 @@ class Work:
             ]
             found.update(self._measure(stage, suite, [entry for entry in plan if entry["tests"]]))
 
+    def probe(self, faults_max: int) -> None:
+        """Run one test of each function that has found nothing, on faults that others find."""
+        results = self.results()
+        dice = random.Random(faults_max)
+        tests: dict[int, list[str]] = {}
+        for test, faults in results.idle_tests():
+            for number in dice.sample(faults, min(faults_max, len(faults))):
+                tests.setdefault(number, []).append(test)
+        self._measure(
+            PROBE,
+            "default",
+            [
+                {
+                    "fault": number,
+                    "every_seconds": math.inf,
+                    "seconds_max": math.inf,
+                    "tests": sorted(tests[number], key=results.cost),
+                }
+                for number in sorted(tests)
+            ],
+        )
+
     def again(self, checkout: Path) -> int:
         """Look again for what is no longer found by the same test; return 1 if it is missed."""
         results = self.results()
@@ -146,7 +177,11 @@ class Work:
             [Fault(**each) for each in json.loads((self._folder / "faults.json").read_text())],
             {suite: self._outcomes(suite) for suite in ("default", "all")},
             {suite: self._reached(suite) for suite in ("default", "all")},
-            [json.loads(line) for stage in STAGES for line in _lines(self._results_of(stage))],
+            [
+                json.loads(line)
+                for stage in (*STAGES, PROBE)
+                for line in _lines(self._results_of(stage))
+            ],
         )
 
     def _measure(self, stage: str, suite: str, plan: list[dict[str, Any]]) -> Iterable[int]:

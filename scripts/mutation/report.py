@@ -49,6 +49,21 @@ class Results(NamedTuple):
         outcome = self.outcomes["default"].get(test) or self.outcomes["all"].get(test)
         return 0.0 if outcome is None else outcome.seconds
 
+    def idle_tests(self) -> Iterator[tuple[str, list[int]]]:
+        """Yield the cheapest test of each function of the default suite that has found nothing, with
+        the faults that it reaches and others have found.
+        """
+        useful = {test.partition("[")[0] for run in self.runs for test in run["failed"]}
+        reaches: defaultdict[str, list[int]] = defaultdict(list)
+        for number in range(len(self.faults)):
+            if self.finders(number):
+                for test in self.reaching(number, "default"):
+                    reaches[test].append(number)
+        cheapest: dict[str, str] = {}
+        for test in sorted(reaches, key=self.cost):
+            cheapest.setdefault(test.partition("[")[0], test)
+        yield from ((test, reaches[test]) for name, test in cheapest.items() if name not in useful)
+
     def in_default(self, tests: set[str]) -> set[str]:
         """Return those of the tests that the default suite has."""
         return tests & self.outcomes["default"].keys()
