@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from .operators import Fault, draw
-from .report import Outcome, Results, print_idle_tests, print_report
+from .report import REACHED_MIN, Outcome, Results, print_idle_tests, print_report
 from .switches import REACHED, build_in
 
 STAGES: Final = ("quick", "default", "rest")
@@ -134,11 +134,13 @@ class Work:
             found.update(self._measure(stage, suite, [entry for entry in plan if entry["tests"]]))
 
     def probe(self, faults_max: int) -> None:
-        """Run one test of each function that has found nothing, on faults that others find."""
+        """Run a quick test of each function that has found nothing, on faults that others find."""
         results = self.results()
         dice = random.Random(faults_max)
         tests: dict[int, list[str]] = {}
         for test, faults in results.idle_tests():
+            if len(faults) < REACHED_MIN or results.cost(test) > QUICK_SECONDS_MAX:
+                continue
             for number in dice.sample(faults, min(faults_max, len(faults))):
                 tests.setdefault(number, []).append(test)
         self._measure(
