@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Options, Hypothesis profiles and fixtures for all tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""protocol/behaviours.toml and the tests agree: each behaviour is proved, each proof is of one.
+"""protocol/behaviours.toml and the tests agree: each behaviour has a proof, each proof a behaviour.
 
 A test claims a behaviour with ``@pytest.mark.behaviour("id")``, a conversation with a header line
 ``# behaviour: id``.

@@ -1,4 +1,4 @@
-"""The lists of places in the contributing page are complete: done on a copy, the additions work."""
+"""The lists in the contributing page are complete: additions made on a copy by following them work."""
 
 from __future__ import annotations
 

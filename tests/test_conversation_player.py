@@ -1,4 +1,4 @@
-"""The conversation player: what it sends, what it accepts, and that it does not accept the rest."""
+"""The conversation player: what it sends, accepts and rejects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every conversation in fixtures/conversations, played against a whole daemon in every way."""
+"""Every conversation in fixtures/conversations, played against a complete daemon in every way."""
 
 from __future__ import annotations
 

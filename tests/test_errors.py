@@ -1,4 +1,4 @@
-"""The exception tree is drawn at the top of its module; the drawing and the classes must agree."""
+"""The drawing of the exception tree in its module matches the classes."""
 
 from __future__ import annotations
 

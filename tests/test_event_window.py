@@ -1,4 +1,4 @@
-"""The window of the newest events that both hubs stand on, and how its readers are woken."""
+"""The window of the newest events that both hubs use, and the wake-up of its readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lifecycle checker finds every kind of imbalance; a checker that finds nothing is worth nothing."""
+"""The lifecycle checker finds every kind of imbalance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The faults of ``scripts/mutate``: where they can be, and that a switched-on one is what it says."""
+"""The faults of ``scripts/mutate``: their places, and the effect of switching one on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""nousd uses no private name of a package that it depends on: those may change without a word."""
+"""nousd uses no private name of a dependency, since those may change without notice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The README's shell conversation is run as it stands there."""
+"""The README's shell conversation runs as written."""
 
 from __future__ import annotations
 

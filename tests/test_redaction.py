@@ -1,4 +1,4 @@
-"""Secrets are taken out of texts: those that are known, and what looks like one."""
+"""Secrets are removed from texts: known ones, and whatever resembles one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is started from a checkout sets up what it needs itself."""
+"""Scripts started from a checkout set up what they need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stub server itself, by an HTTP client that knows nothing of the project."""
+"""The stub model server, tested with an independent HTTP client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The default suite and the rest: nothing is run twice, nothing is left out."""
+"""The default suite and the rest: no test is in both, none in neither."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks of lines: what is to the schema passes, every kind of fault is told."""
+"""The validators accept valid lines and report every kind of fault."""
 
 from __future__ import annotations
 

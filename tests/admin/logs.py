@@ -1,4 +1,4 @@
-"""Logs for tests: real ones, with all that a log can hold, in a few pages."""
+"""Real logs for tests, with everything a log can contain, in a few pages."""
 
 from __future__ import annotations
 

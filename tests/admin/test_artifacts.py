@@ -1,4 +1,4 @@
-"""Artifacts of several chunks, and those that earlier versions kept whole: checked, saved, copied."""
+"""Artifacts in chunks, and whole ones of earlier versions: checked, salvaged, copied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``nousd.admin.backup``: one moment of a log, whole or not at all."""
+"""``nousd.admin.backup``: one consistent state of a log, complete or absent."""
 
 from __future__ import annotations
 

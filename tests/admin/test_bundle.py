@@ -1,4 +1,4 @@
-"""``nousd bundle``: what is in it, what stays out, and that no secret is left in any of its files."""
+"""``nousd bundle``: its contents, what it omits, and that no file contains a secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``nousd.admin.check.check``: finds every damage, and changes not a byte."""
+"""``nousd.admin.check.check`` finds every kind of damage and changes no byte."""
 
 from __future__ import annotations
 

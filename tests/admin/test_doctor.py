@@ -1,4 +1,4 @@
-"""``nousd.admin.doctor.doctor``: each check in a good world and in a bad one. Nothing is changed."""
+"""``nousd.admin.doctor.doctor``: each check on a healthy and a broken installation, without changes."""
 
 from __future__ import annotations
 

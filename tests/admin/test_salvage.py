@@ -1,4 +1,4 @@
-"""``nousd.admin.salvage``: whatever is damaged, the rest is saved, and a daemon can go on with it."""
+"""``nousd.admin.salvage`` saves everything undamaged, and a daemon can work with the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``nousd vacuum``: all old deltas joined, a short file, and a log that is whole whatever happens."""
+"""``nousd vacuum`` joins all old deltas, shrinks the file, and leaves the log complete in any case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of "Limits" that are about HTTP; see ``tests/daemon/test_limits.py``.
+"""The HTTP rows of the limits table; see ``tests/daemon/test_limits.py``.
 
 Where time is bounded, the server runs under a clock of its own, in a thread beside the daemon.
 """

@@ -1,4 +1,4 @@
-"""HTTP/1.1 by hand on one connection, for tests that stop in mid-stream or send what nobody should."""
+"""HTTP/1.1 by hand on one connection, for tests that stop mid-stream or send invalid bytes."""
 
 from __future__ import annotations
 

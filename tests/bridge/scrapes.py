@@ -1,4 +1,4 @@
-"""A scrape as Prometheus reads it."""
+"""Parses metrics as Prometheus does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP server and the gate before a small application, without a daemon behind it."""
+"""The HTTP server and its access checks in front of a small application, without a daemon."""
 
 from __future__ import annotations
 

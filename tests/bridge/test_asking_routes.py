@@ -1,4 +1,4 @@
-"""What waits for the user, over HTTP: every answer, refusal and frame of permissions and questions."""
+"""Approvals and questions over HTTP: every answer, refusal and frame."""
 
 from __future__ import annotations
 

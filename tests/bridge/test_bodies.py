@@ -1,4 +1,4 @@
-"""Large bodies wait for each other; small ones never wait."""
+"""Large request bodies wait for one another; small ones never wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that contradict each other: each gets what it needs, anybody else what the engine does."""
+"""Clients with contradictory expectations each get theirs; all others get the engine's behaviour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``scripts/dashboard.json`` asks for what there is, and shows all of it."""
+"""``scripts/dashboard.json`` queries existing metrics, and shows all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server says of itself: the OpenAPI document, its page, and protocol/http.md."""
+"""The server's documentation: the OpenAPI document, its page, and protocol/http.md."""
 
 from __future__ import annotations
 

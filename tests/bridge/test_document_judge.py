@@ -1,4 +1,4 @@
-"""Our OpenAPI document, judged by a program that others wrote.
+"""The OpenAPI document, verified by an independent program.
 
 schemathesis asks a running daemon whatever the document allows, and what it does not, and compares each
 answer with what the document promises.

@@ -1,4 +1,4 @@
-"""What holds for a stream of events in the words of any view, Tandem's and a toy's."""
+"""Properties of an event stream in any view, tested with Tandem's and with a toy view."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each event of the log becomes in a stream, and the numbers by which a client comes back."""
+"""The frames of each event, and the ids by which a client resumes a stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may come in over HTTP, and what pages in a browser may do."""
+"""HTTP access checks: who is admitted, and what browser pages may do."""
 
 from __future__ import annotations
 

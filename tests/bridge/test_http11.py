@@ -1,4 +1,4 @@
-"""What the server does with bytes that are no proper request, or one that could be read in two ways."""
+"""Invalid and ambiguous HTTP requests."""
 
 from __future__ import annotations
 

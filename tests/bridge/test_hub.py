@@ -1,4 +1,4 @@
-"""The hub that readers share, before a daemon of which the test writes the log."""
+"""The hub that stream readers share, in front of a daemon whose log the test writes."""
 
 from __future__ import annotations
 

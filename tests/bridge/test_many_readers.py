@@ -1,4 +1,4 @@
-"""Readers of streams that are many, or do not read."""
+"""Many stream readers, and readers that do not read."""
 
 from __future__ import annotations
 

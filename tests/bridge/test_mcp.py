@@ -1,4 +1,4 @@
-"""Our tools for MCP clients over HTTP: the official SDK's client through the real server."""
+"""The MCP endpoint, tested with the client of the official SDK."""
 
 from __future__ import annotations
 

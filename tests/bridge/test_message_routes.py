@@ -1,4 +1,4 @@
-"""Messages over HTTP: appended, with files, and read back whatever they hold."""
+"""Messages over HTTP: appended, with files, and read back with any content."""
 
 from __future__ import annotations
 

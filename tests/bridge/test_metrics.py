@@ -1,4 +1,4 @@
-"""``GET /metrics``: what runs leave in the figures, exactly; who gets them, and in which form."""
+"""``GET /metrics``: exact values after runs, access, and formats."""
 
 from __future__ import annotations
 

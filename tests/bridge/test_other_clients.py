@@ -1,4 +1,4 @@
-"""Clients that others wrote, against a daemon of its own: every method they have.
+"""Independent clients, each with its own daemon: every method they have.
 
 Each is driven by a program (``tests/bridge/clients``, ``tests/tandem_npm``) that goes through the same
 story and prints what it gets. Methods without a route here are listed in ``not_served.toml`` and called

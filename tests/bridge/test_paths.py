@@ -1,4 +1,4 @@
-"""Which template a path fits."""
+"""Matching of paths to route templates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server as a process: in the daemon's own and beside it, how it starts, and how it stops."""
+"""The server as a process, inside the daemon and beside it: start and stop."""
 
 from __future__ import annotations
 

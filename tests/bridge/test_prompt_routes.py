@@ -1,4 +1,4 @@
-"""Prompts over HTTP: runs that are started once, under their own options, and waited for or watched."""
+"""Prompts over HTTP: idempotent starts, options of a run, waiting and streaming."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which models there are, over HTTP: providers, what they have, and which of them can be asked."""
+"""The list of providers and models over HTTP."""
 
 from __future__ import annotations
 

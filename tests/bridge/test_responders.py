@@ -1,4 +1,4 @@
-"""Who is there to answer: what the daemon is told, whatever clients do in whatever order."""
+"""Which clients count as answering, whatever they do in whatever order."""
 
 from __future__ import annotations
 

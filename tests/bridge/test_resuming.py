@@ -1,4 +1,4 @@
-"""A stream that breaks loses nothing: its reader comes back with the id of the last whole frame."""
+"""A broken stream resumes from the last complete frame without loss."""
 
 from __future__ import annotations
 

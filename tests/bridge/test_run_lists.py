@@ -1,4 +1,4 @@
-"""The list of what was told of a run, and how a client takes a part of it."""
+"""The list of a run's events, and parts of it."""
 
 from __future__ import annotations
 

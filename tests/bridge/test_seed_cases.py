@@ -1,4 +1,4 @@
-"""The eight cases that Tandem's own document ends with, by its words."""
+"""The eight cases at the end of Tandem's contract document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Crowds, clients that are slow, and how the server stops before any of them."""
+"""Many connections, slow clients, and the server's shutdown with them."""
 
 from __future__ import annotations
 

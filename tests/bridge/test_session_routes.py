@@ -1,4 +1,4 @@
-"""Sessions over HTTP: made, read, changed, deleted, and what is refused of them."""
+"""Sessions over HTTP: created, read, changed, deleted, and refused requests."""
 
 from __future__ import annotations
 

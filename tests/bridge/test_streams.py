@@ -1,4 +1,4 @@
-"""Event streams over HTTP: where they begin, whom they tell what, and how they end."""
+"""Event streams over HTTP: start, filters and end."""
 
 from __future__ import annotations
 

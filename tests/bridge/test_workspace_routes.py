@@ -1,4 +1,4 @@
-"""Where a session works, over HTTP: moved with its audit, and allowed to ask about what lies outside."""
+"""Workspaces over HTTP: attaching with its audit, and overrides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A second view, as small as one can be: the lines of the log, under the names of their types."""
+"""A minimal second view: the lines of the log under their event types."""
 
 from __future__ import annotations
 

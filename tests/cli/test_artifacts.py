@@ -1,4 +1,4 @@
-"""``nousctl artifact`` and ``nousctl put``: any number of pieces, and the bytes that the id says."""
+"""``nousctl artifact`` and ``nousctl put``: any number of chunks, and the bytes of the id."""
 
 from __future__ import annotations
 

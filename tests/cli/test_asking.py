@@ -1,4 +1,4 @@
-"""The verbs by which a person answers what the daemon asks."""
+"""The verbs with which a person answers approvals and questions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``nousctl ... --attach FILE``: the file's bytes go along, in the line or before it."""
+"""``nousctl ... --attach FILE`` sends the file's bytes in the line or before it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``nousd`` as a command line: flags to settings, errors to exit codes, units to paste."""
+"""The command line of ``nousd``: flags and settings, exit codes, service units."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``nousctl chat`` with lines piped in, and at a terminal."""
+"""``nousctl chat`` with piped lines and at a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``nousctl mcp``: what is sent for each way of calling it, and what is shown."""
+"""``nousctl mcp``: requests and output of each form."""
 
 from __future__ import annotations
 

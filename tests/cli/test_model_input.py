@@ -1,4 +1,4 @@
-"""``nousctl input``: what a model saw comes back whole, and what was changed is noticed."""
+"""``nousctl input`` restores a model's input and detects a changed one."""
 
 from __future__ import annotations
 

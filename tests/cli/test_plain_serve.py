@@ -1,4 +1,4 @@
-"""The short way to read ``nousd serve`` comes to the values of the long one, or leaves it to that."""
+"""The fast parser of ``nousd serve`` agrees with the full one, or defers to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``nousd replay`` and ``nousd record`` as a command line."""
+"""The command lines of ``nousd replay`` and ``nousd record``."""
 
 from __future__ import annotations
 

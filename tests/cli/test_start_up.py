@@ -1,4 +1,4 @@
-"""What only a process of its own shows: what is imported, shell completion, the demonstration."""
+"""Behaviour of a separate process: imports, shell completion, the demonstration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``nousd check``, ``backup``, ``vacuum`` and ``doctor`` as a command line."""
+"""The command lines of ``nousd check``, ``backup``, ``vacuum`` and ``doctor``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs of ``nousctl`` about tool calls."""
+"""The verbs of ``nousctl`` for tool calls."""
 
 from __future__ import annotations
 

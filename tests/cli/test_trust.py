@@ -1,4 +1,4 @@
-"""``nousctl trust`` shows what a project adds, asks, and trusts what it has shown."""
+"""``nousctl trust`` shows what a project adds, asks, and trusts exactly that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``nousctl usage``: a table of what model calls took and cost."""
+"""``nousctl usage``: a table of tokens, times and costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each verb of ``nousctl``: what it sends, how its answer is shown, with which code it exits."""
+"""Each verb of ``nousctl``: its request, its output and its exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scripted daemon in memory that loses connections wherever it likes, on either event loop."""
+"""A scripted daemon in memory that cuts connections anywhere, on either event loop."""
 
 from __future__ import annotations
 

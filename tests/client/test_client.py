@@ -1,4 +1,4 @@
-"""A client that lives longer than its connections, on both event loops."""
+"""A client outlives its connections, on both event loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client on anyio, on both event loops: over memory where the test plays the daemon line by line."""
+"""The client on anyio, on both event loops, in memory against a daemon played by the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples are run as a user would run them: each a process, with a daemon that is another one."""
+"""The examples run as a user would run them: each a process beside a real daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A follower has every event once, whatever happens to its connections."""
+"""A follower receives every event once, whatever happens to its connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams in memory behave as sockets do, on both event loops."""
+"""Streams in memory behave like sockets, on both event loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One suite for connections and subscriptions: over sockets and in memory, on asyncio and on trio."""
+"""One suite for connections and subscriptions: over sockets and in memory, on asyncio and trio."""
 
 from __future__ import annotations
 

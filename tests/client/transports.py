@@ -1,4 +1,4 @@
-"""A daemon that a test plays on anyio, over Unix sockets or in memory; it knows envelopes only."""
+"""A daemon played by the test on anyio, over Unix sockets or in memory; it knows only envelopes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents as files: what front matter may say, and what is refused with which words."""
+"""Agent files: valid front matter, and the messages for invalid ones."""
 
 from __future__ import annotations
 

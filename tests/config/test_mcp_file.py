@@ -1,4 +1,4 @@
-"""The tables of the settings file about MCP servers."""
+"""The MCP server tables of the settings file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of the settings file: what they mean, and what is wrong with one that will not do."""
+"""The model tables of the settings file, and the messages for invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of rules in the user's settings: what stands there, and what is wrong with one."""
+"""The rules in the user's settings, and the messages for invalid ones."""
 
 from __future__ import annotations
 

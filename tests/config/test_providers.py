@@ -1,4 +1,4 @@
-"""Which provider, model and base are meant, where three places and a model's name may each say so."""
+"""Resolution of provider, model and base URL from three sources and a model's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client that puts load on a daemon until it dies, and notes what it was told.
+"""A client that puts load on a daemon until it dies, and records what it received.
 
 What it does is in ``tests.crash.load``; here is what all of that needs. It does not judge: that is
 ``tests.crash.record``.

@@ -1,4 +1,4 @@
-"""What clients do to a daemon until it dies: a table of operations and how often each is chosen.
+"""The operations of crash campaigns, and how often each is chosen.
 
 Which operations are chosen follows from the seed alone; what they meet is a matter of timing.
 """

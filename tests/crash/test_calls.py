@@ -1,4 +1,4 @@
-"""The checker of calls in crash campaigns finds what a daemon must never do with them."""
+"""The checker of calls in crash campaigns finds every forbidden behaviour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checker of crash campaigns finds what a daemon must never do."""
+"""The checker of crash campaigns finds every forbidden behaviour."""
 
 from __future__ import annotations
 

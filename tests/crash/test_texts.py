@@ -1,4 +1,4 @@
-"""The checker of crash campaigns knows a long text by its hash, and a text that was told in part."""
+"""The checker of crash campaigns compares long texts by hash, and partial texts."""
 
 from __future__ import annotations
 

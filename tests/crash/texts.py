@@ -1,4 +1,4 @@
-"""Texts as a campaign compares them: a long one by its hash, because the log has only its beginning.
+"""Texts as campaigns compare them: long ones by hash, because the log has only their beginning.
 
 From protocol/semantics/artifacts.md ("Long texts") alone.
 """

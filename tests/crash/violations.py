@@ -1,4 +1,4 @@
-"""What a checker found: one line for people for each promise that was broken."""
+"""Violations found by a checker: one line for each broken promise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of "Limits" about answers; see ``test_limits``."""
+"""The rows of the limits table about responses; see ``test_limits``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A daemon whose one tool needs permission, its model, and clients that answer or do not."""
+"""A daemon with one tool that needs approval, its model, and clients that answer or do not."""
 
 from __future__ import annotations
 

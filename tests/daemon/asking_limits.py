@@ -1,4 +1,4 @@
-"""The rows of "Limits" that are about asking the user; see ``test_limits``."""
+"""The rows of the limits table about approvals and questions; see ``test_limits``."""
 
 from __future__ import annotations
 

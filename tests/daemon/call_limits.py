@@ -1,4 +1,4 @@
-"""The rows of "Limits" about calls that clients make themselves; see ``test_limits``."""
+"""The rows of the limits table about clients' own tool calls; see ``test_limits``."""
 
 from __future__ import annotations
 

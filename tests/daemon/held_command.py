@@ -1,4 +1,4 @@
-"""A command for the bash tool that runs until the test lets it go on."""
+"""A command for the bash tool that runs until the test releases it."""
 
 from __future__ import annotations
 

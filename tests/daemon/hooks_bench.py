@@ -1,4 +1,4 @@
-"""A whole daemon with hooks of extensions, whose model says what the test says."""
+"""A daemon with extension hooks and a scripted model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of "Limits" about what a command brings, and about what waits; see ``test_limits``."""
+"""The rows of the limits table about inputs and queues; see ``test_limits``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rows of "Limits" are played with; see ``test_limits``."""
+"""Fixtures for the rows of the limits table; see ``test_limits``."""
 
 from __future__ import annotations
 

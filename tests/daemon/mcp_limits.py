@@ -1,4 +1,4 @@
-"""The rows of "Limits" that are about MCP servers; see ``test_limits``."""
+"""The rows of the limits table about MCP servers; see ``test_limits``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A daemon whose sessions may ask about what lies outside of their folders, and a clock to set."""
+"""A daemon whose sessions may override their workspaces, and a clock to set."""
 
 from __future__ import annotations
 

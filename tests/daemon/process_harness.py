@@ -1,4 +1,4 @@
-"""The daemon as a process of its own: started, told to stop, killed.
+"""The daemon as a separate process: started, stopped, killed.
 
 It says that it is ready through the service manager's socket, so nothing has to be tried again and
 again. Whatever a test leaves running is killed when its block is left.

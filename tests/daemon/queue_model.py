@@ -1,4 +1,4 @@
-"""The queue rules of protocol/semantics/runs-and-queues.md as a checker that reads the log alone.
+"""A checker of the queue rules in protocol/semantics/runs-and-queues.md that reads only the log.
 
 Every event is fed in the order of the log, which is the order in which things were decided. So the
 checker knows at each moment what is pending, and what has to be consumed next; whatever way several

@@ -1,4 +1,4 @@
-"""The rows of "Limits" that are about rules and projects; see ``test_limits``."""
+"""The rows of the limits table about rules and projects; see ``test_limits``."""
 
 from __future__ import annotations
 

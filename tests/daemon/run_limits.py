@@ -1,4 +1,4 @@
-"""The rows of "Limits" about what happens in a run, and what it leaves; see ``test_limits``."""
+"""The rows of the limits table about runs and what they leave; see ``test_limits``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model and a tool that do nothing until the test says what: for tests where order is everything.
+"""A model and a tool that wait for the test at each step, for tests of ordering.
 
 ::
 

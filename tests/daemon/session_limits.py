@@ -1,4 +1,4 @@
-"""The rows of "Limits" that are about what is said of a session; see ``test_limits``."""
+"""The rows of the limits table about session metadata; see ``test_limits``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A daemon whose model does what the prompt it is given was planned to bring about.
+"""A daemon whose model acts according to the plan of its prompt.
 
 ::
 

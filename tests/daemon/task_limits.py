@@ -1,4 +1,4 @@
-"""The rows of "Limits" that are about tasks and agents; see ``test_limits``."""
+"""The rows of the limits table about tasks and agents; see ``test_limits``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Aborts: what stops, what is kept, what is given back."""
+"""Aborts: what stops, what is kept, what is returned."""
 
 from __future__ import annotations
 

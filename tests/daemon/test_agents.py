@@ -1,4 +1,4 @@
-"""Agents as files: where they are found, what of them counts, and how tasks name them."""
+"""Agent files: where they are found, which parts apply, and how tasks name them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that are stored without a run: where they go, when, and that nothing takes them away."""
+"""Messages stored without a run: their place in the tree, and that nothing removes them."""
 
 from __future__ import annotations
 

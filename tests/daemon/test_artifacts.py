@@ -1,4 +1,4 @@
-"""Artifacts of a running daemon: uploads, outputs of any size, what becomes of what nobody refers to."""
+"""Artifacts of a running daemon: uploads, outputs of any size, deletion of unused ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tool calls that wait for the user: who is asked, what an answer does, and how waiting ends."""
+"""Tool calls that wait for approval: who is asked, what an answer does, and how waiting ends."""
 
 from __future__ import annotations
 

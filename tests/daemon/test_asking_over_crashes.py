@@ -1,4 +1,4 @@
-"""kill -9 while a call waits for the user, and right after it was allowed."""
+"""kill -9 while a call waits for approval, and right after it was allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions that are attached to another workspace: what moves with them, and what begins anew."""
+"""Sessions attached to another workspace: what moves with them and what is reset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that go with a text: taken in three ways, stored with the input, given to the model."""
+"""Files with a text: given in three ways, stored with the input, sent to the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same call, seen again: what never began is carried out, what may have run is not run again."""
+"""Repeated calls: those that never started are executed, those that may have run are not repeated."""
 
 from __future__ import annotations
 

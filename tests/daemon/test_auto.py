@@ -1,4 +1,4 @@
-"""``--provider auto``: what a daemon asks that was told nothing, and that it says so."""
+"""``--provider auto``: the choice of a provider, and its report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is logged where an exception becomes something a client is told."""
+"""Logging at the error boundary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients can have much of, and what happens past the bound; the last line; who may leave."""
+"""Bounds of what clients can use, the final line without LF, and disconnecting."""
 
 from __future__ import annotations
 

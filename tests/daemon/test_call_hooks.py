@@ -1,4 +1,4 @@
-"""Hooks around tool calls: what they change and forbid, and what the log says of it."""
+"""Hooks around tool calls: what they change and block, and how the log reports it."""
 
 from __future__ import annotations
 

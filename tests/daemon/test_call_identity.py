@@ -1,4 +1,4 @@
-"""What a call is: its id, its attempt, and the hash of what runs. What is approved is what runs."""
+"""The identity of a call: id, attempt and hash of the arguments. What is approved is what runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model thought goes back to it, through the log and over restarts."""
+"""A model's reasoning is sent back to it, through the log and across restarts."""
 
 from __future__ import annotations
 

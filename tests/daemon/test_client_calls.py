@@ -1,4 +1,4 @@
-"""Tools that clients call themselves: the same gate and log as for a model's calls, and no run."""
+"""Clients' own tool calls: the same policy gate and log as for a model's, without a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rules deny, or ask about, is out of reach on every other way to it as well."""
+"""Paths that rules deny, or require approval for, are out of reach by every other route too."""
 
 from __future__ import annotations
 

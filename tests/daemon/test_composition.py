@@ -1,4 +1,4 @@
-"""What the settings name is looked at before there is a log."""
+"""Settings are validated before a log exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command socket: one answer for each line, in order, whatever stands on the line."""
+"""The command socket: one response for each line, in order, whatever the line contains."""
 
 from __future__ import annotations
 

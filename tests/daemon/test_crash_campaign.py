@@ -1,4 +1,4 @@
-"""A short crash campaign on the real daemon; ``scripts/crash`` plays longer ones."""
+"""A short crash campaign on the real daemon; ``scripts/crash`` runs longer ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kill -9: what was accepted is there at the next start, and every run gets its end."""
+"""kill -9: accepted inputs are there at the next start, and every run gets its end."""
 
 from __future__ import annotations
 

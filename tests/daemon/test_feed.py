@@ -1,4 +1,4 @@
-"""The event socket: what one subscriber gets, from where on, and what its own words do to that."""
+"""The event socket: what a subscriber receives, from where, and how it changes that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the first run needs is imported once the daemon has had a moment for itself, or not at all."""
+"""Imports of the first run happen once the daemon is idle, or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The daemon as a process on a small filesystem that is really full. Needs the right to mount one."""
+"""The daemon as a process on a small filesystem that is really full; needs the right to mount one."""
 
 from __future__ import annotations
 

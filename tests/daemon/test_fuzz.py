@@ -1,4 +1,4 @@
-"""A short fuzz of the real daemon; ``scripts/fuzz`` plays longer ones."""
+"""A short fuzz of the real daemon; ``scripts/fuzz`` runs longer ones."""
 
 from __future__ import annotations
 

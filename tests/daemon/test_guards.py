@@ -1,4 +1,4 @@
-"""Who may start where, and who may come in."""
+"""Who may start a daemon, and who may connect."""
 
 from __future__ import annotations
 

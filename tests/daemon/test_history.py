@@ -1,4 +1,4 @@
-"""What the model is told: the whole path, structured; and what a compaction makes of it."""
+"""The context of a model call: the whole path, structured, and after a compaction."""
 
 from __future__ import annotations
 

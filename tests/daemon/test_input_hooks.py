@@ -1,4 +1,4 @@
-"""Hooks that see an input before it is accepted: what they change or deal with, and how they fail."""
+"""Hooks before an input is accepted: what they change or handle, and how they fail."""
 
 from __future__ import annotations
 

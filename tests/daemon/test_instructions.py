@@ -1,4 +1,4 @@
-"""Instructions in files: which are found, in which order, and what is not read whoever put it there."""
+"""Instruction files: which are found, in which order, and which are never read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who should not get in does not, and who is in harms only itself, whatever comes over the sockets."""
+"""Unauthorized clients are refused, and an authorized one can harm only itself."""
 
 from __future__ import annotations
 

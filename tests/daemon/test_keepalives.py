@@ -1,4 +1,4 @@
-"""Signs of life on the event socket: only if asked for, and saying how far the reader has come."""
+"""Keep-alives on the event socket: only on request, with the reader's position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts of a megabyte: small events, and nothing lost for the model or for any client."""
+"""Texts of a megabyte: small events, and the whole text for models and clients."""
 
 from __future__ import annotations
 

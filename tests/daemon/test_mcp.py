@@ -1,4 +1,4 @@
-"""MCP servers of a daemon: their tools in runs, through the one gate, and what is kept of them."""
+"""A daemon's MCP servers: their tools in runs, through the same policy gate, and what is stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client may say of an MCP server: no secret, because it goes into the log."""
+"""Valid specifications of MCP servers: no secrets, because they are logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of the process: what is open and waits now, and what was written since it started."""
+"""Metrics of the process: current gauges, and counters since the start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of each model call: all of it, byte for byte, and no more than once."""
+"""Model inputs are stored byte for byte, and no part twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of several servers in one daemon: which one a session asks, and what is said of all of them."""
+"""Models of several servers in one daemon: the choice for a session, and the list of all."""
 
 from __future__ import annotations
 

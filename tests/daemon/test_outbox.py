@@ -1,4 +1,4 @@
-"""The lines on their way to one reader: bounded, joined, in order."""
+"""Lines on their way to one reader: bounded, joined, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Overrides of a workspace: for how long they hold, also across restarts, and whose they are."""
+"""The end of workspace overrides, across restarts too, and their scope."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Overrides of a workspace: what leads out is asked about instead of refused, and opened to one call."""
+"""Workspace overrides: paths outside need approval instead of being refused, and open for one call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fault of ours ends at most the run or the command it happened in, never the daemon."""
+"""An internal error ends at most its run or command, never the daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A page holds as much as fits into one answer, from the first on."""
+"""A page contains as much as fits into one response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several sessions at once: a run stays where it began, and commands find the run they mean."""
+"""Concurrent sessions: a run stays in its session, and commands find the intended run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a project's own files may do to a session, before the user trusts them and after."""
+"""What a project's files may do to a session, before and after the user trusts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model server that fails, in every way one can: retries, errors, and what is kept."""
+"""A failing model server, in every way: retries, errors, and what is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions of tools: what the user is shown, what an answer must be, and how waiting ends."""
+"""Questions of tools: what the user sees, valid answers, and how waiting ends."""
 
 from __future__ import annotations
 

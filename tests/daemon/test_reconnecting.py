@@ -1,4 +1,4 @@
-"""Coming back: read the state, subscribe after its cursor, and nothing is missed or doubled."""
+"""Reconnecting: read the state, subscribe after its cursor, and nothing is missed or doubled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``--record``: what model servers sent, in files of its run."""
+"""``--record``: the raw streams of model servers, in files of their run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The start after a kill: what was open in the log is closed, once, and nothing else is touched."""
+"""The start after a kill: whatever was open in the log is closed once, and nothing else changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sending again after a lost answer: the same client message id is accepted once."""
+"""Resending after a lost response: the same client message id is accepted once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The result of a waited-for run: the same whoever asks, joined, bounded."""
+"""The result of an awaited run: the same for every client, joined, bounded."""
 
 from __future__ import annotations
 

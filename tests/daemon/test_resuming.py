@@ -1,4 +1,4 @@
-"""Resume: going on with what is pending, or with a question that has no answer yet."""
+"""Resume: continue with pending inputs, or from a leaf without an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Old deltas are pruned while the daemon runs, and what a client sees of that."""
+"""Old deltas are pruned while the daemon runs; what clients see of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks that are told of runs and turns: what they add, and what the log says of those that fail."""
+"""Hooks of runs and turns: what they add, and how the log reports failing ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a prompt says of its run: who asks, and what holds for that run alone; and who is in the way."""
+"""Run options and client identification in prompts, and conflicts with an active run."""
 
 from __future__ import annotations
 

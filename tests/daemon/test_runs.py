@@ -1,4 +1,4 @@
-"""Runs as a client sees them, from the prompt to the end, on a model that the test controls."""
+"""Runs as a client sees them, from the prompt to the end, with a model that the test controls."""
 
 from __future__ import annotations
 

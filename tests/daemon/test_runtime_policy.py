@@ -1,4 +1,4 @@
-"""What a runtime's own policy says of a call: it is told, can narrow what may run, and not widen it."""
+"""A runtime's own policy: it is logged, can narrow what may run, and never widens it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the mode auto makes of commands, with a sandbox and without: through the whole daemon."""
+"""Commands in mode auto, with and without a sandbox, in a complete daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks before a session is switched or branched, which may cancel that, and those that fail."""
+"""Hooks before a session switch or branch, which may cancel it, and failing ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a session: when made, later, in lists, over restarts, and to its model and calls."""
+"""Session metadata: at creation, in updates and lists, across restarts, and sent to model and calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders whose disks do not answer: what needs them is refused, what does not goes on."""
+"""Folders on disks that do not respond: requests that need them are refused, others continue."""
 
 from __future__ import annotations
 

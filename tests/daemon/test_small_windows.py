@@ -1,4 +1,4 @@
-"""A model with a small window: one long turn is compacted again and again, and always fits."""
+"""A small context window: one long turn is compacted repeatedly and always fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A short soak on the real daemon; ``scripts/soak`` plays longer ones."""
+"""A short soak of the real daemon; ``scripts/soak`` runs longer ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run of which nothing is seen for too long is ended; one that has a reason to be quiet is not."""
+"""A run without activity for too long ends; one with a reason to be quiet does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the daemon holds, writes and looks through for its subscribers, measured."""
+"""Memory, writes and scans for subscribers that do not read, measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steers and follow-ups: when they take effect, in which order, and what the model then sees."""
+"""Steers and follow-ups: when they take effect, in which order, and what the model receives."""
 
 from __future__ import annotations
 

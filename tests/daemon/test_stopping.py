@@ -1,4 +1,4 @@
-"""SIGTERM: an orderly end within seconds, whoever is connected and whatever is running."""
+"""SIGTERM: an orderly shutdown within seconds, whoever is connected and whatever is running."""
 
 from __future__ import annotations
 

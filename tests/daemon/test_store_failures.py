@@ -1,4 +1,4 @@
-"""A disk that fails: whoever asked is told, the session is read again, and the daemon goes on."""
+"""A failing disk: the client receives an error, the session is reloaded, and the daemon continues."""
 
 from __future__ import annotations
 

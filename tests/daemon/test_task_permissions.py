@@ -1,4 +1,4 @@
-"""What a task may do: all that its parents may, and of that what its worker's bounds leave."""
+"""Permissions of tasks: those of all their parents, restricted by the worker's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks: sessions that calls of the tool ``task`` make, from their start to their end."""
+"""Tasks: the child sessions of calls of the tool ``task``, from start to end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of what a session's model means to do: kept with the session, and told to who asks."""
+"""The to-do list of a session's model: stored with the session, reported on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tool calls that cannot be carried out: each is a result that the model sees, and no end."""
+"""Tool calls that cannot be executed: each has a result for the model and ends no run."""
 
 from __future__ import annotations
 

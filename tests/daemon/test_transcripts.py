@@ -1,4 +1,4 @@
-"""What is kept of transcripts is given for the very state that it was read for, and is little."""
+"""Cached transcripts match the state they were read for, and stay small."""
 
 from __future__ import annotations
 

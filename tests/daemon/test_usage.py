@@ -1,4 +1,4 @@
-"""What is told of a model call's tokens, times and cost, and how it is summed."""
+"""Tokens, times and cost of model calls, and their sums."""
 
 from __future__ import annotations
 

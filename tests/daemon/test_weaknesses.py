@@ -1,4 +1,4 @@
-"""What must not happen to a daemon that many clients use for months: each once seen in the field."""
+"""Weaknesses seen in the field, when many clients used a daemon for months."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run leaves in memory when it is over: nothing that would have to be searched for."""
+"""What an ended run leaves in memory: no cycles that would have to be collected."""
 
 from __future__ import annotations
 

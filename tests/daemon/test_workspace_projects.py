@@ -1,4 +1,4 @@
-"""What depends on a session's folder beside its files: rules, trust, instructions, agents, prompts."""
+"""Workspace-dependent parts besides files: rules, trust, instructions, agents, prompts."""
 
 from __future__ import annotations
 

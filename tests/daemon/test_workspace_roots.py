@@ -1,4 +1,4 @@
-"""Which folders sessions may work in, of paths alone."""
+"""The folders in which sessions may work, tested on paths alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions that work in folders of their own: which ones there may be, and that each stays in it."""
+"""Sessions with their own workspaces: which are allowed, and that each session stays in its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workspaces that are not any more what they were when their session was made.
+"""Workspaces that were removed or replaced after their session was created.
 
 A session in such a folder can be read and does nothing; as soon as the folder is right again it goes on.
 """

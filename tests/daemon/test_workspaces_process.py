@@ -1,4 +1,4 @@
-"""Sessions in several folders, of the daemon as it is started: settings, SQLite, a real sandbox."""
+"""Sessions in several folders, in a real daemon process: settings, SQLite, a real sandbox."""
 
 from __future__ import annotations
 

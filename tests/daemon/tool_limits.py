@@ -1,4 +1,4 @@
-"""The rows of "Limits" about patches, pages and the list of things to do; see ``test_limits``."""
+"""The rows of the limits table about patches, pages and to-do lists; see ``test_limits``."""
 
 from __future__ import annotations
 

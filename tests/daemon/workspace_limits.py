@@ -1,4 +1,4 @@
-"""The rows of "Limits" that are about what lies outside of a workspace; see ``test_limits``."""
+"""The rows of the limits table about paths outside a workspace; see ``test_limits``."""
 
 from __future__ import annotations
 

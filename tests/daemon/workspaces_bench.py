@@ -1,4 +1,4 @@
-"""A daemon whose sessions work in several folders, made of settings as a real one is."""
+"""A daemon whose sessions work in several folders, configured like a real one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks as extensions register them, without an extension's file."""
+"""Registers hooks without an extension's file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an extension may register, and that nothing it does reaches further than its own call."""
+"""What extensions may register, and that their failures affect only their own calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""protocol/extensions.md says what the code does: its examples, its tables, its bounds."""
+"""protocol/extensions.md matches the code: its examples, tables and bounds."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_the_table_of_hooks_is_that_of_the_code() -> None:
 
 
 def test_every_key_that_handlers_are_told_is_listed() -> None:
-    listed = {words(name)[0]: words(keys) for name, keys in rows("| told | keys |")}
+    listed = {words(name)[0]: words(keys) for name, keys in rows("| value | fields |")}
     for kind in HOOKS.values():
         # Some words behind the keys explain them.
         fields = list(kind.payload.__struct_fields__)
@@ -100,7 +100,7 @@ def test_every_key_that_handlers_are_told_is_listed() -> None:
 def test_every_answer_is_listed_with_its_keys() -> None:
     listed = {
         words(answer)[0]: [key.split("=")[0] for key in re.findall(r"[(,] ?(\w+=?)", answer)]
-        for answer, _, _ in rows("| answer | bounds |")
+        for answer, _, _ in rows("| return value | bounds |")
     }
     assert listed == {
         struct.__name__: list(struct.__struct_fields__) for struct in Answer.__subclasses__()
@@ -108,7 +108,7 @@ def test_every_answer_is_listed_with_its_keys() -> None:
 
 
 def test_bounds_are_those_of_the_code() -> None:
-    bounds = {words(answer)[0]: bound for answer, bound, _ in rows("| answer | bounds |")}
+    bounds = {words(answer)[0]: bound for answer, bound, _ in rows("| return value | bounds |")}
     assert f"{TEXT_CHARS_MAX:,} characters" in bounds[ChangeInput.__name__]
     assert f"{TEXT_CHARS_MAX:,} characters" in bounds["ChangeResult"]
     assert f"{EXTENSION_RESULT_BYTES_MAX:,} characters" in bounds[HandleInput.__name__]

@@ -1,4 +1,4 @@
-"""What hooks are told and may answer, in which order they are asked, and what a failing one means."""
+"""Hooks: their arguments, return values and order, and the effect of failing ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Installed extensions: found by entry point, loaded only if the user lists them, and the whole example.
+"""Installed extensions: found by entry point, loaded only if listed, and the complete example.
 
 The example in fixtures/extensions is installed with pip, as its users do it, and run in a real daemon.
 """

@@ -1,4 +1,4 @@
-"""Conversations gone wrong: the corpus of ``fixtures/conversations``, mutated in every way we know of.
+"""Malformed conversations: the corpus of ``fixtures/conversations``, mutated.
 
 A case is bytes for both sockets and how the client leaves. What is done to a line follows from the
 seed and from the ids that the daemon has told so far; nothing here does I/O.

@@ -1,4 +1,4 @@
-"""Plays mutated conversations against a real daemon, and says what it did that it must not.
+"""Plays mutated conversations against a real daemon and reports forbidden behaviour.
 
 After each case a fresh client must get an answer, and the daemon must not have grown or spoken of a
 fault of its own.

@@ -1,4 +1,4 @@
-"""What a daemon owes a client that sent these bytes: one good answer for each line, in order.
+"""The expected responses to a client that sent given bytes: one valid response for each line, in order.
 
 Written from protocol/ alone; it decodes nothing as the daemon does.
 """

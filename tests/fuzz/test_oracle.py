@@ -1,4 +1,4 @@
-"""The judge of the fuzzer finds answers that are missing, out of order or bad."""
+"""The oracle of the fuzzer finds missing, unordered and invalid responses."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What tests share: daemons in memory and over sockets, model stubs, checkers of streams and schemas."""
+"""Shared by tests: daemons in memory and over sockets, model stubs, checkers of streams and schemas."""

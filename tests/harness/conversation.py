@@ -1,4 +1,4 @@
-"""Plays NDJSON conversations: what is sent, and what has to come back.
+"""Plays NDJSON conversations: requests and expected responses.
 
 A conversation is a text file (``fixtures/conversations/*.ndjson``); the first characters of a line say
 what it is:

@@ -1,4 +1,4 @@
-"""A whole daemon for tests, and a client of it that speaks plain lines.
+"""A complete daemon for tests, and a client that speaks plain lines.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Databases of earlier schemas (``fixtures/stores/schema-N.db.gz``), and what each holds.
+"""Databases of earlier schemas (``fixtures/stores/schema-N.db.gz``) and their contents.
 
 Every one was left by a daemon that was killed in the middle of an answer while a steer and a follow-up
 waited. It holds a session with a branch, a compaction, reasoning, tool calls and an aborted run, and

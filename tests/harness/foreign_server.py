@@ -1,4 +1,4 @@
-"""A server that others wrote, in a process of its own, for as long as the tests of a module take."""
+"""An independent server as a process, for the tests of a module."""
 
 from __future__ import annotations
 

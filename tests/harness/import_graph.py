@@ -1,4 +1,4 @@
-"""The imports of nousd's modules, read from their source, and the circles among them."""
+"""The imports of nousd's modules, read from their source, and the cycles among them."""
 
 from __future__ import annotations
 

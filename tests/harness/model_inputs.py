@@ -1,4 +1,4 @@
-"""The JSON that the hash of a model's input is over (protocol/semantics/models.md)."""
+"""The JSON that a model input's hash covers (protocol/semantics/models.md)."""
 
 from __future__ import annotations
 

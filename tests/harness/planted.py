@@ -1,4 +1,4 @@
-"""Secrets to plant: one of each kind, in the words around which they turn up. None of them is real.
+"""Fake secrets to plant, one of each kind, in their typical context.
 
 Each holds ``MARK``, so that whatever is left of one can be found.
 """

@@ -1,4 +1,4 @@
-"""What the kernel says of a process: memory, descriptors, threads; and whether memory has grown."""
+"""Memory, descriptors and threads of a process, from the kernel; and whether memory has grown."""
 
 from __future__ import annotations
 

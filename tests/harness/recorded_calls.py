@@ -1,4 +1,4 @@
-"""The functions of nousd that one thread enters, in order: for counting the layers of a way.
+"""The functions of nousd that one thread calls, in order, to count the layers of a path.
 
 A call is one entry into a function of ``nousd``; a coroutine or generator that goes on is not entered
 again. A comprehension belongs to its function, as Python 3.12 has it. What other threads do is not seen.

@@ -1,4 +1,4 @@
-"""A subscriber whose connection keeps breaking, and which goes on from the last whole line it has.
+"""A subscriber whose connection keeps breaking and which resumes after its last complete line.
 
 It keeps nothing of a line that was cut and knows nothing of what the lines mean, so what it has in the
 end is what the event socket gave, whole lines joined.

@@ -1,4 +1,4 @@
-"""A model server for tests, over loopback, doing exactly what a test scripts.
+"""A scripted model server on loopback.
 
 It speaks Chat Completions where a test does not make the replies of another dialect itself.
 

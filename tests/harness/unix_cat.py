@@ -1,4 +1,4 @@
-"""Stands in for ``nc -N -U PATH`` and ``socat [-t S] - UNIX-CONNECT:PATH`` where they are missing.
+"""Replaces ``nc -N -U PATH`` and ``socat [-t S] - UNIX-CONNECT:PATH`` if they are not installed.
 
 Sends standard input to a Unix socket, closes that half, and prints what comes back: until the other
 side closes, or, as socat does, for ``S`` seconds after standard input ended.

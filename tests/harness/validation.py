@@ -1,4 +1,4 @@
-"""Checks lines of the daemon against the published schemas; every test that reads lines uses it.
+"""Validates the daemon's lines against the published schemas; every test that reads lines uses it.
 
 It deliberately does not import the daemon's own structs: the schemas are what client authors have.
 """

@@ -1,4 +1,4 @@
-"""Values of the machine's types, with what a test does not care about filled in."""
+"""Values of the machine's types, with defaults for what a test does not need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contexts, tools and budgets of every kind, also such as no run of ours would leave behind."""
+"""Contexts, tools and budgets of every kind, including ones that no run would produce."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages without a run: at once behind the leaf, or in the queue until there is a place for them."""
+"""Messages without a run: appended to the leaf at once, or queued until there is a place."""
 
 from __future__ import annotations
 

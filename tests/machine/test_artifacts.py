@@ -1,4 +1,4 @@
-"""Which artifacts an event refers to, for every event that there is."""
+"""The artifacts that each kind of event refers to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call that a client makes itself: what it may have next, and which ends it owes."""
+"""A client's own call: valid next events, and missing closing events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command lines and the rules about them: nothing that hides a second command comes through."""
+"""Command lines and rules for them: no hidden second command is allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cutting a transcript: what stays together, what stays, and summaries that never grow."""
+"""Compaction: what stays together, what stays, and summaries that never grow."""
 
 from __future__ import annotations
 

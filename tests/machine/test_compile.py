@@ -1,4 +1,4 @@
-"""Fitting a context into a budget: what is kept, what is named, and that it stays the same."""
+"""Fitting a context into a budget: what is kept, what is reported as omitted, and stability."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command does in each state of a session: the events, or the word it is refused with."""
+"""Commands in each state of a session: the events, or the refusal."""
 
 from __future__ import annotations
 

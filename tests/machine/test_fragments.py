@@ -1,4 +1,4 @@
-"""Storing inputs as chains: every input comes back byte for byte, and little is stored for each."""
+"""Inputs stored as chains of chunks: restored byte for byte, with little stored for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run's bracket language: every cell of its table, and ends that always close what is open."""
+"""The state machine of a run's events: every cell of its table, and closing events that balance."""
 
 from __future__ import annotations
 

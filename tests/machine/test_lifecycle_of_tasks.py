@@ -1,4 +1,4 @@
-"""What tasks ask, as the run at the top tells it: it changes nothing there, and gets its end."""
+"""Requests of tasks, as reported in the root run: they do not change its state, and are closed."""
 
 from __future__ import annotations
 

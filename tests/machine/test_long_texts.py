@@ -1,4 +1,4 @@
-"""What is too long for an event is cut on its way into the log, and whole again behind it."""
+"""Texts too long for an event are cut on their way into the log, and restored from it."""
 
 from __future__ import annotations
 

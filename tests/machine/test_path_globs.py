@@ -1,4 +1,4 @@
-"""Globs over places: what they mean, that they mean nothing else, and that none takes long."""
+"""Path globs: what they match, what they do not match, and bounded matching time."""
 
 from __future__ import annotations
 

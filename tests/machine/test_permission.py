@@ -1,4 +1,4 @@
-"""What rules, protected places and the mode make of a call, and what is closed to it."""
+"""The effect of rules, protected paths and modes on a call, and the paths denied to it."""
 
 from __future__ import annotations
 

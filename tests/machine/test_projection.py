@@ -1,4 +1,4 @@
-"""The projection fold: which events change rows, and how a text is cut."""
+"""The projection fold: which events change rows, and how texts are cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a state says of its queue as a whole, whatever happened to it."""
+"""The queue as a state reports it, after any history."""
 
 from __future__ import annotations
 

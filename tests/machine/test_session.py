@@ -1,4 +1,4 @@
-"""The fold: what each event does to a session's state, and that no other event does anything."""
+"""The session fold: the effect of each event, and that no other event has one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries to model input: whatever the path, what a model is given is something it accepts."""
+"""From entries to model input: models accept the result for any path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What model calls cost: the event of one, and the sums of many."""
+"""The usage of model calls: the event of one, and the sums of many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers as data: which mode and which tools are left of what a parent has."""
+"""Workers: the mode and tools that remain of their parent's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our tools for MCP clients: the official SDK's client against ``nousd mcp``."""
+"""``nousd mcp``, tested with the client of the official SDK."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stream over a socket that asks the loop for as little as possible is a stream like any other."""
+"""The low-overhead socket stream behaves like any trio stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the conformance suite needs to know of each dialect: how its server streams, and little else.
+"""What the conformance suite needs to know about each dialect, mainly how its server streams.
 
 A ``Scene`` says in no dialect what the model does in one call. A ``Dialect`` turns it into the parts of
 a reply of its server; each is a module in ``dialects``, and a row in ``DIALECTS``.

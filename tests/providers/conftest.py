@@ -1,4 +1,4 @@
-"""Fixtures of whoever tests every dialect over HTTP."""
+"""Fixtures for tests of every dialect over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Feeding a decoder of any dialect: whole, byte by byte, and cut at every place there is."""
+"""Feeds a decoder of any dialect: at once, byte by byte, and cut at every position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the providers share: asking, collecting, looking at pieces."""
+"""Shared by provider tests: calling models and collecting chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of all dialects over HTTP say to a stub server, and how they read what comes of it."""
+"""Shared by tests of all dialects over HTTP: requests to a stub server, and reading the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams of Chat Completions for the tests of the decoder; ``decoding`` feeds and cuts them."""
+"""Chat Completions streams for the tests of the decoder; ``decoding`` feeds and cuts them."""
 
 from __future__ import annotations
 

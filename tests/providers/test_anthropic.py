@@ -1,4 +1,4 @@
-"""What is peculiar to the Messages API over HTTP; ``test_hosted`` has what all dialects do."""
+"""Peculiarities of the Messages API over HTTP; ``test_hosted`` tests what all dialects share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``auto`` stands for: something configured, a server on one of the usual ports, the mock."""
+"""What ``auto`` resolves to: a configured provider, a server on a usual port, the mock."""
 
 from __future__ import annotations
 

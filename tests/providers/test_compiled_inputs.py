@@ -1,4 +1,4 @@
-"""Whatever the transcript and the budget: what the compiler makes of them is valid in every dialect.
+"""The compiler's output is valid in every dialect, for any transcript and budget.
 
 What each vendor demands of roles, of calls and their results, and of their order, is written down here
 once for each dialect and checked on the bodies that would be sent.

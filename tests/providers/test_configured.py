@@ -1,4 +1,4 @@
-"""From what the user configured to models: who is made when, called what, and who learns the keys."""
+"""From settings to models: when each is created, its name, and access to keys."""
 
 from __future__ import annotations
 

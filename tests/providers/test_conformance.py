@@ -1,4 +1,4 @@
-"""What every provider does alike, asked of each: the built-in model and every dialect over HTTP.
+"""What all providers have in common: the built-in model and every dialect over HTTP.
 
 What only servers do, such as to break off or to send garbage, is in ``test_hosted_faults``.
 """

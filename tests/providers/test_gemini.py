@@ -1,4 +1,4 @@
-"""What only Gemini's servers do; the rest is in the suite of all providers."""
+"""Peculiarities of Gemini's servers; the suite of all providers tests the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every dialect over HTTP does alike: what is sent and read over a connection.
+"""What every dialect over HTTP has in common: requests and responses.
 
 Each runs against a stub server of its dialect on loopback. What goes wrong is in ``test_hosted_faults``.
 """

@@ -1,4 +1,4 @@
-"""What every dialect over HTTP does alike where something goes wrong, is refused, or is cancelled.
+"""What every dialect over HTTP has in common on errors, refusals and cancellation.
 
 Each runs against a stub server of its dialect on loopback.
 """

@@ -1,4 +1,4 @@
-"""The vendors' own packages as judges: they take what we send, and read from our stubs what we read.
+"""The vendors' own packages as judges: they accept our requests and read our stubs as we do.
 
 A dialect without a package of its own is not judged. The packages are imported where they are used:
 that takes seconds.

@@ -1,4 +1,4 @@
-"""Keys that a command prints, with real commands."""
+"""Keys printed by a command, with real commands."""
 
 from __future__ import annotations
 

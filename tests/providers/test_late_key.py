@@ -1,4 +1,4 @@
-"""A key that is asked for late: once, again when it has expired, and never before it is needed."""
+"""Lazy keys: fetched once, again after they expire, and never before they are needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is peculiar to Chat Completions over HTTP; ``test_hosted`` has what all dialects do."""
+"""Peculiarities of Chat Completions over HTTP; ``test_hosted`` tests what all dialects share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only servers of the Responses API do; the rest is in the suite of all providers."""
+"""Peculiarities of the Responses API; the suite of all providers tests the rest."""
 
 from __future__ import annotations
 

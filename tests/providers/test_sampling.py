@@ -1,4 +1,4 @@
-"""What is said of the picking of words, as each dialect says it to each family of models."""
+"""Sampling parameters, as each dialect sends them to each family of models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model thinks and what it says are two texts, in every dialect: they share no character."""
+"""Reasoning and answer are separate texts in every dialect and share no character."""
 
 from __future__ import annotations
 

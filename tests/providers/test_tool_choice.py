@@ -1,4 +1,4 @@
-"""Whether a model may, must not or has to call a tool, as each dialect says it."""
+"""Tool choice (allowed, forbidden, required) in each dialect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations of every shape that a model can be given, for the property tests of the encoders."""
+"""Conversations of every shape that a model can receive, for property tests of the encoders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes ``fixtures/runs``: a real daemon with ``--record`` asks a stub of each dialect's server.
+"""Makes ``fixtures/runs``: a real daemon with ``--record`` calls a stub of each dialect's server.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Runs of a log in memory, read as those of a file are, and played."""
+"""Runs of a log in memory, read like those of a file, and replayed."""
 
 from __future__ import annotations
 

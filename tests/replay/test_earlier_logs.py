@@ -1,4 +1,4 @@
-"""Runs in the logs of earlier versions: played as far as these tell of them."""
+"""Runs in logs of earlier versions: replayed as far as the logs allow."""
 
 from __future__ import annotations
 

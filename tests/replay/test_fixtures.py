@@ -1,4 +1,4 @@
-"""Every recorded run comes out the same: from its events, and from the raw streams of its servers.
+"""Every recorded run replays identically, from its events and from raw streams.
 
 ``tests.replay.make_fixtures`` says what they are.
 """

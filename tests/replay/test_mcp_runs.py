@@ -1,4 +1,4 @@
-"""Runs that called tools of MCP servers are played without them."""
+"""Runs that called MCP tools are replayed without the servers."""
 
 from __future__ import annotations
 

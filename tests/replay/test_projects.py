@@ -1,4 +1,4 @@
-"""Runs in a project whose settings do not all count come out the same, without the project."""
+"""Runs in a partly trusted project replay identically, without the project."""
 
 from __future__ import annotations
 

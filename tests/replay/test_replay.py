@@ -1,4 +1,4 @@
-"""What a play reproduces, and that a difference is seen whatever it is in."""
+"""What a replay reproduces, and that it detects every kind of difference."""
 
 from __future__ import annotations
 

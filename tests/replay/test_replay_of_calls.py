@@ -1,6 +1,4 @@
-"""What was decided about tool calls, and by whom, is played as it was: nobody is asked again, and no
-extension is there.
-"""
+"""Decisions on tool calls are replayed as recorded, without approvals or extensions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever happens to runs, in whatever order: each comes out the same when it is played again."""
+"""Any runs in any order replay identically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs with tasks, and runs of tasks, played again: each by itself."""
+"""Runs with tasks, and runs of tasks, are replayed one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs in a folder of their own come out the same, without the folder."""
+"""Runs in other workspaces replay identically, without the folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as a disk of this machine."""
+"""Which filesystems count as local."""
 
 from __future__ import annotations
 

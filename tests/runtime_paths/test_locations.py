@@ -1,4 +1,4 @@
-"""Where things lie unless someone says otherwise."""
+"""Default locations of files."""
 
 from __future__ import annotations
 

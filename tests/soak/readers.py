@@ -1,4 +1,4 @@
-"""Readers of a soak: they stall, come back and lose their connections, and have every line in the end.
+"""Readers of a soak: they stall, reconnect, and have every line in the end.
 
 Of each line a reader keeps its number, a checksum and its session, so that millions of lines are
 little; ``faults`` holds that against the log, read once more.

@@ -1,4 +1,4 @@
-"""Many connections for a long time on one real daemon: what grows, what leaks, what goes missing?
+"""Many connections for a long time on one real daemon: growth, leaks and losses.
 
 Drivers keep a run going in each session and send commands of all kinds, readers stall and come back.
 In the end every reader must have every line, memory must have been flat after the warm-up, and the

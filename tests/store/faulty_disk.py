@@ -1,4 +1,4 @@
-"""A disk that fails where it is told to, and knows what a power cut would leave of it.
+"""A disk that fails on command, and knows what a power cut would leave of it.
 
 ::
 

@@ -1,4 +1,4 @@
-"""What the tests of the store share: events in short words, and a connection that can be watched."""
+"""Shared by store tests: short notation for events, and an observable connection."""
 
 from __future__ import annotations
 

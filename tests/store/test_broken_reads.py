@@ -1,4 +1,4 @@
-"""A read that breaks off half-way, and what those who read after it see."""
+"""A read that stops half-way, and the reads after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that the disk has changed: whoever needs one is told so, and the log goes on for all others."""
+"""Rows changed by the disk: requests that need one get an error, all others continue."""
 
 from __future__ import annotations
 

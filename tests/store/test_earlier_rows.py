@@ -1,4 +1,4 @@
-"""Databases of earlier versions: what is looked up in them once they are migrated is what they hold.
+"""Databases of earlier versions: lookups after the migration return what they contain.
 
 What that is is read from each of them beforehand, row by row and past all indices, and picked by hand.
 How their events are lifted, and migrations that fail, are in ``test_earlier_stores``.

@@ -1,4 +1,4 @@
-"""Databases of earlier versions: opened, migrated and read; what was stored stays as it was.
+"""Databases of earlier versions: opened, migrated and read without changing what was stored.
 
 What is said in them is asked of a daemon in ``tests/daemon/test_earlier_logs.py``.
 """

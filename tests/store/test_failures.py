@@ -1,4 +1,4 @@
-"""A commit that fails, on every store: nothing half-written, every callback, and work goes on."""
+"""A failed commit, on every store: nothing half-written, every callback called, and work continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk that fails at any of its steps: what was told of a commit is true, then and ever after.
+"""A disk that fails at any step: what was reported about a commit is true, then and later.
 
 Each test plays the same few commits. Of every commit that was reported all is in the log, of every one
 that was refused nothing is, and one that is in doubt is there whole or not at all: in the process that

@@ -1,4 +1,4 @@
-"""What a store says that it has written, on every store; and what only a disk can make it say."""
+"""A store's counters of what it has written, on every store."""
 
 from __future__ import annotations
 

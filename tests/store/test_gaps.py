@@ -1,4 +1,4 @@
-"""Logs with gaps of numbers that were never given: an unclean end leaves one, a salvage a wide one."""
+"""Logs with gaps in their numbers: after an unclean exit, and after a salvage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs of thousands of events, on every store: what belongs to one session or run is found in them."""
+"""Logs of thousands of events, on every store: lookups by session and run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joining old deltas, on every store: what becomes one line, what is left alone, who notices."""
+"""Joining old deltas, on every store: what is joined, what is kept, who notices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The space that is put by: really allocated, private, given back and taken again; what it pays for."""
+"""The disk reserve: allocated, private, released and restored, and what it is used for."""
 
 from __future__ import annotations
 

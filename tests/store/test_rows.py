@@ -1,4 +1,4 @@
-"""Sessions, entries, inputs, runs and artifacts, on every store: what the events leave behind."""
+"""Rows of sessions, entries, inputs, runs and artifacts, on every store."""
 
 from __future__ import annotations
 

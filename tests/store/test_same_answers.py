@@ -1,4 +1,4 @@
-"""Any events whatever: both stores give the same answers, and so does a store made again from a log."""
+"""For any events both stores give the same results, and so does a store rebuilt from a log."""
 
 from __future__ import annotations
 

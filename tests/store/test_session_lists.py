@@ -1,4 +1,4 @@
-"""Lists of sessions, on every store: what they leave out, what they count, and what that costs."""
+"""Lists of sessions, on every store: filters, counts and cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every declared setting of a session: carried by an event, the fold, the rows of every store and lists.
+"""Every declared session setting: in events, the fold, the rows of every store, and lists.
 
 The values are made from the types of the declaration, so that a new setting is tested as it is added.
 """

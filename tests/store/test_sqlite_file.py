@@ -1,4 +1,4 @@
-"""The database file: whose it is, who may read it, what it was migrated from, what deleting leaves."""
+"""The database file: owner, permissions, migrations, and what deleting leaves."""
 
 from __future__ import annotations
 

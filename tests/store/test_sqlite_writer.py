@@ -1,4 +1,4 @@
-"""The writer thread: what shares a transaction, how it is synced, what a failure takes with it."""
+"""The writer thread: shared transactions, syncing, and the scope of a failure."""
 
 from __future__ import annotations
 

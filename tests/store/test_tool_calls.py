@@ -1,4 +1,4 @@
-"""The rows of tool calls, as each store tells them."""
+"""The rows of tool calls, on every store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tool calls nobody answered for, as each store tells it."""
+"""Tool calls without a result, on every store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A workdir with an outside beside it, and ways to call tools and to watch real processes."""
+"""A workspace with a folder outside it, and ways to call tools and observe real processes."""
 
 from __future__ import annotations
 

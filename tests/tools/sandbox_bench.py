@@ -1,4 +1,4 @@
-"""Programs that try to get out of each sandbox of this machine, and say what came of it."""
+"""Programs that try to escape each sandbox of this machine, and report the outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An MCP server that does what it is told, bad things above all. It knows nothing but the wire.
+"""A scripted MCP server that misbehaves on request. It knows only the wire.
 
     python stub_mcp_server.py [--silent] [--no-list] [--chatty] [--count FILE]
 

@@ -1,4 +1,4 @@
-"""Real commands. What they wait for is a FIFO or a signal, never time."""
+"""Real commands, which wait for a FIFO or a signal, never for time."""
 
 from __future__ import annotations
 

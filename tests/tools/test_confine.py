@@ -1,4 +1,4 @@
-"""No file tool leads out of the workdir or into the daemon's own state."""
+"""No file tool leaves the workspace or reaches the daemon's own state."""
 
 from __future__ import annotations
 

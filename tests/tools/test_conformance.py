@@ -1,4 +1,4 @@
-"""What holds for every tool, whoever wrote it."""
+"""What all tools have in common."""
 
 from __future__ import annotations
 

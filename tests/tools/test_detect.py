@@ -1,4 +1,4 @@
-"""Which sandbox is taken, and what is said of those that are not."""
+"""The choice of a sandbox, and the reasons against the others."""
 
 from __future__ import annotations
 

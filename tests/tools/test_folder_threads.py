@@ -1,4 +1,4 @@
-"""Looks at folders whose disks do not answer take no thread from anything else."""
+"""Checks of folders whose disks do not respond do not exhaust threads of other work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tool ``git`` on real repositories, some of which would like to run programs."""
+"""The tool ``git`` on real repositories, some of which try to run programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MCP servers that others wrote, in both generations of the protocol and over both transports.
+"""Independent MCP servers, in both generations of the protocol and over both transports.
 
 One is for Node (``npm ci --prefix tests/everything``), one for Python (``mcp-server-time``, one of the
 development tools). Where one is missing, its tests are skipped.

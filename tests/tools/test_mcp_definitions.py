@@ -1,4 +1,4 @@
-"""What is made of what MCP servers say of their tools, and how fast they are listened to."""
+"""How tool definitions of MCP servers are read, and how fast."""
 
 from __future__ import annotations
 

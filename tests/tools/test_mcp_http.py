@@ -1,4 +1,4 @@
-"""MCP servers behind a URL: what is sent to them, and what of them is not taken."""
+"""MCP servers over HTTP: what is sent to them, and what is refused from them."""
 
 from __future__ import annotations
 

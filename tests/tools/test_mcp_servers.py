@@ -1,4 +1,4 @@
-"""MCP servers as they are kept alive, and what their calls come to: above all what bad ones can do."""
+"""MCP server connections: keeping them alive, results of calls, and misbehaving servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a message of a server holds is counted before it is read, and never too low."""
+"""The values of a server's message are counted before it is parsed, and never too low."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A patch is applied whole and exactly, or not at all; ``diff`` and ``git`` are the judges."""
+"""A patch is applied completely and exactly, or not at all; ``diff`` and ``git`` are the judges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way to hand in a path, against every way out of the workdir.
+"""Every argument that takes a path, against every way out of the workspace.
 
 A tool that takes a path stands in ``USES``; one that takes none is named in ``PATHLESS``. A tool that is
 in neither fails a test, so that none is forgotten.

@@ -1,4 +1,4 @@
-"""A tool that ends by itself says for how long it may be quiet, so that its run is not given up."""
+"""A tool with a time limit announces how long it may be quiet, so that its run is not stale."""
 
 from __future__ import annotations
 

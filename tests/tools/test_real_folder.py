@@ -1,4 +1,4 @@
-"""A folder is opened by its real path, and what has become a link since is not entered."""
+"""A folder is opened by its real path, and not if it has become a link since."""
 
 from __future__ import annotations
 

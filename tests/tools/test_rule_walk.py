@@ -1,4 +1,4 @@
-"""How much of a workdir is searched for what must be closed, and what is remembered of it."""
+"""How much of a workspace is searched for denied paths, and what is cached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command in a sandbox may do all the same, what is closed to it, and what is told of it."""
+"""What a sandboxed command may do, what it may not, and what is reported about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs in a sandbox that try to do what they must not. Each says in the output what it tried.
+"""Sandboxed programs that attempt forbidden actions and report each attempt.
 
 Every one runs in each sandbox of this machine. Each attempt is such that it does no harm where it
 succeeds: what it signals is a process of the test's own, what it makes outside it takes away at once,

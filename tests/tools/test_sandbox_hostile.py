@@ -1,4 +1,4 @@
-"""A workdir in which somebody has made what he likes: no command is stopped by it, nor is the daemon."""
+"""A hostile workspace stops neither commands nor the daemon."""
 
 from __future__ import annotations
 

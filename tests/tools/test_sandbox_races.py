@@ -1,4 +1,4 @@
-"""Folders that another command exchanges while a sandbox is being made, always at the worst moment.
+"""Folders replaced while a sandbox is being set up, always at the worst moment.
 
 The other command is the test: what it does, a command in the same workdir could do as well. It is done
 either when a sandbox knows what it will mount, or in the midst of bubblewrap, which first finds out what

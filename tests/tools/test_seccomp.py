@@ -1,4 +1,4 @@
-"""The filter of system calls, carried out step by step, for every machine that there is one for."""
+"""The system call filter, interpreted step by step, for every supported machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program that is talked to is held like a command: nothing of it outlives the talk or the daemon."""
+"""An interactive program is supervised like a command: it outlives neither its use nor the daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing a command started outlives the call, or the process that asked for it."""
+"""No process started by a command outlives the call, or the daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which addresses of the web a page is fetched from, by whichever name."""
+"""Which web addresses pages may be fetched from, by any name."""
 
 from __future__ import annotations
 

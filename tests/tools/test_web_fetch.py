@@ -1,4 +1,4 @@
-"""Pages of the web: where redirects lead, and the bounds of time and size."""
+"""Fetching web pages: redirects, and limits of time and size."""
 
 from __future__ import annotations
 

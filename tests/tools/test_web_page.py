@@ -1,4 +1,4 @@
-"""What is given of a page of the web: readable text, within bounds, whatever its parser meets."""
+"""Web pages as text: readable, bounded, whatever the parser meets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server of the web on this machine, and the tool that fetches pages of it."""
+"""A web server on this machine, and the tool that fetches its pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of our tools the names of the contract mean."""
+"""The tools that the contract's names refer to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transcripts, sessions and runs as the contract spells them, whatever they hold."""
+"""Transcripts, sessions and runs in the contract's spelling, with any content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any value of any struct of the wire, made from its type alone."""
+"""Arbitrary values of any wire struct, made from its type."""
 
 from __future__ import annotations
 

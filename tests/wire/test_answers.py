@@ -1,4 +1,4 @@
-"""Responses and events on their way out: one line each, to the schema, whatever their texts hold."""
+"""Encoding of responses and events: one line each, valid against the schema, with any text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Canonical JSON: the vectors of RFC 8785, and that one value has one text."""
+"""Canonical JSON: the vectors of RFC 8785, and one text for each value."""
 
 from __future__ import annotations
 

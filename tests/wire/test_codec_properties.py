@@ -1,4 +1,4 @@
-"""The codec, whatever comes: a command or an error of the wire, and what goes out comes back."""
+"""Properties of the codec: a command or a wire error for any line, and round trips."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Framing: however the bytes are cut, the same lines come out, in bounded memory."""
+"""Framing: the same lines however the bytes are cut, in bounded memory."""
 
 from __future__ import annotations
 

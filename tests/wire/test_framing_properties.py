@@ -1,4 +1,4 @@
-"""Framing, whatever the bytes and however they are cut: the same lines, and never more memory."""
+"""Properties of framing: the same lines for any cuts, and never more memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""v1 is frozen: what protocol/frozen-v1.json says is in the structs, and nothing more is demanded.
+"""v1 is frozen: the structs have what protocol/frozen-v1.json lists, and require nothing more.
 
 A failure here means that clients written for v1 would break. Change the structs, not the file.
 """

@@ -1,4 +1,4 @@
-"""Lines of earlier versions become lines of the present one, and nothing else about them changes."""
+"""Lines of earlier versions are upcast to current ones, and nothing else changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be attached, and what bytes are taken for."""
+"""Media types of attachments, and their detection from bytes."""
 
 from __future__ import annotations
 

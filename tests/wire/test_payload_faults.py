@@ -1,4 +1,4 @@
-"""Payloads of commands: a fault of a field is refused in words that name it, and what fits is taken."""
+"""Invalid payloads are refused with a message that names the field; valid ones are accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A new command is five things: a struct, a page, a conversation, a behaviour, a handler."""
+"""A command consists of five things: a struct, a page, a conversation, a behaviour, a handler."""
 
 from __future__ import annotations
 

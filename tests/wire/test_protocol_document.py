@@ -1,4 +1,4 @@
-"""The pages of protocol/ say what the code does: examples, tables, lists of words."""
+"""The pages of protocol/ match the code: examples, tables, lists of words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests: the tolerance that v1 clients were promised, and a worded error for all the rest."""
+"""Requests: the tolerance promised to v1 clients, and a clear error for everything else."""
 
 from __future__ import annotations
 

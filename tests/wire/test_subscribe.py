@@ -1,4 +1,4 @@
-"""The subscription line: what it may ask for, and how a wrong one is answered."""
+"""The subscription line: its options, and the errors for invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A module for each dialect that providers speak to servers; see ``tests.providers.conformance``."""
+"""A module for each provider dialect; see ``tests.providers.conformance``."""
 
 from __future__ import annotations
 
