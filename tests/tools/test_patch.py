@@ -568,3 +568,4 @@ def test_on_another_file_it_does_what_git_does_or_refuses(
         # Git lets a hunk that ends without LF match inside of a file, and joins two lines there.
         assert "\n\\ No newline" in text
         assert theirs.count("\n") == ours.count("\n") - 1
+        assert sorted(theirs.replace("\n", "")) == sorted(ours.replace("\n", ""))
