@@ -10,7 +10,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [
     *(path for path in ROOT.glob("*.md")),
-    *(ROOT / "docs").rglob("*.md"),
+    *(ROOT / ".github").rglob("*.md"),
+    *(ROOT / "fixtures").rglob("*.md"),
+    *(ROOT / "scripts").rglob("*.md"),
     *(ROOT / "protocol").rglob("*.md"),
     *(ROOT / "nousd").rglob("*.md"),
 ]
