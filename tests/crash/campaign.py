@@ -24,9 +24,9 @@ no reader can hurt another            here: each ``Follower`` is complete; the r
                                       ``scripts/soak`` and ``tests/daemon/test_feed.py``
 everything is bounded                 ``scripts/soak``, ``scripts/fuzz``
 nobody else gets in                   here: a stale socket and lock never stop a start; the
-                                      rest in ``tests/daemon/test_peers.py`` and
+                                      rest in ``tests/net/test_peers.py`` and
                                       ``tests/daemon/test_sockets.py``
-secrets                               ``tests/daemon/test_redaction.py``
+secrets                               ``tests/test_redaction.py``
 no orphan                             ``Campaign._check_left_behind``
 a power cut                           ``tests/store/test_sqlite_writer.py``: what has been synced
                                       when something is acknowledged

@@ -3,7 +3,7 @@
 Tell a ``CrashRecord`` every acknowledgement and event line that a client got, feed it the log from its
 start, and it collects the violations of what the daemon promises. It knows the wire and nothing of
 how the load is made, who dies when, or of the daemon. The parts have files of their own:
-``crash_inputs``, ``crash_runs``, ``crash_calls`` and ``crash_sessions``; here are the log and its events
+``inputs``, ``runs``, ``calls`` and ``sessions``; here are the log and its events
 as such.
 """
 
