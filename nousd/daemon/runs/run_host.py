@@ -151,9 +151,10 @@ class RunHost(LiveCallHost):
     @property
     def last_activity_at(self) -> str:
         """``active_at`` in the clock's format: the same text until there is another sign of life."""
-        if self.active_at > self._activity_reported:
-            self._activity_reported = self.active_at
-            since_now = timedelta(seconds=self.active_at - trio.current_time())
+        active_at = self.active_at
+        if active_at > self._activity_reported:
+            self._activity_reported = active_at
+            since_now = timedelta(seconds=active_at - trio.current_time())
             # The clock and trio's time are not read at one instant: the result varies a little.
             self._last_activity_at = max(
                 self._last_activity_at, later(self._services.clock.now(), since_now)
