@@ -111,7 +111,7 @@ class InvalidPayload(WireError):
 
 
 class InvalidCursor(InvalidPayload):
-    """What should be a cursor is none of ours. ``details.head`` tells the client where the log ends."""
+    """A cursor is not one of this log. ``details.head`` is the newest event."""
 
 
 class CommandRejected(WireError):
@@ -322,7 +322,7 @@ class NotReplayable(NousdError):
 
 
 class ClientError(NousdError):
-    """Base of what the client package raises."""
+    """Base of the errors of the client package."""
 
 
 class DaemonUnreachable(ClientError):
@@ -338,7 +338,7 @@ class AnswerTimedOut(ClientError):
 
 
 class AnswerInvalid(ClientError):
-    """What came over the socket is not v1; the connection cannot be used any further."""
+    """A line from the daemon is not v1; the connection can no longer be used."""
 
 
 class Refused(ClientError):

@@ -21,7 +21,7 @@ import trio
 
 
 class WindowEvent(Protocol):
-    """What the window needs to know of an event.
+    """The interface of an event in the window.
 
     ``seq`` is its number in the log, ``size`` the bytes that it is counted with.
     """
@@ -40,7 +40,7 @@ E = TypeVar("E", bound=WindowEvent)
 
 
 class Topic(NamedTuple):
-    """What wakes a reader: events of that session, of that run, or all events if neither is given."""
+    """The events that wake a reader: those of a session, of a run, or all if neither is given."""
 
     session_id: str | None = None
     run_id: str | None = None
@@ -118,7 +118,7 @@ class EventWindow(Generic[E]):
             self.drop(max(1, len(self._events) // 8))
 
     def drop(self, count: int) -> None:
-        """Drop the oldest events: whoever is behind them reads the log."""
+        """Drop the oldest events; a reader behind them reads the log."""
         if count:
             self.start = self._events[count - 1].seq
             self.size -= sum(event.size for event in self._events[:count])

@@ -1,4 +1,4 @@
-"""What a client receives past each bound of v1, by the bound's name.
+"""The response above each limit of v1, by the limit's name.
 
 ``protocol/semantics/limits.md`` is generated from this table and ``get_capabilities`` reports its
 values, so that code and contract cannot drift apart. The values are those of ``nousd.wire.limits``; this

@@ -1,1 +1,1 @@
-"""What follows from the code and is kept beside it: schemas, tables and pages of protocol/."""
+"""Files generated from the code and kept beside it: schemas, tables and pages of protocol/."""

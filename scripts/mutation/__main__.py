@@ -77,7 +77,7 @@ def main() -> int:
 
 
 class Work:
-    """The copy of the project with its faults, and what was measured on it."""
+    """The copy of the project with its faults, and the results measured on it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.resolve()

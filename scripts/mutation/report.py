@@ -1,4 +1,4 @@
-"""What was measured: which faults were found, by which suite, and which tests found none."""
+"""Results: which faults were found, by which suite, and which tests found none."""
 
 from __future__ import annotations
 

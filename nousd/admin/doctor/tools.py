@@ -1,4 +1,4 @@
-"""Checks of what tool calls need: valid rules, the supervisor and the sandbox."""
+"""Checks for tool calls: valid rules, the supervisor and the sandbox."""
 
 from __future__ import annotations
 

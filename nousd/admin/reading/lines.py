@@ -56,7 +56,7 @@ class LoggedEvent(NamedTuple):
 
 
 class StoredLine(NamedTuple):
-    """A row, from whatever source.
+    """A row, from any source.
 
     Args:
         columns: type, session and run of the row, concatenated.

@@ -15,7 +15,7 @@ routes: Final = Routes()
 
 
 class Health(msgspec.Struct, frozen=True):
-    """``version`` and ``mode`` are what a terminal client shows in its status line."""
+    """A terminal client shows ``version`` and ``mode`` in its status line."""
 
     healthy: bool
     ready: bool

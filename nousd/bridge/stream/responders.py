@@ -67,7 +67,7 @@ class _Watch:
         self._change()
 
     def leave(self) -> None:
-        """Remove a reader, who may come back."""
+        """Remove a reader, which may reconnect."""
         self.readers -= 1
         self.linger()
 

@@ -13,7 +13,7 @@ from nousd.wire.responses import Metrics
 
 
 async def get_metrics(services: Services, _command: commands.GetMetrics) -> Reply:
-    """Read counts of what is open, pending and written."""
+    """Read the metrics of the daemon."""
     log = await services.store.figures()
     pending = await services.store.pending_counts()
     return Metrics(

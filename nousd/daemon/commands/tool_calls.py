@@ -59,7 +59,7 @@ async def _looked_up(
 
 
 async def cancel_tool_call(services: Services, command: commands.CancelToolCall) -> Reply:
-    """Cancel a client's tool call; its end event says what it left behind."""
+    """Cancel a client's tool call; its end event reports its effects."""
     driver = services.calls.find(command.tool_call_id)
     if driver is None:
         row = await services.store.tool_call(command.tool_call_id, None)

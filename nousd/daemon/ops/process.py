@@ -1,4 +1,4 @@
-"""What the daemon sets for its whole process: memory, descriptors, garbage collection, late imports.
+"""Settings of the daemon process: memory, descriptors, garbage collection, late imports.
 
 By default glibc takes the size of a freed block as a hint to keep blocks of that size for later, and
 keeps a heap for each thread. After one flood of long lines the daemon would hold hundreds of megabytes

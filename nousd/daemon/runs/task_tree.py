@@ -1,4 +1,4 @@
-"""The tree of runs that tasks make, and what its root repeats of the runs below.
+"""The tree of runs that tasks make, and the events that its root repeats from the runs below.
 
 The root is the run that a user started, and the one that people look at. So the requests of the runs
 below, and their ends, are repeated there under the same ids, with ``origin`` naming where they happened;

@@ -41,7 +41,7 @@ class Rest(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """What the next input can continue.
+    """The chunks that the next input can continue.
 
     Args:
         messages: those of the chain.

@@ -1,4 +1,4 @@
-"""Store a model's input as a chain of small artifacts, each with what is new since the one before.
+"""Store a model's input as a chain of small artifacts, each with the part new since the one before.
 
 A call with a long history differs from the call before it by a few messages at the end. So each call
 stores one **node**: its new messages, the id of the node before, and the id of the **rest**, which is

@@ -57,7 +57,7 @@ class ListMcp(AnsweredBy[McpServers], frozen=True, kw_only=True):
 
 
 class GetMetrics(AnsweredBy[Metrics], frozen=True, kw_only=True):
-    """Read the metrics of the daemon's process: what is open, what waits and what was written."""
+    """Read the metrics of the daemon's process: open, pending and written items."""
 
 
 class Ping(AnsweredBy[Pong], frozen=True, kw_only=True):

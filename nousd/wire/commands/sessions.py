@@ -105,7 +105,7 @@ class DeleteSession(AnsweredBy[SessionDeleted], frozen=True, kw_only=True):
 
 
 class GetState(AnsweredBy[State], frozen=True, kw_only=True):
-    """Read what a status line shows and what reconnecting needs."""
+    """Read the state for a status line and for reconnecting."""
 
     session_id: Name | None = None
 

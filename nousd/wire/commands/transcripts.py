@@ -43,7 +43,7 @@ class SetLeaf(AnsweredBy[Leaf], frozen=True, kw_only=True):
 
 
 class CompactSession(AnsweredBy[Compaction], frozen=True, kw_only=True):
-    """Replace the older part of what models receive by a summary. No entry is deleted."""
+    """Replace the older part of the model's context by a summary. No entry is deleted."""
 
     session_id: Name | None = None
     instruction: Annotated[str, Meta(max_length=TEXT_CHARS_MAX)] | None = None

@@ -45,7 +45,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ModelInput(Event, frozen=True, kw_only=True):
-    """A model is about to be asked: what it receives, in figures and as an artifact."""
+    """The input of a model call that is about to start, in figures and as an artifact."""
 
     model: str
     entries: int

@@ -116,7 +116,7 @@ class ToolCallPolicyEvaluated(ToolCallEvent, frozen=True, kw_only=True):
 
     @property
     def said(self) -> PolicySource:
-        """What it says, without the call."""
+        """The decision, without the call."""
         return PolicySource(
             source=self.source, decision=self.decision, reason=self.reason, rule=self.rule
         )

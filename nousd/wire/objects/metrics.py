@@ -19,7 +19,7 @@ class Durations(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written to the log since the daemon started, and what waits to be written."""
+    """Counts of writes to the log since the daemon started, and of pending ones."""
 
     synced_commits: int
     unsynced_commits: int

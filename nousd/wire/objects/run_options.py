@@ -18,7 +18,7 @@ ToolChoice = Literal["auto", "none", "required"]
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What applies to one run, whatever its session says."""
+    """Options of one run, which override its session's."""
 
     tools: tuple[str, ...] | UnsetType = UNSET
     provider: str | UnsetType = UNSET

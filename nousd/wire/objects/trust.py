@@ -1,4 +1,4 @@
-"""A project's own files: what they add, and whether the user trusts them."""
+"""A project's own files: the settings that they add, and whether the user trusts them."""
 
 from __future__ import annotations
 

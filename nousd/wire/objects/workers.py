@@ -40,7 +40,7 @@ class WorkerPermissions(
 class WorkerSpec(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """A worker: who carries out a task."""
+    """A worker, which carries out a task."""
 
     name: WorkerName = "worker"
     description: Annotated[str, Meta(max_length=1024)] = ""

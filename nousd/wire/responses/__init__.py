@@ -119,7 +119,7 @@ class Tools(Response, frozen=True, kw_only=True):
 
 
 class Capabilities(Response, frozen=True, kw_only=True):
-    """What this daemon supports, and the limits in force."""
+    """The commands and events of this daemon, and the limits in force."""
 
     protocol: str
     version: str

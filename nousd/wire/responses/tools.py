@@ -39,7 +39,7 @@ class RuleInForce(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Permissions(Response, frozen=True, kw_only=True):
-    """What waits for the user, and which rules are in force."""
+    """The pending approvals, and the rules in force."""
 
     session_id: str
     mode: PermissionMode
@@ -54,7 +54,7 @@ class Permissions(Response, frozen=True, kw_only=True):
 
 
 class ProjectFiles(Response, frozen=True, kw_only=True):
-    """What files of projects say, and which of them the user trusts."""
+    """The settings files of projects, and which of them the user trusts."""
 
     root: str
     files: tuple[ProjectFile, ...]
