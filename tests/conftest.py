@@ -56,7 +56,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.fixture(params=[0o000, 0o022, 0o777], ids="umask_{:04o}".format)
 def any_umask(request: pytest.FixtureRequest) -> Iterator[int]:
-    """Runs the test under a umask that takes nothing, the usual, and everything."""
+    """Run the test under a umask that takes nothing, the usual, and everything."""
     before = os.umask(request.param)
     yield request.param
     os.umask(before)

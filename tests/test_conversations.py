@@ -59,7 +59,7 @@ class Lines:
 
 
 class Debt:
-    """How many answers the daemon owes the client."""
+    """The number of answers that the daemon owes the client."""
 
     def __init__(self) -> None:
         self._owed = 0
@@ -121,7 +121,7 @@ class Connected:
 
 
 def project_of(name: str | None, folder: Path) -> Project | None:
-    """Returns the project with the settings that lie in the fixture of that name."""
+    """Return the project with the settings that lie in the fixture of that name."""
     if name is None:
         return None
     root = folder / "project"
@@ -134,7 +134,7 @@ def project_of(name: str | None, folder: Path) -> Project | None:
 async def connected(
     transport: str, conversation: Conversation, folder: Path
 ) -> AsyncIterator[Connected]:
-    """Starts a fresh daemon with what the conversation asks for and connects to both its sockets."""
+    """Start a fresh daemon with what the conversation asks for and connect to both its sockets."""
     debt = Debt()
     settings = conversation.settings
     extensions = load_extensions(

@@ -11,7 +11,7 @@ from nousd import errors
 
 
 def drawn() -> list[tuple[str, str]]:
-    """Returns each class of the drawing with the one that it hangs from."""
+    """Return each class of the drawing with the one that it hangs from."""
     lines = re.findall(
         r"^    ([\u2502 ]*)[\u251c\u2514]\u2500\u2500 (\w+)", errors.__doc__ or "", re.MULTILINE
     )

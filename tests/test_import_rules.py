@@ -150,7 +150,7 @@ def _internal_fault(imported: Import, module: str, own: str) -> str | None:
 
 
 def _room_of(module: str) -> str | None:
-    """Returns the first name below ``nousd``, or None for the package itself."""
+    """Return the first name below ``nousd``, or None for the package itself."""
     parts = module.split(".")
     if module == "nousd.__main__":
         return "cli"
@@ -265,7 +265,7 @@ CALLED_OTHERWISE = {"pyyaml": "yaml"}
 
 
 def unused(packages: list[str], used: frozenset[str]) -> list[str]:
-    """Returns the packages, but our own, that nothing imports."""
+    """Return the packages, but our own, that nothing imports."""
     names = (re.split(r"[^\w-]", package)[0] for package in packages)
     return [
         name

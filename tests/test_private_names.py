@@ -21,7 +21,7 @@ def is_private(name: str) -> bool:
 
 
 def is_foreign(module: str) -> bool:
-    """Whether a module belongs to a package that is installed beside us."""
+    """True if a module belongs to a package that is installed beside us."""
     top = module.partition(".")[0]
     return top not in {"nousd", "tests", ""} and top not in sys.stdlib_module_names
 

@@ -20,7 +20,7 @@ MARK = "<!-- a test runs exactly these lines -->\n```sh\n"
 
 @pytest.fixture
 def conversation_output(tmp_path: Path) -> list[bytes]:
-    """Runs the lines and returns what they printed."""
+    """Run the lines and return what they printed."""
     readme = (ROOT / "README.md").read_text()
     script = re.escape(MARK) + r"(.*?)```"
     lines = re.findall(script, readme, re.DOTALL)

@@ -57,12 +57,12 @@ class _Pipe:
 
     @property
     def is_readable(self) -> bool:
-        """Whether ``take`` would return something, or nothing will ever come."""
+        """True if ``take`` would return something, or nothing will ever come."""
         return bool(self._on_its_way) or self.has_ended
 
     @property
     def is_writable(self) -> bool:
-        """Whether ``put`` would take something, or nothing will ever be taken."""
+        """True if ``put`` would take something, or nothing will ever be taken."""
         return len(self._on_its_way) < self._bytes_max or self.has_ended or self.is_refused
 
     def put(self, data: bytes | memoryview) -> int:
@@ -103,7 +103,7 @@ class MemoryStream(ByteStream):
 
     @property
     def is_readable(self) -> bool:
-        """Whether ``receive`` would return or raise at once."""
+        """True if ``receive`` would return or raise at once."""
         return self._incoming.is_readable or self._incoming.is_refused
 
     async def receive(self, max_bytes: int = BYTES_MAX) -> bytes:

@@ -28,7 +28,7 @@ _HEALING_REFUSALS: Final = {"shutting_down", "too_many_connections"}
 
 
 class Retry(NamedTuple):
-    """How often to try again, in seconds.
+    """The schedule of further attempts, in seconds.
 
     The first attempt follows at once, the next after ``first``, and so on with twice the wait up to
     ``longest``; each wait is shortened by up to half by chance, so that many clients do not all come
@@ -57,7 +57,7 @@ class Interruption(NamedTuple):
 
 
 def may_heal(error: ClientError) -> bool:
-    """Whether the same request may well be answered later on."""
+    """True if the same request may well be answered later on."""
     if isinstance(error, Refused):
         return not {error.code, error.message}.isdisjoint(_HEALING_REFUSALS)
     return isinstance(error, ConnectionLost | DaemonUnreachable | AnswerTimedOut)

@@ -15,7 +15,7 @@ from nousd.errors import ConfigError
 
 
 class Rule(NamedTuple):
-    """How one kind of secret looks.
+    """The pattern of one kind of secret.
 
     Args:
         kind: names the replacement, ``[redacted:kind]``.

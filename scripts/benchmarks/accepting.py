@@ -53,7 +53,7 @@ async def _clients(running: Daemon) -> AsyncIterator[list[_Client]]:
 
 
 async def _rate(clients: Sequence[_Client], inputs_of_each: int) -> float:
-    """Returns the inputs per second that clients get acknowledged, all at once."""
+    """Return the inputs per second that clients get acknowledged, all at once."""
     start = time.perf_counter()
     await _hand_in(clients, inputs_of_each)
     rate = len(clients) * inputs_of_each / (time.perf_counter() - start)
@@ -91,7 +91,7 @@ async def rows() -> list[Row]:
 
 
 async def _syncs_of_all(flags: tuple[str, ...]) -> float:
-    """Returns how many fsyncs 64 clients cost that hand in at once; the median of several rounds."""
+    """Return how many fsyncs 64 clients cost that hand in at once; the median of several rounds."""
     with folder() as place:
         count = place / "count"
         program = (PYTHON, "-m", "scripts.benchmarks.counted_daemon", str(count))

@@ -28,7 +28,7 @@ _READERS: Final = 32
 
 @asynccontextmanager
 async def _served(place: Path, *flags: str) -> AsyncIterator[tuple[Daemon, Server]]:
-    """Runs the daemon with HTTP."""
+    """Run the daemon with HTTP."""
     port = free_port()
     async with daemon(place, "--http", f"127.0.0.1:{port}", *flags) as running:
         await answers(port)
@@ -37,7 +37,7 @@ async def _served(place: Path, *flags: str) -> AsyncIterator[tuple[Daemon, Serve
 
 
 async def _request_rate(server: Server, target: str) -> float:
-    """Returns requests per second over ``_AT_ONCE`` connections."""
+    """Return requests per second over ``_AT_ONCE`` connections."""
     request = server.request("GET", target)
 
     async def ask() -> None:
@@ -53,7 +53,7 @@ async def _request_rate(server: Server, target: str) -> float:
 
 
 async def requests() -> list[Row]:
-    """Reads of a session's state over 8 connections; beside a bare server that says hello."""
+    """Read of a session's state over 8 connections; beside a bare server that says hello."""
     with folder() as place, helper("hello_server") as port:
         async with _served(place) as (_, server):
             session = await new_session(server)
@@ -71,7 +71,7 @@ async def requests() -> list[Row]:
 
 
 async def _sse_rate(running: Daemon, server: Server, text: str, wanted: str, readers: int) -> float:
-    """Returns the model's deltas per second, until the last reader had all of them.
+    """Return the model's deltas per second, until the last reader had all of them.
 
     Raises:
         RuntimeError: a reader did not get the whole stream in order.

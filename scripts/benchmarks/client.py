@@ -28,7 +28,7 @@ class Commands:
         self._ids = itertools.count(1)
 
     async def ask(self, type: str, **payload: Any) -> dict[str, Any]:
-        """Sends a command and returns the payload of its answer.
+        """Send a command and return the payload of its answer.
 
         Raises:
             RuntimeError: it was refused.
@@ -40,7 +40,7 @@ class Commands:
         return dict(answer["payload"])
 
     async def exchange(self, line: bytes) -> bytes:
-        """Sends a line and returns the next one."""
+        """Send a line and return the next one."""
         await self._stream.send_all(line)
         while b"\n" not in self._rest:
             chunk = await self._stream.receive_some(READ_BYTES)
@@ -53,7 +53,7 @@ class Commands:
 
 @asynccontextmanager
 async def commands(path: Path) -> AsyncIterator[Commands]:
-    """Connects to the command socket."""
+    """Connect to the command socket."""
     async with await trio.open_unix_socket(path) as stream:
         yield Commands(stream)
 
@@ -74,13 +74,13 @@ class _Line(msgspec.Struct):
 
 
 class Recording:
-    """What a subscriber was sent, untouched until the time that counts is over."""
+    """The bytes that a subscriber received, not parsed until the measured time is over."""
 
     def __init__(self) -> None:
         self._chunks: list[tuple[int, bytes]] = []
 
     async def until_runs_ended(self, stream: trio.SocketStream, runs: int = 1) -> None:
-        """Reads until so many runs have ended.
+        """Read until so many runs have ended.
 
         Raises:
             RuntimeError: the stream ended before.
@@ -96,7 +96,7 @@ class Recording:
             runs -= lines.count(_RUN_END)
 
     def deltas(self) -> Iterator[Arrival]:
-        """Yields the events of deltas in the order in which they came; one may hold several deltas."""
+        """Yield the events of deltas in the order in which they came; one may hold several deltas."""
         decoder = msgspec.json.Decoder(_Line)
         rest = b""
         for at, chunk in self._chunks:

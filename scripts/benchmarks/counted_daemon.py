@@ -19,7 +19,7 @@ import apsw
 
 
 def read_count(path: Path) -> int:
-    """Returns how many syncs there have been."""
+    """Return how many syncs there have been."""
     (count,) = struct.unpack("=q", path.read_bytes())
     return int(count)
 
@@ -58,7 +58,7 @@ class _CountingFile(apsw.VFSFile):
 
 
 def main() -> None:
-    """Runs ``nousd``."""
+    """Run ``nousd``."""
     from nousd.cli.nousd.main import main as nousd
 
     # It is the default as long as this object lives.

@@ -30,7 +30,7 @@ _TEXT: Final = "What is in the folder, and what has to change for the test to pa
 
 
 async def write_sessions(place: Path, sizes: Sequence[int]) -> list[str]:
-    """Writes a session of each of the sizes, in entries; returns their ids."""
+    """Write a session of each of the sizes, in entries; returns their ids."""
     async with _log(place) as log:
         for size in sizes:
             await _write(log, _session(f"sess-{size}", size))
@@ -38,7 +38,7 @@ async def write_sessions(place: Path, sizes: Sequence[int]) -> list[str]:
 
 
 async def write_events(place: Path, count: int) -> None:
-    """Writes a log of at least so many events: sessions of ten runs each, most events being deltas."""
+    """Write a log of at least so many events: sessions of ten runs each, most events being deltas."""
     async with _log(place) as log:
         for number in range(count // _EVENTS_PER_SESSION + 1):
             await _write(log, _session_of_runs(f"sess-{number}"))
@@ -58,7 +58,7 @@ async def _write(log: Log, history: Iterator[events.Event]) -> None:
 
 
 def _session(session_id: str, size: int) -> Iterator[events.Event]:
-    """Yields the events of a session whose transcript is one long path."""
+    """Yield the events of a session whose transcript is one long path."""
     yield events.SessionCreated(session_id=session_id, created_at=_TIME, contract_version="1")
     for number in range(size):
         role: Literal["user", "assistant"] = "assistant" if number % 2 else "user"
@@ -72,7 +72,7 @@ def _session_of_runs(session_id: str) -> Iterator[events.Event]:
 
 
 def _run(session_id: str, number: int) -> Iterator[events.Event]:
-    """Yields the events of a run that answers one prompt."""
+    """Yield the events of a run that answers one prompt."""
     run_id = f"run-{session_id}-{number}"
     asked, answered = f"msg-{2 * number}", f"msg-{2 * number + 1}"
     run = partial(dict[str, Any], session_id=session_id, run_id=run_id)
@@ -94,7 +94,7 @@ def _run(session_id: str, number: int) -> Iterator[events.Event]:
 def _entry(
     session_id: str, run_id: str, number: int, role: Literal["user", "assistant"]
 ) -> events.EntryAppended:
-    """Returns the entry ``msg-NUMBER``, behind the one before it."""
+    """Return the entry ``msg-NUMBER``, behind the one before it."""
     entry = MessageEntry(
         id=f"msg-{number}",
         parent_id=f"msg-{number - 1}" if number else UNSET,

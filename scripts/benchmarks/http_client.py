@@ -18,13 +18,13 @@ _RUN_END: Final = b"session.run.finished"
 
 
 class Server(NamedTuple):
-    """Where a server listens on loopback, and the token that it wants, if any."""
+    """The loopback address of a server, and the token that it requires, if any."""
 
     port: int
     token: str = ""
 
     def request(self, method: str, target: str, body: bytes = b"", *, accept: str = "*/*") -> bytes:
-        """Returns the bytes of a request."""
+        """Return the bytes of a request."""
         lines = [
             f"{method} {target} HTTP/1.1",
             f"Host: 127.0.0.1:{self.port}",
@@ -44,7 +44,7 @@ class HttpConnection:
         self.rest = b""
 
     async def exchange(self, request: bytes) -> bytes:
-        """Sends a request and returns the body of its answer, which has a length.
+        """Send a request and return the body of its answer, which has a length.
 
         Raises:
             RuntimeError: the answer is none of success.
@@ -58,7 +58,7 @@ class HttpConnection:
         return body
 
     async def head(self) -> bytes:
-        """Returns the head of an answer."""
+        """Return the head of an answer."""
         while b"\r\n\r\n" not in self.rest:
             await self._read()
         head, _, self.rest = self.rest.partition(b"\r\n\r\n")
@@ -75,13 +75,13 @@ class HttpConnection:
 
 @asynccontextmanager
 async def connected(server: Server) -> AsyncIterator[HttpConnection]:
-    """Connects to the server."""
+    """Connect to the server."""
     async with await trio.open_tcp_stream("127.0.0.1", server.port) as stream:
         yield HttpConnection(stream)
 
 
 async def answers(port: int) -> None:
-    """Waits until somebody listens there."""
+    """Wait until somebody listens there."""
     while True:
         try:
             stream = await trio.open_tcp_stream("127.0.0.1", port)
@@ -101,13 +101,13 @@ class _Frame(msgspec.Struct):
 
 
 class SseRecording:
-    """What a reader of an event stream was sent, untouched until the time that counts is over."""
+    """The bytes that an SSE client received, not parsed until the measured time is over."""
 
     def __init__(self) -> None:
         self._chunks: list[bytes] = []
 
     async def until_run_ended(self, connection: HttpConnection) -> None:
-        """Reads until the end of a run was told.
+        """Read until the end of a run was told.
 
         Raises:
             RuntimeError: the stream ended before.
@@ -122,7 +122,7 @@ class SseRecording:
             last = last[-len(_RUN_END) :] + chunk
 
     def deltas(self) -> list[str]:
-        """Returns the deltas of the model, in the order in which they came."""
+        """Return the deltas of the model, in the order in which they came."""
         decoder = msgspec.json.Decoder(_Frame)
         frames = [
             line[6:] for line in _body(b"".join(self._chunks)).split(b"\n") if line[:6] == b"data: "
@@ -133,7 +133,7 @@ class SseRecording:
 
 
 def _body(chunked: bytes) -> bytes:
-    """Takes out of a chunked body what is there whole."""
+    """Take out of a chunked body what is there whole."""
     body: list[bytes] = []
     while chunked:
         size, end, rest = chunked.partition(b"\r\n")
@@ -147,7 +147,7 @@ def _body(chunked: bytes) -> bytes:
 
 @asynccontextmanager
 async def event_stream(server: Server) -> AsyncIterator[HttpConnection]:
-    """Opens a stream of all events, from now on."""
+    """Open a stream of all events, from now on."""
     async with connected(server) as connection:
         await connection.stream.send_all(
             server.request("GET", "/event", accept="text/event-stream")
@@ -157,7 +157,7 @@ async def event_stream(server: Server) -> AsyncIterator[HttpConnection]:
 
 
 async def new_session(server: Server, **body: Any) -> str:
-    """Makes a session and returns its id."""
+    """Make a session and return its id."""
     async with connected(server) as connection:
         request = server.request("POST", "/session", json.dumps(body).encode())
         return str(json.loads(await connection.exchange(request))["id"])

@@ -55,7 +55,7 @@ async def _flood(running: Daemon) -> None:
 
 
 def _memory_mb(pid: int) -> dict[str, float]:
-    """Returns the sums of ``smaps_rollup``, by their names there."""
+    """Return the sums of ``smaps_rollup``, by their names there."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     fields = [line.split() for line in lines]
     return {name.rstrip(":"): int(kib) * 1024 / 1e6 for name, kib, _ in fields}

@@ -25,7 +25,7 @@ import trio
 
 
 def numbered(count: int) -> Iterator[str]:
-    """Yields the texts of a burst's deltas."""
+    """Yield the texts of a burst's deltas."""
     return (f"{number:05d} " for number in range(count))
 
 
@@ -88,7 +88,7 @@ class _Connection:
             await self._answer(words, arrived)
 
     async def _read_body(self) -> bytes | None:
-        """Returns the body of the next request, None if there is none."""
+        """Return the body of the next request, None if there is none."""
         while b"\r\n\r\n" not in self._rest:
             if not await self._read_more():
                 return None

@@ -19,7 +19,7 @@ _OUTSTANDING: Final = 32
 
 
 async def round_trip_us(path: Path) -> float:
-    """Returns the median of 1,000 pings, one after the other, in microseconds."""
+    """Return the median of 1,000 pings, one after the other, in microseconds."""
     async with await trio.open_unix_socket(path) as stream:
         times = []
         for _ in range(1_100):
@@ -31,7 +31,7 @@ async def round_trip_us(path: Path) -> float:
 
 
 async def _pipelined_rate(path: Path) -> float:
-    """Returns pings per second, sent ``_OUTSTANDING`` at a time."""
+    """Return pings per second, sent ``_OUTSTANDING`` at a time."""
     rounds = 500
     async with await trio.open_unix_socket(path) as stream:
         start = time.perf_counter()

@@ -42,7 +42,7 @@ def folder() -> Iterator[Path]:
 
 
 def free_port() -> int:
-    """Returns a port of loopback on which nobody listens at the moment."""
+    """Return a port of loopback on which nobody listens at the moment."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
@@ -50,7 +50,7 @@ def free_port() -> int:
 
 @contextmanager
 def process(*argv: str) -> Iterator[subprocess.Popen[str]]:
-    """Runs a program for as long as the block lasts."""
+    """Run a program for as long as the block lasts."""
     running = subprocess.Popen(
         argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
     )
@@ -63,7 +63,7 @@ def process(*argv: str) -> Iterator[subprocess.Popen[str]]:
 
 @contextmanager
 def helper(module: str, *args: str) -> Iterator[str]:
-    """Runs a module of this package; gives the first line it prints, when it is ready."""
+    """Run a module of this package; gives the first line it prints, when it is ready."""
     with process(PYTHON, "-m", f"scripts.benchmarks.{module}", *args) as running:
         assert running.stdout is not None
         yield running.stdout.readline().strip()
@@ -86,7 +86,7 @@ class Daemon:
 async def daemon(
     place: Path, *flags: str, program: tuple[str, ...] = DAEMON
 ) -> AsyncIterator[Daemon]:
-    """Runs the daemon with its socket and state in ``place``, from when it can be connected to."""
+    """Run the daemon with its socket and state in ``place``, from when it can be connected to."""
     path = place / "s"
     argv = ["serve", "--socket", str(path), "--state-dir", str(place / "state"), *flags]
     with process(*program, *argv) as running:
@@ -95,12 +95,12 @@ async def daemon(
 
 
 def model_flags(api_base: str) -> tuple[str, ...]:
-    """Returns the daemon's flags for a model stub."""
+    """Return the daemon's flags for a model stub."""
     return ("--provider", "openai", "--api-base", api_base, "--model", "m")
 
 
 async def connectable(path: Path, running: subprocess.Popen[str] | None = None) -> None:
-    """Waits until someone listens.
+    """Wait until someone listens.
 
     Raises:
         RuntimeError: the process that should is over.

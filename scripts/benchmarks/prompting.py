@@ -32,7 +32,7 @@ class _Prompter:
         self._events = events
 
     async def prompt_us(self, session_id: str | None) -> float:
-        """Returns the time from sending the prompt until the stub has the whole request."""
+        """Return the time from sending the prompt until the stub has the whole request."""
         if session_id is None:
             session_id = (await self._connection.ask("new_session"))["session_id"]
         recording = Recording()

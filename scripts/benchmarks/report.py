@@ -11,13 +11,13 @@ from typing import Any, Literal, NamedTuple
 
 
 class Bound(NamedTuple):
-    """Which ratios of daemon to yardstick are wanted."""
+    """The accepted ratios of daemon to yardstick."""
 
     kind: Literal["at most", "at least"]
     ratio: float
 
     def is_kept(self, ratio: float) -> bool:
-        """Whether the ratio is wanted."""
+        """True if the ratio is within the bound."""
         return ratio <= self.ratio if self.kind == "at most" else ratio >= self.ratio
 
 
@@ -32,7 +32,7 @@ def at_least(ratio: float) -> Bound:
 
 
 class Row(NamedTuple):
-    """One measurement.
+    """A measurement.
 
     Args:
         daemon: the daemon's figure, in ``unit``.
@@ -55,12 +55,12 @@ class Row(NamedTuple):
 
     @property
     def is_kept(self) -> bool | None:
-        """Whether the ratio is as wanted; None if nothing is."""
+        """True if the ratio is within its bound; None without a bound."""
         return None if self.bound is None else self.bound.is_kept(self.ratio)
 
 
 def table(rows: Sequence[Row], earlier: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the lines of a table; ``earlier`` are the ``rows`` of a JSON to compare with."""
+    """Yield the lines of a table; ``earlier`` are the ``rows`` of a JSON to compare with."""
     before = f"{'before':>8}{'change':>8}" if earlier else ""
     yield f"{'':34}{'nousd':>11}{'yardstick':>11}{'ratio':>8}  {'wanted':16}{before}  yardstick"
     for row in rows:
@@ -87,7 +87,7 @@ def _compared(row: Row, old: Mapping[str, Any] | None) -> str:
 
 
 def as_json(rows: Sequence[Row]) -> str:
-    """Returns the run as JSON: ``machine``, and ``rows`` by name."""
+    """Return the run as JSON: ``machine``, and ``rows`` by name."""
     figures = {
         row.name: {
             **row._asdict(),
@@ -101,7 +101,7 @@ def as_json(rows: Sequence[Row]) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """Returns what the figures depend on most."""
+    """Return what the figures depend on most."""
     return {
         "cpu": _cpu_model(),
         "cpus": os.cpu_count(),

@@ -52,7 +52,7 @@ async def rows() -> list[Row]:
 
 
 def _compile() -> None:
-    """Makes the bytecode anew: libraries have theirs, and ours is of before the last change where the
+    """Make the bytecode anew: libraries have theirs, and ours is of before the last change where the
     environment forbids to write it.
     """
     compileall.compile_dir(ROOT / "nousd", quiet=1)

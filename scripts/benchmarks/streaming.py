@@ -30,7 +30,7 @@ _PACE_READERS: Final = 8
 
 
 async def watch_run(running: Daemon, text: str, readers: int) -> tuple[float, list[Recording]]:
-    """Prompts while so many subscribers listen to every type of event.
+    """Prompt while so many subscribers listen to every type of event.
 
     Returns:
         The seconds from sending the prompt until each of them had the whole run, and what they got.
@@ -51,7 +51,7 @@ async def watch_run(running: Daemon, text: str, readers: int) -> tuple[float, li
 
 
 def check_burst(recording: Recording, count: int, *, runs: int = 1, joined_ok: bool) -> None:
-    """Checks what a subscriber got of bursts of so many deltas.
+    """Check what a subscriber got of bursts of so many deltas.
 
     Raises:
         RuntimeError: it is not the whole stream in order, or deltas travelled as one event although
@@ -65,7 +65,7 @@ def check_burst(recording: Recording, count: int, *, runs: int = 1, joined_ok: b
 
 
 async def _burst_rate(running: Daemon, readers: int) -> float:
-    """Returns the model's deltas per second, until the last subscriber had all of them."""
+    """Return the model's deltas per second, until the last subscriber had all of them."""
     seconds, recordings = await watch_run(running, f"burst {_BURST}", readers)
     for recording in recordings:
         check_burst(recording, _BURST, joined_ok=True)
@@ -80,7 +80,7 @@ async def _event_rate(running: Daemon) -> float:
 
 
 async def _replay_rate(running: Daemon, runs: int) -> float:
-    """Returns the deltas per second at which one subscriber gets a log, each an event of its own."""
+    """Return the deltas per second at which one subscriber gets a log, each an event of its own."""
     recording = Recording()
     start = time.perf_counter()
     async with subscription(running.events, after="evt-0", types="all") as stream:
@@ -140,7 +140,7 @@ async def _replayed(place: Path, flags: tuple[str, ...], runs: int) -> float:
 
 
 async def _delta_us(running: Daemon) -> float:
-    """Returns the median time from the model's sending of a delta to a subscriber's having it."""
+    """Return the median time from the model's sending of a delta to a subscriber's having it."""
     _, recordings = await watch_run(running, f"pace {_PACE} {_PACED}", _PACE_READERS)
     times = [
         (arrival.at - int(sent)) / 1e3

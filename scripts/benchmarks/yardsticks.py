@@ -41,7 +41,7 @@ class BareModelClient:
         self._url = f"{api_base}/chat/completions"
 
     async def deltas(self, text: str, *, padding: int = 0) -> list[str]:
-        """Makes one streaming call and returns its deltas.
+        """Make one streaming call and return its deltas.
 
         Args:
             padding: bytes that come before the text in the request.
@@ -62,13 +62,13 @@ class BareModelClient:
         return deltas
 
     async def burst_rate(self, text: str) -> float:
-        """Returns the deltas per second at which a burst that was asked for was read."""
+        """Return the deltas per second at which a burst that was asked for was read."""
         start = time.perf_counter()
         read = len(await self.deltas(text))
         return read / (time.perf_counter() - start)
 
     async def post_us(self, *, padding: int) -> float:
-        """Returns the time from the call until the stub has the whole request."""
+        """Return the time from the call until the stub has the whole request."""
         start = time.monotonic_ns()
         (arrived,) = await self.deltas("stamp", padding=padding)
         return (int(arrived) - start) / 1e3
@@ -76,7 +76,7 @@ class BareModelClient:
 
 @asynccontextmanager
 async def bare_model_client(api_base: str) -> AsyncIterator[BareModelClient]:
-    """Gives a client of the stub that has made its connection."""
+    """Give a client of the stub that has made its connection."""
     async with httpx2.AsyncClient(trust_env=False) as client:
         bare = BareModelClient(client, api_base)
         await bare.deltas("hello")
@@ -85,7 +85,7 @@ async def bare_model_client(api_base: str) -> AsyncIterator[BareModelClient]:
 
 @contextmanager
 def bare_commits(place: Path, *, at_once: int) -> Iterator[Measure]:
-    """Gives the time, in microseconds, of a commit of one row with fsync: the median of so many, made
+    """Give the time, in microseconds, of a commit of one row with fsync: the median of so many, made
     one right after the other.
     """
     connection = apsw.Connection(str(place / "bare.sqlite"))
@@ -109,7 +109,7 @@ def bare_commits(place: Path, *, at_once: int) -> Iterator[Measure]:
 
 
 def program(*argv: str) -> Measure:
-    """Returns the measure of one run of a program, from its start to its end, in milliseconds."""
+    """Return the measure of one run of a program, from its start to its end, in milliseconds."""
 
     async def run_ms() -> float:
         start = time.perf_counter()

@@ -66,7 +66,7 @@ def any_line(
     structs: dict[str, type[Any]],
     line: Callable[[str, Schema, list[str]], Schema],
 ) -> Schema:
-    """Returns the schema of a file: one kind of line per struct."""
+    """Return the schema of a file: one kind of line per struct."""
     references, components = msgspec.json.schema_components(
         structs.values(), ref_template="#/$defs/{name}"
     )

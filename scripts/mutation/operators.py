@@ -44,7 +44,7 @@ _LEFT_OUT: Final = (ast.Raise, ast.AugAssign, ast.Continue, ast.Break, ast.Delet
 
 
 class Fault(NamedTuple):
-    """One fault.
+    """A fault.
 
     Args:
         area: a key of ``AREAS``.

@@ -155,7 +155,7 @@ class _Child:
 
     @property
     def is_over(self) -> bool:
-        """Whether the fork has ended, or hangs."""
+        """True if the fork has ended, or hangs."""
         return self._ended or time.monotonic() - self._heard_at > SILENCE_SECONDS_MAX
 
     def finish(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ REACHED_MIN: Final = 8
 
 
 class Outcome(NamedTuple):
-    """How one test ended with no fault switched on."""
+    """The outcome of one test with no fault switched on."""
 
     seconds: float
     passed: bool

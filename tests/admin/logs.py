@@ -95,7 +95,7 @@ def write_recorded_log(path: Path) -> None:
 
 
 def lines_in(path: Path) -> dict[int, bytes]:
-    """Returns every event line by its number, as SQLite reads it."""
+    """Return every event line by its number, as SQLite reads it."""
     connection = apsw.Connection(str(path))
     try:
         return dict(connection.execute("SELECT seq, line FROM events"))
@@ -104,7 +104,7 @@ def lines_in(path: Path) -> dict[int, bytes]:
 
 
 def state_of(folder: Path) -> dict[str, tuple[bytes, int, int]]:
-    """Returns what changes when anything in a folder does."""
+    """Return what changes when anything in a folder does."""
     return {
         file.name: (
             hashlib.sha256(file.read_bytes()).digest(),

@@ -46,7 +46,7 @@ def errors(path: Path) -> list[str]:
 
 
 async def holds(path: Path, wanted: Source) -> bool:
-    """Whether a log has the artifact, whole and right."""
+    """True if the log has the whole artifact, with the right bytes."""
     async with sqlite.open_store(path) as store:
         found = await store.artifact(wanted.artifact_id)
     return found is not None and found.data == wanted.data

@@ -47,7 +47,7 @@ def no_vendor_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def made(folder: Path, tmp_path: Path) -> Callable[..., Files]:
-    """Writes a bundle of the log in ``folder`` and unpacks it."""
+    """Write a bundle of the log in ``folder`` and unpack it."""
 
     def make(
         session_id: str | None = None, *, environ: dict[str, str] | None = None, **wanted: Any

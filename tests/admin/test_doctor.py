@@ -504,7 +504,7 @@ def test_what_auto_stands_for_is_looked_at(
 
 
 def bwrap(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Puts a bubblewrap of our own in front of any other."""
+    """Put a bubblewrap of our own in front of any other."""
     folder.mkdir(exist_ok=True)
     program = folder / "bwrap"
     program.write_text(f"#!/bin/sh\n{script}\n")

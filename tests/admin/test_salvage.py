@@ -49,7 +49,7 @@ def saved(log: Path) -> tuple[SalvageReport, Path]:
 
 
 async def start_a_daemon_on(path: Path) -> None:
-    """Does what a start does with the log, and a little work."""
+    """Do what a start does with the log, and a little work."""
     async with sqlite.open_store(path) as store:
         clock = SystemClock()
         head = store.head
@@ -63,7 +63,7 @@ async def start_a_daemon_on(path: Path) -> None:
 
 
 def pages_of(path: Path) -> dict[int, set[int]]:
-    """Returns number of an event -> pages that its row lies on, found by zeroing them one by one."""
+    """Return number of an event -> pages that its row lies on, found by zeroing them one by one."""
     content = path.read_bytes()
     whole = _lines_on_pages(path)
     pages: dict[int, set[int]] = {seq: set() for seq in whole}
@@ -92,7 +92,7 @@ def zero(content: bytearray, page: int) -> None:
 
 
 def spoil_the_head(content: bytearray, page: int) -> None:
-    """What a b-tree page says of itself; and of the first page what the file says of itself."""
+    """Overwrite the header of a b-tree page; on the first page the header of the file too."""
     for offset in (0, 1, 2, 3, 4, 16, 17, 18, 100, 101, 103, 104):
         content[page * PAGE + offset] ^= 0xFF
 

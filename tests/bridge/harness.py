@@ -67,7 +67,7 @@ class Frames:
                 self.comments += 1
 
     async def until(self, type: str) -> list[Frame]:
-        """Returns the frames up to the first one of that type."""
+        """Return the frames up to the first one of that type."""
         frames = []
         async for frame in self:
             frames.append(frame)
@@ -77,7 +77,7 @@ class Frames:
 
 
 def frame_of(text: bytes) -> Frame | None:
-    """Returns the frame that a client makes of a piece of a stream; None of a comment."""
+    """Return the frame that a client makes of a piece of a stream; None of a comment."""
     assert b"\r" not in text, "frames end in LF only"
     fields = dict(line.split(b": ", 1) for line in text.split(b"\n") if line[:1] != b":")
     if not fields:
@@ -89,7 +89,7 @@ def frame_of(text: bytes) -> Frame | None:
 
 
 def frames_in(received: bytes) -> list[Frame]:
-    """Returns the frames that came whole; what follows the last of them is thrown away."""
+    """Return the frames that came whole; what follows the last of them is thrown away."""
     *whole, _ = received.split(b"\n\n")
     return [frame for text in whole if (frame := frame_of(text))]
 
@@ -102,15 +102,15 @@ class Bridge:
     http: httpx2.AsyncClient
 
     async def get(self, path: str, **query: Any) -> Any:
-        """Returns the JSON of an answer, which must be 200."""
+        """Return the JSON of an answer, which must be 200."""
         return _good(await self.http.get(path, params=query))
 
     async def post(self, path: str, **body: Any) -> Any:
-        """Returns the JSON of an answer, which must be 2xx; None if it has no body."""
+        """Return the JSON of an answer, which must be 2xx; None if it has no body."""
         return _good(await self.http.post(path, json=body))
 
     async def new_session(self, **body: Any) -> str:
-        """Makes a session and returns its id."""
+        """Make a session and return its id."""
         made = await self.post("/session", **body)
         return str(made["id"])
 
@@ -118,7 +118,7 @@ class Bridge:
     async def events(
         self, path: str = "/event", *, headers: dict[str, str] | None = None, **query: Any
     ) -> AsyncIterator[Frames]:
-        """Opens an event stream; it has begun when the block is entered."""
+        """Open an event stream; it has begun when the block is entered."""
         async with self.stream_of("GET", path, params=query, headers=headers) as frames:
             yield frames
 
@@ -126,7 +126,7 @@ class Bridge:
     async def stream_of(
         self, method: str, path: str, *, headers: dict[str, str] | None = None, **request: Any
     ) -> AsyncIterator[Frames]:
-        """Sends a request that is answered with a stream of events."""
+        """Send a request that is answered with a stream of events."""
         wanted = {"accept": "text/event-stream", **(headers or {})}
         built = self.http.build_request(method, path, headers=wanted, **request)
         async with opened(built) as reply:
@@ -141,7 +141,7 @@ def _good(response: httpx2.Response) -> Any:
 
 
 def text(words: str) -> list[dict[str, str]]:
-    """Returns a message's parts that are one text."""
+    """Return a message's parts that are one text."""
     return [{"type": "text", "text": words}]
 
 

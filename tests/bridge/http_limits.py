@@ -39,7 +39,7 @@ async def in_its_own_time(play: Callable[[], Awaitable[None]]) -> None:
 
 
 def moment(name: str, offset: int) -> float:
-    """Returns the second at which a client does what it has until the bound for."""
+    """Return the second at which a client does what it has until the bound for."""
     return LIMITS[name][0] + offset - (JUST_BEFORE if offset == 0 else 0)
 
 

@@ -28,7 +28,7 @@ class RawReply:
         self.headers: dict[str, str] = {}
 
     async def begin(self) -> None:
-        """Reads status and headers."""
+        """Read status and headers."""
         event = await self._event()
         while isinstance(event, h11.InformationalResponse):
             event = await self._event()
@@ -37,13 +37,13 @@ class RawReply:
         self.headers = {name.decode(): value.decode() for name, value in event.headers}
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """Yields the body's pieces."""
+        """Yield the body's pieces."""
         while not isinstance(event := await self._event(), h11.EndOfMessage):
             assert isinstance(event, h11.Data), event
             yield bytes(event.data)
 
     async def whole(self) -> bytes:
-        """Returns the rest of the body."""
+        """Return the rest of the body."""
         return b"".join([chunk async for chunk in self.chunks()])
 
     async def _event(self) -> object:
@@ -55,7 +55,7 @@ class RawReply:
 
 @asynccontextmanager
 async def opened(request: httpx2.Request) -> AsyncIterator[RawReply]:
-    """Sends a request on a connection of its own, which is closed when the block is left."""
+    """Send a request on a connection of its own, which is closed when the block is left."""
     assert request.url.port is not None
     stream = await trio.open_tcp_stream(request.url.host, request.url.port)
     async with stream:
@@ -73,7 +73,7 @@ async def opened(request: httpx2.Request) -> AsyncIterator[RawReply]:
 async def said(
     place: Address, request: bytes, *, half_close: bool = False, then: bytes = b""
 ) -> bytes:
-    """Sends bytes on a connection of its own and returns all that comes until the server closes it.
+    """Send bytes on a connection of its own and return all that comes until the server closes it.
 
     Args:
         half_close: says that nothing more will be sent.
@@ -95,7 +95,7 @@ async def said(
 
 
 async def connected(place: Address) -> trio.SocketStream:
-    """Returns a connection to a port of this machine, or to a Unix socket."""
+    """Return a connection to a port of this machine, or to a Unix socket."""
     if isinstance(place, Path):
         return await trio.open_unix_socket(place)
     return await trio.open_tcp_stream("127.0.0.1", place)
@@ -116,7 +116,7 @@ def request(
     token: str = "",
     body: bytes = b"",
 ) -> bytes:
-    """Returns a request that the server closes the connection after."""
+    """Return a request that the server closes the connection after."""
     head = [f"{method} {target} HTTP/1.1", f"host: {host}", "connection: close", *lines]
     if token:
         head.append(f"authorization: Bearer {token}")
@@ -124,7 +124,7 @@ def request(
 
 
 class Answer(NamedTuple):
-    """One whole answer."""
+    """A complete response."""
 
     status: int
     headers: dict[str, str]
@@ -139,14 +139,14 @@ class Answer(NamedTuple):
 
 
 def answer_in(received: bytes, method: str = "GET") -> Answer:
-    """Returns the one answer that the bytes are."""
+    """Return the one answer that the bytes are."""
     answers = answers_in(received, method)
     assert len(answers) == 1, received
     return answers[0]
 
 
 def answers_in(received: bytes, method: str = "GET") -> list[Answer]:
-    """Returns the answers to requests of this method, without those that tell to go on."""
+    """Return the answers to requests of this method, without those that tell to go on."""
     answers = []
     while received:
         machine = h11.Connection(h11.CLIENT)

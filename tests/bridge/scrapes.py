@@ -37,19 +37,19 @@ class Scrape:
         return name.endswith("_created") and name.removesuffix("_created") in self.families
 
     def value(self, name: str, **labels: str) -> float:
-        """Returns the value of the one sample with these labels."""
+        """Return the value of the one sample with these labels."""
         (value,) = [value for given, value in self.samples(name) if given == labels]
         return value
 
     def by(self, name: str, *labels: str) -> dict[Any, float]:
-        """Returns what is not 0, by the values of labels."""
+        """Return what is not 0, by the values of labels."""
         found = {
             tuple(given[label] for label in labels): value for given, value in self.samples(name)
         }
         return {key[0] if len(key) == 1 else key: value for key, value in found.items() if value}
 
     def samples(self, name: str) -> Iterable[tuple[dict[str, str], float]]:
-        """Yields labels and value of each sample of that name."""
+        """Yield labels and value of each sample of that name."""
         for family in self.families.values():
             for sample in family.samples:
                 if sample.name == name:

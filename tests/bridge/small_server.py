@@ -44,13 +44,13 @@ class SmallServer:
     async def ask(
         self, *words: str, token: str = TOKEN, method: str = "GET", host: str = "localhost"
     ) -> Answer:
-        """Asks for a target with some header lines."""
+        """Ask for a target with some header lines."""
         target, *lines = words
         sent = request(method, target, *lines, token=token, host=host)
         return answer_in(await said(self.address, sent), method)
 
     async def until(self, holds: Callable[[], object]) -> None:
-        """Waits for something to hold, also under a clock that stands still meanwhile."""
+        """Wait for something to hold, also under a clock that stands still meanwhile."""
         deadline = time.monotonic() + WAIT_SECONDS
         while not holds():
             assert time.monotonic() < deadline, "it never came"
@@ -84,7 +84,7 @@ class SmallServer:
         return stream_response(chunks())
 
     def app(self) -> Starlette:
-        """Returns the application."""
+        """Return the application."""
         plain = [
             Route(path, self._serve, methods=["GET", "POST"])
             for path in ("/global/health", "/echo", "/deaf", "/fault", "/a/{name}")

@@ -60,7 +60,7 @@ async def kit(short_folder: Path, provider: Provider, stub: StubModel) -> AsyncI
 
 
 async def start(kit: Kit, *calls: tuple[str, Any]) -> str:
-    """Starts a run whose model makes these calls, and returns its session."""
+    """Start a run whose model makes these calls, and return its session."""
     session = await kit.bridge.new_session()
     kit.stub.script(tool_reply(*calls), text_reply("done"))
     await kit.bridge.post(f"/session/{session}/prompt_async", parts=text("go"))
@@ -71,7 +71,7 @@ async def start(kit: Kit, *calls: tuple[str, Any]) -> str:
 async def asked(
     kit: Kit, *calls: tuple[str, Any], until: str = "permission.asked"
 ) -> AsyncIterator[tuple[Frames, Frame]]:
-    """Starts a run whose model makes these calls; gives the stream behind the frame that asks."""
+    """Start a run whose model makes these calls; gives the stream behind the frame that asks."""
     async with kit.bridge.events() as frames:
         await start(kit, *calls)
         (*_, frame) = await frames.until(until)

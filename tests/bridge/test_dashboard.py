@@ -56,7 +56,7 @@ async def told(short_folder: Path, provider: Provider, stub: StubModel) -> Scrap
 
 
 def offered(told: Scrape) -> set[str]:
-    """Returns the names that can be asked for, also of what has not happened yet."""
+    """Return the names that can be asked for, also of what has not happened yet."""
     return {
         name + suffix for name, family in told.families.items() for suffix in _SUFFIXES[family.type]
     }

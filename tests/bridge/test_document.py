@@ -142,7 +142,7 @@ async def test_a_path_with_a_slash_at_its_end_is_another_path(bridge: Bridge) ->
 
 
 class Seen(HTMLParser):
-    """What a reader of a page sees, and what its browser would do."""
+    """The visible text of a page, and the requests that a browser would make for it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -99,7 +99,7 @@ async def test_no_answer_is_a_fault_or_differs_from_the_document(place: Place) -
 
 
 async def named(place: Place) -> dict[str, Any]:
-    """Makes what paths name: a session with a run that is over, and one to delete."""
+    """Make what paths name: a session with a run that is over, and one to delete."""
     headers = {"x-tandem-token": token_of(place)}
     async with httpx2.AsyncClient(
         base_url=await address_of(place), headers=headers, timeout=WAIT_SECONDS

@@ -45,7 +45,7 @@ class Received(NamedTuple):
 
 
 def received_in(stream: bytes) -> list[Received]:
-    """Returns the frames that came whole, without comments."""
+    """Return the frames that came whole, without comments."""
     *whole, _ = stream.split(b"\n\n")
     frames = []
     for text_ in whole:
@@ -183,7 +183,7 @@ async def test_a_row_serves_a_view_and_its_readers_come_back_with_the_last_id(
 
 
 async def read_until(bridge: Bridge, path: str, words: str, *, after: str) -> list[Received]:
-    """Returns the frames up to the first one with these words in it."""
+    """Return the frames up to the first one with these words in it."""
     request = bridge.http.build_request("GET", path, params={"after": after})
     stream = b""
     with trio.fail_after(WAIT_SECONDS):

@@ -45,7 +45,7 @@ def frames_of(event: RenderedEvent, *, of_run: bool = False) -> list[bytes]:
 
 
 def told(event: Event, seq: int = 7) -> list[dict[str, Any]]:
-    """Returns what clients of a stream of everything get of an event."""
+    """Return what clients of a stream of everything get of an event."""
     lines = frames_of(rendered_of(line_of(event, seq)))
     found = [frame_of(text.removesuffix(b"\n\n")) for text in lines]
     return [{"type": frame.type, **frame.properties} for frame in found if frame]

@@ -27,7 +27,7 @@ async def small() -> AsyncIterator[SmallServer]:
 
 
 def post(*lines: bytes, version: bytes = b"1.1") -> bytes:
-    """Returns the head of a ``POST /echo`` with these header lines, as they are."""
+    """Return the head of a ``POST /echo`` with these header lines, as they are."""
     own = (b"host: localhost", b"authorization: Bearer " + TOKEN.encode())
     return b"\r\n".join([b"POST /echo HTTP/" + version, *own, *lines, b"", b""])
 

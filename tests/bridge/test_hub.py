@@ -137,7 +137,7 @@ def quiet(session: str = "sess-1", run: str = "run-1") -> Event:
 async def read(
     hub: Hub, position: StreamPosition, wanted: StreamQuery = ALL
 ) -> tuple[list[Frame], StreamPosition]:
-    """Reads up to the newest event."""
+    """Read up to the newest event."""
     frames: list[Frame] = []
     while position.after < hub.head:
         page = await hub.page_after(position, wanted)
@@ -147,7 +147,7 @@ async def read(
 
 
 def told(log: Log, wanted: StreamQuery = ALL) -> list[str]:
-    """Returns the ids of all the frames that the log becomes."""
+    """Return the ids of all the frames that the log becomes."""
     made = [rendered_of(line) for _, _, line in log.lines]
     lines = [line for event in made if wanted.matches(event) for line in frames_of(event)]
     return [frame.id for frame in frames_in(b"".join(lines))]

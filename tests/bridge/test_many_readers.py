@@ -44,7 +44,7 @@ def descriptors(count: int) -> Iterator[None]:
 
 @asynccontextmanager
 async def raw_stream(bridge: Bridge, target: str) -> AsyncIterator[trio.SocketStream]:
-    """Asks for an event stream and takes nothing but what the small buffers of the system do."""
+    """Ask for an event stream and take nothing but what the small buffers of the system do."""
     _, _, address = bridge.base.rpartition("/")
     host, _, port = address.partition(":")
     with trio.socket.socket() as sock:
@@ -66,7 +66,7 @@ async def received(stream: trio.SocketStream, until: bytes) -> bytes:
 
 
 async def rest_of(stream: trio.SocketStream) -> bytes:
-    """Returns what comes until the connection ends, in whatever way."""
+    """Return what comes until the connection ends, in whatever way."""
     data = b""
     try:
         while chunk := await stream.receive_some():

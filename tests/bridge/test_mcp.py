@@ -265,7 +265,7 @@ def rpc(method: str, version: str, **params: Any) -> dict[str, Any]:
 
 
 async def opened_session(bridge: Bridge) -> str:
-    """Opens a session of the protocol and returns its id."""
+    """Open a session of the protocol and return its id."""
     reply = await bridge.http.post("/mcp", json=INITIALIZE, headers=ACCEPT)
     assert reply.status_code == 200, reply.text
     id = str(reply.headers["mcp-session-id"])

@@ -28,7 +28,7 @@ def file(data: bytes, mime: str = "text/plain", **more: Any) -> dict[str, Any]:
 
 
 async def said(bridge: Bridge, session: str) -> list[tuple[str, list[str]]]:
-    """Returns the roles and texts of a transcript."""
+    """Return the roles and texts of a transcript."""
     told = await bridge.get(f"/session/{session}/message")
     return [
         (message["info"]["role"], [part.get("text", "") for part in message["parts"]])

@@ -49,7 +49,7 @@ _ASKS: Final = tool_reply(
 
 
 class Line(NamedTuple):
-    """What came of one call."""
+    """The outcome of one call."""
 
     label: str
     method: str
@@ -57,20 +57,20 @@ class Line(NamedTuple):
 
 
 class Told:
-    """What a driver printed."""
+    """The lines that a driver printed."""
 
     def __init__(self, printed: bytes) -> None:
         given = [json.loads(line) for line in printed.splitlines()]
         self.lines = [Line(line.pop("label"), line.pop("method"), line) for line in given]
 
     def result(self, label: str) -> Any:
-        """Returns what the last call of that label gave."""
+        """Return what the last call of that label gave."""
         outcome = self._last(label)
         assert "result" in outcome, f"{label}: {outcome}"
         return outcome["result"]
 
     def refusal(self, label: str) -> tuple[int, str]:
-        """Returns status and code with which the last call of that label was refused."""
+        """Return status and code with which the last call of that label was refused."""
         refused = self._last(label)["refused"]
         return refused["status"], refused["body"]["code"]
 
@@ -88,7 +88,7 @@ class Told:
 
 
 def story() -> Iterator[Reply]:
-    """What the model says, in the order in which every driver asks."""
+    """The replies of the model, in the order in which every driver prompts."""
     yield from (_MODELS, DEFAULT_REPLY, text_reply("Hel", "lo"))
     for _ in ("cancel_run", "cancel", "abort", "delete"):
         yield text_reply("Hel", Gate(), "lo")
@@ -119,7 +119,7 @@ def npm_driver() -> Path:
 
 
 async def drive(place: Place, *program: str | Path, not_served: str | None = None) -> Told:
-    """Runs a driver to its end; it must succeed and say nothing beside its lines."""
+    """Run a driver to its end; it must succeed and say nothing beside its lines."""
     arguments = [await address_of(place), token_of(place), str(place.work)]
     if not_served is not None:
         arguments.append(json.dumps(sorted(listed(not_served))))
@@ -154,7 +154,7 @@ def token_of(place: Place) -> str:
 
 
 def listed(package: str) -> set[str]:
-    """Returns the methods of a package that have no route here."""
+    """Return the methods of a package that have no route here."""
     return {
         f"{space}.{name}" if space else name
         for space, names in KNOWN[package].items()

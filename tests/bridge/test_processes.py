@@ -64,7 +64,7 @@ Answer = tuple[int, Any]
 
 
 def ask(where: Path | int, path: str, token: str = "", method: str = "GET") -> Answer:
-    """Returns status and JSON of an answer; waits for a server that is being started."""
+    """Return status and JSON of an answer; waits for a server that is being started."""
     until = time.monotonic() + WAIT_SECONDS
     while True:
         if isinstance(where, Path):

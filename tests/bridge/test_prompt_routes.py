@@ -22,7 +22,7 @@ CONTEXT = ("contextRunID", "linked_context_run_id")
 
 
 async def ended(bridge: Bridge, session: str) -> None:
-    """Waits for the end of the session's run."""
+    """Wait for the end of the session's run."""
     async with bridge.events(sessionID=session) as frames:
         if (await bridge.get(f"/session/{session}/run"))["active"] is not None:
             await frames.until("session.run.finished")
@@ -31,7 +31,7 @@ async def ended(bridge: Bridge, session: str) -> None:
 async def prompted(
     bridge: Bridge, session: str, *, wanted: str | None = None, key: str | None = None, **body: Any
 ) -> httpx2.Response:
-    """Asks for a run of "go", unless the body says otherwise."""
+    """Ask for a run of "go", unless the body says otherwise."""
     return await bridge.http.post(
         f"/session/{session}/prompt_async",
         params={} if wanted is None else {"return": wanted},
@@ -41,7 +41,7 @@ async def prompted(
 
 
 async def asked(bridge: Bridge, session: str) -> list[str]:
-    """Returns the user's texts of a transcript."""
+    """Return the user's texts of a transcript."""
     told = await bridge.get(f"/session/{session}/message")
     return [message["parts"][0]["text"] for message in told if message["info"]["role"] == "user"]
 

@@ -61,7 +61,7 @@ class Kit:
         self.way = way
 
     def answers(self, session_id: str, run_id: str | None = None) -> bool:
-        """Whether the daemon would ask somebody."""
+        """True if the daemon would ask somebody."""
         return self.daemon.services.approvers.can_answer([Audience(session_id, run_id)])
 
 
@@ -191,7 +191,7 @@ async def test_who_comes_in_any_step_of_the_end_of_a_declaration_is_known(
 
 
 class Model:
-    """Who is there, by what was done and nothing else: readers, and until when somebody lingers."""
+    """The expected presence, from the operations alone: readers, and how long one counts as present."""
 
     def __init__(self) -> None:
         self.readers: dict[str, int] = {}

@@ -60,12 +60,12 @@ class _CutReader:
         return self.frames[-1:] != [] and self.frames[-1].type == "session.run.finished"
 
     async def greet(self) -> None:
-        """Reads the greeting, which says from where on it reads."""
+        """Read the greeting, which says from where on it reads."""
         async with self._bridge.stream_of("GET", self._path, params=self._query) as frames:
             self.frames += (await frames.until("engine.lifecycle.ready"))[-1:]
 
     async def read(self, bytes_wanted: int) -> None:
-        """Connects where it was, takes that many bytes, and keeps the whole frames among them.
+        """Connect where it was, takes that many bytes, and keep the whole frames among them.
 
         A frame that is longer than that is asked for with twice as many the next time, and so on.
         """

@@ -52,7 +52,7 @@ async def stream_of(address: Address, path: str) -> AsyncIterator[trio.SocketStr
 
 
 async def rest(stream: trio.SocketStream) -> bytes:
-    """Returns what comes until the server closes."""
+    """Return what comes until the server closes."""
     received = b""
     try:
         async for chunk in stream:
@@ -136,7 +136,7 @@ async def test_a_fault_on_one_connection_is_logged_and_harms_no_other(
 async def test_a_client_that_does_not_come_to_a_request_is_cut_off(
     autojump_clock: MockClock, sent: bytes
 ) -> None:
-    """Who says nothing, who says it slowly, and who says nothing more."""
+    """A client that sends nothing, one that sends slowly, and one that stops in mid-request."""
     async with small_server() as small, await connected(small.address) as stream:
         start = trio.current_time()
         await stream.send_all(sent)
@@ -185,7 +185,7 @@ async def test_a_client_that_goes_on_asking_is_not_cut_off(autojump_clock: MockC
 async def test_a_request_in_the_very_moment_of_the_deadline_does_not_do_away_with_it(
     mock_clock: MockClock,
 ) -> None:
-    """Which of the two comes first is left to chance: among many both happen."""
+    """The order of the two is random: among many attempts both occur."""
     async with small_server() as small, AsyncExitStack() as stack:
         streams = [
             await stack.enter_async_context(await connected(small.address)) for _ in range(24)
@@ -240,7 +240,7 @@ async def test_a_reader_that_takes_his_time_with_a_long_answer_has_all_of_it(
 
 
 async def stopped(small: SmallServer) -> float:
-    """Stops the server; returns how long that took."""
+    """Stop the server; returns how long that took."""
     start = trio.current_time()
     small.closing.set()
     with trio.fail_after(WAIT_SECONDS):
@@ -316,7 +316,7 @@ async def test_a_port_that_is_taken_is_one_line() -> None:
 
 
 def mode_of(path: Path) -> int | None:
-    """Returns a file's mode; None if there is none."""
+    """Return a file's mode; None if there is none."""
     return stat.S_IMODE(path.lstat().st_mode) if os.path.lexists(path) else None
 
 
@@ -370,7 +370,7 @@ async def test_a_peer_of_another_user_is_closed_without_a_word(
 
 
 async def test_a_gate_that_fails_does_not_keep_the_place(socket_path: Path) -> None:
-    """Who comes is refused then, and does not wait for what does not come any more."""
+    """New clients are refused then, instead of waiting for a connection that never becomes free."""
 
     class Fault(Exception):
         pass

@@ -17,7 +17,7 @@ from tests.harness.stub_model import Gate, StubModel, error_reply, text_reply
 
 
 async def run_to_end(bridge: Bridge, session: str, words: str = "go") -> list[Frame]:
-    """Starts a run and returns what a stream of its session tells of it."""
+    """Start a run and return what a stream of its session tells of it."""
     async with bridge.events(sessionID=session) as frames:
         await bridge.post(f"/session/{session}/prompt_async", parts=text(words))
         return await frames.until("session.run.finished")

@@ -59,7 +59,7 @@ async def place(
 
 
 async def read_of(place: Place, stub: StubModel, session: str, path: str) -> dict[str, Any]:
-    """Lets the model read a file, and returns the part of the call."""
+    """Let the model read a file, and return the part of the call."""
     stub.script(tool_reply(("read", {"path": path})), text_reply("done"))
     told = await place.bridge.post(f"/session/{session}/prompt_sync", parts=text("go"))
     part: dict[str, Any] = told[-2]["parts"][-1]

@@ -32,7 +32,7 @@ Nousd = Callable[..., Outcome]
 def nousctl(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Nousctl:
-    """Runs ``nousctl`` with these arguments, with ``input`` piped in, against ``daemon`` or ``at``."""
+    """Run ``nousctl`` with these arguments, with ``input`` piped in, against ``daemon`` or ``at``."""
 
     def run(*argv: str, input: str | None = None, at: str | None = None) -> Outcome:
         if input is not None:
@@ -60,7 +60,7 @@ def interrupts_stay_as_they_are() -> Iterator[None]:
 def nousd(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Nousd:
-    """Runs ``nousd`` with these arguments, for a user without settings."""
+    """Run ``nousd`` with these arguments, for a user without settings."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
     def run(*argv: object) -> Outcome:

@@ -30,7 +30,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Kept:
-    """What the daemon has: it gives parts of it, and takes others."""
+    """The artifacts of a daemon, read and uploaded in parts."""
 
     def __init__(self, daemon: FakeDaemon, data: bytes = DATA) -> None:
         self.data = data

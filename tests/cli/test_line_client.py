@@ -43,7 +43,7 @@ def waits(
     pending: Sequence[dict[str, Any]] = (),
     questions: Sequence[dict[str, Any]] = (),
 ) -> None:
-    """Makes calls and questions wait for the user."""
+    """Make calls and questions wait for the user."""
     daemon.on["list_permissions"] = ok("permissions", {"pending": list(pending)})
     daemon.on["list_questions"] = ok("questions", {"questions": list(questions)})
 
@@ -58,7 +58,7 @@ def a_run(daemon: FakeDaemon, run_id: str, text: str) -> None:
 
 
 def answering(daemon: FakeDaemon) -> Callable[[dict[str, Any]], bytes | None]:
-    """Returns a reply to ``prompt`` whose run is over before its answer is sent."""
+    """Return a reply to ``prompt`` whose run is over before its answer is sent."""
 
     def reply(request: dict[str, Any]) -> bytes | None:
         run_id = f"run-{len(daemon.heard)}"
@@ -69,7 +69,7 @@ def answering(daemon: FakeDaemon) -> Callable[[dict[str, Any]], bytes | None]:
 
 
 def sent(daemon: FakeDaemon) -> list[tuple[str, dict[str, Any]]]:
-    """Returns what was sent after the greeting."""
+    """Return what was sent after the greeting."""
     return [
         (request["type"], request["payload"])
         for request in daemon.heard
@@ -408,7 +408,7 @@ class Terminal:
         os.write(self._ours, keys.encode())
 
     def wait_for(self, text: str) -> None:
-        """Reads until the text has been shown."""
+        """Read until the text has been shown."""
         assert self._shows(text, 20), self._seen
 
     def interrupt_until_shown(self, text: str) -> None:

@@ -25,7 +25,7 @@ def text_of(request: ModelInput) -> str:
 
 
 class Log:
-    """What the daemon has logged of a run: three answers and a summary."""
+    """The log of a run: three answers and a summary."""
 
     def __init__(self, daemon: FakeDaemon) -> None:
         self.artifacts: dict[str, bytes] = {}

@@ -20,7 +20,7 @@ from nousd.config.settings import SETTINGS, flag_of, refusal_of
 
 
 def typers_values(argv: list[str]) -> dict[str, Any] | None:
-    """Returns what the library reads, without what was not given; None if it reports a mistake."""
+    """Return what the library reads, without what was not given; None if it reports a mistake."""
     app, told = typers_program()
     told.clear()
     with pytest.raises(SystemExit) as end:

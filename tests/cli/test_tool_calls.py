@@ -19,7 +19,7 @@ CALL: dict[str, Any] = {
 
 
 def answers_with(daemon: FakeDaemon, *told: tuple[str, dict[str, Any]]) -> None:
-    """Makes the daemon accept a call, whose events are there when somebody asks for them."""
+    """Make the daemon accept a call, whose events are there when somebody asks for them."""
 
     def reply(request: dict[str, Any]) -> bytes | None:
         for seq, (type_, payload) in enumerate(told, 1):

@@ -357,7 +357,7 @@ def test_help_lists_every_verb(nousctl: Nousctl, argv: list[str]) -> None:
 
 
 def _example(struct: type) -> Any:
-    """Returns the smallest payload there is of a struct: what has no default, one of each."""
+    """Return the smallest payload there is of a struct: what has no default, one of each."""
     return {
         field.name: _value(msgspec.json.schema(field.type))
         for field in msgspec.structs.fields(struct)

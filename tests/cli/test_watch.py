@@ -10,7 +10,7 @@ from tests.harness.fake_daemon import FakeDaemon, Reply, event, ok, refused
 
 
 def a_run(run_id: str, *, start: int, status: str = "completed") -> list[bytes]:
-    """Returns the events of a short run with a tool call and a warning."""
+    """Return the events of a short run with a tool call and a warning."""
     keys: dict[str, Any] = {"session_id": "s", "run_id": run_id, "turn_id": "1"}
     events: list[tuple[str, dict[str, Any]]] = [
         ("agent_start", {}),
@@ -36,7 +36,7 @@ def a_run(run_id: str, *, start: int, status: str = "completed") -> list[bytes]:
 
 
 def start_a_run(daemon: FakeDaemon, *, status: str = "completed") -> None:
-    """Makes the daemon answer a prompt with run-1, whose events come at once, amid another run's."""
+    """Make the daemon answer a prompt with run-1, whose events come at once, amid another run's."""
 
     def reply(request: dict[str, Any]) -> bytes | None:
         for line in [*a_run("run-0", start=1), *a_run("run-1", start=100, status=status)]:
@@ -147,14 +147,14 @@ def fill_log(daemon: FakeDaemon, *, cursor: str = "evt-0") -> None:
 
 
 def page(lines: list[bytes], head: int) -> Reply:
-    """Answers with those events."""
+    """Answer with those events."""
     found = [json.loads(line) for line in lines]
     after = found[-1]["id"] if found else f"evt-{head}"
     return ok("events", {"events": found, "next": after, "head": f"evt-{head}"})
 
 
 def pages(*replies: Reply) -> Reply:
-    """Answers each request with the next reply."""
+    """Answer each request with the next reply."""
     left = iter(replies)
     return lambda request: next(left)(request)  # noqa: PLW0108 - a reply for each
 

@@ -89,6 +89,6 @@ async def _line(stream: MemoryStream) -> bytes:
 
 
 def script(count: int, dice: random.Random) -> list[bytes]:
-    """Returns event lines of various lengths, numbered from 1."""
+    """Return event lines of various lengths, numbered from 1."""
     texts = ("x" * dice.randrange(200) + "\N{LINE SEPARATOR}é" for _ in range(count))
     return [event(number, "status", message=text) for number, text in enumerate(texts, 1)]

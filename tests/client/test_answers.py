@@ -133,7 +133,7 @@ def test_what_is_an_answer_does_not_depend_on_the_parser(
 
 
 def outcome(line: bytes, parser: Loads) -> object:
-    """Returns what a line is, in a form that can be compared."""
+    """Return what a line is, in a form that can be compared."""
     try:
         decoded = decode_subscription_line(line, parser)
     except AnswerInvalid as error:

@@ -53,7 +53,7 @@ class Scripted:
         raise NotImplementedError
 
     async def heard(self, connection: int) -> dict[str, Any]:
-        """Returns the next request on a connection, once there is one."""
+        """Return the next request on a connection, once there is one."""
         with anyio.fail_after(WAIT_SECONDS):
             while len(self.streams) <= connection:
                 await anyio.lowlevel.checkpoint()
@@ -76,7 +76,7 @@ class Scripted:
 def play(
     backend: str, script: Callable[[Client, Scripted], Awaitable[None]], **options: Any
 ) -> None:
-    """Runs ``script`` with a client of a scripted daemon, for ten seconds at most."""
+    """Run ``script`` with a client of a scripted daemon, for ten seconds at most."""
 
     async def run() -> None:
         daemon = Scripted()

@@ -45,7 +45,7 @@ class Peer:
         await self._stream.send(line)
 
     async def answer(self, *ids: str) -> None:
-        """Answers these requests, each with its own id as the message, in one piece."""
+        """Answer these requests, each with its own id as the message, in one piece."""
         lines = [ok("pong", {"message": id})({"id": id}) or b"" for id in ids]
         await self._stream.send(b"".join(lines))
 
@@ -54,7 +54,7 @@ class Peer:
 
 
 def in_memory(backend: str, play: Callable[[Connection, Peer], Awaitable[None]]) -> None:
-    """Runs ``play`` with both ends of a connection, for ten seconds at most."""
+    """Run ``play`` with both ends of a connection, for ten seconds at most."""
 
     async def run() -> None:
         to_daemon = anyio.create_memory_object_stream[bytes](1000)
@@ -69,7 +69,7 @@ def in_memory(backend: str, play: Callable[[Connection, Peer], Awaitable[None]])
 
 
 async def ask(connection: Connection, results: dict[int, str], number: int) -> None:
-    """Asks and notes the answer's message, or the name of the error."""
+    """Ask and note the answer's message, or the name of the error."""
     try:
         results[number] = (await connection.request("ping", {})).payload["message"]
     except ClientError as error:
@@ -129,7 +129,7 @@ def test_cancelling_the_one_who_reads_harms_nobody_else(backend: str) -> None:
 
 
 async def exchange(connection: Connection, peer: Peer) -> str:
-    """Makes one request, answers it and returns its id."""
+    """Make one request, answers it and return its id."""
     results: dict[int, str] = {}
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ask, connection, results, 0)

@@ -47,7 +47,7 @@ def test_the_readme_shows_every_example_and_its_own_lines_work(folder: Path) -> 
 
 
 async def run_example(name: str, *argv: object) -> subprocess.CompletedProcess[bytes]:
-    """Runs an example to its end."""
+    """Run an example to its end."""
     with trio.fail_after(SECONDS):
         return await trio.run_process(
             [sys.executable, EXAMPLES / name, *map(str, argv)],
@@ -150,14 +150,14 @@ def check_line(line: bytes) -> bytes:
 
 
 class Copied:
-    """What one follower after the other has printed, whole lines."""
+    """The complete lines that successive followers have printed."""
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
         self._more = trio.Event()
 
     async def until(self, line: bytes) -> None:
-        """Waits for a line."""
+        """Wait for a line."""
         with trio.fail_after(SECONDS):
             while line not in self.lines:
                 self._more = trio.Event()
@@ -199,7 +199,7 @@ async def _prompt(place: Place, text: str) -> None:
 
 
 async def _log(place: Place) -> list[bytes]:
-    """Returns every event there is."""
+    """Return every event there is."""
     lines: list[bytes] = []
     async with connect(place.socket) as daemon:
         page = await daemon.ask(GetEvents(after="evt-0", types="all"))

@@ -33,7 +33,7 @@ def following(
     retry: Retry = AT_ONCE,
     tell: Callable[[Interruption], None] = lambda _: None,
 ) -> None:
-    """Runs ``play`` with a follower of a scripted daemon; each connection has so many bytes."""
+    """Run ``play`` with a follower of a scripted daemon; each connection has so many bytes."""
 
     async def run() -> None:
         with anyio.fail_after(60):
@@ -53,7 +53,7 @@ async def taken(events: Follower, count: int) -> list[ReceivedEvent]:
 
 
 def first_then(*budgets: int) -> Iterator[int]:
-    """So many bytes for the connections in their order, and then no end."""
+    """The numbers of bytes that successive connections get; those after them get everything."""
     return itertools.chain(budgets, itertools.repeat(WHOLE))
 
 
@@ -234,7 +234,7 @@ def test_garbage_is_an_error_and_no_interruption(backend: str) -> None:
 
 
 def test_a_daemon_that_falls_silent_is_left_for_another_connection(backend: str) -> None:
-    """What tells a quiet log from a dead daemon are keep-alives; the script sends none."""
+    """Only keep-alives distinguish a quiet log from a dead daemon; the script sends none."""
     lines = script(1, random.Random(0))
     told: list[Interruption] = []
 

@@ -16,7 +16,7 @@ ROOM = 100
 
 
 def play(backend: str, script: Callable[[MemoryStream, MemoryStream], Awaitable[None]]) -> None:
-    """Runs ``script`` with both ends of a connection with little room, for ten seconds at most."""
+    """Run ``script`` with both ends of a connection with little room, for ten seconds at most."""
 
     async def run() -> None:
         ours, theirs = memory_streams(ROOM)
@@ -38,7 +38,7 @@ async def all_of(stream: MemoryStream, max_bytes: int = 7) -> bytes:
 
 
 class Outcome:
-    """What became of a call in a task of its own: what it returned, or the type of its error."""
+    """The outcome of a call in its own task: the value it returned, or the type of its error."""
 
     def __init__(self, tasks: anyio.abc.TaskGroup, call: Callable[[], Awaitable[Any]]) -> None:
         self.value: Any = None

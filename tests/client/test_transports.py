@@ -37,7 +37,7 @@ Run = Callable[[Script], None]
 
 @pytest.fixture(params=TRANSPORTS)
 def run(request: pytest.FixtureRequest, backend: str, folder: Path) -> Run:
-    """Runs a script with a daemon to be played and how it is reached, for 20 seconds at most."""
+    """Run a script with a daemon to be played and how it is reached, for 20 seconds at most."""
 
     async def scripted(script: Script) -> None:
         daemon = Played()
@@ -53,13 +53,13 @@ def pong(request: dict[str, Any], message: str = "pong") -> bytes:
 
 
 async def pongs(peer: Peer) -> None:
-    """Answers everything."""
+    """Answer everything."""
     while True:
         await peer.say(pong(await peer.heard()))
 
 
 async def ends_of(connection: Connection, count: int) -> list[str]:
-    """Makes so many requests at once and returns what became of each."""
+    """Make so many requests at once and return what became of each."""
     ends: list[str] = []
 
     async def ask() -> None:
@@ -149,7 +149,7 @@ def test_a_cancelled_request_leaves_the_connection_usable(run: Run) -> None:
 def test_cancelling_at_any_moment_never_gives_anybody_the_answer_of_another(
     run: Run, seed: int
 ) -> None:
-    """Who is not cancelled gets the own answer, or an error if the connection is over."""
+    """A caller that is not cancelled gets its own answer, or an error if the connection is over."""
     dice = random.Random(seed)
     ends: list[bool] = []
 

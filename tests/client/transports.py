@@ -25,7 +25,7 @@ class Peer:
         self._lines: list[bytes] = []
 
     async def heard(self) -> dict[str, Any]:
-        """Returns the next request."""
+        """Return the next request."""
         while not self._lines:
             for line in self._splitter.feed(await self._stream.receive()):
                 assert isinstance(line, bytes)
@@ -38,7 +38,7 @@ class Peer:
         await self._stream.send(data)
 
     async def left(self) -> None:
-        """Waits until the client has hung up; what it still says is not looked at."""
+        """Wait until the client has hung up; what it still says is not looked at."""
         try:
             while True:
                 await self._stream.receive()
@@ -50,7 +50,7 @@ Play = Callable[[Peer], Awaitable[None]]
 
 
 class Played:
-    """What is done on each connection, until it returns, which ends the connection."""
+    """The function that plays the server on each connection; the connection ends when it returns."""
 
     def __init__(self) -> None:
         self.commands: Play = Peer.left

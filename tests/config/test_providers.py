@@ -32,7 +32,7 @@ def resolved(
 
 
 def asked(settings: Resolved) -> tuple[str, str | None, str | None]:
-    """Returns provider, model and base of the default."""
+    """Return provider, model and base of the default."""
     chosen = settings.settings.providers[settings.settings.provider]
     assert settings.settings.model in (None, chosen.model)
     assert settings.settings.api_base in (None, chosen.api_base)

@@ -32,7 +32,7 @@ class Made:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What makes it the same call when it is sent again."""
+        """The key by which a call that is sent again is the same call."""
         return self.session_id, self.client_call_id
 
     def payload(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class _Attempt:
 
 @dataclass
 class CallRecord:
-    """What is known of calls.
+    """The known facts of the calls of all rounds.
 
     Args:
         accepted: those that a client made and was told to be accepted, by ``key``.
@@ -97,34 +97,34 @@ class CallRecord:
     # --- what clients were told ---
 
     def told_accepted(self, made: Made, tool_call_id: str) -> None:
-        """Takes the acknowledgement of a call."""
+        """Take the acknowledgement of a call."""
         _, first = self.accepted.setdefault(made.key, (made, tool_call_id))
         same = first == tool_call_id
         self.violations.unless(same, f"{made} was acknowledged as {first} and {tool_call_id}")
         self._new_accepted.append(made.key)
 
     def told_decided(self, request: Payload, decision: str, by: str) -> None:
-        """Takes that a call which waited was ``approved`` or ``denied``: by this client, or before."""
+        """Take that a call which waited was ``approved`` or ``denied``: by this client, or before."""
         self.decided += by == "user"
         key = (request["tool_call_id"], request["attempt"])
         self._new_answers.append(_Answer(key, request["session_id"], decision, by))
 
     def told_granted(self, session_id: str, rule: str) -> None:
-        """Takes that a rule was granted, in a session or ("") in all."""
+        """Take that a rule was granted, in a session or ("") in all."""
         self._new_grants.append((session_id, rule))
 
     def told_revoked(self, session_id: str, rule: str) -> None:
-        """Takes that a rule was taken back."""
+        """Take that a rule was taken back."""
         self._new_revoked.append((session_id, rule))
 
     def told_record(self, call: Payload) -> None:
-        """Takes an attempt as a client has read it."""
+        """Take an attempt as a client has read it."""
         self._new_records.append(call)
 
     # --- what the log says ---
 
     def read(self, type: str, payload: Payload) -> None:
-        """Takes the next event of the log."""
+        """Take the next event of the log."""
         if type == "session_updated" and "granted" in payload:
             self._grants(payload)
         elif type == "tool_call_requested":
@@ -137,7 +137,7 @@ class CallRecord:
                 _RULES[type](self, key, attempt, payload)
 
     def check(self) -> None:
-        """Checks what clients were told since the last check against the log up to its head."""
+        """Check what clients were told since the last check against the log up to its head."""
         for key in self._new_accepted:
             made, told = self.accepted[key]
             good = self._ids.get(key) == told or self.sessions.is_lost(made.session_id)
@@ -161,7 +161,7 @@ class CallRecord:
     # --- what the daemon says after a start ---
 
     def check_attempt(self, key: AttemptKey, call: Payload | None) -> None:
-        """Checks an attempt as the daemon tells it: as its events make it, and over."""
+        """Check an attempt as the daemon tells it: as its events make it, and over."""
         attempt = self._attempts[key]
         if self.sessions.is_lost(attempt.session_id):
             self.violations.unless(call is None, f"{key} is of a deleted session: {call}")
@@ -171,7 +171,7 @@ class CallRecord:
         self.violations.unless(good, f"{key} is told as {call}, by its events {attempt}")
 
     def check_rules(self, session_id: str, answer: Payload) -> None:
-        """Checks a session's ``list_permissions``: nothing waits, and what was granted is in force."""
+        """Check a session's ``list_permissions``: nothing waits, and what was granted is in force."""
         self.violations.unless(not answer["pending"], f"{session_id}: waits by itself: {answer}")
         for place, key in ((session_id, "granted"), ("", "granted_everywhere")):
             expected = self._rules.get(place, set())
@@ -179,7 +179,7 @@ class CallRecord:
             self.violations.unless(good, f"{place!r}: granted {answer[key]}, by events {expected}")
 
     def check_resent(self, made: Made, answer: Payload | None) -> None:
-        """Checks that a call, sent again, got its first acknowledgement again."""
+        """Check that a call, sent again, got its first acknowledgement again."""
         is_lost = self.sessions.is_lost(made.session_id)
         expected = None if is_lost else self._ids.get(made.key)
         told = None if answer is None else answer["tool_call_id"]

@@ -96,7 +96,7 @@ class Campaign:
         self._cut_starts: list[tuple[str, str]] = []
 
     async def round(self) -> None:
-        """Plays one round."""
+        """Play one round."""
         self.rounds += 1
         random = Random(f"{self.seed}-{self.rounds}")
         if random.random() < 0.4:
@@ -113,7 +113,7 @@ class Campaign:
         self._note_violations()
 
     async def finish(self) -> None:
-        """Checks the last round, every session, and the whole log once more."""
+        """Check the last round, every session, and the whole log once more."""
         record = self.world.record
         async with running(self._place) as process:
             record.sessions.changed.update(self.world.sessions)
@@ -145,7 +145,7 @@ class Campaign:
     # --- what happens to the daemon ---
 
     async def _die_while_starting(self, share: float) -> None:
-        """Kills a daemon at a random point of a start, or of its first moments after one."""
+        """Kill a daemon at a random point of a start, or of its first moments after one."""
         begun = _now()
         # Leaving the block early kills it, wherever it is.
         with trio.move_on_after(share * 1.2 * self._start_seconds):
@@ -163,7 +163,7 @@ class Campaign:
             self.world.sessions.append(created["session_id"])
 
     async def _leave_open_runs(self, random: Random) -> None:
-        """Starts many runs that do not end by themselves, for the next start to close."""
+        """Start many runs that do not end by themselves, for the next start to close."""
         client = await self._place.connect()
         load = LoadClient(client, self.world, random, f"{self.seed}-{self.rounds}-open")
         for _ in range(OPEN_RUNS):
@@ -251,7 +251,7 @@ class Campaign:
             calls.check_resent(made, await request(client, "call_tool", **made.payload()))
 
     async def _check_left_behind(self) -> None:
-        """Waits until what dead daemons left has gone."""
+        """Wait until what dead daemons left has gone."""
         deadline = time.monotonic() + self.gone_seconds
         while left := {each for each in self._left_behind if _identity(each[0]) == each}:
             if time.monotonic() > deadline:
@@ -307,7 +307,7 @@ def _now() -> str:
 
 
 def _processes(folder: Path) -> Iterator[tuple[int, str]]:
-    """Yields the processes that work in the folder or were started with its name."""
+    """Yield the processes that work in the folder or were started with its name."""
     for entry in os.scandir("/proc"):
         if entry.name.isdigit() and _is_of(Path(entry.path), folder):
             identity = _identity(int(entry.name))
@@ -325,7 +325,7 @@ def _is_of(process: Path, folder: Path) -> bool:
 
 
 def _identity(pid: int) -> tuple[int, str] | None:
-    """Returns the pid with its start time, since pids are used again; None: gone, or a zombie."""
+    """Return the pid with its start time, since pids are used again; None: gone, or a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -33,7 +33,7 @@ _REFUSALS: Final = frozenset({"command_rejected", "invalid_payload", "session_no
 
 @dataclass
 class World:
-    """What the clients of all rounds know together."""
+    """The knowledge that the clients of all rounds share."""
 
     record: CrashRecord = field(default_factory=CrashRecord)
     sessions: list[str] = field(default_factory=list)
@@ -44,7 +44,7 @@ class World:
 
 
 async def ask(client: Client, type: str, **payload: Any) -> dict[str, Any]:
-    """Returns the answer, a refusal too, which is no fault of either."""
+    """Return the answer, a refusal too, which is no fault of either."""
     request_id = await client.ask(type, **payload)
     answer: dict[str, Any] = json.loads(await client.receive_line())
     assert answer["id"] == request_id
@@ -52,7 +52,7 @@ async def ask(client: Client, type: str, **payload: Any) -> dict[str, Any]:
 
 
 async def request(client: Client, type: str, **payload: Any) -> dict[str, Any] | None:
-    """Returns the payload of the answer; None: refused."""
+    """Return the payload of the answer; None: refused."""
     answer = await ask(client, type, **payload)
     return answer["payload"] if answer["ok"] else None
 
@@ -82,7 +82,7 @@ class Follower:
         self._checked = 0
 
     async def run(self, record: CrashRecord, random: Random) -> None:
-        """Reads and leaves, again and again, until the daemon dies."""
+        """Read and leave, again and again, until the daemon dies."""
         try:
             while True:
                 await self._reader.take(random.choice((0, 1, 100, 3_000, 100_000)))
@@ -93,7 +93,7 @@ class Follower:
             return
 
     def check(self, record: CrashRecord) -> None:
-        """Holds what came since the last check against the log."""
+        """Hold what came since the last check against the log."""
         record.seen_events += len(self._reader.lines)
         record.check_stream(self._checked, self._reader.lines, self.types)
         self._checked = self._reader.last_seq
@@ -101,7 +101,7 @@ class Follower:
 
 
 class LoadClient:
-    """One client. ``name`` is unique over all rounds and stands in all that it hands in."""
+    """A client. ``name`` is unique over all rounds and is part of everything that it submits."""
 
     def __init__(self, client: Client, world: World, random: Random, name: str) -> None:
         self.world, self.random, self.name = world, random, name
@@ -110,19 +110,19 @@ class LoadClient:
         self._numbers = itertools.count()
 
     async def request(self, type: str, **payload: Any) -> dict[str, Any] | None:
-        """Sends a command and returns the payload of its answer; None: refused."""
+        """Send a command and return the payload of its answer; None: refused."""
         return await request(self._client, type, **payload)
 
     def session(self) -> str:
-        """Returns one of the newer sessions."""
+        """Return one of the newer sessions."""
         return self.random.choice(self.world.sessions[-SESSIONS_USED_MAX:])
 
     def unique(self) -> str:
-        """Returns a name that nothing else has."""
+        """Return a name that nothing else has."""
         return f"{self.name}-{next(self._numbers)}"
 
     def pick(self, choices: Sequence[Any]) -> Any:
-        """Returns one of them."""
+        """Return one of them."""
         return self.random.choice(choices)
 
     async def hand_in(self, handed: Handed) -> None:
@@ -141,7 +141,7 @@ class LoadClient:
             self._note_failed(handed, answer["error"])
 
     async def call(self, made: Made) -> None:
-        """Makes a call and notes what it was told; without an answer it stays in doubt."""
+        """Make a call and note what it was told; without an answer it stays in doubt."""
         self.record.runs.asked(made.session_id, made.command)
         try:
             answer = await self.request("call_tool", **made.payload())
@@ -152,7 +152,7 @@ class LoadClient:
             self.record.calls.told_accepted(made, answer["tool_call_id"])
 
     async def confirm(self, asked: Mapping[str, Any], decision: str) -> None:
-        """Answers for a call that waits, and notes what was decided: by this, or before."""
+        """Answer for a call that waits, and note what was decided: by this, or before."""
         named = {key: asked[key] for key in ("tool_call_id", "attempt", "input_hash")}
         answer = await ask(self._client, "confirm_tool", **named, decision=decision)
         calls = self.record.calls

@@ -33,7 +33,7 @@ class Handed:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What makes it the same input when it is sent again."""
+        """The key by which an input that is sent again is the same input."""
         return self.session_id, self.client_message_id
 
     def payload(self, *, waits: bool | None = None) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class _Input:
 
 
 class InputRecord:
-    """What is known of inputs. ``accepted``: all that a client was told to be accepted, by ``key``."""
+    """The known facts of inputs. ``accepted``: those acknowledged to a client, by ``key``."""
 
     def __init__(self, violations: Violations, sessions: SessionRecord) -> None:
         self.violations = violations
@@ -77,7 +77,7 @@ class InputRecord:
     # --- what clients were told ---
 
     def told_accepted(self, handed: Handed, answer: Payload) -> None:
-        """Takes the acknowledgement of an input, or the result of a prompt that waited."""
+        """Take the acknowledgement of an input, or the result of a prompt that waited."""
         if "input_id" in answer or "entry_id" in answer:
             said = _first(answer)
             first = self._acknowledgements.setdefault(handed.key, said)
@@ -89,28 +89,28 @@ class InputRecord:
             self._new_accepted.append(handed.key)
 
     def told_refused(self, handed: Handed) -> None:
-        """Takes that an input was refused."""
+        """Take that an input was refused."""
         self._new_refused.append(handed)
 
     def told_changed(self, change: str, session_id: str, input_ids: Sequence[str]) -> None:
-        """Takes the acknowledgement that pending inputs were ``cleared`` or ``promoted``."""
+        """Take the acknowledgement that pending inputs were ``cleared`` or ``promoted``."""
         self._new_changes += [(change, session_id, input_id) for input_id in input_ids]
 
     def told_whole(self, inputs: Sequence[Payload]) -> None:
-        """Takes inputs as an answer tells them: with all of their text, however long."""
+        """Take inputs as an answer tells them: with all of their text, however long."""
         for item in inputs:
             self.violations.unless(is_whole(item), f"{item['input_id']} was told in part")
 
     # --- what the log says ---
 
     def read(self, type: str, payload: Payload) -> None:
-        """Takes the next event of the log."""
+        """Take the next event of the log."""
         rule = _RULES.get(type)
         if rule is not None:
             rule(self, payload)
 
     def check(self) -> None:
-        """Checks what clients were told since the last check against the log up to its head."""
+        """Check what clients were told since the last check against the log up to its head."""
         for key in self._new_accepted:
             self._check_accepted(key)
         for handed in self._new_refused:
@@ -133,7 +133,7 @@ class InputRecord:
     # --- what the daemon says after a start ---
 
     def check_queue(self, session_id: str, inputs: Sequence[Payload]) -> None:
-        """Checks a session's ``get_queue``, in its order, against its events."""
+        """Check a session's ``get_queue``, in its order, against its events."""
         self.told_whole(inputs)
         told = [(item["input_id"], item["kind"], told_as(item)) for item in inputs]
         pending = [(each, self._inputs[each]) for each in self._queues.get(session_id, [])]
@@ -149,7 +149,7 @@ class InputRecord:
         self.violations.unless(good, f"queue of {session_id}: {told}, by its events {expected}")
 
     def check_resent(self, handed: Handed, answer: Payload | None) -> None:
-        """Checks that an accepted input, handed in again, got its first acknowledgement again."""
+        """Check that an accepted input, handed in again, got its first acknowledgement again."""
         if self._sessions.is_lost(handed.session_id):
             self.violations.unless(answer is None, f"{handed} is deleted and got {answer}")
             return
@@ -175,7 +175,7 @@ class InputRecord:
         self.violations.unless(same, f"the text of {input_id} has changed")
 
     def _is_told(self, input_id: str, answer: Payload) -> bool:
-        """Whether an acknowledgement is about an input: a message is known by its entry alone."""
+        """True if an acknowledgement is about the input: a message is known by its entry alone."""
         item = self._inputs[input_id]
         if item.kind == "message":
             return item.entry_id == answer.get("entry_id")
@@ -248,12 +248,12 @@ class InputRecord:
 
 
 def _first(answer: Payload) -> Payload:
-    """Returns an acknowledgement as it was given the first time."""
+    """Return an acknowledgement as it was given the first time."""
     return {key: value for key, value in answer.items() if key != "repeated"}
 
 
 def _is_joined(entry: Payload, texts: Sequence[str]) -> bool:
-    """Whether an entry says these texts; of several with a long one among them that is not known."""
+    """True if an entry holds these texts; unknown for several texts of which one is long."""
     if len(texts) > 1 and any(text.startswith("sha256:") for text in texts):
         return True
     return told_as(entry) == (texts[0] if len(texts) == 1 else handed_as("\n".join(texts)))

@@ -58,31 +58,31 @@ class CrashRecord:
 
     @property
     def events(self) -> int:
-        """How many events the log has."""
+        """The number of events in the log."""
         return len(self._log)
 
     # --- what clients were told ---
 
     def told_event(self, line: bytes) -> None:
-        """Takes an event line that a subscriber got."""
+        """Take an event line that a subscriber got."""
         self.seen_events += 1
         seq = _seq(json.loads(line))
         same = self._seen.setdefault(seq, line) == line
         self.violations.unless(same, f"evt-{seq} was told in two ways")
 
     def told_read_event(self, event: Payload) -> None:
-        """Takes an event that a client got as an answer."""
+        """Take an event that a client got as an answer."""
         self.seen_events += 1
         self._read_events.append(event)
 
     def told_cursor(self, cursor: str) -> None:
-        """Takes a place in the log that a client was told."""
+        """Take a place in the log that a client was told."""
         self._cursor = max(self._cursor, int(cursor.removeprefix("evt-")))
 
     # --- what the log says ---
 
     def read(self, line: bytes) -> None:
-        """Takes the next event line of the log."""
+        """Take the next event line of the log."""
         event = json.loads(line)
         try:
             self._lifecycle.feed(line)
@@ -102,7 +102,7 @@ class CrashRecord:
                 del self._log[gone]
 
     def check(self, marks: Iterable[str], *, head: int) -> None:
-        """Checks all that is new, when the log was read to its head and nothing runs.
+        """Check all that is new, when the log was read to its head and nothing runs.
 
         Args:
             marks: what ran commands have left since the last check.
@@ -123,7 +123,7 @@ class CrashRecord:
     def check_stream(
         self, after: int, lines: Sequence[bytes], types: frozenset[str] | None
     ) -> None:
-        """Checks what a subscriber got in one piece or many: the log's bytes, no gap, no duplicate.
+        """Check what a subscriber got in one piece or many: the log's bytes, no gap, no duplicate.
 
         Args:
             after: where it began.
@@ -141,7 +141,7 @@ class CrashRecord:
         self.violations.unless(good, f"after evt-{after} a stream has another order or duplicates")
 
     def check_reread(self, lines: Iterable[bytes]) -> None:
-        """Checks that the whole log, read again, is what it was."""
+        """Check that the whole log, read again, is what it was."""
         again = {_seq(json.loads(line)): line for line in lines}
         for seq in sorted(again.keys() | self._log.keys()):
             logged = self._log.get(seq)
@@ -149,7 +149,7 @@ class CrashRecord:
             self.violations.unless(good, f"evt-{seq} is not what it was: {again.get(seq)!r}")
 
     def wrote_between(self, start: str, end: str) -> bool:
-        """Whether an event since the last ``forget_times`` has a time between the two."""
+        """True if an event since the last ``forget_times`` has a time between the two."""
         return any(start <= ts <= end for ts in self._times)
 
     def forget_times(self) -> None:

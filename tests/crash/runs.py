@@ -31,7 +31,7 @@ class _Run:
 
 
 class RunRecord:
-    """What is known of runs. ``ended``: the runs that have ended since the last check."""
+    """The known facts of runs. ``ended``: the runs that have ended since the last check."""
 
     def __init__(self, violations: Violations, sessions: SessionRecord) -> None:
         self.violations = violations
@@ -53,39 +53,39 @@ class RunRecord:
     # --- what clients were told ---
 
     def told_started(self, run_id: str, session_id: str) -> None:
-        """Takes that a client was told of a run: it started it, or handed an input to it."""
+        """Take that a client was told of a run: it started it, or handed an input to it."""
         self._new_runs.append((run_id, session_id))
 
     def told_result(self, result: Payload) -> None:
-        """Takes the result of a prompt that waited for its run."""
+        """Take the result of a prompt that waited for its run."""
         self.told_started(result["run_id"], result["session_id"])
         self._new_results.append(result)
 
     def told_run(self, record: Payload) -> None:
-        """Takes the record of a run that a client has read."""
+        """Take the record of a run that a client has read."""
         self.told_started(record["run_id"], record["session_id"])
         if record["status"] != "running":
             self._new_ends.append(record)
 
     def asked(self, session_id: str, text: str) -> None:
-        """Takes that a text was sent, whatever was answered; its marks may appear from now on."""
+        """Take that a text was sent, whatever was answered; its marks may appear from now on."""
         for mark in MARK.findall(text):
             self._sessions_of_marks[mark] = session_id
 
     def died(self, now: str) -> None:
-        """Takes the time at which a daemon ended uncleanly, as events tell it."""
+        """Take the time at which a daemon ended uncleanly, as events tell it."""
         self._down_since = now
 
     # --- what the log says ---
 
     def read(self, type: str, payload: Payload, ts: str) -> None:
-        """Takes the next event of the log."""
+        """Take the next event of the log."""
         rule = _RULES.get(type)
         if rule is not None:
             rule(self, payload, ts)
 
     def check(self, marks: Iterable[str]) -> None:
-        """Checks all that is new against the log up to its head, while nothing runs.
+        """Check all that is new against the log up to its head, while nothing runs.
 
         Args:
             marks: what ran commands have left since the last check.
@@ -105,7 +105,7 @@ class RunRecord:
     # --- what the daemon says after a start ---
 
     def check_run(self, run: Payload) -> None:
-        """Checks a run's record against its events."""
+        """Check a run's record against its events."""
         known = self._runs.get(run["run_id"])
         ended = None if known is None else known.status
         self.violations.unless(run["status"] == ended, f"{run}, by its events {ended}")

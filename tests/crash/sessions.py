@@ -35,7 +35,7 @@ class _Session:
 
 
 class SessionRecord:
-    """What is known of sessions. ``changed``: those with events since the last check."""
+    """The known facts of sessions. ``changed``: those with events since the last check."""
 
     def __init__(self, violations: Violations) -> None:
         self.violations = violations
@@ -57,42 +57,42 @@ class SessionRecord:
     # --- what clients were told ---
 
     def told_created(self, answer: Payload) -> None:
-        """Takes the answer to ``new_session`` or ``branch_session``."""
+        """Take the answer to ``new_session`` or ``branch_session``."""
         self._new_sessions[answer["session_id"]] = answer
         self._join_family(answer["session_id"], answer.get("parent_id"))
         self.told_set(answer["session_id"], "active", value=True)
 
     def told_exists(self, session_id: str) -> None:
-        """Takes that a client has seen the session in a list."""
+        """Take that a client has seen the session in a list."""
         self._new_seen.add(session_id)
 
     def told_set(self, session_id: str, setting: str, value: Any) -> None:
-        """Takes the acknowledgement of a setting, of a leaf, or of being active."""
+        """Take the acknowledgement of a setting, of a leaf, or of being active."""
         key = (session_id, setting, _hashable(value))
         self._told_settings[key] += 1
         self._new_settings.add(key)
 
     def asked_to_delete(self, session_id: str) -> None:
-        """Takes that a client has asked for it, whatever it was answered."""
+        """Take that a client has asked for it, whatever it was answered."""
         self._asked_to_delete.add(session_id)
 
     def told_deleted(self, session_id: str) -> None:
-        """Takes the acknowledgement of ``delete_session``."""
+        """Take the acknowledgement of ``delete_session``."""
         self._new_deleted.append(session_id)
 
     def told_compacted(self, answer: Payload) -> None:
-        """Takes the answer to ``compact_session``."""
+        """Take the answer to ``compact_session``."""
         entry = {"id": answer["entry_id"], "summary": answer["summary"]}
         self._new_entries.append((answer["session_id"], entry))
 
     def told_entries(self, session_id: str, entries: Sequence[Payload]) -> None:
-        """Takes entries that a client has read."""
+        """Take entries that a client has read."""
         self._new_entries += [(session_id, entry) for entry in entries]
 
     # --- what the log says ---
 
     def read(self, type: str, payload: Payload) -> None:
-        """Takes the next event of the log."""
+        """Take the next event of the log."""
         session_id = payload.get("session_id", "")
         is_first = type in ("session_created", "session_deleted")
         good = session_id not in self.deleted and (
@@ -107,7 +107,7 @@ class SessionRecord:
             rule(self, payload)
 
     def check(self) -> None:
-        """Checks what clients were told since the last check against the log up to its head."""
+        """Check what clients were told since the last check against the log up to its head."""
         for key in self._new_settings:
             told, logged = self._told_settings[key], self._logged_settings[key]
             good = told <= logged or self.is_lost(key[0])
@@ -129,22 +129,22 @@ class SessionRecord:
         self._new_entries.clear()
 
     def is_lost(self, session_id: str) -> bool:
-        """Whether a session's events may be missing from the log because it was deleted."""
+        """True if a session's events may be missing from the log because it was deleted."""
         return session_id in self.deleted
 
     def is_family_of_deleted(self, session_id: str) -> bool:
-        """Whether a session that may have held the same texts was deleted: parent, branch, sibling."""
+        """True if a session that may have held the same texts was deleted: parent, branch, sibling."""
         family = self.family(session_id)
         return any(self.family(gone) == family for gone in self.deleted)
 
     def family(self, session_id: str) -> str:
-        """Returns what all branches of one session have in common."""
+        """Return what all branches of one session have in common."""
         return self._families.get(session_id, session_id)
 
     # --- what the daemon says after a start ---
 
     def check_state(self, session_id: str, state: Payload | None) -> None:
-        """Checks a session's ``get_state``; None: it is not found."""
+        """Check a session's ``get_state``; None: it is not found."""
         session = self._sessions.get(session_id)
         good = (state is None) == (session is None)
         self.violations.unless(good, f"{session_id}: state {state}, by its events {session}")
@@ -160,7 +160,7 @@ class SessionRecord:
                 self.violations.unless(good, f"{session_id}: {name} {told}, by events {expected}")
 
     def check_tools(self, session_id: str, tools: Sequence[Payload]) -> None:
-        """Checks a session's ``list_tools``."""
+        """Check a session's ``list_tools``."""
         expected = self._settings(session_id).get("active_tools")
         active = {tool["name"] for tool in tools if tool["active"]}
         every = {tool["name"] for tool in tools}
@@ -168,7 +168,7 @@ class SessionRecord:
         self.violations.unless(good, f"{session_id}: tools {sorted(active)}, by events {expected}")
 
     def check_messages(self, session_id: str, answer: Payload) -> None:
-        """Checks a session's ``get_messages`` against the path that its events make."""
+        """Check a session's ``get_messages`` against the path that its events make."""
         path = list(self._path(self._settings(session_id).get("leaf_id")))[::-1]
         told = list(answer["messages"])
         # What a deleted parent wrote into a branch is in no event any more.
@@ -182,7 +182,7 @@ class SessionRecord:
         self.violations.unless(good, f"{session_id}: messages {told}, by its events {path}")
 
     def check_active(self, session_id: str) -> None:
-        """Checks which session is active."""
+        """Check which session is active."""
         good = session_id in self._may_be_active
         self.violations.unless(
             good, f"active is {session_id!r}, by its events {self._may_be_active}"

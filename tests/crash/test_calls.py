@@ -42,7 +42,7 @@ RULES = {"pending": [], "granted": ["bash(=ls)"], "granted_everywhere": []}
 
 
 def violations(log: Log = LOG, **answers: Any) -> list[str]:
-    """Returns what is found in a log, and in answers, by those who were told what is in ``LOG``."""
+    """Return what is found in a log, and in answers, by those who were told what is in ``LOG``."""
     found = Violations()
     record = CallRecord(found, SessionRecord(found))
     record.told_accepted(MADE, "call-1")

@@ -125,7 +125,7 @@ TOOLS = [{"name": "bash", "active": True}, {"name": "read", "active": False}]
 
 
 def violations(log: Log = KEPT, marks: tuple[str, ...] = ("MARK-1",), **answers: Any) -> list[str]:
-    """Returns what is found in a log, and in answers, by those who were told what is in ``LOG``."""
+    """Return what is found in a log, and in answers, by those who were told what is in ``LOG``."""
     record = CrashRecord()
     told(record)
     for each in lines(log):
@@ -154,7 +154,7 @@ def test_a_log_and_answers_that_hold_what_was_told_are_good() -> None:
 
 
 def at(type: str, **fields: Any) -> int:
-    """Returns where in the log the first event is that has those fields."""
+    """Return where in the log the first event is that has those fields."""
     return next(
         index
         for index, (other, payload) in enumerate(KEPT)

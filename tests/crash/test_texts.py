@@ -38,7 +38,7 @@ def test_the_log_and_an_answer_say_the_same_if_they_name_the_same_text() -> None
 
 
 def found(item: dict[str, object], queue: dict[str, object]) -> list[str]:
-    """Returns what is found if the log has ``item`` of a long text, and the queue tells ``queue``."""
+    """Return what is found if the log has ``item`` of a long text, and the queue tells ``queue``."""
     violations = Violations()
     record = InputRecord(violations, SessionRecord(violations))
     about = {"input_id": "in-1", "kind": "prompt", "client_message_id": "m"}

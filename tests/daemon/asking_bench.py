@@ -71,7 +71,7 @@ FETCHES: Final = calls(("fetch", "{}"))
 
 
 class Bench:
-    """Who asks, who watches and who answers."""
+    """A daemon with a model that asks, subscribers that watch and a client that answers."""
 
     def __init__(
         self, daemon: Daemon, client: Client, events: Events, provider: ScriptedProvider
@@ -83,20 +83,20 @@ class Bench:
         self.fetched = Fetched()
 
     async def start(self, *outcomes: Outcome, text: str = "go", **payload: Any) -> str:
-        """Starts a run whose model says that, and then that it is done; returns its id."""
+        """Start a run whose model says that, and then that it is done; returns its id."""
         self.provider.answer(*(outcomes or (FETCHES,)), says("done"))
         accepted = await self.client.request("prompt", text=text, wait=False, **payload)
         run_id: str = accepted["run_id"]
         return run_id
 
     async def asked(self, *outcomes: Outcome) -> Payload:
-        """Starts a run and returns what it asks."""
+        """Start a run and return what it asks."""
         await self.start(*outcomes)
         request: Payload = (await self.events.until("permission_requested"))["payload"]
         return request
 
     async def run(self, *outcomes: Outcome) -> list[Event]:
-        """Returns the events of a run that asks nobody."""
+        """Return the events of a run that asks nobody."""
         return await self.events.run(await self.start(*outcomes))
 
     async def pending(self) -> list[Payload]:
@@ -105,7 +105,7 @@ class Bench:
 
 
 def naming(request: Payload, decision: str, **more: Any) -> dict[str, Any]:
-    """Returns the payload of ``confirm_tool`` for a request."""
+    """Return the payload of ``confirm_tool`` for a request."""
     named = {key: request[key] for key in ("tool_call_id", "attempt", "input_hash")}
     return {**named, "decision": decision, **more}
 
@@ -118,7 +118,7 @@ async def asking_daemon(
     subscription: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> AsyncIterator[Bench]:
-    """Runs a daemon in memory, with one watcher of everything who can answer.
+    """Run a daemon in memory, with one watcher of everything who can answer.
 
     Args:
         subscription: of that watcher, if another.

@@ -15,7 +15,7 @@ from tests.harness.stub_model import Reply, text_reply, tool_reply
 
 
 async def session_that_asks(kit: Kit) -> None:
-    """Makes a new session the active one, in which every call is asked about."""
+    """Make a new session the active one, in which every call is asked about."""
     await kit.client.request("new_session")
     await kit.client.request("set_permission_mode", mode="ask")
 

@@ -23,6 +23,6 @@ class HeldCommand:
         self.text = f"cat {name}"
 
     async def release(self, words: str) -> None:
-        """Lets the command go on; waits until it runs."""
+        """Let the command go on; waits until it runs."""
         with trio.fail_after(WAIT_SECONDS):
             await trio.to_thread.run_sync(self._pipe.write_text, words, abandon_on_cancel=True)

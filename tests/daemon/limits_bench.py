@@ -27,7 +27,7 @@ class Kit:
     patch: pytest.MonkeyPatch
 
     def scale(self, name: str, module: ModuleType, constant: str, value: int) -> int:
-        """Runs the code with another bound than the table's, which is what it has by itself."""
+        """Run the code with another bound than the table's, which is what it has by itself."""
         assert getattr(module, constant) == LIMITS[name][0], f"{constant} is not what bounds {name}"
         self.patch.setattr(module, constant, value)
         return value
@@ -54,7 +54,7 @@ def past(name: str) -> str:
 
 
 def padded(length: int, type: str, **payload: Any) -> bytes:
-    """Returns a line of that length without its LF."""
+    """Return a line of that length without its LF."""
     line = json.dumps({"id": "padded", "type": type, "payload": {**payload, "pad": ""}}).encode()
     return line.replace(b'"pad": ""', b'"pad": "%b"' % (b"x" * (length - len(line))))
 

@@ -99,7 +99,7 @@ async def pipeline_bytes(kit: Kit, offset: int) -> None:
 
 
 async def room_for_one_more(line: bytes, count: int, *, room: bool) -> None:
-    """Asks for room for a further answer while ``count`` lines wait for a reader that stalls."""
+    """Ask for room for a further answer while ``count`` lines wait for a reader that stalls."""
     box = Outbox()
     for _ in range(count):
         box.put(line)

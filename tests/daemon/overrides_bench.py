@@ -74,7 +74,7 @@ class OverrideBench(Bench):
     """A client of that daemon, and one who answers."""
 
     async def override(self, session_id: str, seconds: int = SECONDS) -> Payload:
-        """Lets a session ask."""
+        """Let a session ask."""
         return await self.client.request(
             "override_workspace", session_id=session_id, ttl_seconds=seconds
         )
@@ -82,7 +82,7 @@ class OverrideBench(Bench):
     async def start(
         self, session_id: str, path: Path | str, tool: str = "look", **args: Any
     ) -> str:
-        """Calls a tool with a path as a client; returns the call's id."""
+        """Call a tool with a path as a client; returns the call's id."""
         accepted = await self.client.request(
             "call_tool", session_id=session_id, tool=tool, args={"path": str(path), **args}
         )
@@ -90,17 +90,17 @@ class OverrideBench(Bench):
         return call_id
 
     async def asked(self, session_id: str, path: Path | str, **more: Any) -> Payload:
-        """Calls a tool with a path, and returns what is asked about that."""
+        """Call a tool with a path, and return what is asked about that."""
         await self.start(session_id, path, **more)
         return (await self.events.until("permission_requested"))["payload"]  # type: ignore[no-any-return]
 
     async def answer(self, request: Payload, decision: str = "once", **more: Any) -> Ended:
-        """Answers what was asked, and returns what the call came to."""
+        """Answer what was asked, and return what the call came to."""
         await self.client.request("confirm_tool", **naming(request, decision, **more))
         return await self.end_of(request["tool_call_id"])
 
     async def end_of(self, call_id: str) -> Ended:
-        """Returns what a call came to."""
+        """Return what a call came to."""
         call = await self.client.request("get_tool_call", tool_call_id=call_id)
         while "ended_at" not in call["call"]:
             await self.events.next()
@@ -108,13 +108,13 @@ class OverrideBench(Bench):
         return Ended((), call["call"].get("result", ""), call["call"].get("is_error", True))
 
     async def decision(self, call_id: str) -> Payload:
-        """Returns who decided what about a call."""
+        """Return who decided what about a call."""
         call = await self.client.request("get_tool_call", tool_call_id=call_id)
         decision: Payload = call["call"]["decision"]
         return decision
 
     async def later(self, type: str, **fields: Any) -> Payload:
-        """Returns the next event of that type with those fields; the clock must be one that jumps."""
+        """Return the next event of that type with those fields; the clock must be one that jumps."""
         while True:
             event = await self.events.next(seconds=10 * OVERRIDE_SECONDS_MAX)
             if event["type"] == type and fields.items() <= event["payload"].items():
@@ -122,12 +122,12 @@ class OverrideBench(Bench):
                 return payload
 
     async def shown(self, session_id: str) -> Payload | None:
-        """Returns what ``get_state`` says of a session's override."""
+        """Return what ``get_state`` says of a session's override."""
         state = await self.client.request("get_state", session_id=session_id)
         return state.get("override")
 
     async def log(self, *wanted: str) -> list[Payload]:
-        """Returns the payloads of the events of those types, from the log."""
+        """Return the payloads of the events of those types, from the log."""
         page = await self.client.request("get_events", types=list(wanted))
         events: list[Event] = page["events"]
         return of_type(events, *wanted)
@@ -137,7 +137,7 @@ class OverrideBench(Bench):
 async def overriding(
     folders: Folders, *roots: Path, **options: Any
 ) -> AsyncIterator[OverrideBench]:
-    """Runs a daemon in memory, in the mode yolo if nothing else is said, with the tool ``look``."""
+    """Run a daemon in memory, in the mode yolo if nothing else is said, with the tool ``look``."""
     options.setdefault("clock", SystemClock())
     options["tools"] = [LOOK, *options.get("tools", ())]
     async with several_folders(folders, *roots, **options) as bench:

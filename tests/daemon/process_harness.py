@@ -30,7 +30,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 @dataclass
 class Place:
-    """Where a daemon lives, over any number of starts. ``stub``: its model; None: the built-in one."""
+    """The folder of a daemon, over any number of starts. ``stub``: its model; None: the built-in one."""
 
     folder: Path
     stub: StubModel | None = None
@@ -62,7 +62,7 @@ class Place:
         return self.folder / "work"
 
     def command(self, **changed: Path) -> list[str]:
-        """Returns the command line; ``changed`` replaces the socket or the state folder."""
+        """Return the command line; ``changed`` replaces the socket or the state folder."""
         paths = {"socket": self.socket, "state_dir": self.state, "workdir": self.work, **changed}
         command = [sys.executable, "-m", "nousd", "serve"]
         if self.allow_exec:
@@ -84,7 +84,7 @@ class Place:
         }
 
     async def refusal(self, **changed: Path) -> tuple[int, str]:
-        """Starts a daemon that must not start; returns its exit code and what it said."""
+        """Start a daemon that must not start; returns its exit code and what it said."""
         with trio.fail_after(WAIT_SECONDS):
             ended = await trio.run_process(
                 self.command(**changed),
@@ -127,12 +127,12 @@ class Process:
             return await self._process.wait()
 
     async def kill(self) -> None:
-        """Kills it in mid-step, as a crash or the kernel would."""
+        """Kill it in mid-step, as a crash or the kernel would."""
         self._process.kill()
         await self._process.wait()
 
     def descriptors(self) -> int:
-        """How many files and sockets it has open."""
+        """The number of files and sockets it has open."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))  # noqa: PTH208
 
     def resident_bytes(self) -> int:
@@ -142,7 +142,7 @@ class Process:
 
 @asynccontextmanager
 async def running(place: Place) -> AsyncIterator[Process]:
-    """Starts a daemon and waits until it is ready; kills it at the end if it still runs."""
+    """Start a daemon and wait until it is ready; kills it at the end if it still runs."""
     ready = trio.socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     address = place.folder / "ready"
     with ready, suppress(FileNotFoundError):

@@ -21,7 +21,7 @@ MODE_OF = {"steer": "steering_mode", "follow_up": "follow_up_mode"}
 
 @dataclass
 class QueueModel:
-    """What one session's log says so far. ``pending`` is in the order of acceptance."""
+    """The state of one session by its log so far. ``pending`` is in the order of acceptance."""
 
     pending: list[Payload] = field(default_factory=list)
     accepted: list[str] = field(default_factory=list)
@@ -47,7 +47,7 @@ class QueueModel:
     """Calls that a message was placed behind before they had a result: they never get one."""
 
     def feed(self, line: bytes) -> None:
-        """Takes the next line of the log.
+        """Take the next line of the log.
 
         Raises:
             AssertionError: a rule is broken.
@@ -75,7 +75,7 @@ class QueueModel:
 
     @property
     def unanswered(self) -> bool:
-        """Whether a run could go on from the leaf without any input."""
+        """True if a run could continue from the leaf without any input."""
         if self.leaf is None or self.leaf["type"] == "compaction":
             return False
         return self.leaf["role"] != "assistant" or self.leaf["stop_reason"] not in (

@@ -48,18 +48,18 @@ class Held(Generic[T]):
         return len(self._parked) > 0
 
     async def wait_waiting(self) -> None:
-        """Waits until a call waits."""
+        """Wait until a call waits."""
         with trio.fail_after(15):
             while not self.waiting:
                 await self._watchers.park()
 
     def decide(self, outcome: T) -> None:
-        """Lets the call that waits, or else the next one, go on."""
+        """Let the call that waits, or else the next one, go on."""
         self._decided.append(outcome)
         self._parked.unpark()
 
     def forget(self) -> None:
-        """Takes back what was decided and no call has taken."""
+        """Take back what was decided and no call has taken."""
         self._decided.clear()
 
     async def outcome(self) -> T:
@@ -107,7 +107,7 @@ def fails(error: Exception, *texts: str) -> Outcome:
 
 
 class OneModel:
-    """What the providers of tests have in common: one model, which takes any file."""
+    """The base of the providers in tests: one model, which accepts any file."""
 
     default_model: str
 

@@ -84,11 +84,11 @@ class TaskBench:
         return await self.client.request("prompt", text=prompt, wait=False, **payload)
 
     async def run(self, prompt: str = "go", **payload: Any) -> list[Event]:
-        """Returns everything that is told up to the end of a run."""
+        """Return everything that is told up to the end of a run."""
         return await self.events.run((await self.start(prompt, **payload))["run_id"])
 
     async def child(self, number: int = 0) -> Payload:
-        """Returns the next session of a task that is told of."""
+        """Return the next session of a task that is told of."""
         event = await self.events.until("session_created")
         while "origin" not in event["payload"]:
             event = await self.events.until("session_created")
@@ -97,18 +97,18 @@ class TaskBench:
 
 
 def result_of(run: list[Event], tool: str = "task") -> Payload:
-    """Returns the end of the one call of a tool."""
+    """Return the end of the one call of a tool."""
     [end] = [end for end in of_type(run, "tool_execution_end") if end["tool_name"] == tool]
     return end
 
 
 def of_run(run: list[Event], run_id: str) -> list[Event]:
-    """Returns the events of one run."""
+    """Return the events of one run."""
     return [event for event in run if event["payload"].get("run_id") == run_id]
 
 
 def children_of(run: list[Event]) -> list[Payload]:
-    """Returns what is told of the sessions of tasks when they are made."""
+    """Return what is told of the sessions of tasks when they are made."""
     return [created for created in of_type(run, "session_created") if "origin" in created]
 
 
@@ -120,7 +120,7 @@ async def task_daemon(
     fetched: Fetched | None = None,
     **options: Any,
 ) -> AsyncIterator[TaskBench]:
-    """Runs a daemon in memory with a watcher of everything. ``options``: see ``make_deps``."""
+    """Run a daemon in memory with a watcher of everything. ``options``: see ``make_deps``."""
     model = model or PlannedModel()
     if fetched is not None:
         options["tools"] = [fetched.tool]

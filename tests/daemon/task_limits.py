@@ -16,7 +16,7 @@ from tests.harness.stub_model import Gate, text_reply, tool_reply
 
 
 async def result_of_task(kit: Kit, **args: Any) -> Payload:
-    """Returns the end of a call of ``task``."""
+    """Return the end of a call of ``task``."""
     kit.stub.script(tool_reply(("task", args)))
     run_id = (await kit.client.request("prompt", text="go", wait=False))["run_id"]
     (end,) = of_type(await kit.events.run(run_id), "tool_execution_end")
@@ -24,7 +24,7 @@ async def result_of_task(kit: Kit, **args: Any) -> Payload:
 
 
 def was_refused(end: Payload, name: str) -> bool:
-    """Whether a call is an error with the table's words; else it did what it should."""
+    """True if the call failed with the table's message; otherwise it must have succeeded."""
     words = LIMITS[name][1].partition("`")[2].partition("...")[0]
     refused: bool = end["is_error"]
     assert refused == end["result"].startswith(f"tool_error: {words}"), end["result"]
@@ -104,7 +104,7 @@ async def worker_rules(kit: Kit, offset: int) -> None:
 
 
 def _usable(folder: Path, files: dict[str, str]) -> int:
-    """Returns how many agents are usable of a folder with these files; of the others it is said why."""
+    """Return how many agents are usable of a folder with these files; of the others it is said why."""
     folder.mkdir()
     for name, text in files.items():
         (folder / name).write_text(text)

@@ -40,7 +40,7 @@ def texts(entries: Sequence[Payload]) -> list[str]:
 
 
 def told(stub: StubModel, request: int = -1) -> list[str]:
-    """What the model was told by user and assistant, without the system prompt."""
+    """The user and assistant messages that the model received, without the system prompt."""
     return [
         message["content"]
         for message in stub.requests[request].json["messages"]

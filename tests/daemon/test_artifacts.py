@@ -56,7 +56,7 @@ async def refused(client: Client, data: bytes, **fields: Any) -> tuple[str, str]
 
 
 async def upload(client: Client, data: bytes) -> str:
-    """Sends bytes in pieces; returns the id of what they became."""
+    """Send bytes in pieces; returns the id of what they became."""
     upload_id = (await send(client, data[:PIECE]))["upload_id"]
     for offset in range(PIECE, len(data), PIECE):
         last = offset + PIECE >= len(data)
@@ -148,7 +148,7 @@ async def test_a_first_piece_that_is_refused_begins_no_upload(daemon: Daemon) ->
 
 
 async def pass_time(clock: MockClock, seconds: float) -> None:
-    """Lets time pass, and what is due then happen. Time stands still otherwise: threads are at work."""
+    """Let time pass, and what is due then happen. Time stands still otherwise: threads are at work."""
     for step in (seconds, *[retention.PAUSE_SECONDS] * 10):
         clock.jump(step)
         await wait_all_tasks_blocked()

@@ -28,7 +28,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 def the_decision(run: list[Event]) -> tuple[str, Payload]:
-    """Returns the one event that decided about the one call of a run."""
+    """Return the one event that decided about the one call of a run."""
     [decision] = [event for event in run if event["type"] in DECISIONS]
     return decision["type"], decision["payload"]
 

@@ -20,7 +20,7 @@ def place(short_folder: Path, stub: StubModel) -> Place:
 
 
 async def asked(events: Events, client: Client, stub: StubModel, tool: str) -> Payload:
-    """Starts a run whose call of a tool needs permission, or asks something."""
+    """Start a run whose call of a tool needs permission, or ask something."""
     args: dict[str, dict[str, Any]] = {
         "write": {"path": "a.txt", "content": "x"},
         "question": {"questions": [{"question": "Why?"}]},

@@ -33,7 +33,7 @@ async def state_of(bench: OverrideBench, session_id: str) -> Payload:
 
 
 async def session_of_task(bench: OverrideBench) -> str:
-    """Returns the session of a task that is under way."""
+    """Return the session of a task that is under way."""
     while True:
         created = (await bench.events.until("session_created"))["payload"]
         if "origin" in created:

@@ -89,7 +89,7 @@ class Kit:
         await self.model.calls.wait_waiting()
 
     async def refused(self, **attachment: Any) -> str:
-        """Returns what an attachment is refused with; nothing may have been accepted."""
+        """Return what an attachment is refused with; nothing may have been accepted."""
         error = await self.client.refusal("prompt", text="look", attachments=[attachment])
         assert (await self.client.request("list_sessions"))["sessions"] == []
         assert (await self.client.request("get_events", types="all"))["events"] == []
@@ -101,7 +101,7 @@ class Kit:
         return await self.events.run()
 
     def shown(self) -> list[list[str]]:
-        """Returns the artifact ids of each user message of the newest call."""
+        """Return the artifact ids of each user message of the newest call."""
         messages = self.model.requests[-1].messages
         return [
             [file.artifact_id for file in message.attachments]

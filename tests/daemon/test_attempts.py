@@ -93,7 +93,7 @@ class Bench:
         return entry_id
 
     def told(self) -> list[ToolResultMessage]:
-        """Returns the results that the model was given last."""
+        """Return the results that the model was given last."""
         messages = self.provider.requests[-1].messages
         return [message for message in messages if isinstance(message, ToolResultMessage)]
 
@@ -232,7 +232,7 @@ async def test_without_anybody_to_ask_it_is_denied_and_the_run_goes_on(tmp_path:
 
 
 async def _asking(bench: Bench) -> list[Event]:
-    """Returns the event that holds the answer which asked for calls."""
+    """Return the event that holds the answer which asked for calls."""
     events = await bench.client.request("get_events", after="evt-0", types="all", limit=1000)
     return [
         event

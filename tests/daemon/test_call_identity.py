@@ -26,7 +26,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 def hash_of(tool: Any, **args: Any) -> str:
-    """Returns the hash that a call with these arguments has, as its tool takes them."""
+    """Return the hash that a call with these arguments has, as its tool takes them."""
     return input_hash(tool.name, msgspec.to_builtins(tool.validated(args)))
 
 

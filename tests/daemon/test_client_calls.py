@@ -59,7 +59,7 @@ class Bench:
         return call_id
 
     async def ended(self, call_id: str) -> list[Event]:
-        """Returns the events of a call, up to its end."""
+        """Return the events of a call, up to its end."""
         seen: list[Event] = []
         while True:
             event = await self.events.next()

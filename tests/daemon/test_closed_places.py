@@ -46,7 +46,7 @@ async def daemon_in(
 
 
 async def result_of(bench: Bench, tool: str, **args: object) -> str:
-    """Returns what the model is told of a call that nobody is asked about."""
+    """Return what the model is told of a call that nobody is asked about."""
     (end,) = of_type(await bench.run(calls((tool, json.dumps(args)))), "tool_execution_end")
     return str(end["result"])
 
@@ -102,7 +102,7 @@ async def test_what_is_asked_about_is_not_read_by_a_search_that_nobody_was_asked
 
 
 async def approved_after(bench: Bench, root: Path, tool: str, **args: str) -> str:
-    """Returns the result of a call whose folder becomes a link while the user is asked."""
+    """Return the result of a call whose folder becomes a link while the user is asked."""
     request = await bench.asked(calls((tool, json.dumps(args))))
     (root / "folder").rename(root / "elsewhere")
     (root / "folder").symlink_to(TARGETS[tool])

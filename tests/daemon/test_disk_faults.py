@@ -56,7 +56,7 @@ class Rig:
         self.bench = bench
 
     async def prompt(self) -> None:
-        """Sends the prompt, and waits until its run is over or stopped."""
+        """Send the prompt, and wait until its run is over or stopped."""
         answer = await self.client.answer(await self.client.ask("prompt", **PROMPT))
         self.bench.note(answer)
         if answer["ok"]:
@@ -74,7 +74,7 @@ class Rig:
         self.bench.see(page["events"])
 
     async def works_again(self) -> None:
-        """Sends the prompt again: it has one run, whatever was said of it. Then another one."""
+        """Send the prompt again: it has one run, whatever was said of it. Then another one."""
         again = await self.client.request("prompt", **PROMPT)
         await (await self.daemon.watch(after="evt-0", types="all")).run(again["run_id"])
         if self.bench.run_id is not None:
@@ -93,7 +93,7 @@ class Rig:
 
 
 class Bench:
-    """What outlives the daemon: its workdir, the clock, the model, the tool, and what was told."""
+    """Everything that outlives the daemon: workspace, clock, model, tool and the answers."""
 
     def __init__(self, workdir: Path) -> None:
         self.workdir = workdir
@@ -151,7 +151,7 @@ async def rig(path: Path, disk: FaultyDisk, bench: Bench) -> AsyncIterator[Rig]:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets blocks of numbers, checkpoints and the reserve come into play within one short run."""
+    """Let blocks of numbers, checkpoints and the reserve come into play within one short run."""
     monkeypatch.setattr(_commits, "NUMBERS_PER_BLOCK", 5)
     monkeypatch.setattr(_commits, "WAL_PAGES", 40)
     monkeypatch.setattr(sqlite, "RESERVE_BYTES", 64 * 1024)

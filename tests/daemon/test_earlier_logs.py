@@ -36,13 +36,13 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def held(name: str) -> Held:
-    """What that log holds."""
+    """The expected contents of that log."""
     return HELD[name]
 
 
 @pytest.fixture
 def place(name: str, short_folder: Path) -> Place:
-    """Where a daemon finds that log."""
+    """The folder of a daemon with that log."""
     place = Place(short_folder)
     unpack(name, place.state / "nousd.db")
     return place
@@ -60,7 +60,7 @@ async def client(place: Place, held: Held) -> AsyncIterator[Client]:
 
 
 async def replayed(place: Place, client: Client) -> list[Event]:
-    """Returns the whole log as a subscription replays it."""
+    """Return the whole log as a subscription replays it."""
     head = (await client.request("get_state"))["cursor"]
     events = await place.watch(after="evt-0", types="all")
     log = [await events.next()]
@@ -70,7 +70,7 @@ async def replayed(place: Place, client: Client) -> list[Event]:
 
 
 async def paged(client: Client, **wanted: str) -> list[Event]:
-    """Returns the whole log, or what is wanted of it, as ``get_events`` gives it."""
+    """Return the whole log, or what is wanted of it, as ``get_events`` gives it."""
     log: list[Event] = []
     after = "evt-0"
     while page := await client.request("get_events", after=after, types="all", limit=50, **wanted):
@@ -151,7 +151,7 @@ async def test_the_events_of_a_session_and_of_a_run_are_those_of_the_log_in_its_
 
 
 def run_of(event: Event) -> Any:
-    """Returns the run of an event, or the call that a client made."""
+    """Return the run of an event, or the call that a client made."""
     payload = event["payload"]
     return payload.get("run_id", payload.get("tool_call_id"))
 
@@ -200,7 +200,7 @@ async def test_sessions_and_their_settings_are_as_they_were(
 
 
 async def listed(client: Client, **wanted: bool) -> dict[str, tuple[Any, ...]]:
-    """Returns the name, workspace and source of each session in a list, and whether it is archived."""
+    """Return the name, workspace and source of each session in a list, and whether it is archived."""
     rows = (await client.request("list_sessions", **wanted))["sessions"]
     return {
         row["session_id"]: (row.get("name"), row["workspace"], row.get("source"), row["archived"])

@@ -42,7 +42,7 @@ async def daemon(
 
 
 async def converse(client: Client, model: ScriptedProvider, tool: ScriptedTool) -> str:
-    """Makes a run with a tool call and a settings change, and returns its id."""
+    """Make a run with a tool call and a settings change, and return its id."""
     await client.request("set_steering_mode", mode="all")
     model.answer(asks_for_tools(1), says("hel", "lo"))
     tool.finish(gives("done"))

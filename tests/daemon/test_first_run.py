@@ -79,7 +79,7 @@ async def test_what_cannot_be_imported_costs_the_daemon_nothing_but_that(
 
 
 class BrokenPlace(Place):
-    """One whose daemons cannot import our own tools, and tell a pipe of it."""
+    """A place whose daemons cannot import our own tools, and report it through a pipe."""
 
     def environment(self, **more: str) -> dict[str, str]:
         return super().environment(

@@ -60,7 +60,7 @@ class Bench:
         self.marked = workdir / "marked"
 
     async def until_decided(self) -> list[Event]:
-        """Returns what was told up to the decision about the forbidden call."""
+        """Return what was told up to the decision about the forbidden call."""
         seen = []
         while True:
             seen.append(await self.events.next())
@@ -127,7 +127,7 @@ ROUTES = {
 
 
 class Bar(NamedTuple):
-    """What forbids the call.
+    """The rule or mode that forbids the call.
 
     Args:
         deny: rules that do.

@@ -25,7 +25,7 @@ class SmallDisk:
         self._filling = folder / "filling"
 
     def fill(self) -> None:
-        """Takes all the space there is."""
+        """Take all the space there is."""
         with self._filling.open("ab", buffering=0) as file:
             while os.statvfs(self.folder).f_bavail:
                 try:

@@ -43,7 +43,7 @@ class Bench:
         await self.store.flush()
 
     async def read_to_head(self, after: int, wanted: EventFilter = ALL) -> list[int]:
-        """Reads page by page, as a subscriber does, and returns the events' numbers."""
+        """Read page by page, as a subscriber does, and return the events' numbers."""
         seqs: list[int] = []
         while after < self.hub.head:
             lines, reached = await self.hub.page_after(after, wanted)
@@ -93,7 +93,7 @@ def small_window(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def wait_after(hub: Hub, cursor: int) -> None:
-    """Returns once there is an event behind ``cursor``."""
+    """Return once there is an event behind ``cursor``."""
     notifier = Notifier()
     while hub.head <= cursor:
         await hub.wait(notifier)

@@ -28,7 +28,7 @@ KEY: Final = "key-of-the-tests"
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a dialect is asked; ``base_path`` is what its ``api_base`` ends with."""
+    """The settings of a dialect; ``base_path`` is the end of its ``api_base``."""
 
     name: str
     base_path: str
@@ -68,12 +68,12 @@ class Talk:
     journal: httpx2.AsyncClient
 
     async def run(self, text: str) -> list[Event]:
-        """Returns the events of the run that answers a prompt."""
+        """Return the events of the run that answers a prompt."""
         await self.client.request("prompt", text=text, wait=False)
         return await self.events.run()
 
     async def understood(self) -> list[dict[str, Any]]:
-        """Returns the requests so far as the server understood them, each in Chat Completions' form."""
+        """Return the requests so far as the server understood them, each in Chat Completions' form."""
         entries = (await self.journal.get("/__aimock/journal")).raise_for_status().json()
         return [entry["body"] for entry in entries if entry["method"] == "POST"]
 
@@ -101,13 +101,13 @@ async def talk(
 
 
 def spoken(request: dict[str, Any]) -> list[tuple[str, str]]:
-    """Returns role and text of what the server understood, without the system's words."""
+    """Return role and text of what the server understood, without the system's words."""
     said = [(message["role"], message["content"] or "") for message in request["messages"]]
     return [(role, text) for role, text in said if role not in ("system", "developer")]
 
 
 def called(request: dict[str, Any]) -> list[tuple[str, str]]:
-    """Returns id and name of each call that the server found in the history."""
+    """Return id and name of each call that the server found in the history."""
     calls = [call for message in request["messages"] for call in message.get("tool_calls") or ()]
     return [(call["id"], call["function"]["name"]) for call in calls]
 

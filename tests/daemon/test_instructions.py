@@ -30,7 +30,7 @@ def read(
 
 
 def projects(workdir: Path, hidden: tuple[Path, ...] = ()) -> list[tuple[str, str]]:
-    """Returns (reason, text) of each source of the project."""
+    """Return (reason, text) of each source of the project."""
     found = read(workdir, hidden=hidden)
     return [
         (told.reason if isinstance(told.reason, str) else "", text)

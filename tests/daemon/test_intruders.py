@@ -137,7 +137,7 @@ TAKES_SESSION = [
 
 
 def payload_of(name: str, session_id: str) -> dict[str, Any]:
-    """Returns what the command needs besides, and the session."""
+    """Return what the command needs besides, and the session."""
     fields = msgspec.structs.fields(COMMANDS[name])
     needed = {
         field.name: SAMPLES[field.name]
@@ -212,7 +212,7 @@ async def test_clients_that_stall_in_mid_line_fill_their_own_socket_only_until_t
 
 
 async def until_served(place: Place) -> Client:
-    """Connects again and again; a place is free a moment after its client left."""
+    """Connect again and again; a place is free a moment after its client left."""
     while True:
         client = await place.connect()
         request = await client.ask("ping")
@@ -235,7 +235,7 @@ def _is_socket(descriptor: int) -> bool:
 
 @asynccontextmanager
 async def nothing_left_open(client: Client) -> AsyncIterator[None]:
-    """Holds that what was opened in the block is closed once the daemon has come round to it."""
+    """Hold that what was opened in the block is closed once the daemon has come round to it."""
     await settle(client)
     before = open_sockets()
     yield
@@ -272,7 +272,7 @@ async def test_whoever_leaves_at_any_point_in_any_way_leaves_nothing_behind(
 
 
 async def settle(client: Client) -> None:
-    """Returns when the daemon has taken everyone who has come and let everyone go who has left."""
+    """Return when the daemon has taken everyone who has come and let everyone go who has left."""
     for _ in range(3):
         await client.request("ping")
         await wait_all_tasks_blocked()

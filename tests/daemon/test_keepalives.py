@@ -31,7 +31,7 @@ class Reader(Wire):
         return await self.receive()
 
     async def lines_within(self, seconds: float) -> list[tuple[float, dict[str, Any]]]:
-        """Returns what comes from now on: seconds after now, and the line."""
+        """Return what comes from now on: seconds after now, and the line."""
         begin = trio.current_time()
         found: list[tuple[float, dict[str, Any]]] = []
         while (left := begin + seconds - trio.current_time()) > 0:

@@ -64,7 +64,7 @@ class World:
 
 
 async def run_nousd(world: World, *argv: str) -> str:
-    """Runs ``nousd`` to its end; returns all that it prints."""
+    """Run ``nousd`` to its end; returns all that it prints."""
     with trio.fail_after(WAIT_SECONDS):
         ended = await trio.run_process(
             [sys.executable, "-m", "nousd", *argv],
@@ -94,7 +94,7 @@ async def world(short_folder: Path) -> AsyncIterator[World]:
 
 
 def repeating(key: str) -> list[Reply]:
-    """Returns refusals and broken answers that say the key, whole, in JSON, and in mid-stream."""
+    """Return refusals and broken answers that say the key, whole, in JSON, and in mid-stream."""
     return [
         error_reply(401, f"bad key {key}", code=key),
         error_reply(500, json.dumps({"key": key})),
@@ -106,7 +106,7 @@ def repeating(key: str) -> list[Reply]:
 
 
 def found_in(data: bytes) -> list[str]:
-    """Returns which keys stand in the bytes, in any spelling that the redactor knows."""
+    """Return which keys stand in the bytes, in any spelling that the redactor knows."""
     text = data.decode("utf-8", "replace")
     return [name for name, key in KEYS.items() if Redactor([key]).redact(text) != text]
 

@@ -46,7 +46,7 @@ def lines_of(log_file: Path) -> list[dict[str, Any]]:
 
 
 def logged_on_pipe(write: Callable[[], None]) -> str:
-    """Returns what came out of a standard error that is no terminal."""
+    """Return what came out of a standard error that is no terminal."""
     reader, writer = os.pipe()
     with os.fdopen(reader) as output:
         with os.fdopen(writer, "w"), configure_logging(None, stderr_fd=writer):

@@ -93,7 +93,7 @@ class Kit:
         return found
 
     def asked(self) -> list[str]:
-        """Returns the user texts of the newest model call."""
+        """Return the user texts of the newest model call."""
         request = self.model.requests[-1]
         return [one.text for one in request.messages if isinstance(one, UserMessage)]
 
@@ -128,7 +128,7 @@ async def kit(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> AsyncIt
 
 @pytest.fixture
 async def real_time(tmp_path: Path) -> AsyncIterator[Kit]:
-    """What is put is written by threads, of which a clock that jumps takes no heed."""
+    """Use the real clock: threads write the artifacts, and a jumping clock does not wait for them."""
     async with memory.open_store() as store, open_kit(tmp_path, store, FakeClock()) as kit:
         yield kit
 
@@ -159,7 +159,7 @@ async def test_a_long_prompt_makes_small_events_and_the_model_gets_it_whole(
 
 
 async def put(client: Client, text: str) -> str:
-    """Puts a text in two pieces; returns the id of its artifact."""
+    """Put a text in two pieces; returns the id of its artifact."""
     data = text.encode()
     upload: Payload = {}
     middle = len(data) // 2

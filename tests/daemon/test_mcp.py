@@ -43,7 +43,7 @@ class Kit:
         return await self.events.run()
 
     async def asked(self, decision: str, tool: str, **args: Any) -> list[Event]:
-        """Does the same where the user is asked, and decides."""
+        """Do the same where the user is asked, and decide."""
         self.stub.script(tool_reply((f"mcp__stub__{tool}", args)), text_reply("done"))
         await self.client.request("prompt", text="go", wait=False)
         request = (await self.events.until("permission_requested"))["payload"]

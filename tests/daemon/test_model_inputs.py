@@ -63,11 +63,11 @@ class Bench:
         return await self.events.run()
 
     async def told(self, text: str = "go", **payload: Any) -> dict[str, Any]:
-        """Returns what is told of the last call of a run."""
+        """Return what is told of the last call of a run."""
         return of_type(await self.run(text, **payload), "model_input")[-1]
 
     async def whole(self, told: dict[str, Any]) -> bytes:
-        """Returns the input, checked against its hash."""
+        """Return the input, checked against its hash."""
         return await checked(self.store, told)
 
 

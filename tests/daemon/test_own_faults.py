@@ -15,7 +15,7 @@ ANSWER = "stub-reply"
 
 
 def break_encoding_once(monkeypatch: pytest.MonkeyPatch, kind: type[wire.Event]) -> None:
-    """Makes the first event of that kind (of messages: the answer's) impossible to encode."""
+    """Make the first event of that kind (of messages: the answer's) impossible to encode."""
     due = [kind]
 
     def encode_or_fail(event: wire.Event, ts: str) -> bytes:

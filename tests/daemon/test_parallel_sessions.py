@@ -22,7 +22,7 @@ class Running:
 
 
 async def start(client: Client, events: Events, stub: StubModel, words: str = "one ") -> Running:
-    """Starts a run in the active session."""
+    """Start a run in the active session."""
     gate = Gate()
     stub.script(text_reply(words, gate, "and the rest"))
     accepted = await client.request("prompt", text=f"say {words}", wait=False)

@@ -78,7 +78,7 @@ CALLS: Final = {
 
 
 class Cell(NamedTuple):
-    """One cell of the table: what becomes (``verdict``) of which call."""
+    """A cell of the table: a call and its expected ``verdict``."""
 
     mode: PermissionMode
     kind: str
@@ -87,7 +87,7 @@ class Cell(NamedTuple):
 
 
 def cells() -> list[Cell]:
-    """Returns every cell of the table."""
+    """Return every cell of the table."""
     head, *lines = (line.split() for line in TABLE.strip().splitlines())
     assert tuple(head) == RULES
     modes: tuple[PermissionMode, ...] = get_args(PermissionMode)
@@ -136,7 +136,7 @@ def text_of(pattern: str) -> str:
 
 
 async def run_of(bench: Bench, decision: str | None) -> Sequence[Event]:
-    """Returns the events of a run that calls ``act`` once; what it asks is answered by the decision."""
+    """Return the events of a run that calls ``act`` once; what it asks is answered by the decision."""
     run_id = await bench.start(calls(("act", "{}")))
     if decision is not None:
         request = (await bench.events.until("permission_requested"))["payload"]

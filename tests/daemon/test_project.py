@@ -36,7 +36,7 @@ command = ["server"]
 
 
 def settle(root: Path, text: str | bytes = SETTINGS) -> str:
-    """Writes a project's settings and returns their hash."""
+    """Write a project's settings and return their hash."""
     data = text.encode() if isinstance(text, str) else text
     path = root / FILE_NAME
     path.parent.mkdir(exist_ok=True)
@@ -46,7 +46,7 @@ def settle(root: Path, text: str | bytes = SETTINGS) -> str:
 
 @asynccontextmanager
 async def in_project(root: Path, **options: Any) -> AsyncIterator[Bench]:
-    """Runs a daemon in a project, in the mode auto, with a client who could answer."""
+    """Run a daemon in a project, in the mode auto, with a client who could answer."""
     workspaces = options.pop("workspaces", None) or only_workspace(
         root, Project(root, reader(root))
     )
@@ -62,7 +62,7 @@ async def in_project(root: Path, **options: Any) -> AsyncIterator[Bench]:
 
 
 async def outcome(bench: Bench, tool: str, **args: str) -> str:
-    """Returns ``runs``, ``asks`` or ``denied`` for a call of the model's."""
+    """Return ``runs``, ``asks`` or ``denied`` for a call of the model's."""
     run = await bench.run(calls((tool, json.dumps(args))))
     return outcome_of(run)
 

@@ -28,7 +28,7 @@ def codes(run: list[Event]) -> list[str]:
 
 
 async def failed_run(client: Client, events: Events) -> list[Event]:
-    """Runs a prompt that has to fail; returns its events."""
+    """Run a prompt that has to fail; returns its events."""
     await client.request("prompt", text="go", wait=False)
     run = await events.run()
     assert run[-1]["payload"]["status"] == "error"

@@ -41,7 +41,7 @@ def asking(*questions: dict[str, Any]) -> Outcome:
 
 
 async def asked(bench: Bench, *questions: dict[str, Any]) -> Payload:
-    """Starts a run whose model asks that, and returns what the user is shown."""
+    """Start a run whose model asks that, and return what the user is shown."""
     await bench.start(asking(*questions))
     payload: Payload = (await bench.events.until("question_asked"))["payload"]
     return payload
@@ -172,7 +172,7 @@ async def test_without_an_answer_in_time_the_model_is_told_so(
 
 
 async def asked_at_once(bench: Bench) -> Payload:
-    """Asks without a thread, of which a clock that jumps takes no heed."""
+    """Ask without a thread, of which a clock that jumps takes no heed."""
     bench.fetched.asks = True
     await bench.client.request("set_permission_mode", mode="yolo", session_id=await session(bench))
     await bench.start()

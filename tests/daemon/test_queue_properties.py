@@ -59,7 +59,7 @@ class Mortal:
         self.is_paused = True
 
     def write_held(self) -> None:
-        """Lets through what waits now; a disk that pauses goes on pausing."""
+        """Let through what waits now; a disk that pauses goes on pausing."""
         held, self._held = self._held, []
         for batch in held:
             self._submit(batch)
@@ -120,7 +120,7 @@ class World:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[_Life]:
-        """Starts the daemon; leaving the block kills it."""
+        """Start the daemon; leaving the block kills it."""
         self.provider, self.tool = ScriptedProvider(), ScriptedTool()
         mortal = Mortal(self.log)
         async with (
@@ -149,7 +149,7 @@ class World:
 
 @dataclass
 class _Life:
-    """One life of the daemon.
+    """The daemon from one start to its end.
 
     Args:
         is_quiet: everything begun so far has come to its end, or waits for the test.
@@ -164,7 +164,7 @@ class _Life:
     is_alone: bool = True
 
     async def operate(self, name: str, ticks: int | None = None) -> None:
-        """Does something, and lets the loop turn so often; None waits for all it leads to."""
+        """Do something, and let the loop turn so often; None waits for all it leads to."""
         self.is_alone, self.is_quiet = self.is_quiet and ticks is None, False
         await OPERATIONS[name](self)
         for _ in range(ticks or 0):
@@ -180,7 +180,7 @@ class _Life:
     def send(
         self, type: str, expected: str | None, check: Callable[[Any], None], **payload: Any
     ) -> None:
-        """Sends a command on a connection of its own.
+        """Send a command on a connection of its own.
 
         Args:
             expected: the word it has to be refused with; None if it has to be accepted. What is not
@@ -244,7 +244,7 @@ async def append_message(life: _Life) -> None:
 
 
 def prompt_of_what_was_appended(life: _Life) -> Awaitable[None]:
-    """Sends the leaf's text, so that it is not repeated if it was appended."""
+    """Send the leaf's text, so that it is not repeated if it was appended."""
     world = life.world
     leaf = world.model.leaf or {}
 
@@ -268,7 +268,7 @@ async def abort_stale_run(life: _Life) -> None:
 
 
 async def get_messages(life: _Life) -> None:
-    """Reads the transcript: what was stored is there, whatever runs."""
+    """Read the transcript: what was stored is there, whatever runs."""
     stored = list(life.world.stored)
 
     def check(answer: Any) -> None:
@@ -318,7 +318,7 @@ async def resume(life: _Life) -> None:
 
 
 async def get_queue(life: _Life) -> None:
-    """Reads the queue; read alone it must be what the log says."""
+    """Read the queue; read alone it must be what the log says."""
     is_alone, expected = life.is_alone, life.world.model.in_order
 
     def check(answer: Any) -> None:
@@ -443,7 +443,7 @@ async def check_restart(life: _Life, *, is_first: bool) -> None:
 
 
 async def finish(life: _Life) -> None:
-    """Lets everything that is accepted be consumed."""
+    """Let everything that is accepted be consumed."""
     model = life.world.model
     await life.operate("disk_goes_on")
     for _ in range(500):

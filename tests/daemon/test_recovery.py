@@ -119,7 +119,7 @@ def message(session: str = "s", deltas: int = 2) -> Events:
 
 
 def given(session: str = "s") -> Events:
-    """What a model is given before it answers."""
+    """The messages that a model receives before it answers."""
     where: Any = run_key(session) | {"turn_id": "1"}
     return [
         events.ModelInput(
@@ -136,7 +136,7 @@ def given(session: str = "s") -> Events:
 
 
 def counted(session: str = "s") -> Events:
-    """What that answer has cost."""
+    """The usage of that answer."""
     where: Any = run_key(session) | {"turn_id": "1", "message_id": f"answer-{session}"}
     return [events.UsageReported(**where, model="asked", provider="p", purpose="answer")]
 

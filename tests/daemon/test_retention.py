@@ -56,7 +56,7 @@ class Calendar(FakeClock):
 
 
 class World:
-    """What outlives a daemon: its store, its clock and its model."""
+    """Everything that outlives a daemon: its store, its clock and its model."""
 
     def __init__(self, store: Store, workdir: Path) -> None:
         self.store = store
@@ -65,7 +65,7 @@ class World:
         self._workdir = workdir
 
     def daemon(self, **options: Any) -> AbstractAsyncContextManager[Daemon]:
-        """Runs a daemon, started at the time that it is now."""
+        """Run a daemon, started at the time that it is now."""
         parts: dict[str, Any] = {
             "store": self.store,
             "clock": self.calendar,
@@ -305,7 +305,7 @@ def number(event: Event) -> int:
 
 
 def kept(before: list[Event]) -> list[Event]:
-    """What a log with those events is like once it was pruned."""
+    """The contents of a log with those events after it was pruned."""
     *gone, last = [event for event in before if event["type"] == "message_update"]
     payload = {**last["payload"], "delta": "one two three four", "joined_from": gone[0]["id"]}
     joined = {**last, "payload": payload}

@@ -51,7 +51,7 @@ class Opinionated:
 
 
 async def first_of(bench: Bench, tool: str) -> Event:
-    """Returns the first event that tells what becomes of a call."""
+    """Return the first event that tells what becomes of a call."""
     await bench.start(calls((tool, "{}")))
     while True:
         event = await bench.events.next()

@@ -47,7 +47,7 @@ ONLINE: FindSandbox = partial(OpenSandbox, has_network=True)
 async def call(
     workdir: Path, sandbox: FindSandbox, tool: str = "bash", allow: str = "", **args: Any
 ) -> dict[str, Payload]:
-    """Lets a model call a tool while nobody can be asked. Returns the last event of each type."""
+    """Let a model call a tool while nobody can be asked. Returns the last event of each type."""
 
     async def asks(receive: Receive) -> None:
         await receive(ToolCallPiece("own", tool, json.dumps(args)))

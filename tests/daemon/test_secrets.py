@@ -58,7 +58,7 @@ class PlantedPlace(Place):
         )
 
     def prepare(self) -> None:
-        """Writes the settings, and an extension that tells all it knows when it fails."""
+        """Write the settings, and an extension that tells all it knows when it fails."""
         program = self.folder / "print-key"
         program.write_text(f"#!/bin/sh\necho {self.printed}\n")
         program.chmod(0o700)
@@ -127,7 +127,7 @@ class Watched:
         return run
 
     async def call(self, *calls: tuple[str, dict[str, Any]]) -> list[Event]:
-        """Runs those calls, one after the other, as a model's."""
+        """Run those calls, one after the other, as a model's."""
         return await self.run(tool_reply(*calls), text_reply("done"))
 
 
@@ -149,7 +149,7 @@ async def watched(place: PlantedPlace, stub: StubModel) -> AsyncIterator[Watched
 
 @asynccontextmanager
 async def watching(place: PlantedPlace, stub: StubModel) -> AsyncIterator[Watched]:
-    """Runs a daemon that knows all its secrets; what is left of it in the end holds none of them."""
+    """Run a daemon that knows all its secrets; what is left of it in the end holds none of them."""
     async with running(place) as process:
         client, events = await place.connect(), await place.watch(types="all")
         watched = Watched(place, process, stub, client, events)
@@ -176,7 +176,7 @@ def _state(place: Place) -> list[Path]:
 
 
 async def _artifacts(watched: Watched) -> bytes:
-    """Returns the bytes of every artifact that anything that was heard names."""
+    """Return the bytes of every artifact that anything that was heard names."""
     names = {word for word in repr(watched.heard).split("'") if word.startswith("sha256:")}
     parts = []
     for name in sorted(names):
@@ -245,7 +245,7 @@ async def test_no_process_shows_a_key(watched: Watched) -> None:
 
 
 def _processes(root: int) -> Iterator[tuple[int, str, str]]:
-    """Yields a process and all below it: pid, command line, environment."""
+    """Yield a process and all below it: pid, command line, environment."""
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():

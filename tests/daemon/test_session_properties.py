@@ -87,7 +87,7 @@ lists = some(
 
 
 class Model:
-    """What the list of sessions should be, the one that was used last at its end."""
+    """The expected list of sessions; the one that was used last is at its end."""
 
     def __init__(self, workdir: Path) -> None:
         self.workdir = workdir
@@ -238,7 +238,7 @@ class Game:
 
 
 def _kept(said: Payload) -> Payload:
-    """What is kept of what was said: empty rules and samplings say nothing."""
+    """Return the settings to expect: empty rules and samplings are left out."""
     return {
         key: msgspec.to_builtins(value)
         for key, value in said.items()

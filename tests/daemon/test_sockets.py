@@ -94,7 +94,7 @@ async def attempt(path: Path) -> None:
 
 
 async def converse(path: Path, listener: trio.SocketListener) -> bytes:
-    """Sends a line from a new client to the listener and returns what arrived there."""
+    """Send a line from a new client to the listener and return what arrived there."""
     with trio.fail_after(5):
         async with await trio.open_unix_socket(path) as client, await listener.accept() as stream:
             await client.send_all(b"hello\n")

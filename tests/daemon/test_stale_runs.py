@@ -33,7 +33,7 @@ class Bench(NamedTuple):
     tool: ScriptedTool
 
     async def prompt(self, *outcomes: Outcome, text: str = "go") -> list[Event]:
-        """Starts a run with these model calls and returns its events."""
+        """Start a run with these model calls and return its events."""
         self.model.answer(*outcomes)
         await self.client.request("prompt", text=text, wait=False)
         return await self.events.run()

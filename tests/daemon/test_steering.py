@@ -20,7 +20,7 @@ def held(short_folder: Path, daemon: Daemon) -> HeldCommand:
 
 
 def told(request: Any) -> list[tuple[str, Any]]:
-    """Returns (role, content) of the messages that the model was given."""
+    """Return (role, content) of the messages that the model was given."""
     return [
         (message["role"], message["content"])
         for message in request.json["messages"]
@@ -34,7 +34,7 @@ async def pending(client: Client) -> tuple[int, int]:
 
 
 async def start_slowly(client: Client, events: Events, stub: StubModel) -> Gate:
-    """Starts a run that stands in the middle of its text; returns the gate that lets it go on."""
+    """Start a run that stands in the middle of its text; returns the gate that lets it go on."""
     gate = Gate()
     stub.script(text_reply("one ", gate, "two"))
     await client.request("prompt", text="go", wait=False)

@@ -346,7 +346,7 @@ async def test_a_daemon_starts_on_a_broken_disk_and_serves_reads(
 
 
 async def leave_an_open_run(store: Store) -> None:
-    """Writes what a killed process may have left."""
+    """Write what a killed process may have left."""
     log = Log(store, Hub(store), FakeClock())
     started = (
         events.SessionCreated(

@@ -100,7 +100,7 @@ async def test_tasks_of_one_call_run_together_and_their_results_keep_their_order
 
 
 async def _sessions(bench: TaskBench) -> dict[str, str]:
-    """Returns the sessions of tasks by their first prompt."""
+    """Return the sessions of tasks by their first prompt."""
     listed = (await bench.client.request("list_sessions", children=True))["sessions"]
     found = {}
     for each in listed:
@@ -182,7 +182,7 @@ async def test_a_single_task_needs_no_list(tmp_path: Path) -> None:
 
 
 def _nested(depth: int) -> str:
-    """Returns the prompt of a task that is the beginning of so many below each other."""
+    """Return the prompt of a task that is the beginning of so many below each other."""
     return f"depth {depth}"
 
 

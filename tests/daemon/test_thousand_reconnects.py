@@ -59,7 +59,7 @@ class HeldAnswer:
         return self._let_out < PORTIONS
 
     def keep_ahead_of(self, bytes_read: int) -> None:
-        """Lets out portions until there is more to read than one connection will."""
+        """Let out portions until there is more to read than one connection will."""
         while self.is_held and self._bytes_let_out < bytes_read + AHEAD_BYTES:
             self._gates[self._let_out].open()
             self._let_out += 1
@@ -70,7 +70,7 @@ class HeldAnswer:
 
 
 def ends(run_id: str) -> Any:
-    """Returns what recognises the end of that run."""
+    """Return what recognises the end of that run."""
     end, run = b'"type":"agent_end"', f'"run_id":"{run_id}"'.encode()
     return lambda line: end in line and run in line
 
@@ -126,7 +126,7 @@ async def test_a_thousand_reconnects_in_one_run_give_exactly_the_bytes_of_the_lo
 
 
 async def read_to_the_end(reader: ResumingReader, is_last: Any, random: Random) -> None:
-    """Reads with its own losses until the run is over; once in a while enough for the longest line."""
+    """Read with its own losses until the run is over; once in a while enough for the longest line."""
     while not await reader.take(
         random.choice((0, 700, 700, 5_000, 20_000, 200_000)), is_last=is_last
     ):
@@ -139,6 +139,6 @@ async def another_session(client: Any) -> str:
 
 
 async def other_run(client: Any, session_id: str) -> None:
-    """Starts a run in another session, whose events come between those of the long one."""
+    """Start a run in another session, whose events come between those of the long one."""
     await client.ask("prompt", text="meanwhile", wait=False, session_id=session_id)
     await client.receive()

@@ -95,7 +95,7 @@ STEPS = ("tool_call_", "tool_execution_", "permission_")
 
 
 def steps(run: list[Event]) -> list[str]:
-    """Returns what was told of the calls of a run, shortened."""
+    """Return what was told of the calls of a run, shortened."""
     told = [event for event in run if event["type"].startswith(STEPS)]
     return [name.removeprefix("tool_call_").removeprefix("tool_") for name in types(told)]
 

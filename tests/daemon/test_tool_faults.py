@@ -16,7 +16,7 @@ from tests.harness.stub_model import Reply, StubModel, call_delta, finish, text_
 async def run_calls(
     client: Client, events: Events, stub: StubModel, *calls: tuple[str, dict[str, Any]]
 ) -> list[Event]:
-    """Lets the model make those calls in one message and then answer; returns the run."""
+    """Let the model make those calls in one message and then answer; returns the run."""
     stub.script(tool_reply(*calls), text_reply("I see"))
     result = await client.request("prompt", text="go")
     assert (result["status"], result["output"]) == ("completed", "I see")
@@ -24,7 +24,7 @@ async def run_calls(
 
 
 def results(stub: StubModel) -> list[str]:
-    """Returns the tool results that the model was given last."""
+    """Return the tool results that the model was given last."""
     return [m["content"] for m in stub.requests[-1].json["messages"] if m["role"] == "tool"]
 
 

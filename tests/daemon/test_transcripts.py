@@ -92,7 +92,7 @@ async def test_who_reads_a_session_again_is_told_all_that_happened_meanwhile(
         session_id = (await client.request("new_session"))["session_id"]
 
         async def read() -> Payload:
-            """Reads it twice, of which the second time takes nothing of the log."""
+            """Read it twice, of which the second time takes nothing of the log."""
             once = await client.request("get_session", session_id=session_id, messages=100)
             count = len(paths)
             again = await client.request("get_session", session_id=session_id, messages=100)

@@ -42,7 +42,7 @@ def answers(*pieces: Any, error: Exception | None = None) -> Outcome:
 
 
 async def told(workdir: Path, *outcomes: Outcome, **options: Any) -> tuple[list[Payload], Payload]:
-    """Returns what is reported of a run with those calls, and the run's record."""
+    """Return what is reported of a run with those calls, and the run's record."""
     provider = ScriptedProvider()
     provider.answer(*outcomes)
     async with memory_daemon(workdir=workdir, provider=provider, **options) as daemon:

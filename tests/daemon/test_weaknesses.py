@@ -42,7 +42,7 @@ async def test_subscribers_that_do_not_read_are_never_dropped_and_lose_nothing(
 async def test_a_subscriber_that_slept_through_more_than_memory_holds_reads_it_from_the_log(
     daemon: Daemon, client: Client, events: Events, stub: StubModel
 ) -> None:
-    """What was missed for long comes from the disk, in order and without a gap."""
+    """Events missed for long come from the disk, in order and without a gap."""
     asleep = await daemon.watch()
     big = "x" * 500_000
     live = []
@@ -211,7 +211,7 @@ async def test_an_unknown_leaf_creates_no_session(client: Client) -> None:
 
 
 async def test_a_deleted_session_is_in_no_replay(client: Client, daemon: Daemon) -> None:
-    """What was deleted cannot be read back, neither from the log nor from memory."""
+    """A deleted session cannot be read back, neither from the log nor from memory."""
     session_id = (await client.request("prompt", text="secret words"))["session_id"]
     await client.request("delete_session", session_id=session_id)
     replay = await daemon.watch(after="evt-0", types="all")
@@ -235,7 +235,7 @@ async def test_a_stream_may_last_as_long_as_it_goes_on(
 async def test_file_tools_do_not_leave_the_working_folder(
     short_folder: Path, client: Client, stub: StubModel
 ) -> None:
-    """What a model names outside of it is neither written nor read."""
+    """A path outside of it is neither written nor read."""
     stub.script(
         tool_reply(
             ("write", {"path": "../escaped.txt", "content": "x"}),

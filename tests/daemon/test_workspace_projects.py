@@ -32,7 +32,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folders:
 
 
 def put(folder: Path, name: str, text: str) -> str:
-    """Writes a file; returns its hash."""
+    """Write a file; returns its hash."""
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -40,7 +40,7 @@ def put(folder: Path, name: str, text: str) -> str:
 
 
 async def told(bench: Bench, session: str) -> tuple[str, list[Payload]]:
-    """Returns the system prompt of a run in a session, and the sources it is made of."""
+    """Return the system prompt of a run in a session, and the sources it is made of."""
     run = await bench.run(session)
     [given] = of_type(run, "model_input")
     system: str = bench.provider.requests[-1].system

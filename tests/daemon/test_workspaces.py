@@ -215,7 +215,7 @@ PATCHING = "--- a/{path}\n+++ b/{path}\n@@ -1 +1 @@\n-this is {name}\n+patched\n
 
 
 def file_calls(path: str, name: str) -> dict[str, dict[str, Any]]:
-    """Returns a call of each file tool that touches the file, which says whose it is."""
+    """Return a call of each file tool that touches the file, which says whose it is."""
     return {
         "read": {"path": path},
         "ls": {"path": path.rpartition("/")[0] or "."},

@@ -17,14 +17,14 @@ from tests.tools.web_bench import fetch, page, redirecting, web
 
 
 async def result_of(kit: Kit, tool: str, **args: Any) -> Payload:
-    """Returns the end of a call."""
+    """Return the end of a call."""
     kit.stub.script(tool_reply((tool, args)), text_reply("done"))
     (end,) = of_type(await kit.run(), "tool_execution_end")
     return end
 
 
 def was_refused(end: Payload, name: str) -> bool:
-    """Whether a call is an error with the table's words; else it did what it should."""
+    """True if the call failed with the table's message; otherwise it must have succeeded."""
     words = LIMITS[name][1].partition("`")[2].partition("`")[0].partition("...")[0]
     refused: bool = end["is_error"]
     assert refused == end["result"].startswith(f"tool_error: {words}"), end["result"]
@@ -45,7 +45,7 @@ async def patch_files(kit: Kit, offset: int) -> None:
 
 
 async def patched_bytes(kit: Kit, offset: int) -> None:
-    """What is there counts, and what comes of it."""
+    """The limit applies to the file before the patch, and to the result."""
     most = kit.scale("patched_bytes_max", patch, "PATCHED_BYTES_MAX", 1000)
     content = "x" * (most // 2 + offset - 1) + "\n"
     text = (

@@ -27,7 +27,7 @@ class Folders(NamedTuple):
     state: Path
 
     def settings(self, *roots: Path) -> Settings:
-        """Returns the settings of a daemon that allows those folders beside its workdir."""
+        """Return the settings of a daemon that allows those folders beside its workdir."""
         return Settings(
             workdir=self.home,
             workspaces=roots,
@@ -37,7 +37,7 @@ class Folders(NamedTuple):
 
 
 def folders_in(place: Path) -> Folders:
-    """Makes the folders; in each lies a file with its name."""
+    """Make the folders; in each lies a file with its name."""
     place = place.resolve()
     folders = Folders(*(place / name for name in ("home", "a", "b", "outside", "state")))
     for folder in folders:
@@ -66,7 +66,7 @@ class TellingSandbox:
 
 
 class Ended(NamedTuple):
-    """What a call came to: the events of it, and what it says."""
+    """The outcome of a call: its events, and its text."""
 
     events: Sequence[Event]
     text: str
@@ -74,7 +74,7 @@ class Ended(NamedTuple):
 
     @property
     def decisions(self) -> set[str]:
-        """What the rules and the mode said of it."""
+        """The decisions by the rules and the mode."""
         judged = of_type(self.events, "tool_call_policy_evaluated")
         return {each["decision"] for each in judged if each["source"] in {"rules", "mode"}}
 
@@ -91,18 +91,18 @@ class Bench:
         self.provider = provider
 
     async def another(self) -> Bench:
-        """Returns a second client with a watcher of its own."""
+        """Return a second client with a watcher of its own."""
         events = await self.daemon.watch(types="all")
         return Bench(self.daemon, await self.daemon.connect(), events, self.provider)
 
     async def session(self, workspace: Path | str | None = None) -> str:
-        """Makes a session in a folder; returns its id."""
+        """Make a session in a folder; returns its id."""
         named = {} if workspace is None else {"workspace": str(workspace)}
         session_id: str = (await self.client.request("new_session", **named))["session_id"]
         return session_id
 
     async def call(self, session_id: str, tool: str, **args: Any) -> Ended:
-        """Calls a tool as a client, and returns what came of it."""
+        """Call a tool as a client, and return what came of it."""
         accepted = await self.client.request(
             "call_tool", session_id=session_id, tool=tool, args=args
         )
@@ -116,7 +116,7 @@ class Bench:
         return Ended(seen, call.get("result", ""), call.get("is_error", True))
 
     async def run(self, session_id: str, *outcomes: Outcome) -> list[Event]:
-        """Returns the events of a run in a session."""
+        """Return the events of a run in a session."""
         self.provider.answer(*(outcomes or (says("done"),)))
         accepted = await self.client.request("prompt", text="go", wait=False, session_id=session_id)
         return await self.events.run(accepted["run_id"])
@@ -126,7 +126,7 @@ class Bench:
 async def several_folders(
     folders: Folders, *roots: Path, mode: PermissionMode = "yolo", **options: Any
 ) -> AsyncIterator[Bench]:
-    """Runs a daemon in memory; ``a`` and ``b`` are allowed if nothing else is said."""
+    """Run a daemon in memory; ``a`` and ``b`` are allowed if nothing else is said."""
     provider = options.pop("provider", None) or ScriptedProvider()
     workspaces = options.pop("workspaces", None) or workspaces_of_settings(
         folders.settings(*(roots or (folders.a, folders.b)))

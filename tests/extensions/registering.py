@@ -12,7 +12,7 @@ Register = Callable[[ExtensionApi], object]
 
 
 def hooks(*registers: Register) -> Hooks:
-    """Returns what extensions called one, two, ... register."""
+    """Return what extensions called one, two, ... register."""
     registered = Registered()
     for name, register in zip(("one", "two", "three"), registers, strict=False):
         register(ExtensionApi(name, registered))
@@ -20,5 +20,5 @@ def hooks(*registers: Register) -> Hooks:
 
 
 def on(name: Any, handler: Callable[[Any], Any], **options: Any) -> Register:
-    """Returns what registers one hook."""
+    """Return what registers one hook."""
     return lambda api: api.hook(name, handler, **options)

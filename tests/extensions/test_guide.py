@@ -37,7 +37,7 @@ FLAT = " ".join(GUIDE.split())
 
 
 def rows(head: str) -> Iterator[list[str]]:
-    """Yields the cells of the table whose first row begins so, without that row."""
+    """Yield the cells of the table whose first row begins so, without that row."""
     table = GUIDE[GUIDE.index(head) :].split("\n\n")[0]
     for line in table.split("\n")[2:]:
         yield [cell.strip() for cell in line.strip().strip("|").split("|")]

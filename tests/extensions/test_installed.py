@@ -40,7 +40,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def install(site: Path, name: str, source: str, value: str | None = None) -> Path:
-    """Puts a package with one entry point into a folder, as an installer does; returns its module."""
+    """Put a package with one entry point into a folder, as an installer does; returns its module."""
     module = name.replace("-", "_")
     path = site / f"{module}.py"
     path.write_text(source)

@@ -36,7 +36,9 @@ Ending = Literal["half_close", "wait", "leave"]
 
 @dataclass(frozen=True)
 class Case:
-    """What one client sends. ``cuts``: where the bytes for the command socket are cut into writes."""
+    """The bytes that one client sends. ``cuts``: where those for the command socket are split into
+    writes.
+    """
 
     commands: bytes
     events: bytes
@@ -44,7 +46,7 @@ class Case:
     ending: Ending
 
     def writes(self) -> list[bytes]:
-        """Returns the bytes for the command socket as they are written."""
+        """Return the bytes for the command socket as they are written."""
         edges = [0, *self.cuts, len(self.commands)]
         return [self.commands[a:b] for a, b in pairwise(edges)]
 
@@ -59,12 +61,12 @@ class Ids:
         self._known: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=50))
 
     def learn(self, data: bytes) -> None:
-        """Takes the ids that stand in lines of the daemon."""
+        """Take the ids that stand in lines of the daemon."""
         for id_, kind in self._PATTERN.findall(data):
             self._known[kind.decode()].append(id_.decode())
 
     def like(self, name: str, random: Random) -> str:
-        """Returns an id for a placeholder of a conversation."""
+        """Return an id for a placeholder of a conversation."""
         kinds = sorted(self._known)
         kind = self._BY_NAME.get(name[0]) or (random.choice(kinds) if kinds else "sess")
         known = self._known.get(kind)
@@ -92,7 +94,7 @@ class Cases:
         self._lines = [line for lines in self._conversations for line in lines]
 
     def next(self) -> Case:
-        """Returns the next case."""
+        """Return the next case."""
         random = self._random
         lines = [self._filled(line) for line in random.choice(self._conversations)]
         start = random.randrange(len(lines) + 1)
@@ -209,7 +211,7 @@ def _lengthen(line: bytes, _other: bytes, random: Random) -> bytes:
 
 
 def _value(line: bytes, _other: bytes, random: Random) -> bytes:
-    """Puts a strange value, or a strange key, somewhere into the object."""
+    """Put a strange value, or a strange key, somewhere into the object."""
     try:
         whole = json.loads(line)
     except (ValueError, RecursionError):

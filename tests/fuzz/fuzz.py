@@ -52,7 +52,7 @@ class Fuzz:
         self._log_read = 0
 
     async def run(self, *, cases: int, seconds: float) -> None:
-        """Plays that many cases, or for that long."""
+        """Play that many cases, or for that long."""
         deadline = time.monotonic() + seconds
         async with running(self._place) as process:
             while self.cases < cases and time.monotonic() < deadline:
@@ -116,7 +116,7 @@ class Fuzz:
     async def _receive(
         self, stream: trio.abc.Stream, received: bytearray, lines: int | None
     ) -> None:
-        """Reads that many lines; None: up to the end of what the daemon sends."""
+        """Read that many lines; None: up to the end of what the daemon sends."""
         got = 0
         while lines is None or got < lines:
             chunk = await stream.receive_some(_READ_BYTES)
@@ -180,7 +180,7 @@ class Fuzz:
 
 
 async def _send_and_leave(stream: trio.abc.Stream, case: Case) -> None:
-    """Sends without reading, until it is all said or the daemon rightly reads no more."""
+    """Send without reading, until it is all said or the daemon rightly reads no more."""
     async with stream:
         with trio.move_on_after(LEAVE_SECONDS):
             for data in case.writes():

@@ -16,7 +16,7 @@ _ANY: Final = object()
 
 
 def lines_of(sent: bytes, *, is_all: bool, line_bytes_max: int) -> list[bytes]:
-    """Returns the lines that have to be answered.
+    """Return the lines that have to be answered.
 
     Args:
         is_all: whether the daemon knows that nothing more comes.
@@ -29,7 +29,7 @@ def lines_of(sent: bytes, *, is_all: bool, line_bytes_max: int) -> list[bytes]:
 
 
 def answer_faults(lines: list[bytes], answers: list[bytes], *, line_bytes_max: int) -> list[str]:
-    """Returns a line for people for each answer that is missing, too much, out of order or bad."""
+    """Return a line for people for each answer that is missing, too much, out of order or bad."""
     faults = []
     if len(lines) != len(answers):
         faults.append(f"{len(answers)} answers to {len(lines)} lines")
@@ -40,7 +40,7 @@ def answer_faults(lines: list[bytes], answers: list[bytes], *, line_bytes_max: i
 
 
 def told_faults(line: bytes) -> list[str]:
-    """Returns what is wrong with a line of the event socket."""
+    """Return what is wrong with a line of the event socket."""
     try:
         message = check_response(line) if b'"ok":' in line and _is_answer(line) else None
         if message is None:
@@ -75,7 +75,7 @@ def _own_fault(answer: dict[str, Any], line: bytes) -> list[str]:
 
 
 def _id_of(line: bytes) -> Any:
-    """Returns the request's id if there can be no doubt about it, else ``_ANY``."""
+    """Return the request's id if there can be no doubt about it, else ``_ANY``."""
     try:
         request = json.loads(line.decode("utf-8", "replace"))
     except (ValueError, RecursionError):

@@ -63,7 +63,7 @@ class Exchange(Protocol):
 
 @dataclass(frozen=True)
 class Step:
-    """One line of the file. ``content`` is text for ``>``, bytes for ``>b``, else parsed JSON."""
+    """A line of the file. ``content`` is text for ``>``, bytes for ``>b``, else parsed JSON."""
 
     number: int
     kind: Literal[">", ">b", "<", "*", "*~", "*>"]
@@ -85,7 +85,7 @@ class Conversation:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What the daemon is to be started with, from ``# daemon: name=value``."""
+        """The settings to start the daemon with, from ``# daemon: name=value``."""
         return dict(setting.split("=", 1) for setting in self.header("daemon"))
 
     @property
@@ -117,7 +117,7 @@ _STEP = re.compile(r"(>b|>|<|\*~|\*>|\*) (.*)")
 
 
 def load(path: Path) -> Conversation:
-    """Reads a file.
+    """Read a file.
 
     Raises:
         ValueError: naming the file and the line.
@@ -168,17 +168,17 @@ _PLACEHOLDER = re.compile(r"\$(\*|[A-Z][A-Z0-9_]*)")
 
 
 class Mismatch(AssertionError):
-    """What came is not what was expected."""
+    """A line that arrived is not the expected one."""
 
 
 @dataclass
 class Bindings:
-    """What the names stand for so far."""
+    """The values bound to the names so far."""
 
     values: dict[str, str] = field(default_factory=dict)
 
     def fill(self, text: str) -> str:
-        """Puts the values of names into a line to be sent, escaped as inside of a JSON string."""
+        """Put the values of names into a line to be sent, escaped as inside of a JSON string."""
 
         def value(match: re.Match[str]) -> str:
             if match[1] not in self.values:
@@ -277,7 +277,7 @@ async def play(
     check_answer: Callable[[bytes], object] = json.loads,
     check_event: Callable[[bytes], object] = json.loads,
 ) -> dict[str, str]:
-    """Plays a conversation and returns what its names stand for.
+    """Play a conversation and return what its names stand for.
 
     Args:
         known: names that stand for something from the start.
@@ -304,7 +304,7 @@ Round = tuple[list[Step], list[Step]]
 
 
 def _rounds(conversation: Conversation, pace: Pace) -> Iterator[Round]:
-    """Yields what is sent at once and what has to arrive before the next is sent."""
+    """Yield what is sent at once and what has to arrive before the next is sent."""
     pipelined = pace == "pipelined" and conversation.may_be_pipelined
     sent: list[Step] = []
     expected: list[Step] = []
@@ -320,7 +320,7 @@ def _rounds(conversation: Conversation, pace: Pace) -> Iterator[Round]:
 
 
 def _needs_nothing_from(expected: list[Step], step: Step) -> bool:
-    """Whether a line can be sent before what stands above it has arrived."""
+    """True if a line can be sent before the lines above it have arrived."""
     if step.kind == "*>" or any(other.kind != "<" for other in expected):
         return False
     return step.kind == ">b" or not _PLACEHOLDER.search(step.content)

@@ -81,24 +81,24 @@ class RequestRefused(AssertionError):
 
 
 class Wire:
-    """One stream of lines in both directions."""
+    """A stream of lines in both directions."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
         self._received = bytearray()
 
     async def send(self, message: Mapping[str, Any] | bytes) -> None:
-        """Sends an object as a line, or bytes as they are."""
+        """Send an object as a line, or bytes as they are."""
         data = message if isinstance(message, bytes) else json.dumps(message).encode() + b"\n"
         with trio.fail_after(WAIT_SECONDS):
             await self.stream.send_all(data)
 
     async def receive(self) -> dict[str, Any]:
-        """Returns the next line, decoded."""
+        """Return the next line, decoded."""
         return decoded(await self.receive_line())
 
     async def receive_line(self, *, seconds: float = WAIT_SECONDS) -> bytes:
-        """Returns the next line with its LF.
+        """Return the next line with its LF.
 
         Args:
             seconds: how long that may take, where the clock is one that jumps.
@@ -122,7 +122,7 @@ class Wire:
 
 
 def decoded(line: bytes) -> dict[str, Any]:
-    """Returns a line of the daemon's, checked against the schemas: an answer or an event."""
+    """Return a line of the daemon's, checked against the schemas: an answer or an event."""
     # Only answers say whether they are good.
     is_answer = b'"ok":' in line and "ok" in json.loads(line)
     return check_response(line) if is_answer else check_event(line)
@@ -136,19 +136,19 @@ class Client(Wire):
         self._ids = (f"c{number}" for number in itertools.count(1))
 
     async def ask(self, type: str, **payload: Any) -> str:
-        """Sends a command without waiting for the answer; returns its id."""
+        """Send a command without waiting for the answer; returns its id."""
         request_id = next(self._ids)
         await self.send({"v": "1", "id": request_id, "type": type, "payload": payload})
         return request_id
 
     async def answer(self, request_id: str) -> dict[str, Any]:
-        """Returns the next answer, which must be the one to that command."""
+        """Return the next answer, which must be the one to that command."""
         answer = await self.receive()
         assert answer["id"] == request_id, f"expected the answer to {request_id}: {answer}"
         return answer
 
     async def request(self, type: str, **payload: Any) -> Payload:
-        """Sends a command and returns the payload of its answer."""
+        """Send a command and return the payload of its answer."""
         answer = await self.answer(await self.ask(type, **payload))
         if not answer["ok"]:
             raise RequestRefused(f"{type}: {answer['error']}")
@@ -156,7 +156,7 @@ class Client(Wire):
         return granted
 
     async def refusal(self, type: str, **payload: Any) -> dict[str, Any]:
-        """Sends a command that has to be refused, and returns the error."""
+        """Send a command that has to be refused, and return the error."""
         answer = await self.answer(await self.ask(type, **payload))
         assert not answer["ok"], f"{type} was not refused: {answer}"
         error: dict[str, Any] = answer["error"]
@@ -174,7 +174,7 @@ class Events(Wire):
         self._sees_all = True
 
     async def receive(self, *, seconds: float = WAIT_SECONDS) -> Event:
-        """Returns the next line; events of runs seen from their start are checked for balance."""
+        """Return the next line; events of runs seen from their start are checked for balance."""
         line = await self.receive_line(seconds=seconds)
         message = decoded(line)
         run_id = message["payload"].get("run_id") if "ok" not in message else None
@@ -198,31 +198,31 @@ class Events(Wire):
 
     @property
     def seen(self) -> Sequence[Event]:
-        """What has come since the end of the last run."""
+        """The events since the end of the last run."""
         return self._since_run
 
     async def next(self, *, seconds: float = WAIT_SECONDS) -> Event:
-        """Returns the next event."""
+        """Return the next event."""
         event = await self.receive(seconds=seconds)
         self._since_run.append(event)
         return event
 
     async def until(self, type: str, **fields: Any) -> Event:
-        """Returns the next event of that type whose payload has those fields."""
+        """Return the next event of that type whose payload has those fields."""
         while True:
             event = await self.next()
             if event["type"] == type and fields.items() <= event["payload"].items():
                 return event
 
     async def run(self, run_id: str | None = None) -> list[Event]:
-        """Reads up to the next ``agent_end`` (of that run) and returns all that came since the last."""
+        """Read up to the next ``agent_end`` (of that run) and return all that came since the last."""
         await self.until("agent_end", **({} if run_id is None else {"run_id": run_id}))
         events, self._since_run = self._since_run, []
         return events
 
 
 def types(events: Sequence[Event]) -> list[str]:
-    """Returns the events' types. Neighbouring deltas count as one: how a text is cut is chance."""
+    """Return the events' types. Neighbouring deltas count as one: how a text is cut is chance."""
     return [
         event["type"]
         for index, event in enumerate(events)
@@ -231,12 +231,12 @@ def types(events: Sequence[Event]) -> list[str]:
 
 
 def of_type(events: Sequence[Event], *wanted: str) -> list[Payload]:
-    """Returns the payloads of the events of those types."""
+    """Return the payloads of the events of those types."""
     return [event["payload"] for event in events if event["type"] in wanted]
 
 
 def users(run: Sequence[Event]) -> list[tuple[str, str]]:
-    """Returns (turn kind, text) of each turn."""
+    """Return (turn kind, text) of each turn."""
     return [
         (start["turn_kind"], start["text"])
         for start in of_type(run, "message_start")
@@ -256,11 +256,11 @@ class Daemon(Protocol):
     async def connect(self) -> Client: ...
 
     async def watch(self, **subscription: Any) -> Events:
-        """Connects and subscribes; without arguments to the frozen types, from now on."""
+        """Connect and subscribe; without arguments to the frozen types, from now on."""
         ...
 
     async def listen(self) -> Events:
-        """Connects to the event socket and says nothing; returns when it is being served."""
+        """Connect to the event socket and say nothing; returns when it is being served."""
         ...
 
 
@@ -351,7 +351,7 @@ async def memory_daemon(
     clock: Clock | None = None,
     **options: Any,
 ) -> AsyncIterator[Daemon]:
-    """Runs a daemon on memory streams. ``options``: see ``make_deps``.
+    """Run a daemon on memory streams. ``options``: see ``make_deps``.
 
     With the ``store`` and the ``clock`` of an earlier one it is that one, started again.
     """
@@ -373,7 +373,7 @@ async def memory_daemon(
 
 
 def provider_of(stub: StubModel, name: str) -> Provider:
-    """Returns a provider of that name which asks the stub."""
+    """Return a provider of that name which asks the stub."""
     return make_provider("openai", ProviderSettings(api_base=stub.api_base), name=name)
 
 
@@ -381,7 +381,7 @@ def provider_of(stub: StubModel, name: str) -> Provider:
 async def socket_daemon(
     folder: Path, *, provider: Provider, workdir: Path | None = None, **options: Any
 ) -> AsyncIterator[Daemon]:
-    """Runs a daemon on ``nous.sock`` and ``nousd.db`` in ``folder``. ``options``: see ``make_deps``.
+    """Run a daemon on ``nous.sock`` and ``nousd.db`` in ``folder``. ``options``: see ``make_deps``.
 
     It can be run again in the same folder.
     """
@@ -422,7 +422,7 @@ async def _checked_services(deps: DaemonDeps) -> AsyncIterator[Services]:
 
 
 def only_workspace(workdir: Path, project: Project | None = None, **deps: Any) -> Workspaces:
-    """Returns the workspaces of a daemon that has a workdir and nothing else."""
+    """Return the workspaces of a daemon that has a workdir and nothing else."""
     return Workspaces(
         Workspace(path_sandbox=PathSandbox(workdir), project=project or Project(), **deps)
     )
@@ -452,7 +452,7 @@ def make_deps(
     mcp_servers: tuple[ServerSpec, ...] = (),
     around_runtime: Callable[[Runtime], Runtime] = lambda runtime: runtime,
 ) -> DaemonDeps:
-    """Returns what a daemon with every built-in tool, and ``tools``, is made of.
+    """Return what a daemon with every built-in tool, and ``tools``, is made of.
 
     It asks nobody, unless ``permissions`` say otherwise.
 

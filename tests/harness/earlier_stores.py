@@ -53,7 +53,7 @@ class Other(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """What a database holds.
+    """The contents of a database.
 
     Args:
         version: of its events; schemas have changed where they did not.
@@ -95,12 +95,12 @@ StoredLines = dict[int, tuple[int, str, bytes]]
 
 
 def unpack(name: str, path: Path) -> None:
-    """Writes the database of that name to ``path``."""
+    """Write the database of that name to ``path``."""
     path.write_bytes(gzip.decompress((FOLDER / f"{name}.db.gz").read_bytes()))
 
 
 def stored_lines(path: Path) -> StoredLines:
-    """Reads the events of a database as they are stored, past all that would lift them."""
+    """Read the events of a database as they are stored, past all that would lift them."""
     found = rows(path, "SELECT seq, schema_version, type, line FROM events")
     return {seq: (version, type_, line) for seq, version, type_, line in found}
 
@@ -109,7 +109,7 @@ Row = tuple[Any, ...]
 
 
 def rows(path: Path, query: str) -> list[Row]:
-    """Reads a database past the store."""
+    """Read a database past the store."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     found = connection.execute(query).fetchall()
     connection.close()
@@ -127,7 +127,7 @@ class StoredInput(NamedTuple):
 
 
 def stored_inputs(path: Path) -> list[StoredInput]:
-    """Reads the inputs of a database in the order in which they were accepted."""
+    """Read the inputs of a database in the order in which they were accepted."""
     query = """
         SELECT session_id, input_id, state, client_message_id, body FROM inputs
         ORDER BY +seq, +position

@@ -20,14 +20,14 @@ Reply = Callable[[dict[str, Any]], bytes | None]
 
 
 def ok(type_: str, payload: dict[str, Any] | None = None) -> Reply:
-    """Answers well."""
+    """Answer well."""
     return lambda request: _line(
         {"v": "1", "id": request["id"], "type": type_, "payload": payload or {}, "ok": True}
     )
 
 
 def refused(code: str, message: str, **more: Any) -> Reply:
-    """Answers with an error; ``more`` is ``cause`` and ``details``."""
+    """Answer with an error; ``more`` is ``cause`` and ``details``."""
     error = {"code": code, "message": message, **more}
     return lambda request: _line(
         {
@@ -42,12 +42,12 @@ def refused(code: str, message: str, **more: Any) -> Reply:
 
 
 def says(line: bytes | None) -> Reply:
-    """Answers with exactly this."""
+    """Answer with exactly this."""
     return lambda _request: line
 
 
 def event(number: int, type_: str, **payload: Any) -> bytes:
-    """Returns an event line."""
+    """Return an event line."""
     ts = "2026-01-02T03:04:05Z"
     return _line({"v": "1", "id": f"evt-{number}", "type": type_, "payload": payload, "ts": ts})
 
@@ -83,7 +83,7 @@ class FakeDaemon:
         ]
 
     def publish(self, line: bytes | None) -> None:
-        """Sends an event to everyone who subscribes, now or later; None closes the connection."""
+        """Send an event to everyone who subscribes, now or later; None closes the connection."""
         with self._lock:
             self._history.append(line)
             for subscriber in self._subscribers:
@@ -141,7 +141,7 @@ class FakeDaemon:
     def _hear(
         self, handler: socketserver.StreamRequestHandler, lines: queue.SimpleQueue[bytes | None]
     ) -> None:
-        """Answers what a subscriber says later on."""
+        """Answer what a subscriber says later on."""
         with contextlib.suppress(OSError, ValueError):  # it is gone, or the handler is done
             for line in handler.rfile:
                 lines.put(self._answer(line))

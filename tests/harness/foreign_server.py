@@ -27,7 +27,7 @@ class ForeignServer:
 def foreign_server(
     *argv: str | Path, env: Mapping[str, str], ready: str
 ) -> Iterator[ForeignServer]:
-    """Starts a server and kills it when the block is left.
+    """Start a server and kill it when the block is left.
 
     Args:
         env: all that it gets besides ``PATH``.

@@ -49,7 +49,7 @@ class _Call:
 
 @dataclass
 class _Run:
-    """What is open in a run: at most one turn; in it at most one message or one tool call.
+    """The open parts of a run: at most one turn; in it at most one message or one tool call.
 
     ``seq`` is the number of the run's event that was fed last.
     """
@@ -86,7 +86,7 @@ class LifecycleChecker:
         self._last_seq = -1
 
     def feed(self, line: bytes) -> None:
-        """Takes the next event line of the stream."""
+        """Take the next event line of the stream."""
         event = json.loads(line)
         try:
             self._feed(event)
@@ -100,7 +100,7 @@ class LifecycleChecker:
         assert not self._client_calls, f"calls without an end: {', '.join(self._client_calls)}"
 
     def _feed_client_call(self, type_: str, payload: Payload) -> None:
-        """Takes a step of a call that a client made itself: a bracket of its own."""
+        """Take a step of a call that a client made itself: a bracket of its own."""
         call_id = payload["tool_call_id"]
         after = _CLIENT_CALL[type_]
         if type_ == "tool_call_requested":
@@ -125,7 +125,7 @@ class LifecycleChecker:
 
     @property
     def ended_runs(self) -> int:
-        """How many runs have ended so far."""
+        """The number of runs that have ended so far."""
         return sum(run.ended for run in self._runs.values())
 
     def _feed(self, event: dict[str, Any]) -> None:
@@ -264,7 +264,7 @@ _ENDS = {
 
 
 def _of_task(run: _Run, type_: str, payload: Payload) -> None:
-    """What a task of the running call asks, and what becomes of it, each told once."""
+    """Check that each request of a task in the running call is asked and resolved once."""
     call = run.call
     assert call is not None, "a task asks while no call runs"
     if type_ in _ASKS:

@@ -31,7 +31,7 @@ class Figures:
 
 
 def figures_of(pid: int) -> Figures:
-    """Reads the figures of a process that lives."""
+    """Read the figures of a process that lives."""
     process = Path(f"/proc/{pid}")
     status = (process / "status").read_text()
     open_files = list(_open_files(process / "fd"))
@@ -66,7 +66,7 @@ def thirds_of(sizes: Sequence[int]) -> str:
 
 
 def faults_in(log: str) -> list[str]:
-    """Returns what a daemon's own log says of its own faults, each with what stands around it."""
+    """Return what a daemon's own log says of its own faults, each with what stands around it."""
     return [log[max(0, m.start() - 300) : m.start() + 2000] for m in _FAULT.finditer(log)]
 
 

@@ -25,7 +25,7 @@ class Refused(AssertionError):
 
 
 def seq_of(line: bytes) -> int:
-    """Returns the number of an event line."""
+    """Return the number of an event line."""
     return int(line.partition(b'"evt-')[2].partition(b'"')[0])
 
 
@@ -53,11 +53,11 @@ class ResumingReader:
         return f"evt-{self.last_seq}"
 
     def keep(self, line: bytes) -> None:
-        """Takes a whole line."""
+        """Take a whole line."""
         self.lines.append(line)
 
     async def take(self, bytes_wanted: int, *, is_last: IsLast = lambda _: False) -> bool:
-        """Connects, reads that many bytes of events and drops the connection wherever that is.
+        """Connect, reads that many bytes of events and drop the connection wherever that is.
 
         Returns:
             whether a line came that ``is_last``; nothing behind it is kept.
@@ -99,7 +99,7 @@ class ResumingReader:
             await trio.aclose_forcefully(stream)
 
     async def _subscribe(self, stream: trio.abc.Stream) -> bytes:
-        """Returns what came behind the answer."""
+        """Return what came behind the answer."""
         payload = {"after": self.cursor, **self.subscription}
         request = {"v": "1", "id": "resumed", "type": "subscribe", "payload": payload}
         await stream.send_all(json.dumps(request).encode() + b"\n")

@@ -62,7 +62,7 @@ its own."""
 
 @dataclass(frozen=True)
 class Reply:
-    """What one request gets.
+    """The reply to one request.
 
     Args:
         parts: the body, in order.
@@ -92,17 +92,17 @@ DONE: Final = b"data: [DONE]\n\n"
 
 
 def delta(**fields: Any) -> dict[str, Any]:
-    """Returns a chunk whose delta has those fields."""
+    """Return a chunk whose delta has those fields."""
     return {"choices": [{"index": 0, "delta": fields, "finish_reason": None}]}
 
 
 def call_delta(**fields: Any) -> dict[str, Any]:
-    """Returns a chunk with one tool call entry of those fields."""
+    """Return a chunk with one tool call entry of those fields."""
     return delta(tool_calls=[fields])
 
 
 def finish(reason: str = "stop", usage: Mapping[str, Any] | None = USAGE) -> tuple[Part, ...]:
-    """Returns the parts that end a good stream: finish reason, usage, end marker."""
+    """Return the parts that end a good stream: finish reason, usage, end marker."""
     last: list[Part] = [{"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}]
     if usage is not None:
         last.append({"choices": [], "usage": dict(usage)})
@@ -110,13 +110,13 @@ def finish(reason: str = "stop", usage: Mapping[str, Any] | None = USAGE) -> tup
 
 
 def text_reply(*texts: str | Gate, usage: Mapping[str, Any] | None = USAGE) -> Reply:
-    """Returns a reply that streams those texts, one delta each."""
+    """Return a reply that streams those texts, one delta each."""
     parts = [delta(content=text) if isinstance(text, str) else text for text in texts]
     return Reply((*parts, *finish(usage=usage)))
 
 
 def tool_reply(*calls: tuple[str, Mapping[str, Any]], text: str = "") -> Reply:
-    """Returns a reply that asks for those tools, given as (name, arguments), all in one message."""
+    """Return a reply that asks for those tools, given as (name, arguments), all in one message."""
     parts: list[Part] = [delta(content=text)] if text else []
     for index, (name, arguments) in enumerate(calls):
         function = {"name": name, "arguments": json.dumps(arguments)}
@@ -129,7 +129,7 @@ def tool_reply(*calls: tuple[str, Mapping[str, Any]], text: str = "") -> Reply:
 def error_reply(
     status: int, message: str = "", *, code: str | None = None, **headers: str
 ) -> Reply:
-    """Returns a refusal; ``retry_after="1"`` becomes the header Retry-After."""
+    """Return a refusal; ``retry_after="1"`` becomes the header Retry-After."""
     error = {"message": message, "type": "stub_error", "code": code}
     return Reply(
         (json.dumps({"error": error}).encode(),) if message else (),
@@ -140,7 +140,7 @@ def error_reply(
 
 
 def whole_reply(content: str, **message: Any) -> Reply:
-    """Returns a completion that is not streamed."""
+    """Return a completion that is not streamed."""
     body = {
         "choices": [
             {"message": {"content": content, **message}, "finish_reason": "stop", "index": 0}
@@ -151,28 +151,28 @@ def whole_reply(content: str, **message: Any) -> Reply:
 
 
 def models_reply(*models: str) -> Reply:
-    """Returns a list of the models that a server has."""
+    """Return a list of the models that a server has."""
     body = json.dumps({"object": "list", "data": [{"id": model} for model in models]})
     return Reply((body.encode(),), content_type="application/json")
 
 
 def hanging_reply() -> Reply:
-    """Returns a reply that never begins to say anything."""
+    """Return a reply that never begins to say anything."""
     return Reply((Gate(),))
 
 
 def burst_reply(count: int, text: str = "word ") -> Reply:
-    """Returns a reply of ``count`` equal deltas, sent as fast as the network takes them."""
+    """Return a reply of ``count`` equal deltas, sent as fast as the network takes them."""
     return Reply((burst(*[delta(content=text)] * count), *finish()))
 
 
 def burst(*chunks: dict[str, Any]) -> Part:
-    """Returns chunks as one part of a reply, sent as fast as the network takes them."""
+    """Return chunks as one part of a reply, sent as fast as the network takes them."""
     return framed([event(chunk) for chunk in chunks])
 
 
 def framed(chunks: Iterable[bytes]) -> Part:
-    """Returns HTTP chunks of that content as one part of a reply."""
+    """Return HTTP chunks of that content as one part of a reply."""
     return _Framed(b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks))
 
 
@@ -205,7 +205,7 @@ class StubModel:
         self._replies.extend(replies)
 
     async def next_request(self) -> StubRequest:
-        """Returns the next request that was not returned yet, waiting for it."""
+        """Return the next request that was not returned yet, waiting for it."""
         async with self._changed:
             while len(self.requests) <= self._taken:
                 await self._changed.wait()
@@ -213,7 +213,7 @@ class StubModel:
         return self.requests[self._taken - 1]
 
     async def wait_closed(self) -> None:
-        """Returns when no connection is open."""
+        """Return when no connection is open."""
         async with self._changed:
             while self._open:
                 await self._changed.wait()
@@ -239,7 +239,7 @@ class StubModel:
 
 
 class _Connection:
-    """One HTTP/1.1 connection."""
+    """An HTTP/1.1 connection."""
 
     def __init__(self, stream: trio.SocketStream, stub: StubModel) -> None:
         self._stream = stream
@@ -274,7 +274,7 @@ class _Connection:
         return event
 
     async def _answer_watched(self, reply: Reply) -> bool:
-        """Answers; returns whether the connection can serve another request.
+        """Answer; returns whether the connection can serve another request.
 
         While the answer is held at a gate the client may go away, which has to be looked for.
         """
@@ -309,14 +309,14 @@ class _Connection:
 
 
 def event(chunk: dict[str, Any]) -> bytes:
-    """Returns an event of a stream as it is on the wire."""
+    """Return an event of a stream as it is on the wire."""
     name = f"event: {chunk['type']}\n" if "type" in chunk else ""
     return f"{name}data: {json.dumps(chunk, ensure_ascii=False)}\n\n".encode()
 
 
 @asynccontextmanager
 async def stub_model() -> AsyncIterator[StubModel]:
-    """Runs a stub until the block is left; connections still open are then closed."""
+    """Run a stub until the block is left; connections still open are then closed."""
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with trio.open_nursery() as nursery:
         stub = StubModel(listeners[0].socket.getsockname()[1])

@@ -55,7 +55,7 @@ def _check(schema: str, line: bytes) -> dict[str, Any]:
 
 @functools.cache
 def _validators(name: str) -> dict[str, jsonschema.Draft202012Validator]:
-    """One validator per type, so that a fault is told for the type meant."""
+    """Return one validator per type, so that an error names the intended type."""
     schema = json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator.check_schema(schema)
     return {

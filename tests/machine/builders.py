@@ -19,7 +19,7 @@ TS = "2026-01-01T00:00:00.000000Z"
 def queued(
     name: str, kind: str = "steer", run_id: str | None = "run-1", **more: Any
 ) -> QueuedInput:
-    """Returns an input whose id is ``name`` and whose text is ``text of <name>``."""
+    """Return an input whose id is ``name`` and whose text is ``text of <name>``."""
     return QueuedInput(
         input_id=name,
         kind=kind,  # type: ignore[arg-type]
@@ -46,7 +46,7 @@ def aborting(**fields: Any) -> SessionState:
 
 
 def after(state: SessionState, decided: decisions.Events) -> SessionState:
-    """Returns the state once the events have happened."""
+    """Return the state once the events have happened."""
     for event in decided:
         state = apply(state, event, TS)
     return state
@@ -69,7 +69,7 @@ def user(entry_id: str, text: str = "question") -> MessageEntry:
 
 
 def answer(entry_id: str, text: str = "answer", *, calls: int = 0) -> MessageEntry:
-    """Returns an assistant's message that asks for that many tool calls."""
+    """Return an assistant's message that asks for that many tool calls."""
     asked = tuple(
         ToolCall(
             tool_call_id=f"{entry_id}.{index}", runtime_tool_call_id="x", name="read", args={"n": 1}

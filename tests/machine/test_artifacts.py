@@ -27,7 +27,7 @@ def structs_in(type_: Any) -> Iterator[type[msgspec.Struct]]:
 
 
 def places(struct: type[msgspec.Struct]) -> list[tuple[str, ...]]:
-    """Returns the way to each field below a struct that names an artifact."""
+    """Return the way to each field below a struct that names an artifact."""
     found: list[tuple[str, ...]] = []
     for field in msgspec.structs.fields(struct):
         if names_artifact(field.name):
@@ -38,7 +38,7 @@ def places(struct: type[msgspec.Struct]) -> list[tuple[str, ...]]:
 
 
 def made(type_: Any) -> Any:
-    """Returns some value of a type."""
+    """Return some value of a type."""
     schema = msgspec.json.schema(type_)
     names = {"string": "x", "integer": 1, "boolean": True, "number": 1.0}
     for struct in structs_in(type_):
@@ -51,13 +51,13 @@ def made(type_: Any) -> Any:
 
 
 def example(struct: type[msgspec.Struct], **fields: Any) -> Any:
-    """Returns a struct with those fields, and just as many others as it needs."""
+    """Return a struct with those fields, and just as many others as it needs."""
     required = [field for field in msgspec.structs.fields(struct) if field.required]
     return struct(**{field.name: made(field.type) for field in required} | fields)
 
 
 def with_reference(struct: type[msgspec.Struct], way: tuple[str, ...], artifact_id: str) -> Any:
-    """Returns a struct that names the artifact at the end of that way, and none elsewhere."""
+    """Return a struct that names the artifact at the end of that way, and none elsewhere."""
     name, *rest = way
     (field,) = [field for field in msgspec.structs.fields(struct) if field.name == name]
     if not rest:
@@ -70,7 +70,7 @@ def with_reference(struct: type[msgspec.Struct], way: tuple[str, ...], artifact_
 
 
 def structs_in_alone(type_: Any) -> set[Any]:
-    """Returns the structs that a field itself may hold, not those in an array of its."""
+    """Return the structs that a field itself may hold, not those in an array of its."""
     return set() if get_origin(type_) is tuple else {type_, *get_args(type_)}
 
 

@@ -27,7 +27,7 @@ LONG = "x" * 4000
 
 
 def turn(number: int, *, calls: int = 0, text: str = "answer") -> list[Entry]:
-    """Returns a whole turn: a question, perhaps tool calls with results, and an answer."""
+    """Return a whole turn: a question, perhaps tool calls with results, and an answer."""
     entries: list[Entry] = [user(f"u{number}")]
     if calls:
         entries.append(answer(f"c{number}", calls=calls))

@@ -67,7 +67,7 @@ def output(call_id: str, chars: int = 40_000, **more: str) -> MessageEntry:
 
 
 def rounds(count: int, chars: int = 40_000) -> list[Entry]:
-    """Returns a turn in which the model has called a tool that many times."""
+    """Return a turn in which the model has called a tool that many times."""
     entries: list[Entry] = [user("u", "do it")]
     for number in range(count):
         entries += [answer(f"a{number}", calls=1), output(f"a{number}.0", chars)]
@@ -157,7 +157,7 @@ def test_an_output_that_the_model_has_not_seen_yet_is_never_old() -> None:
 
 
 def test_a_growing_context_begins_the_same_for_many_calls() -> None:
-    """What prompt caches and the chain of inputs live on."""
+    """Prompt caches and the chain of inputs depend on it."""
     context = rounds(0)
     within = budget(60_000, keep_recent=10_000)
     changes = compactions = 0

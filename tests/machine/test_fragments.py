@@ -31,7 +31,7 @@ TOOLS = (ToolSpec("read", "reads a file " * 50, {"type": "object"}),)
 
 
 class Shelf:
-    """Where artifacts are stored, each once."""
+    """A store of artifacts, each stored once."""
 
     def __init__(self) -> None:
         self.artifacts: dict[str, bytes] = {}

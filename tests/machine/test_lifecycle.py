@@ -198,7 +198,7 @@ INSIDE: list[Phase] = [phase for phase in Phase if phase not in (Phase.BEFORE, P
 
 
 def cells() -> list[tuple[str, Phase, Phase | None]]:
-    """Returns every event with every phase and the phase after it, None where it cannot come."""
+    """Return every event with every phase and the phase after it, None where it cannot come."""
     found = []
     for name, *ways in map(str.split, TABLE.strip().splitlines()):
         after: dict[Phase, Phase] = {phase: phase for phase in INSIDE} if "*" in ways else {}
@@ -522,7 +522,7 @@ def test_a_result_is_known_by_its_call() -> None:
 
 
 def next_event(tracker: LifecycleTracker, kind: type[events.Event], serial: int) -> events.Event:
-    """Returns an event of that type as this run could have it now."""
+    """Return an event of that type as this run could have it now."""
     where: Any = tracker.where
     turn = where | {"turn_id": str(tracker.turns + 1)}
     told = "" if tracker.message is None else tracker.message.text

@@ -30,7 +30,7 @@ ANSWERED = events.QuestionAnswered(**BELOW, question_id="q", answers=())
 
 
 def executing() -> LifecycleTracker:
-    """Returns a run whose call of ``task`` is being carried out."""
+    """Return a run whose call of ``task`` is being carried out."""
     tracker = LifecycleTracker("s", "r")
     for event in (
         events.AgentStart(session_id="s", run_id="r", runtime="native", model="m"),

@@ -27,7 +27,7 @@ TURN: Any = {"session_id": "s", "run_id": "run-1", "turn_id": "1"}
 
 
 def changed(before: SessionState, event: events.Event, ts: str = TS) -> dict[str, Any]:
-    """Returns the fields that the event changes."""
+    """Return the fields that the event changes."""
     old, new = fields_of(before), fields_of(apply(before, event, ts))
     return {name: value for name, value in new.items() if value != old[name]}
 

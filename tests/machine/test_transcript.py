@@ -362,7 +362,7 @@ def test_what_counts_is_in_the_order_of_the_path_and_begins_with_the_only_compac
 
 
 def kept_messages(path: Sequence[Entry]) -> list[Entry]:
-    """Returns what a compaction of ours may keep first: what still counts and is no result."""
+    """Return what a compaction of ours may keep first: what still counts and is no result."""
     messages = [entry for entry in in_context(path) if isinstance(entry, MessageEntry)]
     return [entry for entry in messages if entry.role != "tool"]
 

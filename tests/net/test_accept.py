@@ -22,7 +22,7 @@ async def echo(stream: trio.SocketStream) -> None:
 
 
 async def ask(client: trio.SocketStream) -> bytes:
-    """Returns the echo, or whatever else is answered first."""
+    """Return the echo, or whatever else is answered first."""
     with trio.fail_after(5):
         await client.send_all(b"hello\n")
         return bytes(await client.receive_some())

@@ -37,7 +37,7 @@ async def test_a_peer_of_our_own_user_is_known_and_served() -> None:
 
 @contextmanager
 def connection_of_another_user(path: Path) -> Iterator[None]:
-    """Opens the way to the socket, as a careless systemd unit would, and connects on it."""
+    """Open the way to the socket, as a careless systemd unit would, and connect on it."""
     path.parent.chmod(0o755)
     path.chmod(0o666)
     with subprocess.Popen(

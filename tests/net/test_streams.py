@@ -17,7 +17,7 @@ async def connected() -> tuple[DirectStream, DirectStream]:
 
 
 async def clogged() -> tuple[DirectStream, DirectStream]:
-    """Returns a pair of which neither could write without waiting."""
+    """Return a pair of which neither could write without waiting."""
     ours, theirs = await connected()
     for end in (ours, theirs):
         while end.write_now(b"x" * 65536):

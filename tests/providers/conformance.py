@@ -23,7 +23,7 @@ KEY = "sk-very-secret-key"
 
 @dataclass(frozen=True)
 class Scene:
-    """What the model does in one call, in this order.
+    """The model's actions in one call, in this order.
 
     Args:
         reasoning: what it thinks.
@@ -44,7 +44,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Dialect:
-    """How one vendor's servers speak.
+    """The protocol of one vendor's servers.
 
     Args:
         provider: its class.
@@ -74,11 +74,11 @@ class Dialect:
     says_the_end: bool = True
 
     def reply(self, scene: Scene, **more: Any) -> Reply:
-        """Returns the reply that streams the scene."""
+        """Return the reply that streams the scene."""
         return Reply(self.stream(scene), **more)
 
     def refuse(self, status: int, words: str = "no", **headers: str) -> Reply:
-        """Returns a refusal; ``retry_after="1"`` becomes the header Retry-After."""
+        """Return a refusal; ``retry_after="1"`` becomes the header Retry-After."""
         return Reply(
             (json.dumps(self.refusal(status, words)).encode(),),
             status=status,
@@ -104,7 +104,7 @@ class Server:
 async def server_of(
     dialect: Dialect, key: str | None = KEY, **settings: Any
 ) -> AsyncIterator[Server]:
-    """Runs a stub of the dialect's server until the block is left."""
+    """Run a stub of the dialect's server until the block is left."""
     async with stub_model() as stub:
         provider = dialect.provider(stub.origin + dialect.api_path, key, **settings)
         yield Server(dialect, stub, provider)
@@ -112,6 +112,6 @@ async def server_of(
 
 
 def body_of(dialect: Dialect, request: ModelInput, blobs: dict[str, bytes] | None = None) -> Any:
-    """Returns the body that the dialect's provider would send."""
+    """Return the body that the dialect's provider would send."""
     provider = dialect.provider("http://localhost" + dialect.api_path)
     return json.loads(provider.call(request, blobs or {}).body)

@@ -22,7 +22,7 @@ EVERY_CUT_BYTES_MAX = 3000
 
 
 def sse(*events: dict[str, Any] | bytes) -> bytes:
-    """Returns the events as a stream; bytes are payloads as they are."""
+    """Return the events as a stream; bytes are payloads as they are."""
     payloads = (
         event if isinstance(event, bytes) else json.dumps(event).encode() for event in events
     )
@@ -36,7 +36,7 @@ def decode(make: Make, chunks: Sequence[bytes]) -> list[Piece]:
 
 
 def pieces_of(make: Make, *events: dict[str, Any] | bytes) -> list[Piece]:
-    """Returns the pieces of a good stream, after checking that cutting it changes nothing."""
+    """Return the pieces of a good stream, after checking that cutting it changes nothing."""
     data = sse(*events)
     expected = decode(make, [data])
     for cut in _all_cuts(data):
@@ -45,7 +45,7 @@ def pieces_of(make: Make, *events: dict[str, Any] | bytes) -> list[Piece]:
 
 
 def failure_of(make: Make, *events: dict[str, Any] | bytes, data: bytes = b"") -> ProviderError:
-    """Returns the error of a bad stream, or of ``data``, after checking the same."""
+    """Return the error of a bad stream, or of ``data``, after checking the same."""
     errors = []
     for cut in _all_cuts(data or sse(*events)):
         with pytest.raises(ProviderError) as caught:
@@ -62,7 +62,7 @@ def _all_cuts(data: bytes) -> Iterator[list[bytes]]:
 
 
 def kept(pieces: Sequence[Piece]) -> list[dict[str, Any]]:
-    """Returns what is to be sent back."""
+    """Return what is to be sent back."""
     return [piece.block.data for piece in pieces if isinstance(piece, ReasoningKept)]
 
 
@@ -71,7 +71,7 @@ def shown(pieces: Sequence[Piece]) -> list[str]:
 
 
 def remembered(pieces: Sequence[Piece]) -> AssistantMessage:
-    """Returns the answer as it is told to the model with the next call."""
+    """Return the answer as it is told to the model with the next call."""
     calls = [piece for piece in pieces if isinstance(piece, ToolCallPiece)]
     return AssistantMessage(
         text_of(pieces),

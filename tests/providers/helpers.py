@@ -22,7 +22,7 @@ from nousd.providers.interface import (
 def ask(
     *messages: ModelMessage | str, system: str = "", tools: tuple[ToolSpec, ...] = (), **more: Any
 ) -> ModelInput:
-    """Returns a model input; strings are what the user said."""
+    """Return a model input; strings are what the user said."""
     return ModelInput(
         model="test-model",
         system=system,
@@ -47,7 +47,7 @@ class Collector:
         self._grown = trio.Event()
 
     async def wait_for(self, kind: type) -> None:
-        """Returns once a piece of that kind was received."""
+        """Return once a piece of that kind was received."""
         while not any(isinstance(piece, kind) for piece in self.pieces):
             await self.wait_for_more()
 
@@ -56,7 +56,7 @@ class Collector:
 
 
 async def collect(provider: Provider, request: ModelInput) -> list[Piece]:
-    """Makes one call and returns its pieces."""
+    """Make one call and return its pieces."""
     received = Collector()
     await provider.generate(request, received)
     return received.pieces
@@ -71,12 +71,12 @@ def reasoning_of(pieces: Iterable[Piece]) -> str:
 
 
 def calls_of(pieces: Iterable[Piece]) -> list[tuple[str, str]]:
-    """Returns name and arguments of each call."""
+    """Return name and arguments of each call."""
     return [(p.name, p.arguments) for p in pieces if isinstance(p, ToolCallPiece)]
 
 
 def finish_of(pieces: list[Piece]) -> Finished:
-    """Returns the last piece, after making sure that it alone is a ``Finished``."""
+    """Return the last piece, after making sure that it alone is a ``Finished``."""
     *before, last = pieces
     assert isinstance(last, Finished)
     assert not any(isinstance(piece, Finished) for piece in before)
@@ -84,7 +84,7 @@ def finish_of(pieces: list[Piece]) -> Finished:
 
 
 def cuts(data: bytes) -> Iterator[list[bytes]]:
-    """Yields the data whole, byte by byte, and in odd pieces."""
+    """Yield the data whole, byte by byte, and in odd pieces."""
     yield [data]
     for size in (1, 2, 3, 7, 31):
         yield [data[start : start + size] for start in range(0, len(data), size)]

@@ -17,7 +17,7 @@ HELLO = Scene(text="hello")
 
 
 async def answer(server: Server, scene: Scene = HELLO) -> str:
-    """Returns the text of a call that gets the scene."""
+    """Return the text of a call that gets the scene."""
     server.script(scene)
     return text_of(await collect(server.provider, ask("hi")))
 
@@ -29,24 +29,24 @@ async def failure(provider: HostedProvider, received: Collector | None = None) -
 
 
 def fast(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Returns the events as one part, sent as fast as the network takes them."""
+    """Return the events as one part, sent as fast as the network takes them."""
     events = [part for part in parts if isinstance(part, dict)]
     return (burst(*events), *(part for part in parts if not isinstance(part, dict)))
 
 
 def flood(dialect: Dialect) -> Reply:
-    """Returns an answer of some MiB, more than fits between a server and a client that does not read."""
+    """Return an answer of some MiB, more than fits between a server and a client that does not read."""
     words = "word " * 100
     return Reply(fast(dialect.stream(Scene(text=words))[:-2] * 50))
 
 
 def up_to(parts: tuple[Part, ...], gate: Gate) -> tuple[Part, ...]:
-    """Returns the parts before the gate."""
+    """Return the parts before the gate."""
     return parts[: parts.index(gate)]
 
 
 def bytes_of(parts: tuple[Part, ...]) -> bytes:
-    """Returns the events as they are on the wire."""
+    """Return the events as they are on the wire."""
     return b"".join(event(part) if isinstance(part, dict) else bytes_in(part) for part in parts)
 
 

@@ -31,12 +31,12 @@ def decode(chunks: Sequence[bytes], names: dict[str, str] | None = None) -> list
 
 
 def answer(*chunks: Chunk) -> list[Piece]:
-    """Returns the pieces of a good stream, after checking that cutting it changes nothing."""
+    """Return the pieces of a good stream, after checking that cutting it changes nothing."""
     return decoding.pieces_of(new_decoder, *chunks, STOP, DONE)
 
 
 def failure_of(data: bytes) -> ProviderError:
-    """Returns the error of a bad stream, after checking that cutting it changes nothing."""
+    """Return the error of a bad stream, after checking that cutting it changes nothing."""
     return decoding.failure_of(new_decoder, data=data)
 
 

@@ -32,7 +32,7 @@ def body(request: ModelInput, blobs: dict[str, bytes] | None = None) -> dict[str
 
 
 def turns(request: ModelInput, blobs: dict[str, bytes] | None = None) -> list[tuple[str, Any]]:
-    """Returns role and blocks of each message, without the marks for the cache."""
+    """Return role and blocks of each message, without the marks for the cache."""
     messages = body(request, blobs)["messages"]
     return [
         (m["role"], [{k: v for k, v in b.items() if k != "cache_control"} for b in m["content"]])

@@ -52,7 +52,7 @@ def sse(*parts: Part) -> bytes:
 
 
 def answer(*parts: Part) -> list[Piece]:
-    """Returns the pieces of a good stream, after checking that cutting it changes nothing."""
+    """Return the pieces of a good stream, after checking that cutting it changes nothing."""
     pieces = decoding.pieces_of(new_decoder, *_events((begin(), *parts)))
     return [piece for piece in pieces if not isinstance(piece, UsageSoFar)]
 
@@ -62,7 +62,7 @@ def failure_of(*parts: Part) -> ProviderError:
 
 
 def _events(parts: Iterable[Part]) -> Iterator[dict[str, Any]]:
-    """Yields the parts without the pauses between them."""
+    """Yield the parts without the pauses between them."""
     return (part for part in parts if isinstance(part, dict))
 
 

@@ -192,7 +192,7 @@ def test_any_transcript_in_any_budget_is_a_valid_request_that_is_the_same_twice(
 
 
 def all_texts(value: Any) -> Iterator[str]:
-    """Yields every string in a JSON value."""
+    """Yield every string in a JSON value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):

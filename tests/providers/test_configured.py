@@ -186,7 +186,7 @@ def test_nothing_that_is_configured_shows_a_key() -> None:
 
 
 def asked_in(folder: Path) -> str:
-    """Returns what the command has written there each time that it ran."""
+    """Return what the command has written there each time that it ran."""
     asked = folder / "asked"
     return asked.read_text() if asked.exists() else ""
 

@@ -37,7 +37,7 @@ def contents(*messages: ModelMessage | str) -> list[dict[str, Any]]:
 
 
 def model_parts(message: AssistantMessage, model: str = "gemini-2.5-pro") -> list[dict[str, Any]]:
-    """Returns the parts of an answer whose calls all have results."""
+    """Return the parts of an answer whose calls all have results."""
     results = (ToolResultMessage(c.id, c.name, "ok", is_error=False) for c in message.tool_calls)
     messages: tuple[ModelMessage, ...]
     messages = (UserMessage("hi"), message, *results, UserMessage("go on"))

@@ -34,7 +34,7 @@ Body = dict[str, Any]
 
 
 class Heard(NamedTuple):
-    """What a package read from a stream."""
+    """The values that a package read from a stream."""
 
     text: str
     calls: list[tuple[str, Any]]
@@ -176,7 +176,7 @@ MODELS = {
 
 
 async def reasoning_in(dialect: Dialect) -> tuple[ReasoningBlock, ...]:
-    """Returns what the dialect keeps of an answer."""
+    """Return what the dialect keeps of an answer."""
     async with server_of(dialect) as server:
         server.script(Scene(reasoning="hm", signature="c2lnbmVk", text="Look:", calls=(("a", {}),)))
         pieces = await collect(server.provider, ask("go", thinking="low"))
@@ -184,7 +184,7 @@ async def reasoning_in(dialect: Dialect) -> tuple[ReasoningBlock, ...]:
 
 
 def whole(value: Any) -> Any:
-    """Returns a validated value with everything validated: iterables are only when they are read."""
+    """Return a validated value with everything validated: iterables are only when they are read."""
     if isinstance(value, dict):
         return {key: whole(item) for key, item in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
@@ -193,7 +193,7 @@ def whole(value: Any) -> Any:
 
 
 def approved(judge: Judge, body: Body, headers: Mapping[str, str]) -> Body:
-    """Returns what is left of the body if all that the package does not know is left out."""
+    """Return what is left of the body if all that the package does not know is left out."""
     from pydantic import TypeAdapter
 
     # It has to live until the last of the body was read.

@@ -255,7 +255,7 @@ async def test_the_examples_in_the_guide_are_true(
 
 
 async def shown_call(provider: MockProvider, script: str, history: list[ModelMessage]) -> list[str]:
-    """Makes one call and returns what it did in the words of the guide."""
+    """Make one call and return what it did in the words of the guide."""
     received = Collector()
     shown = []
     try:

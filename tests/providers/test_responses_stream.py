@@ -294,7 +294,7 @@ def test_an_answer_goes_back_in_the_order_in_which_it_came(output: list[dict[str
 
 
 def _essence(item: dict[str, Any]) -> Any:
-    """Returns what of an item has to come back."""
+    """Return what of an item has to come back."""
     if item["type"] == "reasoning":
         return item
     if item["type"] == "message":
@@ -309,7 +309,7 @@ def _words(message: dict[str, Any]) -> str:
 
 
 def _texts(items: list[dict[str, Any]]) -> list[Any]:
-    """Returns what is said and called; without reasoning neighbouring messages are one."""
+    """Return what is said and called; without reasoning neighbouring messages are one."""
     said = "".join(_words(item) for item in items if item["type"] == "message")
     return [said, *(_essence(item) for item in items if item["type"] == "function_call")]
 

@@ -45,7 +45,7 @@ BODIES = [chat, responses, anthropic, gemini]
 
 
 def added(body: Any, request: ModelInput) -> dict[str, Any]:
-    """Returns what stands in a body because of the sampling."""
+    """Return what stands in a body because of the sampling."""
     plain = body(msgspec.structs.replace(request, sampling=None))
     return {key: value for key, value in body(request).items() if plain.get(key) != value}
 

@@ -61,7 +61,7 @@ def _answer(
 
 
 def _input(turns: list[Any], last: UserMessage, system: str, with_tools: bool) -> ModelInput:
-    """Gives the calls of each turn ids of their own; the last word is the user's or a tool's."""
+    """Give the calls of each turn ids of their own; the last word is the user's or a tool's."""
     messages: list[ModelMessage] = []
     for number, turn in enumerate(turns):
         messages += [_renamed(message, number) for message in turn]

@@ -33,7 +33,7 @@ def fixture(request: pytest.FixtureRequest) -> Fixture:
 
 
 def replies_of(fixture: Fixture) -> Iterator[Reply]:
-    """What the servers sent; behind the last bytes of a call that was cut off there was more to come."""
+    """Return the bytes the servers sent; a call that was cut off ends before its last bytes."""
     end = fixture.run.events[-1]
     assert isinstance(end, AgentEnd)
     was_stopped = end.status not in ("completed", "error")

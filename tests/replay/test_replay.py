@@ -64,7 +64,7 @@ async def check_all_same(rows: Rows, tuning: Tuning | None = None) -> None:
 
 
 async def recorded(workdir: Path, text: str, **said: Any) -> RecordedRun:
-    """Returns a run of the built-in model on that text, and on what its prompt says of it."""
+    """Return a run of the built-in model on that text, and on what its prompt says of it."""
     (workdir / "a.txt").write_text("alpha\n")
     async with daemon_with_log(workdir) as (client, watch, rows):
         if said.get("reuse_appended"):

@@ -178,7 +178,7 @@ async def test_a_log_that_tells_less_of_its_calls_is_played_as_far_as_it_tells(
 
 
 def as_before(told: Iterable[Event]) -> Iterator[Event]:
-    """Yields events as the first revisions of version 4 wrote them."""
+    """Yield events as the first revisions of version 4 wrote them."""
     for event in told:
         match event:
             case events.ToolCallPolicyEvaluated(source="runtime"):

@@ -43,7 +43,7 @@ class Driver:
         self._stopping = False
 
     async def run(self) -> None:
-        """Keeps a run going, one after the other."""
+        """Keep a run going, one after the other."""
         while not self._stopping:
             again = {
                 "text": self.random.choice(_TEXTS),
@@ -60,11 +60,11 @@ class Driver:
                 await self._go_back()
 
     def stop(self) -> None:
-        """Lets the run that is going on be the last."""
+        """Let the run that is going on be the last."""
         self._stopping = True
 
     async def ask(self, type: str, **payload: Any) -> dict[str, Any]:
-        """Sends a command and returns its answer, a refusal too."""
+        """Send a command and return its answer, a refusal too."""
         self.commands += 1
         begun = trio.current_time()
         request_id = await self._client.ask(type, **payload)
@@ -77,7 +77,7 @@ class Driver:
         return answer
 
     async def _receive(self, what: str) -> dict[str, Any]:
-        """Returns the next answer, for which a client of a busy machine waits longer than a test."""
+        """Return the next answer, for which a client of a busy machine waits longer than a test."""
         for _ in range(PATIENCE):
             with suppress(trio.TooSlowError):
                 answer: dict[str, Any] = json.loads(await self._client.receive_line())
@@ -85,7 +85,7 @@ class Driver:
         raise AssertionError(f"{self.session_id}: no answer to {what}")
 
     async def about(self, type: str, **payload: Any) -> dict[str, Any]:
-        """Sends a command about the driver's session."""
+        """Send a command about the driver's session."""
         return await self.ask(type, session_id=self.session_id, **payload)
 
     async def _go_back(self) -> None:
@@ -126,7 +126,7 @@ async def _read_all(driver: Driver) -> None:
 
 
 async def _use_another_session(driver: Driver) -> None:
-    """Makes a session or a branch, uses it and deletes it."""
+    """Make a session or a branch, uses it and delete it."""
     made = await (driver.ask("new_session") if driver.random.random() < 0.5 else _branch(driver))
     session_id = made["payload"]["session_id"]
     await driver.ask("prompt", text="[[say 30]]", session_id=session_id)

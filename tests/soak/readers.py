@@ -39,7 +39,7 @@ class Numbers:
         return self._numbers.setdefault(session_id, len(self._numbers))
 
     def of_line(self, line: bytes) -> int:
-        """Returns the number of an event line's session, which comes first in the payload."""
+        """Return the number of an event line's session, which comes first in the payload."""
         return self.of(line.partition(_SESSION)[2].partition(b'"')[0])
 
 
@@ -66,12 +66,12 @@ class SoakLog:
             self._by_session.setdefault(line.session_id, []).append(line)
 
     def of(self, session_id: str | None) -> Sequence[Logged]:
-        """Returns the lines of a session; None: all."""
+        """Return the lines of a session; None: all."""
         return self.lines if session_id is None else self._by_session.get(session_id, [])
 
 
 class SoakReader(ResumingReader):
-    """One reader. ``stalls`` counts how often it stopped reading, ``connections`` how often it came."""
+    """A reader. ``stalls`` and ``connections`` count how often it stopped reading and connected."""
 
     def __init__(
         self, socket: Path, numbers: Numbers, random: Random, stall_seconds: float, **wish: Any
@@ -87,13 +87,13 @@ class SoakReader(ResumingReader):
         self._living = trio.CancelScope()
 
     def keep(self, line: bytes) -> None:
-        """Keeps what is needed to compare the line."""
+        """Keep what is needed to compare the line."""
         self.seqs.append(self.last_seq)
         self.sums.append(crc32(line))
         self._sessions.append(self._numbers.of_line(line))
 
     async def run(self) -> None:
-        """Reads, stalls, leaves and comes back until ``stop``."""
+        """Read, stalls, leaves and comes back until ``stop``."""
         with self._living:
             while True:
                 await self.read(self._random.choice((0, 1, 5_000, 50_000, 500_000)))
@@ -105,23 +105,23 @@ class SoakReader(ResumingReader):
                     await trio.sleep(self._random.random() * self._stall_seconds)
 
     def stop(self) -> None:
-        """Ends ``run`` wherever it is; what the connection holds is still there."""
+        """End ``run`` wherever it is; what the connection holds is still there."""
         self._living.cancel()
 
     async def read_up_to(self, seq: int) -> None:
-        """Reads on, without stalling, until that line is there."""
+        """Read on, without stalling, until that line is there."""
         if self.last_seq < seq:
             await self.read(2**40, is_last=lambda line: seq_of(line) >= seq)
 
     def wanted(self, log: SoakLog) -> list[Logged]:
-        """Returns the lines of the log that are for this reader."""
+        """Return the lines of the log that are for this reader."""
         types = self.subscription["types"]
         names = FROZEN_EVENTS if types == "v1" else types
         lines = log.of(self.subscription.get("session_id"))
         return [line for line in lines if types == "all" or line.type in names]
 
     def faults(self, log: SoakLog) -> list[str]:
-        """Returns a line for each way in which what was read is not what is in the log."""
+        """Return a line for each way in which what was read is not what is in the log."""
         gone = {self._numbers.of(session_id.encode()) for session_id in log.deleted}
         expected = [(line.seq, line.sum) for line in self.wanted(log)]
         got = [
@@ -141,7 +141,7 @@ class SoakReader(ResumingReader):
 
 
 def wishes(random: Random, sessions: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yields what readers ask for: mostly one session, sometimes everything."""
+    """Yield what readers ask for: mostly one session, sometimes everything."""
     while True:
         chance = random.random()
         about: dict[str, Any] = (
@@ -166,7 +166,7 @@ class _LogReader(ResumingReader):
 
 
 async def read_log(socket: Path, head: int) -> SoakLog:
-    """Returns the log up to its head."""
+    """Return the log up to its head."""
     reader = _LogReader(socket)
     await reader.take(2**40, is_last=lambda line: seq_of(line) >= head)
     return SoakLog(reader.logged)

@@ -41,7 +41,7 @@ _WARM_UP: Final = '[[tool bash {"command": "true"}]][[then]][[say 100]]'
 
 @dataclass
 class Soak:
-    """One soak; ``faults`` are lines for people."""
+    """A soak; ``faults`` are lines for people."""
 
     folder: Path
     seed: int
@@ -60,7 +60,7 @@ class Soak:
         self._events = 0
 
     async def run(self) -> None:
-        """Plays it, and fills in ``faults``."""
+        """Play it, and fill in ``faults``."""
         async with running(self._place) as process:
             await self._warm_up()
             self._before = await _settled(process)
@@ -99,7 +99,7 @@ threads before, most, after: {self._before.threads}, {threads}, {self._after.thr
 faults: {len(self.faults)}"""
 
     async def _warm_up(self) -> None:
-        """Does once what makes a daemon open what it keeps open."""
+        """Do once what makes a daemon open what it keeps open."""
         client = await self._place.connect()
         await client.request("prompt", text=_WARM_UP)
         events = await self._place.watch(after="evt-0", types="all")
@@ -159,7 +159,7 @@ faults: {len(self.faults)}"""
     # --- the end -------------------------------------------------------------------------------
 
     async def _compare(self, control: Client) -> None:
-        """Lets every reader read to the end, and holds what it has against the log."""
+        """Let every reader read to the end, and hold what it has against the log."""
         state = await control.request("get_state")
         log = await read_log(self._place.events_socket, int(state["cursor"].removeprefix("evt-")))
         self._events = len(log.lines)
@@ -175,7 +175,7 @@ faults: {len(self.faults)}"""
             await reader.drop()
 
     def _is_as_before(self, figures: Figures) -> bool:
-        """Whether descriptors are back; the log's readers open theirs when they are first needed."""
+        """True if the number of descriptors is back; the log's readers open theirs on first use."""
         before = self._before.descriptors - self._before.databases
         return (
             figures.descriptors - figures.databases <= before
@@ -190,7 +190,7 @@ async def _abort_all(control: Client) -> None:
 
 
 async def _settled(process: Process, until: Callable[[Figures], bool] = lambda _: False) -> Figures:
-    """Returns the figures once they are as wanted, or have not changed for a second."""
+    """Return the figures once they are as wanted, or have not changed for a second."""
     same, figures = 0, figures_of(process.pid)
     with trio.move_on_after(SETTLE_SECONDS):
         while same < 20 and not until(figures):

@@ -30,7 +30,7 @@ _names: Final = itertools.count()
 
 
 class Fault(enum.Enum):
-    """What becomes of a write or a sync."""
+    """The fate of a write or a sync."""
 
     FULL = "no space: nothing is written"
     TORN_FULL = "no space: half of it is written"
@@ -64,7 +64,7 @@ class FaultyDisk:
         self._files: dict[str, _Surface] = {}
 
     def connect(self, name: str) -> apsw.Connection:
-        """Makes a connection whose files lie on this disk."""
+        """Make a connection whose files lie on this disk."""
         return apsw.Connection(name, vfs=self._vfs_name)
 
     def fail(
@@ -134,7 +134,7 @@ class FaultyDisk:
 
 
 class _Surface:
-    """What of a file is on the platters, and what is on its way there."""
+    """The durable bytes of a file, and the writes that are not yet durable."""
 
     def __init__(self, durable: bytes) -> None:
         self.durable = bytearray(durable)
@@ -258,7 +258,7 @@ def _nothing() -> None:
 
 @contextmanager
 def faulty_disk(seed: int = 0) -> Iterator[FaultyDisk]:
-    """Gives a disk that works until it is told not to."""
+    """Give a disk that works until it is told not to."""
     disk = FaultyDisk(seed)
     vfs = _Vfs(disk._vfs_name, disk)
     try:

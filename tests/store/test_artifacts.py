@@ -39,7 +39,7 @@ LATER = "2026-01-03T00:00:00.000Z"
 
 
 def pattern(size: int) -> bytes:
-    """Returns bytes of which no two stretches are the same."""
+    """Return bytes of which no two stretches are the same."""
     return b"".join(b"%07d " % number for number in range(size // 8 + 1))[:size]
 
 

@@ -58,13 +58,13 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def held(name: str) -> Held:
-    """What that database holds."""
+    """The expected contents of that database."""
     return HELD[name]
 
 
 @pytest.fixture
 def path(name: str, tmp_path: Path) -> Path:
-    """That database."""
+    """The path of that database."""
     path = tmp_path / "nousd.db"
     unpack(name, path)
     return path
@@ -82,7 +82,7 @@ def all_filters(path: Path) -> list[EventFilter]:
 
 
 def picked(log: tuple[StoredEvent, ...], wanted: EventFilter) -> tuple[StoredEvent, ...]:
-    """Returns the events of a log that a filter lets through, as its words say."""
+    """Return the events of a log that a filter lets through, as its words say."""
     return tuple(
         event
         for event in log
@@ -176,7 +176,7 @@ async def test_deltas_that_are_joined_leave_each_message_one_of_each_type(
 
 
 def delta_of(event: StoredEvent) -> tuple[Any, ...]:
-    """Returns whose delta that is, and of which type."""
+    """Return whose delta that is, and of which type."""
     payload = json.loads(event.line)["payload"]
     call = payload.get("tool_call_id"), payload.get("attempt")
     return event.type, payload.get("message_id"), *call, payload.get("stream")

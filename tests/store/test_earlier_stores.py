@@ -38,7 +38,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def path(name: str, tmp_path: Path) -> Path:
-    """That database."""
+    """The path of that database."""
     path = tmp_path / "nousd.db"
     unpack(name, path)
     return path

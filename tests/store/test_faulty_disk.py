@@ -39,7 +39,7 @@ COMMITS: list[tuple[Sequence[events.Event], Sequence[Artifact]]] = [
 
 
 class Told:
-    """What was told of each commit, in the words of the one who asked for it."""
+    """The reported outcome of each commit, by its submitter."""
 
     def __init__(self) -> None:
         self.stored: list[tuple[StoredEvent, ...]] = []
@@ -83,7 +83,7 @@ class Told:
 
 
 async def play_on(disk: FaultyDisk, folder: Path, fault: Fault, at: int, *, once: bool) -> Told:
-    """Plays the commits with a fault, and checks all that may come of it."""
+    """Play the commits with a fault, and check all that may come of it."""
     told = Told()
     path = folder / "log.db"
     async with sqlite.open_store(path, connect=disk.connect) as store:

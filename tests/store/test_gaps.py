@@ -50,7 +50,7 @@ SAID = [events.MessageUpdate(**IN_RUN, message_id="m1", delta=delta) for delta i
 
 @pytest.fixture
 async def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
-    """Holds a session with a run and two inputs, of which the later part lies behind the gap."""
+    """Hold a session with a run and two inputs, of which the later part lies behind the gap."""
     path = tmp_path / "log.db"
     async with sqlite.open_store(path) as opened:
         await append(opened, created("s1"), run_started("r1"))

@@ -151,7 +151,7 @@ LATER = "2026-01-05T00:00:00.000000Z"
 
 
 def talk(run_id: str, pieces: int) -> tuple[list[events.Event], Callable[[], list[events.Event]]]:
-    """Returns a message's deltas, and what makes its end."""
+    """Return a message's deltas, and what makes its end."""
     turn = TurnKey(session_id="s1", run_id=run_id, turn_id="1")
     name = f"m-{run_id}"
     said = [

@@ -115,7 +115,7 @@ async def prune(store: Store, ended_before: str = CUTOFF, until: int = NO_BOUND)
 
 
 async def told(store: Store, wanted: EventFilter = EVERYTHING) -> list[tuple[int, str, Any]]:
-    """Returns the number of each event, and of deltas what they say and where that begins."""
+    """Return the number of each event, and of deltas what they say and where that begins."""
     found = []
     for event in await whole_log(store, wanted):
         payload = json.loads(event.line)["payload"]
@@ -570,7 +570,7 @@ ROWS: list[Callable[[Store], Any]] = [
 
 
 def texts_of(log: Any) -> dict[tuple[str, str], str]:
-    """Returns what the deltas of each message and call say together, by its id and their type."""
+    """Return what the deltas of each message and call say together, by its id and their type."""
     texts: dict[tuple[str, str], str] = {}
     for event in log:
         payload = json.loads(event.line)["payload"]

@@ -86,7 +86,7 @@ def runs(draw: st.DrawFn, run_id: str) -> list[events.Event]:
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[events.Event]:
-    """Runs side by side, their events shuffled into each other."""
+    """Run side by side, their events shuffled into each other."""
     waiting = [draw(runs(run_id)) for run_id in RUNS]
     order = draw(
         st.permutations([index for index, run in enumerate(waiting) for _ in range(len(run))])
@@ -169,7 +169,7 @@ def test_a_pruned_log_has_the_same_texts_and_folds_to_the_same_rows(
 
 
 def in_two(log: Sequence[StoredEvent]) -> tuple[list[StoredEvent], list[StoredEvent]]:
-    """Returns the events that are no deltas, and the deltas."""
+    """Return the events that are no deltas, and the deltas."""
     others = [event for event in log if event.type not in DELTA_EVENTS]
     return others, [event for event in log if event.type in DELTA_EVENTS]
 

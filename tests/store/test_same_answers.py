@@ -209,7 +209,7 @@ LISTS = [
 
 
 async def answers(store: Store) -> dict[str, Any]:
-    """Asks a store all that can be asked of it."""
+    """Ask a store all that can be asked of it."""
     found: dict[str, Any] = {
         "head": store.head,
         "log": await whole_log(store),

@@ -21,7 +21,7 @@ from tests.store.helpers import append, created, deleted, updated
 
 
 async def ids(store: Store, **wanted: Any) -> tuple[list[str], int]:
-    """Returns the sessions of a list, newest first, and how many it says there are."""
+    """Return the sessions of a list, newest first, and how many it says there are."""
     page = await store.sessions(SessionFilter(**wanted), limit=9, before=None)
     return [row.session_id for row in page.rows], page.count
 

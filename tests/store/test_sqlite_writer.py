@@ -125,7 +125,7 @@ async def test_an_event_whose_callback_was_not_called_yet_is_not_read(
 
 
 def block_until_committed(path: Path, events_min: int) -> None:
-    """Keeps the event loop from running until the writer's thread has committed that many."""
+    """Keep the event loop from running until the writer's thread has committed that many."""
     deadline = time.monotonic() + 10
     with closing(open_for_reading(path)) as connection:
         while connection.execute("SELECT count(*) FROM events").get < events_min:

@@ -21,7 +21,7 @@ ASKED: dict[str, Any] = {
 def asked(
     number: int, by: str | None, session_id: str = "s", **more: Any
 ) -> Sequence[events.Event]:
-    """Returns the events of a call about which somebody was asked, and how it was decided."""
+    """Return the events of a call about which somebody was asked, and how it was decided."""
     call: dict[str, Any] = {
         "session_id": session_id,
         "run_id": "r",

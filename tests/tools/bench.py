@@ -69,14 +69,14 @@ class Bench:
         self.restrict(path_sandbox)
 
     def open(self, *paths: str) -> None:
-        """Opens where these paths lead to the calls from here on, as if the user had allowed it."""
+        """Open where these paths lead to the calls from here on, as if the user had allowed it."""
         asking = PathSandbox(self.work, (self.hidden,)).asking()
         places = [place for path in paths if (place := asking.beyond(path)) is not None]
         assert len(places) == len(paths)
         self.restrict(self.context.path_sandbox.opened_to(places))
 
     def restrict(self, path_sandbox: PathSandbox) -> None:
-        """Puts the calls from here on into another confinement."""
+        """Put the calls from here on into another confinement."""
         self.context = msgspec.structs.replace(self.context, path_sandbox=path_sandbox)
 
     def names(self) -> set[str]:
@@ -94,7 +94,7 @@ class Lifeline:
         self._descriptor = descriptor
 
     async def wait_ready(self, processes: int) -> None:
-        """Returns when that many processes have said ``ready``."""
+        """Return when that many processes have said ``ready``."""
         seen = b""
         with trio.fail_after(20):
             while seen.count(b"ready\n") < processes:
@@ -104,7 +104,7 @@ class Lifeline:
                 seen += chunk
 
     def is_gone(self) -> bool:
-        """Whether no process holds it any more."""
+        """True if no process holds it any more."""
         try:
             while os.read(self._descriptor, 4096):
                 pass
@@ -113,7 +113,7 @@ class Lifeline:
         return True
 
     async def wait_gone(self) -> None:
-        """Returns when no process holds it any more."""
+        """Return when no process holds it any more."""
         with trio.fail_after(20):
             while True:
                 await trio.lowlevel.wait_readable(self._descriptor)
@@ -143,7 +143,7 @@ while :; do sleep 1000; done
 
 @asynccontextmanager
 async def another_daemon(code: str, script: str) -> AsyncIterator[trio.Process]:
-    """Runs Python code in a process of its own, with a shell script and a PATH as its arguments."""
+    """Run Python code in a process of its own, with a shell script and a PATH as its arguments."""
     daemon = await trio.lowlevel.open_process(
         [sys.executable, "-c", code, script, os.environ["PATH"]],
         cwd=REPOSITORY,

@@ -24,7 +24,7 @@ def line(tmp_path: Path) -> Iterator[Lifeline]:
 def held(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> SandboxBench:
-    """One of each sandbox that works here, with a home in which there are secrets."""
+    """Each kind of sandbox that works here, with a home that contains secrets."""
     bench = SandboxBench(tmp_path, request.param)
     monkeypatch.setenv("HOME", str(bench.home))
     return bench

@@ -51,7 +51,7 @@ json.dump(outcomes, open("outcomes.json", "w"))
 
 
 def show(text: str) -> None:
-    """Puts something into the output of the test."""
+    """Put something into the output of the test."""
     print(text)  # noqa: T201
 
 
@@ -77,14 +77,14 @@ class SandboxBench(Bench):
         self.context = msgspec.structs.replace(self.context, sandbox=self.find)
 
     async def call(self, tool: str, **args: Any) -> ToolResult:
-        """Calls a tool, and shows what came of it in the output of the test."""
+        """Call a tool, and shows what came of it in the output of the test."""
         result = await super().call(tool, **args)
         show(f"--- in {self.name}: {tool} {str(args)[:_SHOWN_MAX]}\n{result.text[-_SHOWN_MAX:]}")
         show(f"--- held by {result.sandbox and (result.sandbox.backend, result.sandbox.limits)}")
         return result
 
     async def attack(self, script: str, **arguments: Any) -> dict[str, Any]:
-        """Runs a script of attempts ``tried(what, attempt)``. Returns what came of each: ``done``, the
+        """Run a script of attempts ``tried(what, attempt)``. Returns what came of each: ``done``, the
         number of an error, or the type of one that has none.
         """
         result = await self.run_python(_TRYING + script + _TELLING, **arguments)
@@ -93,6 +93,6 @@ class SandboxBench(Bench):
         return outcomes
 
     async def run_python(self, script: str, **arguments: Any) -> ToolResult:
-        """Runs a script in the sandbox."""
+        """Run a script in the sandbox."""
         (self.work / "attack.py").write_text(script)
         return await self.call("bash", command=f"{PYTHON} -I attack.py", **arguments)

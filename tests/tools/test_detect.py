@@ -15,7 +15,7 @@ WORKS = 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"'
 
 
 def install(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Makes a bubblewrap of the test's own the one that is found; returns where it notes its runs."""
+    """Make a bubblewrap of the test's own the one that is found; returns where it notes its runs."""
     folder.mkdir()
     runs = folder / "runs"
     program = folder / "bwrap"

@@ -16,7 +16,7 @@ from nousd.tools.fs.folder_threads import THREADS_MAX, WAIT_SECONDS, in_folder_t
 
 @asynccontextmanager
 async def hung(count: int) -> AsyncIterator[threading.Event]:
-    """Gives what lets as many looks go on that hang and whose callers have given up."""
+    """Give what lets as many looks go on that hang and whose callers have given up."""
     answer = threading.Event()
 
     async def give_up() -> None:

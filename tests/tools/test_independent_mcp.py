@@ -42,14 +42,14 @@ def node() -> str:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """Where the server answers over streamable HTTP."""
+    """The URL of the server's streamable HTTP endpoint."""
     argv = (node(), PROGRAM, "streamableHttp")
     with foreign_server(*argv, env={"PORT": "0"}, ready="listening on port") as process:
         yield f"http://127.0.0.1:{_port_of(process.pid)}/mcp"
 
 
 def _port_of(pid: int) -> int:
-    """Returns the port on which a process listens."""
+    """Return the port on which a process listens."""
     sockets = {str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()}
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:

@@ -53,7 +53,7 @@ class Host:
         self._news.set()
 
     async def until(self, holds: Callable[[Status], bool], seconds: float = WAIT_SECONDS) -> Status:
-        """Returns the first status from now on of which that holds; looked at are also past ones."""
+        """Return the first status from now on of which that holds; looked at are also past ones."""
         seen = 0
         with trio.fail_after(seconds):
             while True:

@@ -28,7 +28,7 @@ async def collected(*chunks: bytes) -> OutputCollector:
 
 
 async def kept(result: ToolResult) -> bytes:
-    """Returns the whole output that a result goes with."""
+    """Return the whole output that a result goes with."""
     assert result.full is not None
     if isinstance(result.full, bytes):
         return result.full

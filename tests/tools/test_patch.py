@@ -38,7 +38,7 @@ CHANGE = """\
 
 
 def tree(folder: Path) -> dict[str, tuple[bytes, bool]]:
-    """Returns every file below a folder: its bytes, and whether it can be run."""
+    """Return every file below a folder: its bytes, and whether it can be run."""
     return {
         str(path.relative_to(folder)): (path.read_bytes(), bool(path.stat().st_mode & stat.S_IXUSR))
         for path in sorted(folder.rglob("*"))
@@ -392,7 +392,7 @@ async def test_what_cannot_be_taken_back_is_named(
 async def test_a_folder_that_becomes_a_link_before_the_files_are_put_stops_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the patch was allowed for is another place than where it would go."""
+    """The patch was allowed for one path and would now be written to another."""
     bench.put("sub/numbers", NUMBERS)
     bench.put("other/numbers", NUMBERS)
 
@@ -484,7 +484,7 @@ def diff_of(old: bytes, new: bytes, context: int) -> str:
 
 
 def by_git(text: str, diff: str) -> str | None:
-    """Returns what ``git apply`` makes of a file; None if the patch does not fit."""
+    """Return what ``git apply`` makes of a file; None if the patch does not fit."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "f"
         file.write_bytes(text.encode())
@@ -509,7 +509,7 @@ OTHERS = [
 
 
 def understood(text: str) -> list[FileDiff] | None:
-    """Returns what a text says; None if it is refused, which is no other error."""
+    """Return what a text says; None if it is refused, which is no other error."""
     try:
         return parse(text)
     except ToolError:

@@ -137,7 +137,7 @@ def trap(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 
 def everything(bench: Bench) -> dict[str, tuple[int, bytes]]:
-    """Returns every name below the folder of workdir and outside: its inode, and what it holds."""
+    """Return every name below the folder of workdir and outside: its inode, and what it holds."""
     root = bench.work.parent
     return {
         str(path.relative_to(root)): (

@@ -439,7 +439,7 @@ tried("mknod", lambda: os.mknod(name + "2", 0o104755))
 async def test_a_folder_can_hand_down_its_group_and_so_a_file_can_be_setgid(
     held: SandboxBench,
 ) -> None:
-    """One call is for both: what refused it for files would refuse it for folders."""
+    """One system call serves both: a filter that refused it for files would refuse it for folders."""
     outcomes = await held.attack("""
 name = os.environ["TMPDIR"] + "/shared"
 os.mkdir(name)

@@ -133,7 +133,7 @@ tried("read what is denied", lambda: open("sub/deep/.env").read() or open("/none
 
 
 async def test_a_workdir_that_has_become_a_link_opens_nothing(held: SandboxBench) -> None:
-    """As one in the workdir of another command may, behind any look at it."""
+    """Another command in the same workspace may replace it, after any check."""
     secret = held.outside / "secret.txt"
     held.work.rename(held.work.with_name("moved"))
     held.work.symlink_to(held.outside)

@@ -40,7 +40,7 @@ every_machine = pytest.mark.parametrize("machine", seccomp.ARCHITECTURES)
 def decided(
     program: bytes, machine: str, name: str, *arguments: int, architecture: int | None = None
 ) -> object:
-    """Returns what the filter says of a call: allowed, or the number of an error."""
+    """Return what the filter says of a call: allowed, or the number of an error."""
     usual, column = seccomp.ARCHITECTURES[machine]
     number = (NUMBERS | CALLS)[name][column]
     assert number is not None
@@ -191,7 +191,7 @@ os._exit(0)
 
 @every_machine
 def test_the_kernel_takes_the_filter(machine: str) -> None:
-    """One for another machine refuses all that this one does, its own end included."""
+    """A filter for another architecture refuses every call of this one, its own exit included."""
     if platform.machine() not in seccomp.ARCHITECTURES:
         pytest.skip("there is no filter for this machine")
     filter_ = seccomp.program(families=(), shares_machine=True, machine=machine).hex()

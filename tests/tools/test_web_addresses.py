@@ -183,7 +183,7 @@ async def test_a_call_says_which_host_it_reaches(bench: Bench) -> None:
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a file with a key and a certificate for ``tls.example`` alone."""
+    """Return a file with a key and a certificate for ``tls.example`` alone."""
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("openssl is not installed, which makes a certificate")

@@ -78,7 +78,7 @@ async def web(answer: Answer, *, tls: ssl.SSLContext | None = None) -> AsyncIter
 def page(
     body: bytes | str, kind: str = "text/plain", status: str = "200 OK", **headers: str
 ) -> Answer:
-    """Returns what answers with one page."""
+    """Return what answers with one page."""
     data = body.encode() if isinstance(body, str) else body
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(data)}"]
     lines += [f"Content-Type: {kind}"] if kind else []

@@ -28,7 +28,7 @@ json_values: Final = st.recursive(
 
 
 def structs(struct: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
-    """Returns a strategy for instances of a struct."""
+    """Return a strategy for instances of a struct."""
     return _of(inspect.type_info(struct))
 
 

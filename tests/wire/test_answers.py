@@ -30,13 +30,13 @@ TS = "2026-11-21T05:13:01.739690Z"
 
 
 def sample(type_: Any) -> Any:
-    """Returns some value that fits an annotation, from its JSON Schema."""
+    """Return some value that fits an annotation, from its JSON Schema."""
     (schema,), components = msgspec.json.schema_components([type_], ref_template="{name}")
     return _sample(schema, components)
 
 
 def converted(values: Any, type_: Any) -> Any:
-    """Returns the struct of these values, through JSON, because some fields keep it raw."""
+    """Return the struct of these values, through JSON, because some fields keep it raw."""
     return msgspec.json.decode(msgspec.json.encode(values), type=type_)
 
 

@@ -37,7 +37,7 @@ any_subscription: Final = structs(Subscribe)
 
 
 def line_of(type_: str, payload: Command) -> bytes:
-    """Returns the line by which a client says it."""
+    """Return the line by which a client says it."""
     fields = msgspec.to_builtins(payload)
     return json.dumps({"v": "1", "id": "a", "type": type_, "payload": fields}).encode()
 
@@ -54,7 +54,7 @@ pieces: Final = st.sampled_from(
 
 
 def refusal_of(decode: Callable[[], object]) -> InvalidCommand | InvalidPayload | None:
-    """Returns what a line is refused with; anything else that is raised fails the test."""
+    """Return what a line is refused with; anything else that is raised fails the test."""
     try:
         decode()
     except (InvalidCommand, InvalidPayload) as error:

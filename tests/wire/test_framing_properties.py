@@ -27,7 +27,7 @@ bytes_of_all_kinds: Final = st.lists(
 
 
 def lines_by_the_rules(data: bytes, limit: int) -> list[Line]:
-    """Returns the lines of the whole input, as the contract words it."""
+    """Return the lines of the whole input, as the contract words it."""
     *lines, last = data.split(b"\n")
     lines += [last] if last else []
     stripped = [line[:-1] if line.endswith(b"\r") else line for line in lines]

@@ -17,7 +17,7 @@ def sections_with_behaviours() -> set[str]:
 
 
 def commands_in_conversations() -> set[str | None]:
-    """Returns the commands that some conversation sends and sees answered with success."""
+    """Return the commands that some conversation sends and sees answered with success."""
     answered = set()
     for path in (ROOT / "fixtures" / "conversations").glob("*.ndjson"):
         conversation = load(path)

@@ -179,7 +179,7 @@ def test_each_event_has_an_example() -> None:
 
 
 def rejections_in_code() -> set[str]:
-    """Returns the machine words that the code rejects commands with."""
+    """Return the machine words that the code rejects commands with."""
     found = set()
     for path in (ROOT / "nousd").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -28,7 +28,7 @@ _STEPS_BETWEEN_LOOKS: Final = 10_000
 
 
 def socket(world: World) -> Iterator[Check]:
-    """Whether somebody answers."""
+    """Check that the socket answers."""
     path = world.settings.socket
     began = time.monotonic()
     try:

@@ -22,7 +22,7 @@ _UNIX: Final = "unix:"
 
 
 def token(world: World) -> Iterator[Check]:
-    """Whether the token exists and only its owner can read it."""
+    """Check that the token exists and only its owner can read it."""
     file = http_token_file(world.settings.state_dir)
     try:
         found = existing_http_token(file)
@@ -36,7 +36,7 @@ def token(world: World) -> Iterator[Check]:
 
 
 def address(world: World) -> Iterator[Check]:
-    """Whether it is ours that answers there."""
+    """Check that this daemon's bridge answers there."""
     place = world.settings.http
     if place is None:
         yield Check("http", "skipped", "no HTTP server is asked for; --http names its address")

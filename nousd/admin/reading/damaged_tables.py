@@ -138,7 +138,7 @@ class RowReader:
         self._connection = connection
 
     def has_table(self, name: str) -> bool:
-        """Whether the schema, as far as it can be read, has a table of that name."""
+        """True if the schema, as far as it can be read, has a table of that name."""
         if self._connection is None:
             return False
         try:
@@ -148,7 +148,7 @@ class RowReader:
             return False
 
     def has_column(self, table: str, name: str) -> bool:
-        """Whether a table, as far as the schema can be read, has a column of that name."""
+        """True if a table, as far as the schema can be read, has a column of that name."""
         if self._connection is None:
             return False
         try:

@@ -102,7 +102,7 @@ class PageReader:
 
     @property
     def wal_frames(self) -> int:
-        """How many frames there are up to the last commit."""
+        """Return the number of frames up to the last commit."""
         return len(self._newest) + len(self._older)
 
     def rows(self) -> Iterator[RawRow]:

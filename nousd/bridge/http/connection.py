@@ -227,26 +227,26 @@ class Connection:
 
     @property
     def is_body_open(self) -> bool:
-        """Whether the current body has not been read completely."""
+        """True if the current body has not been read completely."""
         return self._machine.their_state is h11.SEND_BODY
 
     @property
     def closes_after_answer(self) -> bool:
-        """Whether no request can follow: the server stops, or the current body has not been read
+        """True if no request can follow: the server stops, or the current body has not been read
         completely.
         """
         return self._is_ending or self.is_body_open
 
     @property
     def has_more_after_last(self) -> bool:
-        """Whether bytes follow a request that announced itself as the last one."""
+        """True if bytes follow a request that announced itself as the last one."""
         return self._machine.their_state is h11.MUST_CLOSE and bool(
             self._ahead or self._machine.trailing_data[0]
         )
 
     @property
     def wants_continue(self) -> bool:
-        """Whether the client waits for ``100 Continue`` before it sends the body."""
+        """True if the client waits for ``100 Continue`` before it sends the body."""
         return self._machine.they_are_waiting_for_100_continue
 
     async def _is_ready_for_next(self, exchange: _Exchange) -> bool:

@@ -24,7 +24,7 @@ class HttpPlace(NamedTuple):
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can connect."""
+        """True if only this machine can connect."""
         return self.path is not None or self.host == "localhost" or _is_loopback(self.host)
 
     def __str__(self) -> str:

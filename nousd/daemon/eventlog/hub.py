@@ -55,7 +55,7 @@ class Hub:
 
     @property
     def window(self) -> WindowMetrics:
-        """How much the window holds."""
+        """The size of the window."""
         return WindowMetrics(events=len(self._window.events), bytes=self._window.size)
 
     def publish(self, events: Sequence[StoredEvent]) -> None:

@@ -137,14 +137,14 @@ class RunHost(LiveCallHost):
 
     @property
     def stale_at(self) -> float:
-        """When the run is ended unless it shows a sign of life before; trio's time."""
+        """The time (trio's clock) at which a run without further activity is ended as stale."""
         if self.tree.is_waiting:
             return math.inf
         return max(self._seen, self._quiet_until) + self._services.stale_seconds
 
     @property
     def active_at(self) -> float:
-        """When the run last showed a sign of life; now while it waits within a limit. Trio's time."""
+        """The time (trio's clock) of the last activity; the current time while it waits within a limit."""
         now = trio.current_time()
         return now if self.tree.is_waiting else min(now, max(self._seen, self._quiet_until))
 
@@ -176,7 +176,7 @@ class RunHost(LiveCallHost):
 
     @property
     def stopped_as(self) -> EndStatus:
-        """How the run ends if it is stopped; its tasks end in the same way."""
+        """The status with which the run ends if it is stopped; its tasks end in the same way."""
         return self._stopped_as
 
     @property

@@ -89,7 +89,7 @@ class RunServices:
         return self.models.choice(provider, model, state.thinking, sampling)
 
     def tool_is_active(self, state: SessionState, name: str) -> bool:
-        """Whether a session's model may use a tool. Only the built-in ones are a matter of choice."""
+        """True if a session's model may use a tool. Only the built-in ones are a matter of choice."""
         if not has_tool(state.worker, name):
             return False
         if state.active_tools is None or name in state.active_tools:

@@ -42,7 +42,7 @@ class TaskRun(RunInTree, Protocol):
 
     @property
     def stopped_as(self) -> EndStatus:
-        """How the run ends if it is stopped."""
+        """The status with which the run ends if it is stopped."""
         ...
 
     @property

@@ -27,7 +27,7 @@ ReadAgents = Callable[[], Awaitable[Catalogue]]
 
 
 class AgentPlaces(NamedTuple):
-    """Where agent files are.
+    """The folders of agent files.
 
     Args:
         user_folder: directory of the user's own; None to read none.

@@ -36,7 +36,7 @@ _PROJECT: Final = "project_instructions"
 
 
 class Places(NamedTuple):
-    """Where instruction files are.
+    """The folders of instruction files.
 
     Args:
         user_file: the user's own; None to read none.

@@ -62,7 +62,7 @@ class _Item:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the model needs more of it back than its text or its call."""
+        """True if the model needs more of it back than its text or its call."""
         whole = self.whole or {}
         if self.kind == "reasoning":
             # A server that stores nothing recognises such an item only by its content.

@@ -249,7 +249,7 @@ class Commits:
         self._is_suspect |= _extended_code(error) == apsw.SQLITE_IOERR_FSYNC
 
     def _is_in_log(self, stored: list[tuple[StoredEvent, ...]]) -> bool:
-        """Whether a group is there. One without events is as if it were not: it changes nothing to
+        """True if a group is there. One without events is as if it were not: it changes nothing to
         write its artifacts again.
         """
         seqs = [event.seq for events in stored for event in events]

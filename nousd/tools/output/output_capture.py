@@ -59,12 +59,12 @@ class OutputCapture:
 
     @property
     def wants_to_spill(self) -> bool:
-        """Whether so much waits in memory that the caller should call ``spill``."""
+        """True if so much waits in memory that the caller should call ``spill``."""
         return len(self._waiting) > SPOOL_PIECE_BYTES and not self._in_memory
 
     @property
     def is_short(self) -> bool:
-        """Whether ``finish`` will not use the disk."""
+        """True if ``finish`` will not use the disk."""
         is_in_memory = len(self._waiting) + len(self._end) <= SPOOL_PIECE_BYTES or self._in_memory
         return self._spool is None and is_in_memory
 

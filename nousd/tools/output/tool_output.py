@@ -169,7 +169,7 @@ class OutputStream:
 
     @property
     def is_fed(self) -> bool:
-        """Whether any output has come."""
+        """True if any output has come."""
         return self._bytes_left != TOOL_UPDATES_BYTES_MAX
 
     def finish(self) -> None:

@@ -33,7 +33,7 @@ class QueuedInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class PendingCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many inputs are pending."""
+    """The number of pending inputs."""
 
     steer: int
     follow_up: int

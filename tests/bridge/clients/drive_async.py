@@ -26,7 +26,7 @@ class Driver:
         self.workdir = workdir
 
     async def call(self, label: str, method: str, *args: Any, **more: Any) -> Any:
-        """Calls a method, tells what came of it, and returns the result."""
+        """Call a method, print its outcome, and return the result."""
         try:
             result = await found(self.client, method)(*args, **more)
         except REFUSALS as error:
@@ -89,7 +89,7 @@ class Driver:
         assert stored
 
     async def conflict(self) -> None:
-        """One run that hangs after its first word, met again by a stream of its own, and cancelled."""
+        """Start a run that hangs after its first word, follow it with a second stream, and cancel it."""
         text = {"type": "text", "text": "Wait"}
         file = {"type": "file", "mime": "text/plain", "url": "data:text/plain,note"}
         run = await self.call(
@@ -152,7 +152,7 @@ class Driver:
         await self.call("outside", "sessions.attach", self.session, "/")
 
     async def not_served(self, names: list[str]) -> None:
-        """Calls what has no route here, with arguments that are made up."""
+        """Call what has no route here, with arguments that are made up."""
         for name in names:
             method = found(self.client, name)
             started = method(**made_up(method))
@@ -186,7 +186,7 @@ class Run:
 
 
 async def until(events: AsyncIterator[Any], wanted: str) -> list[Any]:
-    """Returns the events up to the first of that type, or with that delta."""
+    """Return the events up to the first of that type, or with that delta."""
     seen = []
     async with asyncio.timeout(CALL_SECONDS):
         async for event in events:

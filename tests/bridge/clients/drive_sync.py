@@ -22,7 +22,7 @@ class Driver:
         self.workdir = workdir
 
     def call(self, label: str, method: str, *args: Any, **more: Any) -> Any:
-        """Calls a method, tells what came of it, and returns the result."""
+        """Call a method, print its outcome, and return the result."""
         try:
             result = found(self.client, method)(*args, **more)
         except REFUSALS as error:
@@ -120,11 +120,11 @@ class Driver:
         self.until(lambda: self.client.sessions.active_run(self.session).active is None)
 
     def until_it_speaks(self, run_id: str) -> None:
-        """Waits for the model: had it not been asked yet, the next run would get this one's answer."""
+        """Wait for the model: had it not been asked yet, the next run would get this one's answer."""
         self.until(lambda: "Hel" in str(self.client.run_events(run_id)))
 
     def until(self, is_there: Any) -> None:
-        """Asks again until there is something."""
+        """Ask again until there is something."""
         end = time.monotonic() + CALL_SECONDS
         while not is_there():
             assert time.monotonic() < end, "it did not come"

@@ -21,7 +21,7 @@ REFUSALS = (httpx.HTTPStatusError, SSEError)
 
 
 def tell(label: str, method: str, **outcome: Any) -> None:
-    """Prints a line: what came of a call of that method.
+    """Print a line: what came of a call of that method.
 
     Args:
         outcome: ``result``, ``refused``, or ``unsent`` where the client did not take the arguments.
@@ -37,14 +37,14 @@ def _plain(value: Any) -> Any:
 
 
 def refusal(error: httpx.HTTPStatusError | SSEError) -> dict[str, Any]:
-    """Returns what an error says: status and body; of a stream only that it is none."""
+    """Return what an error says: status and body; of a stream only that it is none."""
     if isinstance(error, SSEError):
         return {"stream": False}
     return {"status": error.response.status_code, "body": error.response.json()}
 
 
 def methods(client: Any) -> Iterator[tuple[str, Any]]:
-    """Yields every public method of a client and of its namespaces, by its dotted name."""
+    """Yield every public method of a client and of its namespaces, by its dotted name."""
     for name, value in inspect.getmembers(client):
         if name.startswith("_"):
             continue
@@ -57,7 +57,7 @@ def methods(client: Any) -> Iterator[tuple[str, Any]]:
 
 
 def made_up(method: Any) -> dict[str, Any]:
-    """Returns an argument for each parameter that a method must have."""
+    """Return an argument for each parameter that a method must have."""
     needed = [
         parameter
         for parameter in inspect.signature(method).parameters.values()
@@ -73,7 +73,7 @@ def _made_up(annotation: str) -> Any:
 
 
 def found(client: Any, dotted: str) -> Any:
-    """Returns the method of that name."""
+    """Return the method of that name."""
     for name in dotted.split("."):
         client = getattr(client, name)
     return client

@@ -47,7 +47,7 @@ def _parts(scene: Scene) -> Iterator[Part]:
 
 
 def _calls(scene: Scene) -> Iterator[Part]:
-    """Yields all calls at once, one character of each in turn."""
+    """Yield all calls at once, one character of each in turn."""
     for index, (name, _) in enumerate(scene.calls):
         function = {"name": name, "arguments": ""}
         yield call(index=index, id=f"call_{index}", type="function", function=function)
