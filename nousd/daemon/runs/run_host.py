@@ -144,7 +144,7 @@ class RunHost(LiveCallHost):
 
     @property
     def active_at(self) -> float:
-        """The time (trio's clock) of the last activity; the current time while it waits within a limit."""
+        """The time (trio's clock) of the last activity; now while it waits within a limit."""
         now = trio.current_time()
         return now if self.tree.is_waiting else min(now, max(self._seen, self._quiet_until))
 
