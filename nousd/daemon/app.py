@@ -53,7 +53,7 @@ from nousd.tools.mcp.server import Surroundings
 from nousd.tools.mcp.spec import ServerSpec
 from nousd.tools.registry import ToolRegistry
 from nousd.tools.sandbox.interface import FindSandbox, no_sandbox
-from nousd.tools.secret_filter import NO_SECRETS, Secrets
+from nousd.tools.secrets_interface import NO_SECRETS, Secrets
 from nousd.wire.limits import LINE_BYTES_MAX
 
 _CONTEXT_WINDOWS_READ: Final = 4

@@ -16,7 +16,7 @@ import msgspec
 from nousd.errors import ToolError, Unanswered
 from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.sandbox.interface import FindSandbox, no_sandbox
-from nousd.tools.secret_filter import NO_SECRETS, Secrets
+from nousd.tools.secrets_interface import NO_SECRETS, Secrets
 from nousd.tools.spooled_file import SpooledFile
 from nousd.tools.task_runner import TaskRunner
 from nousd.wire.objects.policy import ExecutedBy, ExecutionEnv, SandboxFacts

@@ -31,7 +31,7 @@ from nousd.errors import StoreError, StoreTooNew
 from nousd.runtime_paths.locks import lock_state_folder
 from nousd.store.sqlite import store as sqlite
 from nousd.wire.objects.run_options import RunOptions
-from nousd.wire.objects.session_settings import SessionRules
+from nousd.wire.objects.session_values import SessionRules
 from tests.admin.conftest import Change, untouched
 from tests.admin.logs import a_run, artifact, lines_in, write_log, write_recorded_log
 from tests.store.helpers import EVERYTHING, TS, append, created, deleted, whole_log

@@ -26,7 +26,7 @@ from nousd.wire import events
 from nousd.wire.codec.envelope import decode_event
 from nousd.wire.events import EVENTS
 from nousd.wire.objects.entries import Sampling, Usage
-from nousd.wire.objects.session_settings import SessionRules
+from nousd.wire.objects.session_values import SessionRules
 from tests.store.helpers import (
     EVERYTHING,
     NO_BOUND,

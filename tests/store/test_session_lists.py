@@ -16,7 +16,7 @@ from nousd.store.sqlite import queries as _queries
 from nousd.store.sqlite import store as sqlite
 from nousd.store.sqlite.database import open_for_reading
 from nousd.wire.objects.entries import Sampling
-from nousd.wire.objects.session_settings import SessionRules
+from nousd.wire.objects.session_values import SessionRules
 from tests.store.helpers import append, created, deleted, updated
 
 

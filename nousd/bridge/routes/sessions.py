@@ -39,7 +39,7 @@ from nousd.wire.commands import (
     UpdateSession,
 )
 from nousd.wire.limits import PAGE_ROWS_MAX
-from nousd.wire.objects.session_settings import SessionRules
+from nousd.wire.objects.session_values import SessionRules
 from nousd.wire.responses.sessions import SessionRecord, SessionSummary
 
 routes: Final = Routes()

@@ -19,7 +19,7 @@ from nousd.wire import commands, events
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.limits import SESSION_RULES_CHARS_MAX, SOURCE_METADATA_BYTES_MAX
 from nousd.wire.objects.entries import Sampling
-from nousd.wire.objects.session_settings import SessionRules
+from nousd.wire.objects.session_values import SessionRules
 from nousd.wire.responses import Accepted
 
 _NO_RULES: Final = SessionRules()

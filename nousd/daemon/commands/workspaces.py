@@ -16,7 +16,7 @@ from nousd.machine.session.state import SessionState
 from nousd.wire import commands, events
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.limits import OVERRIDE_SECONDS_MAX, OVERRIDE_SECONDS_MIN
-from nousd.wire.objects.session_settings import SessionRules
+from nousd.wire.objects.session_values import SessionRules
 from nousd.wire.responses import Attached, WorkspaceOverride
 
 

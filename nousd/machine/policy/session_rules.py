@@ -9,7 +9,7 @@ import msgspec
 
 from nousd.machine.policy.rules import Rule, rules_in
 from nousd.wire.limits import SESSION_RULES_CHARS_MAX, SESSION_RULES_MAX
-from nousd.wire.objects.session_settings import SessionRules
+from nousd.wire.objects.session_values import SessionRules
 
 _ORIGIN: Final = "the session"
 

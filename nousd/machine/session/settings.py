@@ -22,7 +22,7 @@ from nousd.wire import events
 from nousd.wire.objects.entries import PermissionMode, Sampling, Thinking
 from nousd.wire.objects.field_types import QueueMode
 from nousd.wire.objects.mcp import McpServer
-from nousd.wire.objects.session_settings import SessionRules, SourceMetadata
+from nousd.wire.objects.session_values import SessionRules, SourceMetadata
 from nousd.wire.objects.todos import Todo
 from nousd.wire.objects.workers import TaskOrigin, WorkerSpec
 

@@ -23,7 +23,7 @@ from nousd.runtimes.calls.call_events import CallEvents, events_of
 from nousd.runtimes.calls.hooks import NO_CALL_HOOKS, CallHooks, Shown
 from nousd.runtimes.calls.host import CallHost, Question, TurnCallHost
 from nousd.tools.interface import Tool, ToolContext, ToolResult
-from nousd.tools.secret_filter import NO_SECRETS
+from nousd.tools.secrets_interface import NO_SECRETS
 from nousd.tools.spooled_file import SpooledFile
 from nousd.wire import events
 from nousd.wire.codec.envelope import scrub

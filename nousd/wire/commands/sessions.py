@@ -10,7 +10,7 @@ from nousd.wire.commands.base import AnsweredBy
 from nousd.wire.limits import OVERRIDE_SECONDS_MAX, PAGE_ROWS_MAX, PATH_CHARS_MAX, REASON_CHARS_MAX
 from nousd.wire.objects.entries import Sampling, Thinking
 from nousd.wire.objects.field_types import Folder, Name, PageSize, QueueMode
-from nousd.wire.objects.session_settings import SessionRules, SourceMetadata, SourceName
+from nousd.wire.objects.session_values import SessionRules, SourceMetadata, SourceName
 from nousd.wire.responses import (
     Accepted,
     Attached,

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.wire.objects.entries import PermissionMode, Sampling, UsageTotals
-from nousd.wire.objects.session_settings import SessionRules, SourceMetadata
+from nousd.wire.objects.session_values import SessionRules, SourceMetadata
 from nousd.wire.objects.workers import TaskOrigin
 from nousd.wire.objects.workspaces import OverrideInForce
 from nousd.wire.responses.base import Response, RunState
