@@ -6,7 +6,8 @@ from nousd.daemon.replies import Deferred, Reply
 from nousd.daemon.services import Services
 from nousd.errors import CommandRejected
 from nousd.wire import commands
-from nousd.wire.responses import Accepted, Tools, ToolSummary
+from nousd.wire.responses import Accepted, Tools
+from nousd.wire.responses.tools import ToolSummary
 
 
 async def set_active_tools(services: Services, command: commands.SetActiveTools) -> Reply:

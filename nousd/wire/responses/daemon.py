@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from nousd.wire.objects.mcp import McpServerSummary
 from nousd.wire.objects.metrics import LogMetrics, PendingInputs, WindowMetrics
 from nousd.wire.responses.base import Response
@@ -32,3 +34,24 @@ class Metrics(Response, frozen=True, kw_only=True):
     mcp_servers: dict[str, int]
     log: LogMetrics
     window: WindowMetrics
+
+
+class Pong(Response, frozen=True, kw_only=True):
+    """The daemon responds."""
+
+    message: Literal["pong"]
+
+
+class Capabilities(Response, frozen=True, kw_only=True):
+    """The commands and events of this daemon, and the limits in force."""
+
+    protocol: str
+    version: str
+    commands: tuple[str, ...]
+    events: tuple[str, ...]
+    frozen_events: tuple[str, ...]
+    provider: str
+    model: str
+    workdir: str
+    extension_commands: tuple[str, ...]
+    limits: dict[str, int]

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.wire.objects.entries import UsageTotals
+from nousd.wire.objects.inputs import PendingCounts, QueuedInput
 from nousd.wire.objects.remarks import Remark
 from nousd.wire.objects.run_options import RunOptions
 from nousd.wire.objects.workers import TaskOrigin
@@ -99,3 +100,12 @@ class Run(Response, frozen=True, kw_only=True):
     """The record of one run."""
 
     run: RunRecord
+
+
+class Queue(Response, frozen=True, kw_only=True):
+    """The pending inputs in the order in which turns will consume them."""
+
+    session_id: str
+    inputs: tuple[QueuedInput, ...]
+    pending_counts: PendingCounts
+    cursor: str

@@ -6,11 +6,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.wire.objects.entries import PermissionMode, Sampling, UsageTotals
+from nousd.wire.objects.remarks import Remark
 from nousd.wire.objects.session_values import SessionRules, SourceMetadata
 from nousd.wire.objects.workers import TaskOrigin
 from nousd.wire.objects.workspaces import OverrideInForce
 from nousd.wire.responses.base import Response, RunState
-from nousd.wire.responses.runs import RunRecord
+from nousd.wire.responses.runs import ActiveRun, RunRecord
 from nousd.wire.responses.transcripts import Messages
 
 
@@ -83,3 +84,21 @@ class WorkspaceOverride(Response, frozen=True, kw_only=True):
 
     session_id: str
     override: OverrideInForce | UnsetType = UNSET
+
+
+class SessionSelected(Response, frozen=True, kw_only=True):
+    """The session that was created, branched, selected or renamed."""
+
+    session_id: str
+    active: bool
+    parent_id: str | UnsetType = UNSET
+    name: str | UnsetType = UNSET
+    warnings: tuple[Remark, ...] | UnsetType = UNSET
+
+
+class SessionDeleted(Response, frozen=True, kw_only=True):
+    """Whether the session is deleted, or a run is stopped first."""
+
+    session_id: str
+    deleted: bool
+    run: ActiveRun | UnsetType = UNSET

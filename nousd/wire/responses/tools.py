@@ -173,3 +173,20 @@ class ToolCalls(Response, frozen=True, kw_only=True):
 
     calls: tuple[ToolCallSummary, ...]
     has_more: bool
+
+
+class ToolSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool, and whether it is active."""
+
+    name: str
+    description: str
+    active: bool
+    source: str
+    parameters: dict[str, Any]
+
+
+class Tools(Response, frozen=True, kw_only=True):
+    """All tools."""
+
+    session_id: str
+    tools: tuple[ToolSummary, ...]
