@@ -90,17 +90,17 @@ def test_a_list_of_places_is_short_and_each_place_is_there(heading: str) -> None
     assert [place for place in places if not (ROOT / place).exists()] == []
 
 
-UPTIME_CONVERSATION = """\
-# behaviour: uptime_is_told
+WEEKDAY_CONVERSATION = """\
+# behaviour: weekday_is_told
 
-> {"v":"1","id":"c1","type":"get_uptime","payload":{}}
-< {"v":"1","id":"c1","type":"uptime","payload":{"seconds":"$*"},"ok":true}
+> {"v":"1","id":"c1","type":"get_weekday","payload":{}}
+< {"v":"1","id":"c1","type":"weekday","payload":{"name":"$*"},"ok":true}
 """
 
-UPTIME_EXAMPLE = """
+WEEKDAY_EXAMPLE = """
 ```json
-{"v":"1","id":"c1","type":"get_uptime","payload":{}}
-{"v":"1","id":"c1","type":"uptime","payload":{"seconds":1.5},"ok":true}
+{"v":"1","id":"c1","type":"get_weekday","payload":{}}
+{"v":"1","id":"c1","type":"weekday","payload":{"name":"Monday"},"ok":true}
 ```
 """
 
@@ -115,64 +115,67 @@ def test_a_command_is_added_in_the_places_of_its_list(copy: Copy) -> None:
         f"{responses}/daemon.py",
         '''
 
-class Uptime(Response, frozen=True, kw_only=True):
-    """How long the daemon has been running."""
+class Weekday(Response, frozen=True, kw_only=True):
+    """The weekday in UTC."""
 
-    seconds: float
+    name: str
 ''',
     )
-    copy.insert(f"{responses}/__init__.py", "McpServers, Metrics", ", Uptime")
-    copy.insert(f"{responses}/__init__.py", '    "pong": Pong,\n', '    "uptime": Uptime,\n')
-    copy.insert(f"{commands}/daemon.py", "    Models,\n    Pong,\n", "    Uptime,\n")
+    copy.insert(f"{responses}/__init__.py", "McpServers, Metrics", ", Weekday")
+    copy.insert(f"{responses}/__init__.py", '    "pong": Pong,\n', '    "weekday": Weekday,\n')
+    copy.insert(f"{commands}/daemon.py", "    Models,\n    Pong,\n", "    Weekday,\n")
     copy.append(
         f"{commands}/daemon.py",
         '''
 
-class GetUptime(AnsweredBy[Uptime], frozen=True, kw_only=True):
-    """Read how long the daemon has been running."""
+class GetWeekday(AnsweredBy[Weekday], frozen=True, kw_only=True):
+    """Read the weekday in UTC."""
 ''',
     )
-    copy.insert(f"{commands}/__init__.py", "    GetMetrics,\n", "    GetUptime,\n")
+    copy.insert(f"{commands}/__init__.py", "    GetMetrics,\n", "    GetWeekday,\n")
     copy.insert(
         f"{commands}/__init__.py",
         '    "get_metrics": GetMetrics,\n',
-        '    "get_uptime": GetUptime,\n',
+        '    "get_weekday": GetWeekday,\n',
     )
     handlers = "nousd/daemon/commands"
-    copy.insert(f"{handlers}/metrics.py", "from nousd.wire.responses import Metrics", ", Uptime")
+    copy.insert(f"{handlers}/metrics.py", "from nousd.wire.responses import Metrics", ", Weekday")
+    copy.insert(
+        f"{handlers}/metrics.py",
+        "from collections import Counter\n",
+        "from datetime import datetime\n",
+    )
     copy.append(
         f"{handlers}/metrics.py",
         '''
 
-async def get_uptime(services: Services, _command: commands.GetUptime) -> Reply:
-    """Return the time since the start of the daemon."""
-    return Uptime(seconds=services.meters.uptime_seconds)
+async def get_weekday(services: Services, _command: commands.GetWeekday) -> Reply:
+    """Return the weekday in UTC."""
+    return Weekday(name=f"{datetime.fromisoformat(services.clock.now()):%A}")
 ''',
     )
     copy.insert(
         f"{handlers}/__init__.py",
         '    "get_metrics": metrics.get_metrics,\n',
-        '    "get_uptime": metrics.get_uptime,\n',
+        '    "get_weekday": metrics.get_weekday,\n',
     )
     copy.insert(
         "nousd/cli/nousctl/verbs.py",
         '    "metrics": Verb("get_metrics", "Show metrics of the daemon\'s process."),\n',
-        '    "uptime": Verb("get_uptime", "Show how long the daemon has been running."),\n',
+        '    "weekday": Verb("get_weekday", "Show the weekday in UTC."),\n',
     )
-    copy.write("fixtures/conversations/get_uptime.ndjson", UPTIME_CONVERSATION)
+    copy.write("fixtures/conversations/get_weekday.ndjson", WEEKDAY_CONVERSATION)
     copy.append(
         "protocol/behaviours.toml",
-        '\n[uptime_is_told]\nsentence = "get_uptime tells for how long the daemon has been running."\n'
-        'section = "get_uptime"\n',
+        '\n[weekday_is_told]\nsentence = "get_weekday returns the weekday in UTC."\n'
+        'section = "get_weekday"\n',
     )
     generated = copy.run("-m", "scripts.generation")
     assert generated.returncode == 0, generated.stderr
-    copy.append("protocol/reference/commands/get_uptime.md", UPTIME_EXAMPLE)
-    copy.replace(
-        "protocol/reference/responses/uptime.md", UNEXPLAINED, "| yes | Since the start. |"
-    )
+    copy.append("protocol/reference/commands/get_weekday.md", WEEKDAY_EXAMPLE)
+    copy.replace("protocol/reference/responses/weekday.md", UNEXPLAINED, "| yes | In English. |")
     copy.only_changed(places_of("Add a command"))
-    copy.passes("tests/test_conversations.py", "-k", "get_uptime")
+    copy.passes("tests/test_conversations.py", "-k", "get_weekday")
     copy.passes("tests/wire/test_protocol_complete.py", "tests/wire/test_protocol_document.py")
     copy.passes("tests/test_behaviours.py", "tests/test_import_rules.py", "tests/cli/test_verbs.py")
     assert copy.run("-m", "scripts.generation", "--check").returncode == 0

@@ -56,7 +56,7 @@ class Connection:
     """A connection from its first byte to its end.
 
     Args:
-        stream: read and written; its writes have a deadline of their own.
+        stream: read and written; its writes have a deadline of their own (``server._Guarded``).
     """
 
     def __init__(self, app: ASGIApp, stream: DirectStream) -> None:

@@ -5,7 +5,9 @@ sessions start with and what a branch copies are derived from the structs here. 
 field to the struct that says who has it, and a field of the same name to the wire structs that carry it:
 the events ``session_created`` and ``session_updated``, the commands ``new_session``, ``update_session``
 and ``list_sessions``, and the responses. Handlers copy the fields that two structs share. A setting that
-null can unset has None as its default.
+null can unset has None as its default. To filter session lists by it, also add a field to
+``store.session_list.SessionFilter``, and a generated column with its index in a new migration
+(``store.schema``).
 
 This module does not know which values are valid: commands are checked before they become events.
 """

@@ -1,7 +1,7 @@
 """Disk space reserved for the ends of open runs: a file that only holds blocks.
 
 While it is in place, the last events can be written when the disk is full: its blocks then go back to
-the filesystem. The caller decides when that happens, and what the space is for.
+the filesystem. ``commits`` gives them back, ``writer`` decides what may then still be written.
 """
 
 from __future__ import annotations
