@@ -10,6 +10,8 @@ import msgspec
 from nousd.errors import ToolError
 from nousd.tools.arguments import Arguments, struct_arguments
 from nousd.tools.fs.folder_threads import in_folder_thread
+from nousd.tools.fs.git_layout import obeyed_by_git
+from nousd.tools.fs.outside_paths import Parts
 from nousd.tools.fs.path_errors import shown
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.wire.limits import OUTSIDE_PLACES_MAX
@@ -111,6 +113,26 @@ def access_to(
     return Access(
         classes=frozenset(classes), paths=tuple(paths), outside=asked, is_inside=is_inside
     )
+
+
+def access_to_write(results: Mapping[str, bytes | None], context: ToolContext) -> Access:
+    """Return the footprint of a call that changes files.
+
+    Args:
+        results: path -> what the file will hold, None if it is removed. The content counts only for
+            files that ``git_layout.is_attributes`` names; for others it may be anything.
+    """
+    resolved = {real_parts(given, context): data for given, data in results.items()}
+    obeyed = obeyed_by_git(context.workdir, resolved)
+    return msgspec.structs.replace(access_to({"write"}, results, context), obeyed=obeyed)
+
+
+def real_parts(given: str, context: ToolContext) -> Parts:
+    """Return the real path of a file that a call may change, also outside if the user can be asked."""
+    place = context.path_sandbox.beyond(given)
+    if place is not None:
+        return tuple(context.path_sandbox.spelled_from_workdir(place).split("/"))
+    return tuple(real_path(given, context).split("/"))
 
 
 def real_path(given: str, context: ToolContext) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import get_args
 
 import pytest
 
 from nousd.machine.policy.permission import Case, Judgement, judge
-from nousd.machine.policy.protected_paths import PROTECTED_PLACES
+from nousd.machine.policy.protected_paths import OBEYED, PROTECTED_PLACES
 from nousd.machine.policy.rules import check_rule, rule_for, rules_of
 from nousd.wire.limits import RULE_CHARS_MAX
 from nousd.wire.objects.entries import PermissionMode
@@ -270,6 +272,17 @@ def test_writes_to_protected_places_are_asked_about_whatever_is_allowed(path: st
     assert judged("write", writes(path), "auto", allow=allow).verdict == "ask"
     assert judged("write", writes(path), "yolo").verdict == "allow"
     assert judged("read", reads(path), "auto").verdict == "allow"
+
+
+def test_the_documented_table_names_every_protected_path_beside_its_program() -> None:
+    page = Path(__file__).parents[2] / "protocol" / "semantics" / "permissions.md"
+    section = page.read_text(encoding="utf-8").partition("## Protected paths")[2]
+    rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| ")][2:]
+    documented = {row[0].removeprefix("| "): set(re.findall("`([^`]+)`", row[1])) for row in rows}
+    obeyed: dict[str, set[str]] = {}
+    for files in OBEYED:
+        obeyed.setdefault(files.program, set()).update(files.places)
+    assert documented == obeyed
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Final
 from nousd.config.settings import Settings
 from nousd.errors import ConfigError
 from nousd.machine.policy.denied_paths import denied_paths
-from nousd.machine.policy.protected_paths import PROTECTED_PLACES, protection
+from nousd.machine.policy.protected_paths import places_in_sandbox, protection
 from nousd.tools.sandbox.detect import Detector
 from nousd.tools.sandbox.limits import FILE_BYTES_MAX, MEBIBYTE, Limits
 from nousd.tools.sandbox.visible_paths import Chosen
@@ -45,7 +45,9 @@ def detector(settings: Settings, hidden: Sequence[Path]) -> Detector:
         network=settings.network,
         read_paths=tuple(path.resolve() for path in settings.sandbox_paths),
         write_paths=tuple(path.resolve() for path in settings.sandbox_write_paths),
-        protected=tuple(name for name in PROTECTED_PLACES if name not in (_OF_GIT, *_RESERVED)),
+        protected=tuple(
+            name for name in places_in_sandbox("closed") if name not in (_OF_GIT, *_RESERVED)
+        ),
         known=_protected,
         reserved=_RESERVED,
         limits=limits,
@@ -54,7 +56,7 @@ def detector(settings: Settings, hidden: Sequence[Path]) -> Detector:
 
 
 def _protected() -> Collection[re.Pattern[str]]:
-    return denied_paths((), protection(), "", Access()).writing
+    return denied_paths((), (protection(),), "", Access()).writing
 
 
 def _check(name: str, path: Path, hidden: Sequence[Path]) -> None:

@@ -21,30 +21,41 @@ _REMEMBERED: Final = 256
 
 class DeniedPaths(NamedTuple):
     """Patterns that fully match paths relative to the workspace, ``.`` for the workspace itself; a
-    directory includes everything in it.
+    directory includes everything in it. ``repositories``: whether a write must not lead into a folder
+    that git takes for a repository, or make one.
     """
 
     reading: tuple[re.Pattern[str], ...] = ()
     writing: tuple[re.Pattern[str], ...] = ()
+    repositories: bool = False
 
 
 def denied_paths(
-    denials: Sequence[Rule], questions: Sequence[Rule], tool: str, access: Access
+    denials: Sequence[Rule], questions: Sequence[Sequence[Rule]], tool: str, access: Access
 ) -> DeniedPaths:
     """Return the paths that are denied to a call.
 
     Args:
-        questions: the rules that ask. The paths that the call names are open to it, because it only
-            runs after approval.
+        questions: groups of rules that ask; each has a pattern of its own, so that a sandbox, which
+            has a way of its own with the built-in ones, can tell them from a user's. The paths that the
+            call names are open to it, because it only runs after approval.
     """
     return DeniedPaths(
         reading=(
             *_closing(denials, (), tool, "read"),
-            *_closing(questions, access.paths, tool, "read"),
+            *(
+                found
+                for rules in questions
+                for found in _closing(rules, access.paths, tool, "read")
+            ),
         ),
         writing=(
             *_closing(denials, (), tool, "write"),
-            *_closing(questions, access.paths, tool, "write"),
+            *(
+                found
+                for rules in questions
+                for found in _closing(rules, access.paths, tool, "write")
+            ),
         ),
     )
 

@@ -88,8 +88,11 @@ def _listed(places: Sequence[str]) -> str:
 def _judged(
     case: Case, verdict: Verdict, reason: str, sources: tuple[PolicySource, ...]
 ) -> Judgement:
-    questions = () if case.mode == "yolo" else case.of("ask")
+    asked = of_decision(tuple(case.rules), "ask")
+    questions = () if case.mode == "yolo" else (protection(), asked)
     closed = denied_paths(case.of("deny"), questions, case.tool, case.access)
+    # Between the decision and the write another call may have made the rest of a repository.
+    closed = closed._replace(repositories=case.mode != "yolo" and not case.access.obeyed)
     return Judgement(verdict, reason, sources, rule_for(case.tool, case.access), closed)
 
 
@@ -115,6 +118,8 @@ def _ruling(case: Case) -> _Ruling:
     grant = _grant_of_this_call(case)
     if grant is not None:
         return _said("allow", grant)
+    if case.access.obeyed:
+        return _Ruling(PolicySource(source="rules", decision="ask", reason=case.access.obeyed))
     permissions = case.of("allow")
     line = allows_line(permissions, case.tool, case.access)
     if denial.rule is not None and line is None:

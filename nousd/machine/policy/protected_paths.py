@@ -1,52 +1,86 @@
-"""Paths that no tool writes to without approval, because other programs act on their content.
+"""Files that programs act on although their user only looks: no tool writes them without approval.
 
-Git runs what its directory says, and agent programs obey their configuration files: write access there
-means running anything later, outside of every rule. One table of rules like any other; they ask.
+Git runs what its directory says, editors and shells run what a folder's files say when it is opened or
+entered, and agent programs follow the instructions in theirs. Write access there means running anything
+later, outside of every rule. Not protected is what runs when the user builds, tests or installs.
+
+The names are rules like any other, which ask. What git obeys by content or layout and not by name is
+found by ``tools.fs.git_layout``, and judged in the same way (``Access.obeyed``).
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 from nousd.machine.policy.rules import Rule, rules_of
 
-PROTECTED_PLACES: Final = (
-    ".git",
-    ".gitmodules",
-    ".nousd",
-    "AGENTS.md",
-    "AGENTS.override.md",
-    "CLAUDE.md",
-    "CLAUDE.local.md",
-    "GEMINI.md",
-    "QWEN.md",
-    "CONVENTIONS.md",
-    ".agents",
-    ".aider*",
-    ".amazonq",
-    ".claude",
-    ".cline*",
-    ".codex",
-    ".continue",
-    ".cursor*",
-    ".gemini",
-    ".github/copilot-instructions.md",
-    ".github/instructions",
-    ".junie",
-    ".kiro",
-    ".mcp.json",
-    ".opencode",
-    "opencode.json*",
-    ".roo*",
-    ".windsurf*",
-    ".vscode",
-    ".idea",
-    ".envrc",
-    ".husky",
+
+class ObeyedFiles(NamedTuple):
+    """Files that one program obeys; in any directory, in any case, each with everything in it.
+
+    Args:
+        when: what the user does while the program obeys them.
+        in_sandbox: commands in a sandbox cannot change those that exist (``closed``), or can, since git
+            itself must replace them, and what they did is ``reported``.
+    """
+
+    program: str
+    when: str
+    places: tuple[str, ...]
+    in_sandbox: Literal["closed", "reported"] = "closed"
+
+
+OBEYED: Final = (
+    ObeyedFiles("git", "any git command in the folder", (".git", ".gitmodules")),
+    ObeyedFiles("nousd", "a run in the workspace", (".nousd", "AGENTS.md", "AGENTS.override.md")),
+    ObeyedFiles(
+        "other agent programs",
+        "a run of theirs in the folder",
+        (
+            "CLAUDE.md",
+            "CLAUDE.local.md",
+            "GEMINI.md",
+            "QWEN.md",
+            "CONVENTIONS.md",
+            ".agents",
+            ".aider*",
+            ".amazonq",
+            ".claude",
+            ".cline*",
+            ".codex",
+            ".continue",
+            ".cursor*",
+            ".gemini",
+            ".github/copilot-instructions.md",
+            ".github/instructions",
+            ".junie",
+            ".kiro",
+            ".mcp.json",
+            ".opencode",
+            "opencode.json*",
+            ".roo*",
+            ".windsurf*",
+        ),
+    ),
+    ObeyedFiles("editors", "opening the folder", (".vscode", ".idea")),
+    ObeyedFiles(
+        "editors", "opening the folder", (".zed", ".devcontainer", ".devcontainer.json"), "reported"
+    ),
+    ObeyedFiles("direnv", "entering the folder", (".envrc",)),
+    ObeyedFiles("husky", "git commit", (".husky",)),
+    ObeyedFiles("pre-commit", "git commit", (".pre-commit-config.yaml",), "reported"),
+    ObeyedFiles("npm", "any npm command in the folder", (".npmrc",), "reported"),
+    ObeyedFiles("GitHub", "git push", (".github/workflows",), "reported"),
 )
-"""Files that git, this daemon, other agent programs, editors and shells obey; in any directory, in any
-case, each with everything in it."""
+
+PROTECTED_PLACES: Final = tuple(place for files in OBEYED for place in files.places)
+"""The names of all of them."""
+
+
+def places_in_sandbox(kind: Literal["closed", "reported"]) -> tuple[str, ...]:
+    """Return the names that commands in a sandbox are treated with in this way."""
+    return tuple(place for files in OBEYED if files.in_sandbox == kind for place in files.places)
 
 
 @functools.cache

@@ -64,6 +64,7 @@ def cut(by_parents: Judgement, case: WorkersCase) -> Judgement:
         closed=DeniedPaths(
             by_parents.closed.reading + own.closed.reading,
             by_parents.closed.writing + own.closed.writing,
+            by_parents.closed.repositories or own.closed.repositories,
         ),
     )
     if _STRICTEST_FIRST.index(own.verdict) < _STRICTEST_FIRST.index(by_parents.verdict):

@@ -90,7 +90,9 @@ def _restricted(context: ToolContext, closed: DeniedPaths, opened: tuple[str, ..
     """
     path_sandbox = context.path_sandbox
     if any(closed):
-        path_sandbox = path_sandbox.closed_to(reading=closed.reading, writing=closed.writing)
+        path_sandbox = path_sandbox.closed_to(
+            reading=closed.reading, writing=closed.writing, repositories=closed.repositories
+        )
     if opened:
         path_sandbox = path_sandbox.opened_to(opened)
     if path_sandbox is context.path_sandbox:

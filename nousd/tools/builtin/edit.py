@@ -6,6 +6,7 @@ keeps its endings; if that does not match, the texts are tried unchanged.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Final
 
 import msgspec
@@ -14,12 +15,14 @@ from msgspec import Meta
 
 from nousd.errors import ToolError
 from nousd.tools.arguments import PATH_ALIASES
+from nousd.tools.fs.git_layout import is_attributes
 from nousd.tools.fs.path_errors import explain_os_errors, shown
 from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.fs.text_files import WRITING, read_text, replace_file
-from nousd.tools.function_tool import builtin, touches
+from nousd.tools.function_tool import access_to_write, builtin, real_parts
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.output.tool_output import head_of
+from nousd.wire.objects.tool_footprint import Access
 
 DIFF_LINES_MAX: Final = 400
 """Comparing takes quadratic time, so a larger change is described in one sentence."""
@@ -62,6 +65,15 @@ def _apply(path_sandbox: PathSandbox, args: Edit) -> Change:
         change = changed(text, args)
         replace_file(place, bom + change.after.encode())
     return change
+
+
+def _access(args: Edit, context: ToolContext) -> Access:
+    result = b""
+    if is_attributes(real_parts(args.path, context)):
+        # A fault is reported by the call itself, which then changes nothing.
+        with suppress(ToolError, OSError), context.path_sandbox.locate(args.path) as place:
+            result = changed(read_text(place, args.path)[1], args).after.encode()
+    return access_to_write({args.path: result}, context)
 
 
 def changed(text: str, args: Edit) -> Change:
@@ -172,5 +184,5 @@ EDIT = builtin(
     | dict.fromkeys(("old_text", "old_string", "oldString", "old_str"), "oldText")
     | dict.fromkeys(("new_text", "new_string", "newString", "new_str"), "newText")
     | dict.fromkeys(("all", "replace_all"), "replaceAll"),
-    access_of=touches("write"),
+    access_of=_access,
 )

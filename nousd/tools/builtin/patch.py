@@ -8,6 +8,7 @@ before.
 from __future__ import annotations
 
 import stat
+from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import Annotated, Final
 
@@ -19,11 +20,12 @@ from nousd.errors import ToolError
 from nousd.tools.diff.hunks import put_in
 from nousd.tools.diff.unified_diff import FileDiff, parse
 from nousd.tools.fs.file_changes import Change, Content, Parts, change_files
+from nousd.tools.fs.git_layout import is_attributes
 from nousd.tools.fs.path_errors import explain_os_errors, shown
 from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.fs.resolved_path import ResolvedPath
 from nousd.tools.fs.text_files import TEXT_BYTES_MAX, WRITING, binary_kind, runnable
-from nousd.tools.function_tool import access_to, builtin
+from nousd.tools.function_tool import access_to_write, builtin, real_parts
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.output.tool_output import head_of
 from nousd.wire.limits import PATCH_CHARS_MAX, PATCH_FILES_MAX, PATCHED_BYTES_MAX
@@ -102,6 +104,11 @@ class _Plan:
             if file.before != file.after
         ]
         return sorted(changes, key=lambda change: change.after is None)
+
+    def result(self, given: str) -> bytes | None:
+        """Return the planned content of a file; None if it is not there afterwards."""
+        after = self._file(given).after
+        return None if after is None else after.data
 
     def take(self, diff: FileDiff) -> str:
         """Plan the change of one file; return a line that describes it."""
@@ -231,10 +238,28 @@ def _touched(args: Patch, context: ToolContext) -> Access:
         diffs = parse(args.patch, args.strip)
     except ToolError:
         diffs = []
-    names = dict.fromkeys(
-        name for diff in diffs for name in (diff.old, diff.new) if name is not None
-    )
-    return access_to({"write"}, names, context)
+    results: dict[str, bytes | None] = {}
+    for diff in diffs:
+        if diff.old is not None and not diff.is_copy:
+            results[diff.old] = None
+        if diff.new is not None:
+            results[diff.new] = b""
+    if any(is_attributes(real_parts(name, context)) for name in results):
+        results |= _planned(context.path_sandbox, diffs, results)
+    return access_to_write(results, context)
+
+
+def _planned(
+    path_sandbox: PathSandbox, diffs: Sequence[FileDiff], names: Iterable[str]
+) -> dict[str, bytes | None]:
+    """Return what the files hold after the patch; nothing if it does not fit."""
+    plan = _Plan(path_sandbox)
+    try:
+        for diff in diffs:
+            plan.take(diff)
+        return {name: plan.result(name) for name in names}
+    except ToolError:
+        return {}
 
 
 PATCH = builtin(

@@ -12,8 +12,9 @@ from nousd.tools.arguments import PATH_ALIASES
 from nousd.tools.fs.path_errors import explain_os_errors, shown
 from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.fs.text_files import WRITING, replace_file
-from nousd.tools.function_tool import builtin, touches
+from nousd.tools.function_tool import access_to_write, builtin
 from nousd.tools.interface import ToolContext, ToolResult
+from nousd.wire.objects.tool_footprint import Access
 
 
 class Write(msgspec.Struct, frozen=True):
@@ -38,11 +39,15 @@ def _put(path_sandbox: PathSandbox, args: Write) -> int:
     return len(data)
 
 
+def _access(args: Write, context: ToolContext) -> Access:
+    return access_to_write({args.path: args.content.encode()}, context)
+
+
 WRITE = builtin(
     "write",
     "Writes a text file, replacing what it held. Missing folders are made.",
     Write,
     _write,
     PATH_ALIASES | dict.fromkeys(("contents", "text"), "content"),
-    access_of=touches("write"),
+    access_of=_access,
 )

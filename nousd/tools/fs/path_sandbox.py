@@ -3,9 +3,10 @@
 Theory of operation. A path is never checked as a string and then used. It is *walked*, one component at
 a time, each opened relative to the descriptor of its parent and without following symbolic links. A
 link is read, and its target is walked instead by the same rules; ``..`` goes back to the directory we
-came from, which is a descriptor and not a name. The result is a descriptor plus one last name, opened
-with ``O_NOFOLLOW``. If somebody replaces a directory by a link meanwhile, we still hold the directory,
-or the open fails; there is no gap to slip through.
+came from, which is a descriptor and not a name. A walk that leaves the workspace is refused: ``..``
+above its top by ``PathWalk._up``, an absolute target by ``names_of``. The result is a descriptor plus
+one last name, opened with ``O_NOFOLLOW``. If somebody replaces a directory by a link meanwhile, we
+still hold the directory, or the open fails; there is no gap to slip through.
 
 The walk knows the real path of its result, so hidden paths are recognized however the path was spelled,
 even if they do not exist yet. The same holds for paths that are denied to one call
@@ -106,16 +107,20 @@ class PathSandbox:
         *,
         reading: Iterable[re.Pattern[str]] = (),
         writing: Iterable[re.Pattern[str]] = (),
+        repositories: bool = False,
     ) -> PathSandbox:
         """Return a copy for one call, which refuses more: ``path_denied``, and invisible in walks.
 
         Args:
             reading, writing: see ``Restrictions``; places are spelled as ``real`` returns them.
+            repositories: whether to close what git takes for a repository to writing.
         """
         now = self.restrictions
         restricted = copy.copy(self)
         restricted.restrictions = now._replace(
-            reading=(*now.reading, *reading), writing=(*now.writing, *writing)
+            reading=(*now.reading, *reading),
+            writing=(*now.writing, *writing),
+            no_repository_in=self.workdir if repositories else now.no_repository_in,
         )
         return restricted
 

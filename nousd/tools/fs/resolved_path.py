@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
+from nousd.tools.fs.git_layout import repository_around
 from nousd.tools.fs.path_errors import denied
 
 # O_NONBLOCK: opening a FIFO that nobody writes to must not block.
@@ -35,12 +36,15 @@ class Restrictions(NamedTuple):
         writing: the same for paths that are neither created, changed nor removed.
         hard_links: whether to open files with several names, unless they are among ``own``.
         own: files and folders of the daemon.
+        no_repository_in: the workspace in which no write may lead into a folder that git takes for a
+            repository, or make one; None: it may.
     """
 
     reading: tuple[re.Pattern[str], ...] = ()
     writing: tuple[re.Pattern[str], ...] = ()
     hard_links: bool = False
     own: tuple[Path, ...] = ()
+    no_repository_in: Path | None = None
 
     def close_to_reading(self, parts: tuple[str, ...]) -> bool:
         """Return whether the real path ``parts`` must be neither read nor listed."""
@@ -48,7 +52,10 @@ class Restrictions(NamedTuple):
 
     def close_to_writing(self, parts: tuple[str, ...]) -> bool:
         """Return whether the real path ``parts`` must be neither created, changed nor removed."""
-        return _matches(self.writing, parts)
+        if _matches(self.writing, parts):
+            return True
+        workdir = self.no_repository_in
+        return workdir is not None and repository_around(workdir, (parts,)) is not None
 
     def refuse(self, status: os.stat_result) -> None:
         """Raise OSError for anything but a regular file with one name."""

@@ -28,6 +28,8 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         is_confined: whether a sandbox holds the programs it runs; ``classes`` say if it has a network.
         is_inside: whether every path leads inside the workspace, or its tool cannot follow one that
             does not.
+        obeyed: why another program would act on what the call writes although its user only looks, for
+            people; "" if none would. Such a call needs approval like a write to a protected path.
         definition: short hash of another program's definition of its tool; a permission for one
             definition does not apply to another.
     """
@@ -39,6 +41,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...] = ()
     is_confined: bool = False
     is_inside: bool = True
+    obeyed: str = ""
     definition: str | None = None
 
 

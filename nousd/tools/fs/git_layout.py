@@ -1,0 +1,108 @@
+"""Writes by which git would run a program although its user only looks: ``status``, ``diff``, ``log``.
+
+git looks for a repository in the folder where it is started and in those above. Its sign is not the name
+``.git``: any folder with ``HEAD``, ``objects`` and ``refs`` is one, or with ``HEAD`` and ``commondir``,
+and git then runs what the ``config`` beside them names. So a write is judged by its result, as git
+judges it. What ``HEAD`` says is not looked at: it can be said later.
+
+The name ``.git`` itself is one of the protected paths (``machine.policy.protected_paths``), as are files
+that other programs obey. Everything here blocks. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from nousd.tools.fs.outside_paths import UP, Parts
+
+_ATTRIBUTES: Final = ".gitattributes"
+_ATTRIBUTES_BYTES_MAX: Final = 1024 * 1024
+
+_DRIVER: Final = re.compile(rb"^[^#\n]*[ \t](?:filter|diff|merge)(?:[ \t\r=].*)?$", re.MULTILINE)
+"""A line that names a driver. ``-diff`` and ``!diff`` name none."""
+
+
+def obeyed_by_git(workdir: Path, results: Mapping[Parts, bytes | None]) -> str:
+    """Return why git would obey the results of a call, for people; "" if it would not.
+
+    Args:
+        workdir: the folder that the paths are relative to.
+        results: real path -> what the file will hold, None if it is removed. Only the content of
+            ``.gitattributes`` is looked at.
+    """
+    removed = {parts for parts, data in results.items() if data is None}
+    folder = repository_around(workdir, results.keys() - removed, removed)
+    if folder is not None:
+        name = "/".join(folder) or "the workspace"
+        return f"git takes {name} for a repository, and runs programs that files in it name"
+    for parts, data in results.items():
+        if is_attributes(parts) and _drivers(data) - _drivers(_content(workdir.joinpath(*parts))):
+            return f"git runs a program for each file to which {'/'.join(parts)} gives a driver"
+    return ""
+
+
+def is_attributes(parts: Parts) -> bool:
+    """Return whether a path is one of the files whose content counts."""
+    return parts[-1:] != () and parts[-1].casefold() == _ATTRIBUTES
+
+
+def repository_around(
+    workdir: Path, made: Collection[Parts], removed: Collection[Parts] = ()
+) -> Parts | None:
+    """Return the folder that git takes for a repository, before or after a call, and that holds one of
+    the paths; None if there is none.
+
+    Args:
+        made, removed: the real paths of the files that the call makes or changes, and removes.
+    """
+    for folder in _folders_around((*made, *removed)):
+        place = workdir.joinpath(*folder)
+        gone = {parts[-1].lower() for parts in removed if parts[:-1] == folder}
+        new = {parts[len(folder)].lower() for parts in made if parts[: len(folder)] == folder}
+        if is_repository(place) or is_repository(place, new, gone):
+            return folder
+    return None
+
+
+def is_repository(folder: Path, made: Collection[str] = (), removed: Collection[str] = ()) -> bool:
+    """Return whether git takes a folder for a repository.
+
+    Args:
+        made, removed: names in it that will be there and gone, in lower case, since the file system may
+            not tell the cases apart.
+    """
+
+    def has(name: str) -> bool:
+        if name.lower() in made:
+            return True
+        # A link counts, wherever it leads: its target may come later.
+        return name.lower() not in removed and os.path.lexists(folder / name)
+
+    return has("HEAD") and ((has("objects") and has("refs")) or has("commondir"))
+
+
+def _folders_around(paths: Iterable[Parts]) -> Iterator[Parts]:
+    """Yield the folders above some paths: from the workspace on, or what is outside of it."""
+    found: dict[Parts, None] = {}
+    for parts in paths:
+        above = next((count for count, name in enumerate(parts) if name != UP), len(parts))
+        found |= dict.fromkeys(parts[:count] for count in range(above, len(parts)))
+    yield from found
+
+
+def _drivers(attributes: bytes | None) -> set[bytes]:
+    return set(_DRIVER.findall(attributes or b""))
+
+
+def _content(path: Path) -> bytes:
+    try:
+        # A FIFO must not block.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            return file.read(_ATTRIBUTES_BYTES_MAX)
+    except OSError:
+        return b""

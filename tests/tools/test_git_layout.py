@@ -1,0 +1,267 @@
+"""Writes that make git run a program: the real git obeys each of them, and each needs approval."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from nousd.errors import ToolError
+from nousd.machine.policy.permission import Case, judge
+from nousd.machine.policy.rules import rules_of
+from nousd.wire.objects.entries import PermissionMode
+from nousd.wire.objects.tool_footprint import Access
+from tests.tools.bench import Bench
+
+RAN = "ran-on-the-host"
+
+
+class Trap(NamedTuple):
+    """Files that make git run a program, and a command of a user who only looks.
+
+    Args:
+        before: files that are there already; none of them is one that only a user may write.
+        writes: files that a tool writes; the last of them completes the trap.
+        is_repository: whether ``git init`` was run in the workspace.
+        configured: the user's own git config.
+    """
+
+    writes: Mapping[str, str]
+    look: Sequence[str]
+    folder: str = "."
+    before: Mapping[str, str] = {}
+    is_repository: bool = False
+    configured: Mapping[str, str] = {}
+
+
+CONFIG = f"""[core]
+\trepositoryformatversion = 0
+\tbare = false
+\tworktree = .
+\tfsmonitor = touch {RAN}; false
+"""
+"""Of a repository whose every ``git status`` leaves a file in the work tree."""
+
+COMMON_CONFIG = """[core]
+\trepositoryformatversion = 1
+[extensions]
+\tworktreeConfig = true
+"""
+
+
+STATUS = ("status",)
+HEAD = "ref: refs/heads/main\n"
+
+TRAPS = {
+    "a repository at the top": Trap(
+        {"config": CONFIG, "HEAD": HEAD, "objects/x": "", "refs/x": ""}, STATUS
+    ),
+    "HEAD last": Trap({"config": CONFIG, "objects/x": "", "refs/x": "", "HEAD": HEAD}, STATUS),
+    "a repository in a subfolder": Trap(
+        {"sub/config": CONFIG, "sub/HEAD": HEAD, "sub/refs/x": "", "sub/objects/a/b": ""},
+        STATUS,
+        folder="sub",
+    ),
+    "the parts of a repository elsewhere": Trap(
+        {
+            "common/config": COMMON_CONFIG,
+            "common/objects/x": "",
+            "common/refs/x": "",
+            "sub/config.worktree": CONFIG,
+            "sub/HEAD": HEAD,
+            "sub/commondir": "../common\n",
+        },
+        STATUS,
+        folder="sub",
+    ),
+    "a filter": Trap(
+        {".gitattributes": "*.txt filter=mine\n"},
+        ("diff",),
+        before={"a.txt": "changed\n"},
+        is_repository=True,
+        configured={"filter.mine.clean": f"touch {RAN}; cat"},
+    ),
+    "a filter by a macro": Trap(
+        {".gitattributes": "# x\n[attr]m -text filter=mine\n*.txt m\n"},
+        ("diff",),
+        before={"a.txt": "changed\n"},
+        is_repository=True,
+        configured={"filter.mine.clean": f"touch {RAN}; cat"},
+    ),
+    "a driver of diff": Trap(
+        {".gitattributes": "*.txt text\n*.txt\tdiff=mine\n"},
+        ("diff",),
+        before={"a.txt": "changed\n"},
+        is_repository=True,
+        configured={"diff.mine.textconv": f"touch {RAN}; cat"},
+    ),
+}
+
+
+def run_git(bench: Bench, folder: Path, *words: str) -> str:
+    """Run the real git of a user with that config."""
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(bench.outside),
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": str(bench.outside / "gitconfig"),
+    }
+    done = subprocess.run(
+        ["git", *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    return done.stdout + done.stderr
+
+
+def prepare(bench: Bench, trap: Trap) -> None:
+    (bench.outside / "gitconfig").write_text("[user]\n\tname = u\n\temail = u@example.org\n")
+    for name, value in trap.configured.items():
+        run_git(bench, bench.outside, "config", "--file", "gitconfig", name, value)
+    if trap.is_repository:
+        run_git(bench, bench.work, "init", "-q")
+        for name in trap.before:
+            bench.put(name, "first\n")
+        run_git(bench, bench.work, "add", "-A")
+        run_git(bench, bench.work, "commit", "-qm", "first")
+    for name, content in trap.before.items():
+        bench.put(name, content)
+
+
+def added(path: str, content: str) -> str:
+    lines = content.splitlines()
+    body = "".join(f"+{line}\n" for line in lines) or ""
+    hunk = f"@@ -0,0 +1,{len(lines)} @@\n{body}" if lines else ""
+    return (
+        f"diff --git a/{path} b/{path}\nnew file mode 100644\n--- /dev/null\n+++ b/{path}\n{hunk}"
+    )
+
+
+async def access_of(bench: Bench, tool: str, **args: Any) -> Access:
+    found = bench.registry.get(tool)
+    assert found is not None
+    return await found.access(found.validated(args), bench.context)
+
+
+def verdict(access: Access, mode: PermissionMode = "auto") -> str:
+    return judge(Case("write", access, mode, ())).verdict
+
+
+@pytest.mark.behaviour("repositories_of_another_name_are_asked_about")
+@pytest.mark.parametrize("trap", TRAPS.values(), ids=TRAPS)
+async def test_code_does_not_run_on_the_host_after_unasked_writes(bench: Bench, trap: Trap) -> None:
+    prepare(bench, trap)
+    *first, last = trap.writes.items()
+    for path, content in first:
+        assert verdict(await access_of(bench, "write", path=path, content=content)) == "allow"
+        await bench.call("write", path=path, content=content)
+    path, content = last
+    access = await access_of(bench, "write", path=path, content=content)
+    assert verdict(access) == verdict(access, "ask") == "ask"
+    assert verdict(access, "yolo") == "allow"
+    run_git(bench, bench.work / trap.folder, *trap.look)
+    assert list(bench.work.rglob(RAN)) == []
+    # The trap is one: written all the same, the real git runs the program.
+    await bench.call("write", path=path, content=content)
+    said = run_git(bench, bench.work / trap.folder, *trap.look)
+    assert list(bench.work.rglob(RAN)) != [], said
+
+
+@pytest.mark.parametrize("trap", TRAPS.values(), ids=TRAPS)
+async def test_a_patch_is_judged_by_its_result(bench: Bench, trap: Trap) -> None:
+    prepare(bench, trap)
+    files = [added(path, content or "x\n") for path, content in trap.writes.items()]
+    assert verdict(await access_of(bench, "patch", patch="".join(files))) == "ask"
+    if not trap.is_repository:
+        assert verdict(await access_of(bench, "patch", patch="".join(files[:-1]))) == "allow"
+        removed = "--- a/sub/HEAD\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n"
+        bench.put("sub/HEAD", "x\n")
+        bench.put("sub/objects/x", "")
+        turned = removed + added("sub/refs/x", "x\n")
+        assert verdict(await access_of(bench, "patch", patch=turned)) == "allow"
+
+
+async def test_an_edit_of_attributes_is_judged_by_its_result(bench: Bench) -> None:
+    bench.put(".gitattributes", "*.c text\n*.bin binary\n*.z fil=x\n*.lfs filter=lfs\n")
+    harmless = await access_of(bench, "edit", path=".gitattributes", oldText="*.c", newText="*.h")
+    assert verdict(harmless) == "allow"
+    completed = await access_of(
+        bench, "edit", path=".gitattributes", oldText="fil=x", newText="filter=x"
+    )
+    assert verdict(completed) == "ask"
+    (bench.work / "link").symlink_to(".gitattributes")
+    linked = await access_of(bench, "edit", path="link", oldText="text", newText="diff=x")
+    assert verdict(linked) == "ask"
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["*.c text\n", "# *.c filter=x\n", "*.bin binary -diff\n", "*.txt !merge eol=lf\n", ""],
+)
+async def test_attributes_without_a_driver_are_written_unasked(bench: Bench, content: str) -> None:
+    access = await access_of(bench, "write", path="a/.gitattributes", content=content)
+    assert verdict(access) == "allow"
+
+
+@pytest.mark.parametrize(
+    ("there", "path"),
+    [
+        (("objects/x",), "config"),
+        (("refs/x", "objects/x"), "config"),
+        ((), "HEAD"),
+        (("HEAD", "refs/x"), "src/config"),
+        (("HEAD",), "HEAD"),
+        (("sub/HEAD", "objects/x"), "refs/x"),
+    ],
+)
+async def test_a_file_merely_called_like_one_of_gits_is_written_unasked(
+    bench: Bench, there: Sequence[str], path: str
+) -> None:
+    for name in there:
+        bench.put(name, "x")
+    assert verdict(await access_of(bench, "write", path=path, content="x")) == "allow"
+
+
+@pytest.mark.parametrize("path", ["config", "src/main.c", "hooks/pre-commit"])
+async def test_every_write_into_a_repository_without_that_name_is_asked_about(
+    bench: Bench, path: str
+) -> None:
+    for name in ("HEAD", "refs/heads/main", "objects/x"):
+        bench.put(f"stored/{name}", "x")
+    for tool, args in (("write", {"content": "x"}), ("edit", {"oldText": "a", "newText": "b"})):
+        access = await access_of(bench, tool, path=f"stored/{path}", **args)
+        assert verdict(access) == "ask"
+
+
+async def test_links_count_as_the_parts_of_a_repository(bench: Bench) -> None:
+    (bench.work / "sub").mkdir()
+    (bench.work / "sub" / "HEAD").symlink_to("refs/heads/none")
+    (bench.work / "sub" / "objects").symlink_to(bench.outside)
+    assert verdict(await access_of(bench, "write", path="sub/refs/x", content="")) == "ask"
+
+
+async def test_what_another_call_completes_meanwhile_is_refused_at_the_write(bench: Bench) -> None:
+    bench.put("HEAD", HEAD)
+    bench.put("objects/x", "")
+    access = await access_of(bench, "write", path="other", content="")
+    closed = judge(Case("write", access, "auto", ())).closed
+    bench.restrict(bench.context.path_sandbox.closed_to(repositories=closed.repositories))
+    with pytest.raises(ToolError, match="path_denied: refs/x"):
+        await bench.call("write", path="refs/x", content="")
+    assert not (bench.work / "refs").exists()
+    with pytest.raises(ToolError, match="path_denied: refs/x"):
+        await bench.call("patch", patch=added("refs/x", "x\n"))
+    assert not (bench.work / "refs").exists()
+
+
+def test_a_grant_of_exactly_that_write_is_the_only_permission_that_counts() -> None:
+    access = Access(classes=frozenset({"write"}), paths=("sub/HEAD",), obeyed="git takes it")
+
+    def judged(texts: Sequence[str], *, is_grant: bool) -> str:
+        rules = rules_of("allow", texts, "a test", is_grant=is_grant)
+        return judge(Case("write", access, "auto", rules)).verdict
+
+    assert judged(["*", "write(**)"], is_grant=False) == "ask"
+    assert judged(["write(sub/*)"], is_grant=True) == "ask"
+    assert judged(["write(sub/HEAD)"], is_grant=True) == "allow"
