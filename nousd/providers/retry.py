@@ -28,8 +28,8 @@ from nousd.providers.interface import (
     UsageSoFar,
 )
 
-ATTEMPTS_MAX: Final = 3
-"""Maximum attempts, the first included."""
+ATTEMPTS_DEFAULT: Final = 3
+"""Maximum attempts, the first included; the setting ``retry_attempts`` (1 to 20) changes it."""
 
 DELAY_FIRST_SECONDS: Final = 0.5
 """Maximum wait before the second attempt; it doubles with each further one."""
@@ -54,7 +54,7 @@ class RetryingProvider:
         inner: Provider,
         random: Callable[[], float],
         *,
-        attempts_max: int = ATTEMPTS_MAX,
+        attempts_max: int = ATTEMPTS_DEFAULT,
         name: str | None = None,
     ) -> None:
         self._inner = inner

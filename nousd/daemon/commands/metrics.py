@@ -1,4 +1,4 @@
-"""The command that reads the figures of this process."""
+"""Commands that read figures of this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Crash recovery: balanced ends for everything that a killed process left open.
+"""Recovery: balanced ends for everything that a killed process, or a failed commit, left open.
 
 The events of an open run, or of a client's open call, go through the same lifecycle tracker as when
 they were made, and the same ``closing_events`` close them. The usage of an unfinished model call is

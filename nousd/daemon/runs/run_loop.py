@@ -139,8 +139,8 @@ class RunLoop:
         )
 
     async def _end_turn(self) -> Turn | None:
-        """End the turn, and the run with it if nothing waits; in one step, so that an input is
-        either seen here or refused because there is no run any more.
+        """End the turn and return the next one; if no input waits, end the run and return None. In one
+        step, so that an input is either seen here or refused because there is no run any more.
         """
         turn = await self._next_turn()
         ends: list[Event] = [events.TurnEnd(**self._host.tracker.where)]

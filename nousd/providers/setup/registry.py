@@ -18,7 +18,7 @@ from nousd.providers.interface import (
     Provider,
     Record,
 )
-from nousd.providers.retry import ATTEMPTS_MAX, RetryingProvider
+from nousd.providers.retry import ATTEMPTS_DEFAULT, RetryingProvider
 from nousd.providers.setup.lazy_key import AskKey, LateKeyProvider
 from nousd.redaction.redactor import Redactor
 
@@ -59,7 +59,7 @@ def make_provider(
     *,
     name: str | None = None,
     ask_key: AskKey | None = None,
-    attempts_max: int = ATTEMPTS_MAX,
+    attempts_max: int = ATTEMPTS_DEFAULT,
     random: Callable[[], float] = random.random,
 ) -> Provider:
     """Return a provider that speaks a dialect, retrying as ``RetryingProvider`` does.

@@ -99,7 +99,7 @@ class PathWalk:
                 links += 1
                 if links > SYMLINKS_MAX:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-                ahead.extendleft(reversed(self._names_behind(target)))
+                ahead.extendleft(reversed(self._names_of_target(target)))
             elif ahead:
                 self._down(name, missing)
             else:
@@ -169,7 +169,7 @@ class PathWalk:
                 return None
             raise
 
-    def _names_behind(self, target: str) -> list[str]:
+    def _names_of_target(self, target: str) -> list[str]:
         names = self._rules.names_of(target, self._given)
         if target.startswith("/"):
             while self._names:

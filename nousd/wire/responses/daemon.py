@@ -1,4 +1,4 @@
-"""Responses about the daemon itself: its MCP servers and its metrics."""
+"""Responses about the daemon itself: that it is there, what it can do, its MCP servers and metrics."""
 
 from __future__ import annotations
 
