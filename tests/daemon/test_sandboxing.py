@@ -18,6 +18,7 @@ from nousd.daemon.policy.sandboxing import detector
 from nousd.errors import ConfigError
 from nousd.machine.policy.rules import rules_of
 from nousd.providers.interface import Finished, Receive, ToolCallPiece
+from nousd.tools.sandbox.detect import SandboxName
 from nousd.tools.sandbox.interface import FindSandbox, Request, SandboxedProcess, no_sandbox
 from nousd.wire.objects.policy import SandboxFacts
 from tests.daemon.scripted import ScriptedProvider, says
@@ -104,6 +105,27 @@ async def test_auto_asks_about_every_other_command(
     assert "tool_call_denied" in told
     assert "tool_call_started" not in told
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.behaviour("files_left_for_programs_to_obey_are_reported")
+@pytest.mark.parametrize("backend", ["bubblewrap", "landlock"])
+async def test_a_warning_names_the_files_that_a_command_left_for_programs_to_obey(
+    backend: SandboxName, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    (work / "sub").mkdir(parents=True)
+    find = detector(Settings(sandbox=backend), [tmp_path / "state"])
+    if find() is None:
+        pytest.skip(f"{backend} does not work here")
+    told = await call(work, find, command="echo x > sub/.envrc")
+    named = "sub/.envrc (direnv, when one enters the folder)"
+    assert told["warning"]["code"] == "obeyed_files_left"
+    assert named in told["warning"]["message"]
+    assert named in told["tool_execution_end"]["result"]
+    assert told["tool_call_completed"]["sandbox"]["left"] == [
+        {"path": "sub/.envrc", "program": "direnv", "when": "enters the folder"}
+    ]
+    assert "warning" not in await call(work, find, command="cat sub/.envrc")
 
 
 async def test_without_a_sandbox_a_rule_may_allow_a_command(tmp_path: Path) -> None:

@@ -106,6 +106,17 @@ async def test_a_folder_that_is_no_repository_is_told_as_such(held: SandboxBench
     assert "not a git repository" in result.text
 
 
+async def test_a_folder_that_only_has_the_layout_of_a_repository_is_not_taken_for_one(
+    held: SandboxBench,
+) -> None:
+    for name, content in (("HEAD", "ref: refs/heads/main\n"), ("objects/x", ""), ("refs/x", "")):
+        held.put(name, content)
+    held.put("config", "[core]\nrepositoryformatversion = 0\nbare = false\nworktree = .\n")
+    result = await held.call("git", subcommand="status")
+    assert result.is_error
+    assert "safe.bareRepository" in result.text
+
+
 async def test_what_a_repository_makes_git_run_finds_itself_in_the_sandbox(
     repository: SandboxBench,
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import re
 from pathlib import Path
@@ -13,10 +12,11 @@ import pytest
 from nousd.tools.sandbox import deny_scan as rule_walk
 from nousd.tools.sandbox.deny_scan import ClosedByRules, Search
 from nousd.tools.sandbox.interface import Request
+from nousd.tools.sandbox.trap_watch import names_of
 from nousd.tools.sandbox.visible_paths import places_of
 from tests.tools.sandbox_bench import CHOSEN, SandboxBench
 
-NAMES = re.compile(fnmatch.translate("AGENTS.md"))
+NAMES = names_of(("AGENTS.md",), ())
 
 
 class Clock:
@@ -44,7 +44,10 @@ def flood(folder: Path, number: int = 20) -> None:
 
 def searched(search: Search, workdir: Path) -> ClosedByRules:
     found = search.closed_by(workdir, (), (), NAMES)
-    return found._replace(protected=tuple(path.relative_to(workdir) for path in found.protected))
+    return ClosedByRules(
+        protected=tuple(path.relative_to(workdir) for path in found.protected),
+        is_partial=found.is_partial,
+    )
 
 
 def of(*names: str, is_partial: bool) -> ClosedByRules:

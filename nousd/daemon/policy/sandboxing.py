@@ -10,9 +10,10 @@ from typing import Final
 from nousd.config.settings import Settings
 from nousd.errors import ConfigError
 from nousd.machine.policy.denied_paths import denied_paths
-from nousd.machine.policy.protected_paths import places_in_sandbox, protection
+from nousd.machine.policy.protected_paths import OBEYED, places_in_sandbox, protection
 from nousd.tools.sandbox.detect import Detector
 from nousd.tools.sandbox.limits import FILE_BYTES_MAX, MEBIBYTE, Limits
+from nousd.tools.sandbox.trap_watch import Obeyed
 from nousd.tools.sandbox.visible_paths import Chosen
 from nousd.wire.objects.tool_footprint import Access
 
@@ -47,6 +48,14 @@ def detector(settings: Settings, hidden: Sequence[Path]) -> Detector:
         write_paths=tuple(path.resolve() for path in settings.sandbox_write_paths),
         protected=tuple(
             name for name in places_in_sandbox("closed") if name not in (_OF_GIT, *_RESERVED)
+        ),
+        obeyed=tuple(
+            Obeyed(
+                files.program,
+                files.when,
+                tuple(place for place in files.places if place not in _RESERVED),
+            )
+            for files in OBEYED
         ),
         known=_protected,
         reserved=_RESERVED,

@@ -32,11 +32,13 @@ class ObeyedFiles(NamedTuple):
 
 
 OBEYED: Final = (
-    ObeyedFiles("git", "any git command in the folder", (".git", ".gitmodules")),
-    ObeyedFiles("nousd", "a run in the workspace", (".nousd", "AGENTS.md", "AGENTS.override.md")),
+    ObeyedFiles("git", "runs any git command in the folder", (".git", ".gitmodules")),
+    ObeyedFiles(
+        "nousd", "runs an agent in the workspace", (".nousd", "AGENTS.md", "AGENTS.override.md")
+    ),
     ObeyedFiles(
         "other agent programs",
-        "a run of theirs in the folder",
+        "runs one of them in the folder",
         (
             "CLAUDE.md",
             "CLAUDE.local.md",
@@ -63,15 +65,15 @@ OBEYED: Final = (
             ".windsurf*",
         ),
     ),
-    ObeyedFiles("editors", "opening the folder", (".vscode", ".idea")),
+    ObeyedFiles("editors", "opens the folder", (".vscode", ".idea")),
     ObeyedFiles(
-        "editors", "opening the folder", (".zed", ".devcontainer", ".devcontainer.json"), "reported"
+        "editors", "opens the folder", (".zed", ".devcontainer", ".devcontainer.json"), "reported"
     ),
-    ObeyedFiles("direnv", "entering the folder", (".envrc",)),
-    ObeyedFiles("husky", "git commit", (".husky",)),
-    ObeyedFiles("pre-commit", "git commit", (".pre-commit-config.yaml",), "reported"),
-    ObeyedFiles("npm", "any npm command in the folder", (".npmrc",), "reported"),
-    ObeyedFiles("GitHub", "git push", (".github/workflows",), "reported"),
+    ObeyedFiles("direnv", "enters the folder", (".envrc",)),
+    ObeyedFiles("husky", "runs git commit", (".husky",)),
+    ObeyedFiles("pre-commit", "runs git commit", (".pre-commit-config.yaml",), "reported"),
+    ObeyedFiles("npm", "runs any npm command in the folder", (".npmrc",), "reported"),
+    ObeyedFiles("GitHub", "runs git push", (".github/workflows",), "reported"),
 )
 
 PROTECTED_PLACES: Final = tuple(place for files in OBEYED for place in files.places)

@@ -15,6 +15,7 @@ from nousd.runtimes.calls.admission import Admission, Admitted, Refused
 from nousd.runtimes.calls.hooks import Remark, Shown
 from nousd.runtimes.calls.host import CallHost, TurnCallHost
 from nousd.tools.interface import ToolResult
+from nousd.tools.sandbox.trap_watch import remark_of
 from nousd.wire import events
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.objects.entries import ToolCall
@@ -78,6 +79,13 @@ class CallEvents:
             for said in remarks
             for warning in self.warnings(Refused(said.code, said.message))
         ]
+
+    def found(self, result: ToolResult) -> list[events.Event]:
+        """Return a warning that names the files a command left for programs to obey, if it did."""
+        sandbox = result.sandbox
+        if sandbox is None or not sandbox.left:
+            return []
+        return self.warnings(Refused("obeyed_files_left", remark_of(sandbox.left)))
 
     def started(self, reason: str) -> list[events.Event]:
         """Return the events of a call that is allowed and starts."""

@@ -232,6 +232,7 @@ class _Call:
             result = msgspec.structs.replace(result, text=f"tool_error: {result.text}")
         elif result.text and not is_shown:
             remarks += self.events.updates(result.text)
+        remarks += self.events.found(result)
         shown, artifact_id = await self._shown(result, artifact_id)
         remarks += self.events.remarks(shown.remarks)
         await self.host.commit(*remarks, *self.events.completed(shown, seconds, artifact_id))

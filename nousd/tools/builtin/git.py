@@ -53,13 +53,21 @@ _OPTIONS: Final = (
     "--no-pager",
     *("-c", "core.fsmonitor=false"),
     *("-c", "core.hooksPath=/dev/null"),
+    *("-c", "core.pager=cat"),
     *("-c", "core.quotePath=false"),
     *("-c", "core.sshCommand=false"),
     *("-c", "credential.helper="),
+    # What shows a diff also says --no-ext-diff; anything else fails rather than run the program.
+    *("-c", "diff.external="),
     *("-c", "log.showSignature=false"),
+    # A folder that only has the layout of a repository is not taken for one.
+    *("-c", "safe.bareRepository=explicit"),
     *("-c", "safe.directory=*"),
     *("-c", "submodule.recurse=false"),
 )
+
+"""All of git's own switches against programs that a repository names. An alias needs none: it cannot
+replace one of git's own commands, and no others are called."""
 
 _VARIABLES: Final = {
     "GIT_CONFIG_NOSYSTEM": "1",

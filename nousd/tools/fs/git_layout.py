@@ -19,6 +19,8 @@ from typing import Final
 
 from nousd.tools.fs.outside_paths import UP, Parts
 
+_PARTS: Final = ("HEAD", "objects", "refs", "commondir")
+
 _ATTRIBUTES: Final = ".gitattributes"
 _ATTRIBUTES_BYTES_MAX: Final = 1024 * 1024
 
@@ -40,7 +42,9 @@ def obeyed_by_git(workdir: Path, results: Mapping[Parts, bytes | None]) -> str:
         name = "/".join(folder) or "the workspace"
         return f"git takes {name} for a repository, and runs programs that files in it name"
     for parts, data in results.items():
-        if is_attributes(parts) and _drivers(data) - _drivers(_content(workdir.joinpath(*parts))):
+        if is_attributes(parts) and drivers_in(data) - drivers_in(
+            _content(workdir.joinpath(*parts))
+        ):
             return f"git runs a program for each file to which {'/'.join(parts)} gives a driver"
     return ""
 
@@ -75,14 +79,16 @@ def is_repository(folder: Path, made: Collection[str] = (), removed: Collection[
         made, removed: names in it that will be there and gone, in lower case, since the file system may
             not tell the cases apart.
     """
+    # A link counts, wherever it leads: its target may come later.
+    there = {
+        name for name in _PARTS if os.path.lexists(folder / name) and name.lower() not in removed
+    }
+    return is_layout(there | {name for name in _PARTS if name.lower() in made})
 
-    def has(name: str) -> bool:
-        if name.lower() in made:
-            return True
-        # A link counts, wherever it leads: its target may come later.
-        return name.lower() not in removed and os.path.lexists(folder / name)
 
-    return has("HEAD") and ((has("objects") and has("refs")) or has("commondir"))
+def is_layout(names: Collection[str]) -> bool:
+    """Return whether git takes a folder with these names in it for a repository."""
+    return "HEAD" in names and (("objects" in names and "refs" in names) or "commondir" in names)
 
 
 def _folders_around(paths: Iterable[Parts]) -> Iterator[Parts]:
@@ -94,7 +100,8 @@ def _folders_around(paths: Iterable[Parts]) -> Iterator[Parts]:
     yield from found
 
 
-def _drivers(attributes: bytes | None) -> set[bytes]:
+def drivers_in(attributes: bytes | None) -> set[bytes]:
+    """Return the lines of a ``.gitattributes`` that name drivers."""
     return set(_DRIVER.findall(attributes or b""))
 
 

@@ -22,6 +22,7 @@ from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.output.tool_output import OutputCollector, OutputStream
 from nousd.tools.process.supervisor import Ended, run_supervised
 from nousd.tools.sandbox.interface import Request, Sandbox, SandboxedProcess
+from nousd.tools.sandbox.trap_watch import Left, remark_of
 from nousd.wire.limits import ARTIFACT_BYTES_MAX
 from nousd.wire.objects.policy import SandboxFacts
 
@@ -125,14 +126,18 @@ async def run_command(command: Command, context: ToolContext) -> ProcessResult:
     await collector.finish()
     result = collector.tail()
     if held.facts is not None:
-        facts = _with_own_limits(held.facts, command)
+        facts = _with_left(_with_own_limits(held.facts, command), held.left)
         result = msgspec.structs.replace(result, execution_env="sandbox", sandbox=facts)
     hints = (held.hint,) if held.hint and _REFUSAL.search(result.text) else ()
     return ProcessResult(
         ended=ended,
         result=result,
         timeout_seconds=command.timeout_seconds,
-        remarks=(*held.remarks, *hints),
+        remarks=(
+            *held.remarks,
+            *(remark_of(left.files) for left in held.left if left.files),
+            *hints,
+        ),
     )
 
 
@@ -170,6 +175,15 @@ def _with_own_limits(facts: SandboxFacts, command: Command) -> SandboxFacts:
     seconds, output = command.timeout_seconds, ARTIFACT_BYTES_MAX
     own = {"time_ms": round(seconds * 1000), "output_bytes": output}
     return msgspec.structs.replace(facts, limits={**own, **facts.limits})
+
+
+def _with_left(facts: SandboxFacts, left: Sequence[Left]) -> SandboxFacts:
+    """Return the facts with what the command left for programs to obey."""
+    return msgspec.structs.replace(
+        facts,
+        left=tuple(file for each in left for file in each.files),
+        is_left_partial=any(each.is_partial for each in left),
+    )
 
 
 @asynccontextmanager

@@ -40,6 +40,7 @@ from nousd.tools.sandbox.interface import Request, SandboxedProcess
 from nousd.tools.sandbox.limits import TEMPORARY_BYTES_MAX
 from nousd.tools.sandbox.mount_placeholders import MountPlaceholders, content_of
 from nousd.tools.sandbox.nofollow_stat import opened_folder
+from nousd.tools.sandbox.trap_watch import watched
 from nousd.tools.sandbox.visible_paths import Chosen, Places, is_of_the_machine, places_of
 from nousd.wire.objects.policy import SandboxFacts
 
@@ -82,6 +83,8 @@ class Bubblewrap:
         closed = _resolved(places)
         remarks: list[str] = []
         with ExitStack() as stack:
+            # At the very end, when nothing of ours stands in the workspace any more.
+            left = stack.enter_context(watched(places.traps))
             try:
                 if places.watched is not None:
                     stack.enter_context(places.watched.kept(remarks))
@@ -105,6 +108,7 @@ class Bubblewrap:
                 descriptors=(plan, rules),
                 limits=self._chosen.limits,
                 remarks=remarks,
+                left=left,
                 is_holder=True,
             )
 

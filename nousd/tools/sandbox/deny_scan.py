@@ -1,4 +1,5 @@
 """Searches for the files and directories that rules deny: rules are patterns, and a mount needs a path.
+It also finds the files that programs obey, so that a command's changes to them can be reported.
 
 The tree is walked from the top, so that what lies near it is found first. Denied paths must be found
 completely. Protected names, which may be in any directory, are searched as long as a command can wait:
@@ -19,6 +20,7 @@ from threading import Lock
 from typing import Final, NamedTuple
 
 from nousd.errors import ToolError
+from nousd.tools.fs.git_layout import is_layout, is_repository
 
 ENTRIES_MAX: Final = 200_000
 """Maximum entries of a search of the whole tree."""
@@ -43,16 +45,57 @@ Patterns = Sequence[re.Pattern[str]]
 """They match a whole path with slashes, relative to the workspace."""
 
 
+class Found(NamedTuple):
+    """The files of a workspace that programs obey, relative to it.
+
+    Args:
+        named: those with names that programs obey.
+        repositories: folders that git takes for a repository, whatever their name.
+        is_partial: whether more may exist.
+    """
+
+    named: tuple[str, ...] = ()
+    repositories: tuple[str, ...] = ()
+    is_partial: bool = False
+
+
 class ClosedByRules(NamedTuple):
     """Existing paths. Paths below a denied one are left out.
 
     Args:
         is_partial: whether more protected paths may exist.
+        found: what the same search found besides.
     """
 
     hidden: tuple[Path, ...] = ()
     protected: tuple[Path, ...] = ()
     is_partial: bool = False
+    found: Found = Found()
+
+
+class Names(NamedTuple):
+    """The names that programs obey, in any directory.
+
+    Args:
+        closed: matches those that a command must not change.
+        obeyed: matches these and those whose change is only reported.
+        tails: last parts, in lower case, of the longer ones, which ``paths`` matches as a whole.
+    """
+
+    closed: re.Pattern[str]
+    obeyed: re.Pattern[str]
+    tails: frozenset[str] = frozenset()
+    paths: re.Pattern[str] | None = None
+
+    def are_obeyed(self, place: str, name: str) -> bool:
+        """Return whether a program obeys a file at a place, which ends with ``name``."""
+        if self.obeyed.match(name):
+            return True
+        return (
+            self.paths is not None
+            and name.lower() in self.tails
+            and self.paths.fullmatch(place) is not None
+        )
 
 
 class _Wanted(NamedTuple):
@@ -60,14 +103,14 @@ class _Wanted(NamedTuple):
 
     reading: Patterns
     writing: Patterns
-    names: re.Pattern[str]
+    names: Names
 
     def hides(self, place: str) -> bool:
         return _match(self.reading, place)
 
     def protects(self, place: str) -> bool:
         name = place.rpartition("/")[2]
-        return self.names.match(name) is not None or _match(self.writing, place)
+        return self.names.closed.match(name) is not None or _match(self.writing, place)
 
 
 class _Known:
@@ -75,6 +118,7 @@ class _Known:
 
     def __init__(self) -> None:
         self.places: tuple[str, ...] = ()
+        self.repositories: tuple[str, ...] = ()
         self.due = float("-inf")
 
 
@@ -91,31 +135,24 @@ class Search:
         self._known: OrderedDict[Path, _Known] = OrderedDict()
 
     def closed_by(
-        self, workdir: Path, reading: Patterns, writing: Patterns, names: re.Pattern[str]
+        self, workdir: Path, reading: Patterns, writing: Patterns, names: Names
     ) -> ClosedByRules:
         """Return the paths that must not be read, and those that must not be written.
 
         Args:
-            names: names that must not be written in any directory.
+            names: names that must not be written in any directory, and those to find besides.
 
         Raises:
             ToolError: the paths that must not be read could not be found in time.
         """
         wanted = _Wanted(reading, writing, names)
         known = self._known_in(workdir)
-        began = self._clock()
-        is_short = began < known.due and not reading
-        until = float("inf") if reading else began + SECONDS_MAX
-        entries_max = SHORT_ENTRIES_MAX if is_short else ENTRIES_MAX
-        walk = _Walk(workdir, wanted, entries_max, lambda: self._clock() < until)
+        walk = self._walk(workdir, wanted, known)
         if reading and (walk.is_partial or len(walk.hidden) > HIDDEN_MAX):
             raise ToolError(
                 "sandbox_failed: rules deny reading in this workdir, and it is too large for telling"
-                f" where: more than {entries_max} entries or {HIDDEN_MAX} places"
+                f" where: more than {ENTRIES_MAX} entries or {HIDDEN_MAX} places"
             )
-        if not is_short:
-            took = self._clock() - began
-            known.due = began + took / SEARCHING_SHARE_MAX
         still = [place for place in known.places if _is_still(workdir, place, wanted)]
         protected = tuple(dict.fromkeys((*still, *walk.protected)))
         known.places = protected[:PROTECTED_MAX]
@@ -123,7 +160,26 @@ class Search:
             hidden=tuple(workdir / place for place in walk.hidden),
             protected=tuple(workdir / place for place in known.places),
             is_partial=walk.is_partial or len(protected) > PROTECTED_MAX,
+            found=_found(workdir, wanted, known, walk),
         )
+
+    def look(self, workdir: Path, names: Names) -> Found:
+        """Return the files that programs obey, as far as the same bounds allow."""
+        wanted = _Wanted((), (), names)
+        known = self._known_in(workdir)
+        return _found(workdir, wanted, known, self._walk(workdir, wanted, known))
+
+    def _walk(self, workdir: Path, wanted: _Wanted, known: _Known) -> _Walk:
+        """Walk the whole tree now and then, else what is near its top; all of it for denied paths."""
+        began = self._clock()
+        is_short = began < known.due and not wanted.reading
+        until = float("inf") if wanted.reading else began + SECONDS_MAX
+        entries_max = SHORT_ENTRIES_MAX if is_short else ENTRIES_MAX
+        walk = _Walk(workdir, wanted, entries_max, lambda: self._clock() < until)
+        if not is_short:
+            took = self._clock() - began
+            known.due = began + took / SEARCHING_SHARE_MAX
+        return walk
 
     def _known_in(self, workdir: Path) -> _Known:
         with self._lock:
@@ -145,16 +201,23 @@ class _Walk:
         self, workdir: Path, wanted: _Wanted, entries_max: int, goes_on: Callable[[], bool]
     ) -> None:
         self._wanted = wanted
-        self._ahead = deque([""])
+        # Each with whether a program obeys everything in it.
+        self._ahead = deque([("", False)])
         self.hidden: list[str] = []
         self.protected: list[str] = []
+        self.named: list[str] = []
+        self.repositories: list[str] = []
         left = entries_max
         while self._ahead and left >= 0 and goes_on():
-            folder = self._ahead.popleft()
+            folder, is_obeyed = self._ahead.popleft()
             try:
-                for place, is_folder in _entries(workdir / folder, folder, left + 1):
+                entries = _entries(workdir / folder, folder, left + 1)
+                if folder and is_layout({_name(place) for place, _ in entries}):
+                    # Walked all the same: its names must not hide what a rule denies.
+                    self.repositories.append(folder)
+                for place, is_folder in entries:
                     left -= 1
-                    self._look_at(place, is_folder=is_folder)
+                    self._look_at(place, is_folder=is_folder, is_obeyed=is_obeyed)
             except PermissionError:
                 # Its owner could grant himself access, so the whole directory is denied.
                 (self.hidden if wanted.reading else self.protected).append(folder)
@@ -162,13 +225,19 @@ class _Walk:
                 continue
         self.is_partial = left < 0 or bool(self._ahead)
 
-    def _look_at(self, place: str, *, is_folder: bool) -> None:
+    def _look_at(self, place: str, *, is_folder: bool, is_obeyed: bool) -> None:
         if self._wanted.hides(place):
             self.hidden.append(place)
-        elif self._wanted.protects(place):
+            return
+        name = _name(place)
+        is_obeyed = is_obeyed or self._wanted.names.are_obeyed(place, name)
+        is_closed = self._wanted.protects(place)
+        if is_obeyed and (is_closed or not is_folder):
+            self.named.append(place)
+        if is_closed:
             self.protected.append(place)
         elif is_folder:
-            self._ahead.append(place)
+            self._ahead.append((place, is_obeyed))
 
 
 def _entries(path: Path, folder: str, most: int) -> Collection[tuple[str, bool]]:
@@ -179,6 +248,23 @@ def _entries(path: Path, folder: str, most: int) -> Collection[tuple[str, bool]]
             (prefix + entry.name, entry.is_dir(follow_symlinks=False))
             for entry in islice(entries, most)
         ]
+
+
+def _name(place: str) -> str:
+    return place.rpartition("/")[2]
+
+
+def _found(workdir: Path, wanted: _Wanted, known: _Known, walk: _Walk) -> Found:
+    """Return what a walk found, and what earlier ones did that is still there."""
+    still = [place for place in known.repositories if is_repository(workdir / place)]
+    known.repositories = tuple(dict.fromkeys((*still, *walk.repositories)))[:PROTECTED_MAX]
+    of_git = [place for place in (*known.places, *walk.named) if _name(place).lower() == ".git"]
+    named = [place for place in known.places if wanted.names.are_obeyed(place, _name(place))]
+    return Found(
+        named=tuple(dict.fromkeys((*walk.named, *named))),
+        repositories=tuple(dict.fromkeys((*of_git, *known.repositories))),
+        is_partial=walk.is_partial,
+    )
 
 
 def _is_still(workdir: Path, place: str, wanted: _Wanted) -> bool:

@@ -17,6 +17,7 @@ from typing import Protocol
 import msgspec
 
 from nousd.tools.sandbox.limits import Limits
+from nousd.tools.sandbox.trap_watch import Left
 from nousd.wire.objects.policy import SandboxFacts
 
 
@@ -53,6 +54,7 @@ class SandboxedProcess(msgspec.Struct, frozen=True, kw_only=True):
         descriptors: the descriptors that it inherits.
         limits: enforced by the supervisor.
         remarks: results that a model should know; complete at the end of the block.
+        left: the files that programs obey and that the command left; there at the end of the block.
         hint: what a model should know about the sandbox if the program was refused something.
         is_holder: whether the program started first only holds the others and dies last: it takes them
             with it when it is killed, so they are told to stop, not it.
@@ -64,6 +66,7 @@ class SandboxedProcess(msgspec.Struct, frozen=True, kw_only=True):
     descriptors: tuple[int, ...] = ()
     limits: Limits = Limits()
     remarks: list[str] = msgspec.field(default_factory=list)
+    left: list[Left] = msgspec.field(default_factory=list)
     hint: str = ""
     is_holder: bool = False
 

@@ -35,6 +35,7 @@ from nousd.tools.anonymous_file import anonymous_file
 from nousd.tools.sandbox import seccomp
 from nousd.tools.sandbox.deny_scan import Search
 from nousd.tools.sandbox.interface import Request, SandboxedProcess
+from nousd.tools.sandbox.trap_watch import watched
 from nousd.tools.sandbox.visible_paths import Chosen, Places, is_of_the_machine, places_of
 from nousd.wire.objects.policy import SandboxFacts
 
@@ -121,6 +122,7 @@ class Landlock:
         """See ``Sandbox.hold``."""
         places = places_of(request, self._chosen, self._search)
         with ExitStack() as stack:
+            left = stack.enter_context(watched(places.traps))
             try:
                 temporary = stack.enter_context(_temporary_folder())
                 home = _make_home(temporary, places, request)
@@ -139,6 +141,7 @@ class Landlock:
                 facts=self._facts(request, places, temporary),
                 descriptors=(descriptor,),
                 limits=self._chosen.limits,
+                left=left,
                 hint=HINT,
             )
 

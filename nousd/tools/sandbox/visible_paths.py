@@ -6,12 +6,10 @@ A list of what is shown, not of what is hidden: what nobody thought of stays out
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import re
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -19,10 +17,11 @@ import msgspec
 
 from nousd.errors import ToolError
 from nousd.tools.sandbox.agent_config_guard import AgentConfigGuard
-from nousd.tools.sandbox.deny_scan import Search
+from nousd.tools.sandbox.deny_scan import Found, Names, Search
 from nousd.tools.sandbox.git_folders import closed_in, outer_git_folders
 from nousd.tools.sandbox.interface import Request
 from nousd.tools.sandbox.limits import FILE_BYTES_MAX, MEBIBYTE, MEMORY_MB, PROCESSES_MAX, Limits
+from nousd.tools.sandbox.trap_watch import Obeyed, TrapWatch, names_of
 
 SYSTEM_FOLDERS: Final = (
     "/usr",
@@ -110,6 +109,7 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
         protected: names that they must not change in a workspace, nor create at its top, besides the
             files that make git run programs: in any directory, or relative to the workspace, with ``*``
             in the last part, in any case.
+        obeyed: the files whose change by a command is reported, those among them.
         known: gives the patterns of a request that say no more than that.
         reserved: the same for names that must not exist while a command runs.
     """
@@ -118,6 +118,7 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
     read_paths: tuple[Path, ...] = ()
     write_paths: tuple[Path, ...] = ()
     protected: tuple[str, ...] = ()
+    obeyed: tuple[Obeyed, ...] = ()
     known: Callable[[], Collection[re.Pattern[str]]] = tuple
     reserved: tuple[str, ...] = ()
     limits: Limits = Limits(
@@ -125,15 +126,9 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
     )
 
     @property
-    def names(self) -> re.Pattern[str]:
-        """Match the protected names that apply in any directory."""
-        return _names(self.protected)
-
-
-@lru_cache(maxsize=8)
-def _names(protected: tuple[str, ...]) -> re.Pattern[str]:
-    anywhere = (".git", *(name for name in protected if "/" not in name))
-    return re.compile("|".join(map(fnmatch.translate, anywhere)), re.IGNORECASE)
+    def names(self) -> Names:
+        """The names that are looked for in every directory."""
+        return names_of(self.protected, self.obeyed)
 
 
 class Places(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,6 +140,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
         protected: paths in those that must not change, existing or not.
         hidden: paths that are not visible and cannot be created.
         watched: where no other protected file may appear meanwhile; None if none can.
+        traps: compares the workspace before and after; None if nothing can change.
         is_partial: whether more protected paths may exist further down.
     """
 
@@ -153,6 +149,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     protected: tuple[Path, ...]
     hidden: tuple[Path, ...]
     watched: AgentConfigGuard | None = None
+    traps: TrapWatch | None = None
     is_partial: bool = False
 
     def home_links(self, home: str | None) -> Iterator[tuple[Path, Path]]:
@@ -208,10 +205,15 @@ def places_of(request: Request, chosen: Chosen, search: Search) -> Places:
     writing = [pattern for pattern in request.writing if pattern not in known]
     by_rules = search.closed_by(workdir, request.reading, writing, chosen.names)
     protected = [*watched.found(), *(workdir / name for name in chosen.reserved)]
-    repositories = [path for path in by_rules.protected if path.name == ".git"][:REPOSITORIES_MAX]
-    for folder in (*own, *(path.parent for path in repositories)):
+    named = [path for path in by_rules.protected if path.name == ".git"]
+    others = [workdir / place for place in by_rules.found.repositories]
+    repositories = [*dict.fromkeys((*named, *others))]
+    for folder in (*own, *(_holder(path) for path in repositories[:REPOSITORIES_MAX])):
         protected += closed_in(folder)
-    protected += [path for path in by_rules.protected if path not in repositories]
+    protected += [
+        path for path in by_rules.protected if path not in repositories[:REPOSITORIES_MAX]
+    ]
+    protected += repositories[REPOSITORIES_MAX:]
     closed = _hidden((*request.hidden, *by_rules.hidden), [*readable, *writable])
     hidden = tuple(dict.fromkeys(closed))
     return Places(
@@ -220,7 +222,19 @@ def places_of(request: Request, chosen: Chosen, search: Search) -> Places:
         protected=() if request.is_read_only else _without(protected, (*hidden, *request.opened)),
         hidden=hidden,
         watched=None if request.is_read_only else watched,
+        traps=None if request.is_read_only else _traps(workdir, chosen, search, by_rules.found),
         is_partial=by_rules.is_partial and not request.is_read_only,
+    )
+
+
+def _holder(repository: Path) -> Path:
+    """Return the folder that ``closed_in`` takes for a repository: with ``.git``, the one around it."""
+    return repository.parent if repository.name == ".git" else repository
+
+
+def _traps(workdir: Path, chosen: Chosen, search: Search, found: Found) -> TrapWatch:
+    return TrapWatch(
+        workdir, chosen.obeyed, lambda: search.look(workdir, chosen.names), before=found
     )
 
 

@@ -50,6 +50,14 @@ class PolicySnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     permission_mode: PermissionMode | UnsetType = UNSET
 
 
+class ObeyedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that a program obeys although its user only looks, such as a repository's config."""
+
+    path: str
+    program: str
+    when: str
+
+
 class SandboxFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The sandbox that held the programs of a call, and its limits."""
 
@@ -58,3 +66,5 @@ class SandboxFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     mounts: tuple[str, ...] = ()
     limits: dict[str, int] = {}
     is_partial: bool = False
+    left: tuple[ObeyedFile, ...] = ()
+    is_left_partial: bool = False

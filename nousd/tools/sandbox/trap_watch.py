@@ -1,0 +1,278 @@
+"""Files that a command left behind and that programs obey although their user only looks.
+
+A sandbox closes such files where they exist (``visible_paths``). It cannot close every name at which a
+command could make one, and some must stay writable, since git itself replaces them. So the workspace is
+looked at before and after a command, and what is new or different is named in an event and to the model.
+Nothing is removed.
+
+The look is as bounded as the one before each command (``deny_scan``) and says when it did not reach
+everything. The names come from the table of protected paths; what git obeys besides is known here:
+repositories by their layout, their worktrees, drivers in ``.gitattributes``, and the todo lists of
+rebase and sequencer, which can hold programs. Everything here blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from nousd.tools.fs.git_layout import drivers_in, is_repository
+from nousd.tools.sandbox.deny_scan import Found, Names
+from nousd.wire.objects.policy import ObeyedFile
+
+NAMED_MAX: Final = 20
+"""Maximum files that an event names, those near the top first."""
+
+_GIT: Final = "git"
+_GIT_FOLDER: Final = ".git"
+_ATTRIBUTES: Final = ".gitattributes"
+_ANY_COMMAND: Final = "runs any git command in the folder"
+
+_TODO_LISTS: Final = ("rebase-merge/git-rebase-todo", "sequencer/todo")
+
+_HARMLESS: Final = frozenset(
+    {"pick", "p", "reword", "r", "edit", "e", "squash", "s", "fixup", "f", "drop", "d", "noop"}
+)
+"""Steps of a todo list that run no program."""
+
+_WORKTREES_MAX: Final = 100
+_BYTES_MAX: Final = 1024 * 1024
+
+_CLOCK_STEP_NS: Final = 20_000_000
+"""A file system's time may be behind the clock by one tick of the kernel."""
+
+State = tuple[object, ...]
+"""Equal if and only if a file was not changed."""
+
+
+class Obeyed(NamedTuple):
+    """Files that one program obeys, with everything in them, in any directory and any case.
+
+    Args:
+        when: what the user does while the program obeys them.
+        names: with ``*`` for any characters but slashes.
+    """
+
+    program: str
+    when: str
+    names: tuple[str, ...]
+
+
+class Left(NamedTuple):
+    """The files that a command left; ``is_partial`` if the look did not reach everything."""
+
+    files: tuple[ObeyedFile, ...] = ()
+    is_partial: bool = False
+
+
+def remark_of(files: Sequence[ObeyedFile]) -> str:
+    """Return the sentence for people and models."""
+    listed = "; ".join(f"{file.path} ({file.program}, when one {file.when})" for file in files)
+    return f"the command made or changed files that programs obey although one only looks: {listed}"
+
+
+class TrapWatch:
+    """One look at a workspace before a command, to be compared with one after it.
+
+    Args:
+        look: finds the files, as bounded as it wants to be.
+        before: the result of the look before the command.
+    """
+
+    def __init__(
+        self, workdir: Path, rows: Sequence[Obeyed], look: Callable[[], Found], before: Found
+    ) -> None:
+        self._workdir = workdir
+        self._rows = rows
+        self._look = look
+        self._before = dict(_states(workdir, before))
+        self._was_partial = before.is_partial
+        self._began_ns = time.time_ns() - _CLOCK_STEP_NS
+
+    def left(self) -> Left:
+        """Look again, and return what is new or different."""
+        found = self._look()
+        changed = [
+            self._named(place)
+            for place, state in _states(self._workdir, found)
+            if self._is_new(place, state)
+        ]
+        return Left(tuple(changed[:NAMED_MAX]), found.is_partial or len(changed) > NAMED_MAX)
+
+    def _is_new(self, place: str, state: State) -> bool:
+        before = self._before.get(place)
+        match state:
+            case ("drivers", frozenset() as drivers):
+                known = before[1] if before is not None else frozenset()
+                return bool(drivers - known if isinstance(known, frozenset) else drivers)
+            case ("link", _, True):  # a worktree or submodule of a repository that was there
+                return False
+            case ("todo", _, _, is_harmless) if is_harmless:
+                return False
+        if before is not None or not self._was_partial:
+            return state != before
+        return _changed_since(self._workdir / place, self._began_ns)
+
+    def _named(self, place: str) -> ObeyedFile:
+        if place.endswith(_TODO_LISTS):
+            return ObeyedFile(path=place, program=_GIT, when="continues the rebase or cherry-pick")
+        for row in self._rows:
+            if _pattern(row.names).fullmatch(place):
+                return ObeyedFile(path=place, program=row.program, when=row.when)
+        return ObeyedFile(path=place, program=_GIT, when=_ANY_COMMAND)
+
+
+@contextmanager
+def watched(traps: TrapWatch | None) -> Iterator[list[Left]]:
+    """Provide a list that holds the one result at the end of the block."""
+    results: list[Left] = []
+    try:
+        yield results
+    finally:
+        results.append(Left() if traps is None else traps.left())
+
+
+def _changed_since(path: Path, began_ns: int) -> bool:
+    try:
+        return os.lstat(path).st_ctime_ns >= began_ns
+    except OSError:
+        return False
+
+
+def _states(workdir: Path, found: Found) -> Iterator[tuple[str, State]]:
+    """Yield each file with its state; those that are gone are left out."""
+    known = [workdir / place for place in found.repositories]
+    for place in (*found.named, *found.repositories):
+        state = _state(workdir / place, known)
+        if state is not None:
+            yield place, state
+    for place in found.repositories:
+        yield from _states_in_repository(workdir, place)
+
+
+def _state(path: Path, repositories: Sequence[Path]) -> State | None:
+    try:
+        status = os.lstat(path)
+        if stat.S_ISLNK(status.st_mode):
+            return "to", str(path.readlink())
+    except OSError:
+        return None
+    name = path.name.lower()
+    if stat.S_ISDIR(status.st_mode):
+        # What stands there for another command's sandbox is no repository.
+        is_obeyed = name != _GIT_FOLDER or is_repository(path)
+        return ("folder", status.st_ino) if is_obeyed else None
+    if name == _ATTRIBUTES:
+        return "drivers", frozenset(drivers_in(_content(path)))
+    if name == _GIT_FOLDER:
+        content = _content(path)
+        return "link", content, _names_one_of(content, path.parent, repositories)
+    return "file", status.st_ino, status.st_ctime_ns, status.st_size
+
+
+def _names_one_of(content: bytes, folder: Path, repositories: Sequence[Path]) -> bool:
+    """Return whether a file ``.git`` names a part of a repository of the workspace: that is named itself
+    where it was made.
+    """
+    prefix, _, place = content.decode("utf-8", "surrogateescape").rstrip("\n").partition(" ")
+    if prefix != "gitdir:" or not place or "\0" in place:
+        return False
+    target = Path(os.path.realpath(folder / place))
+    return any(target.is_relative_to(repository) for repository in repositories)
+
+
+def _states_in_repository(workdir: Path, place: str) -> Iterator[tuple[str, State]]:
+    folder = workdir / place
+    for part in ("", *_worktrees(folder)):
+        for name in _TODO_LISTS:
+            yield from _if_there(workdir, f"{place}/{part}{name}", _todo)
+        if part:
+            yield from _if_there(workdir, f"{place}/{part}config.worktree", _whole)
+            yield from _if_there(workdir, f"{place}/{part}commondir", _commondir)
+
+
+def _worktrees(folder: Path) -> Iterator[str]:
+    try:
+        with os.scandir(folder / "worktrees") as entries:
+            for entry in islice(entries, _WORKTREES_MAX):
+                yield f"worktrees/{entry.name}/"
+    except OSError:
+        return
+
+
+def _if_there(
+    workdir: Path, place: str, state_of: Callable[[Path, os.stat_result], State | None]
+) -> Iterator[tuple[str, State]]:
+    try:
+        status = os.lstat(workdir / place)
+    except OSError:
+        return
+    state = state_of(workdir / place, status)
+    if state is not None:
+        yield place, state
+
+
+def _todo(path: Path, status: os.stat_result) -> State:
+    words = (
+        line.split(maxsplit=1) for line in _content(path).decode("utf-8", "replace").splitlines()
+    )
+    steps = [found[0] for found in words if found and not found[0].startswith("#")]
+    is_harmless = stat.S_ISREG(status.st_mode) and all(step in _HARMLESS for step in steps)
+    return "todo", status.st_ino, status.st_ctime_ns, is_harmless
+
+
+def _whole(path: Path, _status: os.stat_result) -> State:
+    return "whole", _content(path)
+
+
+def _commondir(path: Path, _status: os.stat_result) -> State | None:
+    """A worktree of the repository itself names the folder two above."""
+    content = _content(path)
+    return None if content.strip() == b"../.." else ("whole", content)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            return file.read(_BYTES_MAX)
+    except OSError:
+        return b""
+
+
+@lru_cache(maxsize=64)
+def _pattern(names: tuple[str, ...]) -> re.Pattern[str]:
+    """Match the paths of files with such names in any directory, and everything in them."""
+    return re.compile(rf"(?:.*/)?(?:{_choice(names)})(?:/.*)?", re.IGNORECASE | re.DOTALL)
+
+
+@lru_cache(maxsize=8)
+def names_of(closed: tuple[str, ...], rows: tuple[Obeyed, ...]) -> Names:
+    """Return the names for a search.
+
+    Args:
+        closed: those of the rows that a command must not change.
+    """
+    longer = tuple(name for row in rows for name in row.names if "/" in name)
+    simple = tuple(name for row in rows for name in row.names if "/" not in name)
+    shut = tuple(name for name in closed if "/" not in name)
+    return Names(
+        closed=re.compile(rf"(?:{_choice((_GIT_FOLDER, *shut))})\Z", re.IGNORECASE),
+        obeyed=re.compile(
+            rf"(?:{_choice((_GIT_FOLDER, _ATTRIBUTES, *simple, *shut))})\Z", re.IGNORECASE
+        ),
+        tails=frozenset(name.rpartition("/")[2].lower() for name in longer),
+        paths=_pattern(longer) if longer else None,
+    )
+
+
+def _choice(names: Sequence[str]) -> str:
+    return "|".join(re.escape(name).replace(r"\*", "[^/]*") for name in names)

@@ -1,0 +1,251 @@
+"""Files that a sandboxed command leaves behind for git, editors and shells to obey: each is reported."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from nousd.machine.policy.protected_paths import OBEYED, places_in_sandbox
+from nousd.tools.interface import ToolResult
+from nousd.tools.sandbox import deny_scan
+from nousd.tools.sandbox.detect import Detector, SandboxName
+from nousd.tools.sandbox.trap_watch import Obeyed
+from tests.tools.sandbox_bench import BACKENDS, CHOSEN, SandboxBench
+
+RAN = "ran-on-the-host"
+
+CONFIG = f"""[core]
+repositoryformatversion = 0
+bare = false
+worktree = ..
+fsmonitor = touch {RAN}; false
+"""
+
+ROWS = tuple(
+    Obeyed(files.program, files.when, tuple(place for place in files.places if place != ".nousd"))
+    for files in OBEYED
+)
+
+
+@pytest.fixture(params=BACKENDS)
+def held(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> SandboxBench:
+    """A sandbox as the daemon sets it up, with a folder in which commands can make files."""
+    return bench_of(request.param, tmp_path, monkeypatch)
+
+
+def bench_of(name: SandboxName, root: Path, monkeypatch: pytest.MonkeyPatch) -> SandboxBench:
+    closed = tuple(
+        place for place in places_in_sandbox("closed") if place not in {".git", ".nousd"}
+    )
+    chosen = msgspec.structs.replace(CHOSEN, protected=closed, obeyed=ROWS)
+    bench = SandboxBench(root, name, chosen)
+    bench.find = Detector(name, chosen)
+    monkeypatch.setenv("HOME", str(bench.home))
+    (bench.work / "sub").mkdir()
+    return bench
+
+
+def left_by(result: ToolResult) -> dict[str, str]:
+    """Return path -> program of the files that a command is reported to have left."""
+    assert result.sandbox is not None
+    return {file.path: file.program for file in result.sandbox.left}
+
+
+def git(folder: Path, *words: str) -> str:
+    """Run the real git of a user without settings."""
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(folder),
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_AUTHOR_NAME": "u",
+        "GIT_AUTHOR_EMAIL": "u@example.org",
+        "GIT_COMMITTER_NAME": "u",
+        "GIT_COMMITTER_EMAIL": "u@example.org",
+    }
+    done = subprocess.run(
+        ["git", *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.behaviour("files_left_for_programs_to_obey_are_reported")
+async def test_a_new_repository_is_reported_and_would_run_its_program(held: SandboxBench) -> None:
+    held.put("config", CONFIG)
+    result = await held.call(
+        "bash",
+        command="mkdir -p sub/.git/objects sub/.git/refs && echo ref: refs/heads/main > sub/.git/HEAD"
+        " && cp config sub/.git/config",
+    )
+    assert left_by(result) == {"sub/.git": "git"}
+    assert "[the command made or changed files that programs obey although" in result.text
+    git(held.work / "sub", "status")
+    assert list((held.work / "sub").rglob(RAN)) != []
+
+
+async def test_a_repository_of_another_name_is_reported(held: SandboxBench) -> None:
+    result = await held.call(
+        "bash", command="mkdir -p sub/x/objects sub/x/refs && echo ref: refs/heads/a > sub/x/HEAD"
+    )
+    assert left_by(result) == {"sub/x": "git"}
+    again = await held.call("bash", command="echo x > sub/file")
+    assert left_by(again) == {}
+
+
+async def test_a_repository_that_existed_is_closed_whatever_its_name(held: SandboxBench) -> None:
+    git(held.work / "sub", "init", "-q")
+    git(held.work / "sub", "init", "-q", "--bare", "stored")
+    before = [held.work / "sub" / name / "config" for name in (".git", "stored")]
+    contents = [path.read_bytes() for path in before]
+    result = await held.call(
+        "bash",
+        command="for d in .git stored; do echo x >> sub/$d/config; touch sub/$d/hooks/x; done",
+    )
+    assert left_by(result) == {}
+    assert [path.read_bytes() for path in before] == contents
+    assert list((held.work / "sub").rglob("hooks/x")) == []
+
+
+@pytest.mark.parametrize("step", ["exec touch ran", "x touch ran", "merge -C abc topic", "break"])
+async def test_a_todo_list_that_holds_more_than_picks_is_reported(
+    held: SandboxBench, step: str
+) -> None:
+    git(held.work / "sub", "init", "-q")
+    (held.work / "sub" / ".git" / "rebase-merge").mkdir()
+    command = "echo 'pick abc one' > {0}; echo '{1}' >> {0}"
+    todo = "sub/.git/rebase-merge/git-rebase-todo"
+    result = await held.call("bash", command=command.format(todo, step))
+    assert left_by(result) == {todo: "git"}
+    harmless = await held.call("bash", command=command.format(todo, "fixup abc two"))
+    assert left_by(harmless) == {}
+
+
+async def test_a_rebase_over_two_calls_works_and_is_not_reported(held: SandboxBench) -> None:
+    sub = held.work / "sub"
+    git(sub, "init", "-q", "-b", "main")
+    git(sub, "commit", "-q", "--allow-empty", "-m", "first")
+    git(sub, "branch", "topic")
+    for branch in ("main", "topic"):
+        git(sub, "checkout", "-q", branch)
+        (sub / "a.txt").write_text(f"{branch}\n")
+        git(sub, "add", "-A")
+        git(sub, "commit", "-qm", branch)
+    named = "-c user.name=u -c user.email=u@example.org"
+    if not held.is_bubblewrap:
+        pytest.skip("under Landlock git cannot make its state in .git")
+    first = await held.call(
+        "bash", command=f"cd sub && git {named} rebase main; git status | head -3"
+    )
+    assert "rebase in progress" in first.text
+    second = await held.call(
+        "bash",
+        command=f"cd sub && echo both > a.txt && git add a.txt"
+        f" && GIT_EDITOR=true git {named} rebase --continue && git log --oneline | wc -l",
+    )
+    assert "Successfully rebased" in second.text
+    assert left_by(first) == left_by(second) == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "program"),
+    [
+        ("sub/.envrc", "direnv"),
+        ("sub/.vscode/tasks.json", "editors"),
+        ("sub/.idea/workspace.xml", "editors"),
+        ("sub/.zed/tasks.json", "editors"),
+        ("sub/.devcontainer/devcontainer.json", "editors"),
+        ("sub/.husky/pre-commit", "husky"),
+        ("sub/.pre-commit-config.yaml", "pre-commit"),
+        ("sub/.npmrc", "npm"),
+        ("sub/.github/workflows/ci.yml", "GitHub"),
+        ("sub/AGENTS.md", "nousd"),
+        ("sub/.claude/settings.json", "other agent programs"),
+    ],
+)
+async def test_a_new_file_that_programs_obey_by_its_name_is_reported(
+    held: SandboxBench, path: str, program: str
+) -> None:
+    result = await held.call("bash", command=f"mkdir -p $(dirname {path}) && echo x > {path}")
+    (found,) = left_by(result).items()
+    assert path.startswith(found[0])
+    assert found[1] == program
+
+
+@pytest.mark.parametrize(
+    "path", ["sub/.npmrc", "sub/.github/workflows/ci.yml", "sub/.zed/tasks.json"]
+)
+async def test_a_reported_file_can_be_changed_and_the_change_is_reported(
+    held: SandboxBench, path: str
+) -> None:
+    held.put(path, "old\n")
+    assert left_by(await held.call("bash", command=f"cat {path}")) == {}
+    result = await held.call("bash", command=f"echo new > {path}")
+    assert (held.work / path).read_text() == "new\n"
+    assert set(left_by(result)) == {path}
+
+
+async def test_a_driver_in_attributes_is_reported(held: SandboxBench) -> None:
+    held.put("sub/.gitattributes", "*.bin filter=lfs\n")
+    harmless = await held.call("bash", command="echo '*.c text' >> sub/.gitattributes")
+    assert left_by(harmless) == {}
+    result = await held.call("bash", command="echo '*.c filter=mine' >> sub/.gitattributes")
+    assert left_by(result) == {"sub/.gitattributes": "git"}
+
+
+async def test_a_worktree_of_a_repository_is_not_reported_but_its_config_is(
+    held: SandboxBench,
+) -> None:
+    if not held.is_bubblewrap:
+        pytest.skip("under Landlock git cannot make a worktree")
+    git(held.work / "sub", "init", "-q")
+    git(held.work / "sub", "commit", "-q", "--allow-empty", "-m", "one")
+    result = await held.call("bash", command="cd sub && git worktree add -q ../tree 2>&1")
+    assert left_by(result) == {}
+    assert (held.work / "tree" / ".git").is_file()
+    result = await held.call(
+        "bash", command="echo '[core]' > sub/.git/worktrees/tree/config.worktree"
+    )
+    if not result.is_error:
+        assert left_by(result) == {"sub/.git/worktrees/tree/config.worktree": "git"}
+
+
+async def test_a_look_that_did_not_reach_everything_says_so(
+    held: SandboxBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deny_scan, "SHORT_ENTRIES_MAX", 20)
+    monkeypatch.setattr(deny_scan, "ENTRIES_MAX", 20)
+    for number in range(30):
+        (held.work / "sub" / f"_{number}").mkdir()
+    result = await held.call("bash", command="mkdir -p sub/_1/deep && echo x > sub/_1/deep/.envrc")
+    assert result.sandbox is not None
+    assert result.sandbox.is_left_partial
+
+
+async def test_many_files_are_counted_and_the_first_are_named(held: SandboxBench) -> None:
+    result = await held.call(
+        "bash", command="for i in $(seq 30); do mkdir sub/$i; echo x > sub/$i/.npmrc; done"
+    )
+    assert result.sandbox is not None
+    assert len(result.sandbox.left) == 20
+    assert result.sandbox.is_left_partial
+
+
+async def test_a_fifo_or_link_of_such_a_name_does_not_hold_up_the_look(held: SandboxBench) -> None:
+    result = await held.call(
+        "bash", command="mkfifo sub/.npmrc sub/.gitattributes; ln -s /dev/zero sub/.envrc"
+    )
+    assert set(left_by(result)) == {"sub/.npmrc", "sub/.envrc"}
+
+
+def test_every_name_of_the_table_is_looked_for() -> None:
+    names = CHOSEN.names if CHOSEN.obeyed else msgspec.structs.replace(CHOSEN, obeyed=ROWS).names
+    for row in ROWS:
+        for name in row.names:
+            place = f"a/b/{name.replace('*', 'rc')}"
+            assert names.are_obeyed(place, os.path.basename(place)), name  # noqa: PTH119
+            assert names.are_obeyed(place.upper(), os.path.basename(place).upper())  # noqa: PTH119
