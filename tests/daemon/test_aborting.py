@@ -33,7 +33,7 @@ async def start(client: Client, events: Events, *, until: str = "message_update"
 
 @pytest.mark.behaviour("abort_keeps_partial_text")
 @pytest.mark.behaviour("abort_ends_the_run_balanced")
-async def test_an_abort_in_mid_text_keeps_what_was_said(
+async def test_an_abort_during_streaming_stores_the_partial_answer(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(text_reply("half an ", Gate(), "answer"))
@@ -56,7 +56,7 @@ async def test_an_abort_in_mid_text_keeps_what_was_said(
     assert (answer["text"], answer["stop_reason"]) == ("half an ", "aborted")
 
 
-async def test_an_abort_hangs_up_on_the_model(
+async def test_an_abort_closes_the_connection_to_the_model_server(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(text_reply("half an ", Gate(), "answer"))
@@ -67,7 +67,7 @@ async def test_an_abort_hangs_up_on_the_model(
 
 
 @pytest.mark.behaviour("abort_returns_what_it_cleared")
-async def test_an_abort_gives_the_queued_texts_back(
+async def test_an_abort_clears_the_queue_and_returns_its_inputs(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(text_reply("half an ", Gate(), "answer"))
@@ -88,7 +88,7 @@ async def test_an_abort_gives_the_queued_texts_back(
     assert len(stub.requests) == 1
 
 
-async def test_after_an_abort_there_is_no_run_and_the_next_prompt_is_fine(
+async def test_after_an_abort_no_run_is_active_and_the_next_prompt_completes(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(text_reply("half an ", Gate(), "answer"))
@@ -108,7 +108,7 @@ async def test_after_an_abort_there_is_no_run_and_the_next_prompt_is_fine(
     ]
 
 
-async def test_an_abort_before_the_first_token_leaves_no_answer(
+async def test_an_abort_before_the_first_token_stores_no_answer(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(hanging_reply())
@@ -140,7 +140,7 @@ async def test_an_abort_ends_the_wait_for_a_retry(
     assert len(stub.requests) == 1
 
 
-async def test_an_abort_ends_the_writing_of_a_summary(
+async def test_an_abort_during_compaction_cancels_the_run_and_stores_no_summary(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     await client.request("prompt", text="an old question")
@@ -167,7 +167,7 @@ async def test_an_abort_ends_the_writing_of_a_summary(
         "trap '' TERM; sleep 1000 & while :; do sleep 1000; done",
     ],
 )
-async def test_an_abort_in_mid_tool_leaves_no_process(
+async def test_an_abort_during_a_tool_call_kills_all_its_processes(
     command: str, client: Client, events: Events, stub: StubModel, line: Lifeline
 ) -> None:
     script = f'exec 9>"{line.path}"; echo ready >&9; {command}'
@@ -184,7 +184,7 @@ async def test_an_abort_in_mid_tool_leaves_no_process(
     assert run[-1]["payload"]["status"] == "cancelled"
 
 
-async def test_after_an_abort_in_mid_tool_the_model_sees_a_result_for_every_call(
+async def test_after_an_abort_during_a_tool_call_the_model_receives_a_result_for_every_call(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(
@@ -208,7 +208,7 @@ async def test_after_an_abort_in_mid_tool_the_model_sees_a_result_for_every_call
 
 
 @pytest.mark.parametrize("targeted", [False, True])
-async def test_a_waited_for_run_can_be_steered_and_aborted_from_elsewhere(
+async def test_another_connection_can_steer_and_abort_a_run_that_a_client_waits_for(
     targeted: bool, daemon: Daemon, client: Client, events: Events, stub: StubModel
 ) -> None:
     gate = Gate()
@@ -228,7 +228,7 @@ async def test_a_waited_for_run_can_be_steered_and_aborted_from_elsewhere(
     assert result["output"] == "three "
 
 
-async def test_a_prompt_aborted_at_once_is_given_back_or_in_the_transcript(
+async def test_an_immediately_aborted_prompt_is_either_returned_or_stored_in_the_transcript(
     daemon: Daemon, client: Client, events: Events
 ) -> None:
     other = await daemon.connect()

@@ -55,7 +55,7 @@ async def test_agents_are_listed_with_their_problems(tmp_path: Path) -> None:
 
 
 @pytest.mark.behaviour("agents_of_a_project_only_narrow")
-async def test_of_a_project_counts_what_narrows_and_the_rest_if_the_file_is_trusted(
+async def test_an_untrusted_project_agent_only_narrows_and_a_trusted_one_applies_in_full(
     tmp_path: Path,
 ) -> None:
     path = put(project(tmp_path), "theirs.md", WIDENS)
@@ -92,7 +92,9 @@ async def test_of_a_project_counts_what_narrows_and_the_rest_if_the_file_is_trus
         await bench.client.request("untrust", **named)
 
 
-async def test_a_task_names_an_agent_and_the_model_is_told_which_there_are(tmp_path: Path) -> None:
+async def test_a_task_uses_the_named_agent_and_the_system_prompt_lists_the_agents(
+    tmp_path: Path,
+) -> None:
     put(project(tmp_path), "reader.md", DENIES)
     async with task_daemon(tmp_path, read_agents=reader(places(tmp_path))) as bench:
         bench.on("go", tasks({"prompt": "look", "agent": "reader"}), says("done"))
@@ -118,7 +120,7 @@ async def test_a_task_names_an_agent_and_the_model_is_told_which_there_are(tmp_p
         assert "agents" not in [source["kind"] for source in told]
 
 
-async def test_an_unknown_agent_is_told_with_the_nearest(tmp_path: Path) -> None:
+async def test_the_error_for_an_unknown_agent_suggests_the_nearest_name(tmp_path: Path) -> None:
     put(tmp_path / "user", "reviewer.md", "Review.")
     async with task_daemon(tmp_path, read_agents=reader(places(tmp_path))) as bench:
         bench.on("go", tasks({"prompt": "look", "agent": "reviwer"}), says("done"))
@@ -127,7 +129,9 @@ async def test_an_unknown_agent_is_told_with_the_nearest(tmp_path: Path) -> None
 
 
 @pytest.mark.behaviour("agents_are_read_once_for_a_session")
-async def test_what_is_written_during_a_session_does_not_count_in_it(tmp_path: Path) -> None:
+async def test_agent_files_written_during_a_session_apply_only_to_later_sessions(
+    tmp_path: Path,
+) -> None:
     path = put(project(tmp_path), "reader.md", DENIES)
     async with task_daemon(tmp_path, read_agents=reader(places(tmp_path))) as bench:
         bench.on("go", says("done"))
@@ -145,7 +149,7 @@ async def test_what_is_written_during_a_session_does_not_count_in_it(tmp_path: P
         assert [agent["name"] for agent in fresh["agents"]] == ["late", "reader"]
 
 
-def test_of_one_name_the_users_own_counts(tmp_path: Path) -> None:
+def test_the_first_user_agent_wins_over_others_of_the_same_name(tmp_path: Path) -> None:
     put(tmp_path / "user", "a.md", "Mine.")
     put(tmp_path / "user", "b.md", "---\nname: a\n---\nAlso mine.")
     put(project(tmp_path), "a.md", "Theirs.")
@@ -161,7 +165,9 @@ def test_of_one_name_the_users_own_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "kind", ["link out", "fifo", "folder", "bytes", "rule", "hidden", "tag", "too large a number"]
 )
-def test_a_file_that_cannot_be_used_stops_nothing(tmp_path: Path, kind: str) -> None:
+def test_an_unusable_agent_file_is_reported_and_the_others_still_load(
+    tmp_path: Path, kind: str
+) -> None:
     folder = project(tmp_path)
     good, bad = put(folder, "good.md", "Good."), folder / "bad.md"
     if kind == "link out":
@@ -189,7 +195,7 @@ def test_a_file_that_cannot_be_used_stops_nothing(tmp_path: Path, kind: str) -> 
     assert "secret" not in unusable.problems[0]
 
 
-def test_however_many_files_are_past_the_bound_they_are_told_once(tmp_path: Path) -> None:
+def test_agent_files_past_the_limit_are_reported_as_one_problem(tmp_path: Path) -> None:
     for number in range(AGENTS_MAX + 100):
         put(project(tmp_path), f"{number:03}.md", "Do it.")
     agents = read_agents(places(tmp_path)).agents
@@ -197,7 +203,7 @@ def test_however_many_files_are_past_the_bound_they_are_told_once(tmp_path: Path
     assert agents[-1].problems == ("the folder has 164 files, of which the first 64 count",)
 
 
-def test_what_is_wrong_is_told_on_one_line_that_is_not_long(tmp_path: Path) -> None:
+def test_a_problem_is_a_single_short_line(tmp_path: Path) -> None:
     put(project(tmp_path), "a.md", f'---\n"{"k" * 1000}\\n\\u001b[0m": 1\n---\n')
     [agent] = read_agents(places(tmp_path)).agents
     [problem] = agent.problems
@@ -205,6 +211,6 @@ def test_what_is_wrong_is_told_on_one_line_that_is_not_long(tmp_path: Path) -> N
     assert "\n" not in problem
 
 
-async def test_without_folders_there_are_none(tmp_path: Path) -> None:
+async def test_missing_or_unset_folders_have_no_agents(tmp_path: Path) -> None:
     assert (await reader(places(tmp_path))()).agents == ()
     assert (await reader(AgentPlaces(None, None))()).agents == ()

@@ -52,7 +52,7 @@ def told(stub: StubModel, request: int = -1) -> list[str]:
 
 
 @pytest.mark.behaviour("appended_messages_need_no_run")
-async def test_a_message_is_stored_and_nothing_runs(
+async def test_appending_stores_a_message_without_starting_a_run(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     answer = await client.request("append_message", text="hello")
@@ -69,7 +69,7 @@ async def test_a_message_is_stored_and_nothing_runs(
     assert not stub.requests
 
 
-async def test_messages_hang_one_on_the_other(client: Client) -> None:
+async def test_each_appended_message_is_the_parent_of_the_next(client: Client) -> None:
     first = await client.request("append_message", text="one")
     second = await client.request("append_message", text="two")
     one, two = await messages(client)
@@ -77,14 +77,16 @@ async def test_messages_hang_one_on_the_other(client: Client) -> None:
     assert two["parent_id"] == one["id"]
 
 
-async def test_the_next_run_tells_the_model_of_them(client: Client, stub: StubModel) -> None:
+async def test_the_next_run_sends_appended_messages_to_the_model(
+    client: Client, stub: StubModel
+) -> None:
     await client.request("append_message", text="one")
     await client.request("append_message", text="two")
     await client.request("prompt", text="three")
     assert told(stub) == ["one", "two", "three"]
 
 
-async def test_resume_answers_what_was_appended(client: Client, events: Events) -> None:
+async def test_resume_answers_an_appended_message(client: Client, events: Events) -> None:
     await client.request("append_message", text="one")
     await client.request("resume")
     run = await events.run()
@@ -92,7 +94,7 @@ async def test_resume_answers_what_was_appended(client: Client, events: Events) 
     assert [entry["role"] for entry in await messages(client)] == ["user", "assistant"]
 
 
-async def test_a_full_queue_does_not_keep_a_message_out_where_nothing_runs(
+async def test_a_full_queue_refuses_appended_messages_only_during_a_run(
     client: Client, events: Events, stub: StubModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stub.script(hanging_reply())
@@ -107,12 +109,12 @@ async def test_a_full_queue_does_not_keep_a_message_out_where_nothing_runs(
     assert texts(await messages(client))[-1] == "yes"
 
 
-async def test_to_an_unknown_session_nothing_is_appended(client: Client) -> None:
+async def test_appending_to_an_unknown_session_is_refused(client: Client) -> None:
     error = await client.refusal("append_message", text="x", session_id="sess-none")
     assert error["code"] == "session_not_found"
 
 
-async def test_a_file_goes_with_it_as_with_a_prompt(client: Client, stub: StubModel) -> None:
+async def test_an_appended_message_can_have_attachments(client: Client, stub: StubModel) -> None:
     file = {"data": "aGk=", "media_type": "text/plain", "name": "a.txt"}
     await client.request("append_message", text="see", attachments=[file])
     (entry,) = await messages(client)
@@ -125,7 +127,7 @@ async def test_a_file_goes_with_it_as_with_a_prompt(client: Client, stub: StubMo
 
 
 @pytest.mark.behaviour("appended_messages_wait_for_a_run")
-async def test_during_a_run_it_is_seen_at_once_and_joins_with_the_end(
+async def test_a_message_appended_during_a_run_is_pending_until_the_run_ends(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     gate = Gate()
@@ -148,7 +150,7 @@ async def test_during_a_run_it_is_seen_at_once_and_joins_with_the_end(
 
 
 @pytest.mark.behaviour("appended_messages_wait_for_a_run")
-async def test_it_joins_before_the_next_turn_and_never_between_a_call_and_its_result(
+async def test_an_appended_message_joins_before_the_next_input_and_not_between_a_call_and_its_result(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     gate = Gate()
@@ -167,7 +169,7 @@ async def test_it_joins_before_the_next_turn_and_never_between_a_call_and_its_re
 
 
 @pytest.mark.parametrize("long", [False, True])
-async def test_the_models_of_the_same_run_and_of_the_next_one_are_told_all_of_it(
+async def test_the_current_and_the_next_run_send_the_whole_appended_message_to_the_model(
     long: bool, client: Client, events: Events, stub: StubModel
 ) -> None:
     text = "appended " * (EVENT_TEXT_BYTES_MAX if long else 1)
@@ -188,7 +190,7 @@ async def test_the_models_of_the_same_run_and_of_the_next_one_are_told_all_of_it
 
 @pytest.mark.behaviour("aborts_take_no_message_back")
 @pytest.mark.parametrize("keep_queue", [False, True])
-async def test_an_abort_and_an_emptied_queue_leave_it(
+async def test_abort_and_clear_queue_keep_a_pending_appended_message(
     keep_queue: bool, client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(text_reply("half ", Gate(), "an answer"))
@@ -201,7 +203,9 @@ async def test_an_abort_and_an_emptied_queue_leave_it(
     assert texts(await messages(client)) == ["go", "half ", "stays"]
 
 
-async def test_nobody_promotes_it(client: Client, events: Events, stub: StubModel) -> None:
+async def test_promote_refuses_an_appended_message(
+    client: Client, events: Events, stub: StubModel
+) -> None:
     stub.script(hanging_reply())
     await client.request("prompt", text="go", wait=False)
     await client.request("append_message", text="x")
@@ -213,7 +217,7 @@ async def test_nobody_promotes_it(client: Client, events: Events, stub: StubMode
     assert error["message"] == "input_not_promotable"
 
 
-async def test_a_branch_has_it_at_once_behind_its_own_leaf(
+async def test_a_branch_appends_a_copy_of_a_pending_message_to_its_own_leaf(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     gate = Gate()
@@ -233,7 +237,7 @@ async def test_a_branch_has_it_at_once_behind_its_own_leaf(
     assert texts(parent) == ["go", "one two", "both"]
 
 
-async def test_pages_go_through_what_waits_and_on_into_the_path(
+async def test_paging_back_returns_pending_messages_first_and_then_the_path(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     gate = Gate()
@@ -265,7 +269,7 @@ async def test_pages_go_through_what_waits_and_on_into_the_path(
 
 
 @pytest.mark.behaviour("appended_messages_survive_kills")
-async def test_a_kill_right_after_the_acknowledgement_loses_nothing(
+async def test_a_message_appended_during_a_run_survives_a_kill_after_its_acknowledgement(
     short_folder: Path, stub: StubModel
 ) -> None:
     place = Place(short_folder, stub)
@@ -288,7 +292,7 @@ async def test_a_kill_right_after_the_acknowledgement_loses_nothing(
         assert len(await messages(client)) == 3
 
 
-async def test_a_kill_right_after_the_acknowledgement_without_a_run_loses_nothing(
+async def test_a_message_appended_without_a_run_survives_a_kill_after_its_acknowledgement(
     short_folder: Path, stub: StubModel
 ) -> None:
     place = Place(short_folder, stub)
@@ -305,7 +309,7 @@ async def test_a_kill_right_after_the_acknowledgement_without_a_run_loses_nothin
 
 
 @pytest.mark.behaviour("resending_is_idempotent")
-async def test_sent_again_it_is_stored_once_also_after_a_restart(
+async def test_a_resent_message_is_stored_once_even_after_a_restart(
     short_folder: Path, provider: Provider
 ) -> None:
     async with socket_daemon(short_folder, provider=provider) as daemon:
@@ -323,7 +327,7 @@ async def test_sent_again_it_is_stored_once_also_after_a_restart(
 @pytest.mark.parametrize(
     ("one", "other"), [("append_message", "prompt"), ("prompt", "append_message")]
 )
-async def test_what_was_no_message_to_append_is_not_acknowledged_as_one(
+async def test_append_message_and_prompt_cannot_share_a_message_id(
     one: str, other: str, client: Client
 ) -> None:
     await client.request(one, text="x", client_message_id="m1")
@@ -336,7 +340,7 @@ async def test_what_was_no_message_to_append_is_not_acknowledged_as_one(
 
 @pytest.mark.behaviour("appended_texts_are_not_repeated")
 @pytest.mark.parametrize("text", ["hello", "hello " * EVENT_TEXT_BYTES_MAX])
-async def test_a_prompt_of_what_was_appended_does_not_repeat_it(
+async def test_reuse_appended_uses_the_appended_message_without_repeating_it(
     text: str, client: Client, events: Events, stub: StubModel
 ) -> None:
     appended = await client.request("append_message", text=text)
@@ -350,7 +354,7 @@ async def test_a_prompt_of_what_was_appended_does_not_repeat_it(
     assert [entry["role"] for entry in await messages(client)] == ["user", "assistant"]
 
 
-async def test_the_last_one_that_fits_is_meant_and_those_behind_it_are_told_as_well(
+async def test_reuse_appended_takes_the_last_match_and_sends_the_later_messages_too(
     client: Client, stub: StubModel
 ) -> None:
     for text in ("a", "b", "a", "c"):
@@ -364,7 +368,9 @@ async def test_the_last_one_that_fits_is_meant_and_those_behind_it_are_told_as_w
 
 
 @pytest.mark.parametrize("case", ["another_text", "answered", "not_asked", "a_prompt"])
-async def test_else_the_text_is_said(case: str, client: Client, stub: StubModel) -> None:
+async def test_a_prompt_that_cannot_reuse_a_message_adds_its_own_text(
+    case: str, client: Client, stub: StubModel
+) -> None:
     if case == "a_prompt":
         await client.request("prompt", text="hello")
     else:
@@ -382,7 +388,7 @@ async def test_else_the_text_is_said(case: str, client: Client, stub: StubModel)
     assert said == ["hello", text]
 
 
-async def test_files_are_the_same_or_none(client: Client) -> None:
+async def test_reuse_appended_requires_the_same_attachments(client: Client) -> None:
     file = {"data": "aGk=", "media_type": "text/plain", "name": "a.txt"}
     other = {**file, "data": "aG8="}
     one = await client.request("append_message", text="see", attachments=[file])
@@ -401,7 +407,7 @@ async def test_files_are_the_same_or_none(client: Client) -> None:
     assert again["entry_id"] == two["entry_id"] != one["entry_id"]
 
 
-async def test_killed_before_its_turn_it_is_resumed_without_a_repetition(
+async def test_a_reused_message_is_not_repeated_by_resume_after_a_kill(
     short_folder: Path, stub: StubModel
 ) -> None:
     place = Place(short_folder, stub)
@@ -442,7 +448,7 @@ async def append_whenever(
     monkeypatch.setattr(daemon.services.store, look, look_and_append)
 
 
-async def test_a_prompt_starts_although_others_append_without_a_pause(
+async def test_a_prompt_starts_while_others_append_continuously(
     client: Client, events: Events, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = (await client.request("append_message", text="hello"))["session_id"]
@@ -455,7 +461,7 @@ async def test_a_prompt_starts_although_others_append_without_a_pause(
     assert texts(await messages(client)).count("hello") == 2
 
 
-async def test_a_resume_is_refused_while_others_append_without_a_pause(
+async def test_a_resume_is_refused_while_others_append_continuously(
     client: Client, events: Events, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = (await client.request("append_message", text="hello"))["session_id"]

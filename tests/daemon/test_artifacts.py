@@ -91,7 +91,7 @@ async def daemon(request: pytest.FixtureRequest, short_folder: Path) -> AsyncIte
 # --- uploads -------------------------------------------------------------------------------------
 
 
-async def test_what_was_sent_in_pieces_is_read_back_in_parts(daemon: Daemon) -> None:
+async def test_an_artifact_uploaded_in_pieces_is_read_back_in_parts(daemon: Daemon) -> None:
     client = await daemon.connect()
     artifact_id = await upload(client, DATA)
     assert artifact_id == id_of(DATA)
@@ -110,7 +110,7 @@ async def test_uploads_of_many_clients_do_not_mix(daemon: Daemon) -> None:
             nursery.start_soon(one, number)
 
 
-async def test_an_upload_goes_on_over_another_connection(daemon: Daemon) -> None:
+async def test_an_upload_continues_over_another_connection(daemon: Daemon) -> None:
     first = await daemon.connect()
     upload_id = (await send(first, b"hello"))["upload_id"]
     await first.aclose()
@@ -123,7 +123,9 @@ async def test_an_upload_goes_on_over_another_connection(daemon: Daemon) -> None
     assert end["artifact_id"] == id_of(b"hello, world")
 
 
-async def test_two_who_send_the_same_piece_at_once_do_not_spoil_it(daemon: Daemon) -> None:
+async def test_two_clients_sending_the_same_piece_at_once_do_not_corrupt_the_upload(
+    daemon: Daemon,
+) -> None:
     first, second = await daemon.connect(), await daemon.connect()
     upload_id = (await send(first, b"hello"))["upload_id"]
     payload = {
@@ -139,7 +141,7 @@ async def test_two_who_send_the_same_piece_at_once_do_not_spoil_it(daemon: Daemo
     assert end["artifact_id"] == id_of(b"hello!")
 
 
-async def test_a_first_piece_that_is_refused_begins_no_upload(daemon: Daemon) -> None:
+async def test_a_refused_first_piece_begins_no_upload(daemon: Daemon) -> None:
     client = await daemon.connect()
     for _ in range(100):
         code, message = await refused(client, b"x", offset=1)
@@ -173,7 +175,7 @@ async def test_an_upload_without_a_piece_for_ten_minutes_ends(
         assert end["artifact_id"] == id_of(b"xyz")
 
 
-async def test_an_upload_that_the_disk_has_no_space_for_goes_on_when_it_has(
+async def test_an_upload_refused_on_a_full_disk_continues_once_there_is_space(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = await daemon.connect()
@@ -193,7 +195,7 @@ async def test_an_upload_that_the_disk_has_no_space_for_goes_on_when_it_has(
     assert end["artifact_id"] == id_of(b"hello!")
 
 
-async def test_an_end_that_the_store_has_no_space_for_may_be_asked_for_again(
+async def test_a_final_piece_refused_on_a_full_disk_can_be_sent_again(
     short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = bytes(PUT_STEP_BYTES + 1)
@@ -232,7 +234,7 @@ def daemon_on(
 
 
 @pytest.mark.behaviour("an_artifact_is_kept_while_an_event_names_it")
-async def test_what_no_event_names_goes_a_day_after_it_was_last_put(
+async def test_an_unreferenced_artifact_is_deleted_a_day_after_it_was_last_put(
     mock_clock: MockClock, tmp_path: Path
 ) -> None:
     async with memory.open_store() as store, daemon_on(store, tmp_path) as daemon:
@@ -257,7 +259,7 @@ async def test_what_no_event_names_goes_a_day_after_it_was_last_put(
         assert await store.artifact_info(used) is None
 
 
-async def test_nothing_is_left_of_a_large_output_when_the_deletion_of_its_session_is_answered(
+async def test_a_large_artifact_is_deleted_before_the_deletion_of_its_session_is_answered(
     short_folder: Path,
 ) -> None:
     large = source(bytes(3 * PUT_STEP_BYTES))
@@ -269,7 +271,7 @@ async def test_nothing_is_left_of_a_large_output_when_the_deletion_of_its_sessio
         assert await store.unused_artifacts("", limit=1) == ()
 
 
-async def test_what_a_killed_daemon_left_half_put_goes_at_the_next_start(
+async def test_a_half_stored_artifact_is_deleted_at_the_next_start(
     short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = source(bytes(3 * PUT_STEP_BYTES))
@@ -294,7 +296,7 @@ async def test_what_a_killed_daemon_left_half_put_goes_at_the_next_start(
         assert await store.unused_artifacts("", limit=1) == ()
 
 
-async def test_all_that_is_unused_goes_at_once_however_much_it_is(
+async def test_one_collection_deletes_all_unused_artifacts(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "ARTIFACTS_PER_LOOK", 2)
@@ -333,7 +335,7 @@ def highest_resident_bytes(process: Process) -> int:
 
 @pytest.mark.slow
 @pytest.mark.behaviour("a_tool_output_of_any_size_is_kept")
-async def test_an_output_of_200_megabytes_is_kept_whole_and_costs_no_memory(
+async def test_an_output_of_200_megabytes_is_stored_whole_in_bounded_memory(
     short_folder: Path, stub: StubModel
 ) -> None:
     place = Place(short_folder, stub)
@@ -359,7 +361,7 @@ async def test_an_output_of_200_megabytes_is_kept_whole_and_costs_no_memory(
         assert highest_resident_bytes(process) - before < 24 * 2**20
 
 
-async def test_what_was_put_is_there_after_a_kill(short_folder: Path) -> None:
+async def test_an_uploaded_artifact_survives_a_kill(short_folder: Path) -> None:
     place = Place(short_folder)
     async with running(place) as process:
         client = await place.connect()
@@ -369,7 +371,7 @@ async def test_what_was_put_is_there_after_a_kill(short_folder: Path) -> None:
         assert await read(await place.connect(), artifact_id) == DATA
 
 
-async def test_an_output_that_the_store_has_no_space_for_ends_its_call_with_a_remark(
+async def test_an_output_too_large_for_the_store_completes_its_call_with_a_remark(
     short_folder: Path, stub: StubModel, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_artifacts_sqlite, "FREE_BYTES_KEPT", 2**60)
@@ -387,7 +389,7 @@ async def test_an_output_that_the_store_has_no_space_for_ends_its_call_with_a_re
 
 
 @pytest.mark.slow
-async def test_a_session_of_a_thousand_tool_calls_has_small_events_and_costs_no_memory(
+async def test_a_thousand_tool_calls_keep_events_small_and_memory_bounded(
     short_folder: Path,
 ) -> None:
     place = Place(short_folder)

@@ -37,7 +37,7 @@ def the_decision(run: list[Event]) -> tuple[str, Payload]:
 
 
 @pytest.mark.behaviour("a_call_waits_for_a_word_of_the_user")
-async def test_a_request_tells_all_that_is_needed_to_answer_it(bench: Bench) -> None:
+async def test_a_request_holds_everything_needed_to_answer_it(bench: Bench) -> None:
     request = await bench.asked(calls(("fetch", '{"url": "https://example.org"}')))
     [requested] = of_type(bench.events.seen, "tool_call_requested")
     assert request == {
@@ -57,7 +57,9 @@ async def test_a_request_tells_all_that_is_needed_to_answer_it(bench: Bench) -> 
 
 
 @pytest.mark.behaviour("plain_clients_are_told_of_requests_in_a_status")
-async def test_who_knows_only_the_frozen_types_is_told_the_same_in_a_status(bench: Bench) -> None:
+async def test_subscribers_of_the_frozen_types_receive_the_request_in_a_status(
+    bench: Bench,
+) -> None:
     plain = await bench.daemon.watch()
     request = await bench.asked()
     status = (await plain.until("status", run_id=request["run_id"]))["payload"]
@@ -69,7 +71,7 @@ async def test_who_knows_only_the_frozen_types_is_told_the_same_in_a_status(benc
 
 
 @pytest.mark.parametrize("decision", ["once", "session", "always"])
-async def test_a_call_that_is_allowed_runs_once(bench: Bench, decision: str) -> None:
+async def test_an_approved_call_runs_once(bench: Bench, decision: str) -> None:
     request = await bench.asked()
     said = await bench.client.request("confirm_tool", **naming(request, decision, reason="go on"))
     assert (said["command"], said["decision"]) == ("confirm_tool", decision)
@@ -84,7 +86,7 @@ async def test_a_call_that_is_allowed_runs_once(bench: Bench, decision: str) -> 
 
 
 @pytest.mark.behaviour("a_denial_is_a_result_and_the_run_goes_on")
-async def test_a_denial_reaches_the_model_and_the_run_goes_on(bench: Bench) -> None:
+async def test_a_denial_reaches_the_model_and_the_run_continues(bench: Bench) -> None:
     request = await bench.asked()
     await bench.client.request("confirm_tool", **naming(request, "deny", reason="not today"))
     run = await bench.events.run()
@@ -101,7 +103,7 @@ async def test_a_denial_reaches_the_model_and_the_run_goes_on(bench: Bench) -> N
 
 
 @pytest.mark.behaviour("every_call_is_decided_once")
-async def test_each_call_of_a_turn_is_asked_about_and_decided_once(bench: Bench) -> None:
+async def test_each_call_of_a_turn_is_requested_and_decided_once(bench: Bench) -> None:
     two = calls(("fetch", '{"url": "https://a.org"}'), ("fetch", '{"url": "https://b.org"}'))
     first = await bench.asked(two)
     await bench.client.request("confirm_tool", **naming(first, "once"))
@@ -128,7 +130,7 @@ async def test_each_call_of_a_turn_is_asked_about_and_decided_once(bench: Bench)
         ({"rule": "fetch(", "decision": "session"}, None),
     ],
 )
-async def test_an_answer_that_does_not_fit_changes_nothing(
+async def test_a_mismatched_answer_changes_nothing(
     bench: Bench, wrong: dict[str, object], word: str | None
 ) -> None:
     request = await bench.asked()
@@ -148,7 +150,7 @@ async def test_an_answer_that_does_not_fit_changes_nothing(
 
 @pytest.mark.behaviour("the_first_answer_wins")
 @pytest.mark.parametrize(("first", "decided"), [("once", "approved"), ("deny", "denied")])
-async def test_the_second_answer_is_told_that_it_comes_too_late(
+async def test_the_second_answer_is_refused_as_already_decided(
     bench: Bench, first: str, decided: str
 ) -> None:
     other = await bench.daemon.connect()
@@ -170,7 +172,7 @@ async def test_the_second_answer_is_told_that_it_comes_too_late(
 
 
 @pytest.mark.behaviour("without_an_answer_a_call_is_denied")
-async def test_without_an_answer_in_time_the_call_is_denied(
+async def test_a_call_without_an_answer_in_time_is_denied(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with asking_daemon(tmp_path, approval_timeout_seconds=900.0, stale_seconds=30.0) as bench:
@@ -190,7 +192,7 @@ async def test_without_an_answer_in_time_the_call_is_denied(
 
 
 @pytest.mark.parametrize("margin", [-0.001, 0.0, 0.001])
-async def test_an_answer_in_the_last_moment_counts_or_is_told_that_it_does_not(
+async def test_an_answer_at_the_deadline_is_either_applied_or_refused(
     tmp_path: Path, autojump_clock: MockClock, margin: float
 ) -> None:
     async with asking_daemon(tmp_path, approval_timeout_seconds=60.0) as bench:
@@ -210,7 +212,7 @@ async def test_an_answer_in_the_last_moment_counts_or_is_told_that_it_does_not(
 
 
 @pytest.mark.behaviour("abort_resolves_what_waits")
-async def test_an_abort_ends_the_waiting(bench: Bench) -> None:
+async def test_an_abort_denies_the_waiting_call(bench: Bench) -> None:
     request = await bench.asked()
     await bench.client.request("abort")
     run = await bench.events.run()
@@ -224,7 +226,7 @@ async def test_an_abort_ends_the_waiting(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("first", ["abort", "confirm_tool"])
-async def test_an_abort_and_an_answer_in_one_moment_are_taken_in_their_order(
+async def test_a_simultaneous_abort_and_answer_take_effect_in_their_order(
     bench: Bench, first: str
 ) -> None:
     request = await bench.asked()
@@ -245,7 +247,7 @@ async def test_an_abort_and_an_answer_in_one_moment_are_taken_in_their_order(
     assert run[-1]["payload"]["status"] == "cancelled"
 
 
-async def test_a_shutdown_ends_the_waiting(tmp_path: Path) -> None:
+async def test_a_shutdown_denies_the_waiting_call(tmp_path: Path) -> None:
     from nousd.daemon.app import shut_down
 
     async with asking_daemon(tmp_path) as bench:
@@ -261,7 +263,7 @@ async def test_a_shutdown_ends_the_waiting(tmp_path: Path) -> None:
 
 @pytest.mark.behaviour("nobody_is_asked_while_nobody_can_answer")
 @pytest.mark.parametrize("subscription", [{"types": "all"}, {"types": "all", "confirms": False}])
-async def test_while_nobody_can_answer_asking_is_a_denial_that_says_so(
+async def test_a_call_that_needs_approval_is_denied_while_no_client_can_answer(
     tmp_path: Path, subscription: dict[str, object]
 ) -> None:
     async with asking_daemon(tmp_path, subscription=subscription) as bench:
@@ -274,7 +276,7 @@ async def test_while_nobody_can_answer_asking_is_a_denial_that_says_so(
         assert not (await bench.client.request("list_permissions"))["can_answer"]
 
 
-async def test_a_declaration_counts_for_what_is_subscribed_to(bench: Bench) -> None:
+async def test_the_declaration_applies_only_to_the_subscribed_session(bench: Bench) -> None:
     session_id = (await bench.client.request("new_session"))["session_id"]
     subscribed = await bench.events.subscribe(types="all", session_id="sess-0", confirms=True)
     assert subscribed["confirms"]
@@ -287,14 +289,14 @@ async def test_a_declaration_counts_for_what_is_subscribed_to(bench: Bench) -> N
     assert the_decision(await bench.events.run())[1]["by"] == "user"
 
 
-async def test_a_subscription_that_no_longer_confirms_takes_the_declaration_back(
+async def test_a_new_subscription_without_confirms_withdraws_the_declaration(
     bench: Bench,
 ) -> None:
     assert "confirms" not in await bench.events.subscribe(types="all")
     assert the_decision(await bench.run())[1]["by"] == "policy"
 
 
-async def test_a_refused_subscription_leaves_the_declaration_as_it_was(bench: Bench) -> None:
+async def test_a_refused_subscription_leaves_the_declaration_unchanged(bench: Bench) -> None:
     await bench.events.send(
         {"v": "1", "id": "s9", "type": "subscribe", "payload": {"types": ["nope"]}}
     )
@@ -305,7 +307,7 @@ async def test_a_refused_subscription_leaves_the_declaration_as_it_was(bench: Be
 
 
 @pytest.mark.behaviour("a_request_outlives_those_who_could_answer")
-async def test_a_request_goes_on_waiting_when_the_last_who_can_answer_leaves(
+async def test_a_request_keeps_waiting_after_the_last_responder_leaves(
     bench: Bench,
 ) -> None:
     watcher = await bench.daemon.watch(types="all")
@@ -324,7 +326,7 @@ async def test_a_request_goes_on_waiting_when_the_last_who_can_answer_leaves(
 
 
 @pytest.mark.behaviour("pending_requests_survive_reconnecting")
-async def test_what_waits_is_listed_until_it_is_decided(bench: Bench) -> None:
+async def test_a_request_is_listed_until_it_is_decided(bench: Bench) -> None:
     assert await bench.pending() == []
     request = await bench.asked()
     listed = await bench.client.request("list_permissions", session_id=request["session_id"])
@@ -342,7 +344,7 @@ async def test_what_waits_is_listed_until_it_is_decided(bench: Bench) -> None:
 
 
 @pytest.mark.behaviour("set_permission_mode_holds_from_the_next_call")
-async def test_a_mode_that_is_set_while_a_call_waits_counts_from_the_next_one(
+async def test_a_mode_set_while_a_call_waits_applies_from_the_next_call(
     bench: Bench,
 ) -> None:
     two = calls(("fetch", "{}"), ("fetch", "{}"))
@@ -359,7 +361,7 @@ async def test_a_mode_that_is_set_while_a_call_waits_counts_from_the_next_one(
     assert len(of_type(run, "permission_requested")) == 1
 
 
-async def test_what_a_call_was_judged_by_is_told_also_if_the_mode_is_set_meanwhile(
+async def test_the_policy_snapshot_has_the_mode_that_the_call_was_judged_by(
     bench: Bench,
 ) -> None:
     request = await bench.asked()
@@ -375,7 +377,9 @@ async def test_what_a_call_was_judged_by_is_told_also_if_the_mode_is_set_meanwhi
     ]
 
 
-async def test_a_mode_is_of_its_session_alone(bench: Bench) -> None:
+async def test_a_branch_inherits_the_permission_mode_and_a_new_session_does_not(
+    bench: Bench,
+) -> None:
     session_id = (await bench.client.request("new_session"))["session_id"]
     await bench.client.request("set_permission_mode", mode="yolo")
     await bench.run()
@@ -389,7 +393,7 @@ async def test_a_mode_is_of_its_session_alone(bench: Bench) -> None:
 
 @pytest.mark.behaviour("granted_rules_spare_the_question")
 @pytest.mark.parametrize("decision", ["session", "always"])
-async def test_what_is_granted_is_not_asked_about_again_where_it_was_granted(
+async def test_a_granted_rule_prevents_further_requests_within_its_scope(
     bench: Bench, decision: str
 ) -> None:
     request = await bench.asked()
@@ -412,7 +416,7 @@ async def test_what_is_granted_is_not_asked_about_again_where_it_was_granted(
 
 @pytest.mark.behaviour("a_denial_can_hold_for_the_session")
 @pytest.mark.behaviour("decisions_say_what_the_user_said")
-async def test_what_is_denied_for_the_session_is_not_asked_about_again_in_it(bench: Bench) -> None:
+async def test_deny_session_denies_matching_calls_for_the_rest_of_the_session(bench: Bench) -> None:
     request = await bench.asked()
     said = await bench.client.request(
         "confirm_tool", **naming(request, "deny_session", reason="not there")
@@ -437,7 +441,7 @@ async def test_what_is_denied_for_the_session_is_not_asked_about_again_in_it(ben
     await bench.events.run()
 
 
-async def test_what_is_denied_for_the_session_stands_among_its_own_rules(bench: Bench) -> None:
+async def test_deny_session_adds_its_rule_to_the_sessions_own_rules(bench: Bench) -> None:
     session_id = (await bench.client.request("new_session", rules={"ask": ["fetch"]}))["session_id"]
     request = await bench.asked()
     await bench.client.request("confirm_tool", **naming(request, "deny_session", rule="fetch"))
@@ -449,7 +453,9 @@ async def test_what_is_denied_for_the_session_stands_among_its_own_rules(bench: 
     await bench.events.run()
 
 
-async def test_a_denial_needs_a_rule_that_denies_this_call_and_room_for_it(bench: Bench) -> None:
+async def test_deny_session_requires_a_rule_that_denies_the_call_and_room_for_it(
+    bench: Bench,
+) -> None:
     full = [f"other{number}" for number in range(SESSION_RULES_MAX)]
     await bench.client.request("new_session", rules={"deny": full})
     request = await bench.asked()
@@ -480,7 +486,7 @@ async def test_once_and_deny_grant_nothing(bench: Bench) -> None:
     assert (listed["granted"], listed["granted_everywhere"]) == ([], [])
 
 
-async def test_a_rule_of_the_users_own_may_be_wider(bench: Bench) -> None:
+async def test_an_answer_may_grant_a_wider_rule(bench: Bench) -> None:
     request = await bench.asked()
     await bench.client.request("confirm_tool", **naming(request, "session", rule="fetch"))
     await bench.events.run()
@@ -490,7 +496,7 @@ async def test_a_rule_of_the_users_own_may_be_wider(bench: Bench) -> None:
 
 @pytest.mark.behaviour("a_granted_rule_can_be_taken_back")
 @pytest.mark.parametrize("decision", ["session", "always"])
-async def test_a_rule_that_is_taken_back_counts_no_more(bench: Bench, decision: str) -> None:
+async def test_a_revoked_rule_no_longer_applies(bench: Bench, decision: str) -> None:
     request = await bench.asked()
     await bench.client.request("confirm_tool", **naming(request, decision))
     await bench.events.run()
@@ -503,7 +509,7 @@ async def test_a_rule_that_is_taken_back_counts_no_more(bench: Bench, decision: 
     await bench.events.run()
 
 
-async def test_a_request_too_long_for_a_rule_offers_none(bench: Bench) -> None:
+async def test_a_request_too_long_for_a_rule_suggests_none(bench: Bench) -> None:
     url = "https://" + ".".join(["a" * 60] * 100)
     request = await bench.asked(calls(("fetch", json.dumps({"url": url}))))
     assert "rule" not in request
@@ -514,7 +520,9 @@ async def test_a_request_too_long_for_a_rule_offers_none(bench: Bench) -> None:
     assert bench.fetched.urls == [url]
 
 
-async def test_long_arguments_are_shown_in_part_and_named_whole(bench: Bench) -> None:
+async def test_long_arguments_are_truncated_in_a_request_that_names_their_size(
+    bench: Bench,
+) -> None:
     url = "https://" + "x" * 100_000
     request = await bench.asked(calls(("fetch", json.dumps({"url": url}))))
     assert request["args_bytes"] > 100_000
@@ -528,7 +536,7 @@ async def test_long_arguments_are_shown_in_part_and_named_whole(bench: Bench) ->
     await bench.events.run()
 
 
-async def test_a_rule_that_is_granted_twice_stands_once(bench: Bench) -> None:
+async def test_a_rule_granted_twice_is_listed_once(bench: Bench) -> None:
     requests = []
     bench.provider.answer(FETCHES, FETCHES, says("done"), says("done"))
     for _ in range(2):
@@ -543,7 +551,7 @@ async def test_a_rule_that_is_granted_twice_stands_once(bench: Bench) -> None:
     assert listed["granted_everywhere"] == [requests[0]["rule"]]
 
 
-def test_a_status_about_a_request_is_short_whatever_is_asked_about() -> None:
+def test_a_status_about_a_request_is_short_for_arguments_of_any_size() -> None:
     asks = PermissionRequested(
         session_id="s",
         run_id="r",
@@ -561,7 +569,7 @@ def test_a_status_about_a_request_is_short_whatever_is_asked_about() -> None:
     assert json.loads(status.message.partition(": ")[2])["args_bytes"] > 1_000_000
 
 
-async def test_a_call_that_is_seen_again_is_asked_about_anew_and_the_old_answer_does_not_fit(
+async def test_a_repeated_call_is_requested_again_and_the_old_answer_is_refused(
     bench: Bench,
 ) -> None:
     first = await bench.asked()
@@ -581,7 +589,7 @@ async def test_a_call_that_is_seen_again_is_asked_about_anew_and_the_old_answer_
     assert bench.fetched.urls == ["https://example.org"]
 
 
-async def test_a_call_of_a_client_waits_and_is_answered_like_any_other(bench: Bench) -> None:
+async def test_a_client_call_waits_for_approval_like_a_models_call(bench: Bench) -> None:
     await bench.client.request("new_session")
     other = await bench.daemon.connect()
     accepted = await other.request("call_tool", tool="fetch")

@@ -33,7 +33,7 @@ async def asked(events: Events, client: Client, stub: StubModel, tool: str) -> P
 
 
 @pytest.mark.behaviour("after_a_crash_what_waited_is_expired")
-async def test_a_request_that_a_kill_cuts_off_is_expired_at_the_next_start(
+async def test_a_request_interrupted_by_a_kill_is_expired_at_the_next_start(
     place: Place, stub: StubModel
 ) -> None:
     async with running(place) as process:
@@ -57,7 +57,7 @@ async def test_a_request_that_a_kill_cuts_off_is_expired_at_the_next_start(
 
 
 @pytest.mark.behaviour("what_was_allowed_stays_allowed_in_the_log")
-async def test_a_kill_right_after_accepted_leaves_the_approval_and_starts_nothing_again(
+async def test_a_kill_right_after_an_approval_keeps_it_and_runs_nothing_again(
     place: Place, stub: StubModel
 ) -> None:
     async with running(place) as process:
@@ -83,7 +83,7 @@ async def test_a_kill_right_after_accepted_leaves_the_approval_and_starts_nothin
         assert (place.work / "a.txt").exists() == begun
 
 
-async def test_a_question_that_a_kill_cuts_off_is_rejected_at_the_next_start(
+async def test_a_question_interrupted_by_a_kill_is_rejected_at_the_next_start(
     place: Place, stub: StubModel
 ) -> None:
     async with running(place) as process:
@@ -98,7 +98,7 @@ async def test_a_question_that_a_kill_cuts_off_is_rejected_at_the_next_start(
         assert (rejected["question_id"], rejected["by"]) == (shown["question_id"], "stop")
 
 
-async def test_a_request_waits_while_every_client_leaves_and_comes_back(
+async def test_a_request_survives_the_disconnection_of_all_clients(
     place: Place, stub: StubModel
 ) -> None:
     async with running(place):

@@ -41,7 +41,9 @@ async def session_of_task(bench: OverrideBench) -> str:
             return session_id
 
 
-async def test_attaching_moves_the_session_and_says_from_where(folders: Folders) -> None:
+async def test_attaching_moves_the_session_and_reports_its_previous_workspace(
+    folders: Folders,
+) -> None:
     async with overriding(folders) as bench:
         session = await bench.session()
         answer = await attach(bench, session, folders.a, reason="  the tests are there ")
@@ -61,7 +63,7 @@ async def test_attaching_moves_the_session_and_says_from_where(folders: Folders)
         assert "path_outside_workdir" in ended.text
 
 
-async def test_the_first_workspace_stays_known_however_often_a_session_is_attached(
+async def test_the_original_workspace_stays_recorded_after_repeated_attaching(
     folders: Folders,
 ) -> None:
     async with overriding(folders) as bench:
@@ -80,7 +82,7 @@ async def test_the_first_workspace_stays_known_however_often_a_session_is_attach
 
 
 @pytest.mark.parametrize("on_disk", [True, False])
-async def test_where_a_session_is_attached_survives_a_restart(
+async def test_the_attached_workspace_survives_a_restart(
     on_disk: bool, folders: Folders, tmp_path: Path
 ) -> None:
     opened = sqlite.open_store(tmp_path / "log.db") if on_disk else memory.open_store()
@@ -102,9 +104,7 @@ async def test_where_a_session_is_attached_survives_a_restart(
             assert (await bench.call(session, "read", path="name.txt")).text == "this is b"
 
 
-async def test_a_folder_is_attached_to_by_where_it_really_is(
-    folders: Folders, tmp_path: Path
-) -> None:
+async def test_attaching_resolves_symbolic_links(folders: Folders, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(folders.a)
     async with overriding(folders) as bench:
         session = await bench.session()
@@ -121,7 +121,7 @@ async def test_a_folder_is_attached_to_by_where_it_really_is(
         ("a", "invalid_payload", "workspace must be an absolute path"),
     ],
 )
-async def test_a_folder_that_may_not_be_a_workspace_leaves_the_session_where_it_is(
+async def test_attaching_to_an_invalid_workspace_is_refused(
     folder: str, code: str, message: str, folders: Folders
 ) -> None:
     async with overriding(folders) as bench:
@@ -133,7 +133,9 @@ async def test_a_folder_that_may_not_be_a_workspace_leaves_the_session_where_it_
         assert not await bench.log("session_attached")
 
 
-async def test_a_session_that_lost_its_folder_can_be_attached_to_another(folders: Folders) -> None:
+async def test_a_session_whose_workspace_is_gone_can_be_attached_to_another(
+    folders: Folders,
+) -> None:
     async with overriding(folders) as bench:
         session = await bench.session(folders.a)
         (folders.a / "name.txt").unlink()
@@ -147,7 +149,7 @@ async def test_a_session_that_lost_its_folder_can_be_attached_to_another(folders
 # --- not now -----------------------------------------------------------------------------------
 
 
-async def test_a_session_is_not_moved_while_a_run_goes_on(folders: Folders) -> None:
+async def test_attaching_is_refused_during_a_run(folders: Folders) -> None:
     async with overriding(folders) as bench:
         session = await bench.session()
         bench.provider.answer(hangs)
@@ -162,7 +164,7 @@ async def test_a_session_is_not_moved_while_a_run_goes_on(folders: Folders) -> N
         await attach(bench, session, folders.a)
 
 
-async def test_a_session_is_not_moved_while_a_clients_own_call_goes_on(folders: Folders) -> None:
+async def test_attaching_is_refused_during_a_client_call(folders: Folders) -> None:
     async with overriding(folders) as bench:
         session = await bench.session()
         await bench.override(session)
@@ -176,7 +178,7 @@ async def test_a_session_is_not_moved_while_a_clients_own_call_goes_on(folders: 
         await attach(bench, session, folders.a)
 
 
-async def test_a_run_that_begins_while_the_folder_is_looked_at_keeps_the_session_where_it_is(
+async def test_attaching_is_refused_if_a_run_starts_while_the_workspace_is_checked(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with overriding(folders) as bench:
@@ -203,7 +205,7 @@ async def test_a_run_that_begins_while_the_folder_is_looked_at_keeps_the_session
         await bench.client.request("abort", session_id=session)
 
 
-async def test_a_call_that_begins_while_its_session_is_moved_runs_where_the_session_is(
+async def test_a_call_accepted_during_an_attach_runs_in_the_new_workspace(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with overriding(folders) as bench:
@@ -230,7 +232,7 @@ async def test_a_call_that_begins_while_its_session_is_moved_runs_where_the_sess
         assert (await bench.end_of(call_id)).text == "this is a\n"
 
 
-async def test_the_session_of_a_task_goes_nowhere_by_itself(folders: Folders) -> None:
+async def test_a_task_session_cannot_be_attached_by_itself(folders: Folders) -> None:
     model = PlannedModel()
     async with overriding(folders, provider=model) as bench:
         session = await bench.session()
@@ -244,7 +246,7 @@ async def test_the_session_of_a_task_goes_nowhere_by_itself(folders: Folders) ->
         assert error["details"] == {"session_id": session}
 
 
-async def test_the_sessions_of_tasks_go_with_the_one_above_them(folders: Folders) -> None:
+async def test_attaching_a_session_moves_its_task_sessions(folders: Folders) -> None:
     model = PlannedModel()
     async with overriding(folders, provider=model) as bench:
         session = await bench.session()
@@ -264,7 +266,7 @@ async def test_the_sessions_of_tasks_go_with_the_one_above_them(folders: Folders
             assert (await bench.call(moved, "read", path="name.txt")).text == "this is a"
 
 
-async def test_no_session_is_attached_while_that_of_its_task_is_at_work(folders: Folders) -> None:
+async def test_attaching_is_refused_while_a_task_session_runs(folders: Folders) -> None:
     model = PlannedModel()
     async with overriding(folders, provider=model) as bench:
         session = await bench.session()
@@ -287,7 +289,7 @@ async def test_no_session_is_attached_while_that_of_its_task_is_at_work(folders:
 # --- what moves, and what does not ---------------------------------------------------------------
 
 
-async def test_what_was_allowed_in_the_session_does_not_move_with_it(folders: Folders) -> None:
+async def test_attaching_revokes_the_rules_granted_in_the_session(folders: Folders) -> None:
     async with overriding(folders, mode="ask") as bench:
         session = await bench.session()
         request = await bench.asked(session, "name.txt")
@@ -306,7 +308,7 @@ async def test_what_was_allowed_in_the_session_does_not_move_with_it(folders: Fo
         await bench.answer(await bench.asked(session, "name.txt"))
 
 
-async def test_of_the_sessions_own_rules_those_that_narrow_move_with_it(folders: Folders) -> None:
+async def test_attaching_keeps_ask_and_deny_rules_and_drops_allow_rules(folders: Folders) -> None:
     rules = {"allow": ["look"], "ask": ["write"], "deny": ["bash"]}
     async with overriding(folders, mode="ask") as bench:
         made = await bench.client.request("new_session", rules=rules)
@@ -320,7 +322,7 @@ async def test_of_the_sessions_own_rules_those_that_narrow_move_with_it(folders:
         await bench.answer(await bench.asked(session, "name.txt"))
 
 
-async def test_the_list_of_things_to_do_and_the_transcript_move_with_it(folders: Folders) -> None:
+async def test_attaching_keeps_the_todo_list_and_the_transcript(folders: Folders) -> None:
     todos = [{"id": "1", "content": "move", "status": "pending"}]
     async with overriding(folders) as bench:
         session = await bench.session()
@@ -334,7 +336,7 @@ async def test_the_list_of_things_to_do_and_the_transcript_move_with_it(folders:
         assert after["messages"] == before["messages"]
 
 
-async def test_an_override_does_not_move_with_it(folders: Folders) -> None:
+async def test_attaching_ends_a_workspace_override(folders: Folders) -> None:
     async with overriding(folders) as bench:
         session = await bench.session()
         await bench.override(session)
@@ -346,7 +348,9 @@ async def test_an_override_does_not_move_with_it(folders: Folders) -> None:
         assert "path_outside_workdir" in (await bench.end_of(call_id)).text
 
 
-async def test_a_session_begins_anew_with_what_its_new_folder_says_then(folders: Folders) -> None:
+async def test_attaching_reads_the_instructions_of_the_new_workspace_again(
+    folders: Folders,
+) -> None:
     (folders.home / "AGENTS.md").write_text("the way of home")
     (folders.a / "AGENTS.md").write_text("the first way of a")
     async with overriding(folders) as bench:
@@ -373,7 +377,7 @@ async def test_a_session_begins_anew_with_what_its_new_folder_says_then(folders:
             assert f"The working folder is {folder}" in system or str(folder) in system
 
 
-async def test_the_rules_of_the_new_folder_hold_as_they_are_then(folders: Folders) -> None:
+async def test_attaching_reads_the_rules_of_the_new_workspace_again(folders: Folders) -> None:
     for folder in (folders.a, folders.home):
         (folder / ".nousd").mkdir()
     settings = folders.a / ".nousd" / "config.toml"
@@ -390,7 +394,7 @@ async def test_the_rules_of_the_new_folder_hold_as_they_are_then(folders: Folder
         assert (await bench.call(session, "look", path="name.txt")).text == "this is a\n"
 
 
-async def test_a_call_for_a_session_that_is_attached_without_a_pause_is_refused(
+async def test_a_call_is_refused_while_its_session_is_attached_continuously(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with several_folders(folders) as bench:

@@ -124,7 +124,9 @@ async def kit(short_folder: Path) -> AsyncIterator[Kit]:
 
 @pytest.mark.behaviour("files_go_with_a_text")
 @pytest.mark.parametrize("command", COMMANDS)
-async def test_a_file_goes_with_a_text(kit: Kit, command: str) -> None:
+async def test_an_attached_file_reaches_the_queue_the_transcript_and_the_model(
+    kit: Kit, command: str
+) -> None:
     await kit.hand_in(command, text="look", attachments=[given(PNG, name="shot.png")])
     events = await kit.finish(answers=2)
     told = stored(PNG, name="shot.png")
@@ -138,7 +140,7 @@ async def test_a_file_goes_with_a_text(kit: Kit, command: str) -> None:
     assert kit.model.blobs[-1] == {id_of(PNG): PNG}
 
 
-async def test_a_file_of_the_workdir_is_read_when_the_command_comes(kit: Kit) -> None:
+async def test_a_workspace_file_is_read_when_the_command_arrives(kit: Kit) -> None:
     path = kit.file("shots/one.png")
     await kit.hand_in("prompt", text="look", attachments=[{"path": "shots/one.png"}])
     path.unlink()
@@ -148,7 +150,7 @@ async def test_a_file_of_the_workdir_is_read_when_the_command_comes(kit: Kit) ->
     assert kit.model.blobs[-1] == {id_of(PNG): PNG}
 
 
-async def test_an_artifact_that_is_there_can_be_attached(kit: Kit) -> None:
+async def test_a_stored_artifact_can_be_attached(kit: Kit) -> None:
     await kit.hand_in("prompt", text="first", attachments=[given(PDF, "application/pdf")])
     await kit.finish()
     await kit.client.request("new_session")
@@ -159,7 +161,7 @@ async def test_an_artifact_that_is_there_can_be_attached(kit: Kit) -> None:
     assert kit.model.blobs[-1] == {id_of(PDF): PDF}
 
 
-async def test_several_files_stay_in_their_order(kit: Kit) -> None:
+async def test_several_files_keep_their_order(kit: Kit) -> None:
     kit.file("a.txt", b"text")
     files = [given(PDF, "application/pdf"), {"path": "a.txt"}, given(PNG)]
     await kit.hand_in("prompt", text="look", attachments=files)
@@ -167,7 +169,7 @@ async def test_several_files_stay_in_their_order(kit: Kit) -> None:
     assert kit.shown() == [[id_of(PDF), id_of(b"text"), id_of(PNG)]]
 
 
-async def test_the_type_of_a_text_loses_its_parameters(kit: Kit) -> None:
+async def test_the_media_type_of_a_text_is_stored_without_parameters(kit: Kit) -> None:
     file = given(b"hi", "Text/Plain; charset=utf-8")
     await kit.hand_in("prompt", text="look", attachments=[file])
     await kit.finish()
@@ -175,7 +177,7 @@ async def test_the_type_of_a_text_loses_its_parameters(kit: Kit) -> None:
     assert message["attachments"] == [stored(b"hi", "text/plain")]
 
 
-async def test_files_of_joined_inputs_follow_one_another(kit: Kit) -> None:
+async def test_files_of_joined_inputs_are_sent_in_order(kit: Kit) -> None:
     await kit.client.request("set_follow_up_mode", mode="all")
     await kit.begin()
     await kit.client.request("follow_up", text="one", attachments=[given(PNG)])
@@ -185,7 +187,7 @@ async def test_files_of_joined_inputs_follow_one_another(kit: Kit) -> None:
     assert kit.shown() == [[], [id_of(PNG), id_of(PDF)]]
 
 
-async def test_a_file_waits_with_its_input_over_a_restart(short_folder: Path) -> None:
+async def test_a_queued_input_keeps_its_file_over_a_restart(short_folder: Path) -> None:
     model = SeeingProvider()
     async with socket_daemon(short_folder, provider=model) as daemon:
         client = await daemon.connect()
@@ -202,7 +204,7 @@ async def test_a_file_waits_with_its_input_over_a_restart(short_folder: Path) ->
     assert model.blobs[-1] == {id_of(PNG): PNG}
 
 
-async def test_what_is_taken_back_names_its_files(kit: Kit) -> None:
+async def test_a_cleared_input_names_its_files_for_attaching_them_again(kit: Kit) -> None:
     await kit.begin()
     await kit.client.request("follow_up", text="look", attachments=[given(PNG)])
     (cleared,) = (await kit.client.request("abort"))["cleared"]
@@ -215,7 +217,7 @@ async def test_what_is_taken_back_names_its_files(kit: Kit) -> None:
     assert kit.model.blobs[-1] == {id_of(PNG): PNG}
 
 
-async def test_files_go_with_the_last_session_that_has_them(kit: Kit) -> None:
+async def test_a_file_is_deleted_with_the_last_session_that_refers_to_it(kit: Kit) -> None:
     await kit.hand_in("prompt", text="look", attachments=[given(PNG)])
     await kit.finish()
     parent = (await kit.client.request("get_state"))["session_id"]
@@ -238,7 +240,7 @@ async def test_files_go_with_the_last_session_that_has_them(kit: Kit) -> None:
         {"path": "a.txt", "artifact_id": "sha256:0"},
     ],
 )
-async def test_a_file_is_given_in_exactly_one_way(kit: Kit, attachment: Payload) -> None:
+async def test_an_attachment_has_exactly_one_source(kit: Kit, attachment: Payload) -> None:
     words = "attachments[0] must have exactly one of data, path, artifact_id"
     assert await kit.refused(**attachment) == f"invalid_payload: {words}"
 
@@ -249,7 +251,9 @@ async def test_bytes_need_a_media_type(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("media_type", ["image/bmp", "application/json", "text", "x"])
-async def test_other_types_are_refused_with_those_there_are(kit: Kit, media_type: str) -> None:
+async def test_other_media_types_are_refused_with_the_supported_ones(
+    kit: Kit, media_type: str
+) -> None:
     assert await kit.refused(**given(PNG, media_type)) == (
         "invalid_payload: attachments[0].media_type must be image/png, image/jpeg, image/gif, "
         "image/webp, application/pdf or text/*"
@@ -267,7 +271,9 @@ async def test_other_types_are_refused_with_those_there_are(kit: Kit, media_type
         ("text/plain", b""),
     ],
 )
-async def test_bytes_have_to_be_what_is_claimed(kit: Kit, media_type: str, data: bytes) -> None:
+async def test_bytes_that_do_not_match_their_media_type_are_refused(
+    kit: Kit, media_type: str, data: bytes
+) -> None:
     assert await kit.refused(**given(data, media_type)) == (
         f"invalid_payload: attachments[0].media_type is {media_type}, but the bytes are not"
     )
@@ -287,7 +293,7 @@ async def test_an_unknown_artifact_is_refused(kit: Kit) -> None:
     assert error["details"] == {"artifact_id": "sha256:00", "field": "attachments[1]"}
 
 
-async def test_an_artifact_that_goes_with_its_session_in_that_moment_is_not_found(
+async def test_an_artifact_deleted_while_it_is_attached_is_not_found(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = kit.daemon.services.store
@@ -308,7 +314,7 @@ async def test_an_artifact_that_goes_with_its_session_in_that_moment_is_not_foun
 
 @pytest.mark.behaviour("a_file_the_model_cannot_take_is_refused")
 @pytest.mark.parametrize("command", COMMANDS)
-async def test_a_model_that_cannot_take_a_file_is_said_before_anything_is_accepted(
+async def test_a_file_that_the_model_cannot_take_is_refused_before_anything_is_accepted(
     kit: Kit, command: str
 ) -> None:
     kit.model.takes.remove("image/png")
@@ -334,7 +340,7 @@ async def test_a_model_that_cannot_take_a_file_is_said_before_anything_is_accept
 
 
 @pytest.mark.behaviour("files_stay_in_the_workdir")
-async def test_no_path_leads_out_of_the_workdir(kit: Kit) -> None:
+async def test_paths_outside_the_workspace_are_refused(kit: Kit) -> None:
     (kit.folder / "secret.png").write_bytes(PNG)
     (kit.folder / "work" / "link.png").symlink_to("../secret.png")
     (kit.folder / "work" / "folder").symlink_to("..")
@@ -343,7 +349,7 @@ async def test_no_path_leads_out_of_the_workdir(kit: Kit) -> None:
         assert await kit.refused(path=path) == words
 
 
-async def test_only_a_regular_file_is_read_and_nothing_is_waited_for(kit: Kit) -> None:
+async def test_paths_of_anything_but_regular_files_are_refused_without_blocking(kit: Kit) -> None:
     os.mkfifo(kit.folder / "work" / "pipe.png")
     (kit.folder / "work" / "folder.png").mkdir()
     start = "invalid_payload: attachments[0].path: read_failed: "
@@ -352,7 +358,7 @@ async def test_only_a_regular_file_is_read_and_nothing_is_waited_for(kit: Kit) -
     assert await kit.refused(path="gone.png") == f"{start}gone.png: No such file or directory"
 
 
-async def test_a_path_may_be_absolute_or_a_link_inside(kit: Kit) -> None:
+async def test_a_path_may_be_absolute_or_a_link_within_the_workspace(kit: Kit) -> None:
     path = kit.file("real.png")
     (kit.folder / "work" / "link.png").symlink_to("real.png")
     files = [{"path": str(path)}, {"path": "link.png"}]
@@ -366,7 +372,7 @@ async def test_a_path_may_be_absolute_or_a_link_inside(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-async def test_sent_again_nothing_is_read_and_the_first_acknowledgement_comes(
+async def test_a_resent_command_reads_no_file_and_returns_the_first_acknowledgement(
     kit: Kit, command: str
 ) -> None:
     path = kit.file("shot.png")
@@ -380,7 +386,7 @@ async def test_sent_again_nothing_is_read_and_the_first_acknowledgement_comes(
     assert await kit.client.request(command, **more, **wait) == again
 
 
-async def test_two_that_are_read_at_the_same_time_are_accepted_once(kit: Kit) -> None:
+async def test_a_prompt_sent_twice_at_the_same_time_is_accepted_once(kit: Kit) -> None:
     kit.file("shot.png")
     other = await kit.daemon.connect()
     more = {"text": "look", "attachments": [{"path": "shot.png"}], "client_message_id": "mine"}
@@ -393,7 +399,7 @@ async def test_two_that_are_read_at_the_same_time_are_accepted_once(kit: Kit) ->
     await kit.finish()
 
 
-async def test_a_session_deleted_while_a_file_is_read_takes_nothing(
+async def test_a_prompt_is_refused_if_its_session_is_deleted_while_a_file_is_read(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session_id = (await kit.client.request("new_session"))["session_id"]

@@ -127,7 +127,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 @pytest.mark.behaviour("calls_that_never_began_are_carried_out")
-async def test_calls_behind_one_that_was_cut_off_are_carried_out_by_resume(bench: Bench) -> None:
+async def test_resume_executes_the_calls_after_an_interrupted_one(bench: Bench) -> None:
     bench.provider.answer(asks("work", "look", "look"))
     await bench.client.request("prompt", text="go", wait=False)
     await bench.events.until("tool_call_started")
@@ -144,7 +144,7 @@ async def test_calls_behind_one_that_was_cut_off_are_carried_out_by_resume(bench
     assert types(run).index("tool_call_started") < types(run).index("model_input")
 
 
-async def test_a_text_of_the_user_s_goes_before_them_and_they_are_not_carried_out(
+async def test_a_new_prompt_discards_calls_that_never_started(
     bench: Bench,
 ) -> None:
     bench.provider.answer(asks("work", "look"))
@@ -161,7 +161,7 @@ async def test_a_text_of_the_user_s_goes_before_them_and_they_are_not_carried_ou
     ]
 
 
-async def test_a_steer_skips_them(bench: Bench) -> None:
+async def test_a_steer_during_resume_skips_the_remaining_calls(bench: Bench) -> None:
     bench.provider.answer(asks("work", "work", "look"))
     await bench.client.request("prompt", text="go", wait=False)
     await bench.events.until("tool_call_started")
@@ -182,7 +182,7 @@ async def test_a_steer_skips_them(bench: Bench) -> None:
 
 
 @pytest.mark.behaviour("a_call_that_is_seen_again_needs_a_new_word")
-async def test_a_call_that_may_have_run_is_asked_about_whatever_the_mode(bench: Bench) -> None:
+async def test_a_call_that_may_have_run_needs_approval_even_in_yolo_mode(bench: Bench) -> None:
     bench.work.finish(gives("once"))
     run = await bench.run(asks("work"), says("done"))
     message_id = await bench.back_to_the_calls(run)
@@ -215,7 +215,7 @@ async def test_a_call_that_may_have_run_is_asked_about_whatever_the_mode(bench: 
     assert (first["call"]["result"], first["call"]["attempt"]) == ("once", 1)
 
 
-async def test_without_anybody_to_ask_it_is_denied_and_the_run_goes_on(tmp_path: Path) -> None:
+async def test_a_call_that_may_have_run_is_denied_if_nobody_can_answer(tmp_path: Path) -> None:
     async with open_bench(tmp_path, confirms=False) as bench:
         bench.work.finish(gives("once"))
         await bench.back_to_the_calls(await bench.run(asks("work"), says("done")))
@@ -241,7 +241,7 @@ async def _asking(bench: Bench) -> list[Event]:
     ]
 
 
-async def test_a_call_that_was_denied_before_may_run_when_it_is_allowed(bench: Bench) -> None:
+async def test_a_previously_denied_call_runs_once_it_is_allowed(bench: Bench) -> None:
     await bench.client.request("new_session")
     await bench.client.request("set_active_tools", tools=["read"])
     run = await bench.run(asks("ls"), says("done"))
@@ -258,7 +258,7 @@ async def test_a_call_that_was_denied_before_may_run_when_it_is_allowed(bench: B
 # --- what only reads -------------------------------------------------------------------------
 
 
-async def test_a_tool_that_only_reads_gives_its_stored_result_and_does_not_run(
+async def test_a_repeated_read_only_call_returns_its_stored_result_without_running(
     bench: Bench,
 ) -> None:
     message_id = await bench.back_to_the_calls(await bench.run(asks("look"), says("done")))
@@ -279,14 +279,14 @@ async def test_a_tool_that_only_reads_gives_its_stored_result_and_does_not_run(
     assert (end["attempt"], end["result"], bench.look.count) == (3, "look 1", 1)
 
 
-async def test_a_long_stored_result_is_given_whole(bench: Bench) -> None:
+async def test_a_long_stored_result_is_returned_whole(bench: Bench) -> None:
     bench.look.text = "long " * 20_000
     await bench.back_to_the_calls(await bench.run(asks("look"), says("done")))
     await bench.resume(says("done again"))
     assert [result.text for result in bench.told()] == [bench.look.text]
 
 
-async def test_what_is_forbidden_by_now_is_not_given_again(tmp_path: Path) -> None:
+async def test_a_stored_result_is_withheld_once_its_call_is_forbidden(tmp_path: Path) -> None:
     async with open_bench(tmp_path) as bench:
         await bench.back_to_the_calls(await bench.run(asks("look"), says("done")))
         services = bench.daemon.services
@@ -298,7 +298,7 @@ async def test_what_is_forbidden_by_now_is_not_given_again(tmp_path: Path) -> No
         assert "look 1" not in bench.told()[-1].text
 
 
-async def test_equal_arguments_alone_are_two_calls(bench: Bench) -> None:
+async def test_equal_arguments_make_separate_calls(bench: Bench) -> None:
     run = await bench.run(asks("look", "look"), asks("look"), says("done"))
     assert bench.look.count == 3
     requested = of_type(run, "tool_call_requested")
@@ -310,7 +310,7 @@ async def test_equal_arguments_alone_are_two_calls(bench: Bench) -> None:
 # --- what nobody can say any more ------------------------------------------------------------
 
 
-async def test_a_branch_does_not_run_again_what_its_parent_ran(bench: Bench) -> None:
+async def test_a_branch_asks_before_it_repeats_a_call_of_its_parent(bench: Bench) -> None:
     bench.work.finish(gives("once"))
     message_id = await bench.back_to_the_calls(await bench.run(asks("work"), says("done")))
     parent = (await bench.client.request("get_state"))["session_id"]
@@ -324,7 +324,7 @@ async def test_a_branch_does_not_run_again_what_its_parent_ran(bench: Bench) -> 
 
 
 @pytest.mark.behaviour("one_run_at_a_time_carries_out_a_call")
-async def test_a_branch_and_its_parent_do_not_carry_out_the_same_calls_at_a_time(
+async def test_a_branch_and_its_parent_do_not_execute_the_same_calls_at_once(
     bench: Bench,
 ) -> None:
     bench.work.finish(gives("once"))
@@ -345,7 +345,7 @@ async def test_a_branch_and_its_parent_do_not_carry_out_the_same_calls_at_a_time
     assert (asked["session_id"], asked["attempt"]) == (parent, 3)
 
 
-async def test_a_branch_of_a_running_session_does_not_go_ahead_of_it(bench: Bench) -> None:
+async def test_a_branch_cannot_execute_the_calls_of_its_running_parent(bench: Bench) -> None:
     bench.provider.answer(asks("work", "look"), says("done"))
     running = await bench.client.request("prompt", text="go", wait=False)
     await bench.events.until("tool_call_started")
@@ -359,7 +359,7 @@ async def test_a_branch_of_a_running_session_does_not_go_ahead_of_it(bench: Benc
     assert bench.look.count == 1
 
 
-async def test_branches_that_go_on_at_the_same_moment_run_what_never_began_once(
+async def test_a_branch_and_its_parent_resumed_at_once_execute_an_unstarted_call_once(
     bench: Bench,
 ) -> None:
     bench.provider.answer(asks("work", "look"))
@@ -380,7 +380,7 @@ async def test_branches_that_go_on_at_the_same_moment_run_what_never_began_once(
     assert bench.look.count == 1
 
 
-async def test_nor_does_it_when_its_parent_is_gone_and_nobody_can_say(bench: Bench) -> None:
+async def test_a_branch_asks_before_it_repeats_a_call_of_its_deleted_parent(bench: Bench) -> None:
     bench.work.finish(gives("once"))
     await bench.back_to_the_calls(await bench.run(asks("work"), says("done")))
     parent = (await bench.client.request("get_state"))["session_id"]
@@ -399,7 +399,7 @@ async def test_nor_does_it_when_its_parent_is_gone_and_nobody_can_say(bench: Ben
 
 
 @pytest.mark.behaviour("no_tool_runs_twice")
-async def test_after_a_kill_what_ran_is_told_as_interrupted_and_what_never_began_is_carried_out(
+async def test_after_a_kill_resume_executes_only_the_call_that_never_started(
     short_folder: Path, stub: StubModel
 ) -> None:
     place = Place(short_folder, stub)

@@ -38,7 +38,7 @@ async def found(environ: Mapping[str, str], **flags: str) -> Settings:
     return await serve._with_provider_found(settings)
 
 
-async def test_a_key_in_the_environment_is_enough_and_no_server_is_looked_for(
+async def test_a_key_in_the_environment_selects_its_provider_without_probing_servers(
     ollama: StubModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="nousd")
@@ -48,7 +48,7 @@ async def test_a_key_in_the_environment_is_enough_and_no_server_is_looked_for(
     assert caplog.messages == ["provider auto is openai: it is configured"]
 
 
-async def test_a_server_on_this_machine_is_taken_with_its_first_model(
+async def test_without_a_key_a_local_server_is_selected_with_its_first_model(
     ollama: StubModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="nousd")
@@ -61,7 +61,7 @@ async def test_a_server_on_this_machine_is_taken_with_its_first_model(
     assert settings.providers["ollama"].model == "mine"
 
 
-async def test_otherwise_it_is_the_mock_and_a_warning_says_so(
+async def test_without_a_key_or_a_server_the_mock_is_selected_with_a_warning(
     ollama: StubModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     ollama.script(Reply(drops_at_once=True))
@@ -72,7 +72,9 @@ async def test_otherwise_it_is_the_mock_and_a_warning_says_so(
     assert "provider auto is mock: no provider is configured" in warning.getMessage()
 
 
-async def test_a_daemon_says_what_it_asks(short_folder: Path, stub: StubModel) -> None:
+async def test_a_daemon_reports_and_uses_the_selected_provider(
+    short_folder: Path, stub: StubModel
+) -> None:
     config = short_folder / "nousd" / "config.toml"
     config.parent.mkdir()
     table = f'dialect = "openai"\napi_base = "{stub.api_base}"\nmodel = "large"'

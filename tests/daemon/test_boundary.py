@@ -20,7 +20,7 @@ from nousd.errors import CommandRejected, InternalError, InvalidCommand, NousdEr
         (RuntimeError("a bug"), logging.ERROR),
     ],
 )
-async def test_who_runs_the_daemon_hears_of_faults_and_not_of_refusals(
+async def test_faults_are_logged_as_errors_and_refusals_as_debug_messages(
     error: Exception, level: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fail() -> None:
@@ -35,7 +35,7 @@ async def test_who_runs_the_daemon_hears_of_faults_and_not_of_refusals(
 
 
 @pytest.mark.parametrize("depth", [1, 3])
-async def test_an_error_of_the_tree_is_known_when_nurseries_have_wrapped_it(depth: int) -> None:
+async def test_an_error_wrapped_by_nurseries_keeps_its_type(depth: int) -> None:
     async def fail() -> None:
         error: Exception = StoreError("no space left on device")
         for _ in range(depth):
@@ -45,14 +45,16 @@ async def test_an_error_of_the_tree_is_known_when_nurseries_have_wrapped_it(dept
     assert isinstance(await contained(fail, "run"), StoreError)
 
 
-async def test_a_group_of_several_errors_is_a_fault_of_ours() -> None:
+async def test_a_group_of_several_errors_is_an_internal_error() -> None:
     async def fail() -> None:
         raise ExceptionGroup("a nursery's", [StoreError("one"), StoreError("two")])
 
     assert isinstance(await contained(fail, "run"), InternalError)
 
 
-async def test_a_call_may_be_named_when_it_has_failed(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_name_of_a_call_is_evaluated_after_it_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     name = "a line"
 
     async def fail() -> None:
@@ -66,7 +68,7 @@ async def test_a_call_may_be_named_when_it_has_failed(caplog: pytest.LogCaptureF
     assert "a fault of ours in get_tree" in caplog.text
 
 
-async def test_an_error_does_not_keep_what_it_is_about() -> None:
+async def test_a_contained_error_does_not_keep_its_frames_alive() -> None:
     class Line:
         pass
 

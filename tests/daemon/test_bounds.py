@@ -36,7 +36,9 @@ async def test_a_full_queue_refuses_more_and_keeps_what_it_has(
 
 
 @pytest.mark.behaviour("connections_are_bounded")
-async def test_a_connection_too_many_is_told_so_and_the_others_go_on(short_folder: Path) -> None:
+async def test_a_connection_past_the_limit_is_refused_and_the_others_keep_working(
+    short_folder: Path,
+) -> None:
     place = Place(short_folder)
     async with running(place):
         clients = [await place.connect() for _ in range(CONNECTIONS_MAX)]
@@ -53,7 +55,7 @@ async def test_a_connection_too_many_is_told_so_and_the_others_go_on(short_folde
 
 @pytest.mark.slow
 @pytest.mark.behaviour("unread_answers_pause_reading")
-async def test_who_does_not_read_answers_is_not_read_from_and_blocks_nobody_else(
+async def test_unread_answers_pause_reading_from_their_client_only(
     daemon: Daemon, client: Client
 ) -> None:
     pings = 40_000
@@ -102,7 +104,7 @@ async def test_a_run_outlives_the_client_that_started_it(
     assert len((await other.request("get_messages"))["messages"]) == 2
 
 
-async def test_changes_of_the_queue_are_told_to_those_who_ask(
+async def test_queue_update_events_report_each_change_of_the_queue(
     daemon: Daemon, client: Client, events: Events, stub: StubModel
 ) -> None:
     changes = await daemon.watch(types=["queue_update", "agent_end"])

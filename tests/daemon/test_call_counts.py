@@ -69,14 +69,14 @@ async def streaming(
     await events.run()
 
 
-async def test_a_ping_from_its_line_to_its_answer(client: Client) -> None:
+async def test_a_ping_stays_within_its_call_count(client: Client) -> None:
     await client.request("ping")
     with recorded_calls() as calls:
         await client.request("ping")
     assert_at_most(way(calls, LINE, WRITE), 14, "a ping")
 
 
-async def test_a_steer_from_its_line_to_the_store_and_to_its_answer(
+async def test_a_steer_stays_within_its_call_counts_and_follows_the_drawing(
     daemon: Daemon, client: Client, events: Events, stub: StubModel
 ) -> None:
     async with streaming(daemon, client, events, stub):
@@ -89,7 +89,7 @@ async def test_a_steer_from_its_line_to_the_store_and_to_its_answer(
     assert_drawn(to_store + to_client, "A command")
 
 
-async def test_a_prompt_from_its_line_to_the_store(client: Client, stub: StubModel) -> None:
+async def test_a_prompt_stays_within_its_call_count(client: Client, stub: StubModel) -> None:
     stub.script(text_reply("one"), text_reply("two"))
     await client.request("prompt", text="first", wait=True)
     with recorded_calls() as calls:
@@ -97,7 +97,7 @@ async def test_a_prompt_from_its_line_to_the_store(client: Client, stub: StubMod
     assert_at_most(way(calls, LINE, SUBMIT), 91, "a prompt on its way to the store")
 
 
-async def test_a_delta_from_the_server_to_the_store_and_to_its_reader(
+async def test_a_delta_stays_within_its_call_counts_and_follows_the_drawing(
     daemon: Daemon, client: Client, events: Events, stub: StubModel
 ) -> None:
     async with streaming(daemon, client, events, stub) as gate:
@@ -111,7 +111,7 @@ async def test_a_delta_from_the_server_to_the_store_and_to_its_reader(
     assert_drawn(to_store + to_reader, "A delta")
 
 
-async def test_a_tool_call_through_the_gate(
+async def test_a_tool_call_stays_within_its_call_counts_and_follows_the_drawing(
     tmp_path: Path, provider: Provider, stub: StubModel
 ) -> None:
     (tmp_path / "file.txt").write_text("hello")

@@ -66,7 +66,7 @@ async def test_a_call_that_a_hook_blocks_does_not_run(tmp_path: Path) -> None:
     assert of_type(run, "tool_call_started") == []
 
 
-async def test_a_hook_that_has_no_objection_is_told_and_decides_nothing(tmp_path: Path) -> None:
+async def test_a_hook_without_an_objection_is_recorded_and_decides_nothing(tmp_path: Path) -> None:
     registers = [on("tool_call", lambda call: None), on("tool_call", lambda call: None)]
     async with open_bench(tmp_path, *registers) as bench:
         run = await bench.run(WRITE, says("done"))
@@ -81,7 +81,7 @@ async def test_a_hook_that_has_no_objection_is_told_and_decides_nothing(tmp_path
 
 
 @pytest.mark.behaviour("extensions_change_calls_before_they_are_judged")
-async def test_what_a_hook_makes_of_the_arguments_is_judged_hashed_and_run(tmp_path: Path) -> None:
+async def test_arguments_changed_by_a_hook_are_judged_hashed_and_run(tmp_path: Path) -> None:
     def elsewhere(call: ToolCalled) -> ChangeArgs:
         return ChangeArgs({**call.args, "path": "b.txt"})
 
@@ -99,7 +99,7 @@ async def test_what_a_hook_makes_of_the_arguments_is_judged_hashed_and_run(tmp_p
 
 
 @pytest.mark.parametrize("blocks", [False, True])
-async def test_a_rule_judges_what_a_hook_made_of_a_call_and_both_are_told(
+async def test_a_rule_judges_the_changed_arguments_and_both_decisions_are_recorded(
     tmp_path: Path, blocks: bool
 ) -> None:
     registers = [on("tool_call", lambda call: ChangeArgs({**call.args, "path": "b.txt"}))]
@@ -115,7 +115,7 @@ async def test_a_rule_judges_what_a_hook_made_of_a_call_and_both_are_told(
     assert of_type(run, "tool_call_denied")[0]["by"] == "policy"
 
 
-async def test_a_guard_that_fails_blocks_if_it_said_so(tmp_path: Path) -> None:
+async def test_a_failing_hook_blocks_the_call_if_its_on_error_is_block(tmp_path: Path) -> None:
     async with open_bench(tmp_path, on("tool_call", failing, on_error="block")) as bench:
         run = await bench.run(WRITE, says("done"))
     assert not (tmp_path / "a.txt").exists()
@@ -126,7 +126,7 @@ async def test_a_guard_that_fails_blocks_if_it_said_so(tmp_path: Path) -> None:
     ]
 
 
-async def test_long_arguments_that_a_hook_made_are_an_artifact(tmp_path: Path) -> None:
+async def test_long_arguments_from_a_hook_are_stored_as_an_artifact(tmp_path: Path) -> None:
     long = {"path": "a.txt", "content": "y" * 100_000}
     async with open_bench(tmp_path, on("tool_call", lambda call: ChangeArgs(long))) as bench:
         run = await bench.run(WRITE, says("done"))
@@ -138,7 +138,7 @@ async def test_long_arguments_that_a_hook_made_are_an_artifact(tmp_path: Path) -
 
 
 @pytest.mark.behaviour("an_extension_may_change_a_result")
-async def test_a_result_that_a_hook_changed_is_told_and_the_whole_output_is_kept(
+async def test_the_model_receives_the_result_changed_by_a_hook_and_the_original_is_stored(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "a.txt").write_text("the word is swordfish\n")
@@ -163,7 +163,7 @@ async def test_a_result_that_a_hook_changed_is_told_and_the_whole_output_is_kept
     assert b"swordfish" in base64.b64decode(kept["data"])
 
 
-async def test_a_failed_call_is_shown_as_well_and_may_become_a_success(tmp_path: Path) -> None:
+async def test_a_hook_sees_a_failed_call_and_may_turn_it_into_a_success(tmp_path: Path) -> None:
     seen: list[ToolReturned] = []
 
     def soften(returned: ToolReturned) -> ChangeResult:
@@ -177,7 +177,7 @@ async def test_a_failed_call_is_shown_as_well_and_may_become_a_success(tmp_path:
     assert (end["result"], end["is_error"]) == ("there is no such file yet", False)
 
 
-async def test_a_result_that_a_hook_made_too_long_is_cut(tmp_path: Path) -> None:
+async def test_a_result_that_a_hook_made_too_long_is_truncated(tmp_path: Path) -> None:
     async with open_bench(
         tmp_path, on("tool_result", lambda _: ChangeResult("x" * 1_000_000))
     ) as bench:
@@ -188,7 +188,7 @@ async def test_a_result_that_a_hook_made_too_long_is_cut(tmp_path: Path) -> None
     assert len(told.text) < 60_000
 
 
-async def test_calls_that_do_not_fit_are_shown_to_no_hook(tmp_path: Path) -> None:
+async def test_invalid_calls_reach_no_hook(tmp_path: Path) -> None:
     seen: list[HookPayload] = []
     registers = [on("tool_call", seen.append), on("tool_result", seen.append)]
     async with open_bench(tmp_path, *registers) as bench:
@@ -197,7 +197,7 @@ async def test_calls_that_do_not_fit_are_shown_to_no_hook(tmp_path: Path) -> Non
     assert len(of_type(run, "tool_call_denied")) == 2
 
 
-async def test_a_call_of_a_clients_own_goes_through_the_same_hooks(
+async def test_client_calls_go_through_the_same_hooks(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[ToolCalled] = []
@@ -220,7 +220,7 @@ async def test_a_call_of_a_clients_own_goes_through_the_same_hooks(
     assert "two: tool_result: ValueError: no idea" in caplog.text
 
 
-async def test_a_task_goes_through_the_same_hooks(tmp_path: Path) -> None:
+async def test_the_calls_of_a_task_go_through_the_same_hooks(tmp_path: Path) -> None:
     seen: list[ToolCalled] = []
 
     def guard(call: ToolCalled) -> BlockCall | None:

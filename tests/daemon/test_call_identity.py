@@ -34,7 +34,7 @@ def of_calls(events: list[Event]) -> list[dict[str, Any]]:
     return [event["payload"] for event in events if event["type"].startswith(CALL_EVENTS)]
 
 
-def test_two_spellings_of_one_call_have_one_hash() -> None:
+def test_equivalent_arguments_have_the_same_hash() -> None:
     assert hash_of(READ, path="a.txt") == hash_of(READ, file_path="a.txt")
     assert hash_of(BASH, command="ls") == hash_of(BASH, command="ls", network=False)
 
@@ -44,16 +44,18 @@ def test_two_spellings_of_one_call_have_one_hash() -> None:
     [{"command": "ls "}, {"network": True}, {"unsandboxed": True}, {"timeout": 7}],
     ids=str,
 )
-def test_whatever_changes_what_runs_changes_the_hash(changed: dict[str, Any]) -> None:
+def test_every_argument_of_bash_changes_the_hash(changed: dict[str, Any]) -> None:
     assert hash_of(BASH, command="ls") != hash_of(BASH, **{"command": "ls", **changed})
 
 
-def test_the_tool_is_a_part_of_it() -> None:
+def test_the_hash_includes_the_name_of_the_tool() -> None:
     assert input_hash("read", {"path": "a"}) != input_hash("write", {"path": "a"})
 
 
 @pytest.mark.behaviour("what_is_approved_is_what_runs")
-async def test_what_is_asked_about_is_what_runs_with_every_default(bench: Bench) -> None:
+async def test_an_approved_call_runs_with_the_shown_arguments_including_defaults(
+    bench: Bench,
+) -> None:
     asked = await bench.asked(calls(("fetch", "{}")))
     [requested] = [
         event["payload"]
@@ -70,7 +72,7 @@ async def test_what_is_asked_about_is_what_runs_with_every_default(bench: Bench)
     assert {call["input_hash"] for call in of_calls(run)} == {asked["input_hash"]}
 
 
-async def test_a_word_for_one_call_is_none_for_another(bench: Bench) -> None:
+async def test_an_answer_for_one_call_does_not_approve_another(bench: Bench) -> None:
     asked = await bench.asked(calls(("fetch", '{"url":"https://a.org"}')))
     other = input_hash("fetch", {"url": "https://b.org"})
     refused = await bench.client.refusal(
@@ -101,7 +103,7 @@ async def test_every_event_of_a_call_names_it_by_id_attempt_and_hash(bench: Benc
     assert by_call[asked["tool_call_id"]] == {asked["input_hash"]}
 
 
-async def test_our_id_is_the_entry_and_the_index_and_the_model_s_stands_beside_it(
+async def test_a_call_id_is_entry_and_index_and_the_models_own_id_is_recorded_too(
     bench: Bench,
 ) -> None:
     run = await bench.run(calls(("ls", "{}"), ("ls", "{}")), says("done"))
@@ -116,7 +118,7 @@ async def test_our_id_is_the_entry_and_the_index_and_the_model_s_stands_beside_i
     assert [call["runtime_tool_call_id"] for call in requested] == ["own-0", "own-1"]
 
 
-async def test_a_tool_that_raises_leaves_balanced_ends_and_the_run_goes_on(bench: Bench) -> None:
+async def test_a_failing_tool_leaves_balanced_events_and_the_run_continues(bench: Bench) -> None:
     run = await bench.run(calls(("read", '{"path":"nothing.txt"}'), ("ls", "{}")))
     kinds = [event["type"] for event in run]
     assert kinds.count("tool_call_started") == kinds.count("tool_call_completed") == 2
@@ -124,7 +126,7 @@ async def test_a_tool_that_raises_leaves_balanced_ends_and_the_run_goes_on(bench
     assert run[-1]["payload"]["status"] == "completed"
 
 
-async def test_what_waits_is_over_when_its_run_is_stopped(bench: Bench) -> None:
+async def test_an_abort_denies_the_waiting_call_and_runs_nothing(bench: Bench) -> None:
     asked = await bench.asked(calls(("fetch", "{}"), ("fetch", "{}")))
     await bench.client.request("abort")
     run = await bench.events.run()

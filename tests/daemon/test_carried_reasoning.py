@@ -30,7 +30,7 @@ async def server(request: pytest.FixtureRequest) -> AsyncIterator[Server]:
         yield server
 
 
-async def test_it_goes_back_with_the_result_of_the_call_that_it_led_to(
+async def test_reasoning_is_sent_back_with_the_result_of_its_call(
     server: Server, short_folder: Path
 ) -> None:
     async with socket_daemon(short_folder, provider=server.provider) as daemon:
@@ -42,7 +42,7 @@ async def test_it_goes_back_with_the_result_of_the_call_that_it_led_to(
     assert second.count(SIGNATURE) == 1
 
 
-async def test_it_goes_back_after_a_restart(server: Server, short_folder: Path) -> None:
+async def test_reasoning_is_sent_back_after_a_restart(server: Server, short_folder: Path) -> None:
     server.script(ANSWERS)
     for prompt in ("go", "and?"):
         async with socket_daemon(short_folder, provider=server.provider) as daemon:
@@ -53,7 +53,7 @@ async def test_it_goes_back_after_a_restart(server: Server, short_folder: Path) 
     assert last.count(SIGNATURE) == 1
 
 
-async def test_half_a_surrogate_pair_in_it_harms_nothing(
+async def test_a_lone_surrogate_in_a_signature_does_not_break_the_session(
     server: Server, short_folder: Path
 ) -> None:
     events = server.dialect.stream(replace(THINKS, signature="\ud83d" + SIGNATURE))
@@ -67,7 +67,7 @@ async def test_half_a_surrogate_pair_in_it_harms_nothing(
         assert (await client.request("prompt", text="go"))["output"] == "It is empty."
 
 
-async def test_another_model_is_not_given_it(server: Server, short_folder: Path) -> None:
+async def test_reasoning_is_not_sent_to_another_model(server: Server, short_folder: Path) -> None:
     server.script(ANSWERS)
     async with socket_daemon(short_folder, provider=server.provider) as daemon:
         client = await daemon.connect()

@@ -121,7 +121,7 @@ def says_so(told: list[Event]) -> list[str]:
 
 
 @pytest.mark.behaviour("clients_call_tools")
-async def test_a_call_is_accepted_at_once_and_told_step_by_step_without_a_run(
+async def test_a_client_call_is_acknowledged_at_once_and_reports_each_step_without_a_run(
     bench: Bench,
 ) -> None:
     call_id = await bench.call()
@@ -147,7 +147,9 @@ async def test_a_call_is_accepted_at_once_and_told_step_by_step_without_a_run(
     assert completed["policy_snapshot"]["permission_mode"] == "yolo"
 
 
-async def test_it_leaves_nothing_in_the_transcript_and_takes_no_run_lock(bench: Bench) -> None:
+async def test_a_client_call_runs_beside_a_run_and_adds_nothing_to_the_transcript(
+    bench: Bench,
+) -> None:
     bench.provider.answer(asks_for_tools(), says("done"))
     await bench.client.request("prompt", text="go", wait=False)
     await bench.events.until("tool_call_started")
@@ -163,7 +165,9 @@ async def test_it_leaves_nothing_in_the_transcript_and_takes_no_run_lock(bench: 
 
 
 @pytest.mark.behaviour("tool_calls_can_be_read")
-async def test_everything_about_it_can_be_read(bench: Bench, tmp_path: Path) -> None:
+async def test_get_tool_call_returns_everything_about_a_client_call(
+    bench: Bench, tmp_path: Path
+) -> None:
     (tmp_path / "a.txt").write_text("alpha")
     call_id = await bench.call("read", {"path": "a.txt"}, client_call_id="mine")
     await bench.ended(call_id)
@@ -181,7 +185,7 @@ async def test_everything_about_it_can_be_read(bench: Bench, tmp_path: Path) -> 
 
 
 @pytest.mark.behaviour("tool_calls_can_be_listed")
-async def test_calls_are_listed_newest_first_in_pages_of_one_session_or_run(bench: Bench) -> None:
+async def test_calls_are_listed_newest_first_in_pages_and_by_run(bench: Bench) -> None:
     bench.provider.answer(asks_for_tools(2), says("done"))
     bench.tool.finish(gives(), gives())
     await bench.client.request("prompt", text="go", wait=False)
@@ -200,7 +204,7 @@ async def test_calls_are_listed_newest_first_in_pages_of_one_session_or_run(benc
     assert error["code"] == "session_not_found"
 
 
-async def test_a_call_of_a_run_is_read_in_the_same_way(bench: Bench) -> None:
+async def test_get_tool_call_returns_a_call_of_a_run_too(bench: Bench) -> None:
     bench.provider.answer(asks_for_tools(), says("done"))
     bench.tool.finish(gives("well"))
     await bench.client.request("prompt", text="go", wait=False)
@@ -214,7 +218,7 @@ async def test_a_call_of_a_run_is_read_in_the_same_way(bench: Bench) -> None:
     assert refused["message"] == "tool_call_not_found"
 
 
-async def test_who_asks_for_the_events_of_one_call_gets_no_others(bench: Bench) -> None:
+async def test_a_subscription_to_one_call_receives_only_its_events(bench: Bench) -> None:
     call_id = await bench.call()
     other = await bench.call("ls")
     await bench.ended(other)
@@ -225,7 +229,7 @@ async def test_who_asks_for_the_events_of_one_call_gets_no_others(bench: Bench) 
     assert told[-1]["type"] == "tool_call_completed"
 
 
-async def test_a_long_result_is_its_beginning_and_an_artifact(bench: Bench) -> None:
+async def test_a_long_result_is_truncated_and_stored_as_an_artifact(bench: Bench) -> None:
     whole = "x" * 100_000
     call_id = await bench.call()
     bench.tool.finish(gives(whole))
@@ -239,7 +243,7 @@ async def test_a_long_result_is_its_beginning_and_an_artifact(bench: Bench) -> N
     assert call["text_ref"] == completed["text_ref"]
 
 
-async def test_what_a_tool_says_meanwhile_is_told_as_it_comes(bench: Bench) -> None:
+async def test_tool_output_is_reported_while_the_call_runs(bench: Bench) -> None:
     async def play(context: ToolContext) -> ToolResult:
         await context.emit("first")
         await bench.tool.calls.outcome()
@@ -264,7 +268,7 @@ async def test_what_a_tool_says_meanwhile_is_told_as_it_comes(bench: Bench) -> N
         ),
     ],
 )
-async def test_a_call_that_fails_says_so_in_its_result(
+async def test_a_failed_call_has_its_error_as_its_result(
     bench: Bench, error: Exception, result: str
 ) -> None:
     call_id = await bench.call()
@@ -273,7 +277,7 @@ async def test_a_call_that_fails_says_so_in_its_result(
     assert (completed["result"], completed["is_error"]) == (result, True)
 
 
-async def test_a_tool_with_a_fault_of_ours_leaves_a_balanced_end(bench: Bench) -> None:
+async def test_an_internal_error_in_a_tool_completes_its_call_with_an_error(bench: Bench) -> None:
     call_id = await bench.call()
     bench.tool.finish(breaks(ZeroDivisionError()))
     completed = (await bench.ended(call_id))[-1]["payload"]
@@ -293,7 +297,7 @@ async def test_a_tool_with_a_fault_of_ours_leaves_a_balanced_end(bench: Bench) -
         ("work", {}, "rules", "tool_blocked: the rule work of the settings"),
     ],
 )
-async def test_what_is_forbidden_to_a_model_is_forbidden_to_a_client(
+async def test_a_forbidden_client_call_is_denied_with_the_reason(
     asking: Bench, tool: str, args: Payload, source: str, reason: str
 ) -> None:
     call_id = await asking.call(tool, args)
@@ -307,13 +311,13 @@ async def test_what_is_forbidden_to_a_model_is_forbidden_to_a_client(
     assert not asking.tool.waiting
 
 
-async def test_a_tool_that_the_session_does_not_have_is_denied(bench: Bench) -> None:
+async def test_a_call_of_an_inactive_tool_is_denied(bench: Bench) -> None:
     await bench.client.request("set_active_tools", tools=["read"])
     told = await bench.ended(await bench.call("ls"))
     assert told[-1]["payload"]["reason"] == "tool_not_active: ls"
 
 
-async def test_it_asks_like_a_model_s_call_and_runs_once_somebody_says_so(
+async def test_a_client_call_waits_for_approval_and_runs_once_approved(
     asking: Bench, fetched: Fetched
 ) -> None:
     call_id = await asking.call("fetch")
@@ -328,7 +332,9 @@ async def test_it_asks_like_a_model_s_call_and_runs_once_somebody_says_so(
     assert fetched.urls == ["https://example.org"]
 
 
-async def test_it_does_not_run_if_somebody_says_no(asking: Bench, fetched: Fetched) -> None:
+async def test_a_client_call_that_the_user_denies_does_not_run(
+    asking: Bench, fetched: Fetched
+) -> None:
     call_id = await asking.call("fetch")
     asked = (await asking.events.until("permission_requested"))["payload"]
     await asking.client.request("confirm_tool", **naming(asked, "deny"))
@@ -341,7 +347,7 @@ async def test_it_does_not_run_if_somebody_says_no(asking: Bench, fetched: Fetch
 
 
 @pytest.mark.behaviour("tool_calls_sent_again_run_once")
-async def test_a_call_that_is_sent_again_runs_once(bench: Bench) -> None:
+async def test_a_resent_call_runs_once(bench: Bench) -> None:
     first = await bench.call(client_call_id="c-1")
     again = await bench.call(client_call_id="c-1")
     bench.tool.finish(gives())
@@ -355,7 +361,7 @@ async def test_a_call_that_is_sent_again_runs_once(bench: Bench) -> None:
     await bench.ended(other)
 
 
-async def test_equal_arguments_alone_are_two_calls(bench: Bench) -> None:
+async def test_equal_arguments_make_separate_calls(bench: Bench) -> None:
     bench.tool.finish(gives("one"), gives("two"))
     first, second = await bench.call(), await bench.call()
     await bench.ended(second)
@@ -364,7 +370,7 @@ async def test_equal_arguments_alone_are_two_calls(bench: Bench) -> None:
     assert results == {"one", "two"}
 
 
-async def test_it_is_known_again_after_a_restart(tmp_path: Path) -> None:
+async def test_a_resent_call_is_recognized_after_a_restart(tmp_path: Path) -> None:
     tool, clock = ScriptedTool(), FakeClock()
     async with memory.open_store() as store:
         ids: list[str] = []
@@ -392,7 +398,7 @@ async def test_it_is_known_again_after_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.behaviour("client_calls_can_be_stopped")
-async def test_a_client_stops_its_call(bench: Bench) -> None:
+async def test_a_client_can_cancel_its_call(bench: Bench) -> None:
     call_id = await bench.call()
     await bench.tool.calls.wait_waiting()
     await bench.client.request("cancel_tool_call", tool_call_id=call_id)
@@ -405,7 +411,7 @@ async def test_a_client_stops_its_call(bench: Bench) -> None:
     assert unknown["message"] == "tool_call_not_found"
 
 
-async def test_a_call_that_waits_for_a_word_is_denied_by_its_stop(
+async def test_cancelling_a_call_that_waits_for_approval_denies_it(
     asking: Bench, fetched: Fetched
 ) -> None:
     call_id = await asking.call("fetch")
@@ -419,7 +425,7 @@ async def test_a_call_that_waits_for_a_word_is_denied_by_its_stop(
     assert fetched.urls == []
 
 
-async def test_a_model_s_call_is_stopped_with_its_run_alone(bench: Bench) -> None:
+async def test_a_models_call_cannot_be_cancelled_by_itself(bench: Bench) -> None:
     bench.provider.answer(asks_for_tools())
     await bench.client.request("prompt", text="go", wait=False)
     started = (await bench.events.until("tool_call_started"))["payload"]
@@ -427,7 +433,7 @@ async def test_a_model_s_call_is_stopped_with_its_run_alone(bench: Bench) -> Non
     assert refused["message"] == "tool_call_not_cancellable"
 
 
-async def test_a_call_without_a_sign_of_life_is_given_up(
+async def test_a_call_without_activity_times_out(
     tmp_path: Path, fetched: Fetched, autojump_clock: MockClock
 ) -> None:
     async with open_bench(tmp_path, fetched, stale_seconds=5.0) as bench:
@@ -439,7 +445,9 @@ async def test_a_call_without_a_sign_of_life_is_given_up(
         assert trio.current_time() - started == pytest.approx(5.0, abs=1.0)
 
 
-async def test_the_end_of_the_daemon_ends_calls(tmp_path: Path, fetched: Fetched) -> None:
+async def test_stopping_the_daemon_interrupts_client_calls(
+    tmp_path: Path, fetched: Fetched
+) -> None:
     async with memory.open_store() as store:
         async with open_bench(tmp_path, fetched, store=store) as bench:
             call_id = await bench.call()
@@ -463,7 +471,7 @@ async def test_a_deleted_session_takes_its_calls_with_it(bench: Bench) -> None:
     assert (await bench.client.request("list_tool_calls"))["calls"] == []
 
 
-async def test_calls_at_once_are_bounded(bench: Bench) -> None:
+async def test_concurrent_client_calls_are_limited(bench: Bench) -> None:
     calls = [await bench.call() for _ in range(CLIENT_CALLS_MAX)]
     refused = await bench.client.refusal("call_tool", tool="work")
     assert (refused["message"], refused["details"]) == (
@@ -478,7 +486,7 @@ async def test_calls_at_once_are_bounded(bench: Bench) -> None:
         await bench.events.until("tool_call_completed")
 
 
-async def test_where_no_session_is_active_a_call_makes_one_as_a_prompt_does(tmp_path: Path) -> None:
+async def test_a_call_without_an_active_session_creates_one(tmp_path: Path) -> None:
     async with memory_daemon(workdir=tmp_path, provider=ScriptedProvider()) as daemon:
         client, events = await daemon.connect(), await daemon.watch(types="all")
         accepted = await client.request("call_tool", tool="ls", client_call_id="mine")
@@ -495,7 +503,7 @@ async def test_where_no_session_is_active_a_call_makes_one_as_a_prompt_does(tmp_
         assert other["session_id"] == session_id
 
 
-async def test_a_call_that_there_is_no_room_for_makes_no_session(bench: Bench) -> None:
+async def test_a_call_past_the_limit_creates_no_session(bench: Bench) -> None:
     for _ in range(CLIENT_CALLS_MAX):
         await bench.call()
     active = (await bench.client.request("new_session"))["session_id"]
@@ -506,7 +514,7 @@ async def test_a_call_that_there_is_no_room_for_makes_no_session(bench: Bench) -
     assert [session["session_id"] for session in sessions] == [bench.session_id]
 
 
-async def test_a_full_disk_ends_a_call_and_what_is_owed_is_written_when_there_is_room(
+async def test_a_full_disk_ends_a_call_and_its_end_is_stored_once_there_is_space(
     tmp_path: Path, fetched: Fetched
 ) -> None:
     is_full = False
@@ -536,7 +544,7 @@ async def test_a_full_disk_ends_a_call_and_what_is_owed_is_written_when_there_is
 
 
 @pytest.mark.behaviour("no_tool_runs_twice")
-async def test_a_kill_between_start_and_end_closes_the_call_and_runs_nothing_again(
+async def test_a_call_interrupted_by_a_kill_is_closed_and_does_not_run_again(
     short_folder: Path,
 ) -> None:
     place = Place(short_folder)

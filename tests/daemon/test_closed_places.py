@@ -66,7 +66,7 @@ SEARCHES = [
 )
 @pytest.mark.parametrize(("tool", "args"), SEARCHES)
 @pytest.mark.parametrize("mode", ["auto", "yolo"])
-async def test_a_search_of_everything_does_not_see_what_is_denied(
+async def test_a_search_of_the_workspace_does_not_show_denied_paths(
     root: Path, mode: PermissionMode, tool: str, args: dict[str, str], rule: str
 ) -> None:
     async with daemon_in(root, mode, deny=(rule,)) as bench:
@@ -77,7 +77,9 @@ async def test_a_search_of_everything_does_not_see_what_is_denied(
 
 @pytest.mark.parametrize("path", ["secret/key", "link/key", "public/link", "public/../secret/key"])
 @pytest.mark.parametrize("tool", ["read", "grep"])
-async def test_no_way_to_a_denied_file_is_open(root: Path, tool: str, path: str) -> None:
+async def test_a_denied_file_is_out_of_reach_by_every_path(
+    root: Path, tool: str, path: str
+) -> None:
     args = {"path": path} if tool == "read" else {"path": path, "pattern": "."}
     async with daemon_in(root, "yolo", deny=("read(secret/**)",)) as bench:
         result = await result_of(bench, tool, **args)
@@ -85,7 +87,7 @@ async def test_no_way_to_a_denied_file_is_open(root: Path, tool: str, path: str)
     assert KEY not in result
 
 
-async def test_what_is_asked_about_is_not_read_by_a_search_that_nobody_was_asked_about(
+async def test_a_search_skips_paths_that_require_approval_unless_it_was_approved(
     root: Path,
 ) -> None:
     async with daemon_in(root, "auto", ask=("read(secret/**)",)) as bench:
@@ -121,7 +123,7 @@ TARGETS = {"read": "secret", "grep": "secret", "write": ".git", "edit": ".git"}
         ("grep", {"path": "folder", "pattern": "."}),
     ],
 )
-async def test_a_link_that_came_behind_the_question_leads_to_nothing_denied(
+async def test_a_link_created_after_the_request_reaches_no_denied_file(
     root: Path, tool: str, args: dict[str, str]
 ) -> None:
     async with daemon_in(root, "ask", deny=("read(secret/**)",)) as bench:
@@ -139,7 +141,7 @@ async def test_a_link_that_came_behind_the_question_leads_to_nothing_denied(
         ("edit", {"path": "folder/key", "old_text": "as it was", "new_text": "changed"}),
     ],
 )
-async def test_a_link_that_came_behind_the_question_leads_to_no_protected_place(
+async def test_a_link_created_after_the_request_reaches_no_protected_path(
     root: Path, tool: str, args: dict[str, str]
 ) -> None:
     async with daemon_in(root, "ask") as bench:
@@ -149,7 +151,7 @@ async def test_a_link_that_came_behind_the_question_leads_to_no_protected_place(
     assert sorted(path.name for path in (root / ".git").rglob("*")) == ["hooks", "key"]
 
 
-async def test_a_protected_place_that_was_approved_opens_no_other(root: Path) -> None:
+async def test_approving_one_protected_path_opens_no_other(root: Path) -> None:
     (root / "AGENTS.md").write_text("as it was")
     async with daemon_in(root, "auto") as bench:
         args = json.dumps({"path": "AGENTS.md", "content": "changed"})

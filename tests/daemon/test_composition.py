@@ -31,7 +31,7 @@ def settings_in(folder: Path) -> Settings:
 
 
 @pytest.mark.parametrize("begins", UNUSABLE)
-async def test_settings_that_cannot_be_used_make_no_log(begins: str, tmp_path: Path) -> None:
+async def test_unusable_settings_create_no_log(begins: str, tmp_path: Path) -> None:
     settings = replace(settings_in(tmp_path), **UNUSABLE[begins])
     with pytest.raises(ConfigError, match=f"^{begins}: "):
         async with open_deps(settings, Redactor()):
@@ -39,7 +39,7 @@ async def test_settings_that_cannot_be_used_make_no_log(begins: str, tmp_path: P
     assert not database_file(settings.state_dir).exists()
 
 
-async def test_what_can_be_used_makes_one(tmp_path: Path) -> None:
+async def test_usable_settings_create_a_log(tmp_path: Path) -> None:
     settings = settings_in(tmp_path)
     async with open_deps(settings, Redactor()):
         assert database_file(settings.state_dir).exists()

@@ -60,7 +60,7 @@ async def answers(client: Client, count: int) -> list[dict[str, Any]]:
 # --- order -----------------------------------------------------------------------------------
 
 
-async def test_pipelined_lines_are_answered_in_order_good_and_bad_ones(client: Client) -> None:
+async def test_valid_and_invalid_pipelined_lines_are_answered_in_order(client: Client) -> None:
     await client.send(
         line("a", "ping")
         + line("b", "new_session", name="n")
@@ -85,7 +85,7 @@ async def test_pipelined_lines_are_answered_in_order_good_and_bad_ones(client: C
     ]
 
 
-async def test_pipelined_commands_of_which_one_cannot_be_written_are_each_told_their_own_outcome(
+async def test_a_failed_write_among_pipelined_commands_fails_only_its_own_command(
     short_folder: Path, model: ScriptedProvider
 ) -> None:
     commits = 0
@@ -127,7 +127,7 @@ async def test_pipelined_commands_of_which_one_cannot_be_written_are_each_told_t
     assert [message["text"] for message in messages] == ["one", "two"]
 
 
-async def test_a_line_may_come_byte_by_byte(client: Client) -> None:
+async def test_a_line_may_arrive_byte_by_byte(client: Client) -> None:
     for byte in line("a", "ping"):
         await client.send(bytes([byte]))
     assert (await client.receive())["id"] == "a"
@@ -141,13 +141,13 @@ async def test_thousands_of_pings_may_be_written_before_any_answer_is_read(clien
     assert [answer["id"] for answer in told] == [f"p{number}" for number in range(count)]
 
 
-async def test_a_command_sees_what_the_one_before_it_did(client: Client) -> None:
+async def test_a_pipelined_command_sees_the_effect_of_the_previous_one(client: Client) -> None:
     await client.send(line("a", "new_session", name="n") + line("b", "get_state"))
     created, state = await answers(client, 2)
     assert state["payload"]["session_id"] == created["payload"]["session_id"]
 
 
-async def test_a_waited_for_prompt_holds_up_its_own_connection_only(
+async def test_a_prompt_that_waits_blocks_only_its_own_connection(
     daemon: Daemon, client: Client, model: ScriptedProvider
 ) -> None:
     await client.send(line("a", "prompt", text="go") + line("b", "ping"))
@@ -174,7 +174,9 @@ async def test_a_last_line_without_a_line_feed_is_answered(
             await client.receive()
 
 
-async def test_a_line_too_long_is_one_error_and_life_goes_on(daemon: Daemon) -> None:
+async def test_a_line_too_long_gets_one_error_and_the_connection_stays_usable(
+    daemon: Daemon,
+) -> None:
     daemon.services.line_bytes_max = 200
     client = await daemon.connect()
     await client.send(line("a", "ping", text="x" * 1000) + line("b", "ping"))
@@ -189,7 +191,9 @@ async def test_a_line_too_long_is_one_error_and_life_goes_on(daemon: Daemon) -> 
 
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("type", ["ping", "frobnicate"])
-async def test_a_long_line_that_was_answered_is_held_no_longer(type: str, client: Client) -> None:
+async def test_the_memory_of_a_long_line_is_freed_after_its_answer(
+    type: str, client: Client
+) -> None:
     await client.request("ping")
     tracemalloc.start()
     try:
@@ -211,7 +215,7 @@ def memory_held() -> int:
 # --- faults of ours --------------------------------------------------------------------------
 
 
-async def test_a_fault_of_ours_is_told_with_the_requests_id_and_logged_with_its_name(
+async def test_an_internal_error_is_answered_with_the_request_id_and_logged_with_the_command(
     client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def broken(*_: Any) -> Any:
@@ -229,13 +233,13 @@ async def test_a_fault_of_ours_is_told_with_the_requests_id_and_logged_with_its_
     assert await client.request("ping") == {"message": "pong"}
 
 
-async def test_an_answer_that_is_no_json_is_a_fault_of_ours(client: Client) -> None:
+async def test_an_answer_that_cannot_be_encoded_is_an_internal_error(client: Client) -> None:
     error = await client.refusal("extension_command", name="unspeakable")
     assert error["code"] == "internal_error"
     assert await client.request("ping") == {"message": "pong"}
 
 
-async def test_a_fault_while_a_line_is_decoded_ends_nothing_and_is_told_of_no_other_request(
+async def test_an_internal_error_while_decoding_a_line_has_no_request_id_and_ends_nothing(
     client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await client.request("ping")
@@ -267,7 +271,7 @@ async def test_a_run_outlives_the_connection_that_waits_for_it(
     assert (await events.run())[-1]["payload"]["status"] == "completed"
 
 
-async def test_a_stopping_daemon_takes_no_more_commands_but_says_so(
+async def test_a_stopping_daemon_refuses_commands_as_shutting_down(
     daemon: Daemon, client: Client
 ) -> None:
     daemon.services.stopping = True
@@ -278,7 +282,7 @@ async def test_a_stopping_daemon_takes_no_more_commands_but_says_so(
     assert daemon.services.hub.head == 0
 
 
-async def test_at_the_end_a_waited_for_prompt_is_answered_before_the_connection_closes(
+async def test_at_shutdown_a_waiting_prompt_is_answered_before_the_connection_closes(
     daemon: Daemon, client: Client, model: ScriptedProvider
 ) -> None:
     idle = await daemon.connect()
@@ -293,7 +297,9 @@ async def test_at_the_end_a_waited_for_prompt_is_answered_before_the_connection_
             await connection.receive()
 
 
-async def test_half_a_line_at_the_end_is_no_command(daemon: Daemon, client: Client) -> None:
+async def test_an_incomplete_line_at_shutdown_is_not_answered(
+    daemon: Daemon, client: Client
+) -> None:
     await client.send(line("a", "ping").rstrip(b"\n"))
     await wait_all_tasks_blocked()
     await shut_down(daemon.services)
@@ -306,7 +312,7 @@ async def test_half_a_line_at_the_end_is_no_command(daemon: Daemon, client: Clie
 
 @pytest.mark.parametrize("type", ["steer", "follow_up"])
 @pytest.mark.parametrize("names_session", [False, True])
-async def test_an_input_for_the_only_run_is_taken_once_also_beside_the_active_session(
+async def test_a_resent_input_for_a_run_outside_the_active_session_is_accepted_once(
     type: str, names_session: bool, client: Client, model: ScriptedProvider
 ) -> None:
     started = await client.request("prompt", text="go", wait=False)

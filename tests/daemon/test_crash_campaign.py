@@ -15,7 +15,7 @@ SECONDS_MAX = 120
 
 
 @pytest.mark.slow
-async def test_nothing_that_clients_were_told_is_lost_when_the_daemon_is_killed(
+async def test_nothing_that_clients_received_is_lost_when_the_daemon_is_killed(
     short_folder: Path,
 ) -> None:
     campaign = Campaign(short_folder, seed=1)
@@ -28,7 +28,7 @@ async def test_nothing_that_clients_were_told_is_lost_when_the_daemon_is_killed(
     assert campaign.world.record.inputs.accepted, campaign.counts()
 
 
-async def test_a_process_left_behind_is_found(short_folder: Path) -> None:
+async def test_the_campaign_reports_a_leftover_process(short_folder: Path) -> None:
     campaign = Campaign(short_folder, seed=1, gone_seconds=0)
     left = await trio.lowlevel.open_process(["sleep", "1000"], cwd=short_folder)
     try:

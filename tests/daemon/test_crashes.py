@@ -111,7 +111,7 @@ async def test_a_killed_daemon_leaves_no_process_and_runs_no_tool_twice(
 
 
 @pytest.mark.behaviour("event_ids_only_grow")
-async def test_event_ids_go_on_growing_after_a_kill(place: Place) -> None:
+async def test_event_ids_keep_growing_after_a_kill(place: Place) -> None:
     seen = []
     for _ in range(2):
         async with running(place) as process:
@@ -132,9 +132,7 @@ async def test_a_stale_socket_of_a_killed_daemon_is_replaced(place: Place) -> No
 
 
 @pytest.mark.behaviour("seen_is_stored")
-async def test_what_any_client_has_seen_is_there_after_a_kill(
-    place: Place, stub: StubModel
-) -> None:
+async def test_events_that_a_client_received_survive_a_kill(place: Place, stub: StubModel) -> None:
     stub.script(text_reply(*["word "] * 2000, Gate()))
     async with running(place) as process:
         events, client = await place.watch(), await place.connect()
@@ -148,7 +146,9 @@ async def test_what_any_client_has_seen_is_there_after_a_kill(
         assert len(replayed) > len(seen)
 
 
-async def test_a_torn_tail_of_the_log_costs_nothing_that_comes_after(place: Place) -> None:
+async def test_a_torn_tail_of_the_log_keeps_earlier_entries_and_accepts_new_ones(
+    place: Place,
+) -> None:
     place.options = ("--provider", "mock")
     place.stub = None
     async with running(place) as process:

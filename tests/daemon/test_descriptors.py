@@ -27,7 +27,7 @@ print(*resource.getrlimit(resource.RLIMIT_NOFILE))
     ],
     ids=["as far as wanted", "as far as allowed", "not lowered"],
 )
-def test_the_daemon_may_open_as_many_files_as_its_bounds_need(
+def test_the_open_file_limit_is_raised_as_far_as_wanted_and_allowed(
     soft: int, hard: int, becomes: int
 ) -> None:
     _, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)

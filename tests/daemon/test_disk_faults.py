@@ -175,7 +175,7 @@ STEPS_SKIPPED = 41
 @pytest.mark.behaviour("disk_trouble_ends_by_itself")
 @pytest.mark.parametrize("once", [True, False], ids=["once", "until mended"])
 @pytest.mark.parametrize("fault", Fault, ids=[fault.name for fault in Fault])
-async def test_the_promises_hold_wherever_in_a_run_the_disk_fails(
+async def test_a_disk_fault_during_a_run_breaks_no_promise(
     tmp_path: Path, fault: Fault, once: bool
 ) -> None:
     steps = await steps_of_a_run(tmp_path)
@@ -205,9 +205,7 @@ async def test_the_promises_hold_wherever_in_a_run_the_disk_fails(
 
 @pytest.mark.slow(keep=3)
 @pytest.mark.parametrize("seed", range(12))
-async def test_a_power_cut_while_a_run_streams_costs_at_most_deltas(
-    tmp_path: Path, seed: int
-) -> None:
+async def test_a_power_cut_during_streaming_loses_only_deltas(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     bench = Bench(tmp_path)
     path = tmp_path / "log.db"

@@ -105,7 +105,7 @@ async def test_the_whole_log_can_be_replayed_and_paged(place: Place, client: Cli
 
 
 @pytest.mark.slow(keep=1)
-async def test_every_run_in_it_is_balanced_and_the_killed_one_is_closed(
+async def test_every_run_is_balanced_and_the_killed_one_is_closed(
     place: Place, client: Client, held: Held
 ) -> None:
     checker = LifecycleChecker(complete_after=held.last_seq)
@@ -132,7 +132,7 @@ def of_session(events: list[Event], session_id: str) -> list[Event]:
 
 
 @pytest.mark.slow(keep=1)
-async def test_the_events_of_a_session_and_of_a_run_are_those_of_the_log_in_its_order(
+async def test_filters_by_session_and_run_return_their_events_in_log_order(
     place: Place, client: Client
 ) -> None:
     log = await paged(client)
@@ -157,7 +157,7 @@ def run_of(event: Event) -> Any:
 
 
 @pytest.mark.slow(keep=1)
-async def test_the_transcript_and_the_tree_are_as_they_were(client: Client, held: Held) -> None:
+async def test_the_transcript_and_the_tree_are_unchanged(client: Client, held: Held) -> None:
     answer = await client.request("get_messages")
     assert answer["session_id"] == held.main
     check_said(answer["messages"], held.said)
@@ -180,7 +180,7 @@ def check_said(entries: list[Payload], said: Said) -> None:
 
 
 @pytest.mark.slow(keep=1)
-async def test_sessions_and_their_settings_are_as_they_were(
+async def test_sessions_and_their_settings_are_unchanged(
     place: Place, client: Client, held: Held
 ) -> None:
     workspace = held.workspace or str(place.work)
@@ -224,7 +224,7 @@ async def settle_in(place: Place, client: Client, held: Held) -> None:
 
 
 @pytest.mark.slow(keep=1)
-async def test_what_waits_in_each_session_is_as_it_was(client: Client, held: Held) -> None:
+async def test_the_queued_inputs_of_each_session_are_unchanged(client: Client, held: Held) -> None:
     waiting = {other.session_id: other.waiting for other in held.others}
     waiting |= {held.main: held.waiting, held.branch: ()}
     for session_id, expected in waiting.items():
@@ -236,9 +236,7 @@ async def test_what_waits_in_each_session_is_as_it_was(client: Client, held: Hel
 
 
 @pytest.mark.slow(keep=1)
-async def test_an_input_that_is_sent_again_is_known_whatever_became_of_it(
-    place: Place, client: Client
-) -> None:
+async def test_a_resent_input_is_recognized_in_any_state(place: Place, client: Client) -> None:
     inputs = [
         each
         for each in stored_inputs(place.state / "nousd.db")
@@ -257,7 +255,7 @@ async def test_an_input_that_is_sent_again_is_known_whatever_became_of_it(
 
 
 @pytest.mark.slow(keep=1)
-async def test_calls_that_clients_made_are_known_and_read_with_how_they_ended(
+async def test_client_calls_are_recognized_and_readable_with_their_outcomes(
     client: Client, held: Held
 ) -> None:
     calls = [(other.session_id, *call) for other in held.others for call in other.client_calls]
@@ -273,7 +271,7 @@ async def test_calls_that_clients_made_are_known_and_read_with_how_they_ended(
 
 
 @pytest.mark.slow(keep=1)
-async def test_sessions_that_are_deleted_leave_tombstones_also_after_the_next_start(
+async def test_deleted_sessions_leave_only_tombstones_even_after_a_restart(
     place: Place, held: Held
 ) -> None:
     of_tasks = {other.session_id for other in held.others if other.is_of_task}
@@ -294,7 +292,7 @@ async def test_sessions_that_are_deleted_leave_tombstones_also_after_the_next_st
 
 
 @pytest.mark.slow(keep=1)
-async def test_what_waited_still_waits_and_is_run_by_resume_the_steer_first(
+async def test_resume_runs_the_queued_inputs_in_the_order_of_the_queue(
     place: Place, client: Client, held: Held
 ) -> None:
     queue = await client.request("get_queue")
@@ -330,7 +328,7 @@ def check_complete(run: list[Event], held: Held) -> None:
 
 
 @pytest.mark.slow(keep=1)
-async def test_ids_go_on_growing_and_what_is_new_has_the_present_version(
+async def test_new_events_have_growing_ids_and_the_current_schema_version(
     place: Place, client: Client, held: Held
 ) -> None:
     await settle_in(place, client, held)

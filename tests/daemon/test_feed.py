@@ -63,7 +63,7 @@ async def read(events: Events, count: int) -> list[Event]:
 # --- what a subscriber gets ------------------------------------------------------------------
 
 
-async def test_who_says_nothing_gets_the_frozen_types_from_now_on(
+async def test_a_silent_subscriber_receives_new_events_of_the_frozen_types(
     daemon: Daemon, client: Client, model: ScriptedProvider, tool: ScriptedTool
 ) -> None:
     await converse(client, model, tool)
@@ -77,7 +77,7 @@ async def test_who_says_nothing_gets_the_frozen_types_from_now_on(
 
 
 @pytest.mark.parametrize("after", ["0", "middle", "head"])
-async def test_a_cursor_says_where_to_go_on(
+async def test_a_subscription_continues_after_its_cursor(
     after: str, daemon: Daemon, client: Client, model: ScriptedProvider, tool: ScriptedTool
 ) -> None:
     await converse(client, model, tool)
@@ -91,7 +91,7 @@ async def test_a_cursor_says_where_to_go_on(
     assert await read(events, len(expected)) == expected
 
 
-async def test_without_a_cursor_only_what_is_new_comes(daemon: Daemon, client: Client) -> None:
+async def test_without_a_cursor_only_new_events_are_sent(daemon: Daemon, client: Client) -> None:
     await client.request("new_session", name="old")
     events = await daemon.watch(types="all")
     await client.request("new_session", name="new")
@@ -111,7 +111,7 @@ FILTERS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("wish", FILTERS, ids=str)
-async def test_a_filter_leaves_out_what_was_not_asked_for_and_nothing_else(
+async def test_a_filter_passes_exactly_the_requested_events(
     wish: dict[str, Any],
     daemon: Daemon,
     client: Client,
@@ -153,7 +153,7 @@ async def test_a_filter_leaves_out_what_was_not_asked_for_and_nothing_else(
 
 
 @pytest.mark.behaviour("subscriptions_can_be_replaced")
-async def test_a_new_subscription_replaces_the_one_before(daemon: Daemon, client: Client) -> None:
+async def test_a_new_subscription_replaces_the_previous_one(daemon: Daemon, client: Client) -> None:
     events = await daemon.watch(types=["session_created"])
     await client.request("new_session", name="one")
     assert (await events.next())["payload"]["name"] == "one"
@@ -184,7 +184,7 @@ WRONG_CURSORS: list[Any] = [
 
 @pytest.mark.behaviour("wrong_cursors_name_the_head")
 @pytest.mark.parametrize("after", WRONG_CURSORS, ids=lambda after: repr(after)[:30])
-async def test_a_cursor_that_is_no_place_in_the_log_is_told_where_the_log_ends(
+async def test_an_invalid_cursor_is_refused_with_the_head_of_the_log(
     after: Any, daemon: Daemon, client: Client
 ) -> None:
     events = await daemon.watch(types=["session_created"])
@@ -209,7 +209,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("payload", "code", "message"), BAD, ids=[str(row[0])[:40] for row in BAD])
-async def test_a_bad_subscription_is_an_error_and_the_old_one_stays(
+async def test_an_invalid_subscription_is_refused_and_the_old_one_stays(
     payload: dict[str, Any], code: str, message: str, daemon: Daemon, client: Client
 ) -> None:
     events = await daemon.watch(types=["session_created"])
@@ -233,7 +233,7 @@ IGNORED = [
 
 
 @pytest.mark.parametrize("noise", IGNORED, ids=lambda noise: repr(noise[:40]))
-async def test_whatever_else_is_said_is_ignored(
+async def test_lines_that_are_not_subscriptions_are_ignored(
     noise: bytes, daemon: Daemon, client: Client
 ) -> None:
     events = await daemon.watch(types=["session_created"])
@@ -243,13 +243,13 @@ async def test_whatever_else_is_said_is_ignored(
     await events.subscribe(types=["session_created"])
 
 
-async def test_a_subscription_may_be_spelled_with_escapes(daemon: Daemon) -> None:
+async def test_a_subscription_may_contain_json_escapes(daemon: Daemon) -> None:
     events = await daemon.listen()
     await events.send(b'{"id":"s","type":"\\u0073ubscribe","payload":{}}\n')
     assert (await events.receive())["type"] == "subscribed"
 
 
-async def test_a_subscription_may_come_byte_by_byte(daemon: Daemon, client: Client) -> None:
+async def test_a_subscription_may_arrive_byte_by_byte(daemon: Daemon, client: Client) -> None:
     events = await daemon.listen()
     line = b'{"v":"1","id":"s","type":"subscribe","payload":{"types":["session_created"]}}'
     for index in range(len(line)):
@@ -260,7 +260,7 @@ async def test_a_subscription_may_come_byte_by_byte(daemon: Daemon, client: Clie
     assert (await events.next())["type"] == "session_created"
 
 
-async def test_very_many_subscriptions_at_once_are_answered_one_by_one(daemon: Daemon) -> None:
+async def test_many_pipelined_subscriptions_are_answered_in_order(daemon: Daemon) -> None:
     events = await daemon.listen()
     lines = [
         b'{"v":"1","id":"s%d","type":"subscribe","payload":{"types":["error"]}}\n' % number
@@ -279,7 +279,7 @@ async def test_very_many_subscriptions_at_once_are_answered_one_by_one(daemon: D
 # --- coming and going ------------------------------------------------------------------------
 
 
-async def test_who_has_nothing_more_to_say_goes_on_listening(
+async def test_a_subscriber_that_closes_its_sending_side_still_receives_events(
     short_folder: Path, model: ScriptedProvider
 ) -> None:
     async with socket_daemon(short_folder, provider=model) as daemon:
@@ -291,7 +291,7 @@ async def test_who_has_nothing_more_to_say_goes_on_listening(
         assert (await events.next())["payload"]["name"] == "heard"
 
 
-async def test_the_last_word_may_be_a_subscription_without_a_line_feed(
+async def test_a_final_subscription_without_a_line_feed_is_accepted(
     short_folder: Path, model: ScriptedProvider
 ) -> None:
     async with socket_daemon(short_folder, provider=model) as daemon:
@@ -303,7 +303,7 @@ async def test_the_last_word_may_be_a_subscription_without_a_line_feed(
 
 
 @pytest.mark.parametrize("says_so_first", [False, True])
-async def test_who_has_hung_up_is_not_served_any_longer(
+async def test_a_disconnected_subscriber_is_no_longer_served(
     says_so_first: bool, tmp_path: Path, model: ScriptedProvider, autojump_clock: MockClock
 ) -> None:
     async with memory_daemon(workdir=tmp_path, provider=model) as daemon:
@@ -320,7 +320,7 @@ async def test_who_has_hung_up_is_not_served_any_longer(
         await theirs.aclose()
 
 
-async def test_at_the_end_everything_is_told_before_the_connection_closes(
+async def test_at_shutdown_all_events_are_sent_before_the_connection_closes(
     daemon: Daemon, client: Client, model: ScriptedProvider
 ) -> None:
     events = await daemon.watch()
@@ -332,7 +332,7 @@ async def test_at_the_end_everything_is_told_before_the_connection_closes(
         await events.next()
 
 
-async def test_at_the_end_who_is_owed_nothing_is_let_go(daemon: Daemon) -> None:
+async def test_at_shutdown_an_idle_subscriber_is_disconnected(daemon: Daemon) -> None:
     idle = await daemon.listen()
     await shut_down(daemon.services)
     with pytest.raises(EOFError):

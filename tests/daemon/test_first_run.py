@@ -25,7 +25,7 @@ def importing(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
     return threads
 
 
-async def test_it_is_imported_after_a_moment_and_beside_the_loop(
+async def test_imports_happen_after_a_delay_in_another_thread(
     importing: list[threading.Thread], autojump_clock: MockClock
 ) -> None:
     start = trio.current_time()
@@ -35,7 +35,7 @@ async def test_it_is_imported_after_a_moment_and_beside_the_loop(
     assert thread is not threading.current_thread()
 
 
-async def test_a_daemon_that_is_told_to_stop_does_not_wait_for_it(
+async def test_a_stopping_daemon_does_not_wait_for_imports(
     importing: list[threading.Thread], autojump_clock: MockClock
 ) -> None:
     start = trio.current_time()
@@ -48,7 +48,7 @@ async def test_a_daemon_that_is_told_to_stop_does_not_wait_for_it(
     assert importing == []
 
 
-def test_the_tools_are_among_it() -> None:
+def test_the_imports_include_the_builtin_tools() -> None:
     argv = [sys.executable, "-c", _AMONG]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "False True\n")
@@ -63,7 +63,7 @@ print(before, "nousd.tools.builtin.catalog" in sys.modules)
 """
 
 
-async def test_what_cannot_be_imported_costs_the_daemon_nothing_but_that(
+async def test_a_failed_import_breaks_only_the_commands_that_need_it(
     short_folder: Path,
 ) -> None:
     place = BrokenPlace(short_folder)

@@ -63,7 +63,7 @@ def check_disk_full(error: dict[str, Any]) -> None:
 READS = ("get_state", "get_messages", "get_tree", "get_queue", "list_sessions", "list_runs")
 
 
-async def test_a_full_disk_ends_the_run_refuses_inputs_serves_reads_and_is_over_once_there_is_space(
+async def test_a_full_disk_ends_the_run_and_refuses_inputs_but_serves_reads_until_there_is_space(
     place: Place, stub: StubModel, small_disk: SmallDisk
 ) -> None:
     gate = Gate()
@@ -90,7 +90,7 @@ async def test_a_full_disk_ends_the_run_refuses_inputs_serves_reads_and_is_over_
         assert "refused" not in texts
 
 
-async def test_an_output_that_the_disk_has_no_space_for_costs_its_whole_and_nothing_else(
+async def test_an_output_too_large_for_the_disk_is_truncated_and_its_call_succeeds(
     place: Place, stub: StubModel
 ) -> None:
     command = f"head -c {3 * DISK_BYTES} /dev/zero | tr '\\0' a; echo; echo end"
@@ -107,7 +107,7 @@ async def test_an_output_that_the_disk_has_no_space_for_costs_its_whole_and_noth
         assert (await client.request("prompt", text="after"))["status"] == "completed"
 
 
-async def test_a_daemon_killed_on_a_full_disk_starts_on_it_and_closes_its_run(
+async def test_a_daemon_killed_on_a_full_disk_starts_again_and_closes_its_run(
     place: Place, stub: StubModel, small_disk: SmallDisk
 ) -> None:
     stub.script(text_reply("begun ", Gate()), text_reply("all is well"))
@@ -129,7 +129,7 @@ async def test_a_daemon_killed_on_a_full_disk_starts_on_it_and_closes_its_run(
         assert await process.stop() == 0
 
 
-async def test_a_daemon_that_was_stopped_starts_on_a_disk_without_a_byte_left(
+async def test_a_stopped_daemon_starts_again_on_a_full_disk(
     place: Place, stub: StubModel, small_disk: SmallDisk
 ) -> None:
     stub.script(text_reply("before"), text_reply("after"))

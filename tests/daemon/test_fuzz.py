@@ -13,7 +13,7 @@ SECONDS_MAX = 150
 """A bound for a machine that is busy; it takes a few seconds."""
 
 
-async def test_mutated_conversations_are_answered_line_by_line_and_leave_the_daemon_well(
+async def test_mutated_conversations_are_answered_line_by_line_and_cause_no_fault(
     short_folder: Path,
 ) -> None:
     fuzz = Fuzz(short_folder, seed=1)

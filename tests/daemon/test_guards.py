@@ -18,7 +18,7 @@ def place(short_folder: Path) -> Place:
     return Place(short_folder)
 
 
-async def test_a_second_daemon_on_the_same_socket_or_folder_is_refused_and_the_first_unharmed(
+async def test_a_second_daemon_on_the_same_socket_or_state_is_refused_and_the_first_keeps_working(
     place: Place, short_folder: Path
 ) -> None:
     async with running(place) as process:
@@ -38,7 +38,9 @@ async def test_a_second_daemon_on_the_same_socket_or_folder_is_refused_and_the_f
 
 
 @pytest.mark.parametrize("suffix", ["", ".events"])
-async def test_a_file_where_a_socket_should_be_is_left_alone(suffix: str, place: Place) -> None:
+async def test_a_file_at_a_socket_path_is_refused_and_left_unchanged(
+    suffix: str, place: Place
+) -> None:
     precious = trio.Path(f"{place.socket}{suffix}")
     await precious.write_text("precious")
     code, words = await place.refusal()
@@ -47,7 +49,7 @@ async def test_a_file_where_a_socket_should_be_is_left_alone(suffix: str, place:
     assert await precious.read_text() == "precious"
 
 
-async def test_what_guards_the_daemon_is_out_of_reach_of_tools_also_inside_the_workdir(
+async def test_tools_cannot_write_the_daemons_own_files_inside_the_workspace(
     place: Place, short_folder: Path
 ) -> None:
     config = short_folder / "settings.toml"
@@ -85,7 +87,9 @@ async def test_what_guards_the_daemon_is_out_of_reach_of_tools_also_inside_the_w
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o777], ids="{:04o}".format)
-async def test_nobody_else_gets_in_whatever_the_umask(umask: int, place: Place) -> None:
+async def test_sockets_and_state_files_are_private_under_any_umask(
+    umask: int, place: Place
+) -> None:
     place.umask = umask
     async with running(place):
         client = await place.connect()

@@ -40,7 +40,7 @@ async def texts(client: Client, **options: Any) -> list[str]:
     ]
 
 
-async def test_the_model_is_told_the_whole_path_as_messages(
+async def test_the_model_receives_the_whole_path_as_messages(
     client: Client, stub: StubModel
 ) -> None:
     stub.script(text_reply("one"), text_reply("two"))
@@ -139,7 +139,7 @@ def compactions(messages: Payload) -> list[Payload]:
     return [entry for entry in messages["messages"] if entry["type"] == "compaction"]
 
 
-async def test_past_the_threshold_the_older_part_is_compacted_by_itself(
+async def test_the_older_part_is_compacted_automatically_past_the_threshold(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
     settings = NativeSettings(context_window=1000, compact_at=0.5, keep_recent_tokens=200)
@@ -164,7 +164,7 @@ async def test_past_the_threshold_the_older_part_is_compacted_by_itself(
         assert len(compacted["messages"]) < len(messages["messages"])
 
 
-async def test_compacting_again_and_again_does_not_make_summaries_grow(
+async def test_repeated_compaction_does_not_make_summaries_grow(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
     settings = NativeSettings(context_window=1000, compact_at=0.5, keep_recent_tokens=200)
@@ -179,7 +179,7 @@ async def test_compacting_again_and_again_does_not_make_summaries_grow(
         assert longest < 10_000
 
 
-async def test_a_summary_the_model_cannot_write_is_made_without_it(
+async def test_an_empty_summary_from_the_model_is_replaced_by_a_generated_one(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
     settings = NativeSettings(context_window=1000, compact_at=0.5, keep_recent_tokens=200)
@@ -195,7 +195,9 @@ async def test_a_summary_the_model_cannot_write_is_made_without_it(
 
 
 @pytest.mark.behaviour("compaction_deletes_nothing")
-async def test_a_session_can_be_compacted_by_hand(client: Client, stub: StubModel) -> None:
+async def test_compact_session_summarizes_the_older_part_and_deletes_nothing(
+    client: Client, stub: StubModel
+) -> None:
     await client.request("prompt", text="first")
     await client.request("prompt", text="second")
     stub.script(text_reply("they greeted"))
@@ -210,7 +212,7 @@ async def test_a_session_can_be_compacted_by_hand(client: Client, stub: StubMode
     assert (await texts(client))[:2] == ["first", "stub-reply"], "nothing was deleted"
 
 
-async def test_a_summary_that_a_prompt_overtook_is_thrown_away(
+async def test_a_compaction_overtaken_by_a_prompt_is_discarded(
     daemon: Daemon, client: Client, stub: StubModel
 ) -> None:
     await client.request("prompt", text="first")
@@ -229,7 +231,7 @@ async def test_a_summary_that_a_prompt_overtook_is_thrown_away(
 
 
 @pytest.mark.behaviour("compaction_needs_an_older_part")
-async def test_with_nothing_to_cut_off_compacting_is_refused(client: Client) -> None:
+async def test_compacting_without_an_older_part_is_refused(client: Client) -> None:
     await client.request("new_session")
     error = await client.refusal("compact_session")
     assert (error["code"], error["message"]) == ("command_rejected", "nothing_to_compact")
@@ -271,7 +273,7 @@ class _CountingStore:
         return found
 
 
-async def test_a_prompt_reads_what_the_model_is_told_however_long_the_session_is(
+async def test_a_prompt_reads_a_bounded_number_of_entries_in_a_long_session(
     tmp_path: Path,
 ) -> None:
     native = NativeSettings(context_window=400, keep_recent_tokens=100)
@@ -310,7 +312,7 @@ class CountedStore:
         return await self._store.path(*args, **options)
 
 
-async def test_the_next_run_goes_on_without_reading_and_is_told_the_same(
+async def test_the_next_run_reuses_the_context_in_memory(
     tmp_path: Path, provider: Provider, stub: StubModel
 ) -> None:
     async with memory.open_store() as store:
@@ -341,7 +343,7 @@ def in_memory(state: SessionState) -> LiveSession:
     return LiveSession(state, nothing)
 
 
-async def test_what_is_kept_is_bounded_in_sessions_and_in_tokens() -> None:
+async def test_cached_contexts_are_bounded_in_sessions_and_tokens() -> None:
     async with memory.open_store() as store:
         contexts = Contexts(store, tokens_max=1)
         live = [in_memory(SessionState(session_id=f"s{number}")) for number in range(99)]
@@ -358,7 +360,9 @@ async def test_what_is_kept_is_bounded_in_sessions_and_in_tokens() -> None:
         assert await contexts.at_leaf(live[98]) == []
 
 
-async def test_a_deleted_session_is_not_kept(tmp_path: Path, provider: Provider) -> None:
+async def test_deleting_a_session_removes_its_cached_context(
+    tmp_path: Path, provider: Provider
+) -> None:
     async with memory_daemon(workdir=tmp_path, provider=provider) as daemon:
         client = await daemon.connect()
         await client.request("prompt", text="a secret")

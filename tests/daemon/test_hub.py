@@ -70,7 +70,7 @@ async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             yield Bench(store, FakeClock())
 
 
-async def test_what_is_older_than_a_time_leaves_the_window_and_is_read_from_the_log(
+async def test_released_events_leave_the_window_and_are_read_from_the_log(
     bench: Bench,
 ) -> None:
     await bench.publish_now(10)
@@ -103,7 +103,7 @@ def window_of(hub: Hub) -> list[int]:
     return [event.seq for event in hub._window.events]
 
 
-async def test_a_reader_at_the_head_gets_what_comes_next(bench: Bench) -> None:
+async def test_a_reader_at_the_head_receives_the_next_event(bench: Bench) -> None:
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait_after, bench.hub, bench.hub.head)
@@ -116,14 +116,14 @@ async def test_a_reader_at_the_head_gets_what_comes_next(bench: Bench) -> None:
     assert await bench.hub.page_after(reached, ALL) == (b"", reached)
 
 
-async def test_the_window_gives_the_very_lines_of_the_log(bench: Bench) -> None:
+async def test_the_window_returns_the_same_lines_as_the_log(bench: Bench) -> None:
     await bench.publish_now(5)
     lines, _ = await bench.hub.page_after(2, ALL)
     stored = await bench.store.events_after(2, ALL, limit=10, bytes_max=10_000)
     assert lines == b"".join(event.line for event in stored)
 
 
-async def test_what_has_left_the_window_comes_from_the_log(
+async def test_events_dropped_from_the_window_are_read_from_the_log(
     bench: Bench, small_window: None
 ) -> None:
     await bench.publish_now(300)
@@ -131,7 +131,7 @@ async def test_what_has_left_the_window_comes_from_the_log(
     assert await bench.read_to_head(0) == list(range(1, 301))
 
 
-async def test_every_cursor_continues_without_gap_or_duplicate_across_the_seam(
+async def test_every_cursor_continues_without_gap_or_duplicate_from_log_to_window(
     bench: Bench, small_window: None
 ) -> None:
     await bench.publish_now(100)
@@ -139,7 +139,7 @@ async def test_every_cursor_continues_without_gap_or_duplicate_across_the_seam(
         assert await bench.read_to_head(after) == list(range(after + 1, 101))
 
 
-async def test_the_window_keeps_to_its_bounds_and_drops_the_oldest(
+async def test_the_window_stays_within_its_bounds_and_drops_the_oldest_events(
     bench: Bench, small_window: None
 ) -> None:
     for _ in range(200):
@@ -167,7 +167,7 @@ async def test_the_window_is_bounded_in_bytes_too(
 
 
 @pytest.mark.parametrize("published_before", [0, 200])
-async def test_filters_hold_in_the_window_and_in_the_log(
+async def test_filters_apply_in_the_window_and_in_the_log(
     bench: Bench, small_window: None, published_before: int
 ) -> None:
     for number in range(20):
@@ -196,11 +196,13 @@ async def test_filters_hold_in_the_window_and_in_the_log(
         (EventFilter("s", "q", frozenset({"status"})), False),
     ],
 )
-def test_an_event_is_wanted_if_all_of_a_filter_is(wanted: EventFilter, is_wanted: bool) -> None:
+def test_an_event_matches_if_every_part_of_the_filter_does(
+    wanted: EventFilter, is_wanted: bool
+) -> None:
     assert matches(StoredEvent(1, "status", "s", "r", b""), wanted) is is_wanted
 
 
-async def test_an_event_that_is_in_the_log_but_not_yet_told_is_told_when_it_is_its_turn(
+async def test_a_page_ends_at_the_hubs_head_even_if_the_log_is_ahead(
     bench: Bench,
 ) -> None:
     await bench.publish_now(3)
@@ -213,7 +215,9 @@ async def test_an_event_that_is_in_the_log_but_not_yet_told_is_told_when_it_is_i
     )
 
 
-async def test_a_hub_on_an_old_log_begins_at_its_head(bench: Bench, small_window: None) -> None:
+async def test_a_hub_on_an_existing_log_begins_at_its_head(
+    bench: Bench, small_window: None
+) -> None:
     await bench.publish_now(30)
     again = Hub(bench.store)
     assert again.head == bench.store.head == 30
@@ -223,7 +227,7 @@ async def test_a_hub_on_an_old_log_begins_at_its_head(bench: Bench, small_window
     assert reached == 10
 
 
-async def test_readers_of_any_speed_see_everything_while_it_is_published_at_full_speed(
+async def test_readers_of_any_speed_receive_every_event_during_fast_publishing(
     bench: Bench, small_window: None
 ) -> None:
     total = 3000
@@ -249,7 +253,7 @@ async def test_readers_of_any_speed_see_everything_while_it_is_published_at_full
         assert read_by == list(range(1, total + 1))
 
 
-async def test_a_reader_that_never_reads_holds_nothing_and_catches_up(
+async def test_a_stalled_reader_does_not_enlarge_the_window_and_catches_up(
     bench: Bench, small_window: None
 ) -> None:
     stalled_at = bench.hub.head
@@ -258,7 +262,7 @@ async def test_a_reader_that_never_reads_holds_nothing_and_catches_up(
     assert await bench.read_to_head(stalled_at) == list(range(1, 1001))
 
 
-async def test_what_is_forgotten_is_gone_from_the_window_and_breaks_no_reader(
+async def test_a_forgotten_session_leaves_the_window_and_breaks_no_reader(
     bench: Bench,
 ) -> None:
     await bench.publish_now(3, session_id="kept")

@@ -129,7 +129,7 @@ async def test_a_whole_tool_loop_reads_a_file_and_answers(talk: Talk) -> None:
     ]
 
 
-async def test_the_server_understood_the_prompt_the_tools_and_the_result(talk: Talk) -> None:
+async def test_the_server_understands_the_prompt_the_tools_and_the_result(talk: Talk) -> None:
     await talk.run("What is in notes.txt?")
     asked, told = await talk.understood()
     assert spoken(asked) == [("user", "What is in notes.txt?")]
@@ -144,7 +144,7 @@ async def test_the_server_understood_the_prompt_the_tools_and_the_result(talk: T
     assert (asked["model"], asked["stream"]) == (talk.dialect.model, True)
 
 
-async def test_two_calls_at_once_get_their_own_results(talk: Talk) -> None:
+async def test_parallel_calls_get_their_own_results(talk: Talk) -> None:
     run = await talk.run("Read both.")
     assert [end["is_error"] for end in of_type(run, "tool_execution_end")] == [False, True]
     assert of_type(run, "message_end")[-1]["text"] == "One is missing."
@@ -157,7 +157,7 @@ async def test_two_calls_at_once_get_their_own_results(talk: Talk) -> None:
     assert "missing.txt" in results[1]["content"]
 
 
-async def test_the_next_prompt_comes_with_the_whole_history(talk: Talk) -> None:
+async def test_the_next_prompt_is_sent_with_the_whole_history(talk: Talk) -> None:
     await talk.run("What is in notes.txt?")
     run = await talk.run("Thanks.")
     assert of_type(run, "message_end")[-1]["text"] == "You are welcome."
@@ -172,7 +172,7 @@ async def test_the_next_prompt_comes_with_the_whole_history(talk: Talk) -> None:
     assert [role for role, _ in history].count("tool") == 1
 
 
-async def test_a_refusal_ends_the_run_in_the_servers_words(talk: Talk) -> None:
+async def test_a_permanent_refusal_ends_the_run_with_the_servers_message(talk: Talk) -> None:
     run = await talk.run("Refuse.")
     assert run[-1]["payload"]["status"] == "error"
     [error] = of_type(run, "error")

@@ -22,7 +22,7 @@ from tests.harness.daemon import of_type
 
 
 @pytest.mark.behaviour("an_extension_may_change_an_input")
-async def test_a_text_that_is_changed_is_accepted_as_the_extension_left_it(tmp_path: Path) -> None:
+async def test_an_input_changed_by_a_hook_is_accepted_as_changed(tmp_path: Path) -> None:
     seen: list[InputGiven] = []
 
     def expand(given: InputGiven) -> ChangeInput:
@@ -41,7 +41,7 @@ async def test_a_text_that_is_changed_is_accepted_as_the_extension_left_it(tmp_p
 
 
 @pytest.mark.behaviour("an_extension_may_deal_with_an_input")
-async def test_a_text_that_an_extension_dealt_with_starts_no_run_and_no_session(
+async def test_an_input_handled_by_a_hook_starts_no_run_and_no_session(
     tmp_path: Path,
 ) -> None:
     def handle(given: InputGiven) -> HandleInput | None:
@@ -71,7 +71,7 @@ async def test_a_text_that_an_extension_dealt_with_starts_no_run_and_no_session(
         }
 
 
-async def test_a_steer_that_an_extension_dealt_with_is_not_queued(tmp_path: Path) -> None:
+async def test_a_steer_or_follow_up_handled_by_a_hook_is_not_queued(tmp_path: Path) -> None:
     seen: list[InputGiven] = []
 
     def handle(given: InputGiven) -> HandleInput | None:
@@ -90,7 +90,7 @@ async def test_a_steer_that_an_extension_dealt_with_is_not_queued(tmp_path: Path
     assert [given.run_id for given in seen] == ["", begun["run_id"], begun["run_id"]]
 
 
-async def test_a_message_that_is_appended_is_changed_or_answered_like_any_text(
+async def test_hooks_change_and_handle_appended_messages_too(
     tmp_path: Path,
 ) -> None:
     def change(given: InputGiven) -> HandleInput | ChangeInput:
@@ -110,7 +110,7 @@ async def test_a_message_that_is_appended_is_changed_or_answered_like_any_text(
         assert entry["text"] == "hello!"
 
 
-async def test_a_text_that_is_sent_again_while_a_hook_looks_at_it_is_dealt_with_once(
+async def test_an_input_resent_while_a_hook_runs_is_handled_once(
     tmp_path: Path,
 ) -> None:
     looking: list[str] = []
@@ -133,7 +133,7 @@ async def test_a_text_that_is_sent_again_while_a_hook_looks_at_it_is_dealt_with_
         assert len(events) == 1
 
 
-async def test_a_text_that_is_sent_again_is_shown_to_no_hook_again(tmp_path: Path) -> None:
+async def test_a_resent_input_does_not_reach_hooks_again(tmp_path: Path) -> None:
     seen: list[str] = []
 
     def handle(given: InputGiven) -> HandleInput | None:
@@ -154,7 +154,7 @@ async def test_a_text_that_is_sent_again_is_shown_to_no_hook_again(tmp_path: Pat
     assert seen == ["go", "/do", "go on"]
 
 
-async def test_the_newest_texts_that_extensions_dealt_with_are_remembered(
+async def test_only_the_newest_handled_inputs_are_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replies, "_REPLIES_KEPT", 2)
@@ -170,7 +170,7 @@ async def test_the_newest_texts_that_extensions_dealt_with_are_remembered(
     assert seen == ["1", "2", "3", "1"]
 
 
-async def test_a_text_that_a_hook_holds_while_the_daemon_stops_starts_no_run(
+async def test_an_input_held_by_a_hook_while_the_daemon_stops_is_refused(
     tmp_path: Path,
 ) -> None:
     asked = trio.Event()
@@ -190,7 +190,7 @@ async def test_a_text_that_a_hook_holds_while_the_daemon_stops_starts_no_run(
 
 
 @pytest.mark.behaviour("a_failing_hook_outside_of_runs_is_told_in_the_answer")
-async def test_an_input_hook_that_fails_is_told_in_the_answer_and_the_text_is_accepted(
+async def test_a_failing_input_hook_is_reported_in_the_answer_and_the_input_is_accepted(
     tmp_path: Path,
 ) -> None:
     said = [{"code": "extension_hook_error", "message": "one: input: ValueError: no idea"}]
@@ -203,7 +203,7 @@ async def test_an_input_hook_that_fails_is_told_in_the_answer_and_the_text_is_ac
         assert (waited["output"], waited["warnings"]) == ("ok", said)
 
 
-async def test_inputs_of_one_connection_keep_their_order_while_a_hook_thinks(
+async def test_inputs_of_one_connection_keep_their_order_while_a_hook_is_slow(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async def think(given: InputGiven) -> None:

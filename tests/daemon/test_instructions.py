@@ -42,7 +42,7 @@ def projects(workdir: Path, hidden: tuple[Path, ...] = ()) -> list[tuple[str, st
 # --- what is found ---------------------------------------------------------------------------
 
 
-def test_every_folder_from_the_root_of_the_repository_down_is_looked_at(home: Path) -> None:
+def test_files_are_read_from_the_repository_root_down_to_the_workspace(home: Path) -> None:
     repo = home / "repo"
     (home / "AGENTS.md").write_text("of nobody's concern")
     (repo / "AGENTS.md").write_text("of the root")
@@ -51,21 +51,21 @@ def test_every_folder_from_the_root_of_the_repository_down_is_looked_at(home: Pa
     assert projects(repo / "sub") == [("", "of the root")]
 
 
-def test_a_worktree_has_a_file_for_its_git_folder(home: Path) -> None:
+def test_a_worktree_whose_git_folder_is_a_file_is_a_repository(home: Path) -> None:
     (home / "tree" / "sub").mkdir(parents=True)
     (home / "tree" / ".git").write_text("gitdir: elsewhere")
     (home / "tree" / "AGENTS.md").write_text("of the tree")
     assert projects(home / "tree" / "sub") == [("", "of the tree")]
 
 
-def test_without_a_repository_only_the_workdir_is_looked_at(home: Path) -> None:
+def test_without_a_repository_only_the_workspace_itself_is_searched(home: Path) -> None:
     (home / "plain" / "sub").mkdir(parents=True)
     (home / "plain" / "AGENTS.md").write_text("above")
     assert projects(home / "plain" / "sub") == [("not_found", "")]
     assert projects(home / "plain") == [("", "above")]
 
 
-def test_the_users_own_come_before_the_projects(home: Path) -> None:
+def test_the_users_instructions_come_before_the_projects(home: Path) -> None:
     user = home / "etc" / "AGENTS.md"
     user.write_text("mine\n")
     (home / "repo" / "AGENTS.md").write_text("ours")
@@ -80,7 +80,7 @@ def test_the_users_own_come_before_the_projects(home: Path) -> None:
     )
 
 
-async def test_what_is_switched_off_is_told_as_off(home: Path) -> None:
+async def test_disabled_sources_are_reported_as_off(home: Path) -> None:
     (home / "repo" / "AGENTS.md").write_text("ours")
     found = read(home / "repo", user=None, project=False)
     assert list(await no_instructions()) == list(found)
@@ -93,12 +93,12 @@ async def test_what_is_switched_off_is_told_as_off(home: Path) -> None:
     assert not system_prompt("").source.enabled
 
 
-def test_files_that_are_not_there_are_told_as_not_found(home: Path) -> None:
+def test_missing_files_are_reported_as_not_found(home: Path) -> None:
     found = read(home / "repo", user=home / "nowhere" / "AGENTS.md")
     assert [(told.enabled, told.reason) for told, _ in found] == [(True, "not_found")] * 2
 
 
-def test_an_empty_file_says_nothing(home: Path) -> None:
+def test_an_empty_file_is_reported_as_empty(home: Path) -> None:
     (home / "repo" / "AGENTS.md").write_text(" \n")
     assert projects(home / "repo") == [("empty", "")]
 
@@ -106,7 +106,7 @@ def test_an_empty_file_says_nothing(home: Path) -> None:
 # --- what is not read ------------------------------------------------------------------------
 
 
-def test_a_link_inside_of_the_repository_is_followed_and_one_out_of_it_is_not(home: Path) -> None:
+def test_a_link_within_the_repository_is_followed_and_one_out_of_it_is_not(home: Path) -> None:
     repo = home / "repo"
     (home / "secret").write_text("the key")
     (repo / "AGENTS.md").symlink_to("../secret")
@@ -120,7 +120,7 @@ def test_a_link_inside_of_the_repository_is_followed_and_one_out_of_it_is_not(ho
     assert projects(repo) == [("", "the same for all")]
 
 
-def test_the_daemons_own_files_are_not_read_where_they_lie_inside(home: Path) -> None:
+def test_the_daemons_own_files_inside_the_repository_are_not_read(home: Path) -> None:
     state = home / "repo" / "state"
     state.mkdir()
     (state / "log").write_text("of another session")
@@ -128,7 +128,7 @@ def test_the_daemons_own_files_are_not_read_where_they_lie_inside(home: Path) ->
     assert projects(home / "repo", hidden=(state,)) == [("outside", "")]
 
 
-def test_the_users_own_may_not_lead_out_of_its_folder(home: Path) -> None:
+def test_a_link_out_of_the_users_folder_is_not_followed(home: Path) -> None:
     (home / "secret").write_text("the key")
     user = home / "etc" / "AGENTS.md"
     user.symlink_to("../secret")
@@ -136,7 +136,7 @@ def test_the_users_own_may_not_lead_out_of_its_folder(home: Path) -> None:
     assert (mine.source.reason, mine.text) == ("outside", "")
 
 
-def test_only_a_regular_file_is_read_and_nothing_is_waited_for(home: Path) -> None:
+def test_only_a_regular_file_is_read_and_nothing_blocks(home: Path) -> None:
     path = home / "repo" / "AGENTS.md"
     os.mkfifo(path)
     assert projects(home / "repo") == [("not_a_file", "")]
@@ -145,7 +145,7 @@ def test_only_a_regular_file_is_read_and_nothing_is_waited_for(home: Path) -> No
     assert projects(home / "repo") == [("not_a_file", "")]
 
 
-def test_a_link_that_leads_round_in_circles_is_unreadable(home: Path) -> None:
+def test_a_circular_link_is_unreadable(home: Path) -> None:
     (home / "repo" / "AGENTS.md").symlink_to("AGENTS.md")
     assert projects(home / "repo") == [("unreadable", "")]
 
@@ -153,7 +153,7 @@ def test_a_link_that_leads_round_in_circles_is_unreadable(home: Path) -> None:
 # --- how much, and how it is written -----------------------------------------------------------
 
 
-def test_a_file_past_the_bound_is_cut_and_says_so(home: Path) -> None:
+def test_a_file_past_the_size_limit_is_truncated_and_reported_as_cut(home: Path) -> None:
     path = home / "repo" / "AGENTS.md"
     for size, reason in [(-1, ""), (0, ""), (1, "cut")]:
         path.write_text("x" * (INSTRUCTIONS_FILE_BYTES_MAX + size))
@@ -161,13 +161,13 @@ def test_a_file_past_the_bound_is_cut_and_says_so(home: Path) -> None:
         assert projects(home / "repo") == [(reason, "x" * kept)]
 
 
-def test_a_character_that_the_bound_would_split_is_left_out(home: Path) -> None:
+def test_truncation_does_not_split_a_character(home: Path) -> None:
     path = home / "repo" / "AGENTS.md"
     path.write_text("x" * (INSTRUCTIONS_FILE_BYTES_MAX - 1) + "é")
     assert projects(home / "repo") == [("cut", "x" * (INSTRUCTIONS_FILE_BYTES_MAX - 1))]
 
 
-def test_all_together_are_bounded_and_the_most_particular_comes_first(home: Path) -> None:
+def test_the_total_size_is_bounded_and_the_deepest_files_take_precedence(home: Path) -> None:
     repo = home / "repo"
     user = home / "etc" / "AGENTS.md"
     user.write_text("u" * INSTRUCTIONS_FILE_BYTES_MAX)
@@ -180,12 +180,12 @@ def test_all_together_are_bounded_and_the_most_particular_comes_first(home: Path
     assert sum(len(text) for _, text in found) == INSTRUCTIONS_BYTES_MAX
 
 
-def test_a_byte_order_mark_is_no_text(home: Path) -> None:
+def test_a_byte_order_mark_is_removed(home: Path) -> None:
     (home / "repo" / "AGENTS.md").write_bytes(b"\xef\xbb\xbfhello")
     assert projects(home / "repo") == [("", "hello")]
 
 
-def test_what_is_not_utf_8_is_repaired_and_said_to_be(home: Path) -> None:
+def test_invalid_utf_8_is_repaired_and_reported(home: Path) -> None:
     path = home / "repo" / "AGENTS.md"
     path.write_bytes(b"caf\xe9")
     ((told, text),) = (found for found in read(home / "repo") if found.text)
@@ -216,7 +216,7 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> list[Places]:
     return counted
 
 
-async def test_what_did_not_change_is_read_once(readings: list[Places], tmp_path: Path) -> None:
+async def test_unchanged_files_are_read_once(readings: list[Places], tmp_path: Path) -> None:
     (tmp_path / "AGENTS.md").write_text("one")
     read = reader(Places(tmp_path, tmp_path / "mine.md", project=True))
     told = [await read() for _ in range(3)]
@@ -225,7 +225,7 @@ async def test_what_did_not_change_is_read_once(readings: list[Places], tmp_path
 
 
 @pytest.mark.parametrize("change", ["written", "replaced", "gone", "new above", "the user's"])
-async def test_what_changed_is_read_again(
+async def test_changed_files_are_read_again(
     change: str, readings: list[Places], tmp_path: Path
 ) -> None:
     workdir = tmp_path / "repository" / "work"
@@ -251,7 +251,7 @@ async def test_what_changed_is_read_again(
 
 
 @pytest.mark.parametrize("doubt", ["a link", "a far disk", "a moment ago"])
-async def test_what_stamps_cannot_tell_is_read_each_time(
+async def test_files_with_unreliable_timestamps_are_read_each_time(
     doubt: str, readings: list[Places], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "AGENTS.md"

@@ -50,7 +50,7 @@ async def daemon(short_folder: Path) -> AsyncIterator[Daemon]:
 
 
 @pytest.mark.usefixtures("as_root")
-async def test_a_process_of_another_user_is_closed_without_a_word_on_both_sockets(
+async def test_both_sockets_close_connections_of_other_users_without_an_answer(
     short_folder: Path,
 ) -> None:
     place = Place(short_folder)
@@ -154,7 +154,7 @@ def files_below(folder: Path) -> set[Path]:
 
 
 @pytest.mark.parametrize("name", TAKES_SESSION)
-async def test_a_session_id_is_looked_up_and_never_a_path(name: str, tmp_path: Path) -> None:
+async def test_a_session_id_is_never_used_as_a_path(name: str, tmp_path: Path) -> None:
     workdir = tmp_path / "deep" / "work"
     workdir.mkdir(parents=True)
     async with memory_daemon(workdir=workdir, provider=ScriptedProvider()) as daemon:
@@ -178,7 +178,9 @@ async def test_a_session_id_is_looked_up_and_never_a_path(name: str, tmp_path: P
 
 
 @pytest.mark.parametrize("field", ["session_id", "run_id"])
-async def test_a_filter_of_a_subscription_is_data_too(field: str, daemon: Daemon) -> None:
+async def test_a_subscription_filter_accepts_strange_ids_and_refuses_long_ones(
+    field: str, daemon: Daemon
+) -> None:
     events = await daemon.watch()
     for value in STRANGE_IDS:
         await events.subscribe(**{field: value, "after": "evt-0", "types": "all"})
@@ -190,7 +192,7 @@ async def test_a_filter_of_a_subscription_is_data_too(field: str, daemon: Daemon
 # --- crowds, stalls and floods ---------------------------------------------------------------
 
 
-async def test_clients_that_stall_in_mid_line_fill_their_own_socket_only_until_they_leave(
+async def test_clients_stalled_within_a_line_fill_only_the_command_socket_until_they_leave(
     short_folder: Path,
 ) -> None:
     place = Place(short_folder)
@@ -248,7 +250,7 @@ async def nothing_left_open(client: Client) -> AsyncIterator[None]:
 LINE = b'{"v":"1","id":"x","type":"get_state","payload":{}}\n'
 
 
-async def test_whoever_leaves_at_any_point_in_any_way_leaves_nothing_behind(
+async def test_a_client_that_disconnects_at_any_point_leaves_no_open_socket(
     daemon: Daemon, short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed, "_HANG_UP_POLL_SECONDS", 0)
@@ -290,7 +292,9 @@ FLOODS = {
 
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
-async def test_a_flood_on_the_event_socket_harms_nobody_else(flood: bytes, daemon: Daemon) -> None:
+async def test_a_flood_on_the_event_socket_does_not_affect_other_clients(
+    flood: bytes, daemon: Daemon
+) -> None:
     flooder = await daemon.listen()
     events = await daemon.watch(types=["session_created"])
     client = await daemon.connect()

@@ -71,7 +71,7 @@ def told(line: dict[str, Any]) -> str:
 
 @pytest.mark.behaviour("keepalives_only_if_asked_for")
 @pytest.mark.parametrize("payload", [None, {}, {"keepalive_seconds": None}], ids=str)
-async def test_who_does_not_ask_for_keepalives_gets_none(
+async def test_a_subscriber_without_keepalive_seconds_receives_no_keepalives(
     payload: dict[str, Any] | None, reader: Reader, autojump_clock: MockClock
 ) -> None:
     if payload is not None:
@@ -81,7 +81,7 @@ async def test_who_does_not_ask_for_keepalives_gets_none(
 
 @pytest.mark.behaviour("keepalives_only_if_asked_for")
 @pytest.mark.parametrize("seconds", [1, 2.5, 3600])
-async def test_a_keepalive_comes_after_each_time_without_a_line(
+async def test_a_keepalive_follows_each_interval_without_a_line(
     seconds: float, reader: Reader, autojump_clock: MockClock
 ) -> None:
     await reader.subscribe(keepalive_seconds=seconds)
@@ -90,7 +90,7 @@ async def test_a_keepalive_comes_after_each_time_without_a_line(
     assert [line for _, line in lines] == [kept_alive(0, 0)] * 3
 
 
-async def test_an_event_counts_as_a_sign_of_life(
+async def test_an_event_postpones_the_next_keepalive(
     reader: Reader, daemon: Daemon, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     client = await daemon.connect()
@@ -110,7 +110,7 @@ async def test_an_event_counts_as_a_sign_of_life(
 
 
 @pytest.mark.behaviour("keepalives_tell_how_far_the_reader_has_come")
-async def test_the_cursor_is_past_what_the_filter_left_out_and_can_be_gone_on_from(
+async def test_a_keepalives_cursor_is_past_filtered_events_and_can_be_resumed_from(
     reader: Reader, daemon: Daemon, autojump_clock: MockClock
 ) -> None:
     client = await daemon.connect()
@@ -126,7 +126,7 @@ async def test_the_cursor_is_past_what_the_filter_left_out_and_can_be_gone_on_fr
     assert event["payload"]["name"] == "three"
 
 
-async def test_a_busy_log_of_which_nothing_is_wanted_does_not_put_keepalives_off(
+async def test_filtered_events_do_not_postpone_keepalives(
     reader: Reader, daemon: Daemon, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     client = await daemon.connect()
@@ -155,7 +155,7 @@ async def test_a_second_subscription_replaces_the_keepalives_of_the_first(
     assert await reader.lines_within(10_000) == []
 
 
-async def test_a_refused_subscription_leaves_the_keepalives_of_the_old_one(
+async def test_a_refused_subscription_keeps_the_keepalives_of_the_old_one(
     reader: Reader, autojump_clock: MockClock
 ) -> None:
     await reader.subscribe("first", keepalive_seconds=10)
@@ -164,7 +164,7 @@ async def test_a_refused_subscription_leaves_the_keepalives_of_the_old_one(
     assert [told(line) for _, line in await reader.lines_within(25)] == ["first", "first"]
 
 
-async def test_keepalives_do_not_pile_up_for_a_reader_that_stalls(
+async def test_keepalives_do_not_pile_up_for_a_stalled_reader(
     daemon: Daemon, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     ours, theirs = lockstep_stream_pair()  # a write ends when it was read
@@ -177,7 +177,7 @@ async def test_keepalives_do_not_pile_up_for_a_reader_that_stalls(
     nursery.cancel_scope.cancel()
 
 
-async def test_at_the_end_nobody_waits_for_a_keepalive(
+async def test_a_shutdown_does_not_wait_for_a_keepalive(
     reader: Reader, daemon: Daemon, autojump_clock: MockClock
 ) -> None:
     await reader.subscribe(keepalive_seconds=3600)
@@ -188,7 +188,7 @@ async def test_at_the_end_nobody_waits_for_a_keepalive(
     assert trio.current_time() - begin < 1
 
 
-async def test_a_keepalive_is_one_line_with_the_id_as_it_was_sent(
+async def test_a_keepalive_is_one_line_with_the_subscriptions_id(
     reader: Reader, autojump_clock: MockClock
 ) -> None:
     request_id = 'a "quoted"\nid'

@@ -152,7 +152,7 @@ async def prompted(world: World, process: Process) -> list[Any]:
 
 
 @pytest.mark.behaviour("keys_are_nowhere")
-async def test_keys_are_sent_to_their_servers_and_are_nowhere_else(world: World) -> None:
+async def test_keys_are_sent_to_their_own_servers_and_appear_nowhere_else(world: World) -> None:
     with trio.fail_after(120):
         async with running(world.place) as process:
             told = await prompted(world, process)
@@ -175,7 +175,7 @@ async def test_keys_are_sent_to_their_servers_and_are_nowhere_else(world: World)
     assert log.count(b"extension_command_not_found: [redacted]") == len(KEYS)
 
 
-async def test_reports_on_the_settings_show_no_key(world: World) -> None:
+async def test_doctor_and_print_config_show_no_key(world: World) -> None:
     options = world.place.options[:2]
     for name, key in KEYS.items():
         world.stubs[name].script(error_reply(401, f"bad key {key}"))
@@ -197,7 +197,7 @@ async def test_reports_on_the_settings_show_no_key(world: World) -> None:
         "api_key = '{key}",
     ],
 )
-async def test_no_refusal_of_the_settings_shows_a_key(world: World, toml: str) -> None:
+async def test_errors_about_the_settings_show_no_key(world: World, toml: str) -> None:
     config = world.place.folder / "nousd" / "config.toml"
     config.write_text(toml.format(key=IN_FILE))
     told = await run_nousd(world, *world.place.command()[3:])

@@ -118,12 +118,12 @@ PLAYS: dict[str, Play] = {
 }
 
 
-def test_every_row_of_the_table_is_played() -> None:
+def test_every_row_of_the_table_has_a_test() -> None:
     assert list(PLAYS) == list(LIMITS)
 
 
 @pytest.mark.behaviour("every_limit_is_told")
-async def test_the_limits_in_force_are_those_of_the_table(kit: Kit) -> None:
+async def test_get_capabilities_returns_the_limits_of_the_table(kit: Kit) -> None:
     in_force = (await kit.client.request("get_capabilities"))["limits"]
     assert in_force == {name: value for name, (value, _) in LIMITS.items()}
 
@@ -132,7 +132,7 @@ async def test_the_limits_in_force_are_those_of_the_table(kit: Kit) -> None:
 @pytest.mark.behaviour("limits_are_met_with_the_words_of_the_table")
 @pytest.mark.parametrize("offset", [-1, 0, 1], ids=["below", "at", "past"])
 @pytest.mark.parametrize("name", LIMITS)
-async def test_a_bound_is_met_where_the_table_says_and_harms_nothing(
+async def test_a_limit_applies_exactly_at_its_bound_and_the_daemon_keeps_working(
     name: str, offset: int, kit: Kit
 ) -> None:
     await PLAYS[name](kit, offset)

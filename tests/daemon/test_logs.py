@@ -98,7 +98,7 @@ def test_an_exception_is_part_of_its_one_line(log_file: Path) -> None:
     assert line["exception"].endswith("ValueError: two\nlines")
 
 
-def test_every_value_can_be_written(log_file: Path) -> None:
+def test_values_of_any_type_can_be_logged(log_file: Path) -> None:
     class Unknown:
         def __str__(self) -> str:
             return "an object"
@@ -127,13 +127,13 @@ def test_every_value_can_be_written(log_file: Path) -> None:
     }
 
 
-def test_arguments_that_do_not_fit_lose_neither_the_line_nor_the_program(log_file: Path) -> None:
+def test_mismatched_arguments_still_make_a_log_line(log_file: Path) -> None:
     with logging_to(log_file):
         logger.info("%d runs", "many")
     assert lines_of(log_file)[0]["message"] == "%d runs (its arguments do not fit)"
 
 
-def test_extras_cannot_pose_as_the_fields_of_a_line(log_file: Path) -> None:
+def test_extras_cannot_replace_the_fields_of_a_line(log_file: Path) -> None:
     with logging_to(log_file):
         logger.info("real", extra={"level": "fake", "ts": "fake", "logger": "fake"})
     [line] = lines_of(log_file)
@@ -150,7 +150,7 @@ def test_a_value_is_logged_as_it_was_at_the_time(log_file: Path) -> None:
     assert line["state"] == "['before']"
 
 
-def test_other_handlers_get_the_record_as_it_was(
+def test_other_handlers_receive_the_unchanged_record(
     log_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with logging_to(log_file):
@@ -160,7 +160,7 @@ def test_other_handlers_get_the_record_as_it_was(
     assert vars(record)["path"] == Path("/a")
 
 
-def test_a_text_past_the_limit_keeps_its_two_ends(log_file: Path) -> None:
+def test_a_text_past_the_limit_keeps_its_beginning_and_end(log_file: Path) -> None:
     with logging_to(log_file):
         logger.info("begin%send", "x" * 10 * TEXT_CHARS_MAX)
     message = lines_of(log_file)[0]["message"]
@@ -173,7 +173,7 @@ def test_a_text_past_the_limit_keeps_its_two_ends(log_file: Path) -> None:
 # --- what is logged --------------------------------------------------------------------------
 
 
-def test_details_are_logged_on_request_only(log_file: Path) -> None:
+def test_debug_messages_are_logged_only_if_verbose(log_file: Path) -> None:
     for verbose in (False, True):
         with logging_to(log_file, verbose=verbose):
             logger.debug("verbose %s", verbose)
@@ -182,14 +182,14 @@ def test_details_are_logged_on_request_only(log_file: Path) -> None:
     assert messages == ["info False", "verbose True", "info True"]
 
 
-def test_of_other_libraries_only_warnings_are_logged(log_file: Path) -> None:
+def test_only_warnings_of_other_libraries_are_logged(log_file: Path) -> None:
     with logging_to(log_file, verbose=True):
         library.info("HTTP request")
         library.warning("trouble")
     assert [line["message"] for line in lines_of(log_file)] == ["trouble"]
 
 
-def test_afterwards_logging_is_as_it_was(log_file: Path) -> None:
+def test_logging_is_restored_afterwards(log_file: Path) -> None:
     root, ours = logging.getLogger(), logging.getLogger("nousd")
 
     def state() -> tuple[object, ...]:
@@ -222,7 +222,7 @@ def test_secrets_are_replaced_in_messages_arguments_extras_and_exceptions(log_fi
     assert line["exception"].endswith("Bearer [redacted]")
 
 
-def test_a_secret_is_found_before_a_long_text_is_cut(log_file: Path) -> None:
+def test_secrets_are_replaced_before_a_long_text_is_truncated(log_file: Path) -> None:
     half = "x" * (TEXT_CHARS_MAX // 2 - 5)
     with logging_to(log_file, redactor=Redactor([SECRET])):
         logger.info("%s%s%s", half, SECRET, half * 2)
@@ -240,7 +240,7 @@ def test_secrets_are_replaced_on_the_terminal_too() -> None:
     assert "key [redacted]" in output
 
 
-def test_a_secret_that_becomes_known_later_is_replaced_from_then_on(log_file: Path) -> None:
+def test_a_secret_added_later_is_replaced_from_then_on(log_file: Path) -> None:
     redactor = Redactor()
     with logging_to(log_file, redactor=redactor):
         redactor.add(SECRET)
@@ -251,12 +251,12 @@ def test_a_secret_that_becomes_known_later_is_replaced_from_then_on(log_file: Pa
 # --- standard error --------------------------------------------------------------------------
 
 
-def test_a_standard_error_that_is_no_terminal_gets_json_lines() -> None:
+def test_standard_error_that_is_not_a_terminal_gets_json_lines() -> None:
     output = logged_on_pipe(lambda: logger.info("ready", extra={"socket": "/run/a"}))
     assert json.loads(output)["socket"] == "/run/a"
 
 
-def test_a_terminal_gets_a_short_line_for_people() -> None:
+def test_a_terminal_gets_a_short_readable_line() -> None:
     output = logged_on_terminal(lambda: logger.info("ready", extra={"socket": "/run/a", "n": 1}))
     clock, _, rest = output.partition(" ")
     assert time.strptime(clock, "%H:%M:%S")
@@ -276,7 +276,7 @@ def test_a_terminal_shows_a_traceback_line_by_line() -> None:
     assert lines[-1] == "ValueError: broken"
 
 
-def test_a_logged_text_can_neither_steer_the_terminal_nor_begin_a_line_of_its_own() -> None:
+def test_control_characters_are_escaped_on_a_terminal() -> None:
     output = logged_on_terminal(
         lambda: logger.info("\x1b[2J\nforged \x9b", extra={"name_": "a\rb\u2028c"})
     )
@@ -300,7 +300,7 @@ def test_the_file_is_appended_to(log_file: Path) -> None:
     assert [line["message"] for line in lines_of(log_file)] == ["one", "two"]
 
 
-def test_a_full_file_is_put_aside_and_only_some_are_kept(
+def test_a_full_log_file_is_rotated_and_only_three_old_ones_are_kept(
     log_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logs, "LOG_BYTES_MAX", 2000)
@@ -319,7 +319,7 @@ def test_a_full_file_is_put_aside_and_only_some_are_kept(
     assert lines_of(log_file)[-1]["message"].startswith("0099")
 
 
-def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+def test_an_error_names_the_log_file_that_cannot_be_opened(tmp_path: Path) -> None:
     path = tmp_path / "missing" / "nousd.log"
     with (
         pytest.raises(ConfigError, match=f"^the log file {path} cannot be opened: No such file"),
@@ -340,7 +340,7 @@ def fill(writer: int) -> None:
         os.set_blocking(writer, True)
 
 
-def test_a_pipe_that_nobody_reads_holds_nobody_up_and_what_was_dropped_is_counted(
+def test_an_unread_pipe_blocks_no_caller_and_dropped_lines_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(logs, "_QUEUED_LINES_MAX", 10)
@@ -374,7 +374,7 @@ sys.exit(7)
 """
 
 
-def test_a_process_ends_although_nobody_reads_its_log() -> None:
+def test_a_process_exits_even_if_nobody_reads_its_log() -> None:
     reader, writer = os.pipe()
     fill(writer)
     with closing(os.fdopen(reader)), os.fdopen(writer) as full_pipe:

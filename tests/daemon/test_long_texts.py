@@ -137,7 +137,7 @@ async def real_time(tmp_path: Path) -> AsyncIterator[Kit]:
 
 
 @pytest.mark.behaviour("long_texts_are_artifacts")
-async def test_a_long_prompt_makes_small_events_and_the_model_gets_it_whole(
+async def test_a_long_prompt_makes_small_events_and_reaches_the_model_whole(
     kit: Kit, autojump_clock: trio.testing.MockClock
 ) -> None:
     text = long_text("prompt")
@@ -172,7 +172,7 @@ async def put(client: Client, text: str) -> str:
 
 
 @pytest.mark.behaviour("long_texts_can_be_handed_in_as_artifacts")
-async def test_a_text_of_any_kind_can_be_handed_in_by_its_beginning(real_time: Kit) -> None:
+async def test_every_kind_of_input_can_name_its_text_as_an_artifact(real_time: Kit) -> None:
     kit = real_time
     texts = {
         kind: "\n" * 9 + kind + "ü" * TEXT_CHARS_MAX
@@ -190,7 +190,7 @@ async def test_a_text_of_any_kind_can_be_handed_in_by_its_beginning(real_time: K
     await kit.all_lines_are_small()
 
 
-async def test_a_text_that_comes_again_in_another_way_is_the_same_text(real_time: Kit) -> None:
+async def test_a_text_resent_as_an_artifact_is_recognized_as_the_same(real_time: Kit) -> None:
     kit = real_time
     text = long_text("prompt")
     given: Payload = {"client_message_id": "m-1", "strict_resend": True, "wait": False}
@@ -224,7 +224,7 @@ async def test_a_client_reads_long_texts_whole(
     await kit.all_lines_are_small()
 
 
-async def test_the_result_of_a_waited_for_run_has_the_whole_answer(
+async def test_the_result_of_a_waiting_prompt_has_the_whole_answer(
     kit: Kit, autojump_clock: trio.testing.MockClock
 ) -> None:
     answer = long_text("answer")
@@ -233,7 +233,7 @@ async def test_the_result_of_a_waited_for_run_has_the_whole_answer(
 
 
 @pytest.mark.parametrize("kind", ["steer", "follow_up"])
-async def test_a_long_text_that_waits_is_shown_whole_and_consumed_whole(
+async def test_a_long_queued_text_is_shown_and_consumed_whole(
     kit: Kit, kind: str, autojump_clock: trio.testing.MockClock
 ) -> None:
     text = long_text(kind)
@@ -247,7 +247,7 @@ async def test_a_long_text_that_waits_is_shown_whole_and_consumed_whole(
     await kit.all_lines_are_small()
 
 
-async def test_texts_that_a_mode_joins_are_joined_whole(
+async def test_long_follow_ups_are_joined_whole(
     kit: Kit, autojump_clock: trio.testing.MockClock
 ) -> None:
     await kit.client.request("set_follow_up_mode", mode="all")
@@ -266,7 +266,7 @@ async def test_texts_that_a_mode_joins_are_joined_whole(
 
 
 @pytest.mark.parametrize("command", ["abort", "clear_queue"])
-async def test_what_is_taken_back_is_given_back_whole(
+async def test_cleared_inputs_are_returned_whole(
     kit: Kit, command: str, autojump_clock: trio.testing.MockClock
 ) -> None:
     texts = [long_text("first"), "second", long_text("third")]
@@ -294,7 +294,7 @@ async def test_a_long_follow_up_can_be_promoted(
     assert of_type(events, "message_start")[2]["turn_kind"] == "steer"
 
 
-async def test_a_long_input_that_is_taken_back_in_the_last_moment_is_in_no_turn(
+async def test_a_long_input_cleared_while_its_text_is_read_is_in_no_turn(
     kit: Kit, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     await kit.begin("go")
@@ -319,7 +319,7 @@ async def test_a_long_input_that_is_taken_back_in_the_last_moment_is_in_no_turn(
     assert [entry["text"] for entry in await kit.messages()] == ["go", "one"]
 
 
-async def test_a_long_input_sent_again_is_accepted_once(tmp_path: Path) -> None:
+async def test_a_resent_long_input_is_accepted_once(tmp_path: Path) -> None:
     """Without the clock that jumps: it takes no heed of the thread that hashes a long text."""
     text = long_text("prompt")
     async with memory.open_store() as store, open_kit(tmp_path, store, FakeClock()) as kit:
@@ -332,7 +332,7 @@ async def test_a_long_input_sent_again_is_accepted_once(tmp_path: Path) -> None:
         await kit.events.run()
 
 
-async def test_long_texts_wait_over_a_restart(
+async def test_queued_long_texts_survive_a_restart(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     prompt, follow_up = long_text("prompt"), long_text("follow")
@@ -351,7 +351,7 @@ async def test_long_texts_wait_over_a_restart(
             await kit.all_lines_are_small()
 
 
-async def test_a_branch_keeps_the_long_texts_of_a_session_that_is_deleted(
+async def test_a_branch_keeps_the_long_texts_of_its_deleted_parent(
     kit: Kit, autojump_clock: trio.testing.MockClock
 ) -> None:
     text = long_text("prompt")
@@ -364,7 +364,7 @@ async def test_a_branch_keeps_the_long_texts_of_a_session_that_is_deleted(
     assert [entry["text"] for entry in await kit.messages()] == [text, "done"]
 
 
-async def test_pages_of_long_texts_are_bounded_by_what_they_hold(
+async def test_pages_are_bounded_by_the_size_of_their_texts(
     kit: Kit, autojump_clock: trio.testing.MockClock
 ) -> None:
     texts = [long_text(f"prompt{number}", 1_500_000) for number in range(4)]
@@ -385,7 +385,7 @@ async def test_pages_of_long_texts_are_bounded_by_what_they_hold(
     assert [text for text in read if text != "done"] == texts
 
 
-async def test_a_page_counts_texts_as_they_stand_in_its_line(
+async def test_a_page_counts_the_encoded_size_of_its_texts(
     kit: Kit, autojump_clock: trio.testing.MockClock
 ) -> None:
     text = "x" + "\n" * 1_350_000  # twice as long in JSON
@@ -398,7 +398,7 @@ async def test_a_page_counts_texts_as_they_stand_in_its_line(
     assert page["has_more"]
 
 
-async def test_a_session_in_memory_holds_the_beginnings_of_what_waits(
+async def test_a_session_in_memory_holds_only_the_beginnings_of_queued_texts(
     kit: Kit, autojump_clock: trio.testing.MockClock
 ) -> None:
     await kit.begin("go")
@@ -427,7 +427,7 @@ def args_told(request: ModelInput) -> list[Any]:
     return [call.args for answer in answers for call in answer.tool_calls]
 
 
-async def test_a_long_tool_result_is_told_to_the_model_whole(
+async def test_a_long_tool_result_reaches_the_model_whole(
     kit: Kit, autojump_clock: trio.testing.MockClock
 ) -> None:
     text = long_text("result", 100_000)
@@ -446,7 +446,7 @@ async def test_a_long_tool_result_is_told_to_the_model_whole(
 
 
 @pytest.mark.parametrize("character", ["x", "\0", '"', "\u20ac", "\U0001f30d"])
-async def test_every_piece_of_an_output_or_answer_is_small_in_its_line_whatever_it_is_made_of(
+async def test_deltas_of_outputs_and_answers_stay_small_for_every_character(
     kit: Kit, autojump_clock: trio.testing.MockClock, character: str
 ) -> None:
     text = character * 20_000
@@ -460,7 +460,7 @@ async def test_every_piece_of_an_output_or_answer_is_small_in_its_line_whatever_
         assert max(len(encode_json(delta)) for delta in told) <= DELTA_BYTES_MAX + len('""')
 
 
-async def test_a_tool_that_fails_with_a_long_text_warns_with_its_beginning(
+async def test_a_long_tool_error_is_truncated_in_its_warning(
     kit: Kit, autojump_clock: trio.testing.MockClock
 ) -> None:
     text = long_text("failure", 100_000)
@@ -475,7 +475,7 @@ async def test_a_tool_that_fails_with_a_long_text_warns_with_its_beginning(
 
 
 @pytest.mark.behaviour("long_arguments_are_artifacts")
-async def test_long_arguments_are_shown_in_part_and_the_model_is_told_all_of_them(
+async def test_long_arguments_are_truncated_in_events_and_reach_the_model_whole(
     kit: Kit, autojump_clock: trio.testing.MockClock
 ) -> None:
     args = {"path": "a.txt", "content": long_text("content")}
@@ -504,7 +504,7 @@ async def test_long_arguments_are_shown_in_part_and_the_model_is_told_all_of_the
 
 
 @pytest.mark.behaviour("raw_errors_are_kept")
-async def test_what_a_server_answered_is_kept_where_its_cause_does_not_say_it(
+async def test_a_raw_server_error_is_stored_if_the_cause_does_not_contain_it(
     kit: Kit, autojump_clock: trio.testing.MockClock
 ) -> None:
     raw = json.dumps({"error": {"message": "overloaded", "more": "x" * 20_000}}).encode()
@@ -518,7 +518,7 @@ async def test_what_a_server_answered_is_kept_where_its_cause_does_not_say_it(
     await kit.all_lines_are_small()
 
 
-async def test_what_a_cause_says_already_is_not_kept_again(
+async def test_a_raw_server_error_is_not_stored_if_the_cause_contains_it(
     kit: Kit, autojump_clock: trio.testing.MockClock
 ) -> None:
     for raw in (b"", b" overloaded\n"):
@@ -528,7 +528,7 @@ async def test_what_a_cause_says_already_is_not_kept_again(
         assert "raw_ref" not in error
 
 
-async def test_a_cause_that_is_too_long_is_kept_whole(
+async def test_a_long_cause_is_stored_whole(
     kit: Kit, autojump_clock: trio.testing.MockClock
 ) -> None:
     cause = long_text("cause", 50_000)
@@ -543,7 +543,7 @@ async def test_a_cause_that_is_too_long_is_kept_whole(
     await kit.all_lines_are_small()
 
 
-async def test_a_long_answer_that_broke_off_is_kept_whole(
+async def test_a_long_interrupted_answer_is_stored_whole(
     kit: Kit, autojump_clock: trio.testing.MockClock
 ) -> None:
     text = long_text("half", 50_000)
@@ -558,7 +558,7 @@ async def test_a_long_answer_that_broke_off_is_kept_whole(
 # --- on a disk -------------------------------------------------------------------------------
 
 
-async def test_a_long_prompt_is_there_after_a_restart_on_a_disk(short_folder: Path) -> None:
+async def test_a_long_prompt_on_disk_survives_a_restart(short_folder: Path) -> None:
     text = long_text("prompt")
     model = RoomyProvider()
     async with socket_daemon(short_folder, provider=model) as daemon:
