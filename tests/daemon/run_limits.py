@@ -82,7 +82,7 @@ async def tool_preview_chars(kit: Kit, offset: int) -> None:
     text = "x" * (LIMITS["tool_preview_chars_max"][0] + offset)
     result, repeated = await kit.tool_result(text)
     assert result == text
-    assert repeated == text[:-1] if offset > 0 else text
+    assert repeated == (text[:-1] if offset > 0 else text)
 
 
 async def artifact_bytes(kit: Kit, offset: int) -> None:

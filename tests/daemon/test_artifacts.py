@@ -268,6 +268,7 @@ async def test_a_large_artifact_is_deleted_before_the_deletion_of_its_session_is
         put = await store.put_artifact(large, "text/plain", now="2026-01-01T00:00:00Z")
         await append(store, created(), appended("e1", artifact_id=put.id))
         await client.request("delete_session", session_id="s1")
+        assert await store.artifact_info(put.id) is None
         assert await store.unused_artifacts("", limit=1) == ()
 
 

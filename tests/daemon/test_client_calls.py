@@ -460,13 +460,15 @@ async def test_stopping_the_daemon_interrupts_client_calls(
         assert (record.execution_env, record.permission_mode) == ("unknown", "yolo")
 
 
-async def test_a_deleted_session_takes_its_calls_with_it(bench: Bench) -> None:
-    await bench.call()
+async def test_deleting_a_session_stops_and_deletes_its_calls(bench: Bench) -> None:
+    call_id = await bench.call()
     await bench.tool.calls.wait_waiting()
+    driver = bench.daemon.services.calls.find(call_id)
+    assert driver is not None
     await bench.client.request("delete_session", session_id=bench.session_id)
     await bench.events.until("session_deleted")
     with trio.fail_after(5):
-        await bench.daemon.services.calls.stop_all("aborted")
+        await driver.ended.wait()
     assert not bench.tool.waiting
     assert (await bench.client.request("list_tool_calls"))["calls"] == []
 
