@@ -7,14 +7,14 @@ from nousd.daemon.eventlog.event_filters import FROZEN
 from nousd.daemon.runs import results
 from nousd.store.records import EventFilter
 from nousd.wire.limit_table import LIMITS
-from tests.daemon.limits_bench import Kit, past, refused_or_not, told
+from tests.daemon.limits_bench import Kit, check_command, error_text, table_text
 
 
 async def page_rows(kit: Kit, offset: int) -> None:
     limit = LIMITS["page_rows_max"][0] + offset
     for type in ("get_events", "get_messages", "list_sessions", "list_runs"):
-        await refused_or_not(kit, "page_rows_max", offset, type, limit=limit)
-    if offset <= 0:  # a page is never longer either
+        await check_command(kit, "page_rows_max", offset, type, limit=limit)
+    if offset <= 0:  # the limit of a request applies, too
         for _ in range(3):
             await kit.client.request("new_session")
         page = await kit.client.request("list_sessions", limit=2)
@@ -35,7 +35,7 @@ async def page_bytes(kit: Kit, offset: int) -> None:
     while page["events"]:
         page = await kit.client.request("get_events", after=page["next"])
         rest += page["events"]
-    assert rest == stored, "something is on no page"
+    assert rest == stored, "an event is on no page"
 
 
 async def result_events(kit: Kit, offset: int) -> None:
@@ -53,8 +53,8 @@ async def extension_result_bytes(kit: Kit, offset: int) -> None:
     count = LIMITS["extension_result_bytes_max"][0] - len('{"a":""}') + offset
     payload = {"name": "repeat", "payload": {"count": count}}
     if offset > 0:
-        words = past("extension_result_bytes_max").replace("<name>", "repeat")
-        assert told(await kit.client.refusal("extension_command", **payload)) == words
+        words = table_text("extension_result_bytes_max").replace("<name>", "repeat")
+        assert error_text(await kit.client.refusal("extension_command", **payload)) == words
     else:
         assert len((await kit.client.request("extension_command", **payload))["a"]) == count
 

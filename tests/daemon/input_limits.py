@@ -12,14 +12,14 @@ from nousd.machine.session import queue_updates
 from nousd.providers.models import listing
 from nousd.store.sqlite import queries as _queries
 from nousd.wire.limit_table import LIMITS
-from tests.daemon.limits_bench import Kit, past, refused_or_not, told
+from tests.daemon.limits_bench import Kit, check_command, error_text, table_text
 from tests.harness.daemon import Payload, of_type
 from tests.harness.stub_model import Reply, hanging_reply
 
 
 async def text_chars(kit: Kit, offset: int) -> None:
     text = "x" * (LIMITS["text_chars_max"][0] + offset)
-    await refused_or_not(kit, "text_chars_max", offset, "prompt", text=text, wait=False)
+    await check_command(kit, "text_chars_max", offset, "prompt", text=text, wait=False)
 
 
 async def long_text_bytes(kit: Kit, offset: int) -> None:
@@ -28,8 +28,8 @@ async def long_text_bytes(kit: Kit, offset: int) -> None:
     put = await kit.client.request("put_artifact", data=data, media_type="text/plain", final=True)
     given = {"text": "xx", "text_ref": put["artifact_id"]}
     if offset > 0:
-        words = past("long_text_bytes_max").replace("16777216", str(bound))
-        assert told(await kit.client.refusal("append_message", **given)) == words
+        words = table_text("long_text_bytes_max").replace("16777216", str(bound))
+        assert error_text(await kit.client.refusal("append_message", **given)) == words
     else:
         await kit.client.request("append_message", **given)
 
@@ -37,17 +37,17 @@ async def long_text_bytes(kit: Kit, offset: int) -> None:
 async def name_chars(kit: Kit, offset: int) -> None:
     name = "x" * (LIMITS["name_chars_max"][0] + offset)
     if offset > 0:
-        words = past("name_chars_max").replace("<field>", "name")
-        assert told(await kit.client.refusal("new_session", name=name)) == words
+        words = table_text("name_chars_max").replace("<field>", "name")
+        assert error_text(await kit.client.refusal("new_session", name=name)) == words
     else:
         assert (await kit.client.request("new_session", name=name))["name"] == name
 
 
 async def path_chars(kit: Kit, offset: int) -> None:
     path = "x" * (LIMITS["path_chars_max"][0] + offset)
-    words = told(await kit.client.refusal("prompt", text="go", attachments=[{"path": path}]))
+    words = error_text(await kit.client.refusal("prompt", text="go", attachments=[{"path": path}]))
     if offset > 0:
-        assert words == past("path_chars_max").replace("<field>", "attachments[0].path")
+        assert words == table_text("path_chars_max").replace("<field>", "attachments[0].path")
     else:
         assert words.startswith("invalid_payload: attachments[0].path: read_failed: xxx")
 
@@ -62,7 +62,7 @@ async def event_text_bytes(kit: Kit, offset: int) -> None:
 
 async def attachments_count(kit: Kit, offset: int) -> None:
     files = [file_of(b"a")] * (LIMITS["attachments_max"][0] + offset)
-    await attached_or_not(kit, "attachments_max", offset, files)
+    await check_attachments(kit, "attachments_max", offset, files)
 
 
 async def appended_looked_at(kit: Kit, offset: int) -> None:
@@ -77,26 +77,28 @@ async def attachment_bytes(kit: Kit, offset: int) -> None:
     bound = kit.scale("attachment_bytes_max", attachments, "ATTACHMENT_BYTES_MAX", 1000)
     data = b"x" * (bound + offset)
     (kit.folder / "work" / "a.txt").write_bytes(data)
-    words = past("attachment_bytes_max").replace("<index>", "1").replace("20971520", str(bound))
+    words = (
+        table_text("attachment_bytes_max").replace("<index>", "1").replace("20971520", str(bound))
+    )
     for file in (file_of(data), {"path": "a.txt"}):
-        await attached_or_not(kit, words, offset, [file_of(b"a"), file])
+        await check_attachments(kit, words, offset, [file_of(b"a"), file])
 
 
 async def attachments_bytes(kit: Kit, offset: int) -> None:
     bound = kit.scale("attachments_bytes_max", attachments, "ATTACHMENTS_BYTES_MAX", 1000)
     files = [file_of(b"x" * 600), file_of(b"y" * (bound - 600 + offset))]
-    words = past("attachments_bytes_max").replace("33554432", str(bound))
-    await attached_or_not(kit, words, offset, files)
+    words = table_text("attachments_bytes_max").replace("33554432", str(bound))
+    await check_attachments(kit, words, offset, files)
 
 
 def file_of(data: bytes) -> Payload:
     return {"data": base64.b64encode(data).decode(), "media_type": "text/plain"}
 
 
-async def attached_or_not(kit: Kit, name: str, offset: int, files: list[Payload]) -> None:
+async def check_attachments(kit: Kit, name: str, offset: int, files: list[Payload]) -> None:
     if offset > 0:
         refusal = await kit.client.refusal("prompt", text="go", attachments=files)
-        assert told(refusal) == LIMITS.get(name, (0, name))[1]
+        assert error_text(refusal) == LIMITS.get(name, (0, name))[1]
     else:
         await kit.client.request("prompt", text="go", attachments=files, wait=False)
         await kit.events.run()
@@ -104,7 +106,7 @@ async def attached_or_not(kit: Kit, name: str, offset: int, files: list[Payload]
 
 async def models_listed(kit: Kit, offset: int) -> None:
     bound = kit.scale("models_listed_max", listing, "MODELS_LISTED_MAX", 5)
-    listed = [{"id": f"m{number}"} for number in range(bound + offset - 1)]  # and the default one
+    listed = [{"id": f"m{number}"} for number in range(bound + offset - 1)]  # and the default model
     body = json.dumps({"data": listed}).encode()
     kit.stub.script(Reply((body,), content_type="application/json"))
     answer = await kit.client.request("list_models")
@@ -114,20 +116,20 @@ async def models_listed(kit: Kit, offset: int) -> None:
 
 async def tools(kit: Kit, offset: int) -> None:
     names = ["read"] * (LIMITS["tools_max"][0] + offset)
-    await refused_or_not(kit, "tools_max", offset, "set_active_tools", tools=names)
+    await check_command(kit, "tools_max", offset, "set_active_tools", tools=names)
 
 
 async def types(kit: Kit, offset: int) -> None:
     names = ["error"] * (LIMITS["types_max"][0] + offset)
-    await refused_or_not(kit, "types_max", offset, "get_events", types=names)
-    await subscribed_or_not(kit, "types_max", offset, types=names)
+    await check_command(kit, "types_max", offset, "get_events", types=names)
+    await check_subscription(kit, "types_max", offset, types=names)
 
 
-async def subscribed_or_not(kit: Kit, name: str, offset: int, **payload: Any) -> None:
+async def check_subscription(kit: Kit, name: str, offset: int, **payload: Any) -> None:
     await kit.events.send({"id": "s", "type": "subscribe", "payload": payload})
     answer = await kit.events.receive()
     if offset > 0:
-        assert told(answer["error"]) == past(name)
+        assert error_text(answer["error"]) == table_text(name)
     else:
         assert answer["type"] == "subscribed"
         await kit.events.subscribe()
@@ -135,8 +137,8 @@ async def subscribed_or_not(kit: Kit, name: str, offset: int, **payload: Any) ->
 
 async def cursor_digits(kit: Kit, offset: int) -> None:
     cursor = "evt-" + "0" * (LIMITS["cursor_digits_max"][0] + offset)
-    await refused_or_not(kit, "cursor_digits_max", offset, "get_events", after=cursor)
-    await subscribed_or_not(kit, "cursor_digits_max", offset, after=cursor)
+    await check_command(kit, "cursor_digits_max", offset, "get_events", after=cursor)
+    await check_subscription(kit, "cursor_digits_max", offset, after=cursor)
     if offset > 0:
         cursor = cursor.replace("0", "9")
         assert (await kit.client.refusal("get_events", after=cursor))["details"]["head"] == "evt-0"
@@ -144,12 +146,12 @@ async def cursor_digits(kit: Kit, offset: int) -> None:
 
 async def keepalive_least(kit: Kit, offset: int) -> None:
     seconds = LIMITS["keepalive_seconds_min"][0] - offset
-    await subscribed_or_not(kit, "keepalive_seconds_min", offset, keepalive_seconds=seconds)
+    await check_subscription(kit, "keepalive_seconds_min", offset, keepalive_seconds=seconds)
 
 
 async def keepalive_most(kit: Kit, offset: int) -> None:
     seconds = LIMITS["keepalive_seconds_max"][0] + offset
-    await subscribed_or_not(kit, "keepalive_seconds_max", offset, keepalive_seconds=seconds)
+    await check_subscription(kit, "keepalive_seconds_max", offset, keepalive_seconds=seconds)
 
 
 async def queued_inputs(kit: Kit, offset: int) -> None:
@@ -164,14 +166,14 @@ async def queued_chars(kit: Kit, offset: int) -> None:
 
 
 async def queue_up(kit: Kit, name: str, offset: int, texts: list[str]) -> None:
-    """Queues texts of which the last is one too many past the bound; what was accepted is kept."""
+    """Queue texts of which the last is refused past the bound; the accepted ones stay queued."""
     kit.stub.script(hanging_reply())
     await kit.client.request("prompt", text="go", wait=False)
     await kit.stub.next_request()
     *first, last = texts
     for text in first:
         await kit.client.request("follow_up", text=text)
-    await refused_or_not(kit, name, offset, "follow_up", text=last)
+    await check_command(kit, name, offset, "follow_up", text=last)
     cleared = (await kit.client.request("abort"))["cleared"]
     assert [item["text"] for item in cleared] == (first if offset > 0 else texts)
     await kit.events.run()

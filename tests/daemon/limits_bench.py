@@ -27,8 +27,10 @@ class Kit:
     patch: pytest.MonkeyPatch
 
     def scale(self, name: str, module: ModuleType, constant: str, value: int) -> int:
-        """Run the code with another bound than the table's, which is what it has by itself."""
-        assert getattr(module, constant) == LIMITS[name][0], f"{constant} is not what bounds {name}"
+        """Set another bound for the test, after checking that the code has the table's."""
+        assert getattr(module, constant) == LIMITS[name][0], (
+            f"{constant} is not the bound of {name}"
+        )
         self.patch.setattr(module, constant, value)
         return value
 
@@ -37,31 +39,31 @@ class Kit:
         return await self.events.run()
 
     async def tool_result(self, text: str) -> tuple[str, str]:
-        """Has a tool say that; returns what the model is told of it, and what its end repeats."""
+        """Have a tool return the text; return it as in the transcript and as in the end of the call."""
         self.stub.script(tool_reply(("say", {"text": text})), text_reply("done"))
         (end,) = of_type(await self.run(), "tool_execution_end")
         entries = (await self.client.request("get_messages"))["messages"]
-        (told,) = (entry["text"] for entry in entries if entry["role"] == "tool")
-        return told, end["result"]
+        (in_transcript,) = (entry["text"] for entry in entries if entry["role"] == "tool")
+        return in_transcript, end["result"]
 
 
-def told(error: dict[str, Any]) -> str:
+def error_text(error: dict[str, Any]) -> str:
     return f"{error['code']}: {error['message']}"
 
 
-def past(name: str) -> str:
+def table_text(name: str) -> str:
     return LIMITS[name][1]
 
 
-def padded(length: int, type: str, **payload: Any) -> bytes:
+def padded_line(length: int, type: str, **payload: Any) -> bytes:
     """Return a line of that length without its LF."""
     line = json.dumps({"id": "padded", "type": type, "payload": {**payload, "pad": ""}}).encode()
     return line.replace(b'"pad": ""', b'"pad": "%b"' % (b"x" * (length - len(line))))
 
 
-async def refused_or_not(kit: Kit, name: str, offset: int, type: str, **payload: Any) -> None:
-    """A command that does something up to the bound, and is refused with the table's words past it."""
+async def check_command(kit: Kit, name: str, offset: int, type: str, **payload: Any) -> None:
+    """Assert that the command succeeds up to the bound, and is refused with the table's text past it."""
     if offset > 0:
-        assert told(await kit.client.refusal(type, **payload)) == past(name)
+        assert error_text(await kit.client.refusal(type, **payload)) == table_text(name)
     else:
         await kit.client.request(type, **payload)

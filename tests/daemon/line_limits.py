@@ -13,15 +13,15 @@ from nousd.daemon.transport.outbox import Outbox
 from nousd.daemon.transport.sockets import open_listeners
 from nousd.wire.limit_table import LIMITS
 from nousd.wire.limits import LONG_LINE_BYTES
-from tests.daemon.limits_bench import Kit, padded, past, told
+from tests.daemon.limits_bench import Kit, error_text, padded_line, table_text
 from tests.harness.daemon import Client
 
 
 async def line_bytes(kit: Kit, offset: int) -> None:
-    await kit.client.send(padded(LIMITS["line_bytes_max"][0] + offset, "ping") + b"\n")
+    await kit.client.send(padded_line(LIMITS["line_bytes_max"][0] + offset, "ping") + b"\n")
     answer = await kit.client.receive()
     if offset > 0:
-        assert (answer["id"], told(answer["error"])) == ("", past("line_bytes_max"))
+        assert (answer["id"], error_text(answer["error"])) == ("", table_text("line_bytes_max"))
     else:
         assert (answer["id"], answer["type"]) == ("padded", "pong")
 
@@ -31,11 +31,14 @@ async def long_lines_bytes(kit: Kit, offset: int) -> None:
     assert budget.left == LIMITS["long_lines_bytes_max"][0]
     held_by_others = budget.left - left
     assert budget.take(held_by_others)
-    line = padded(LONG_LINE_BYTES + left + offset, "ping") + b"\n"
+    line = padded_line(LONG_LINE_BYTES + left + offset, "ping") + b"\n"
     await kit.client.send(line)
     answer = await kit.client.receive()
     if offset > 0:
-        assert (answer["id"], told(answer["error"])) == ("", past("long_lines_bytes_max"))
+        assert (answer["id"], error_text(answer["error"])) == (
+            "",
+            table_text("long_lines_bytes_max"),
+        )
         budget.give_back(held_by_others)
         await kit.client.send(line)
         answer = await kit.client.receive()
@@ -44,16 +47,19 @@ async def long_lines_bytes(kit: Kit, offset: int) -> None:
     await kit.client.aclose()
     await wait_all_tasks_blocked()
     budget.give_back(held_by_others)
-    assert budget.left == LIMITS["long_lines_bytes_max"][0], "a line was not given back"
+    assert budget.left == LIMITS["long_lines_bytes_max"][0], "the memory of a line was not returned"
     kit.client = await kit.daemon.connect()
 
 
 async def subscribe_bytes(kit: Kit, offset: int) -> None:
-    line = padded(LIMITS["subscribe_bytes_max"][0] + offset, "subscribe", types=["error"])
+    line = padded_line(LIMITS["subscribe_bytes_max"][0] + offset, "subscribe", types=["error"])
     await kit.events.send(line + b"\n")
     answer = await kit.events.receive()
     if offset > 0:
-        assert (answer["id"], told(answer["error"])) == ("", past("subscribe_bytes_max"))
+        assert (answer["id"], error_text(answer["error"])) == (
+            "",
+            table_text("subscribe_bytes_max"),
+        )
     else:
         assert (answer["id"], answer["type"]) == ("padded", "subscribed")
         await kit.events.subscribe()
@@ -65,7 +71,7 @@ async def nesting(kit: Kit, offset: int) -> None:
     await kit.client.send(b'{"id":"n","type":"ping","payload":{"x":%b}}\n' % nested)
     answer = await kit.client.receive()
     if offset > 0:
-        assert told(answer["error"]) == past("nesting_max")
+        assert error_text(answer["error"]) == table_text("nesting_max")
     else:
         assert answer["type"] == "pong"
 
@@ -81,7 +87,10 @@ async def connections(kit: Kit, offset: int) -> None:
         if offset > 0:
             refused = clients.pop()
             answer = await refused.receive()
-            assert (answer["id"], told(answer["error"])) == ("", past("connections_max"))
+            assert (answer["id"], error_text(answer["error"])) == (
+                "",
+                table_text("connections_max"),
+            )
             await refused.aclose()
         for client in clients:
             assert (await client.request("ping"))["message"] == "pong"
@@ -99,7 +108,7 @@ async def pipeline_bytes(kit: Kit, offset: int) -> None:
 
 
 async def room_for_one_more(line: bytes, count: int, *, room: bool) -> None:
-    """Ask for room for a further answer while ``count`` lines wait for a reader that stalls."""
+    """Assert that there is or is not room for an answer while ``count`` lines wait for their reader."""
     box = Outbox()
     for _ in range(count):
         box.put(line)

@@ -19,8 +19,8 @@ SPEC: Final = ServerSpec(name="s", command=("no-such-program-of-ours",))
 LEFT_OUT: Final = "a tool that is named in `left_out` of `mcp_server_status`"
 
 
-async def added_or_not(kit: Kit, row: str, offset: int, **payload: Any) -> None:
-    """A server that does its work up to the bound, and is refused with the table's words past it."""
+async def check_add_mcp(kit: Kit, row: str, offset: int, **payload: Any) -> None:
+    """Assert that adding a server succeeds up to the bound, and is refused past it."""
     given = {"name": "s", "command": ["no-such-program-of-ours"], **payload}
     if offset > 0:
         error = await kit.client.refusal("add_mcp", **given)
@@ -32,24 +32,24 @@ async def added_or_not(kit: Kit, row: str, offset: int, **payload: Any) -> None:
 async def servers(kit: Kit, offset: int) -> None:
     bound = kit.scale("mcp_servers_max", mcp_servers, "MCP_SERVERS_MAX", 2)
     for number in range(bound + offset - 1):
-        await added_or_not(kit, "mcp_servers_max", 0, name=f"s{number}")
-    await added_or_not(kit, "mcp_servers_max", offset, name="last")
+        await check_add_mcp(kit, "mcp_servers_max", 0, name=f"s{number}")
+    await check_add_mcp(kit, "mcp_servers_max", offset, name="last")
 
 
 async def values(kit: Kit, offset: int) -> None:
     words = ["w"] * (LIMITS["mcp_values_max"][0] + offset)
-    await added_or_not(kit, "mcp_values_max", offset, command=words)
+    await check_add_mcp(kit, "mcp_values_max", offset, command=words)
 
 
 async def value_chars(kit: Kit, offset: int) -> None:
     beginning = "http://127.0.0.1:1/"
     url = beginning + "a" * (LIMITS["mcp_value_chars_max"][0] + offset - len(beginning))
-    await added_or_not(kit, "mcp_value_chars_max", offset, url=url, command=None)
+    await check_add_mcp(kit, "mcp_value_chars_max", offset, url=url, command=None)
 
 
 async def timeout_ms(kit: Kit, offset: int) -> None:
     milliseconds = LIMITS["mcp_timeout_ms_max"][0] + offset
-    await added_or_not(kit, "mcp_timeout_ms_max", offset, timeout_ms=milliseconds)
+    await check_add_mcp(kit, "mcp_timeout_ms_max", offset, timeout_ms=milliseconds)
 
 
 def offered(*tools: Offered) -> Definitions:
@@ -81,7 +81,7 @@ async def description_chars(_kit: Kit, offset: int) -> None:
 
 
 async def message_bytes(kit: Kit, offset: int) -> None:
-    """A server that sends one line, which is no answer, of that length."""
+    """Use a server that sends one line of that length, which is not an answer."""
     from nousd.tools.mcp import stdio
 
     bound = kit.scale("mcp_message_bytes_max", stdio, "MCP_MESSAGE_BYTES_MAX", 1000)
@@ -95,7 +95,7 @@ async def message_bytes(kit: Kit, offset: int) -> None:
 
 
 async def message_values(kit: Kit, offset: int) -> None:
-    """A server that sends one line, which is no answer, of that many values."""
+    """Use a server that sends one line of that many values, which is not an answer."""
     bound = LIMITS["mcp_message_values_max"][0]
     program = f"printf '['; printf '%{bound + offset - 2}s' '' | tr ' ' ,; echo ']'; echo quiet >&2"
     statuses = await kit.daemon.watch(after="evt-0", types=["mcp_server_status"])

@@ -64,7 +64,7 @@ async def trusted_files(kit: Kit, offset: int) -> None:
         else:
             error = await kit.client.refusal("trust", **named)
             assert f"{error['code']}: {error['message']}" == LIMITS["trusted_files_max"][1]
-    # Whoever is trusted already can be so again.
+    # A file that is trusted already can be trusted again.
     again = {"path": str(root / ".nousd" / "0"), "hash": digest(b"x")}
     await kit.client.request("trust", **again)
 

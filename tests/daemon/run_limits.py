@@ -1,4 +1,4 @@
-"""The rows of the limits table about runs and what they leave; see ``test_limits``."""
+"""The rows of the limits table about runs and their outputs; see ``test_limits``."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ from nousd.providers.http import answer_stream
 from nousd.tools.output import output_capture as whole_output
 from nousd.tools.output import tool_output as output
 from nousd.wire.limit_table import LIMITS
-from tests.daemon.limits_bench import Kit, past, refused_or_not, told
+from tests.daemon.limits_bench import Kit, check_command, error_text, table_text
 from tests.harness.daemon import of_type
 from tests.harness.stub_model import text_reply, tool_reply, whole_reply
 
 
-async def failed_or_not(kit: Kit, name: str, offset: int, bound: int) -> None:
-    """A run that ends well, or with the error of the table and balanced ends; the next one is fine."""
+async def check_run(kit: Kit, name: str, offset: int, bound: int) -> None:
+    """Assert that a run completes, or fails with the table's error, and that the next one completes."""
     run = await kit.run()
     errors = of_type(run, "error")
     if offset > 0:
-        words = past(name).partition("...")[2] or past(name).partition("`provider_error`: ")[2]
+        words = (
+            table_text(name).partition("...")[2]
+            or table_text(name).partition("`provider_error`: ")[2]
+        )
         assert words.strip().replace(f"{LIMITS[name][0]}", str(bound)) in errors[0]["cause"]
         assert errors[0]["code"] == "provider_error"
     else:
@@ -40,7 +43,7 @@ async def answer_bytes(kit: Kit, offset: int) -> None:
     size = len(body) - offset
     bound = kit.scale("answer_bytes_max", answer_stream, "ANSWER_BYTES_MAX", size)
     kit.stub.script(reply)
-    await failed_or_not(kit, "answer_bytes_max", offset, bound)
+    await check_run(kit, "answer_bytes_max", offset, bound)
 
 
 async def delta_bytes(kit: Kit, offset: int) -> None:
@@ -53,7 +56,7 @@ async def delta_bytes(kit: Kit, offset: int) -> None:
 async def tool_calls(kit: Kit, offset: int) -> None:
     bound = kit.scale("tool_calls_max", calls_of_models, "TOOL_CALLS_MAX", 3)
     kit.stub.script(tool_reply(*[("say", {"text": "x"})] * (bound + offset)))
-    await failed_or_not(kit, "tool_calls_max", offset, bound)
+    await check_run(kit, "tool_calls_max", offset, bound)
 
 
 async def tool_arguments_chars(kit: Kit, offset: int) -> None:
@@ -61,7 +64,7 @@ async def tool_arguments_chars(kit: Kit, offset: int) -> None:
     size = len(json.dumps(arguments)) - offset
     bound = kit.scale("tool_arguments_chars_max", calls_of_models, "TOOL_ARGUMENTS_CHARS_MAX", size)
     kit.stub.script(tool_reply(("say", arguments)))
-    await failed_or_not(kit, "tool_arguments_chars_max", offset, bound)
+    await check_run(kit, "tool_arguments_chars_max", offset, bound)
 
 
 async def tool_result_lines(kit: Kit, offset: int) -> None:
@@ -89,7 +92,7 @@ async def artifact_bytes(kit: Kit, offset: int) -> None:
     bound = kit.scale("artifact_bytes_max", uploads, "ARTIFACT_BYTES_MAX", 60_000)
     kit.scale("artifact_bytes_max", whole_output, "ARTIFACT_BYTES_MAX", bound)
     kit.patch.setattr(whole_output, "END_BYTES", 1000)
-    await uploaded_or_not(kit, bound, offset)
+    await check_upload(kit, bound, offset)
     command = f"head -c {bound + offset} /dev/zero | tr '\\0' x"
     kit.stub.script(tool_reply(("bash", {"command": command})), text_reply("done"))
     (end,) = of_type(await kit.run(), "tool_execution_end")
@@ -102,14 +105,16 @@ async def artifact_bytes(kit: Kit, offset: int) -> None:
         assert data == b"x" * (bound + offset)
 
 
-async def uploaded_or_not(kit: Kit, bound: int, offset: int) -> None:
+async def check_upload(kit: Kit, bound: int, offset: int) -> None:
     piece: dict[str, Any] = {"media_type": "text/plain", "data": encoded(b"x" * (bound - 10))}
     begun = await kit.client.request("put_artifact", **piece)
     last = {**piece, "upload_id": begun["upload_id"], "final": True}
     last["data"] = encoded(b"x" * (10 + offset))
     if offset > 0:
-        words = past("artifact_bytes_max").replace(str(LIMITS["artifact_bytes_max"][0]), str(bound))
-        assert told(await kit.client.refusal("put_artifact", **last)) == words
+        words = table_text("artifact_bytes_max").replace(
+            str(LIMITS["artifact_bytes_max"][0]), str(bound)
+        )
+        assert error_text(await kit.client.refusal("put_artifact", **last)) == words
         last["data"] = encoded(b"x" * 10)
         assert (await kit.client.request("put_artifact", **last))["size_bytes"] == bound
     else:
@@ -126,14 +131,14 @@ async def artifact_range_bytes(kit: Kit, offset: int) -> None:
     )
     length = LIMITS["artifact_range_bytes_max"][0] + offset
     wanted = {"artifact_id": put["artifact_id"], "length": length}
-    await refused_or_not(kit, "artifact_range_bytes_max", offset, "get_artifact", **wanted)
+    await check_command(kit, "artifact_range_bytes_max", offset, "get_artifact", **wanted)
 
 
 async def uploads_count(kit: Kit, offset: int) -> None:
     bound = kit.scale("uploads_max", uploads, "UPLOADS_MAX", 3)
     piece = {"media_type": "text/plain", "data": encoded(b"x")}
     begun = [await kit.client.request("put_artifact", **piece) for _ in range(bound + offset - 1)]
-    await refused_or_not(kit, "uploads_max", offset, "put_artifact", **piece)
+    await check_command(kit, "uploads_max", offset, "put_artifact", **piece)
     last = {**piece, "upload_id": begun[0]["upload_id"], "final": True}
     await kit.client.request("put_artifact", **last)
     await kit.client.request("put_artifact", **piece)
@@ -144,7 +149,7 @@ async def uploads_bytes(kit: Kit, offset: int) -> None:
     piece = {"media_type": "text/plain", "data": encoded(b"x" * 60)}
     first = await kit.client.request("put_artifact", **piece)
     more = {**piece, "data": encoded(b"x" * (bound - 60 + offset))}
-    await refused_or_not(kit, "uploads_bytes_max", offset, "put_artifact", **more)
+    await check_command(kit, "uploads_bytes_max", offset, "put_artifact", **more)
     await kit.client.request(
         "put_artifact", **{**piece, "data": "", "upload_id": first["upload_id"], "final": True}
     )
@@ -165,18 +170,18 @@ async def tool_updates_bytes(kit: Kit, offset: int) -> None:
 
 async def omitted(kit: Kit, offset: int) -> None:
     bound = kit.scale("omitted_max", model_input_event, "OMITTED_MAX", 2)
-    silent = [text_reply()] * (bound + offset)  # an answer without a word is told to no model
+    silent = [text_reply()] * (bound + offset)  # no model receives an empty answer
     kit.stub.script(*silent, text_reply("done"))
     for _ in silent:
         await kit.run()
     await kit.events.subscribe(types="all")
-    (told,) = of_type(await kit.run(), "model_input")
-    assert told["omitted_count"] == len(silent)
-    assert len(told["omitted"]) == min(bound, len(silent))
+    (model_input,) = of_type(await kit.run(), "model_input")
+    assert model_input["omitted_count"] == len(silent)
+    assert len(model_input["omitted"]) == min(bound, len(silent))
 
 
 async def instructions_file_bytes(kit: Kit, offset: int) -> None:
-    """Of the user's file; ``cut`` where it is longer."""
+    """The user's file is cut if it is longer."""
     size = LIMITS["instructions_file_bytes_max"][0] + offset
     write(kit.folder / "mine.md", "x" * size)
     mine, _ = read_instructions(Places(kit.folder, kit.folder / "mine.md", project=False))
@@ -185,7 +190,7 @@ async def instructions_file_bytes(kit: Kit, offset: int) -> None:
 
 
 async def instructions_bytes(kit: Kit, offset: int) -> None:
-    """Of the user's file and two of the project; the one of the root is what is cut."""
+    """Of the user's file and two of the project, the one of the root is cut."""
     whole, one = LIMITS["instructions_bytes_max"][0], LIMITS["instructions_file_bytes_max"][0]
     write(kit.folder / "mine.md", "x" * one)
     write(kit.folder / "repo" / ".git", "")
@@ -194,7 +199,7 @@ async def instructions_bytes(kit: Kit, offset: int) -> None:
     places = Places(kit.folder / "repo" / "sub", kit.folder / "mine.md", project=True)
     _, of_root, _ = found = read_instructions(places)
     assert (of_root.source.reason == "cut") is (offset > 0)
-    assert sum(len(told.text) for told in found) == min(whole + offset, whole)
+    assert sum(len(source.text) for source in found) == min(whole + offset, whole)
 
 
 def write(path: Path, text: str) -> None:

@@ -9,8 +9,8 @@ from nousd.wire.limit_table import LIMITS
 from tests.daemon.limits_bench import Kit
 
 
-async def _is_taken(kit: Kit, offset: int, words: str, **payload: Any) -> None:
-    """A new session with it, and an old one that is given it, are refused past the bound alone."""
+async def _check_session(kit: Kit, offset: int, words: str, **payload: Any) -> None:
+    """Assert that new_session and update_session are refused past the bound, and only there."""
     old = (await kit.client.request("new_session"))["session_id"]
     updated = {key: value for key, value in payload.items() if key != "source"}
     attempts = [("new_session", payload)]
@@ -24,15 +24,15 @@ async def _is_taken(kit: Kit, offset: int, words: str, **payload: Any) -> None:
             await kit.client.request(type_, **values)
 
 
-def past(name: str) -> str:
+def table_text(name: str) -> str:
     return LIMITS[name][1]
 
 
 async def session_rules(kit: Kit, offset: int) -> None:
     for decision in ("allow", "ask", "deny"):
-        words = past("session_rules_max").replace("<list>", decision)
+        words = table_text("session_rules_max").replace("<list>", decision)
         rules = {decision: ["read"] * (LIMITS["session_rules_max"][0] + offset)}
-        await _is_taken(kit, offset, words, rules=rules)
+        await _check_session(kit, offset, words, rules=rules)
 
 
 async def session_rules_chars(kit: Kit, offset: int) -> None:
@@ -41,38 +41,42 @@ async def session_rules_chars(kit: Kit, offset: int) -> None:
     texts = ["read(" + "x" * (each - 6) + ")"] * 8
     texts[-1] = "read(" + "x" * (each - 6 + offset) + ")"
     rules = {"deny": texts[:4], "ask": texts[4:6], "allow": texts[6:]}
-    await _is_taken(kit, offset, past(name), rules=rules)
+    await _check_session(kit, offset, table_text(name), rules=rules)
 
 
 async def source_chars(kit: Kit, offset: int) -> None:
     name = "source_chars_max"
     source = "s" * (LIMITS[name][0] + offset)
-    await _is_taken(kit, offset, past(name), source=source)
+    await _check_session(kit, offset, table_text(name), source=source)
 
 
 async def source_metadata_bytes(kit: Kit, offset: int) -> None:
     name = "source_metadata_bytes_max"
-    # Two bytes for each letter: it is not characters that count.
+    # Two bytes for each letter: the bound counts bytes, not characters.
     room = LIMITS[name][0] + offset - len('{"a":""}')
     metadata = {"a": "ä" * (room // 2) + "x" * (room % 2)}
-    await _is_taken(kit, offset, past(name), source_metadata=metadata)
+    await _check_session(kit, offset, table_text(name), source_metadata=metadata)
 
 
 async def temperature(kit: Kit, offset: int) -> None:
     name = "temperature_max"
-    await _is_taken(
-        kit, offset, past(name), sampling={"temperature": LIMITS[name][0] + offset / 100}
+    await _check_session(
+        kit, offset, table_text(name), sampling={"temperature": LIMITS[name][0] + offset / 100}
     )
 
 
 async def top_p(kit: Kit, offset: int) -> None:
     name = "top_p_max"
-    await _is_taken(kit, offset, past(name), sampling={"top_p": LIMITS[name][0] + offset / 100})
+    await _check_session(
+        kit, offset, table_text(name), sampling={"top_p": LIMITS[name][0] + offset / 100}
+    )
 
 
 async def output_tokens(kit: Kit, offset: int) -> None:
     name = "output_tokens_max"
-    await _is_taken(kit, offset, past(name), sampling={"max_tokens": LIMITS[name][0] + offset})
+    await _check_session(
+        kit, offset, table_text(name), sampling={"max_tokens": LIMITS[name][0] + offset}
+    )
 
 
 SESSION_PLAYS: dict[str, Callable[[Kit, int], Awaitable[None]]] = {

@@ -24,7 +24,7 @@ async def result_of_task(kit: Kit, **args: Any) -> Payload:
 
 
 def was_refused(end: Payload, name: str) -> bool:
-    """True if the call failed with the table's message; otherwise it must have succeeded."""
+    """Return True if the call failed with the table's message; assert that it succeeded otherwise."""
     words = LIMITS[name][1].partition("`")[2].partition("...")[0]
     refused: bool = end["is_error"]
     assert refused == end["result"].startswith(f"tool_error: {words}"), end["result"]
@@ -39,7 +39,7 @@ async def tasks_per_call(kit: Kit, offset: int) -> None:
 
 
 async def tasks_parallel(kit: Kit, offset: int) -> None:
-    """The one past the bound is asked when another has ended."""
+    """The task past the bound starts when another one has ended."""
     most = kit.scale("tasks_parallel_max", tasks, "TASKS_PARALLEL_MAX", 2)
     count = most + offset
     gates = [Gate() for _ in range(min(count, most))]
@@ -58,7 +58,7 @@ async def tasks_parallel(kit: Kit, offset: int) -> None:
 
 
 async def task_depth(kit: Kit, offset: int) -> None:
-    """Nested so deep, each task asks for the next one."""
+    """Each task of the chain asks for the next one."""
     most = kit.scale("task_depth_max", tasks, "TASK_DEPTH_MAX", 2)
     depth = most + offset
     kit.stub.script(*[tool_reply(("task", {"prompt": "t"}))] * depth)
@@ -79,12 +79,12 @@ async def agent_file_bytes(kit: Kit, offset: int) -> None:
     head, foot = "---\n# ", "\n---\nprompt"
     text = head + "x" * (size - len(head) - len(foot)) + foot
     assert len(text) == size
-    assert _usable(kit.folder / "agents", {"a.md": text}) == (0 if offset > 0 else 1)
+    assert _count_usable(kit.folder / "agents", {"a.md": text}) == (0 if offset > 0 else 1)
 
 
 async def agent_prompt_chars(kit: Kit, offset: int) -> None:
     prompt = "x" * (LIMITS["agent_prompt_chars_max"][0] + offset)
-    assert _usable(kit.folder / "agents", {"a.md": prompt}) == (0 if offset > 0 else 1)
+    assert _count_usable(kit.folder / "agents", {"a.md": prompt}) == (0 if offset > 0 else 1)
     end = await result_of_task(kit, prompt="t", worker={"prompt": prompt})
     assert end["is_error"] is (offset > 0)
 
@@ -92,19 +92,19 @@ async def agent_prompt_chars(kit: Kit, offset: int) -> None:
 async def agents_count(kit: Kit, offset: int) -> None:
     most = kit.scale("agents_max", agents, "AGENTS_MAX", 3)
     files = {f"a{number}.md": "prompt" for number in range(most + offset)}
-    assert _usable(kit.folder / "agents", files) == min(most, len(files))
+    assert _count_usable(kit.folder / "agents", files) == min(most, len(files))
 
 
 async def worker_rules(kit: Kit, offset: int) -> None:
     rules = ["read"] * (LIMITS["worker_rules_max"][0] + offset)
     text = f"---\npermissions:\n  deny: [{', '.join(rules)}]\n---\nprompt"
-    assert _usable(kit.folder / "agents", {"a.md": text}) == (0 if offset > 0 else 1)
+    assert _count_usable(kit.folder / "agents", {"a.md": text}) == (0 if offset > 0 else 1)
     end = await result_of_task(kit, prompt="t", worker={"permissions": {"ask": rules}})
     assert end["is_error"] is (offset > 0)
 
 
-def _usable(folder: Path, files: dict[str, str]) -> int:
-    """Return how many agents are usable of a folder with these files; of the others it is said why."""
+def _count_usable(folder: Path, files: dict[str, str]) -> int:
+    """Return the number of usable agents of these files; each of the others reports its problem."""
     folder.mkdir()
     for name, text in files.items():
         (folder / name).write_text(text)

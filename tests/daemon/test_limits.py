@@ -1,8 +1,8 @@
-"""Each row of the table in protocol/semantics/limits.md: at the bound, one below it and one past it.
+"""Each row of the table in protocol/semantics/limits.md: one below the bound, at it, and one past it.
 
-The modules called ``..._limits`` have a function for each row: it plays the row with an ``offset`` from
-the bound (-1, 0 or 1) and asserts what the table says. Where the real bound would only cost time, the
-same code is run with a smaller one, and the real one is compared with the table.
+The modules called ``..._limits`` have a function for each row, which takes an ``offset`` from the bound
+(-1, 0 or 1) and asserts what the table states. Where the real bound would only cost time, the test runs
+the same code with a smaller one, and compares the real one with the table.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ async def result_of(kit: Kit, tool: str, **args: Any) -> Payload:
 
 
 def was_refused(end: Payload, name: str) -> bool:
-    """True if the call failed with the table's message; otherwise it must have succeeded."""
+    """Return True if the call failed with the table's message; assert that it succeeded otherwise."""
     words = LIMITS[name][1].partition("`")[2].partition("`")[0].partition("...")[0]
     refused: bool = end["is_error"]
     assert refused == end["result"].startswith(f"tool_error: {words}"), end["result"]

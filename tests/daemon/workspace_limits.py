@@ -7,15 +7,15 @@ from typing import Any
 
 from nousd.daemon.policy import overrides
 from nousd.wire.limit_table import LIMITS
-from tests.daemon.asking_limits import listening, requested, start
-from tests.daemon.limits_bench import Kit, told
+from tests.daemon.asking_limits import next_request, responder, start
+from tests.daemon.limits_bench import Kit, error_text
 from tests.harness.daemon import of_type
 from tests.harness.stub_model import text_reply, tool_reply
 
 
 async def outside_places(kit: Kit, offset: int) -> None:
     most = LIMITS["outside_places_max"][0]
-    events = await listening(kit)
+    events = await responder(kit)
     await kit.client.request("new_session")
     await kit.client.request("override_workspace", ttl_seconds=3600)
     patch = "".join(
@@ -27,7 +27,7 @@ async def outside_places(kit: Kit, offset: int) -> None:
         [end] = of_type(await events.run(), "tool_execution_end")
         assert end["result"].startswith("tool_error: path_outside_workdir: ")
         return
-    request = await requested(events)
+    request = await next_request(events)
     assert len(request["outside"]) == most + offset
     named = {key: request[key] for key in ("tool_call_id", "attempt", "input_hash")}
     await kit.client.request("confirm_tool", **named, decision="deny")
@@ -40,9 +40,9 @@ async def overrides_at_once(kit: Kit, offset: int) -> None:
         await kit.client.request("new_session")
         if number == most:
             error = await kit.client.refusal("override_workspace", ttl_seconds=60)
-            assert told(error) == LIMITS["overrides_max"][1]
+            assert error_text(error) == LIMITS["overrides_max"][1]
         else:
-            # One that is replaced is no more than it was.
+            # Replacing an override does not add one.
             for _ in range(2):
                 await kit.client.request("override_workspace", ttl_seconds=60)
 
@@ -52,7 +52,7 @@ async def override_seconds(kit: Kit, name: str, offset: int, beyond: int) -> Non
     await kit.client.request("new_session")
     payload = {"ttl_seconds": seconds + offset}
     if offset == beyond:
-        assert told(await kit.client.refusal("override_workspace", **payload)) == words
+        assert error_text(await kit.client.refusal("override_workspace", **payload)) == words
         return
     answer = await kit.client.request("override_workspace", **payload)
     assert answer["override"]["ttl_seconds"] == seconds + offset
