@@ -1,4 +1,4 @@
-"""A daemon with one tool that needs approval, its model, and clients that answer or do not."""
+"""A daemon with one tool that needs approval, its model, and clients that may answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.daemon.scripted import Outcome, ScriptedProvider, WithoutThread, says
 from tests.harness.daemon import Client, Daemon, Event, Events, Payload, memory_daemon
 
 TIMEOUT_SECONDS: Final = 60.0
-"""How long a call of the bench waits for an answer."""
+"""Time that a call of the bench waits for an answer."""
 
 
 class Fetch(msgspec.Struct):
@@ -30,9 +30,9 @@ class Fetch(msgspec.Struct):
 
 
 class Fetched:
-    """A tool that reaches a network, so that ``auto`` asks; ``urls`` are those that it reached.
+    """A tool that reaches a network, so that ``auto`` asks; ``urls`` are the URLs that it reached.
 
-    With ``asks`` it asks a question before.
+    With ``asks`` it asks a question first.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ FETCHES: Final = calls(("fetch", "{}"))
 
 
 class Bench:
-    """A daemon with a model that asks, subscribers that watch and a client that answers."""
+    """A daemon with a scripted model and the tool ``fetch``, a client, and a subscriber."""
 
     def __init__(
         self, daemon: Daemon, client: Client, events: Events, provider: ScriptedProvider
@@ -83,20 +83,20 @@ class Bench:
         self.fetched = Fetched()
 
     async def start(self, *outcomes: Outcome, text: str = "go", **payload: Any) -> str:
-        """Start a run whose model says that, and then that it is done; returns its id."""
+        """Start a run with these model calls and a final answer, and return its id."""
         self.provider.answer(*(outcomes or (FETCHES,)), says("done"))
         accepted = await self.client.request("prompt", text=text, wait=False, **payload)
         run_id: str = accepted["run_id"]
         return run_id
 
     async def asked(self, *outcomes: Outcome) -> Payload:
-        """Start a run and return what it asks."""
+        """Start a run, and return the payload of its permission request."""
         await self.start(*outcomes)
         request: Payload = (await self.events.until("permission_requested"))["payload"]
         return request
 
     async def run(self, *outcomes: Outcome) -> list[Event]:
-        """Return the events of a run that asks nobody."""
+        """Return the events of a run that needs no answer."""
         return await self.events.run(await self.start(*outcomes))
 
     async def pending(self) -> list[Payload]:
@@ -105,7 +105,7 @@ class Bench:
 
 
 def naming(request: Payload, decision: str, **more: Any) -> dict[str, Any]:
-    """Return the payload of ``confirm_tool`` for a request."""
+    """Return a payload of ``confirm_tool`` that answers the request."""
     named = {key: request[key] for key in ("tool_call_id", "attempt", "input_hash")}
     return {**named, "decision": decision, **more}
 
@@ -118,10 +118,10 @@ async def asking_daemon(
     subscription: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> AsyncIterator[Bench]:
-    """Run a daemon in memory, with one watcher of everything who can answer.
+    """Run a daemon in memory, with one subscriber of everything that can answer.
 
     Args:
-        subscription: of that watcher, if another.
+        subscription: payload of that subscriber, if different.
     """
     provider = ScriptedProvider()
     fetched = Fetched()

@@ -11,7 +11,7 @@ from tests.harness.daemon import WAIT_SECONDS
 
 
 class HeldCommand:
-    """``text`` waits for ``release``, then says what it was given there.
+    """``text`` waits for ``release``, then prints the words given there.
 
     Args:
         workdir: the daemon's, where the named pipe lies that holds the command.

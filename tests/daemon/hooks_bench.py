@@ -16,11 +16,11 @@ from tests.extensions.registering import Register, hooks
 from tests.harness.daemon import Client, Daemon, Event, Events, memory_daemon, of_type
 
 
-def failing(_told: object) -> None:
+def failing(_payload: object) -> None:
     raise ValueError("no idea")
 
 
-async def asleep(_told: object) -> None:
+async def asleep(_payload: object) -> None:
     await trio.sleep_forever()
 
 
@@ -33,7 +33,7 @@ def calls(name: str, args: str) -> Outcome:
 
 
 class Bench:
-    """A daemon with hooks whose model says what the test says, and who asked for every event."""
+    """A daemon with hooks and a scripted model, a client, and a subscriber of every event type."""
 
     def __init__(
         self, daemon: Daemon, client: Client, events: Events, provider: ScriptedProvider
@@ -65,4 +65,4 @@ async def open_bench(workdir: Path, *registers: Register, **options: Any) -> Asy
 
 
 def warnings(events: list[Event]) -> list[tuple[str, str]]:
-    return [(said["code"], said["message"]) for said in of_type(events, "warning")]
+    return [(each["code"], each["message"]) for each in of_type(events, "warning")]

@@ -1,4 +1,4 @@
-"""Aborts: what stops, what is kept, what is returned."""
+"""Aborts: the work that stops, the output that is stored, and the inputs that are returned."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ async def test_an_abort_during_a_tool_call_kills_all_its_processes(
     await line.wait_ready(1)
     await client.request("abort")
     run = await events.run()
-    assert line.is_gone(), "a process of the command was there when the run was told to be over"
+    assert line.is_gone(), "a process of the command outlived the end of its run"
     assert types(run)[-3:] == ["tool_execution_end", "turn_end", "agent_end"]
     [end] = of_type(run, "tool_execution_end")
     assert (end["is_error"], end["executed"]) == (True, True)
@@ -239,11 +239,11 @@ async def test_an_immediately_aborted_prompt_is_either_returned_or_stored_in_the
         accepted, aborted = await client.receive(), await other.receive()
         assert accepted["ok"]
         run = await events.run(accepted["payload"]["run_id"])
-        given_back = aborted["ok"] and text in [i["text"] for i in aborted["payload"]["cleared"]]
+        returned = aborted["ok"] and text in [i["text"] for i in aborted["payload"]["cleared"]]
         entries = (await client.request("get_messages"))["messages"]
-        kept = text in [entry["text"] for entry in entries]
-        assert given_back != kept
+        stored = text in [entry["text"] for entry in entries]
+        assert returned != stored
         if aborted["ok"]:
             assert run[-1]["payload"]["status"] == "cancelled"
-        if given_back:
+        if returned:
             assert types(run) == ["agent_start", "agent_end"]

@@ -1,4 +1,4 @@
-"""Agent files: where they are found, which parts apply, and how tasks name them."""
+"""Agent files: the folders they come from, the parts that apply, and their use by tasks."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def put(folder: Path, name: str, text: str) -> Path:
     return path
 
 
-def places(folder: Path) -> AgentPlaces:
+def agent_places(folder: Path) -> AgentPlaces:
     return AgentPlaces(folder / "user", folder / "project")
 
 
-def project(folder: Path) -> Path:
+def project_agents(folder: Path) -> Path:
     return folder / "project" / ".nousd" / "agents"
 
 
@@ -40,8 +40,8 @@ async def test_agents_are_listed_with_their_problems(tmp_path: Path) -> None:
     put(tmp_path / "user", "mine.md", "Do it.")
     bad = put(tmp_path / "user", "bad.md", "---\ntols: [read]\n---\n")
     put(tmp_path / "user", "notes.txt", "not looked at")
-    theirs = put(project(tmp_path), "theirs.md", WIDENS)
-    async with task_daemon(tmp_path, read_agents=reader(places(tmp_path))) as bench:
+    theirs = put(project_agents(tmp_path), "theirs.md", WIDENS)
+    async with task_daemon(tmp_path, read_agents=reader(agent_places(tmp_path))) as bench:
         answer = await bench.client.request("list_agents")
         agents = {agent["name"]: agent for agent in answer["agents"]}
         assert list(agents) == ["bad", "mine", "theirs"]
@@ -58,9 +58,9 @@ async def test_agents_are_listed_with_their_problems(tmp_path: Path) -> None:
 async def test_an_untrusted_project_agent_only_narrows_and_a_trusted_one_applies_in_full(
     tmp_path: Path,
 ) -> None:
-    path = put(project(tmp_path), "theirs.md", WIDENS)
+    path = put(project_agents(tmp_path), "theirs.md", WIDENS)
     options: dict[str, Any] = {
-        "read_agents": reader(places(tmp_path)),
+        "read_agents": reader(agent_places(tmp_path)),
         "project": Project(tmp_path / "project"),
     }
     async with task_daemon(tmp_path, **options) as bench:
@@ -85,7 +85,7 @@ async def test_an_untrusted_project_agent_only_narrows_and_a_trusted_one_applies
         bench.on("look", says("seen"))
         [child] = children_of(await bench.run())
         assert (child["model"], child["permission_mode"]) == ("other", "ask")
-        # Trust is in what the file said, not in its name.
+        # Trust belongs to the content of the file, not to its path.
         path.write_text(WIDENS + " Much.")
         await bench.client.request("new_session")
         assert not (await agent())["trusted"]
@@ -95,8 +95,8 @@ async def test_an_untrusted_project_agent_only_narrows_and_a_trusted_one_applies
 async def test_a_task_uses_the_named_agent_and_the_system_prompt_lists_the_agents(
     tmp_path: Path,
 ) -> None:
-    put(project(tmp_path), "reader.md", DENIES)
-    async with task_daemon(tmp_path, read_agents=reader(places(tmp_path))) as bench:
+    put(project_agents(tmp_path), "reader.md", DENIES)
+    async with task_daemon(tmp_path, read_agents=reader(agent_places(tmp_path))) as bench:
         bench.on("go", tasks({"prompt": "look", "agent": "reader"}), says("done"))
         bench.on("look", calls(("write", '{"path": "a", "content": "b"}')), says("seen"))
         run = await bench.run()
@@ -111,18 +111,18 @@ async def test_a_task_uses_the_named_agent_and_the_system_prompt_lists_the_agent
         system = bench.model.requests["go"][0].system
         assert "# Agents that the tool task can name\n\n- reader: Reads." in system
         assert bench.model.requests["look"][0].system.startswith("You read.")
-        told = of_type(run, "model_input")[0]["sources"]
-        assert [source["kind"] for source in told if "hash" in source] == ["agents"]
-        # Who cannot call the tool is not told of them.
+        sources = of_type(run, "model_input")[0]["sources"]
+        assert [source["kind"] for source in sources if "hash" in source] == ["agents"]
+        # The agents are not listed for a session that cannot call the tool.
         await bench.client.request("set_active_tools", tools=["read"])
         bench.on("more", says("done"))
-        told = of_type(await bench.run("more"), "model_input")[0]["sources"]
-        assert "agents" not in [source["kind"] for source in told]
+        sources = of_type(await bench.run("more"), "model_input")[0]["sources"]
+        assert "agents" not in [source["kind"] for source in sources]
 
 
 async def test_the_error_for_an_unknown_agent_suggests_the_nearest_name(tmp_path: Path) -> None:
     put(tmp_path / "user", "reviewer.md", "Review.")
-    async with task_daemon(tmp_path, read_agents=reader(places(tmp_path))) as bench:
+    async with task_daemon(tmp_path, read_agents=reader(agent_places(tmp_path))) as bench:
         bench.on("go", tasks({"prompt": "look", "agent": "reviwer"}), says("done"))
         result = result_of(await bench.run())["result"]
         assert "agent_not_found: reviwer; nearest: reviewer; there are: reviewer" in result
@@ -132,12 +132,12 @@ async def test_the_error_for_an_unknown_agent_suggests_the_nearest_name(tmp_path
 async def test_agent_files_written_during_a_session_apply_only_to_later_sessions(
     tmp_path: Path,
 ) -> None:
-    path = put(project(tmp_path), "reader.md", DENIES)
-    async with task_daemon(tmp_path, read_agents=reader(places(tmp_path))) as bench:
+    path = put(project_agents(tmp_path), "reader.md", DENIES)
+    async with task_daemon(tmp_path, read_agents=reader(agent_places(tmp_path))) as bench:
         bench.on("go", says("done"))
         await bench.run()
         path.write_text("Anything goes.")
-        put(project(tmp_path), "late.md", "Late.")
+        put(project_agents(tmp_path), "late.md", "Late.")
         bench.on("go", tasks({"prompt": "look", "agent": "reader"}), says("done"))
         run = await bench.run("again")
         [child] = children_of(run)
@@ -152,8 +152,8 @@ async def test_agent_files_written_during_a_session_apply_only_to_later_sessions
 def test_the_first_user_agent_wins_over_others_of_the_same_name(tmp_path: Path) -> None:
     put(tmp_path / "user", "a.md", "Mine.")
     put(tmp_path / "user", "b.md", "---\nname: a\n---\nAlso mine.")
-    put(project(tmp_path), "a.md", "Theirs.")
-    catalogue = read_agents(places(tmp_path))
+    put(project_agents(tmp_path), "a.md", "Theirs.")
+    catalogue = read_agents(agent_places(tmp_path))
     found = catalogue.find("a")
     assert found is not None
     assert found.prompt == "Mine."
@@ -168,7 +168,7 @@ def test_the_first_user_agent_wins_over_others_of_the_same_name(tmp_path: Path) 
 def test_an_unusable_agent_file_is_reported_and_the_others_still_load(
     tmp_path: Path, kind: str
 ) -> None:
-    folder = project(tmp_path)
+    folder = project_agents(tmp_path)
     good, bad = put(folder, "good.md", "Good."), folder / "bad.md"
     if kind == "link out":
         bad.symlink_to(put(tmp_path / "elsewhere", "secret.md", "A secret."))
@@ -197,20 +197,20 @@ def test_an_unusable_agent_file_is_reported_and_the_others_still_load(
 
 def test_agent_files_past_the_limit_are_reported_as_one_problem(tmp_path: Path) -> None:
     for number in range(AGENTS_MAX + 100):
-        put(project(tmp_path), f"{number:03}.md", "Do it.")
-    agents = read_agents(places(tmp_path)).agents
+        put(project_agents(tmp_path), f"{number:03}.md", "Do it.")
+    agents = read_agents(agent_places(tmp_path)).agents
     assert len(agents) == AGENTS_MAX + 1
     assert agents[-1].problems == ("the folder has 164 files, of which the first 64 count",)
 
 
 def test_a_problem_is_a_single_short_line(tmp_path: Path) -> None:
-    put(project(tmp_path), "a.md", f'---\n"{"k" * 1000}\\n\\u001b[0m": 1\n---\n')
-    [agent] = read_agents(places(tmp_path)).agents
+    put(project_agents(tmp_path), "a.md", f'---\n"{"k" * 1000}\\n\\u001b[0m": 1\n---\n')
+    [agent] = read_agents(agent_places(tmp_path)).agents
     [problem] = agent.problems
     assert len(problem) < 250
     assert "\n" not in problem
 
 
 async def test_missing_or_unset_folders_have_no_agents(tmp_path: Path) -> None:
-    assert (await reader(places(tmp_path))()).agents == ()
+    assert (await reader(agent_places(tmp_path))()).agents == ()
     assert (await reader(AgentPlaces(None, None))()).agents == ()

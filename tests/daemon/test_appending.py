@@ -1,4 +1,4 @@
-"""Messages stored without a run: their place in the tree, and that nothing removes them."""
+"""Messages appended without a run: their position in the tree, and that nothing removes them."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def texts(entries: Sequence[Payload]) -> list[str]:
     return [entry["text"] for entry in entries]
 
 
-def told(stub: StubModel, request: int = -1) -> list[str]:
-    """The user and assistant messages that the model received, without the system prompt."""
+def sent_texts(stub: StubModel, request: int = -1) -> list[str]:
+    """Return the user and assistant messages that the model received, without the system prompt."""
     return [
         message["content"]
         for message in stub.requests[request].json["messages"]
@@ -83,7 +83,7 @@ async def test_the_next_run_sends_appended_messages_to_the_model(
     await client.request("append_message", text="one")
     await client.request("append_message", text="two")
     await client.request("prompt", text="three")
-    assert told(stub) == ["one", "two", "three"]
+    assert sent_texts(stub) == ["one", "two", "three"]
 
 
 async def test_resume_answers_an_appended_message(client: Client, events: Events) -> None:
@@ -165,7 +165,7 @@ async def test_an_appended_message_joins_before_the_next_input_and_not_between_a
     roles = [(entry["role"], entry["text"]) for entry in await messages(client)]
     assert [role for role, _ in roles[:4]] == ["user", "assistant", "tool", "assistant"]
     assert roles[4:] == [("user", "appended"), ("user", "next"), ("assistant", "and this")]
-    assert told(stub)[-2:] == ["appended", "next"]
+    assert sent_texts(stub)[-2:] == ["appended", "next"]
 
 
 @pytest.mark.parametrize("long", [False, True])
@@ -182,9 +182,9 @@ async def test_the_current_and_the_next_run_send_the_whole_appended_message_to_t
     await client.request("follow_up", text="next")
     gate.open()
     await events.run()
-    assert told(stub) == ["go", "one two", text, "next"]
+    assert sent_texts(stub) == ["go", "one two", text, "next"]
     await client.request("prompt", text="more")
-    assert told(stub)[2] == text
+    assert sent_texts(stub)[2] == text
     assert (await messages(client))[2]["text"] == text
 
 
@@ -305,7 +305,7 @@ async def test_a_message_appended_without_a_run_survives_a_kill_after_its_acknow
         assert [entry["id"] for entry in await messages(client)] == [first["entry_id"]]
 
 
-# --- once ------------------------------------------------------------------------------------
+# --- resending -------------------------------------------------------------------------------
 
 
 @pytest.mark.behaviour("resending_is_idempotent")
@@ -350,7 +350,7 @@ async def test_reuse_appended_uses_the_appended_message_without_repeating_it(
     start = of_type(run, "message_start")[0]
     assert (start["message_id"], start["role"]) == (appended["entry_id"], "user")
     assert (start["turn_kind"], start["input_ids"]) == ("prompt", [accepted["input_id"]])
-    assert told(stub) == [text]
+    assert sent_texts(stub) == [text]
     assert [entry["role"] for entry in await messages(client)] == ["user", "assistant"]
 
 
@@ -360,11 +360,11 @@ async def test_reuse_appended_takes_the_last_match_and_sends_the_later_messages_
     for text in ("a", "b", "a", "c"):
         appended = await client.request("append_message", text=text)
         if text == "a":
-            meant = appended["entry_id"]
+            last_match = appended["entry_id"]
     accepted = await client.request("prompt", text="a", wait=False, reuse_appended=True)
-    assert accepted["entry_id"] == meant
+    assert accepted["entry_id"] == last_match
     await stub.next_request()
-    assert told(stub) == ["a", "b", "a", "c"]
+    assert sent_texts(stub) == ["a", "b", "a", "c"]
 
 
 @pytest.mark.parametrize("case", ["another_text", "answered", "not_asked", "a_prompt"])
@@ -384,8 +384,8 @@ async def test_a_prompt_that_cannot_reuse_a_message_adds_its_own_text(
     text = "hello!" if case == "another_text" else "hello"
     answer = await client.request("prompt", text=text, reuse_appended=case != "not_asked")
     assert answer["status"] == "completed"
-    said = [entry["text"] for entry in await messages(client) if entry["role"] == "user"]
-    assert said == ["hello", text]
+    user_texts = [entry["text"] for entry in await messages(client) if entry["role"] == "user"]
+    assert user_texts == ["hello", text]
 
 
 async def test_reuse_appended_requires_the_same_attachments(client: Client) -> None:
@@ -430,31 +430,31 @@ async def test_a_reused_message_is_not_repeated_by_resume_after_a_kill(
         ]
 
 
-# --- beside somebody who never stops ---------------------------------------------------------
+# --- beside a client that appends continuously -----------------------------------------------
 
 
-async def append_whenever(
-    look: str, daemon: Daemon, session_id: str, monkeypatch: pytest.MonkeyPatch
+async def append_after_each(
+    method: str, daemon: Daemon, session_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From now on another message is there each time after that look into the store."""
+    """Append another message after each call of that method of the store."""
     busy = await daemon.connect()
-    looked = getattr(daemon.services.store, look)
+    original = getattr(daemon.services.store, method)
 
-    async def look_and_append(*args: Any, **options: Any) -> Any:
-        found = await looked(*args, **options)
+    async def call_and_append(*args: Any, **options: Any) -> Any:
+        found = await original(*args, **options)
         await busy.request("append_message", text="more", session_id=session_id)
         return found
 
-    monkeypatch.setattr(daemon.services.store, look, look_and_append)
+    monkeypatch.setattr(daemon.services.store, method, call_and_append)
 
 
 async def test_a_prompt_starts_while_others_append_continuously(
     client: Client, events: Events, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = (await client.request("append_message", text="hello"))["session_id"]
-    await append_whenever("path", daemon, session, monkeypatch)
+    await append_after_each("path", daemon, session, monkeypatch)
     answer = await client.request("prompt", text="hello", reuse_appended=True, wait=False)
-    # It could not be known that the text is there already.
+    # The daemon could not establish that the text is there already.
     assert "entry_id" not in answer
     monkeypatch.undo()
     await events.run()
@@ -465,7 +465,7 @@ async def test_a_resume_is_refused_while_others_append_continuously(
     client: Client, events: Events, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = (await client.request("append_message", text="hello"))["session_id"]
-    await append_whenever("entry", daemon, session, monkeypatch)
+    await append_after_each("entry", daemon, session, monkeypatch)
     error = await client.refusal("resume", session_id=session)
     assert error["message"] == "session_changed"
     monkeypatch.undo()

@@ -47,7 +47,7 @@ async def send(client: Client, data: bytes, **fields: Any) -> dict[str, Any]:
     )
 
 
-async def refused(client: Client, data: bytes, **fields: Any) -> tuple[str, str]:
+async def refusal_of(client: Client, data: bytes, **fields: Any) -> tuple[str, str]:
     encoded = base64.b64encode(data).decode()
     error = await client.refusal(
         "put_artifact", **{"media_type": "text/plain", "data": encoded, **fields}
@@ -56,7 +56,7 @@ async def refused(client: Client, data: bytes, **fields: Any) -> tuple[str, str]
 
 
 async def upload(client: Client, data: bytes) -> str:
-    """Send bytes in pieces; returns the id of what they became."""
+    """Send bytes in pieces, and return the id of the artifact."""
     upload_id = (await send(client, data[:PIECE]))["upload_id"]
     for offset in range(PIECE, len(data), PIECE):
         last = offset + PIECE >= len(data)
@@ -115,7 +115,7 @@ async def test_an_upload_continues_over_another_connection(daemon: Daemon) -> No
     upload_id = (await send(first, b"hello"))["upload_id"]
     await first.aclose()
     second = await daemon.connect()
-    assert await refused(second, b"", upload_id=upload_id, offset=0) == (
+    assert await refusal_of(second, b"", upload_id=upload_id, offset=0) == (
         "invalid_payload",
         "offset must be 5",
     )
@@ -134,8 +134,8 @@ async def test_two_clients_sending_the_same_piece_at_once_do_not_corrupt_the_upl
         "data": base64.b64encode(b"!").decode(),
         "offset": 5,
     }
-    asked = [await client.ask("put_artifact", **payload) for client in (first, second)]
-    answers = [await first.answer(asked[0]), await second.answer(asked[1])]
+    requests = [await client.ask("put_artifact", **payload) for client in (first, second)]
+    answers = [await first.answer(requests[0]), await second.answer(requests[1])]
     assert sorted(answer["type"] for answer in answers) == ["error", "upload"]
     end = await send(first, b"", upload_id=upload_id, final=True)
     assert end["artifact_id"] == id_of(b"hello!")
@@ -144,13 +144,13 @@ async def test_two_clients_sending_the_same_piece_at_once_do_not_corrupt_the_upl
 async def test_a_refused_first_piece_begins_no_upload(daemon: Daemon) -> None:
     client = await daemon.connect()
     for _ in range(100):
-        code, message = await refused(client, b"x", offset=1)
+        code, message = await refusal_of(client, b"x", offset=1)
         assert (code, message) == ("invalid_payload", "offset must be 0")
     await send(client, b"x", final=True)
 
 
 async def pass_time(clock: MockClock, seconds: float) -> None:
-    """Let time pass, and what is due then happen. Time stands still otherwise: threads are at work."""
+    """Advance the clock and let due work happen. It does not jump by itself: threads are at work."""
     for step in (seconds, *[retention.PAUSE_SECONDS] * 10):
         clock.jump(step)
         await wait_all_tasks_blocked()
@@ -167,7 +167,7 @@ async def test_an_upload_without_a_piece_for_ten_minutes_ends(
         await pass_time(mock_clock, IDLE_SECONDS_MAX - 10)
         await send(client, b"y", upload_id=busy)
         await pass_time(mock_clock, 20)
-        assert await refused(client, b"y", upload_id=idle) == (
+        assert await refusal_of(client, b"y", upload_id=idle) == (
             "command_rejected",
             "upload_not_found",
         )
@@ -186,11 +186,11 @@ async def test_an_upload_refused_on_a_full_disk_continues_once_there_is_space(
 
     with monkeypatch.context() as patch:
         patch.setattr(SpooledFile, "write", fail)
-        assert await refused(client, b"!", upload_id=upload_id) == (
+        assert await refusal_of(client, b"!", upload_id=upload_id) == (
             "session_error",
             "the disk is full: nothing was accepted",
         )
-        assert (await refused(client, b"!"))[0] == "session_error"
+        assert (await refusal_of(client, b"!"))[0] == "session_error"
     end = await send(client, b"!", upload_id=upload_id, offset=5, final=True)
     assert end["artifact_id"] == id_of(b"hello!")
 
@@ -204,18 +204,18 @@ async def test_a_final_piece_refused_on_a_full_disk_can_be_sent_again(
         upload_id = (await send(client, data))["upload_id"]
         with monkeypatch.context() as patch:
             patch.setattr(_artifacts_sqlite, "FREE_BYTES_KEPT", 2**60)
-            assert (await refused(client, b"", upload_id=upload_id, final=True))[1] == (
+            assert (await refusal_of(client, b"", upload_id=upload_id, final=True))[1] == (
                 "the disk is full: nothing was accepted"
             )
         end = await send(client, b"", upload_id=upload_id, final=True)
         assert end["artifact_id"] == id_of(data)
 
 
-# --- what nobody refers to -----------------------------------------------------------------------
+# --- deletion of unused artifacts ----------------------------------------------------------------
 
 
 class Calendar(FakeClock):
-    """A clock that goes with trio's."""
+    """A wall clock that follows trio's clock."""
 
     def now(self) -> str:
         now = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=trio.current_time())
@@ -318,7 +318,7 @@ async def test_one_collection_deletes_all_unused_artifacts(
 
 
 async def call_bash(client: Client, stub: StubModel, place: Place, command: str) -> dict[str, Any]:
-    """Has the model run a command; returns the end of its execution."""
+    """Have the model run a command, and return the end of its execution."""
     stub.script(tool_reply(("bash", {"command": command})), text_reply("done"))
     events = await place.watch()
     await client.request("prompt", text="go", wait=False)
@@ -385,8 +385,8 @@ async def test_an_output_too_large_for_the_store_completes_its_call_with_a_remar
         assert run[-1]["payload"]["status"] == "completed"
         (end,) = of_type(run, "tool_execution_end")
         assert (end["is_error"], "artifact_id" in end) == (False, False)
-        told = stub.requests[-1].json["messages"][-1]["content"]
-        assert told.endswith("\n[The whole output was not kept: the disk is full.]")
+        result = stub.requests[-1].json["messages"][-1]["content"]
+        assert result.endswith("\n[The whole output was not kept: the disk is full.]")
 
 
 @pytest.mark.slow
@@ -414,7 +414,7 @@ async def test_a_thousand_tool_calls_keep_events_small_and_memory_bounded(
 
 
 def when_collected(monkeypatch: pytest.MonkeyPatch, looked: trio.Event) -> None:
-    """Set the event when the daemon has gone through the artifacts once."""
+    """Set the event when the daemon has searched for unused artifacts once."""
 
     def debug(_: str, __: int, what: str, ___: str) -> None:
         if what == "unused artifacts":

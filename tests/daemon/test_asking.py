@@ -1,4 +1,4 @@
-"""Tool calls that wait for approval: who is asked, what an answer does, and how waiting ends."""
+"""Tool calls that wait for approval: requests, answers, time-outs, and granted rules."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 def the_decision(run: list[Event]) -> tuple[str, Payload]:
-    """Return the one event that decided about the one call of a run."""
+    """Return type and payload of the one decision in a run with one call."""
     [decision] = [event for event in run if event["type"] in DECISIONS]
     return decision["type"], decision["payload"]
 
 
-# --- asking ----------------------------------------------------------------------------------
+# --- requests --------------------------------------------------------------------------------
 
 
 @pytest.mark.behaviour("a_call_waits_for_a_word_of_the_user")
@@ -73,14 +73,14 @@ async def test_subscribers_of_the_frozen_types_receive_the_request_in_a_status(
 @pytest.mark.parametrize("decision", ["once", "session", "always"])
 async def test_an_approved_call_runs_once(bench: Bench, decision: str) -> None:
     request = await bench.asked()
-    said = await bench.client.request("confirm_tool", **naming(request, decision, reason="go on"))
-    assert (said["command"], said["decision"]) == ("confirm_tool", decision)
+    answer = await bench.client.request("confirm_tool", **naming(request, decision, reason="go on"))
+    assert (answer["command"], answer["decision"]) == ("confirm_tool", decision)
     run = await bench.events.run()
     kind, payload = the_decision(run)
     assert (kind, payload["by"]) == ("tool_call_approved", "user")
     assert payload["reason"].endswith(": go on")
     assert payload["input_hash"] == request["input_hash"]
-    assert [said["source"] for said in of_type(run, "tool_call_policy_evaluated")][-1] == "user"
+    assert [each["source"] for each in of_type(run, "tool_call_policy_evaluated")][-1] == "user"
     assert types(run).index("tool_call_approved") < types(run).index("tool_call_started")
     assert bench.fetched.urls == ["https://example.org"]
 
@@ -97,8 +97,8 @@ async def test_a_denial_reaches_the_model_and_the_run_continues(bench: Bench) ->
     assert end["result"] == "tool_error: tool_blocked: the user said no: not today"
     assert (end["is_error"], end["executed"]) == (True, False)
     assert run[-1]["payload"]["status"] == "completed"
-    told = bench.provider.requests[1].messages[-1]
-    assert "the user said no: not today" in str(told)
+    result = bench.provider.requests[1].messages[-1]
+    assert "the user said no: not today" in str(result)
     assert bench.fetched.urls == []
 
 
@@ -116,7 +116,7 @@ async def test_each_call_of_a_turn_is_requested_and_decided_once(bench: Bench) -
     assert bench.fetched.urls == ["https://a.org"]
 
 
-# --- answers that do not fit -----------------------------------------------------------------
+# --- mismatched answers ----------------------------------------------------------------------
 
 
 @pytest.mark.behaviour("an_answer_names_the_very_call")
@@ -168,7 +168,7 @@ async def test_the_second_answer_is_refused_as_already_decided(
     assert error["message"] == "attempt_mismatch"
 
 
-# --- how waiting ends ------------------------------------------------------------------------
+# --- ends of waiting -------------------------------------------------------------------------
 
 
 @pytest.mark.behaviour("without_an_answer_a_call_is_denied")
@@ -258,7 +258,7 @@ async def test_a_shutdown_denies_the_waiting_call(tmp_path: Path) -> None:
         assert run[-1]["payload"]["status"] == "interrupted"
 
 
-# --- who can answer --------------------------------------------------------------------------
+# --- clients that can answer -----------------------------------------------------------------
 
 
 @pytest.mark.behaviour("nobody_is_asked_while_nobody_can_answer")
@@ -317,10 +317,10 @@ async def test_a_request_keeps_waiting_after_the_last_responder_leaves(
     assert not (await bench.client.request("list_permissions"))["can_answer"]
     [pending] = await bench.pending()
     assert pending == request
-    # Anybody may answer, whether he has declared it or not.
+    # Any client may answer, with or without the declaration.
     await (await bench.daemon.connect()).request("confirm_tool", **naming(pending, "once"))
     assert the_decision(await watcher.run())[1]["by"] == "user"
-    # The next call finds nobody.
+    # The next call is denied: no client can answer.
     await bench.start()
     assert the_decision(await watcher.run())[1]["by"] == "policy"
 
@@ -370,7 +370,7 @@ async def test_the_policy_snapshot_has_the_mode_that_the_call_was_judged_by(
     [completed] = of_type(await bench.events.run(), "tool_call_completed")
     snapshot = completed["policy_snapshot"]
     assert snapshot["permission_mode"] == "auto"
-    assert [(said["source"], said["decision"]) for said in snapshot["sources"]][-3:] == [
+    assert [(each["source"], each["decision"]) for each in snapshot["sources"]][-3:] == [
         ("mode", "ask"),
         ("runtime", "abstain"),
         ("user", "allow"),
@@ -397,8 +397,8 @@ async def test_a_granted_rule_prevents_further_requests_within_its_scope(
     bench: Bench, decision: str
 ) -> None:
     request = await bench.asked()
-    said = await bench.client.request("confirm_tool", **naming(request, decision))
-    assert said["rule"] == request["rule"] == "fetch(example.org)"
+    answer = await bench.client.request("confirm_tool", **naming(request, decision))
+    assert answer["rule"] == request["rule"] == "fetch(example.org)"
     await bench.events.run()
     run = await bench.run()
     assert of_type(run, "permission_requested") == []
@@ -418,10 +418,10 @@ async def test_a_granted_rule_prevents_further_requests_within_its_scope(
 @pytest.mark.behaviour("decisions_say_what_the_user_said")
 async def test_deny_session_denies_matching_calls_for_the_rest_of_the_session(bench: Bench) -> None:
     request = await bench.asked()
-    said = await bench.client.request(
+    answer = await bench.client.request(
         "confirm_tool", **naming(request, "deny_session", reason="not there")
     )
-    assert (said["decision"], said["rule"]) == ("deny_session", "fetch(example.org)")
+    assert (answer["decision"], answer["rule"]) == ("deny_session", "fetch(example.org)")
     kind, payload = the_decision(await bench.events.run())
     assert (kind, payload["decision"], payload["rule"]) == (
         "tool_call_denied",
@@ -479,8 +479,8 @@ async def test_deny_session_requires_a_rule_that_denies_the_call_and_room_for_it
 async def test_once_and_deny_grant_nothing(bench: Bench) -> None:
     for decision in ("once", "deny"):
         request = await bench.asked()
-        said = await bench.client.request("confirm_tool", **naming(request, decision))
-        assert "rule" not in said
+        answer = await bench.client.request("confirm_tool", **naming(request, decision))
+        assert "rule" not in answer
         await bench.events.run()
     listed = await bench.client.request("list_permissions")
     assert (listed["granted"], listed["granted_everywhere"]) == ([], [])
@@ -501,8 +501,8 @@ async def test_a_revoked_rule_no_longer_applies(bench: Bench, decision: str) -> 
     await bench.client.request("confirm_tool", **naming(request, decision))
     await bench.events.run()
     where = {"session_id": request["session_id"]} if decision == "session" else {}
-    said = await bench.client.request("revoke_permission", rule=request["rule"], **where)
-    assert said["rule"] == request["rule"]
+    answer = await bench.client.request("revoke_permission", rule=request["rule"], **where)
+    assert answer["rule"] == request["rule"]
     error = await bench.client.refusal("revoke_permission", rule=request["rule"], **where)
     assert error["message"] == "rule_not_granted"
     await bench.client.request("confirm_tool", **naming(await bench.asked(), "deny"))
@@ -544,8 +544,8 @@ async def test_a_rule_granted_twice_is_listed_once(bench: Bench) -> None:
         await bench.client.request("prompt", text="go", wait=False)
         requests.append((await bench.events.until("permission_requested"))["payload"])
     for request in requests:
-        said = await bench.client.request("confirm_tool", **naming(request, "always"))
-        assert said["rule"] == request["rule"]
+        answer = await bench.client.request("confirm_tool", **naming(request, "always"))
+        assert answer["rule"] == request["rule"]
         await bench.events.run()
     listed = await bench.client.request("list_permissions")
     assert listed["granted_everywhere"] == [requests[0]["rule"]]

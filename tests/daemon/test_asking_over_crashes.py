@@ -1,4 +1,4 @@
-"""kill -9 while a call waits for approval, and right after it was allowed."""
+"""kill -9 while a call waits for approval, and right after it was approved."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def place(short_folder: Path, stub: StubModel) -> Place:
     return dataclasses.replace(Place(short_folder, stub), permission_mode="ask")
 
 
-async def asked(events: Events, client: Client, stub: StubModel, tool: str) -> Payload:
-    """Start a run whose call of a tool needs permission, or ask something."""
+async def start_waiting_call(events: Events, client: Client, stub: StubModel, tool: str) -> Payload:
+    """Start a run whose call waits for approval or for an answer, and return the request."""
     args: dict[str, dict[str, Any]] = {
         "write": {"path": "a.txt", "content": "x"},
         "question": {"questions": [{"question": "Why?"}]},
@@ -38,7 +38,7 @@ async def test_a_request_interrupted_by_a_kill_is_expired_at_the_next_start(
 ) -> None:
     async with running(place) as process:
         events, client = await place.watch(types="all", confirms=True), await place.connect()
-        request = await asked(events, client, stub, "write")
+        request = await start_waiting_call(events, client, stub, "write")
         await process.kill()
     async with running(place):
         client = await place.connect()
@@ -62,7 +62,7 @@ async def test_a_kill_right_after_an_approval_keeps_it_and_runs_nothing_again(
 ) -> None:
     async with running(place) as process:
         events, client = await place.watch(types="all", confirms=True), await place.connect()
-        request = await asked(events, client, stub, "write")
+        request = await start_waiting_call(events, client, stub, "write")
         await client.request("confirm_tool", **naming(request, "always"))
         await process.kill()
     begun = (place.work / "a.txt").exists()
@@ -88,14 +88,14 @@ async def test_a_question_interrupted_by_a_kill_is_rejected_at_the_next_start(
 ) -> None:
     async with running(place) as process:
         events, client = await place.watch(types="all", confirms=True), await place.connect()
-        shown = await asked(events, client, stub, "question")
+        question = await start_waiting_call(events, client, stub, "question")
         await process.kill()
     async with running(place):
         client = await place.connect()
         assert (await client.request("list_questions"))["questions"] == []
         run = await (await place.watch(after="evt-0", types="all")).run()
         [rejected] = of_type(run, "question_rejected")
-        assert (rejected["question_id"], rejected["by"]) == (shown["question_id"], "stop")
+        assert (rejected["question_id"], rejected["by"]) == (question["question_id"], "stop")
 
 
 async def test_a_request_survives_the_disconnection_of_all_clients(
@@ -103,7 +103,7 @@ async def test_a_request_survives_the_disconnection_of_all_clients(
 ) -> None:
     async with running(place):
         events, client = await place.watch(types="all", confirms=True), await place.connect()
-        request = await asked(events, client, stub, "write")
+        request = await start_waiting_call(events, client, stub, "write")
         stub.script(text_reply("done"))
         await events.aclose()
         await client.aclose()

@@ -1,4 +1,4 @@
-"""Sessions attached to another workspace: what moves with them and what is reset."""
+"""Sessions attached to another workspace: the state they keep, and the state that is reset."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def state_of(bench: OverrideBench, session_id: str) -> Payload:
 
 
 async def session_of_task(bench: OverrideBench) -> str:
-    """Return the session of a task that is under way."""
+    """Return the id of the next session that a task creates."""
     while True:
         created = (await bench.events.until("session_created"))["payload"]
         if "origin" in created:
@@ -70,15 +70,15 @@ async def test_the_original_workspace_stays_recorded_after_repeated_attaching(
         session = await bench.session(folders.a)
         for folder in (folders.b, folders.home, folders.a, folders.a):
             await attach(bench, session, folder)
-        told = await bench.log("session_attached")
-        assert [(each["attached_from"], each["workspace"]) for each in told] == [
+        attached = await bench.log("session_attached")
+        assert [(each["attached_from"], each["workspace"]) for each in attached] == [
             (str(folders.a), str(folders.b)),
             (str(folders.b), str(folders.home)),
             (str(folders.home), str(folders.a)),
             (str(folders.a), str(folders.a)),
         ]
-        assert {each["origin_workspace"] for each in told} == {str(folders.a)}
-        assert all("reason" not in each and "revoked" not in each for each in told)
+        assert {each["origin_workspace"] for each in attached} == {str(folders.a)}
+        assert all("reason" not in each and "revoked" not in each for each in attached)
 
 
 @pytest.mark.parametrize("on_disk", [True, False])
@@ -146,7 +146,7 @@ async def test_a_session_whose_workspace_is_gone_can_be_attached_to_another(
         assert (await bench.call(session, "read", path="name.txt")).text == "this is b"
 
 
-# --- not now -----------------------------------------------------------------------------------
+# --- refusals during work ----------------------------------------------------------------------
 
 
 async def test_attaching_is_refused_during_a_run(folders: Folders) -> None:
@@ -257,10 +257,10 @@ async def test_attaching_a_session_moves_its_task_sessions(folders: Folders) -> 
         below = [await session_of_task(bench), await session_of_task(bench)]
         await attach(bench, session, folders.a, reason="all of it")
         for moved in (session, *below):
-            told = (await bench.events.until("session_attached"))["payload"]
-            assert told["session_id"] == moved
-            assert told["workspace"] == str(folders.a)
-            assert told["reason"] == "all of it"
+            attached = (await bench.events.until("session_attached"))["payload"]
+            assert attached["session_id"] == moved
+            assert attached["workspace"] == str(folders.a)
+            assert attached["reason"] == "all of it"
         for moved in (session, *below):
             assert (await state_of(bench, moved))["workspace"] == str(folders.a)
             assert (await bench.call(moved, "read", path="name.txt")).text == "this is a"
@@ -286,7 +286,7 @@ async def test_attaching_is_refused_while_a_task_session_runs(folders: Folders) 
         await bench.client.request("abort", session_id=below)
 
 
-# --- what moves, and what does not ---------------------------------------------------------------
+# --- state that moves, and state that is reset ---------------------------------------------------
 
 
 async def test_attaching_revokes_the_rules_granted_in_the_session(folders: Folders) -> None:
@@ -298,12 +298,12 @@ async def test_attaching_revokes_the_rules_granted_in_the_session(folders: Folde
         assert granted == ["look(name.txt)"]
         answer = await attach(bench, session, folders.a)
         assert answer["revoked"] == granted
-        told = (await bench.events.until("session_attached"))["payload"]
-        assert told["revoked"] == granted
-        # The same name means another file here, so it is asked about.
+        attached = (await bench.events.until("session_attached"))["payload"]
+        assert attached["revoked"] == granted
+        # The same name means another file here, so the call needs approval.
         again = await bench.asked(session, "name.txt")
         assert (await bench.answer(again)).text == "this is a\n"
-        # Back again the user's word is still asked for.
+        # After moving back, the call still needs approval.
         await attach(bench, session, folders.home)
         await bench.answer(await bench.asked(session, "name.txt"))
 
@@ -386,7 +386,7 @@ async def test_attaching_reads_the_rules_of_the_new_workspace_again(folders: Fol
         session = await bench.session(folders.a)
         assert (await bench.call(session, "look", path="name.txt")).is_error
         settings.write_text("")
-        # What a session started with stays.
+        # The session keeps the rules that it started with.
         assert (await bench.call(session, "look", path="name.txt")).is_error
         await attach(bench, session, folders.home)
         assert (await bench.call(session, "look", path="name.txt")).text == "this is home\n"
@@ -399,9 +399,9 @@ async def test_a_call_is_refused_while_its_session_is_attached_continuously(
 ) -> None:
     async with several_folders(folders) as bench:
         session = await bench.session()
-        # Of the three times that each look asks, the last finds another place than the first.
-        places = itertools.cycle((str(folders.a), str(folders.a), str(folders.b)))
-        monkeypatch.setattr(bench.daemon.services.workspaces, "path_of", lambda _: next(places))
+        # Each attempt asks three times, and the last answer differs from the first.
+        workspaces = itertools.cycle((str(folders.a), str(folders.a), str(folders.b)))
+        monkeypatch.setattr(bench.daemon.services.workspaces, "path_of", lambda _: next(workspaces))
         with trio.fail_after(10):
             error = await bench.client.refusal("call_tool", tool="ls", session_id=session)
         assert (error["code"], error["message"]) == ("command_rejected", "session_changed")

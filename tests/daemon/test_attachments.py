@@ -1,4 +1,4 @@
-"""Files with a text: given in three ways, stored with the input, sent to the model."""
+"""Files attached to a text: three kinds of source, stored with the input, sent to the model."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def id_of(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def given(data: bytes, media_type: str = "image/png", **more: Any) -> Payload:
+def inline_file(data: bytes, media_type: str = "image/png", **more: Any) -> Payload:
     return {"data": base64.b64encode(data).decode(), "media_type": media_type, **more}
 
 
-def stored(data: bytes, media_type: str = "image/png", **more: Any) -> Payload:
+def stored_file(data: bytes, media_type: str = "image/png", **more: Any) -> Payload:
     return {
         "artifact_id": id_of(data),
         "media_type": media_type,
@@ -46,7 +46,7 @@ def stored(data: bytes, media_type: str = "image/png", **more: Any) -> Payload:
 
 
 class SeeingProvider(ScriptedProvider):
-    """A model that takes what ``takes`` names, and remembers the bytes that it was given."""
+    """A model that accepts the media types in ``takes``, and records the bytes that it receives."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,8 +77,8 @@ class Kit:
         path.write_bytes(data)
         return path
 
-    async def hand_in(self, command: str, **payload: Any) -> Payload:
-        """Hands an input to a run, or starts one with it; returns the acknowledgement."""
+    async def send_input(self, command: str, **payload: Any) -> Payload:
+        """Send an input to a run, or start a run with it, and return the acknowledgement."""
         if command == "prompt":
             return await self.client.request("prompt", wait=False, **payload)
         await self.begin()
@@ -88,8 +88,8 @@ class Kit:
         await self.client.request("prompt", text="go", wait=False)
         await self.model.calls.wait_waiting()
 
-    async def refused(self, **attachment: Any) -> str:
-        """Return what an attachment is refused with; nothing may have been accepted."""
+    async def refusal_of(self, **attachment: Any) -> str:
+        """Return the error for an attachment, and assert that nothing was accepted."""
         error = await self.client.refusal("prompt", text="look", attachments=[attachment])
         assert (await self.client.request("list_sessions"))["sessions"] == []
         assert (await self.client.request("get_events", types="all"))["events"] == []
@@ -100,7 +100,7 @@ class Kit:
             self.model.answer(says("done"))
         return await self.events.run()
 
-    def shown(self) -> list[list[str]]:
+    def artifact_ids(self) -> list[list[str]]:
         """Return the artifact ids of each user message of the newest call."""
         messages = self.model.requests[-1].messages
         return [
@@ -119,7 +119,7 @@ async def kit(short_folder: Path) -> AsyncIterator[Kit]:
             yield Kit(short_folder, daemon, client, events, model)
 
 
-# --- three ways ------------------------------------------------------------------------------
+# --- the three sources -----------------------------------------------------------------------
 
 
 @pytest.mark.behaviour("files_go_with_a_text")
@@ -127,64 +127,66 @@ async def kit(short_folder: Path) -> AsyncIterator[Kit]:
 async def test_an_attached_file_reaches_the_queue_the_transcript_and_the_model(
     kit: Kit, command: str
 ) -> None:
-    await kit.hand_in(command, text="look", attachments=[given(PNG, name="shot.png")])
+    await kit.send_input(command, text="look", attachments=[inline_file(PNG, name="shot.png")])
     events = await kit.finish(answers=2)
-    told = stored(PNG, name="shot.png")
+    file = stored_file(PNG, name="shot.png")
     inputs = [update["inputs"][0] for update in of_type(events, "queue_update")]
-    assert [one["attachments"] for one in inputs if one["text"] == "look"] == [[told]] * 2
+    assert [one["attachments"] for one in inputs if one["text"] == "look"] == [[file]] * 2
     starts = of_type(events, "message_start")
-    assert [start["attachments"] for start in starts if start.get("text") == "look"] == [[told]]
+    assert [start["attachments"] for start in starts if start.get("text") == "look"] == [[file]]
     messages = (await kit.client.request("get_messages"))["messages"]
-    assert [one["attachments"] for one in messages if one["text"] == "look"] == [[told]]
-    assert kit.shown()[-1] == [id_of(PNG)]
+    assert [one["attachments"] for one in messages if one["text"] == "look"] == [[file]]
+    assert kit.artifact_ids()[-1] == [id_of(PNG)]
     assert kit.model.blobs[-1] == {id_of(PNG): PNG}
 
 
 async def test_a_workspace_file_is_read_when_the_command_arrives(kit: Kit) -> None:
     path = kit.file("shots/one.png")
-    await kit.hand_in("prompt", text="look", attachments=[{"path": "shots/one.png"}])
+    await kit.send_input("prompt", text="look", attachments=[{"path": "shots/one.png"}])
     path.unlink()
     await kit.finish()
     (message, _) = (await kit.client.request("get_messages"))["messages"]
-    assert message["attachments"] == [stored(PNG, name="one.png")]
+    assert message["attachments"] == [stored_file(PNG, name="one.png")]
     assert kit.model.blobs[-1] == {id_of(PNG): PNG}
 
 
 async def test_a_stored_artifact_can_be_attached(kit: Kit) -> None:
-    await kit.hand_in("prompt", text="first", attachments=[given(PDF, "application/pdf")])
+    await kit.send_input("prompt", text="first", attachments=[inline_file(PDF, "application/pdf")])
     await kit.finish()
     await kit.client.request("new_session")
-    await kit.hand_in("prompt", text="again", attachments=[{"artifact_id": id_of(PDF)}])
+    await kit.send_input("prompt", text="again", attachments=[{"artifact_id": id_of(PDF)}])
     await kit.finish()
     (message, _) = (await kit.client.request("get_messages"))["messages"]
-    assert message["attachments"] == [stored(PDF, "application/pdf")]
+    assert message["attachments"] == [stored_file(PDF, "application/pdf")]
     assert kit.model.blobs[-1] == {id_of(PDF): PDF}
 
 
 async def test_several_files_keep_their_order(kit: Kit) -> None:
     kit.file("a.txt", b"text")
-    files = [given(PDF, "application/pdf"), {"path": "a.txt"}, given(PNG)]
-    await kit.hand_in("prompt", text="look", attachments=files)
+    files = [inline_file(PDF, "application/pdf"), {"path": "a.txt"}, inline_file(PNG)]
+    await kit.send_input("prompt", text="look", attachments=files)
     await kit.finish()
-    assert kit.shown() == [[id_of(PDF), id_of(b"text"), id_of(PNG)]]
+    assert kit.artifact_ids() == [[id_of(PDF), id_of(b"text"), id_of(PNG)]]
 
 
 async def test_the_media_type_of_a_text_is_stored_without_parameters(kit: Kit) -> None:
-    file = given(b"hi", "Text/Plain; charset=utf-8")
-    await kit.hand_in("prompt", text="look", attachments=[file])
+    file = inline_file(b"hi", "Text/Plain; charset=utf-8")
+    await kit.send_input("prompt", text="look", attachments=[file])
     await kit.finish()
     (message, _) = (await kit.client.request("get_messages"))["messages"]
-    assert message["attachments"] == [stored(b"hi", "text/plain")]
+    assert message["attachments"] == [stored_file(b"hi", "text/plain")]
 
 
 async def test_files_of_joined_inputs_are_sent_in_order(kit: Kit) -> None:
     await kit.client.request("set_follow_up_mode", mode="all")
     await kit.begin()
-    await kit.client.request("follow_up", text="one", attachments=[given(PNG)])
+    await kit.client.request("follow_up", text="one", attachments=[inline_file(PNG)])
     await kit.client.request("follow_up", text="two")
-    await kit.client.request("follow_up", text="three", attachments=[given(PDF, "application/pdf")])
+    await kit.client.request(
+        "follow_up", text="three", attachments=[inline_file(PDF, "application/pdf")]
+    )
     await kit.finish(answers=2)
-    assert kit.shown() == [[], [id_of(PNG), id_of(PDF)]]
+    assert kit.artifact_ids() == [[], [id_of(PNG), id_of(PDF)]]
 
 
 async def test_a_queued_input_keeps_its_file_over_a_restart(short_folder: Path) -> None:
@@ -193,11 +195,11 @@ async def test_a_queued_input_keeps_its_file_over_a_restart(short_folder: Path) 
         client = await daemon.connect()
         await client.request("prompt", text="go", wait=False)
         await model.calls.wait_waiting()
-        await client.request("follow_up", text="look", attachments=[given(PNG)])
+        await client.request("follow_up", text="look", attachments=[inline_file(PNG)])
     async with socket_daemon(short_folder, provider=model) as daemon:
         client, events = await daemon.connect(), await daemon.watch()
         (waiting,) = (await client.request("get_queue"))["inputs"]
-        assert waiting["attachments"] == [stored(PNG)]
+        assert waiting["attachments"] == [stored_file(PNG)]
         model.answer(says("done"))
         await client.request("resume")
         await events.run()
@@ -206,19 +208,19 @@ async def test_a_queued_input_keeps_its_file_over_a_restart(short_folder: Path) 
 
 async def test_a_cleared_input_names_its_files_for_attaching_them_again(kit: Kit) -> None:
     await kit.begin()
-    await kit.client.request("follow_up", text="look", attachments=[given(PNG)])
+    await kit.client.request("follow_up", text="look", attachments=[inline_file(PNG)])
     (cleared,) = (await kit.client.request("abort"))["cleared"]
-    assert cleared["attachments"] == [stored(PNG)]
+    assert cleared["attachments"] == [stored_file(PNG)]
     await kit.events.run()
-    # And so it can be handed in again.
+    # So it can be attached again.
     again = [{"artifact_id": file["artifact_id"]} for file in cleared["attachments"]]
-    await kit.hand_in("prompt", text="look", attachments=again)
+    await kit.send_input("prompt", text="look", attachments=again)
     await kit.finish()
     assert kit.model.blobs[-1] == {id_of(PNG): PNG}
 
 
 async def test_a_file_is_deleted_with_the_last_session_that_refers_to_it(kit: Kit) -> None:
-    await kit.hand_in("prompt", text="look", attachments=[given(PNG)])
+    await kit.send_input("prompt", text="look", attachments=[inline_file(PNG)])
     await kit.finish()
     parent = (await kit.client.request("get_state"))["session_id"]
     branch = (await kit.client.request("branch_session", session_id=parent))["session_id"]
@@ -228,7 +230,7 @@ async def test_a_file_is_deleted_with_the_last_session_that_refers_to_it(kit: Ki
     assert await kit.daemon.services.store.artifact(id_of(PNG)) is None
 
 
-# --- what is refused -------------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -242,19 +244,19 @@ async def test_a_file_is_deleted_with_the_last_session_that_refers_to_it(kit: Ki
 )
 async def test_an_attachment_has_exactly_one_source(kit: Kit, attachment: Payload) -> None:
     words = "attachments[0] must have exactly one of data, path, artifact_id"
-    assert await kit.refused(**attachment) == f"invalid_payload: {words}"
+    assert await kit.refusal_of(**attachment) == f"invalid_payload: {words}"
 
 
 async def test_bytes_need_a_media_type(kit: Kit) -> None:
     words = "invalid_payload: attachments[0].media_type is required"
-    assert await kit.refused(data="aGk=") == words
+    assert await kit.refusal_of(data="aGk=") == words
 
 
 @pytest.mark.parametrize("media_type", ["image/bmp", "application/json", "text", "x"])
 async def test_other_media_types_are_refused_with_the_supported_ones(
     kit: Kit, media_type: str
 ) -> None:
-    assert await kit.refused(**given(PNG, media_type)) == (
+    assert await kit.refusal_of(**inline_file(PNG, media_type)) == (
         "invalid_payload: attachments[0].media_type must be image/png, image/jpeg, image/gif, "
         "image/webp, application/pdf or text/*"
     )
@@ -274,7 +276,7 @@ async def test_other_media_types_are_refused_with_the_supported_ones(
 async def test_bytes_that_do_not_match_their_media_type_are_refused(
     kit: Kit, media_type: str, data: bytes
 ) -> None:
-    assert await kit.refused(**given(data, media_type)) == (
+    assert await kit.refusal_of(**inline_file(data, media_type)) == (
         f"invalid_payload: attachments[0].media_type is {media_type}, but the bytes are not"
     )
 
@@ -282,12 +284,12 @@ async def test_bytes_that_do_not_match_their_media_type_are_refused(
 async def test_a_file_with_the_wrong_suffix_is_refused(kit: Kit) -> None:
     kit.file("shot.png", b"GIF89a")
     words = "invalid_payload: attachments[0].media_type is image/png, but the bytes are not"
-    assert await kit.refused(path="shot.png") == words
+    assert await kit.refusal_of(path="shot.png") == words
 
 
 async def test_an_unknown_artifact_is_refused(kit: Kit) -> None:
     error = await kit.client.refusal(
-        "prompt", text="look", attachments=[given(PNG), {"artifact_id": "sha256:00"}]
+        "prompt", text="look", attachments=[inline_file(PNG), {"artifact_id": "sha256:00"}]
     )
     assert (error["code"], error["message"]) == ("command_rejected", "artifact_not_found")
     assert error["details"] == {"artifact_id": "sha256:00", "field": "attachments[1]"}
@@ -321,7 +323,7 @@ async def test_a_file_that_the_model_cannot_take_is_refused_before_anything_is_a
     kit.file("shot.png")
     if command != "prompt":
         await kit.begin()
-    for file in (given(PNG), {"path": "shot.png"}):
+    for file in (inline_file(PNG), {"path": "shot.png"}):
         error = await kit.client.refusal(command, text="look", attachments=[file])
         assert (error["code"], error["message"]) == ("command_rejected", "attachment_not_supported")
         assert error["details"] == {
@@ -346,29 +348,29 @@ async def test_paths_outside_the_workspace_are_refused(kit: Kit) -> None:
     (kit.folder / "work" / "folder").symlink_to("..")
     for path in ("../secret.png", str(kit.folder / "secret.png"), "link.png", "folder/secret.png"):
         words = f"invalid_payload: attachments[0].path: path_outside_workdir: {path}"
-        assert await kit.refused(path=path) == words
+        assert await kit.refusal_of(path=path) == words
 
 
 async def test_paths_of_anything_but_regular_files_are_refused_without_blocking(kit: Kit) -> None:
     os.mkfifo(kit.folder / "work" / "pipe.png")
     (kit.folder / "work" / "folder.png").mkdir()
     start = "invalid_payload: attachments[0].path: read_failed: "
-    assert await kit.refused(path="pipe.png") == f"{start}pipe.png: not a regular file"
-    assert await kit.refused(path="folder.png") == f"{start}folder.png: Is a directory"
-    assert await kit.refused(path="gone.png") == f"{start}gone.png: No such file or directory"
+    assert await kit.refusal_of(path="pipe.png") == f"{start}pipe.png: not a regular file"
+    assert await kit.refusal_of(path="folder.png") == f"{start}folder.png: Is a directory"
+    assert await kit.refusal_of(path="gone.png") == f"{start}gone.png: No such file or directory"
 
 
 async def test_a_path_may_be_absolute_or_a_link_within_the_workspace(kit: Kit) -> None:
     path = kit.file("real.png")
     (kit.folder / "work" / "link.png").symlink_to("real.png")
     files = [{"path": str(path)}, {"path": "link.png"}]
-    await kit.hand_in("prompt", text="look", attachments=files)
+    await kit.send_input("prompt", text="look", attachments=files)
     await kit.finish()
     (message, _) = (await kit.client.request("get_messages"))["messages"]
     assert [file["name"] for file in message["attachments"]] == ["real.png", "link.png"]
 
 
-# --- once ------------------------------------------------------------------------------------
+# --- resending -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -377,7 +379,7 @@ async def test_a_resent_command_reads_no_file_and_returns_the_first_acknowledgem
 ) -> None:
     path = kit.file("shot.png")
     more = {"text": "look", "attachments": [{"path": "shot.png"}], "client_message_id": "mine"}
-    first = await kit.hand_in(command, **more)
+    first = await kit.send_input(command, **more)
     path.unlink()
     wait: Payload = {"wait": False} if command == "prompt" else {}
     again = {**first, "repeated": True}
@@ -412,13 +414,13 @@ async def test_a_prompt_is_refused_if_its_session_is_deleted_while_a_file_is_rea
 
     monkeypatch.setattr("nousd.daemon.commands.accepting.attached", slowly)
     error = await kit.client.refusal(
-        "prompt", text="look", session_id=session_id, attachments=[given(PNG)]
+        "prompt", text="look", session_id=session_id, attachments=[inline_file(PNG)]
     )
     assert error["code"] == "session_not_found"
 
 
 async def test_no_event_holds_the_bytes_of_a_file(kit: Kit) -> None:
-    await kit.hand_in("prompt", text="look", attachments=[given(PNG)])
+    await kit.send_input("prompt", text="look", attachments=[inline_file(PNG)])
     await kit.finish()
     wanted = EventFilter(types=frozenset(EVENTS))
     found = await kit.daemon.services.store.events_after(0, wanted, limit=1000, bytes_max=2**30)

@@ -1,4 +1,4 @@
-"""Repeated calls: those that never started are executed, those that may have run are not repeated."""
+"""Repeated calls: calls that never started are executed, calls that may have run need approval."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _NoArguments(msgspec.Struct):
 
 
 class Looks:
-    """A tool that only reads; ``count`` is how often it did."""
+    """A read-only tool; ``count`` is the number of its executions."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -51,7 +51,7 @@ class Looks:
         return ToolResult(self.text or f"look {self.count}")
 
 
-def asks(*names: str) -> Outcome:
+def asks_for(*names: str) -> Outcome:
     async def play(receive: Receive) -> None:
         for number, name in enumerate(names):
             await receive(ToolCallPiece(f"own-{number}", name, "{}"))
@@ -61,7 +61,7 @@ def asks(*names: str) -> Outcome:
 
 
 class Bench:
-    """A daemon with a tool that acts and one that looks, and a client that answers for calls."""
+    """A daemon with a tool that acts and a read-only one, and a client that answers requests."""
 
     def __init__(self, daemon: Daemon, client: Client, events: Events) -> None:
         self.daemon = daemon
@@ -81,8 +81,8 @@ class Bench:
         await self.client.request("resume")
         return await self.events.run()
 
-    async def back_to_the_calls(self, run: list[Event]) -> str:
-        """Goes back to the answer that asked for calls; returns its id."""
+    async def move_back_to_the_calls(self, run: list[Event]) -> str:
+        """Move the leaf back to the answer that asked for calls, and return its id."""
         [entry] = [
             appended["entry"]
             for appended in of_type(run, "entry_appended")
@@ -92,8 +92,8 @@ class Bench:
         entry_id: str = entry["id"]
         return entry_id
 
-    def told(self) -> list[ToolResultMessage]:
-        """Return the results that the model was given last."""
+    def results_sent(self) -> list[ToolResultMessage]:
+        """Return the tool results in the newest model call."""
         messages = self.provider.requests[-1].messages
         return [message for message in messages if isinstance(message, ToolResultMessage)]
 
@@ -123,12 +123,12 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
         yield bench
 
 
-# --- what never began ------------------------------------------------------------------------
+# --- calls that never started ----------------------------------------------------------------
 
 
 @pytest.mark.behaviour("calls_that_never_began_are_carried_out")
 async def test_resume_executes_the_calls_after_an_interrupted_one(bench: Bench) -> None:
-    bench.provider.answer(asks("work", "look", "look"))
+    bench.provider.answer(asks_for("work", "look", "look"))
     await bench.client.request("prompt", text="go", wait=False)
     await bench.events.until("tool_call_started")
     await bench.client.request("abort")
@@ -138,7 +138,7 @@ async def test_resume_executes_the_calls_after_an_interrupted_one(bench: Bench) 
     assert [call["tool_name"] for call in of_type(run, "tool_call_started")] == ["look", "look"]
     assert {call["attempt"] for call in of_type(run, "tool_call_requested")} == {1}
     assert "replay" not in {e["source"] for e in of_type(run, "tool_call_policy_evaluated")}
-    assert [result.text for result in bench.told()] == [
+    assert [result.text for result in bench.results_sent()] == [
         *("tool_error: aborted", "look 1", "look 2"),
     ]
     assert types(run).index("tool_call_started") < types(run).index("model_input")
@@ -147,7 +147,7 @@ async def test_resume_executes_the_calls_after_an_interrupted_one(bench: Bench) 
 async def test_a_new_prompt_discards_calls_that_never_started(
     bench: Bench,
 ) -> None:
-    bench.provider.answer(asks("work", "look"))
+    bench.provider.answer(asks_for("work", "look"))
     await bench.client.request("prompt", text="go", wait=False)
     await bench.events.until("tool_call_started")
     await bench.client.request("abort")
@@ -155,14 +155,14 @@ async def test_a_new_prompt_discards_calls_that_never_started(
     run = await bench.run(says("done"), text="something else")
     assert bench.look.count == 0
     assert of_type(run, "tool_call_requested") == []
-    assert [result.text for result in bench.told()] == [
+    assert [result.text for result in bench.results_sent()] == [
         "tool_error: aborted",
         "tool_error: interrupted",
     ]
 
 
 async def test_a_steer_during_resume_skips_the_remaining_calls(bench: Bench) -> None:
-    bench.provider.answer(asks("work", "work", "look"))
+    bench.provider.answer(asks_for("work", "work", "look"))
     await bench.client.request("prompt", text="go", wait=False)
     await bench.events.until("tool_call_started")
     await bench.client.request("abort")
@@ -178,14 +178,14 @@ async def test_a_steer_during_resume_skips_the_remaining_calls(bench: Bench) -> 
     assert bench.look.count == 0
 
 
-# --- what may have run -----------------------------------------------------------------------
+# --- calls that may have run -----------------------------------------------------------------
 
 
 @pytest.mark.behaviour("a_call_that_is_seen_again_needs_a_new_word")
 async def test_a_call_that_may_have_run_needs_approval_even_in_yolo_mode(bench: Bench) -> None:
     bench.work.finish(gives("once"))
-    run = await bench.run(asks("work"), says("done"))
-    message_id = await bench.back_to_the_calls(run)
+    run = await bench.run(asks_for("work"), says("done"))
+    message_id = await bench.move_back_to_the_calls(run)
     bench.provider.answer(says("done again"))
     await bench.client.request("resume")
     asked = (await bench.events.until("permission_requested"))["payload"]
@@ -199,9 +199,9 @@ async def test_a_call_that_may_have_run_needs_approval_even_in_yolo_mode(bench: 
     again = await bench.events.run()
     [end] = of_type(again, "tool_execution_end")
     assert (end["attempt"], end["executed"], end["result"]) == (2, True, "twice")
-    assert [result.text for result in bench.told()] == ["twice"]
-    said = of_type(again, "tool_call_policy_evaluated")
-    assert [(each["source"], each["decision"]) for each in said][-2:] == [
+    assert [result.text for result in bench.results_sent()] == ["twice"]
+    evaluated = of_type(again, "tool_call_policy_evaluated")
+    assert [(each["source"], each["decision"]) for each in evaluated][-2:] == [
         ("replay", "ask"),
         ("user", "allow"),
     ]
@@ -218,21 +218,21 @@ async def test_a_call_that_may_have_run_needs_approval_even_in_yolo_mode(bench: 
 async def test_a_call_that_may_have_run_is_denied_if_nobody_can_answer(tmp_path: Path) -> None:
     async with open_bench(tmp_path, confirms=False) as bench:
         bench.work.finish(gives("once"))
-        await bench.back_to_the_calls(await bench.run(asks("work"), says("done")))
+        await bench.move_back_to_the_calls(await bench.run(asks_for("work"), says("done")))
         run = await bench.resume(says("done again"))
         [end] = of_type(run, "tool_execution_end")
         assert (end["executed"], end["is_error"], end["attempt"]) == (False, True, 2)
         assert run[-1]["payload"]["status"] == "completed"
-        # Nothing of the second attempt ran; of the first it did.
-        await bench.back_to_the_calls(await _asking(bench))
+        # The second attempt did not run, but the first one did.
+        await bench.move_back_to_the_calls(await _answer_with_calls(bench))
         third = await bench.resume(says("done again"))
         [requested] = of_type(third, "tool_call_requested")
         assert requested["attempt"] == 3
         assert of_type(third, "tool_call_denied")
 
 
-async def _asking(bench: Bench) -> list[Event]:
-    """Return the event that holds the answer which asked for calls."""
+async def _answer_with_calls(bench: Bench) -> list[Event]:
+    """Return the event of the answer that asked for calls."""
     events = await bench.client.request("get_events", after="evt-0", types="all", limit=1000)
     return [
         event
@@ -244,24 +244,24 @@ async def _asking(bench: Bench) -> list[Event]:
 async def test_a_previously_denied_call_runs_once_it_is_allowed(bench: Bench) -> None:
     await bench.client.request("new_session")
     await bench.client.request("set_active_tools", tools=["read"])
-    run = await bench.run(asks("ls"), says("done"))
+    run = await bench.run(asks_for("ls"), says("done"))
     assert of_type(run, "tool_call_denied")
-    await bench.back_to_the_calls(run)
+    await bench.move_back_to_the_calls(run)
     await bench.client.request("set_active_tools", tools=["ls"])
     again = await bench.resume(says("done"))
     [end] = of_type(again, "tool_execution_end")
     assert (end["attempt"], end["executed"]) == (2, True)
-    said = of_type(again, "tool_call_policy_evaluated")[-1]
-    assert (said["source"], said["decision"]) == ("replay", "allow")
+    evaluated = of_type(again, "tool_call_policy_evaluated")[-1]
+    assert (evaluated["source"], evaluated["decision"]) == ("replay", "allow")
 
 
-# --- what only reads -------------------------------------------------------------------------
+# --- read-only calls -------------------------------------------------------------------------
 
 
 async def test_a_repeated_read_only_call_returns_its_stored_result_without_running(
     bench: Bench,
 ) -> None:
-    message_id = await bench.back_to_the_calls(await bench.run(asks("look"), says("done")))
+    message_id = await bench.move_back_to_the_calls(await bench.run(asks_for("look"), says("done")))
     run = await bench.resume(says("done again"))
     assert bench.look.count == 1
     [end] = of_type(run, "tool_execution_end")
@@ -269,11 +269,11 @@ async def test_a_repeated_read_only_call_returns_its_stored_result_without_runni
     assert end["is_error"] is False
     assert of_type(run, "tool_call_started") == []
     assert len(of_type(run, "tool_call_approved")) == 1
-    assert [result.text for result in bench.told()] == ["look 1"]
+    assert [result.text for result in bench.results_sent()] == ["look 1"]
     call = await bench.client.request("get_tool_call", tool_call_id=f"{message_id}.0")
     assert (call["call"]["state"], call["call"]["executed"]) == ("not_started", False)
-    # And once more: what was given again is not what is given.
-    await bench.back_to_the_calls(await _asking(bench))
+    # A third attempt returns the stored result of the first one, too.
+    await bench.move_back_to_the_calls(await _answer_with_calls(bench))
     third = await bench.resume(says("done again"))
     [end] = of_type(third, "tool_execution_end")
     assert (end["attempt"], end["result"], bench.look.count) == (3, "look 1", 1)
@@ -281,25 +281,25 @@ async def test_a_repeated_read_only_call_returns_its_stored_result_without_runni
 
 async def test_a_long_stored_result_is_returned_whole(bench: Bench) -> None:
     bench.look.text = "long " * 20_000
-    await bench.back_to_the_calls(await bench.run(asks("look"), says("done")))
+    await bench.move_back_to_the_calls(await bench.run(asks_for("look"), says("done")))
     await bench.resume(says("done again"))
-    assert [result.text for result in bench.told()] == [bench.look.text]
+    assert [result.text for result in bench.results_sent()] == [bench.look.text]
 
 
 async def test_a_stored_result_is_withheld_once_its_call_is_forbidden(tmp_path: Path) -> None:
     async with open_bench(tmp_path) as bench:
-        await bench.back_to_the_calls(await bench.run(asks("look"), says("done")))
+        await bench.move_back_to_the_calls(await bench.run(asks_for("look"), says("done")))
         services = bench.daemon.services
         rules = rules_of("deny", ["look"], "the settings")
         services.run_services.permissions = RulePermissions("yolo", rules)
         run = await bench.resume(says("done again"))
         [end] = of_type(run, "tool_execution_end")
         assert (end["executed"], end["is_error"]) == (False, True)
-        assert "look 1" not in bench.told()[-1].text
+        assert "look 1" not in bench.results_sent()[-1].text
 
 
 async def test_equal_arguments_make_separate_calls(bench: Bench) -> None:
-    run = await bench.run(asks("look", "look"), asks("look"), says("done"))
+    run = await bench.run(asks_for("look", "look"), asks_for("look"), says("done"))
     assert bench.look.count == 3
     requested = of_type(run, "tool_call_requested")
     assert {call["attempt"] for call in requested} == {1}
@@ -307,12 +307,12 @@ async def test_equal_arguments_make_separate_calls(bench: Bench) -> None:
     assert len({call["tool_call_id"] for call in requested}) == 3
 
 
-# --- what nobody can say any more ------------------------------------------------------------
+# --- branches --------------------------------------------------------------------------------
 
 
 async def test_a_branch_asks_before_it_repeats_a_call_of_its_parent(bench: Bench) -> None:
     bench.work.finish(gives("once"))
-    message_id = await bench.back_to_the_calls(await bench.run(asks("work"), says("done")))
+    message_id = await bench.move_back_to_the_calls(await bench.run(asks_for("work"), says("done")))
     parent = (await bench.client.request("get_state"))["session_id"]
     branch = (await bench.client.request("branch_session", session_id=parent))["session_id"]
     bench.provider.answer(says("done again"))
@@ -328,7 +328,7 @@ async def test_a_branch_and_its_parent_do_not_execute_the_same_calls_at_once(
     bench: Bench,
 ) -> None:
     bench.work.finish(gives("once"))
-    await bench.back_to_the_calls(await bench.run(asks("work"), says("done")))
+    await bench.move_back_to_the_calls(await bench.run(asks_for("work"), says("done")))
     parent = (await bench.client.request("get_state"))["session_id"]
     branch = (await bench.client.request("branch_session", session_id=parent))["session_id"]
     await bench.client.request("resume", session_id=branch)
@@ -346,7 +346,7 @@ async def test_a_branch_and_its_parent_do_not_execute_the_same_calls_at_once(
 
 
 async def test_a_branch_cannot_execute_the_calls_of_its_running_parent(bench: Bench) -> None:
-    bench.provider.answer(asks("work", "look"), says("done"))
+    bench.provider.answer(asks_for("work", "look"), says("done"))
     running = await bench.client.request("prompt", text="go", wait=False)
     await bench.events.until("tool_call_started")
     parent = running["session_id"]
@@ -362,7 +362,7 @@ async def test_a_branch_cannot_execute_the_calls_of_its_running_parent(bench: Be
 async def test_a_branch_and_its_parent_resumed_at_once_execute_an_unstarted_call_once(
     bench: Bench,
 ) -> None:
-    bench.provider.answer(asks("work", "look"))
+    bench.provider.answer(asks_for("work", "look"))
     await bench.client.request("prompt", text="go", wait=False)
     await bench.events.until("tool_call_started")
     await bench.client.request("abort")
@@ -382,7 +382,7 @@ async def test_a_branch_and_its_parent_resumed_at_once_execute_an_unstarted_call
 
 async def test_a_branch_asks_before_it_repeats_a_call_of_its_deleted_parent(bench: Bench) -> None:
     bench.work.finish(gives("once"))
-    await bench.back_to_the_calls(await bench.run(asks("work"), says("done")))
+    await bench.move_back_to_the_calls(await bench.run(asks_for("work"), says("done")))
     parent = (await bench.client.request("get_state"))["session_id"]
     branch = (await bench.client.request("branch_session", session_id=parent))["session_id"]
     await bench.client.request("delete_session", session_id=parent)

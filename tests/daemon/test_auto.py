@@ -26,14 +26,14 @@ LISTING = Reply(
 
 @pytest.fixture(autouse=True)
 def ollama(stub: StubModel, monkeypatch: pytest.MonkeyPatch) -> StubModel:
-    """A server on this machine; it stands where Ollama would."""
+    """A local model server on the port that is searched for Ollama."""
     port = int(stub.api_base.split(":")[2].split("/")[0])
     monkeypatch.setattr(auto, "LOCAL_SERVERS", (LocalServer("ollama", port),))
     monkeypatch.setattr(auto, "SECONDS_MAX", WAIT_SECONDS)
     return stub
 
 
-async def found(environ: Mapping[str, str], **flags: str) -> Settings:
+async def resolve_auto(environ: Mapping[str, str], **flags: str) -> Settings:
     settings = resolve({"provider": "auto", **flags}, environ, Path("/dev/null")).settings
     return await serve._with_provider_found(settings)
 
@@ -42,7 +42,7 @@ async def test_a_key_in_the_environment_selects_its_provider_without_probing_ser
     ollama: StubModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="nousd")
-    settings = await found({"GEMINI_API_KEY": "k", "OPENAI_API_KEY": "k"})
+    settings = await resolve_auto({"GEMINI_API_KEY": "k", "OPENAI_API_KEY": "k"})
     assert settings.provider == "openai"
     assert ollama.requests == []
     assert caplog.messages == ["provider auto is openai: it is configured"]
@@ -53,11 +53,11 @@ async def test_without_a_key_a_local_server_is_selected_with_its_first_model(
 ) -> None:
     caplog.set_level(logging.INFO, logger="nousd")
     ollama.script(LISTING, LISTING)
-    settings = await found({})
+    settings = await resolve_auto({})
     provider = settings.providers[settings.provider]
     assert (provider.name, provider.model, provider.api_base) == ("ollama", "qwen", ollama.api_base)
     assert caplog.messages == [f"provider auto is ollama: {ollama.api_base} answers"]
-    settings = await found({}, model="mine")
+    settings = await resolve_auto({}, model="mine")
     assert settings.providers["ollama"].model == "mine"
 
 
@@ -65,7 +65,7 @@ async def test_without_a_key_or_a_server_the_mock_is_selected_with_a_warning(
     ollama: StubModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     ollama.script(Reply(drops_at_once=True))
-    settings = await found({}, model="some-model")
+    settings = await resolve_auto({}, model="some-model")
     assert (settings.provider, settings.providers["mock"].model) == ("mock", None)
     [warning] = caplog.records
     assert warning.levelno == logging.WARNING
@@ -82,7 +82,7 @@ async def test_a_daemon_reports_and_uses_the_selected_provider(
     place = Place(short_folder, options=("--provider", "auto"))
     async with running(place):
         client = await place.connect()
-        told = await client.request("get_capabilities")
-        assert (told["provider"], told["model"]) == ("work", "large")
+        capabilities = await client.request("get_capabilities")
+        assert (capabilities["provider"], capabilities["model"]) == ("work", "large")
         assert (await client.request("prompt", text="hello"))["output"] == "stub-reply"
     assert "provider auto is work: it is configured" in (short_folder / "daemon.log").read_text()

@@ -27,8 +27,11 @@ async def test_faults_are_logged_as_errors_and_refusals_as_debug_messages(
         raise error
 
     caplog.set_level(logging.DEBUG, "nousd")
-    told = await contained(fail, "steer")
-    assert told is error if isinstance(error, NousdError) else isinstance(told, InternalError)
+    failure = await contained(fail, "steer")
+    if isinstance(error, NousdError):
+        assert failure is error
+    else:
+        assert isinstance(failure, InternalError)
     assert [record.levelno for record in caplog.records] == [level]
     assert str(error) in caplog.text
     assert "steer" in caplog.text
@@ -82,6 +85,6 @@ async def test_a_contained_error_does_not_keep_its_frames_alive() -> None:
     gc.disable()
     try:
         assert isinstance(await contained(refuse, "a line"), InvalidCommand)
-        assert lines[0]() is None, "the line waits for the collector"
+        assert lines[0]() is None, "the frame of the failed call keeps the line alive"
     finally:
         gc.enable()

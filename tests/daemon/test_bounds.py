@@ -1,4 +1,4 @@
-"""Bounds of what clients can use, the final line without LF, and disconnecting."""
+"""Limits on queues, connections and unread answers; a final line without LF; disconnection."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ async def test_a_full_queue_refuses_more_and_keeps_what_it_has(
     stub.script(text_reply("one ", Gate(), "two"))
     await client.request("prompt", text="go", wait=False)
     await events.until("message_update")
-    asked = [await client.ask("follow_up", text=f"f{n}") for n in range(QUEUED_INPUTS_MAX)]
-    assert all([(await client.answer(request_id))["ok"] for request_id in asked])
+    requests = [await client.ask("follow_up", text=f"f{n}") for n in range(QUEUED_INPUTS_MAX)]
+    assert all([(await client.answer(request_id))["ok"] for request_id in requests])
     error = await client.refusal("follow_up", text="one more")
     assert (error["code"], error["message"]) == ("command_rejected", "queue_full")
     assert (await client.refusal("steer", text="one more"))["message"] == "queue_full"
@@ -50,7 +50,7 @@ async def test_a_connection_past_the_limit_is_refused_and_the_others_keep_workin
         with pytest.raises(EOFError):
             await refused.receive()
         assert (await clients[1].request("ping"))["message"] == "pong"
-        await place.watch()  # the event socket has places of its own
+        await place.watch()  # the event socket counts its own connections
 
 
 @pytest.mark.slow
@@ -117,8 +117,10 @@ async def test_queue_update_events_report_each_change_of_the_queue(
     await client.request("promote", input_id=later["input_id"])
     await client.request("clear_queue", kind="follow_up")
     gate.open()
-    told = of_type(await changes.run(), "queue_update")
-    assert [(update["change"], [item["text"] for item in update["inputs"]]) for update in told] == [
+    updates = of_type(await changes.run(), "queue_update")
+    assert [
+        (update["change"], [item["text"] for item in update["inputs"]]) for update in updates
+    ] == [
         ("accepted", ["go"]),
         ("consumed", ["go"]),
         ("accepted", ["F1"]),
@@ -127,6 +129,6 @@ async def test_queue_update_events_report_each_change_of_the_queue(
         ("cleared", ["F1"]),
         ("consumed", ["F2"]),
     ]
-    assert [tuple(update["pending_counts"].values()) for update in told] == [
+    assert [tuple(update["pending_counts"].values()) for update in updates] == [
         *((0, 0), (0, 0), (0, 1), (0, 2), (1, 1), (1, 0), (0, 0)),
     ]

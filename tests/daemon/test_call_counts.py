@@ -1,7 +1,7 @@
-"""How many functions of nousd lie on the ways that are taken most often.
+"""The number of nousd functions on the most frequent ways through the code.
 
-Each way has a bound: what it takes today. A new layer shows here before it shows in a benchmark, and on
-every machine alike. Whoever takes a layer away lowers the bound.
+Each way has a bound: its count of today. A new layer shows here before it shows in a benchmark, and on
+every machine alike. Lower the bound when you remove a layer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ARCHITECTURE: Final = Path(__file__).parents[2] / "ARCHITECTURE.md"
 
 
 def assert_at_most(calls: list[str], bound: int, name: str) -> None:
-    """Assert that a way has no more calls than it had; the message lists them."""
+    """Assert that a way has at most ``bound`` calls; the message lists them."""
     listed = "\n  ".join(calls)
     assert len(calls) <= bound, (
         f"{name} enters {len(calls)} functions of nousd and not {bound}: merge what only passes on"
@@ -57,7 +57,7 @@ def assert_drawn(calls: list[str], heading: str) -> None:
 async def streaming(
     daemon: Daemon, client: Client, events: Events, stub: StubModel
 ) -> AsyncIterator[Gate]:
-    """Give the gate before the second delta of a run whose first one has arrived."""
+    """Start a run, wait for its first delta, and yield the gate before the second one."""
     second, last = Gate(), Gate()
     stub.script(text_reply("one ", second, "two ", last), text_reply("three"))
     await client.request("prompt", text="hello", wait=False)
@@ -117,7 +117,7 @@ async def test_a_tool_call_stays_within_its_call_counts_and_follows_the_drawing(
     (tmp_path / "file.txt").write_text("hello")
     async with memory_daemon(workdir=tmp_path, provider=provider) as daemon:
         client = await daemon.connect()
-        for _ in range(2):  # the first one reads what the session then keeps
+        for _ in range(2):  # the first run fills the caches of the session
             stub.script(tool_reply(("read", {"path": "file.txt"})), text_reply("done"))
             with recorded_calls() as calls:
                 await client.request("prompt", text="read it", wait=True)

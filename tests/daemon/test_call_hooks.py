@@ -1,4 +1,4 @@
-"""Hooks around tool calls: what they change and block, and how the log reports it."""
+"""Hooks around tool calls: their changes and blocks, and the events about them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from tests.harness.daemon import Event, of_type
 WRITE = calls("write", '{"path":"a.txt","content":"x"}')
 
 
-def evaluated(run: list[Event]) -> list[tuple[str, str]]:
+def evaluations(run: list[Event]) -> list[tuple[str, str]]:
     return [
-        (said["source"], said["decision"]) for said in of_type(run, "tool_call_policy_evaluated")
+        (each["source"], each["decision"]) for each in of_type(run, "tool_call_policy_evaluated")
     ]
 
 
@@ -53,16 +53,16 @@ async def test_a_call_that_a_hook_blocks_does_not_run(tmp_path: Path) -> None:
 
     async with open_bench(tmp_path, on("tool_call", guard)) as bench:
         run = await bench.run(WRITE, says("I see"))
-        told = bench.provider.requests[-1].messages[-1]
+        result = bench.provider.requests[-1].messages[-1]
     assert not (tmp_path / "a.txt").exists()
     assert seen[0].tool == "write"
     assert seen[0].args.items() >= {"path": "a.txt", "content": "x"}.items()
-    assert evaluated(run) == [*BEFORE_EXTENSIONS, ("extension", "deny")]
+    assert evaluations(run) == [*BEFORE_EXTENSIONS, ("extension", "deny")]
     [denied] = of_type(run, "tool_call_denied")
     assert denied["by"] == "extension"
     assert denied["reason"] == "tool_blocked: one: a.txt is made by the build"
     assert warnings(run) == [("tool_blocked", denied["reason"])]
-    assert denied["reason"] in told.text
+    assert denied["reason"] in result.text
     assert of_type(run, "tool_call_started") == []
 
 
@@ -71,12 +71,12 @@ async def test_a_hook_without_an_objection_is_recorded_and_decides_nothing(tmp_p
     async with open_bench(tmp_path, *registers) as bench:
         run = await bench.run(WRITE, says("done"))
     assert (tmp_path / "a.txt").read_text() == "x"
-    assert evaluated(run) == [*BEFORE_EXTENSIONS, *[("extension", "abstain")] * 2]
-    reasons = [said["reason"] for said in of_type(run, "tool_call_policy_evaluated")[-2:]]
+    assert evaluations(run) == [*BEFORE_EXTENSIONS, *[("extension", "abstain")] * 2]
+    reasons = [each["reason"] for each in of_type(run, "tool_call_policy_evaluated")[-2:]]
     assert reasons == ["one: has no objection", "two: has no objection"]
     assert of_type(run, "tool_call_approved")[0]["by"] == "policy"
     [completed] = of_type(run, "tool_call_completed")
-    sources = [said["source"] for said in completed["policy_snapshot"]["sources"]]
+    sources = [each["source"] for each in completed["policy_snapshot"]["sources"]]
     assert sources[-2:] == ["extension", "extension"]
 
 
@@ -91,11 +91,14 @@ async def test_arguments_changed_by_a_hook_are_judged_hashed_and_run(tmp_path: P
     assert (tmp_path / "b.txt").read_text() == "x"
     [requested] = of_type(run, "tool_call_requested")
     assert requested["args"]["path"] == "a.txt"
-    said = of_type(run, "tool_call_policy_evaluated")[-1]
-    assert (said["source"], said["reason"]) == ("extension", "one: changed the arguments")
-    assert said["args"]["path"] == "b.txt"
+    evaluation = of_type(run, "tool_call_policy_evaluated")[-1]
+    assert (evaluation["source"], evaluation["reason"]) == (
+        "extension",
+        "one: changed the arguments",
+    )
+    assert evaluation["args"]["path"] == "b.txt"
     hashes = {event["payload"].get("input_hash") for event in run if "tool_" in event["type"]}
-    assert hashes == {input_hash("write", said["args"])}
+    assert hashes == {input_hash("write", evaluation["args"])}
 
 
 @pytest.mark.parametrize("blocks", [False, True])
@@ -110,8 +113,8 @@ async def test_a_rule_judges_the_changed_arguments_and_both_decisions_are_record
     async with open_bench(tmp_path, *registers, permissions=permissions) as bench:
         run = await bench.run(WRITE, says("done"))
     assert not any((tmp_path / name).exists() for name in ("a.txt", "b.txt"))
-    told = [("rules", "deny"), ("extension", "abstain")]
-    assert evaluated(run)[3:] == (told if not blocks else [*told, ("extension", "deny")])
+    expected = [("rules", "deny"), ("extension", "abstain")]
+    assert evaluations(run)[3:] == (expected if not blocks else [*expected, ("extension", "deny")])
     assert of_type(run, "tool_call_denied")[0]["by"] == "policy"
 
 
@@ -130,10 +133,10 @@ async def test_long_arguments_from_a_hook_are_stored_as_an_artifact(tmp_path: Pa
     long = {"path": "a.txt", "content": "y" * 100_000}
     async with open_bench(tmp_path, on("tool_call", lambda call: ChangeArgs(long))) as bench:
         run = await bench.run(WRITE, says("done"))
-        said = of_type(run, "tool_call_policy_evaluated")[-1]
-        assert said["args_bytes"] > 100_000
-        kept = await bench.client.request("get_artifact", artifact_id=said["args_ref"])
-        assert kept["size_bytes"] == said["args_bytes"]
+        evaluation = of_type(run, "tool_call_policy_evaluated")[-1]
+        assert evaluation["args_bytes"] > 100_000
+        kept = await bench.client.request("get_artifact", artifact_id=evaluation["args_ref"])
+        assert kept["size_bytes"] == evaluation["args_bytes"]
     assert (tmp_path / "a.txt").stat().st_size == 100_000
 
 
@@ -150,13 +153,13 @@ async def test_the_model_receives_the_result_changed_by_a_hook_and_the_original_
 
     async with open_bench(tmp_path, on("tool_result", redact)) as bench:
         run = await bench.run(calls("read", '{"path":"a.txt"}'), says("done"))
-        told = bench.provider.requests[-1].messages[-1]
+        result = bench.provider.requests[-1].messages[-1]
         [end] = of_type(run, "tool_execution_end")
         kept = await bench.client.request("get_artifact", artifact_id=end["artifact_id"])
     assert "swordfish" in seen[0].text
     assert seen[0].args["path"] == "a.txt"
-    assert "[hidden]" in told.text
-    assert "swordfish" not in told.text
+    assert "[hidden]" in result.text
+    assert "swordfish" not in result.text
     assert (end["changed_by"], end["is_error"]) == (["one"], False)
     assert "swordfish" not in end["result"]
     assert of_type(run, "tool_call_completed")[0]["changed_by"] == ["one"]
@@ -182,10 +185,10 @@ async def test_a_result_that_a_hook_made_too_long_is_truncated(tmp_path: Path) -
         tmp_path, on("tool_result", lambda _: ChangeResult("x" * 1_000_000))
     ) as bench:
         run = await bench.run(calls("ls", "{}"), says("done"))
-        told = bench.provider.requests[-1].messages[-1]
+        result = bench.provider.requests[-1].messages[-1]
     [end] = of_type(run, "tool_execution_end")
     assert len(end["result"]) == TOOL_PREVIEW_CHARS_MAX
-    assert len(told.text) < 60_000
+    assert len(result.text) < 60_000
 
 
 async def test_invalid_calls_reach_no_hook(tmp_path: Path) -> None:
@@ -212,8 +215,8 @@ async def test_client_calls_go_through_the_same_hooks(
         for path, outcome in (("a.txt", "tool_call_denied"), ("b.txt", "tool_call_completed")):
             args = {"path": path, "content": "x"}
             call = await bench.client.request("call_tool", tool="write", args=args)
-            told = await bench.events.until(outcome, tool_call_id=call["tool_call_id"])
-            assert told["payload"].get("by") == ("extension" if path == "a.txt" else None)
+            end = await bench.events.until(outcome, tool_call_id=call["tool_call_id"])
+            assert end["payload"].get("by") == ("extension" if path == "a.txt" else None)
     assert (tmp_path / "b.txt").exists()
     assert not (tmp_path / "a.txt").exists()
     assert [(call.run_id, call.turn_id, call.tool) for call in seen] == [("", "", "write")] * 2

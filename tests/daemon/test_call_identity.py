@@ -1,4 +1,4 @@
-"""The identity of a call: id, attempt and hash of the arguments. What is approved is what runs."""
+"""The identity of a call: id, attempt, and hash of the arguments that are shown and that run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 def hash_of(tool: Any, **args: Any) -> str:
-    """Return the hash that a call with these arguments has, as its tool takes them."""
+    """Return the hash of a call with these arguments, validated by its tool."""
     return input_hash(tool.name, msgspec.to_builtins(tool.validated(args)))
 
 
@@ -56,7 +56,7 @@ def test_the_hash_includes_the_name_of_the_tool() -> None:
 async def test_an_approved_call_runs_with_the_shown_arguments_including_defaults(
     bench: Bench,
 ) -> None:
-    asked = await bench.asked(calls(("fetch", "{}")))
+    request = await bench.asked(calls(("fetch", "{}")))
     [requested] = [
         event["payload"]
         for event in (await bench.client.request("get_events", types=["tool_call_requested"]))[
@@ -64,43 +64,43 @@ async def test_an_approved_call_runs_with_the_shown_arguments_including_defaults
         ]
     ]
     assert requested["args"] == {}
-    assert asked["args"] == {"url": "https://example.org"}
-    assert asked["input_hash"] == input_hash("fetch", asked["args"])
-    await bench.client.request("confirm_tool", **naming(asked, "once"))
+    assert request["args"] == {"url": "https://example.org"}
+    assert request["input_hash"] == input_hash("fetch", request["args"])
+    await bench.client.request("confirm_tool", **naming(request, "once"))
     run = await bench.events.run()
-    assert bench.fetched.urls == [asked["args"]["url"]]
-    assert {call["input_hash"] for call in of_calls(run)} == {asked["input_hash"]}
+    assert bench.fetched.urls == [request["args"]["url"]]
+    assert {call["input_hash"] for call in of_calls(run)} == {request["input_hash"]}
 
 
 async def test_an_answer_for_one_call_does_not_approve_another(bench: Bench) -> None:
-    asked = await bench.asked(calls(("fetch", '{"url":"https://a.org"}')))
+    request = await bench.asked(calls(("fetch", '{"url":"https://a.org"}')))
     other = input_hash("fetch", {"url": "https://b.org"})
     refused = await bench.client.refusal(
-        "confirm_tool", **{**naming(asked, "once"), "input_hash": other}
+        "confirm_tool", **{**naming(request, "once"), "input_hash": other}
     )
     assert refused["message"] == "input_hash_mismatch"
     assert bench.fetched.urls == []
-    assert [each["tool_call_id"] for each in await bench.pending()] == [asked["tool_call_id"]]
-    await bench.client.request("confirm_tool", **naming(asked, "deny"))
+    assert [each["tool_call_id"] for each in await bench.pending()] == [request["tool_call_id"]]
+    await bench.client.request("confirm_tool", **naming(request, "deny"))
     await bench.events.run()
     assert bench.fetched.urls == []
 
 
 async def test_every_event_of_a_call_names_it_by_id_attempt_and_hash(bench: Bench) -> None:
-    """However the call goes: it runs, is refused, is denied, is cut off."""
+    """A call may run, be refused, or be aborted while it waits."""
     run = await bench.run(calls(("ls", "{}"), ("nope", "{}"), ("read", "{}")))
-    asked = await bench.asked(calls(("fetch", "{}")))
+    request = await bench.asked(calls(("fetch", "{}")))
     await bench.client.request("abort")
     run += await bench.events.run()
-    told = of_calls(run)
-    assert {call["tool_name"] for call in told} == {"ls", "nope", "read", "fetch"}
-    assert all(call["attempt"] == 1 for call in told)
+    payloads = of_calls(run)
+    assert {call["tool_name"] for call in payloads} == {"ls", "nope", "read", "fetch"}
+    assert all(call["attempt"] == 1 for call in payloads)
     by_call: dict[str, set[str]] = {}
-    for call in told:
+    for call in payloads:
         by_call.setdefault(call["tool_call_id"], set()).add(call["input_hash"])
     assert len(by_call) == 4
     assert all(len(hashes) == 1 for hashes in by_call.values())
-    assert by_call[asked["tool_call_id"]] == {asked["input_hash"]}
+    assert by_call[request["tool_call_id"]] == {request["input_hash"]}
 
 
 async def test_a_call_id_is_entry_and_index_and_the_models_own_id_is_recorded_too(
@@ -127,10 +127,10 @@ async def test_a_failing_tool_leaves_balanced_events_and_the_run_continues(bench
 
 
 async def test_an_abort_denies_the_waiting_call_and_runs_nothing(bench: Bench) -> None:
-    asked = await bench.asked(calls(("fetch", "{}"), ("fetch", "{}")))
+    request = await bench.asked(calls(("fetch", "{}"), ("fetch", "{}")))
     await bench.client.request("abort")
     run = await bench.events.run()
     [denied] = of_type(run, "tool_call_denied")
-    assert (denied["by"], denied["tool_call_id"]) == ("stop", asked["tool_call_id"])
+    assert (denied["by"], denied["tool_call_id"]) == ("stop", request["tool_call_id"])
     assert await bench.pending() == []
     assert bench.fetched.urls == []

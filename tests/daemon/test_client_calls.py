@@ -43,7 +43,7 @@ from tests.tools.bench import lifeline
 
 
 class Bench:
-    """A daemon with a scripted tool, a session, and who has asked for everything."""
+    """A daemon with a scripted tool, a session, a client, and a subscriber of every event type."""
 
     def __init__(self, daemon: Daemon, client: Client, events: Events) -> None:
         self.daemon = daemon
@@ -58,7 +58,7 @@ class Bench:
         call_id: str = accepted["tool_call_id"]
         return call_id
 
-    async def ended(self, call_id: str) -> list[Event]:
+    async def events_of(self, call_id: str) -> list[Event]:
         """Return the events of a call, up to its end."""
         seen: list[Event] = []
         while True:
@@ -98,23 +98,23 @@ async def bench(tmp_path: Path, fetched: Fetched) -> AsyncIterator[Bench]:
 
 
 @pytest.fixture
-async def asking(tmp_path: Path, fetched: Fetched) -> AsyncIterator[Bench]:
-    """A daemon in the mode auto, so that ``fetch`` asks."""
+async def auto_bench(tmp_path: Path, fetched: Fetched) -> AsyncIterator[Bench]:
+    """A daemon in the mode auto, in which ``fetch`` needs approval and a rule denies ``work``."""
     rules = rules_of("deny", ["work"], "the settings")
     async with open_bench(tmp_path, fetched, permissions=RulePermissions("auto", rules)) as bench:
         yield bench
 
 
-def assert_facts_are_told(completed: Payload) -> None:
-    """A call that was cut off has all that is known of it."""
+def assert_facts_are_recorded(completed: Payload) -> None:
+    """Assert that an interrupted call records its runtime, environment and policy."""
     assert (completed["executed_by"], completed["execution_env"]) == ("nousd", "unknown")
     snapshot = completed["policy_snapshot"]
     assert snapshot["permission_mode"] == "yolo"
     assert [said["source"] for said in snapshot["sources"]][-2:] == ["mode", "runtime"]
 
 
-def says_so(told: list[Event]) -> list[str]:
-    return [name.removeprefix("tool_call_") for name in types(told)]
+def steps_of(events: list[Event]) -> list[str]:
+    return [name.removeprefix("tool_call_") for name in types(events)]
 
 
 # --- from its acceptance to its result -------------------------------------------------------
@@ -129,13 +129,13 @@ async def test_a_client_call_is_acknowledged_at_once_and_reports_each_step_witho
     await bench.tool.calls.wait_waiting()
     assert (await bench.get(call_id))["state"] == "started"
     bench.tool.finish(gives("well"))
-    told = await bench.ended(call_id)
-    assert says_so(told) == [
+    seen = await bench.events_of(call_id)
+    assert steps_of(seen) == [
         "requested",
         *["policy_evaluated" for _ in range(6)],
         *("approved", "started", "output", "completed"),
     ]
-    payloads = [event["payload"] for event in told]
+    payloads = [event["payload"] for event in seen]
     assert not any("run_id" in payload or "turn_id" in payload for payload in payloads)
     assert {(p["session_id"], p["attempt"], p["tool_name"]) for p in payloads} == {
         (bench.session_id, 1, "work")
@@ -154,14 +154,14 @@ async def test_a_client_call_runs_beside_a_run_and_adds_nothing_to_the_transcrip
     await bench.client.request("prompt", text="go", wait=False)
     await bench.events.until("tool_call_started")
     call_id = await bench.call("ls")
-    assert (await bench.ended(call_id))[-1]["type"] == "tool_call_completed"
+    assert (await bench.events_of(call_id))[-1]["type"] == "tool_call_completed"
     bench.tool.finish(gives("the model's"))
     run = await bench.events.run()
     assert run[-1]["payload"]["status"] == "completed"
     roles = [m["role"] for m in (await bench.client.request("get_messages"))["messages"]]
     assert roles == ["user", "assistant", "tool", "assistant"]
     other = await bench.call("ls")
-    assert (await bench.ended(other))[-1]["payload"]["is_error"] is False
+    assert (await bench.events_of(other))[-1]["payload"]["is_error"] is False
 
 
 @pytest.mark.behaviour("tool_calls_can_be_read")
@@ -170,7 +170,7 @@ async def test_get_tool_call_returns_everything_about_a_client_call(
 ) -> None:
     (tmp_path / "a.txt").write_text("alpha")
     call_id = await bench.call("read", {"path": "a.txt"}, client_call_id="mine")
-    await bench.ended(call_id)
+    await bench.events_of(call_id)
     call = await bench.get(call_id)
     assert (call["state"], call["executed"], call["is_error"]) == ("completed", True, False)
     assert (call["args"], call["result"]) == ({"path": "a.txt"}, "alpha")
@@ -191,7 +191,7 @@ async def test_calls_are_listed_newest_first_in_pages_and_by_run(bench: Bench) -
     await bench.client.request("prompt", text="go", wait=False)
     [start] = of_type(await bench.events.run(), "agent_start")
     own = await bench.call("ls")
-    await bench.ended(own)
+    await bench.events_of(own)
     everything = (await bench.client.request("list_tool_calls"))["calls"]
     assert [call["tool_name"] for call in everything] == ["ls", "work", "work"]
     page = await bench.client.request("list_tool_calls", limit=1)
@@ -221,19 +221,19 @@ async def test_get_tool_call_returns_a_call_of_a_run_too(bench: Bench) -> None:
 async def test_a_subscription_to_one_call_receives_only_its_events(bench: Bench) -> None:
     call_id = await bench.call()
     other = await bench.call("ls")
-    await bench.ended(other)
+    await bench.events_of(other)
     follower = await bench.daemon.watch(after="evt-0", types="all", run_id=call_id)
     bench.tool.finish(gives("well"))
-    told = [await follower.next() for _ in range(11)]
-    assert {event["payload"]["tool_call_id"] for event in told} == {call_id}
-    assert told[-1]["type"] == "tool_call_completed"
+    seen = [await follower.next() for _ in range(11)]
+    assert {event["payload"]["tool_call_id"] for event in seen} == {call_id}
+    assert seen[-1]["type"] == "tool_call_completed"
 
 
 async def test_a_long_result_is_truncated_and_stored_as_an_artifact(bench: Bench) -> None:
     whole = "x" * 100_000
     call_id = await bench.call()
     bench.tool.finish(gives(whole))
-    completed = (await bench.ended(call_id))[-1]["payload"]
+    completed = (await bench.events_of(call_id))[-1]["payload"]
     assert whole.startswith(completed["result"])
     assert completed["text_bytes"] == len(whole) > len(completed["result"])
     stored = await bench.daemon.services.store.artifact(completed["text_ref"])
@@ -251,8 +251,8 @@ async def test_tool_output_is_reported_while_the_call_runs(bench: Bench) -> None
 
     call_id = await bench.call()
     bench.tool.finish(play)
-    told = (await bench.events.until("tool_call_output"))["payload"]
-    assert (told["tool_call_id"], told["delta"]) == (call_id, "first")
+    output = (await bench.events.until("tool_call_output"))["payload"]
+    assert (output["tool_call_id"], output["delta"]) == (call_id, "first")
     bench.tool.finish(gives())
     completed = (await bench.events.until("tool_call_completed"))["payload"]
     assert completed["result"] == "first and last"
@@ -273,14 +273,14 @@ async def test_a_failed_call_has_its_error_as_its_result(
 ) -> None:
     call_id = await bench.call()
     bench.tool.finish(breaks(error))
-    completed = (await bench.ended(call_id))[-1]["payload"]
+    completed = (await bench.events_of(call_id))[-1]["payload"]
     assert (completed["result"], completed["is_error"]) == (result, True)
 
 
 async def test_an_internal_error_in_a_tool_completes_its_call_with_an_error(bench: Bench) -> None:
     call_id = await bench.call()
     bench.tool.finish(breaks(ZeroDivisionError()))
-    completed = (await bench.ended(call_id))[-1]["payload"]
+    completed = (await bench.events_of(call_id))[-1]["payload"]
     assert (completed["is_error"], completed["stop_reason"]) == (True, "error")
     assert "duration_ms" not in completed
     assert (await bench.get(call_id))["state"] == "completed"
@@ -298,52 +298,52 @@ async def test_an_internal_error_in_a_tool_completes_its_call_with_an_error(benc
     ],
 )
 async def test_a_forbidden_client_call_is_denied_with_the_reason(
-    asking: Bench, tool: str, args: Payload, source: str, reason: str
+    auto_bench: Bench, tool: str, args: Payload, source: str, reason: str
 ) -> None:
-    call_id = await asking.call(tool, args)
-    told = await asking.ended(call_id)
-    assert "tool_call_started" not in types(told)
-    evaluated = of_type(told, "tool_call_policy_evaluated")[-1]
+    call_id = await auto_bench.call(tool, args)
+    seen = await auto_bench.events_of(call_id)
+    assert "tool_call_started" not in types(seen)
+    evaluated = of_type(seen, "tool_call_policy_evaluated")[-1]
     assert (evaluated["source"], evaluated["decision"]) == (source, "deny")
-    assert told[-1]["payload"]["reason"] == reason
-    call = await asking.get(call_id)
+    assert seen[-1]["payload"]["reason"] == reason
+    call = await auto_bench.get(call_id)
     assert (call["state"], call["executed"], call["is_error"]) == ("denied", False, True)
-    assert not asking.tool.waiting
+    assert not auto_bench.tool.waiting
 
 
 async def test_a_call_of_an_inactive_tool_is_denied(bench: Bench) -> None:
     await bench.client.request("set_active_tools", tools=["read"])
-    told = await bench.ended(await bench.call("ls"))
-    assert told[-1]["payload"]["reason"] == "tool_not_active: ls"
+    seen = await bench.events_of(await bench.call("ls"))
+    assert seen[-1]["payload"]["reason"] == "tool_not_active: ls"
 
 
 async def test_a_client_call_waits_for_approval_and_runs_once_approved(
-    asking: Bench, fetched: Fetched
+    auto_bench: Bench, fetched: Fetched
 ) -> None:
-    call_id = await asking.call("fetch")
-    asked = (await asking.events.until("permission_requested"))["payload"]
+    call_id = await auto_bench.call("fetch")
+    asked = (await auto_bench.events.until("permission_requested"))["payload"]
     assert asked["tool_call_id"] == call_id
-    assert (await asking.get(call_id))["state"] == "waiting"
+    assert (await auto_bench.get(call_id))["state"] == "waiting"
     assert fetched.urls == []
-    await asking.client.request("confirm_tool", **naming(asked, "once"))
-    completed = (await asking.ended(call_id))[-1]["payload"]
+    await auto_bench.client.request("confirm_tool", **naming(asked, "once"))
+    completed = (await auto_bench.events_of(call_id))[-1]["payload"]
     assert completed["result"] == "fetched"
     assert completed["policy_snapshot"]["sources"][-1]["source"] == "user"
     assert fetched.urls == ["https://example.org"]
 
 
 async def test_a_client_call_that_the_user_denies_does_not_run(
-    asking: Bench, fetched: Fetched
+    auto_bench: Bench, fetched: Fetched
 ) -> None:
-    call_id = await asking.call("fetch")
-    asked = (await asking.events.until("permission_requested"))["payload"]
-    await asking.client.request("confirm_tool", **naming(asked, "deny"))
-    assert (await asking.ended(call_id))[-1]["type"] == "tool_call_denied"
+    call_id = await auto_bench.call("fetch")
+    asked = (await auto_bench.events.until("permission_requested"))["payload"]
+    await auto_bench.client.request("confirm_tool", **naming(asked, "deny"))
+    assert (await auto_bench.events_of(call_id))[-1]["type"] == "tool_call_denied"
     assert fetched.urls == []
-    assert (await asking.get(call_id))["decision"]["by"] == "user"
+    assert (await auto_bench.get(call_id))["decision"]["by"] == "user"
 
 
-# --- the same call, sent again ---------------------------------------------------------------
+# --- resent calls ----------------------------------------------------------------------------
 
 
 @pytest.mark.behaviour("tool_calls_sent_again_run_once")
@@ -351,20 +351,20 @@ async def test_a_resent_call_runs_once(bench: Bench) -> None:
     first = await bench.call(client_call_id="c-1")
     again = await bench.call(client_call_id="c-1")
     bench.tool.finish(gives())
-    await bench.ended(first)
+    await bench.events_of(first)
     later = await bench.call(client_call_id="c-1")
     assert first == again == later
     assert len((await bench.client.request("list_tool_calls"))["calls"]) == 1
     other = await bench.call(client_call_id="c-2")
     assert other != first
     bench.tool.finish(gives())
-    await bench.ended(other)
+    await bench.events_of(other)
 
 
 async def test_equal_arguments_make_separate_calls(bench: Bench) -> None:
     bench.tool.finish(gives("one"), gives("two"))
     first, second = await bench.call(), await bench.call()
-    await bench.ended(second)
+    await bench.events_of(second)
     assert first != second
     results = {(await bench.get(call_id))["result"] for call_id in (first, second)}
     assert results == {"one", "two"}
@@ -402,7 +402,7 @@ async def test_a_client_can_cancel_its_call(bench: Bench) -> None:
     call_id = await bench.call()
     await bench.tool.calls.wait_waiting()
     await bench.client.request("cancel_tool_call", tool_call_id=call_id)
-    completed = (await bench.ended(call_id))[-1]["payload"]
+    completed = (await bench.events_of(call_id))[-1]["payload"]
     assert (completed["stop_reason"], completed["result"]) == ("aborted", "tool_error: aborted")
     assert not bench.tool.waiting
     refused = await bench.client.refusal("cancel_tool_call", tool_call_id=call_id)
@@ -412,15 +412,15 @@ async def test_a_client_can_cancel_its_call(bench: Bench) -> None:
 
 
 async def test_cancelling_a_call_that_waits_for_approval_denies_it(
-    asking: Bench, fetched: Fetched
+    auto_bench: Bench, fetched: Fetched
 ) -> None:
-    call_id = await asking.call("fetch")
-    asked = (await asking.events.until("permission_requested"))["payload"]
-    await asking.client.request("cancel_tool_call", tool_call_id=call_id)
-    denied = (await asking.ended(call_id))[-1]["payload"]
+    call_id = await auto_bench.call("fetch")
+    asked = (await auto_bench.events.until("permission_requested"))["payload"]
+    await auto_bench.client.request("cancel_tool_call", tool_call_id=call_id)
+    denied = (await auto_bench.events_of(call_id))[-1]["payload"]
     assert (denied["by"], denied["reason"]) == ("stop", "aborted")
-    assert (await asking.client.request("list_permissions"))["pending"] == []
-    late = await asking.client.refusal("confirm_tool", **naming(asked, "once"))
+    assert (await auto_bench.client.request("list_permissions"))["pending"] == []
+    late = await auto_bench.client.refusal("confirm_tool", **naming(asked, "once"))
     assert late["message"] == "already_decided"
     assert fetched.urls == []
 
@@ -439,9 +439,9 @@ async def test_a_call_without_activity_times_out(
     async with open_bench(tmp_path, fetched, stale_seconds=5.0) as bench:
         call_id = await bench.call()
         started = trio.current_time()
-        completed = (await bench.ended(call_id))[-1]["payload"]
+        completed = (await bench.events_of(call_id))[-1]["payload"]
         assert completed["stop_reason"] == "timeout"
-        assert_facts_are_told(completed)
+        assert_facts_are_recorded(completed)
         assert trio.current_time() - started == pytest.approx(5.0, abs=1.0)
 
 
@@ -498,7 +498,7 @@ async def test_a_call_without_an_active_session_creates_one(tmp_path: Path) -> N
             *("session_created", "session_activated", "tool_call_requested")
         ]
         assert (await client.request("get_state"))["session_id"] == session_id
-        # It is the active one: what is sent again is the same call, and the next is made there.
+        # The new session is active: a resent call is recognized, and the next call runs there.
         again = await client.request("call_tool", tool="ls", client_call_id="mine")
         assert again == accepted
         other = await client.request("call_tool", tool="ls")
@@ -538,7 +538,7 @@ async def test_a_full_disk_ends_a_call_and_its_end_is_stored_once_there_is_space
         with trio.fail_after(10):
             await driver.ended.wait()
         is_full = False
-        completed = (await bench.ended(call_id))[-1]["payload"]
+        completed = (await bench.events_of(call_id))[-1]["payload"]
         assert (completed["stop_reason"], completed["is_error"]) == ("interrupted", True)
 
 

@@ -46,7 +46,7 @@ async def daemon_in(
 
 
 async def result_of(bench: Bench, tool: str, **args: object) -> str:
-    """Return what the model is told of a call that nobody is asked about."""
+    """Return the result of a call that needs no approval."""
     (end,) = of_type(await bench.run(calls((tool, json.dumps(args)))), "tool_execution_end")
     return str(end["result"])
 
@@ -100,11 +100,11 @@ async def test_a_search_skips_paths_that_require_approval_unless_it_was_approved
         assert "secret/deep/key" in end["result"]
 
 
-# --- what changes between the question and the call ----------------------------------------------
+# --- changes between the request and the call ----------------------------------------------------
 
 
-async def approved_after(bench: Bench, root: Path, tool: str, **args: str) -> str:
-    """Return the result of a call whose folder becomes a link while the user is asked."""
+async def result_after_swap(bench: Bench, root: Path, tool: str, **args: str) -> str:
+    """Replace the folder of a call by a link while it waits, approve it, and return its result."""
     request = await bench.asked(calls((tool, json.dumps(args))))
     (root / "folder").rename(root / "elsewhere")
     (root / "folder").symlink_to(TARGETS[tool])
@@ -127,7 +127,7 @@ async def test_a_link_created_after_the_request_reaches_no_denied_file(
     root: Path, tool: str, args: dict[str, str]
 ) -> None:
     async with daemon_in(root, "ask", deny=("read(secret/**)",)) as bench:
-        result = await approved_after(bench, root, tool, **args)
+        result = await result_after_swap(bench, root, tool, **args)
     assert "path_denied" in result
     assert KEY not in result
 
@@ -145,7 +145,7 @@ async def test_a_link_created_after_the_request_reaches_no_protected_path(
     root: Path, tool: str, args: dict[str, str]
 ) -> None:
     async with daemon_in(root, "ask") as bench:
-        result = await approved_after(bench, root, tool, **args)
+        result = await result_after_swap(bench, root, tool, **args)
     assert "path_denied" in result
     assert (root / ".git" / "key").read_text() == "as it was"
     assert sorted(path.name for path in (root / ".git").rglob("*")) == ["hooks", "key"]

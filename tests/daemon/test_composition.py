@@ -21,7 +21,7 @@ UNUSABLE: dict[str, dict[str, Any]] = {
     "system_prompt": {"system_prompt": Path("/nowhere/prompt.md")},
     "web_allow": {"web_allow": ("a b",)},
 }
-"""What the refusal begins with -> the setting."""
+"""Beginning of the error message -> unusable setting."""
 
 
 def settings_in(folder: Path) -> Settings:

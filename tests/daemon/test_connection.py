@@ -28,7 +28,7 @@ def model() -> ScriptedProvider:
     return ScriptedProvider()
 
 
-async def unspeakable(_: dict[str, Any]) -> Any:
+async def not_json(_: dict[str, Any]) -> Any:
     return {"no JSON": object()}
 
 
@@ -36,8 +36,8 @@ async def unspeakable(_: dict[str, Any]) -> Any:
 async def daemon(
     request: pytest.FixtureRequest, short_folder: Path, model: ScriptedProvider
 ) -> AsyncIterator[Daemon]:
-    """A daemon whose model does what the test says."""
-    options: Any = {"provider": model, "extension_commands": {"unspeakable": unspeakable}}
+    """A daemon with a scripted model."""
+    options: Any = {"provider": model, "extension_commands": {"not_json": not_json}}
     run = (
         memory_daemon(workdir=short_folder, **options)
         if request.param == "memory"
@@ -70,11 +70,11 @@ async def test_valid_and_invalid_pipelined_lines_are_answered_in_order(client: C
         + line("e", "get_state", session_id="nobody's")
         + line("f", "get_state")
     )
-    told = [
+    outcomes = [
         (answer["id"], answer["type"] if answer["ok"] else answer["error"]["code"])
         for answer in await answers(client, 7)
     ]
-    assert told == [
+    assert outcomes == [
         ("a", "pong"),
         ("b", "session"),
         ("", "invalid_command"),
@@ -110,12 +110,12 @@ async def test_a_failed_write_among_pipelined_commands_fails_only_its_own_comman
             + line("f", "append_message", text="two", client_message_id="m")
             + line("g", "append_message", text="two", client_message_id="m")
         )
-        told = [
+        outcomes = [
             (answer["id"], answer["type"] if answer["ok"] else answer["error"]["code"])
             for answer in await answers(client, 7)
         ]
         messages = (await client.request("get_messages"))["messages"]
-    assert told == [
+    assert outcomes == [
         ("a", "session"),
         ("b", "accepted"),
         ("c", "pong"),
@@ -137,8 +137,8 @@ async def test_thousands_of_pings_may_be_written_before_any_answer_is_read(clien
     count = 5000
     with trio.fail_after(30):
         await client.send(b"".join(line(f"p{number}", "ping") for number in range(count)))
-        told = await answers(client, count)
-    assert [answer["id"] for answer in told] == [f"p{number}" for number in range(count)]
+        outcomes = await answers(client, count)
+    assert [answer["id"] for answer in outcomes] == [f"p{number}" for number in range(count)]
 
 
 async def test_a_pipelined_command_sees_the_effect_of_the_previous_one(client: Client) -> None:
@@ -197,22 +197,22 @@ async def test_the_memory_of_a_long_line_is_freed_after_its_answer(
     await client.request("ping")
     tracemalloc.start()
     try:
-        before = memory_held()
+        before = traced_bytes()
         await client.send(line("a", type, text="x" * 4 * MEGABYTE))
         assert (await client.receive())["id"] == "a"
         await client.send(b'{"half a line":')
         await wait_all_tasks_blocked()
-        assert memory_held() - before < MEGABYTE
+        assert traced_bytes() - before < MEGABYTE
     finally:
         tracemalloc.stop()
 
 
-def memory_held() -> int:
+def traced_bytes() -> int:
     gc.collect()
     return tracemalloc.get_traced_memory()[0]
 
 
-# --- faults of ours --------------------------------------------------------------------------
+# --- internal errors -------------------------------------------------------------------------
 
 
 async def test_an_internal_error_is_answered_with_the_request_id_and_logged_with_the_command(
@@ -234,7 +234,7 @@ async def test_an_internal_error_is_answered_with_the_request_id_and_logged_with
 
 
 async def test_an_answer_that_cannot_be_encoded_is_an_internal_error(client: Client) -> None:
-    error = await client.refusal("extension_command", name="unspeakable")
+    error = await client.refusal("extension_command", name="not_json")
     assert error["code"] == "internal_error"
     assert await client.request("ping") == {"message": "pong"}
 
@@ -256,7 +256,7 @@ async def test_an_internal_error_while_decoding_a_line_has_no_request_id_and_end
     assert await client.request("ping") == {"message": "pong"}
 
 
-# --- coming and going ------------------------------------------------------------------------
+# --- ends of connections ---------------------------------------------------------------------
 
 
 async def test_a_run_outlives_the_connection_that_waits_for_it(
@@ -307,7 +307,7 @@ async def test_an_incomplete_line_at_shutdown_is_not_answered(
         await client.receive()
 
 
-# --- resending beside the active session -----------------------------------------------------
+# --- resending outside the active session ----------------------------------------------------
 
 
 @pytest.mark.parametrize("type", ["steer", "follow_up"])

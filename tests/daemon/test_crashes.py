@@ -1,4 +1,4 @@
-"""kill -9: accepted inputs are there at the next start, and every run gets its end."""
+"""kill -9: accepted inputs survive, and the next start closes every run."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""The limit of open files that the daemon sets for itself."""
+
 from __future__ import annotations
 
 import os
@@ -33,10 +35,10 @@ def test_the_open_file_limit_is_raised_as_far_as_wanted_and_allowed(
     _, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
     if os.geteuid() != 0 and allowed != resource.RLIM_INFINITY and allowed < hard:
         pytest.skip(f"at most {allowed} files may be opened here")
-    told = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(soft), str(hard)],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert told.stdout.split() == [str(becomes), str(hard)]
+    assert printed.stdout.split() == [str(becomes), str(hard)]

@@ -1,7 +1,7 @@
-"""A real run with a tool on a disk that fails at any of its steps, or loses its power.
+"""A run with a tool on a disk that fails at any of its steps, or loses power.
 
-Nothing that was accepted is missing, nothing that was refused happens, what was called unknown is there
-whole or not at all. Every run has one end, no tool runs twice, no id is used twice, reads go on.
+Every accepted input is stored, no refused input takes effect, and an input whose outcome is unknown is
+stored whole or not at all. Every run ends once, no tool runs twice, ids are unique, reads keep working.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def stays_open(receive: Receive) -> None:
 
 
 class Rig:
-    """A daemon on a faulty disk, and what a client of it was told."""
+    """A daemon on a faulty disk, with a client and a subscriber."""
 
     def __init__(self, daemon: Daemon, client: Client, events: Events, bench: Bench) -> None:
         self.daemon = daemon
@@ -56,7 +56,7 @@ class Rig:
         self.bench = bench
 
     async def prompt(self) -> None:
-        """Send the prompt, and wait until its run is over or stopped."""
+        """Send the prompt, and wait for the end of its run if it was accepted."""
         answer = await self.client.answer(await self.client.ask("prompt", **PROMPT))
         self.bench.note(answer)
         if answer["ok"]:
@@ -66,6 +66,7 @@ class Rig:
                     await driver.ended.wait()
 
     async def read_everything(self) -> None:
+        """Assert that reads succeed, and note the newest event."""
         for type in ("get_state", "get_queue", "list_sessions", "list_runs", "get_messages"):
             answer = await self.client.answer(await self.client.ask(type))
             # Before there is a session there are no messages to read.
@@ -73,8 +74,8 @@ class Rig:
         page = await self.client.request("get_events", types="all")
         self.bench.see(page["events"])
 
-    async def works_again(self) -> None:
-        """Send the prompt again: it has one run, whatever was said of it. Then another one."""
+    async def assert_works_again(self) -> None:
+        """Resend the prompt: it has exactly one run, whatever its answer was. Then send another one."""
         again = await self.client.request("prompt", **PROMPT)
         await (await self.daemon.watch(after="evt-0", types="all")).run(again["run_id"])
         if self.bench.run_id is not None:
@@ -106,7 +107,7 @@ class Bench:
         self.tool = ScriptedTool()
 
     def script(self, answer: Outcome = SAYS_ALL) -> None:
-        """Says what the next run does: one tool call, one streamed answer."""
+        """Script the next run: one tool call, one streamed answer."""
         self.provider.calls.forget()
         self.tool.calls.forget()
         self.provider.answer(asks_for_tools(1), answer)
@@ -150,8 +151,8 @@ async def rig(path: Path, disk: FaultyDisk, bench: Bench) -> AsyncIterator[Rig]:
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let blocks of numbers, checkpoints and the reserve come into play within one short run."""
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make one short run use several number blocks, checkpoints, and the reserve."""
     monkeypatch.setattr(_commits, "NUMBERS_PER_BLOCK", 5)
     monkeypatch.setattr(_commits, "WAL_PAGES", 40)
     monkeypatch.setattr(sqlite, "RESERVE_BYTES", 64 * 1024)
@@ -195,12 +196,12 @@ async def test_a_disk_fault_during_a_run_breaks_no_promise(
                 assert executed <= 1
                 disk.mend()
                 bench.script()
-                await failing.works_again()
+                await failing.assert_works_again()
             bench.executed = executed
             bench.script()
             async with rig(killed, disk, bench) as restarted:
                 assert bench.executed == executed
-                await restarted.works_again()
+                await restarted.assert_works_again()
 
 
 @pytest.mark.slow(keep=3)
@@ -223,4 +224,4 @@ async def test_a_power_cut_during_streaming_loses_only_deltas(tmp_path: Path, se
             durable = [event for event in seen if not event["type"].endswith("_update")]
             assert [event for event in run if event in durable] == durable
             assert of_type(run, "agent_end")[0]["status"] == "interrupted"
-            await restarted.works_again()
+            await restarted.assert_works_again()

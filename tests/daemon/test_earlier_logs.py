@@ -1,6 +1,6 @@
 """A whole daemon on the log that each earlier version left behind when it was killed.
 
-What the logs hold is told in ``tests.harness.earlier_stores``.
+``tests.harness.earlier_stores`` describes the contents of the logs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def place(name: str, short_folder: Path) -> Place:
 
 @pytest.fixture
 async def client(place: Place, held: Held) -> AsyncIterator[Client]:
-    """A client of a daemon that was started on the log, and has told what it owes."""
+    """A client of a daemon that was started on the log and has closed what was open."""
     async with running(place):
         events = await place.watch(after=f"evt-{held.last_seq}", types="all")
         for other in held.others:
@@ -59,7 +59,7 @@ async def client(place: Place, held: Held) -> AsyncIterator[Client]:
         yield await place.connect()
 
 
-async def replayed(place: Place, client: Client) -> list[Event]:
+async def replay(place: Place, client: Client) -> list[Event]:
     """Return the whole log as a subscription replays it."""
     head = (await client.request("get_state"))["cursor"]
     events = await place.watch(after="evt-0", types="all")
@@ -69,8 +69,8 @@ async def replayed(place: Place, client: Client) -> list[Event]:
     return log
 
 
-async def paged(client: Client, **wanted: str) -> list[Event]:
-    """Return the whole log, or what is wanted of it, as ``get_events`` gives it."""
+async def read_pages(client: Client, **wanted: str) -> list[Event]:
+    """Return the events that ``get_events`` gives page by page."""
     log: list[Event] = []
     after = "evt-0"
     while page := await client.request("get_events", after=after, types="all", limit=50, **wanted):
@@ -81,23 +81,23 @@ async def paged(client: Client, **wanted: str) -> list[Event]:
     return log
 
 
-def shown(entry: Payload) -> tuple[str, str]:
+def role_and_text(entry: Payload) -> tuple[str, str]:
     if entry["type"] == "compaction":
         return "compaction", entry["summary"]
     return entry["role"], entry["text"]
 
 
-# Each event is checked against the schemas when it is read.
+# The client checks each event against the schemas.
 
 
 @pytest.mark.slow(keep=1)
 @pytest.mark.behaviour("logs_of_earlier_versions_are_read")
 async def test_the_whole_log_can_be_replayed_and_paged(place: Place, client: Client) -> None:
-    log = await replayed(place, client)
-    assert log == await paged(client)
+    log = await replay(place, client)
+    assert log == await read_pages(client)
     kept = {event["id"] for event in log}
     for seq, (_, type_, _) in stored_lines(place.state / "nousd.db").items():
-        # Old deltas may have been joined.
+        # The daemon may have joined old deltas.
         assert f"evt-{seq}" in kept or type_.endswith("_update")
     assert {
         event["payload"]["attempt"] for event in log if event["type"] == "tool_call_started"
@@ -109,7 +109,7 @@ async def test_every_run_is_balanced_and_the_killed_one_is_closed(
     place: Place, client: Client, held: Held
 ) -> None:
     checker = LifecycleChecker(complete_after=held.last_seq)
-    log = await replayed(place, client)
+    log = await replay(place, client)
     for event in log:
         checker.feed(json.dumps(event).encode())
     checker.finish()
@@ -118,7 +118,7 @@ async def test_every_run_is_balanced_and_the_killed_one_is_closed(
     for other in held.others:
         assert types(of_session(new, other.session_id)) == [*other.owed]
     new = of_session(new, held.main)
-    # What a call costs is owed from the version on that says what a model is asked.
+    # Runs report their usage from the version on that records model inputs.
     counted = ["usage_reported"] if held.version >= 3 else []
     assert types(new) == [*counted, "message_end", "entry_appended", "turn_end", "agent_end"]
     assert {event["payload"].get("run_id") for event in new} == {held.killed}
@@ -135,18 +135,18 @@ def of_session(events: list[Event], session_id: str) -> list[Event]:
 async def test_filters_by_session_and_run_return_their_events_in_log_order(
     place: Place, client: Client
 ) -> None:
-    log = await paged(client)
+    log = await read_pages(client)
     sessions = {event["payload"]["session_id"] for event in log}
     for session_id in sessions:
         mine = of_session(log, session_id)
-        assert await paged(client, session_id=session_id) == mine
+        assert await read_pages(client, session_id=session_id) == mine
         watched = await place.watch(after="evt-0", types="all", session_id=session_id)
         assert [await watched.next() for _ in mine] == mine
     for run_id in {run_of(event) for event in log} - {None}:
         mine = [event for event in log if run_of(event) == run_id]
-        assert await paged(client, run_id=run_id) == mine
+        assert await read_pages(client, run_id=run_id) == mine
         for session_id in sessions:
-            both = await paged(client, run_id=run_id, session_id=session_id)
+            both = await read_pages(client, run_id=run_id, session_id=session_id)
             assert both == of_session(mine, session_id)
 
 
@@ -160,7 +160,7 @@ def run_of(event: Event) -> Any:
 async def test_the_transcript_and_the_tree_are_unchanged(client: Client, held: Held) -> None:
     answer = await client.request("get_messages")
     assert answer["session_id"] == held.main
-    check_said(answer["messages"], held.said)
+    check_messages(answer["messages"], held.said)
     thinking, partial = answer["messages"][1], answer["messages"][-1]
     assert thinking["reasoning"].startswith("word1")
     assert (partial["stop_reason"], partial["run_id"]) == ("interrupted", held.killed)
@@ -169,13 +169,13 @@ async def test_the_transcript_and_the_tree_are_unchanged(client: Client, held: H
     branch = await client.request("get_messages", session_id=held.branch)
     shared = [entry["id"] for entry in answer["messages"]].index(held.branched_at) + 1
     assert branch["messages"][:shared] == answer["messages"][:shared]
-    check_said(branch["messages"][shared:], held.said_in_branch)
+    check_messages(branch["messages"][shared:], held.said_in_branch)
 
 
-def check_said(entries: list[Payload], said: Said) -> None:
-    told = [shown(entry) for entry in entries]
-    assert [role for role, _ in told] == [role for role, _ in said]
-    for (_, text), (_, beginning) in zip(told, said, strict=True):
+def check_messages(entries: list[Payload], said: Said) -> None:
+    found = [role_and_text(entry) for entry in entries]
+    assert [role for role, _ in found] == [role for role, _ in said]
+    for (_, text), (_, beginning) in zip(found, said, strict=True):
         assert text.startswith(beginning)
 
 
@@ -188,9 +188,9 @@ async def test_sessions_and_their_settings_are_unchanged(
         held.main: (held.name, workspace, None, False),
         held.branch: (None, workspace, None, False),
     }
-    assert await listed(client) == expected | told_of(held, of_tasks=False)
-    assert await listed(client, children=True) == (
-        expected | told_of(held, of_tasks=False) | told_of(held, of_tasks=True)
+    assert await session_rows(client) == expected | expected_rows(held, of_tasks=False)
+    assert await session_rows(client, children=True) == (
+        expected | expected_rows(held, of_tasks=False) | expected_rows(held, of_tasks=True)
     )
     gone = await client.refusal("get_messages", session_id=held.deleted)
     assert gone["code"] == "session_not_found"
@@ -199,7 +199,7 @@ async def test_sessions_and_their_settings_are_unchanged(
     assert (await client.request("get_state"))["model"] == held.model
 
 
-async def listed(client: Client, **wanted: bool) -> dict[str, tuple[Any, ...]]:
+async def session_rows(client: Client, **wanted: bool) -> dict[str, tuple[Any, ...]]:
     """Return the name, workspace and source of each session in a list, and whether it is archived."""
     rows = (await client.request("list_sessions", **wanted))["sessions"]
     return {
@@ -208,7 +208,7 @@ async def listed(client: Client, **wanted: bool) -> dict[str, tuple[Any, ...]]:
     }
 
 
-def told_of(held: Held, *, of_tasks: bool) -> dict[str, tuple[Any, ...]]:
+def expected_rows(held: Held, *, of_tasks: bool) -> dict[str, tuple[Any, ...]]:
     return {
         other.session_id: (other.name, other.workspace, other.source, other.is_archived)
         for other in held.others
@@ -217,7 +217,7 @@ def told_of(held: Held, *, of_tasks: bool) -> dict[str, tuple[Any, ...]]:
 
 
 async def settle_in(place: Place, client: Client, held: Held) -> None:
-    """Moves sessions whose workspace is another machine's to a folder of this one."""
+    """Attach sessions whose workspace was on another machine to a folder of this one."""
     if held.workspace is not None:
         for session_id in (held.main, held.branch):
             await client.request("attach_session", workspace=str(place.work), session_id=session_id)
@@ -280,14 +280,14 @@ async def test_deleted_sessions_leave_only_tombstones_even_after_a_restart(
         client = await place.connect()
         for session_id in sessions - of_tasks:
             await client.request("delete_session", session_id=session_id)
-        assert await listed(client, children=True) == {}
-        log = await paged(client)
+        assert await session_rows(client, children=True) == {}
+        log = await read_pages(client)
     assert set(types(log)) == {"session_deleted"}
     assert {event["payload"]["session_id"] for event in log} == {*sessions, held.deleted}
     async with running(place):
         client = await place.connect()
-        assert await paged(client) == log
-        assert await listed(client, children=True) == {}
+        assert await read_pages(client) == log
+        assert await session_rows(client, children=True) == {}
     assert stored_inputs(place.state / "nousd.db") == []
 
 
@@ -297,9 +297,9 @@ async def test_resume_runs_the_queued_inputs_in_the_order_of_the_queue(
 ) -> None:
     queue = await client.request("get_queue")
     assert tuple((item["kind"], item["text"]) for item in queue["inputs"]) == held.waiting
-    sent, index = held.sent
+    message_id, index = held.sent
     kind, _ = held.waiting[index]
-    again = await client.request(kind, text="sent again", client_message_id=sent)
+    again = await client.request(kind, text="sent again", client_message_id=message_id)
     assert (again["run_id"], again["input_id"]) == (held.killed, queue["inputs"][index]["input_id"])
     await settle_in(place, client, held)
     events = await place.watch(types="all")
@@ -339,7 +339,7 @@ async def test_new_events_have_growing_ids_and_the_current_schema_version(
     assert min(new) > max(before)
     assert {version for version, _, _ in new.values()} == {EVENT_SCHEMA_VERSION}
     assert "tool_call_completed" in {type_ for _, type_, _ in new.values()}
-    # Old deltas may have been joined, which writes them anew.
+    # The daemon may have joined old deltas, which writes them again.
     kept = {seq: row for seq, row in before.items() if not row[1].endswith("_update")}
     assert {version for seq, (version, _, _) in kept.items() if seq <= held.last_seq} == {
         held.version

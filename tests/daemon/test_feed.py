@@ -1,4 +1,4 @@
-"""The event socket: what a subscriber receives, from where, and how it changes that."""
+"""The event socket: filters, cursors, changes of a subscription, and the end of a connection."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tool() -> ScriptedTool:
 async def daemon(
     request: pytest.FixtureRequest, short_folder: Path, model: ScriptedProvider, tool: ScriptedTool
 ) -> AsyncIterator[Daemon]:
-    """A daemon whose model and tool do what the test says."""
+    """A daemon with a scripted model and a scripted tool."""
     run = (
         memory_daemon(workdir=short_folder, provider=model, tools=[tool.tool])
         if request.param == "memory"
@@ -60,7 +60,7 @@ async def read(events: Events, count: int) -> list[Event]:
     return [await events.next() for _ in range(count)]
 
 
-# --- what a subscriber gets ------------------------------------------------------------------
+# --- what a subscriber receives --------------------------------------------------------------
 
 
 async def test_a_silent_subscriber_receives_new_events_of_the_frozen_types(
@@ -73,7 +73,7 @@ async def test_a_silent_subscriber_receives_new_events_of_the_frozen_types(
     everything = await everything_so_far(daemon)
     expected = [event for event in everything[head:] if event["type"] in FROZEN_EVENTS]
     assert await read(silent, len(expected)) == expected
-    assert set(types(everything)) > set(types(expected)), "there was nothing to leave out"
+    assert set(types(everything)) > set(types(expected)), "no event was filtered out"
 
 
 @pytest.mark.parametrize("after", ["0", "middle", "head"])
@@ -84,8 +84,8 @@ async def test_a_subscription_continues_after_its_cursor(
     head = daemon.services.hub.head
     seq = {"0": 0, "middle": head // 2, "head": head}[after]
     events = Events((await daemon.listen()).stream)
-    told = await events.subscribe(after=f"evt-{seq}", types="all")
-    assert told == {"cursor": f"evt-{seq}", "head": f"evt-{head}"}
+    subscribed = await events.subscribe(after=f"evt-{seq}", types="all")
+    assert subscribed == {"cursor": f"evt-{seq}", "head": f"evt-{head}"}
     await converse(client, model, tool)
     expected = (await everything_so_far(daemon))[seq:]
     assert await read(events, len(expected)) == expected
@@ -110,9 +110,9 @@ FILTERS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("wish", FILTERS, ids=str)
+@pytest.mark.parametrize("template", FILTERS, ids=str)
 async def test_a_filter_passes_exactly_the_requested_events(
-    wish: dict[str, Any],
+    template: dict[str, Any],
     daemon: Daemon,
     client: Client,
     model: ScriptedProvider,
@@ -123,13 +123,13 @@ async def test_a_filter_passes_exactly_the_requested_events(
     await converse(client, model, tool)
     await client.request("new_session")
     await converse(client, model, tool)
-    asked = {
+    requested = {
         key: {"$session": session, "$run": run}.get(value, value)
         if isinstance(value, str)
         else value
-        for key, value in wish.items()
+        for key, value in template.items()
     }
-    kinds = asked.get("types", "v1")
+    kinds = requested.get("types", "v1")
     allowed = (
         {"v1": set(FROZEN_EVENTS), "all": set(EVENTS)}[kinds]
         if kinds in ("v1", "all")
@@ -139,17 +139,17 @@ async def test_a_filter_passes_exactly_the_requested_events(
         event
         for event in await everything_so_far(daemon)
         if event["type"] in allowed
-        and asked.get("session_id") in (None, event["payload"]["session_id"])
-        and asked.get("run_id") in (None, event["payload"].get("run_id"))
+        and requested.get("session_id") in (None, event["payload"]["session_id"])
+        and requested.get("run_id") in (None, event["payload"].get("run_id"))
     ]
-    events = await daemon.watch(after="evt-0", **asked)
+    events = await daemon.watch(after="evt-0", **requested)
     assert expected
     assert await read(events, len(expected)) == expected
     await events.send({"v": "1", "id": "next", "type": "subscribe", "payload": {}})
-    assert (await events.receive())["id"] == "next", "there was more than was asked for"
+    assert (await events.receive())["id"] == "next", "there were more events than requested"
 
 
-# --- what a subscriber says ------------------------------------------------------------------
+# --- what a subscriber sends -----------------------------------------------------------------
 
 
 @pytest.mark.behaviour("subscriptions_can_be_replaced")
@@ -276,7 +276,7 @@ async def test_many_pipelined_subscriptions_are_answered_in_order(daemon: Daemon
     assert [answer["id"] for answer in answers] == [f"s{number}" for number in range(500)]
 
 
-# --- coming and going ------------------------------------------------------------------------
+# --- ends of connections ---------------------------------------------------------------------
 
 
 async def test_a_subscriber_that_closes_its_sending_side_still_receives_events(
@@ -302,9 +302,9 @@ async def test_a_final_subscription_without_a_line_feed_is_accepted(
         assert (await events.receive())["type"] == "subscribed"
 
 
-@pytest.mark.parametrize("says_so_first", [False, True])
+@pytest.mark.parametrize("half_closes_first", [False, True])
 async def test_a_disconnected_subscriber_is_no_longer_served(
-    says_so_first: bool, tmp_path: Path, model: ScriptedProvider, autojump_clock: MockClock
+    half_closes_first: bool, tmp_path: Path, model: ScriptedProvider, autojump_clock: MockClock
 ) -> None:
     async with memory_daemon(workdir=tmp_path, provider=model) as daemon:
         ours, theirs = map(trio.SocketStream, trio.socket.socketpair())
@@ -312,7 +312,7 @@ async def test_a_disconnected_subscriber_is_no_longer_served(
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(serve_events, daemon.services, theirs)
                 await wait_all_tasks_blocked()
-                if says_so_first:
+                if half_closes_first:
                     await ours.send_eof()
                     await wait_all_tasks_blocked()
                     assert nursery.child_tasks

@@ -19,7 +19,7 @@ from tests.harness.daemon import WAIT_SECONDS
 
 @pytest.fixture
 def importing(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
-    """The threads in which it was imported."""
+    """The threads in which the imports ran."""
     threads: list[threading.Thread] = []
     monkeypatch.setattr(process, "_import", lambda: threads.append(threading.current_thread()))
     return threads

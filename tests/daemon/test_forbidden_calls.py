@@ -1,6 +1,7 @@
-"""A tool that is forbidden leaves no side effect, whichever way its call came and whatever forbids it.
+"""A forbidden tool call has no side effect, whoever makes it and whatever forbids it.
 
-``ROUTES`` are the ways, ``BARS`` what stands in them. Whoever adds a way to call a tool adds a row.
+``ROUTES`` are the ways to call a tool, ``BARS`` the rules and modes that forbid it. Add a row for each
+new way to call a tool.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class _NoArguments(msgspec.Struct):
 
 
 def marking(source: str) -> FunctionTool:
-    """A tool that leaves a file, and says that it would reach a network."""
+    """Return a tool that writes a file, and declares that it reaches a network."""
 
     async def run(_: _NoArguments, context: ToolContext) -> ToolResult:
         (context.workdir / "marked").write_text("it ran")
@@ -50,7 +51,7 @@ def marking(source: str) -> FunctionTool:
 
 
 class Bench:
-    """A daemon with that tool, its model, and who watches and answers."""
+    """A daemon with that tool, its model, a client, and a subscriber."""
 
     def __init__(self, daemon: Daemon, client: Client, events: Events, workdir: Path) -> None:
         self.daemon = daemon
@@ -59,8 +60,8 @@ class Bench:
         self.provider = ScriptedProvider()
         self.marked = workdir / "marked"
 
-    async def until_decided(self) -> list[Event]:
-        """Return what was told up to the decision about the forbidden call."""
+    async def until_end(self) -> list[Event]:
+        """Return the events up to the denial or the end of the call."""
         seen = []
         while True:
             seen.append(await self.events.next())
@@ -72,7 +73,7 @@ class Bench:
                 return seen
 
 
-def asks(name: str, **args: Any) -> Outcome:
+def asks_for(name: str, **args: Any) -> Outcome:
     async def play(receive: Receive) -> None:
         await receive(ToolCallPiece("own", name, json.dumps(args)))
         await receive(Finished("tool_use"))
@@ -80,15 +81,15 @@ def asks(name: str, **args: Any) -> Outcome:
     return play
 
 
-# --- the ways --------------------------------------------------------------------------------
+# --- routes ----------------------------------------------------------------------------------
 
 
 class Route(NamedTuple):
     """A way to the tool.
 
     Args:
-        source: who brings the tool.
-        call: makes the call; returns when it is under way.
+        source: of the tool.
+        call: makes the call, and returns without waiting for its end.
     """
 
     source: str
@@ -96,14 +97,14 @@ class Route(NamedTuple):
 
 
 async def by_model(bench: Bench) -> None:
-    bench.provider.answer(asks(TOOL), says("done"))
+    bench.provider.answer(asks_for(TOOL), says("done"))
     await bench.client.request("prompt", text="go", wait=False)
 
 
 async def by_task(bench: Bench) -> None:
     bench.provider.answer(
-        asks("task", tasks=[{"description": "d", "prompt": "p"}]),
-        asks(TOOL),
+        asks_for("task", tasks=[{"description": "d", "prompt": "p"}]),
+        asks_for(TOOL),
         says("the task is done"),
         says("done"),
     )
@@ -123,16 +124,16 @@ ROUTES = {
 }
 
 
-# --- what stands in them ---------------------------------------------------------------------
+# --- bars ------------------------------------------------------------------------------------
 
 
 class Bar(NamedTuple):
     """The rule or mode that forbids the call.
 
     Args:
-        deny: rules that do.
-        confirms: whether somebody says that he answers.
-        answer: what he says.
+        deny: rules that forbid it.
+        confirms: True if a client declares that it can answer.
+        answer: decision of that client; empty if it is not asked.
     """
 
     mode: Any = "yolo"
@@ -177,19 +178,19 @@ async def test_a_forbidden_call_is_denied_once_and_has_no_side_effect(
     async with open_bench(tmp_path, route, bar) as bench:
         await route.call(bench)
         if bar.answer:
-            asked = (await bench.events.until("permission_requested"))["payload"]
-            await bench.client.request("confirm_tool", **naming(asked, bar.answer))
-        told = await bench.until_decided()
+            request = (await bench.events.until("permission_requested"))["payload"]
+            await bench.client.request("confirm_tool", **naming(request, bar.answer))
+        seen_events = await bench.until_end()
     assert not bench.marked.exists()
-    assert len(of_type(told, "tool_call_denied")) == 1
+    assert len(of_type(seen_events, "tool_call_denied")) == 1
     # The call of ``task`` itself runs.
-    assert TOOL not in {call["tool_name"] for call in of_type(told, "tool_call_started")}
+    assert TOOL not in {call["tool_name"] for call in of_type(seen_events, "tool_call_started")}
 
 
 @pytest.mark.parametrize("route", ROUTES.values(), ids=ROUTES)
 async def test_the_same_call_runs_if_nothing_forbids_it(tmp_path: Path, route: Route) -> None:
     async with open_bench(tmp_path, route, Bar()) as bench:
         await route.call(bench)
-        told = await bench.until_decided()
+        seen_events = await bench.until_end()
     assert bench.marked.read_text() == "it ran"
-    assert of_type(told, "tool_call_completed")[-1]["is_error"] is False
+    assert of_type(seen_events, "tool_call_completed")[-1]["is_error"] is False

@@ -90,7 +90,7 @@ async def test_a_full_disk_ends_the_run_and_refuses_inputs_but_serves_reads_unti
         assert "refused" not in texts
 
 
-async def test_an_output_too_large_for_the_disk_is_truncated_and_its_call_succeeds(
+async def test_an_output_too_large_for_the_disk_is_not_stored_whole_and_its_call_succeeds(
     place: Place, stub: StubModel
 ) -> None:
     command = f"head -c {3 * DISK_BYTES} /dev/zero | tr '\\0' a; echo; echo end"
@@ -102,8 +102,8 @@ async def test_an_output_too_large_for_the_disk_is_truncated_and_its_call_succee
         assert run[-1]["payload"]["status"] == "completed"
         (end,) = of_type(run, "tool_execution_end")
         assert (end["is_error"], "artifact_id" in end) == (False, False)
-        told = stub.requests[-1].json["messages"][-1]["content"]
-        assert "The whole could not be kept: No space left on device.]" in told
+        result = stub.requests[-1].json["messages"][-1]["content"]
+        assert "The whole could not be kept: No space left on device.]" in result
         assert (await client.request("prompt", text="after"))["status"] == "completed"
 
 

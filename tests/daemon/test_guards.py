@@ -1,4 +1,4 @@
-"""Who may start a daemon, and who may connect."""
+"""Guards of a daemon: one per socket and state folder, and files that only its user can access."""
 
 from __future__ import annotations
 

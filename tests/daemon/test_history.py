@@ -30,7 +30,7 @@ from tests.harness.stub_model import Gate, StubModel, text_reply, tool_reply
 from tests.machine.builders import user
 
 
-def told(request: Any) -> list[tuple[str, Any]]:
+def messages_of(request: Any) -> list[tuple[str, Any]]:
     return [(message["role"], message["content"]) for message in request.json["messages"]]
 
 
@@ -47,7 +47,7 @@ async def test_the_model_receives_the_whole_path_as_messages(
     await client.request("prompt", text="first")
     await client.request("prompt", text="second")
     await client.request("prompt", text="third")
-    assert told(stub.requests[2]) == [
+    assert messages_of(stub.requests[2]) == [
         ("user", "first"),
         ("assistant", "one"),
         ("user", "second"),
@@ -65,7 +65,7 @@ async def test_calls_and_results_stay_in_the_history(client: Client, stub: StubM
     )
     await client.request("prompt", text="first")
     await client.request("prompt", text="second")
-    assert told(stub.requests[2]) == [
+    assert messages_of(stub.requests[2]) == [
         ("user", "first"),
         ("assistant", "look"),
         ("tool", "one"),
@@ -73,8 +73,8 @@ async def test_calls_and_results_stay_in_the_history(client: Client, stub: StubM
         ("assistant", "done"),
         ("user", "second"),
     ]
-    _, asked, *results, _, _ = stub.requests[2].json["messages"]
-    calls = asked["tool_calls"]
+    _, asking_message, *results, _, _ = stub.requests[2].json["messages"]
+    calls = asking_message["tool_calls"]
     assert [call["function"]["name"] for call in calls] == ["bash", "bash"]
     assert [call["function"]["arguments"] for call in calls] == [
         '{"command":"printf one"}',
@@ -91,7 +91,7 @@ async def test_the_system_prompt_comes_first(
     async with socket_daemon(short_folder, provider=provider, native=settings) as daemon:
         client = await daemon.connect()
         await client.request("prompt", text="hello")
-        assert told(stub.requests[0]) == [("system", "Be kind."), ("user", "hello")]
+        assert messages_of(stub.requests[0]) == [("system", "Be kind."), ("user", "hello")]
 
 
 @pytest.mark.behaviour("set_leaf_moves_where_work_goes_on")
@@ -105,7 +105,11 @@ async def test_work_continues_from_the_leaf_and_siblings_are_not_mixed(
     await client.request("prompt", text="second")
     await client.request("set_leaf", leaf_id=leaf_id)
     await client.request("prompt", text="sibling")
-    assert told(stub.requests[2]) == [("user", "first"), ("assistant", "one"), ("user", "sibling")]
+    assert messages_of(stub.requests[2]) == [
+        ("user", "first"),
+        ("assistant", "one"),
+        ("user", "sibling"),
+    ]
     assert await texts(client) == ["first", "one", "sibling", "three"]
     tree = await client.request("get_tree")
     children = [node["snippet"] for node in tree["nodes"] if node["parent_id"] == leaf_id]
@@ -152,7 +156,7 @@ async def test_the_older_part_is_compacted_automatically_past_the_threshold(
         assert result["output"] == "stub-reply"
         run = await events.run()
         assert of_type(run, "status")[0]["message"].startswith("compaction: trigger=auto ")
-        summary, *kept = told(stub.requests[-1])
+        summary, *kept = messages_of(stub.requests[-1])
         assert "what they said" in summary[1]
         assert kept[-1] == ("user", f"and now? {LONG}")
         assert len(kept) < 8
@@ -206,7 +210,7 @@ async def test_compact_session_summarizes_the_older_part_and_deletes_nothing(
     assert answer["instruction"] == "be brief"
     assert "be brief" in stub.requests[2].json["messages"][0]["content"]
     await client.request("prompt", text="third")
-    summary, *rest = told(stub.requests[3])
+    summary, *rest = messages_of(stub.requests[3])
     assert "they greeted" in summary[1]
     assert [content for _, content in rest] == ["second", "stub-reply", "third"]
     assert (await texts(client))[:2] == ["first", "stub-reply"], "nothing was deleted"
@@ -219,13 +223,13 @@ async def test_a_compaction_overtaken_by_a_prompt_is_discarded(
     await client.request("prompt", text="second")
     gate = Gate()
     stub.script(text_reply("they ", gate, "greeted"))
-    asked = await client.ask("compact_session")
+    request = await client.ask("compact_session")
     with trio.fail_after(10):
         await gate.reached()
     other = await daemon.connect()
     assert (await other.request("prompt", text="third"))["status"] == "completed"
     gate.open()
-    answer = await client.answer(asked)
+    answer = await client.answer(request)
     assert answer["error"]["message"] == "session_changed"
     assert compactions(await client.request("get_messages")) == []
 
@@ -256,7 +260,7 @@ async def test_a_long_history_is_read_in_pages(client: Client) -> None:
 
 
 class _CountingStore:
-    """A store that counts the entries it gives out along paths; everything else passes through."""
+    """A store that counts the entries of the paths it returns; everything else passes through."""
 
     def __init__(self, inner: Store) -> None:
         self._inner = inner
@@ -294,11 +298,11 @@ async def test_a_prompt_reads_a_bounded_number_of_entries_in_a_long_session(
     assert max(reads) <= 96
 
 
-# --- what was read is kept ------------------------------------------------------------------------
+# --- cached contexts ------------------------------------------------------------------------------
 
 
 class CountedStore:
-    """A store in memory that counts the pages of paths that are read."""
+    """A store that counts the reads of paths; everything else passes through."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -330,8 +334,12 @@ async def test_the_next_run_reuses_the_context_in_memory(
             assert counted.pages == 1
             await client.request("prompt", text="and on")
             assert counted.pages == 1
-    assert told(stub.requests[1]) == [("user", "first"), ("assistant", "one"), ("user", "second")]
-    assert told(stub.requests[3])[-3:] == [
+    assert messages_of(stub.requests[1]) == [
+        ("user", "first"),
+        ("assistant", "one"),
+        ("user", "second"),
+    ]
+    assert messages_of(stub.requests[3])[-3:] == [
         ("user", "from the root"),
         ("assistant", "three"),
         ("user", "and on"),

@@ -93,7 +93,7 @@ def small_window(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def wait_after(hub: Hub, cursor: int) -> None:
-    """Return once there is an event behind ``cursor``."""
+    """Return once there is an event after ``cursor``."""
     notifier = Notifier()
     while hub.head <= cursor:
         await hub.wait(notifier)
@@ -206,7 +206,7 @@ async def test_a_page_ends_at_the_hubs_head_even_if_the_log_is_ahead(
     bench: Bench,
 ) -> None:
     await bench.publish_now(3)
-    # A hub that has not heard of the newest event: the callback that tells it is still to come.
+    # The hub has not yet received the callback for the newest event.
     late = Hub(bench.store)
     late._window.restart(2)
     assert await late.page_after(0, ALL) == (

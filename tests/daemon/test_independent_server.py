@@ -1,9 +1,9 @@
 """Whole tool loops in every dialect, against a model server that others wrote.
 
-The stubs of our own tests answer as we understand the vendors; this one is written by people who read
-the same documents for themselves. It refuses what it cannot make sense of, and keeps what it understood
-of each request, which is compared as well. It runs on Node: ``npm ci --prefix tests/aimock`` installs
-it, and without it these tests are skipped.
+The stubs of our own tests answer as we understand the vendors; the authors of this one read the same
+documents independently. It refuses requests that it does not understand, and records its reading of each
+request, which the tests compare as well. It runs on Node: ``npm ci --prefix tests/aimock`` installs it,
+and without it these tests are skipped.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class Talk:
         await self.client.request("prompt", text=text, wait=False)
         return await self.events.run()
 
-    async def understood(self) -> list[dict[str, Any]]:
-        """Return the requests so far as the server understood them, each in Chat Completions' form."""
+    async def understood_requests(self) -> list[dict[str, Any]]:
+        """Return the requests as the server understood them, in the form of Chat Completions."""
         entries = (await self.journal.get("/__aimock/journal")).raise_for_status().json()
         return [entry["body"] for entry in entries if entry["method"] == "POST"]
 
@@ -100,13 +100,13 @@ async def talk(
     await provider.aclose()
 
 
-def spoken(request: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return role and text of what the server understood, without the system's words."""
-    said = [(message["role"], message["content"] or "") for message in request["messages"]]
-    return [(role, text) for role, text in said if role not in ("system", "developer")]
+def messages_in(request: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return role and text of each message except the system prompt."""
+    pairs = [(message["role"], message["content"] or "") for message in request["messages"]]
+    return [(role, text) for role, text in pairs if role not in ("system", "developer")]
 
 
-def called(request: dict[str, Any]) -> list[tuple[str, str]]:
+def calls_in(request: dict[str, Any]) -> list[tuple[str, str]]:
     """Return id and name of each call that the server found in the history."""
     calls = [call for message in request["messages"] for call in message.get("tool_calls") or ()]
     return [(call["id"], call["function"]["name"]) for call in calls]
@@ -131,27 +131,27 @@ async def test_a_whole_tool_loop_reads_a_file_and_answers(talk: Talk) -> None:
 
 async def test_the_server_understands_the_prompt_the_tools_and_the_result(talk: Talk) -> None:
     await talk.run("What is in notes.txt?")
-    asked, told = await talk.understood()
-    assert spoken(asked) == [("user", "What is in notes.txt?")]
+    first, second = await talk.understood_requests()
+    assert messages_in(first) == [("user", "What is in notes.txt?")]
     assert {"read", "write", "edit", "bash"} <= {
-        tool["function"]["name"] for tool in asked["tools"]
+        tool["function"]["name"] for tool in first["tools"]
     }
-    [(id, name)] = called(told)
+    [(id, name)] = calls_in(second)
     assert name == "read"
-    assert told["messages"][-1]["role"] == "tool"
-    assert told["messages"][-1]["tool_call_id"] == id
-    assert "forty-two" in told["messages"][-1]["content"]
-    assert (asked["model"], asked["stream"]) == (talk.dialect.model, True)
+    assert second["messages"][-1]["role"] == "tool"
+    assert second["messages"][-1]["tool_call_id"] == id
+    assert "forty-two" in second["messages"][-1]["content"]
+    assert (first["model"], first["stream"]) == (talk.dialect.model, True)
 
 
 async def test_parallel_calls_get_their_own_results(talk: Talk) -> None:
     run = await talk.run("Read both.")
     assert [end["is_error"] for end in of_type(run, "tool_execution_end")] == [False, True]
     assert of_type(run, "message_end")[-1]["text"] == "One is missing."
-    _, told = await talk.understood()
-    (one, _), (two, _) = called(told)
+    _, second = await talk.understood_requests()
+    (one, _), (two, _) = calls_in(second)
     assert one != two
-    results = [message for message in told["messages"] if message["role"] == "tool"]
+    results = [message for message in second["messages"] if message["role"] == "tool"]
     assert [result["tool_call_id"] for result in results] == [one, two]
     assert "forty-two" in results[0]["content"]
     assert "missing.txt" in results[1]["content"]
@@ -161,7 +161,7 @@ async def test_the_next_prompt_is_sent_with_the_whole_history(talk: Talk) -> Non
     await talk.run("What is in notes.txt?")
     run = await talk.run("Thanks.")
     assert of_type(run, "message_end")[-1]["text"] == "You are welcome."
-    history = spoken((await talk.understood())[-1])
+    history = messages_in((await talk.understood_requests())[-1])
     texts = [text for role, text in history if role != "tool" and text]
     assert texts == [
         "What is in notes.txt?",
@@ -177,4 +177,4 @@ async def test_a_permanent_refusal_ends_the_run_with_the_servers_message(talk: T
     assert run[-1]["payload"]["status"] == "error"
     [error] = of_type(run, "error")
     assert "this is not allowed here" in error["cause"]
-    assert len(await talk.understood()) == 1, "what was refused for good is not asked again"
+    assert len(await talk.understood_requests()) == 1, "a permanent refusal is not retried"

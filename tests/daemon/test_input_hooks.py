@@ -1,4 +1,4 @@
-"""Hooks before an input is accepted: what they change or handle, and how they fail."""
+"""Hooks before an input is accepted: changed and handled inputs, and failures of hooks."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ async def test_an_input_changed_by_a_hook_is_accepted_as_changed(tmp_path: Path)
     [accepted, _] = of_type(run, "queue_update")
     [queued] = accepted["inputs"]
     assert (queued["text"], queued["changed_by"]) == ("greet Ann and Bo", ["one"])
-    [told] = (said for said in of_type(run, "message_start") if said["role"] == "user")
-    assert told["text"] == "greet Ann and Bo"
+    [start] = (each for each in of_type(run, "message_start") if each["role"] == "user")
+    assert start["text"] == "greet Ann and Bo"
 
 
 @pytest.mark.behaviour("an_extension_may_deal_with_an_input")
@@ -51,8 +51,8 @@ async def test_an_input_handled_by_a_hook_starts_no_run_and_no_session(
         answer = await bench.client.request("prompt", text="/count", wait=False)
         nothing = {"command": "prompt", "run_id": "", "session_id": ""}
         assert answer == {**nothing, "handled_by": "one", "reply": "42 lines"}
-        told = await bench.events.until("input_handled")
-        assert told["payload"] == {
+        handled = await bench.events.until("input_handled")
+        assert handled["payload"] == {
             "session_id": "",
             "kind": "prompt",
             "text": "/count",
@@ -113,21 +113,21 @@ async def test_hooks_change_and_handle_appended_messages_too(
 async def test_an_input_resent_while_a_hook_runs_is_handled_once(
     tmp_path: Path,
 ) -> None:
-    looking: list[str] = []
-    both_look = trio.Event()
+    running: list[str] = []
+    both_run = trio.Event()
 
     async def handle(given: InputGiven) -> HandleInput:
-        looking.append(given.text)
-        if len(looking) == 2:
-            both_look.set()
-        await both_look.wait()
+        running.append(given.text)
+        if len(running) == 2:
+            both_run.set()
+        await both_run.wait()
         return HandleInput("done")
 
     async with open_bench(tmp_path, on("input", handle)) as bench:
         other = await bench.daemon.connect()
         prompt = {"text": "/do", "wait": False, "client_message_id": "m1"}
-        asked = [(each, await each.ask("prompt", **prompt)) for each in (bench.client, other)]
-        answers = [(await each.answer(request))["payload"] for each, request in asked]
+        requests = [(each, await each.ask("prompt", **prompt)) for each in (bench.client, other)]
+        answers = [(await each.answer(request))["payload"] for each, request in requests]
         assert [answer.get("repeated") for answer in answers].count(True) == 1
         events = (await bench.client.request("get_events", types=["input_handled"]))["events"]
         assert len(events) == 1
@@ -173,16 +173,16 @@ async def test_only_the_newest_handled_inputs_are_remembered(
 async def test_an_input_held_by_a_hook_while_the_daemon_stops_is_refused(
     tmp_path: Path,
 ) -> None:
-    asked = trio.Event()
+    hook_called = trio.Event()
     stopping = trio.Event()
 
     async def hold(_given: InputGiven) -> None:
-        asked.set()
+        hook_called.set()
         await stopping.wait()
 
     async with open_bench(tmp_path, on("input", hold)) as bench:
         request_id = await bench.client.ask("prompt", text="go", wait=False)
-        await asked.wait()
+        await hook_called.wait()
         await shut_down(bench.daemon.services)
         stopping.set()
         answer = await bench.client.answer(request_id)
@@ -193,14 +193,14 @@ async def test_an_input_held_by_a_hook_while_the_daemon_stops_is_refused(
 async def test_a_failing_input_hook_is_reported_in_the_answer_and_the_input_is_accepted(
     tmp_path: Path,
 ) -> None:
-    said = [{"code": "extension_hook_error", "message": "one: input: ValueError: no idea"}]
+    warnings = [{"code": "extension_hook_error", "message": "one: input: ValueError: no idea"}]
     async with open_bench(tmp_path, on("input", failing)) as bench:
         bench.provider.answer(says("ok"), says("ok"))
         answer = await bench.client.request("prompt", text="go", wait=False)
-        assert answer["warnings"] == said
+        assert answer["warnings"] == warnings
         await bench.events.run()
         waited = await bench.client.request("prompt", text="go", wait=True)
-        assert (waited["output"], waited["warnings"]) == ("ok", said)
+        assert (waited["output"], waited["warnings"]) == ("ok", warnings)
 
 
 async def test_inputs_of_one_connection_keep_their_order_while_a_hook_is_slow(

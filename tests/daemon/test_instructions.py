@@ -1,4 +1,4 @@
-"""Instruction files: which are found, in which order, and which are never read."""
+"""Instruction files: the search, its order and limits, and the files that are never read."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def read(
     return read_instructions(Places(workdir, user, project, hidden))
 
 
-def projects(workdir: Path, hidden: tuple[Path, ...] = ()) -> list[tuple[str, str]]:
-    """Return (reason, text) of each source of the project."""
+def project_sources(workdir: Path, hidden: tuple[Path, ...] = ()) -> list[tuple[str, str]]:
+    """Return reason and text of each source of the project."""
     found = read(workdir, hidden=hidden)
     return [
-        (told.reason if isinstance(told.reason, str) else "", text)
-        for told, text in found
-        if told.kind == "project_instructions"
+        (source.reason if isinstance(source.reason, str) else "", text)
+        for source, text in found
+        if source.kind == "project_instructions"
     ]
 
 
-# --- what is found ---------------------------------------------------------------------------
+# --- files that are found --------------------------------------------------------------------
 
 
 def test_files_are_read_from_the_repository_root_down_to_the_workspace(home: Path) -> None:
@@ -47,22 +47,22 @@ def test_files_are_read_from_the_repository_root_down_to_the_workspace(home: Pat
     (home / "AGENTS.md").write_text("of nobody's concern")
     (repo / "AGENTS.md").write_text("of the root")
     (repo / "sub" / "deep" / "AGENTS.md").write_text("of the workdir")
-    assert projects(repo / "sub" / "deep") == [("", "of the root"), ("", "of the workdir")]
-    assert projects(repo / "sub") == [("", "of the root")]
+    assert project_sources(repo / "sub" / "deep") == [("", "of the root"), ("", "of the workdir")]
+    assert project_sources(repo / "sub") == [("", "of the root")]
 
 
 def test_a_worktree_whose_git_folder_is_a_file_is_a_repository(home: Path) -> None:
     (home / "tree" / "sub").mkdir(parents=True)
     (home / "tree" / ".git").write_text("gitdir: elsewhere")
     (home / "tree" / "AGENTS.md").write_text("of the tree")
-    assert projects(home / "tree" / "sub") == [("", "of the tree")]
+    assert project_sources(home / "tree" / "sub") == [("", "of the tree")]
 
 
 def test_without_a_repository_only_the_workspace_itself_is_searched(home: Path) -> None:
     (home / "plain" / "sub").mkdir(parents=True)
     (home / "plain" / "AGENTS.md").write_text("above")
-    assert projects(home / "plain" / "sub") == [("not_found", "")]
-    assert projects(home / "plain") == [("", "above")]
+    assert project_sources(home / "plain" / "sub") == [("not_found", "")]
+    assert project_sources(home / "plain") == [("", "above")]
 
 
 def test_the_users_instructions_come_before_the_projects(home: Path) -> None:
@@ -84,7 +84,7 @@ async def test_disabled_sources_are_reported_as_off(home: Path) -> None:
     (home / "repo" / "AGENTS.md").write_text("ours")
     found = read(home / "repo", user=None, project=False)
     assert list(await no_instructions()) == list(found)
-    assert [(told.kind, told.enabled, told.reason) for told, _ in found] == [
+    assert [(source.kind, source.enabled, source.reason) for source, _ in found] == [
         ("user_instructions", False, "off"),
         ("project_instructions", False, "off"),
     ]
@@ -95,29 +95,29 @@ async def test_disabled_sources_are_reported_as_off(home: Path) -> None:
 
 def test_missing_files_are_reported_as_not_found(home: Path) -> None:
     found = read(home / "repo", user=home / "nowhere" / "AGENTS.md")
-    assert [(told.enabled, told.reason) for told, _ in found] == [(True, "not_found")] * 2
+    assert [(source.enabled, source.reason) for source, _ in found] == [(True, "not_found")] * 2
 
 
 def test_an_empty_file_is_reported_as_empty(home: Path) -> None:
     (home / "repo" / "AGENTS.md").write_text(" \n")
-    assert projects(home / "repo") == [("empty", "")]
+    assert project_sources(home / "repo") == [("empty", "")]
 
 
-# --- what is not read ------------------------------------------------------------------------
+# --- files that are not read -----------------------------------------------------------------
 
 
 def test_a_link_within_the_repository_is_followed_and_one_out_of_it_is_not(home: Path) -> None:
     repo = home / "repo"
     (home / "secret").write_text("the key")
     (repo / "AGENTS.md").symlink_to("../secret")
-    assert projects(repo) == [("outside", "")]
+    assert project_sources(repo) == [("outside", "")]
     (repo / "AGENTS.md").unlink()
     (repo / "AGENTS.md").symlink_to(home / "secret")
-    assert projects(repo) == [("outside", "")]
+    assert project_sources(repo) == [("outside", "")]
     (repo / "CLAUDE.md").write_text("the same for all")
     (repo / "AGENTS.md").unlink()
     (repo / "AGENTS.md").symlink_to("CLAUDE.md")
-    assert projects(repo) == [("", "the same for all")]
+    assert project_sources(repo) == [("", "the same for all")]
 
 
 def test_the_daemons_own_files_inside_the_repository_are_not_read(home: Path) -> None:
@@ -125,7 +125,7 @@ def test_the_daemons_own_files_inside_the_repository_are_not_read(home: Path) ->
     state.mkdir()
     (state / "log").write_text("of another session")
     (home / "repo" / "AGENTS.md").symlink_to("state/log")
-    assert projects(home / "repo", hidden=(state,)) == [("outside", "")]
+    assert project_sources(home / "repo", hidden=(state,)) == [("outside", "")]
 
 
 def test_a_link_out_of_the_users_folder_is_not_followed(home: Path) -> None:
@@ -139,18 +139,18 @@ def test_a_link_out_of_the_users_folder_is_not_followed(home: Path) -> None:
 def test_only_a_regular_file_is_read_and_nothing_blocks(home: Path) -> None:
     path = home / "repo" / "AGENTS.md"
     os.mkfifo(path)
-    assert projects(home / "repo") == [("not_a_file", "")]
+    assert project_sources(home / "repo") == [("not_a_file", "")]
     path.unlink()
     path.mkdir()
-    assert projects(home / "repo") == [("not_a_file", "")]
+    assert project_sources(home / "repo") == [("not_a_file", "")]
 
 
 def test_a_circular_link_is_unreadable(home: Path) -> None:
     (home / "repo" / "AGENTS.md").symlink_to("AGENTS.md")
-    assert projects(home / "repo") == [("unreadable", "")]
+    assert project_sources(home / "repo") == [("unreadable", "")]
 
 
-# --- how much, and how it is written -----------------------------------------------------------
+# --- sizes and encodings -----------------------------------------------------------------------
 
 
 def test_a_file_past_the_size_limit_is_truncated_and_reported_as_cut(home: Path) -> None:
@@ -158,13 +158,13 @@ def test_a_file_past_the_size_limit_is_truncated_and_reported_as_cut(home: Path)
     for size, reason in [(-1, ""), (0, ""), (1, "cut")]:
         path.write_text("x" * (INSTRUCTIONS_FILE_BYTES_MAX + size))
         kept = min(INSTRUCTIONS_FILE_BYTES_MAX, INSTRUCTIONS_FILE_BYTES_MAX + size)
-        assert projects(home / "repo") == [(reason, "x" * kept)]
+        assert project_sources(home / "repo") == [(reason, "x" * kept)]
 
 
 def test_truncation_does_not_split_a_character(home: Path) -> None:
     path = home / "repo" / "AGENTS.md"
     path.write_text("x" * (INSTRUCTIONS_FILE_BYTES_MAX - 1) + "é")
-    assert projects(home / "repo") == [("cut", "x" * (INSTRUCTIONS_FILE_BYTES_MAX - 1))]
+    assert project_sources(home / "repo") == [("cut", "x" * (INSTRUCTIONS_FILE_BYTES_MAX - 1))]
 
 
 def test_the_total_size_is_bounded_and_the_deepest_files_take_precedence(home: Path) -> None:
@@ -175,35 +175,35 @@ def test_the_total_size_is_bounded_and_the_deepest_files_take_precedence(home: P
     (repo / "sub" / "AGENTS.md").write_text("s" * 100)
     (repo / "sub" / "deep" / "AGENTS.md").write_text("d" * (INSTRUCTIONS_FILE_BYTES_MAX - 10))
     found = read(repo / "sub" / "deep", user=user)
-    assert [told.reason for told, _ in found[1:3]] == ["no_room", "cut"]
+    assert [source.reason for source, _ in found[1:3]] == ["no_room", "cut"]
     assert [len(text) for _, text in found[1:]] == [0, 10, INSTRUCTIONS_FILE_BYTES_MAX - 10]
     assert sum(len(text) for _, text in found) == INSTRUCTIONS_BYTES_MAX
 
 
 def test_a_byte_order_mark_is_removed(home: Path) -> None:
     (home / "repo" / "AGENTS.md").write_bytes(b"\xef\xbb\xbfhello")
-    assert projects(home / "repo") == [("", "hello")]
+    assert project_sources(home / "repo") == [("", "hello")]
 
 
 def test_invalid_utf_8_is_repaired_and_reported(home: Path) -> None:
     path = home / "repo" / "AGENTS.md"
     path.write_bytes(b"caf\xe9")
-    ((told, text),) = (found for found in read(home / "repo") if found.text)
-    assert (told.reason, text) == ("not_utf8", "caf\ufffd")
-    assert told.hash == digest("caf\ufffd".encode())
+    ((source, text),) = (found for found in read(home / "repo") if found.text)
+    assert (source.reason, text) == ("not_utf8", "caf\ufffd")
+    assert source.hash == digest("caf\ufffd".encode())
     for size in (INSTRUCTIONS_FILE_BYTES_MAX, INSTRUCTIONS_FILE_BYTES_MAX + 1):
         path.write_bytes(b"\xe9" * size)
-        ((reason, text),) = projects(home / "repo")
+        ((reason, text),) = project_sources(home / "repo")
         assert reason == "cut,not_utf8"
         assert len(text.encode()) <= INSTRUCTIONS_FILE_BYTES_MAX
 
 
-# --- what was read is remembered ----------------------------------------------------------------
+# --- repeated readings --------------------------------------------------------------------------
 
 
 @pytest.fixture
 def readings(monkeypatch: pytest.MonkeyPatch) -> list[Places]:
-    """Each time that files were read; on a disk of this machine, whose clock ticks finely."""
+    """One item for each reading of the files; their disk counts as local, with precise timestamps."""
     counted: list[Places] = []
 
     def count(places: Places) -> Sequence[SourceText]:
@@ -219,8 +219,8 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> list[Places]:
 async def test_unchanged_files_are_read_once(readings: list[Places], tmp_path: Path) -> None:
     (tmp_path / "AGENTS.md").write_text("one")
     read = reader(Places(tmp_path, tmp_path / "mine.md", project=True))
-    told = [await read() for _ in range(3)]
-    assert told[0] == told[1] == told[2]
+    results = [await read() for _ in range(3)]
+    assert results[0] == results[1] == results[2]
     assert len(readings) == 1
 
 

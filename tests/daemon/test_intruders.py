@@ -22,11 +22,11 @@ from tests.daemon.process_harness import REPOSITORY, Place, running
 from tests.daemon.scripted import ScriptedProvider
 from tests.harness.daemon import WAIT_SECONDS, Client, Daemon, memory_daemon, socket_daemon
 
-SOMEBODY_ELSE = 65_534
+OTHER_UID = 65_534
 
 TALK_AS_ANOTHER_USER = f"""
 import os, socket, sys
-os.setuid({SOMEBODY_ELSE})
+os.setuid({OTHER_UID})
 for path in sys.argv[1:]:
     peer = socket.socket(socket.AF_UNIX)
     peer.settimeout(10)
@@ -46,7 +46,7 @@ async def daemon(short_folder: Path) -> AsyncIterator[Daemon]:
         yield daemon
 
 
-# --- who gets in -----------------------------------------------------------------------------
+# --- access ----------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("as_root")
@@ -57,31 +57,34 @@ async def test_both_sockets_close_connections_of_other_users_without_an_answer(
     async with running(place):
         sockets = [str(place.socket), f"{place.socket}.events"]
         for path in (short_folder, place.socket.parent):
-            path.chmod(0o755)  # the two other guards are taken away
+            path.chmod(0o755)  # disable the two other guards
         for socket in sockets:
             await trio.Path(socket).chmod(0o666)
-        said = await trio.run_process(
+        peer = await trio.run_process(
             [sys.executable, "-c", TALK_AS_ANOTHER_USER, *sockets], capture_stdout=True
         )
-        assert said.stdout.split() == [b"b''", b"b''"]
+        assert peer.stdout.split() == [b"b''", b"b''"]
         assert (await (await place.connect()).request("ping"))["message"] == "pong"
 
 
-def linked(folder: Path) -> None:
+def plant_link(folder: Path) -> None:
     (folder.parent / "elsewhere").mkdir(mode=0o700)
     folder.symlink_to(folder.parent / "elsewhere")
 
 
-def of_another_user(folder: Path) -> None:
+def plant_foreign_folder(folder: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give a folder away")
     folder.mkdir(mode=0o700)
-    os.chown(folder, SOMEBODY_ELSE, -1)
+    os.chown(folder, OTHER_UID, -1)
 
 
 @pytest.mark.parametrize(
     ("plant", "words"),
-    [(linked, "is a symbolic link"), (of_another_user, "belongs to another user (uid 65534)")],
+    [
+        (plant_link, "is a symbolic link"),
+        (plant_foreign_folder, "belongs to another user (uid 65534)"),
+    ],
 )
 async def test_a_planted_runtime_folder_is_refused(
     plant: Any, words: str, short_folder: Path
@@ -126,7 +129,7 @@ SAMPLES: dict[str, Any] = {
     "ttl_seconds": 60,
 }
 MODES = {"set_permission_mode": "auto"}
-"""Command -> the mode that it takes, if it is another than that of a queue."""
+"""Command -> its mode, for commands whose mode is not that of a queue."""
 
 
 TAKES_SESSION = [
@@ -137,7 +140,7 @@ TAKES_SESSION = [
 
 
 def payload_of(name: str, session_id: str) -> dict[str, Any]:
-    """Return what the command needs besides, and the session."""
+    """Return a payload with the fields that the command requires and the session."""
     fields = msgspec.structs.fields(COMMANDS[name])
     needed = {
         field.name: SAMPLES[field.name]
@@ -214,7 +217,7 @@ async def test_clients_stalled_within_a_line_fill_only_the_command_socket_until_
 
 
 async def until_served(place: Place) -> Client:
-    """Connect again and again; a place is free a moment after its client left."""
+    """Connect until the daemon serves; it frees a connection a moment after its client left."""
     while True:
         client = await place.connect()
         request = await client.ask("ping")
@@ -223,7 +226,7 @@ async def until_served(place: Place) -> Client:
 
 
 def open_sockets() -> int:
-    """Counts sockets alone: the log opens files for its reads whenever several come together."""
+    """Return the number of open sockets; files do not count, because the log opens some for reads."""
     with os.scandir("/dev/fd") as found:
         return sum(_is_socket(int(entry.name)) for entry in found)
 
@@ -237,7 +240,7 @@ def _is_socket(descriptor: int) -> bool:
 
 @asynccontextmanager
 async def nothing_left_open(client: Client) -> AsyncIterator[None]:
-    """Hold that what was opened in the block is closed once the daemon has come round to it."""
+    """Assert that sockets opened in the block are closed once the daemon has noticed."""
     await settle(client)
     before = open_sockets()
     yield
@@ -260,10 +263,10 @@ async def test_a_client_that_disconnects_at_any_point_leaves_no_open_socket(
     async with nothing_left_open(client):
         for path in paths:
             for cut in range(0, len(LINE) + 1, 3):
-                for says_so in (True, False):
+                for half_closes in (True, False):
                     stream = await trio.open_unix_socket(path)
                     await stream.send_all(LINE + LINE[:cut])
-                    if says_so:
+                    if half_closes:
                         await stream.send_eof()
                     # Closed with answers unread: the daemon's writes meet a reset.
                     await stream.aclose()
@@ -274,7 +277,7 @@ async def test_a_client_that_disconnects_at_any_point_leaves_no_open_socket(
 
 
 async def settle(client: Client) -> None:
-    """Return when the daemon has taken everyone who has come and let everyone go who has left."""
+    """Wait until the daemon has handled all connects and disconnects."""
     for _ in range(3):
         await client.request("ping")
         await wait_all_tasks_blocked()

@@ -24,14 +24,14 @@ async def daemon(tmp_path: Path) -> AsyncIterator[Daemon]:
 
 
 class Reader(Wire):
-    """A subscriber that notes when each line came."""
+    """A subscriber that can note the time of each line."""
 
     async def subscribe(self, request_id: str = "s", **payload: Any) -> dict[str, Any]:
         await self.send({"v": "1", "id": request_id, "type": "subscribe", "payload": payload})
         return await self.receive()
 
     async def lines_within(self, seconds: float) -> list[tuple[float, dict[str, Any]]]:
-        """Return what comes from now on: seconds after now, and the line."""
+        """Return the lines of the next seconds, each with the time since now."""
         begin = trio.current_time()
         found: list[tuple[float, dict[str, Any]]] = []
         while (left := begin + seconds - trio.current_time()) > 0:
@@ -55,7 +55,7 @@ async def reader(daemon: Daemon) -> AsyncIterator[Reader]:
         nursery.cancel_scope.cancel()
 
 
-def kept_alive(cursor: int, head: int, request_id: str = "s") -> dict[str, Any]:
+def keepalive(cursor: int, head: int, request_id: str = "s") -> dict[str, Any]:
     return {
         "v": "1",
         "id": request_id,
@@ -65,7 +65,7 @@ def kept_alive(cursor: int, head: int, request_id: str = "s") -> dict[str, Any]:
     }
 
 
-def told(line: dict[str, Any]) -> str:
+def id_or_type(line: dict[str, Any]) -> str:
     return str(line["id"] if line["type"] == "keepalive" else line["type"])
 
 
@@ -87,7 +87,7 @@ async def test_a_keepalive_follows_each_interval_without_a_line(
     await reader.subscribe(keepalive_seconds=seconds)
     lines = await reader.lines_within(3.5 * seconds)
     assert [when for when, _ in lines] == pytest.approx([seconds, 2 * seconds, 3 * seconds])
-    assert [line for _, line in lines] == [kept_alive(0, 0)] * 3
+    assert [line for _, line in lines] == [keepalive(0, 0)] * 3
 
 
 async def test_an_event_postpones_the_next_keepalive(
@@ -119,7 +119,7 @@ async def test_a_keepalives_cursor_is_past_filtered_events_and_can_be_resumed_fr
     await reader.subscribe(after="evt-0", types=["session_deleted"], keepalive_seconds=5)
     head = daemon.services.hub.head
     ((_, line),) = await reader.lines_within(7)
-    assert line == kept_alive(head, head)
+    assert line == keepalive(head, head)
     await client.request("rename_session", name="three")
     await reader.subscribe(after=line["payload"]["cursor"], types="all")
     ((_, event),) = await reader.lines_within(1)
@@ -141,7 +141,7 @@ async def test_filtered_events_do_not_postpone_keepalives(
     lines = await reader.lines_within(35)
     assert [round(when) for when, _ in lines] == [10, 20, 30]
     cursors = [int(line["payload"]["cursor"].removeprefix("evt-")) for _, line in lines]
-    assert cursors == sorted(set(cursors)), "the reader does not come any further"
+    assert cursors == sorted(set(cursors)), "the cursor does not advance"
     nursery.cancel_scope.cancel()
 
 
@@ -150,7 +150,7 @@ async def test_a_second_subscription_replaces_the_keepalives_of_the_first(
 ) -> None:
     await reader.subscribe("first", keepalive_seconds=10)
     await reader.subscribe("second", keepalive_seconds=30)
-    assert [told(line) for _, line in await reader.lines_within(65)] == ["second", "second"]
+    assert [id_or_type(line) for _, line in await reader.lines_within(65)] == ["second", "second"]
     await reader.subscribe("third")
     assert await reader.lines_within(10_000) == []
 
@@ -161,13 +161,13 @@ async def test_a_refused_subscription_keeps_the_keepalives_of_the_old_one(
     await reader.subscribe("first", keepalive_seconds=10)
     refused = await reader.subscribe("second", keepalive_seconds=0.5)
     assert refused["error"]["message"] == "keepalive_seconds must be at least 1"
-    assert [told(line) for _, line in await reader.lines_within(25)] == ["first", "first"]
+    assert [id_or_type(line) for _, line in await reader.lines_within(25)] == ["first", "first"]
 
 
 async def test_keepalives_do_not_pile_up_for_a_stalled_reader(
     daemon: Daemon, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    ours, theirs = lockstep_stream_pair()  # a write ends when it was read
+    ours, theirs = lockstep_stream_pair()  # a write ends when it has been read
     nursery.start_soon(serve, daemon, theirs)
     reader = Reader(ours)
     await reader.subscribe(keepalive_seconds=10)

@@ -1,7 +1,7 @@
-"""Keys of model servers are nowhere but in the requests: a whole daemon is looked through for them.
+"""Keys of model servers appear only in requests: everything a daemon writes and sends is searched.
 
-Three keys are planted (one in the settings file, one in the environment, one that a command prints), and
-the servers repeat them in every way they can.
+The tests plant three keys (one in the settings file, one in the environment, one that a command prints),
+and the servers repeat them in every way they can.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class World:
 
 
 async def run_nousd(world: World, *argv: str) -> str:
-    """Run ``nousd`` to its end; returns all that it prints."""
+    """Run ``nousd`` to its end, and return its whole output."""
     with trio.fail_after(WAIT_SECONDS):
         ended = await trio.run_process(
             [sys.executable, "-m", "nousd", *argv],
@@ -93,8 +93,8 @@ async def world(short_folder: Path) -> AsyncIterator[World]:
         yield World(Planted(short_folder, options=(*options, "--retry-attempts", "1")), stubs)
 
 
-def repeating(key: str) -> list[Reply]:
-    """Return refusals and broken answers that say the key, whole, in JSON, and in mid-stream."""
+def replies_with(key: str) -> list[Reply]:
+    """Return refusals and broken answers that contain the key: plain, in JSON, and within a stream."""
     return [
         error_reply(401, f"bad key {key}", code=key),
         error_reply(500, json.dumps({"key": key})),
@@ -105,8 +105,8 @@ def repeating(key: str) -> list[Reply]:
     ]
 
 
-def found_in(data: bytes) -> list[str]:
-    """Return which keys stand in the bytes, in any spelling that the redactor knows."""
+def keys_in(data: bytes) -> list[str]:
+    """Return the names of the keys in the bytes, in any spelling that the redactor knows."""
     text = data.decode("utf-8", "replace")
     return [name for name, key in KEYS.items() if Redactor([key]).redact(text) != text]
 
@@ -118,51 +118,51 @@ def descendants(pid: int) -> Iterator[int]:
             yield from descendants(int(child))
 
 
-async def prompted(world: World, process: Process) -> list[Any]:
-    """Has every provider answer, fail in every way and list; returns all that clients were told."""
+async def use_every_provider(world: World, process: Process) -> list[Any]:
+    """Have every provider answer, fail in every way and list models; return all received data."""
     client, events = await world.place.connect(), await world.place.watch(types="all")
-    told: list[Any] = []
+    received: list[Any] = []
     for name, key in KEYS.items():
         stub = world.stubs[name]
-        stub.script(text_reply("fine"), *repeating(key))
+        stub.script(text_reply("fine"), *replies_with(key))
         await client.request("set_model", model=f"{name}/m")
-        for _ in range(1 + len(repeating(key))):
-            told.append(await client.answer(await client.ask("prompt", text="hello")))
-            told += await events.run()
+        for _ in range(1 + len(replies_with(key))):
+            received.append(await client.answer(await client.ask("prompt", text="hello")))
+            received += await events.run()
         stub.script(error_reply(403, f"no list for {key}"))
-        told.append(await client.answer(await client.ask("list_models", provider=name)))
+        received.append(await client.answer(await client.ask("list_models", provider=name)))
     stub.script(tool_reply(("bash", {"command": "env; cat /proc/self/cmdline; cat go"})))
     fifo = world.place.work / "go"
     os.mkfifo(fifo)
     await client.request("prompt", text="look around", wait=False)
-    # Opened when the last program of the tool has opened it; what came before that one is gone.
+    # The open returns once the last program of the tool has opened the pipe; the earlier ones ended.
     writer = await trio.to_thread.run_sync(os.open, fifo, os.O_WRONLY, abandon_on_cancel=True)
     children = [Path(f"/proc/{pid}") for pid in (process.pid, *descendants(process.pid))]
     assert len(children) > 2, "the tool should be running"
-    told += [(child / "cmdline").read_text() for child in children]
-    told += [(child / "environ").read_text() for child in children[1:]]
+    received += [(child / "cmdline").read_text() for child in children]
+    received += [(child / "environ").read_text() for child in children[1:]]
     os.close(writer)
-    told += await events.run()
+    received += await events.run()
     for command in ("get_state", "get_messages", "get_capabilities", "get_events", "list_runs"):
-        told.append(await client.request(command))
+        received.append(await client.request(command))
     for key in KEYS.values():
-        # What a client writes is told to it again. It is logged as well, and there it must not stand.
+        # The refusal repeats the text of the client. It is logged, too, but without the key.
         await client.refusal("extension_command", name=key)
-    return told
+    return received
 
 
 @pytest.mark.behaviour("keys_are_nowhere")
 async def test_keys_are_sent_to_their_own_servers_and_appear_nowhere_else(world: World) -> None:
     with trio.fail_after(120):
         async with running(world.place) as process:
-            told = await prompted(world, process)
+            received = await use_every_provider(world, process)
             assert await process.stop() == 0
     for name, key in KEYS.items():
         sent = {request.headers.get("authorization") for request in world.stubs[name].requests}
         assert sent == {f"Bearer {key}"}, f"{name} should be sent its own key and no other"
-    errors = [item for item in told if isinstance(item, dict) and item.get("ok") is False]
-    assert len(errors) >= len(KEYS) * 5, "the servers' refusals should have been told"
-    assert found_in(json.dumps(told, ensure_ascii=False).encode()) == []
+    errors = [item for item in received if isinstance(item, dict) and item.get("ok") is False]
+    assert len(errors) >= len(KEYS) * 5, "clients should have received the servers' refusals"
+    assert keys_in(json.dumps(received, ensure_ascii=False).encode()) == []
     files = [
         *world.place.state.rglob("*"),
         *world.place.work.rglob("*"),
@@ -170,7 +170,7 @@ async def test_keys_are_sent_to_their_own_servers_and_appear_nowhere_else(world:
         world.place.folder / "daemon.log",
     ]
     written = {str(path): path.read_bytes() for path in files if path.is_file()}
-    assert {path: found_in(data) for path, data in written.items() if found_in(data)} == {}
+    assert {path: keys_in(data) for path, data in written.items() if keys_in(data)} == {}
     log = written[str(world.place.folder / "own.log")]
     assert log.count(b"extension_command_not_found: [redacted]") == len(KEYS)
 
@@ -179,14 +179,14 @@ async def test_doctor_and_print_config_show_no_key(world: World) -> None:
     options = world.place.options[:2]
     for name, key in KEYS.items():
         world.stubs[name].script(error_reply(401, f"bad key {key}"))
-    told = await run_nousd(world, "doctor", *options)
-    assert found_in(told.encode()) == []
+    output = await run_nousd(world, "doctor", *options)
+    assert keys_in(output.encode()) == []
     for name in KEYS:
-        assert f"key {name}" in told
-        assert f"{world.stubs[name].api_base} answers 401: bad key [redacted]" in told
-    told = await run_nousd(world, "serve", *options, "--print-config")
-    assert "providers.file.api_key = set" in told
-    assert found_in(told.encode()) == []
+        assert f"key {name}" in output
+        assert f"{world.stubs[name].api_base} answers 401: bad key [redacted]" in output
+    output = await run_nousd(world, "serve", *options, "--print-config")
+    assert "providers.file.api_key = set" in output
+    assert keys_in(output.encode()) == []
 
 
 @pytest.mark.parametrize(
@@ -200,6 +200,6 @@ async def test_doctor_and_print_config_show_no_key(world: World) -> None:
 async def test_errors_about_the_settings_show_no_key(world: World, toml: str) -> None:
     config = world.place.folder / "nousd" / "config.toml"
     config.write_text(toml.format(key=IN_FILE))
-    told = await run_nousd(world, *world.place.command()[3:])
-    assert told.startswith("nousd: ")
-    assert found_in(told.encode()) == []
+    output = await run_nousd(world, *world.place.command()[3:])
+    assert output.startswith("nousd: ")
+    assert keys_in(output.encode()) == []

@@ -1,3 +1,5 @@
+"""The daemon's own log: its lines, its file, and standard error."""
+
 from __future__ import annotations
 
 import json
@@ -35,7 +37,7 @@ def log_file(tmp_path: Path) -> Path:
 
 @contextmanager
 def logging_to(log_file: Path, **options: Any) -> Iterator[None]:
-    """Logs to the file alone; what goes to standard error is not looked at."""
+    """Log to the file alone; standard error is discarded."""
     with Path(os.devnull).open("w") as nowhere:  # noqa: SIM117
         with configure_logging(log_file, stderr_fd=nowhere.fileno(), **options):
             yield
@@ -45,8 +47,8 @@ def lines_of(log_file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log_file.read_bytes().split(b"\n") if line]
 
 
-def logged_on_pipe(write: Callable[[], None]) -> str:
-    """Return what came out of a standard error that is no terminal."""
+def pipe_output(write: Callable[[], None]) -> str:
+    """Return the log on a standard error that is not a terminal."""
     reader, writer = os.pipe()
     with os.fdopen(reader) as output:
         with os.fdopen(writer, "w"), configure_logging(None, stderr_fd=writer):
@@ -54,7 +56,7 @@ def logged_on_pipe(write: Callable[[], None]) -> str:
         return output.read()
 
 
-def logged_on_terminal(write: Callable[[], None]) -> str:
+def terminal_output(write: Callable[[], None]) -> str:
     master, slave = pty.openpty()
     tty.setraw(slave)
     with configure_logging(None, stderr_fd=slave):
@@ -65,7 +67,7 @@ def logged_on_terminal(write: Callable[[], None]) -> str:
     return output
 
 
-# --- what a line holds -----------------------------------------------------------------------
+# --- lines -----------------------------------------------------------------------------------
 
 
 def test_a_line_of_the_file_holds_time_level_logger_message_and_extras(log_file: Path) -> None:
@@ -170,7 +172,7 @@ def test_a_text_past_the_limit_keeps_its_beginning_and_end(log_file: Path) -> No
     assert f" ... {9 * TEXT_CHARS_MAX + 8} characters left out ... " in message
 
 
-# --- what is logged --------------------------------------------------------------------------
+# --- levels ----------------------------------------------------------------------------------
 
 
 def test_debug_messages_are_logged_only_if_verbose(log_file: Path) -> None:
@@ -252,12 +254,12 @@ def test_a_secret_added_later_is_replaced_from_then_on(log_file: Path) -> None:
 
 
 def test_standard_error_that_is_not_a_terminal_gets_json_lines() -> None:
-    output = logged_on_pipe(lambda: logger.info("ready", extra={"socket": "/run/a"}))
+    output = pipe_output(lambda: logger.info("ready", extra={"socket": "/run/a"}))
     assert json.loads(output)["socket"] == "/run/a"
 
 
 def test_a_terminal_gets_a_short_readable_line() -> None:
-    output = logged_on_terminal(lambda: logger.info("ready", extra={"socket": "/run/a", "n": 1}))
+    output = terminal_output(lambda: logger.info("ready", extra={"socket": "/run/a", "n": 1}))
     clock, _, rest = output.partition(" ")
     assert time.strptime(clock, "%H:%M:%S")
     assert rest == "info test: ready socket=/run/a n=1\n"
@@ -270,14 +272,14 @@ def test_a_terminal_shows_a_traceback_line_by_line() -> None:
         except ValueError:
             logger.exception("a fault")
 
-    lines = logged_on_terminal(fail).splitlines()
+    lines = terminal_output(fail).splitlines()
     assert lines[0].endswith("error test: a fault")
     assert lines[1].startswith("Traceback")
     assert lines[-1] == "ValueError: broken"
 
 
 def test_control_characters_are_escaped_on_a_terminal() -> None:
-    output = logged_on_terminal(
+    output = terminal_output(
         lambda: logger.info("\x1b[2J\nforged \x9b", extra={"name_": "a\rb\u2028c"})
     )
     assert output.count("\n") == 1
@@ -350,7 +352,7 @@ def test_an_unread_pipe_blocks_no_caller_and_dropped_lines_are_counted(
         with os.fdopen(writer, "wb"), configure_logging(None, stderr_fd=writer):
             for number in range(100):
                 logger.info("line %d", number)
-            # Now somebody reads again, until the end.
+            # Now a thread reads the pipe to its end.
             drained: list[bytes] = []
             thread = threading.Thread(target=lambda: drained.append(output.read()))
             thread.start()

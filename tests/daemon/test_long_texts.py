@@ -1,4 +1,4 @@
-"""Texts of a megabyte: small events, and the whole text for models and clients."""
+"""Texts of a megabyte: events stay small, and models and clients receive the whole text."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from tests.harness.daemon import (
 
 MEGABYTE = 2**20
 LINE_MAX = 4 * EVENT_TEXT_BYTES_MAX
-"""A few beginnings and what stands around them."""
+"""Room for a few beginnings of texts and the rest of the line."""
 
 
 def long_text(name: str, size: int = MEGABYTE) -> str:
@@ -68,7 +68,7 @@ def ref_of(text: str) -> str:
 
 
 class RoomyProvider(ScriptedProvider):
-    """A model that can be given megabytes."""
+    """A model whose context window has room for megabytes."""
 
     def context_window(self, model: str) -> int:
         return 100_000_000
@@ -92,7 +92,7 @@ class Kit:
         found: list[Payload] = (await self.client.request("get_messages", **options))["messages"]
         return found
 
-    def asked(self) -> list[str]:
+    def user_texts(self) -> list[str]:
         """Return the user texts of the newest model call."""
         request = self.model.requests[-1]
         return [one.text for one in request.messages if isinstance(one, UserMessage)]
@@ -102,7 +102,7 @@ class Kit:
         found = await store.events_after(0, EventFilter(), limit=10_000, bytes_max=2**40)
         return [event.line for event in found]
 
-    async def all_lines_are_small(self) -> None:
+    async def assert_lines_are_small(self) -> None:
         for line in await self.lines():
             is_answer = b'"message_end"' in line and b'"stop_reason"' in line
             assert len(line) <= LINE_MAX or is_answer, line[:200]
@@ -128,7 +128,7 @@ async def kit(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> AsyncIt
 
 @pytest.fixture
 async def real_time(tmp_path: Path) -> AsyncIterator[Kit]:
-    """Use the real clock: threads write the artifacts, and a jumping clock does not wait for them."""
+    """A kit on the real clock: a jumping one does not wait for the threads that write artifacts."""
     async with memory.open_store() as store, open_kit(tmp_path, store, FakeClock()) as kit:
         yield kit
 
@@ -144,22 +144,22 @@ async def test_a_long_prompt_makes_small_events_and_reaches_the_model_whole(
     await kit.begin(text)
     kit.model.answer(says("done"))
     events = await kit.events.run()
-    assert kit.asked() == [text]
-    await kit.all_lines_are_small()
+    assert kit.user_texts() == [text]
+    await kit.assert_lines_are_small()
     beginning = text[:EVENT_TEXT_BYTES_MAX]
     inputs = [update["inputs"][0] for update in of_type(events, "queue_update")]
     start, end = of_type(events, "message_start")[0], of_type(events, "message_end")[0]
     entry = of_type(events, "entry_appended")[0]["entry"]
-    for told in (*inputs, start, end, entry):
-        assert told["text"] == beginning
-        assert (told["text_ref"], told["text_bytes"]) == (ref_of(text), len(text))
+    for shown in (*inputs, start, end, entry):
+        assert shown["text"] == beginning
+        assert (shown["text_ref"], shown["text_bytes"]) == (ref_of(text), len(text))
     stored = await kit.daemon.services.store.artifact(ref_of(text))
     assert stored is not None
     assert stored.data == text.encode()
 
 
 async def put(client: Client, text: str) -> str:
-    """Put a text in two pieces; returns the id of its artifact."""
+    """Put a text in two pieces, and return the id of its artifact."""
     data = text.encode()
     upload: Payload = {}
     middle = len(data) // 2
@@ -186,8 +186,8 @@ async def test_every_kind_of_input_can_name_its_text_as_an_artifact(real_time: K
             await kit.model.calls.wait_waiting()
     kit.model.answer(says("one"), says("two"), says("three"))
     await kit.events.run()
-    assert kit.asked() == list(texts.values())
-    await kit.all_lines_are_small()
+    assert kit.user_texts() == list(texts.values())
+    await kit.assert_lines_are_small()
 
 
 async def test_a_text_resent_as_an_artifact_is_recognized_as_the_same(real_time: Kit) -> None:
@@ -221,7 +221,7 @@ async def test_a_client_reads_long_texts_whole(
         if event["entry"]["role"] == "assistant"
     ]
     assert (cut["text"], cut["text_ref"]) == (answer[:EVENT_TEXT_BYTES_MAX], ref_of(answer))
-    await kit.all_lines_are_small()
+    await kit.assert_lines_are_small()
 
 
 async def test_the_result_of_a_waiting_prompt_has_the_whole_answer(
@@ -243,15 +243,15 @@ async def test_a_long_queued_text_is_shown_and_consumed_whole(
     assert waiting["text"] == text
     kit.model.answer(says("one"), says("two"))
     await kit.events.run()
-    assert kit.asked() == ["go", text]
-    await kit.all_lines_are_small()
+    assert kit.user_texts() == ["go", text]
+    await kit.assert_lines_are_small()
 
 
 async def test_long_follow_ups_are_joined_whole(
     kit: Kit, autojump_clock: trio.testing.MockClock
 ) -> None:
     await kit.client.request("set_follow_up_mode", mode="all")
-    # Two that are short on their own make a long one, too.
+    # Two short texts together make a long one, too.
     texts = [long_text("first"), "second", long_text("third", 6000), long_text("fourth", 6000)]
     await kit.begin("go")
     for text in texts:
@@ -259,10 +259,10 @@ async def test_long_follow_ups_are_joined_whole(
     kit.model.answer(says("one"), says("two"))
     events = await kit.events.run()
     joined = "\n".join(texts)
-    assert kit.asked() == ["go", joined]
+    assert kit.user_texts() == ["go", joined]
     assert of_type(events, "message_start")[2]["text_ref"] == ref_of(joined)
     assert (await kit.messages())[2]["text"] == joined
-    await kit.all_lines_are_small()
+    await kit.assert_lines_are_small()
 
 
 @pytest.mark.parametrize("command", ["abort", "clear_queue"])
@@ -278,7 +278,7 @@ async def test_cleared_inputs_are_returned_whole(
     assert (await kit.client.request("get_queue"))["inputs"] == []
     kit.model.answer(says("done"))
     await kit.events.run()
-    await kit.all_lines_are_small()
+    await kit.assert_lines_are_small()
 
 
 async def test_a_long_follow_up_can_be_promoted(
@@ -290,7 +290,7 @@ async def test_a_long_follow_up_can_be_promoted(
     await kit.client.request("promote", input_id=input_id)
     kit.model.answer(says("one"), says("two"))
     events = await kit.events.run()
-    assert kit.asked() == ["go", text]
+    assert kit.user_texts() == ["go", text]
     assert of_type(events, "message_start")[2]["turn_kind"] == "steer"
 
 
@@ -310,7 +310,7 @@ async def test_a_long_input_cleared_while_its_text_is_read_is_in_no_turn(
 
     monkeypatch.setattr(store, "artifact", artifact_slowly)
     kit.model.answer(says("one"))
-    await read.wait()  # the run has looked at the queue and reads the text
+    await read.wait()  # the run has read the queue and now reads the text
     cleared = await kit.client.ask("clear_queue")
     await kit.events.until("queue_update", change="cleared")
     let_go.set()
@@ -320,7 +320,7 @@ async def test_a_long_input_cleared_while_its_text_is_read_is_in_no_turn(
 
 
 async def test_a_resent_long_input_is_accepted_once(tmp_path: Path) -> None:
-    """Without the clock that jumps: it takes no heed of the thread that hashes a long text."""
+    """Without the jumping clock, which does not wait for the thread that hashes a long text."""
     text = long_text("prompt")
     async with memory.open_store() as store, open_kit(tmp_path, store, FakeClock()) as kit:
         await kit.begin("go")
@@ -347,8 +347,8 @@ async def test_queued_long_texts_survive_a_restart(
             kit.model.answer(says("done"))
             await kit.client.request("resume")
             await kit.events.run()
-            assert kit.asked() == [prompt, follow_up]
-            await kit.all_lines_are_small()
+            assert kit.user_texts() == [prompt, follow_up]
+            await kit.assert_lines_are_small()
 
 
 async def test_a_branch_keeps_the_long_texts_of_its_deleted_parent(
@@ -376,9 +376,9 @@ async def test_pages_are_bounded_by_the_size_of_their_texts(
     options: Payload = {}
     while True:
         page = await kit.client.request("get_messages", **options)
-        said = [entry["text"] for entry in page["messages"]]
-        assert sum(map(len, said)) <= PAGE_BYTES_MAX
-        read = said + read
+        page_texts = [entry["text"] for entry in page["messages"]]
+        assert sum(map(len, page_texts)) <= PAGE_BYTES_MAX
+        read = page_texts + read
         if not page["has_more"]:
             break
         options = {"before": page["before"]}
@@ -422,7 +422,7 @@ def asks_to_work(arguments: str) -> Outcome:
     return play
 
 
-def args_told(request: ModelInput) -> list[Any]:
+def arguments_in(request: ModelInput) -> list[Any]:
     answers = [one for one in request.messages if isinstance(one, AssistantMessage)]
     return [call.args for answer in answers for call in answer.tool_calls]
 
@@ -435,14 +435,14 @@ async def test_a_long_tool_result_reaches_the_model_whole(
     kit.tool.finish(gives(text))
     kit.model.answer(asks_for_tools(), says("done"))
     events = await kit.events.run()
-    told = [m.text for m in kit.model.requests[-1].messages if isinstance(m, ToolResultMessage)]
-    assert told == [text]
+    results = [m.text for m in kit.model.requests[-1].messages if isinstance(m, ToolResultMessage)]
+    assert results == [text]
     (end,) = of_type(events, "tool_execution_end")
     assert (end["result"], end["text_ref"]) == (text[: len(end["result"])], ref_of(text))
     updates = of_type(events, "tool_execution_update")
     assert "".join(update["delta"] for update in updates) == text
     assert (await kit.messages())[2]["text"] == text
-    await kit.all_lines_are_small()
+    await kit.assert_lines_are_small()
 
 
 @pytest.mark.parametrize("character", ["x", "\0", '"', "\u20ac", "\U0001f30d"])
@@ -455,9 +455,9 @@ async def test_deltas_of_outputs_and_answers_stay_small_for_every_character(
     kit.model.answer(asks_for_tools(), says(text))
     events = await kit.events.run()
     for name in ("tool_execution_update", "message_update"):
-        told = [update["delta"] for update in of_type(events, name)]
-        assert "".join(told) == text
-        assert max(len(encode_json(delta)) for delta in told) <= DELTA_BYTES_MAX + len('""')
+        deltas = [update["delta"] for update in of_type(events, name)]
+        assert "".join(deltas) == text
+        assert max(len(encode_json(delta)) for delta in deltas) <= DELTA_BYTES_MAX + len('""')
 
 
 async def test_a_long_tool_error_is_truncated_in_its_warning(
@@ -471,7 +471,7 @@ async def test_a_long_tool_error_is_truncated_in_its_warning(
     (warning,) = of_type(events, "warning")
     assert warning["message"] == text[:EVENT_TEXT_BYTES_MAX]
     assert (await kit.messages())[2]["text"] == f"tool_error: {text}"
-    await kit.all_lines_are_small()
+    await kit.assert_lines_are_small()
 
 
 @pytest.mark.behaviour("long_arguments_are_artifacts")
@@ -484,19 +484,19 @@ async def test_long_arguments_are_truncated_in_events_and_reach_the_model_whole(
     kit.model.answer(asks_to_work(json.dumps(args)), says("done"))
     events = await kit.events.run()
     shown = {"path": "a.txt", "content": args["content"][:1024]}
-    for told in of_type(events, "tool_execution_start", "tool_call_requested"):
-        assert told["args"] == shown
-        assert told["args_ref"].startswith("sha256:")
+    for payload in of_type(events, "tool_execution_start", "tool_call_requested"):
+        assert payload["args"] == shown
+        assert payload["args_ref"].startswith("sha256:")
     entry = of_type(events, "entry_appended")[1]["entry"]
     assert entry["tool_calls"][0]["args"] == shown
-    await kit.all_lines_are_small()
-    assert args_told(kit.model.requests[-1]) == [args]
+    await kit.assert_lines_are_small()
+    assert arguments_in(kit.model.requests[-1]) == [args]
     # The next run reads its context from the log.
     kit.daemon.services.contexts.forget((await kit.client.request("get_state"))["session_id"])
     await kit.begin("and now")
     kit.model.answer(says("done"))
     await kit.events.run()
-    assert args_told(kit.model.requests[-1]) == [args]
+    assert arguments_in(kit.model.requests[-1]) == [args]
     assert (await kit.messages())[1]["tool_calls"][0]["args"] == args
 
 
@@ -515,7 +515,7 @@ async def test_a_raw_server_error_is_stored_if_the_cause_does_not_contain_it(
     kept = await kit.daemon.services.store.artifact(error["raw_ref"])
     assert kept is not None
     assert (kept.media_type, kept.data) == ("application/json", raw)
-    await kit.all_lines_are_small()
+    await kit.assert_lines_are_small()
 
 
 async def test_a_raw_server_error_is_not_stored_if_the_cause_contains_it(
@@ -540,7 +540,7 @@ async def test_a_long_cause_is_stored_whole(
     kept = await kit.daemon.services.store.artifact(error["raw_ref"])
     assert kept is not None
     assert kept.data == cause.encode()
-    await kit.all_lines_are_small()
+    await kit.assert_lines_are_small()
 
 
 async def test_a_long_interrupted_answer_is_stored_whole(
@@ -555,7 +555,7 @@ async def test_a_long_interrupted_answer_is_stored_whole(
     assert (await kit.messages())[1]["text"] == text
 
 
-# --- on a disk -------------------------------------------------------------------------------
+# --- on disk ---------------------------------------------------------------------------------
 
 
 async def test_a_long_prompt_on_disk_survives_a_restart(short_folder: Path) -> None:
@@ -572,5 +572,5 @@ async def test_a_long_prompt_on_disk_survives_a_restart(short_folder: Path) -> N
         assert [entry["text"] for entry in messages] == [text, "done"]
         model.answer(says("done"))
         await client.request("prompt", text="go on")
-    asked = [one.text for one in model.requests[-1].messages if isinstance(one, UserMessage)]
-    assert asked == [text, "go on"]
+    user_texts = [one.text for one in model.requests[-1].messages if isinstance(one, UserMessage)]
+    assert user_texts == [text, "go on"]
