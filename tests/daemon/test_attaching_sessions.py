@@ -194,13 +194,13 @@ async def test_attaching_is_refused_if_a_run_starts_while_the_workspace_is_check
 
         monkeypatch.setattr(workspaces, "named", slowly)
         other = await bench.daemon.connect()
-        asked = await other.ask("attach_session", session_id=session, workspace=str(folders.a))
+        request_id = await other.ask("attach_session", session_id=session, workspace=str(folders.a))
         with trio.fail_after(5):
             await looks.wait()
         bench.provider.answer(hangs)
         await bench.client.request("prompt", text="go", wait=False, session_id=session)
         found.set()
-        answer = await other.answer(asked)
+        answer = await other.answer(request_id)
         assert answer["error"]["message"] == "run_in_progress"
         await bench.client.request("abort", session_id=session)
 
@@ -221,14 +221,14 @@ async def test_a_call_accepted_during_an_attach_runs_in_the_new_workspace(
 
         monkeypatch.setattr(calls, "acknowledged", slowly)
         other = await bench.daemon.connect()
-        asked = await other.ask(
+        request_id = await other.ask(
             "call_tool", session_id=session, tool="look", args={"path": "name.txt"}
         )
         with trio.fail_after(5):
             await looks.wait()
         await attach(bench, session, folders.a)
         found.set()
-        call_id = (await other.answer(asked))["payload"]["tool_call_id"]
+        call_id = (await other.answer(request_id))["payload"]["tool_call_id"]
         assert (await bench.end_of(call_id)).text == "this is a\n"
 
 

@@ -188,14 +188,14 @@ async def test_a_call_that_may_have_run_needs_approval_even_in_yolo_mode(bench: 
     message_id = await bench.move_back_to_the_calls(run)
     bench.provider.answer(says("done again"))
     await bench.client.request("resume")
-    asked = (await bench.events.until("permission_requested"))["payload"]
-    assert (asked["tool_call_id"], asked["attempt"]) == (f"{message_id}.0", 2)
-    assert "may have run before" in asked["reason"]
+    request = (await bench.events.until("permission_requested"))["payload"]
+    assert (request["tool_call_id"], request["attempt"]) == (f"{message_id}.0", 2)
+    assert "may have run before" in request["reason"]
     assert not bench.work.waiting
-    wrong = await bench.client.refusal("confirm_tool", **{**naming(asked, "once"), "attempt": 1})
+    wrong = await bench.client.refusal("confirm_tool", **{**naming(request, "once"), "attempt": 1})
     assert wrong["message"] == "attempt_mismatch"
     bench.work.finish(gives("twice"))
-    await bench.client.request("confirm_tool", **naming(asked, "once"))
+    await bench.client.request("confirm_tool", **naming(request, "once"))
     again = await bench.events.run()
     [end] = of_type(again, "tool_execution_end")
     assert (end["attempt"], end["executed"], end["result"]) == (2, True, "twice")
@@ -210,7 +210,7 @@ async def test_a_call_that_may_have_run_needs_approval_even_in_yolo_mode(bench: 
         f"{message_id}.0.result.2"
     ]
     first = await bench.client.request(
-        "get_tool_call", tool_call_id=asked["tool_call_id"], attempt=1
+        "get_tool_call", tool_call_id=request["tool_call_id"], attempt=1
     )
     assert (first["call"]["result"], first["call"]["attempt"]) == ("once", 1)
 
@@ -317,9 +317,9 @@ async def test_a_branch_asks_before_it_repeats_a_call_of_its_parent(bench: Bench
     branch = (await bench.client.request("branch_session", session_id=parent))["session_id"]
     bench.provider.answer(says("done again"))
     await bench.client.request("resume", session_id=branch)
-    asked = (await bench.events.until("permission_requested"))["payload"]
-    assert (asked["tool_call_id"], asked["attempt"]) == (f"{message_id}.0", 2)
-    await bench.client.request("confirm_tool", **naming(asked, "deny"))
+    request = (await bench.events.until("permission_requested"))["payload"]
+    assert (request["tool_call_id"], request["attempt"]) == (f"{message_id}.0", 2)
+    await bench.client.request("confirm_tool", **naming(request, "deny"))
     await bench.events.run()
 
 
@@ -332,17 +332,17 @@ async def test_a_branch_and_its_parent_do_not_execute_the_same_calls_at_once(
     parent = (await bench.client.request("get_state"))["session_id"]
     branch = (await bench.client.request("branch_session", session_id=parent))["session_id"]
     await bench.client.request("resume", session_id=branch)
-    asked = (await bench.events.until("permission_requested"))["payload"]
+    request = (await bench.events.until("permission_requested"))["payload"]
     await bench.client.request("resume", session_id=parent)
     error = (await bench.events.until("error", session_id=parent))["payload"]
-    assert (error["code"], error["cause"]) == ("calls_in_progress", asked["run_id"])
+    assert (error["code"], error["cause"]) == ("calls_in_progress", request["run_id"])
     await bench.events.until("agent_end", session_id=parent)
     bench.provider.answer(says("done again"))
-    await bench.client.request("confirm_tool", **naming(asked, "deny"))
+    await bench.client.request("confirm_tool", **naming(request, "deny"))
     await bench.events.until("agent_end", session_id=branch)
     await bench.client.request("resume", session_id=parent)
-    asked = (await bench.events.until("permission_requested"))["payload"]
-    assert (asked["session_id"], asked["attempt"]) == (parent, 3)
+    request = (await bench.events.until("permission_requested"))["payload"]
+    assert (request["session_id"], request["attempt"]) == (parent, 3)
 
 
 async def test_a_branch_cannot_execute_the_calls_of_its_running_parent(bench: Bench) -> None:
@@ -388,10 +388,10 @@ async def test_a_branch_asks_before_it_repeats_a_call_of_its_deleted_parent(benc
     await bench.client.request("delete_session", session_id=parent)
     bench.provider.answer(says("done again"))
     await bench.client.request("resume", session_id=branch)
-    asked = (await bench.events.until("permission_requested"))["payload"]
-    assert asked["attempt"] == 1
+    request = (await bench.events.until("permission_requested"))["payload"]
+    assert request["attempt"] == 1
     assert not bench.work.waiting
-    await bench.client.request("confirm_tool", **naming(asked, "deny"))
+    await bench.client.request("confirm_tool", **naming(request, "deny"))
     await bench.events.run()
 
 

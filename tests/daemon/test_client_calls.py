@@ -321,11 +321,11 @@ async def test_a_client_call_waits_for_approval_and_runs_once_approved(
     auto_bench: Bench, fetched: Fetched
 ) -> None:
     call_id = await auto_bench.call("fetch")
-    asked = (await auto_bench.events.until("permission_requested"))["payload"]
-    assert asked["tool_call_id"] == call_id
+    request = (await auto_bench.events.until("permission_requested"))["payload"]
+    assert request["tool_call_id"] == call_id
     assert (await auto_bench.get(call_id))["state"] == "waiting"
     assert fetched.urls == []
-    await auto_bench.client.request("confirm_tool", **naming(asked, "once"))
+    await auto_bench.client.request("confirm_tool", **naming(request, "once"))
     completed = (await auto_bench.events_of(call_id))[-1]["payload"]
     assert completed["result"] == "fetched"
     assert completed["policy_snapshot"]["sources"][-1]["source"] == "user"
@@ -336,8 +336,8 @@ async def test_a_client_call_that_the_user_denies_does_not_run(
     auto_bench: Bench, fetched: Fetched
 ) -> None:
     call_id = await auto_bench.call("fetch")
-    asked = (await auto_bench.events.until("permission_requested"))["payload"]
-    await auto_bench.client.request("confirm_tool", **naming(asked, "deny"))
+    request = (await auto_bench.events.until("permission_requested"))["payload"]
+    await auto_bench.client.request("confirm_tool", **naming(request, "deny"))
     assert (await auto_bench.events_of(call_id))[-1]["type"] == "tool_call_denied"
     assert fetched.urls == []
     assert (await auto_bench.get(call_id))["decision"]["by"] == "user"
@@ -415,12 +415,12 @@ async def test_cancelling_a_call_that_waits_for_approval_denies_it(
     auto_bench: Bench, fetched: Fetched
 ) -> None:
     call_id = await auto_bench.call("fetch")
-    asked = (await auto_bench.events.until("permission_requested"))["payload"]
+    request = (await auto_bench.events.until("permission_requested"))["payload"]
     await auto_bench.client.request("cancel_tool_call", tool_call_id=call_id)
     denied = (await auto_bench.events_of(call_id))[-1]["payload"]
     assert (denied["by"], denied["reason"]) == ("stop", "aborted")
     assert (await auto_bench.client.request("list_permissions"))["pending"] == []
-    late = await auto_bench.client.refusal("confirm_tool", **naming(asked, "once"))
+    late = await auto_bench.client.refusal("confirm_tool", **naming(request, "once"))
     assert late["message"] == "already_decided"
     assert fetched.urls == []
 
