@@ -49,8 +49,8 @@ def nousctl(
 
 
 @pytest.fixture(autouse=True)
-def interrupts_stay_as_they_are() -> Iterator[None]:
-    """A client that leaves turns Ctrl-C off, for good in a process of its own."""
+def restore_sigint() -> Iterator[None]:
+    """Restore the SIGINT handler, which ``nousctl`` disables for good when it exits."""
     before = signal.getsignal(signal.SIGINT)
     yield
     signal.signal(signal.SIGINT, before)

@@ -29,13 +29,13 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "PIECE_BYTES", PIECE)
 
 
-class Kept:
+class ArtifactStub:
     """The artifacts of a daemon, read and uploaded in parts."""
 
     def __init__(self, daemon: FakeDaemon, data: bytes = DATA) -> None:
         self.data = data
         self.artifact_id = id_of(data)
-        self.taken: list[dict[str, Any]] = []
+        self.pieces: list[dict[str, Any]] = []
         daemon.on["get_artifact"] = self.give
         daemon.on["put_artifact"] = self.take
 
@@ -53,7 +53,7 @@ class Kept:
         return ok("artifact", payload)(request)
 
     def take(self, request: dict[str, Any]) -> bytes | None:
-        self.taken.append(request["payload"])
+        self.pieces.append(request["payload"])
         if not request["payload"]["final"]:
             return ok("upload", {"upload_id": "upl-1", "received": len(self.sent)})(request)
         payload = {
@@ -65,45 +65,47 @@ class Kept:
 
     @property
     def sent(self) -> bytes:
-        return b"".join(base64.b64decode(piece["data"]) for piece in self.taken)
+        return b"".join(base64.b64decode(piece["data"]) for piece in self.pieces)
 
 
 @pytest.fixture
-def kept(daemon: FakeDaemon) -> Kept:
-    return Kept(daemon)
+def stub(daemon: FakeDaemon) -> ArtifactStub:
+    return ArtifactStub(daemon)
 
 
 @pytest.mark.parametrize("size", [0, 1, PIECE, PIECE + 1, len(DATA)])
-def test_an_artifact_is_written_to_the_output_whole(
+def test_an_artifact_of_any_size_is_written_to_standard_output(
     daemon: FakeDaemon, nousctl: Nousctl, size: int
 ) -> None:
-    kept = Kept(daemon, DATA[:size])
-    assert nousctl("artifact", kept.artifact_id) == (0, kept.data.decode(), "")
+    stub = ArtifactStub(daemon, DATA[:size])
+    assert nousctl("artifact", stub.artifact_id) == (0, stub.data.decode(), "")
     offsets = [request["payload"]["offset"] for request in daemon.heard]
     assert offsets == list(range(0, max(size, 1), PIECE))
 
 
-def test_an_artifact_is_written_to_a_file(nousctl: Nousctl, kept: Kept, tmp_path: Path) -> None:
+def test_an_artifact_is_written_to_a_file(
+    nousctl: Nousctl, stub: ArtifactStub, tmp_path: Path
+) -> None:
     file = tmp_path / "out"
     file.write_text("what was there before")
-    assert nousctl("artifact", kept.artifact_id, "--output", str(file)) == (0, "", "")
+    assert nousctl("artifact", stub.artifact_id, "--output", str(file)) == (0, "", "")
     assert file.read_bytes() == DATA
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["out"]
 
 
-def test_other_bytes_than_the_id_says_are_told_and_get_no_name(
-    nousctl: Nousctl, kept: Kept, tmp_path: Path
+def test_bytes_that_do_not_match_the_id_are_reported_and_leave_no_file(
+    nousctl: Nousctl, stub: ArtifactStub, tmp_path: Path
 ) -> None:
-    kept.data = DATA[:-1] + b"!"
+    stub.data = DATA[:-1] + b"!"
     file = tmp_path / "out"
-    outcome = nousctl("artifact", kept.artifact_id, "-o", str(file))
-    message = f"{kept.artifact_id}: what came has other bytes than its id says\n"
+    outcome = nousctl("artifact", stub.artifact_id, "-o", str(file))
+    message = f"{stub.artifact_id}: what came has other bytes than its id says\n"
     assert outcome == (1, "", message)
     assert [path for path in tmp_path.iterdir() if path.is_file()] == []
-    assert nousctl("artifact", kept.artifact_id).code == 1
+    assert nousctl("artifact", stub.artifact_id).code == 1
 
 
-def test_an_artifact_that_is_not_there_is_refused_and_leaves_no_file(
+def test_a_missing_artifact_is_reported_and_leaves_no_file(
     daemon: FakeDaemon, nousctl: Nousctl, tmp_path: Path
 ) -> None:
     daemon.on["get_artifact"] = refused("command_rejected", "artifact_not_found")
@@ -112,27 +114,27 @@ def test_an_artifact_that_is_not_there_is_refused_and_leaves_no_file(
     assert [path for path in tmp_path.iterdir() if path.is_file()] == []
 
 
-def test_a_file_that_cannot_be_written_is_told(
-    nousctl: Nousctl, kept: Kept, tmp_path: Path
+def test_an_unwritable_output_file_is_reported(
+    nousctl: Nousctl, stub: ArtifactStub, tmp_path: Path
 ) -> None:
-    outcome = nousctl("artifact", kept.artifact_id, "-o", str(tmp_path / "none" / "out"))
+    outcome = nousctl("artifact", stub.artifact_id, "-o", str(tmp_path / "none" / "out"))
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.endswith("out cannot be written: No such file or directory\n")
 
 
 @pytest.mark.parametrize("size", [0, 1, PIECE, PIECE + 1, 2 * PIECE, len(DATA)])
-def test_a_file_is_put_in_pieces_and_its_id_printed(
-    nousctl: Nousctl, kept: Kept, tmp_path: Path, size: int
+def test_put_uploads_a_file_in_pieces_and_prints_its_id(
+    nousctl: Nousctl, stub: ArtifactStub, tmp_path: Path, size: int
 ) -> None:
     file = tmp_path / "photo.png"
     file.write_bytes(DATA[:size])
     assert nousctl("put", str(file)) == (0, f"{id_of(DATA[:size])}\n", "")
-    assert kept.sent == DATA[:size]
-    assert [piece["final"] for piece in kept.taken] == [False] * (max(size - 1, 0) // PIECE) + [
+    assert stub.sent == DATA[:size]
+    assert [piece["final"] for piece in stub.pieces] == [False] * (max(size - 1, 0) // PIECE) + [
         True
     ]
-    assert {piece["media_type"] for piece in kept.taken} == {"image/png"}
-    uploads = [piece.get("upload_id") for piece in kept.taken]
+    assert {piece["media_type"] for piece in stub.pieces} == {"image/png"}
+    uploads = [piece.get("upload_id") for piece in stub.pieces]
     assert uploads == [None, *["upl-1"] * (len(uploads) - 1)]
 
 
@@ -144,8 +146,8 @@ def test_a_file_is_put_in_pieces_and_its_id_printed(
         ("a.txt --media-type text/markdown", "text/markdown"),
     ],
 )
-def test_the_type_is_what_the_name_says_unless_it_is_given(
-    nousctl: Nousctl, kept: Kept, tmp_path: Path, typed: str, media_type: str
+def test_the_media_type_follows_the_file_name_unless_given(
+    nousctl: Nousctl, stub: ArtifactStub, tmp_path: Path, typed: str, media_type: str
 ) -> None:
     name, *options = typed.split()
     (tmp_path / name).write_bytes(b"x")
@@ -157,13 +159,15 @@ def test_the_type_is_what_the_name_says_unless_it_is_given(
     }
 
 
-def test_a_file_that_cannot_be_read_is_told(nousctl: Nousctl, kept: Kept, tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported(
+    nousctl: Nousctl, stub: ArtifactStub, tmp_path: Path
+) -> None:
     outcome = nousctl("put", str(tmp_path / "none"))
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.endswith("none cannot be read: No such file or directory\n")
 
 
-def test_a_daemon_that_stored_something_else_is_not_believed(
+def test_an_uploaded_artifact_with_another_id_is_an_error(
     daemon: FakeDaemon, nousctl: Nousctl, tmp_path: Path
 ) -> None:
     other = {"artifact_id": "sha256:0", "media_type": "text/plain", "size_bytes": 1}

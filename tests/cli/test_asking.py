@@ -59,7 +59,7 @@ PERMISSIONS: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def waiting(daemon: FakeDaemon) -> None:
+def pending_requests(daemon: FakeDaemon) -> None:
     daemon.on["list_permissions"] = ok("permissions", PERMISSIONS)
     daemon.on["list_questions"] = ok("questions", {"questions": [QUESTION], "cursor": "evt-9"})
     for command in ("confirm_tool", "answer_question", "set_permission_mode"):
@@ -70,7 +70,7 @@ def waiting(daemon: FakeDaemon) -> None:
 
 
 @pytest.mark.parametrize("decision", ["once", "session", "always", "deny"])
-def test_confirm_names_the_very_call_and_shows_it(
+def test_confirm_shows_the_call_and_sends_its_attempt_and_hash(
     daemon: FakeDaemon, nousctl: Nousctl, decision: str
 ) -> None:
     outcome = nousctl("confirm", "call-1", decision, "--reason", "so", "--rule", "bash")
@@ -90,21 +90,21 @@ def test_confirm_names_the_very_call_and_shows_it(
     }
 
 
-def test_a_call_that_does_not_wait_is_not_confirmed(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+def test_confirm_refuses_a_call_that_is_not_pending(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     outcome = nousctl("confirm", "call-2", "once")
     assert outcome.code == 1
     assert "no call call-2 waits" in outcome.err
     assert [request["type"] for request in daemon.heard] == ["list_permissions"]
 
 
-def test_an_answer_that_comes_too_late_is_a_failure(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+def test_a_late_decision_is_exit_code_1(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     daemon.on["confirm_tool"] = refused("command_rejected", "already_decided")
     outcome = nousctl("confirm", "call-1", "once")
     assert outcome.code == 1
     assert outcome.err.endswith("command_rejected: already_decided\n")
 
 
-def test_permissions_shows_what_waits_and_what_is_permitted(
+def test_permissions_shows_pending_calls_rules_and_grants(
     daemon: FakeDaemon, nousctl: Nousctl
 ) -> None:
     expired = {"request": {**REQUEST, "tool_call_id": "call-0"}, "by": "timeout"}
@@ -126,7 +126,7 @@ def test_permissions_shows_what_waits_and_what_is_permitted(
         "rule      deny bash(rm *)  (file x)",
         "granted   write(a.txt)  (session)",
         "granted   bash(ls)  (always)",
-        "waiting   call-1",
+        "pending_requests   call-1",
         '          bash {"command": "git push"}',
         "          because it runs a program without a sandbox",
         "          session and always allow: bash(=git push)",
@@ -136,15 +136,13 @@ def test_permissions_shows_what_waits_and_what_is_permitted(
     ]
 
 
-def test_long_arguments_say_that_they_are_shown_in_part(
-    daemon: FakeDaemon, nousctl: Nousctl
-) -> None:
+def test_truncated_arguments_are_marked(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     request = {**REQUEST, "args_ref": "sha256:2", "args_bytes": 9000}
     daemon.on["list_permissions"] = ok("permissions", {**PERMISSIONS, "pending": [request]})
     assert "(the beginning of 9000 bytes)" in nousctl("permissions").out
 
 
-def test_characters_that_make_a_command_look_like_another_are_shown_escaped() -> None:
+def test_misleading_characters_in_a_command_are_escaped() -> None:
     command = "ls \u202e# fr- mr\u200b \u2028\x9b \U000e0041é"
     request = {"tool_name": "bash", "args": {"command": command}, "reason": "a\nb", "rule": command}
     shown, *why = request_lines(request)
@@ -154,7 +152,7 @@ def test_characters_that_make_a_command_look_like_another_are_shown_escaped() ->
     assert json.loads(shown.removeprefix("bash ")) == {"command": command}
 
 
-def test_the_places_outside_that_an_answer_opens_are_shown() -> None:
+def test_paths_outside_the_workspace_are_shown_and_only_allowed_once() -> None:
     outside = ["/etc/hosts", "/a\u202eb"]
     request = {**REQUEST, "outside": outside}
     assert [line for line in request_lines(request) if line.startswith("opens")] == [
@@ -193,7 +191,7 @@ def test_answer_takes_one_answer_for_each_question(daemon: FakeDaemon, nousctl: 
         (["ques-2", "1"], "no question ques-2 waits; nousctl questions lists those that do\n"),
     ],
 )
-def test_what_answers_nothing_is_not_sent(
+def test_an_invalid_answer_is_not_sent(
     daemon: FakeDaemon, nousctl: Nousctl, argv: list[str], message: str
 ) -> None:
     outcome = nousctl("answer", *argv)
@@ -201,7 +199,7 @@ def test_what_answers_nothing_is_not_sent(
     assert [request["type"] for request in daemon.heard] == ["list_questions"]
 
 
-def test_questions_shows_their_options_with_numbers(nousctl: Nousctl) -> None:
+def test_questions_shows_options_with_numbers(nousctl: Nousctl) -> None:
     assert nousctl("questions").out.splitlines() == [
         "ques-1  until 2026-01-01T00:00:00Z, in s",
         "  [Colour] Which?",
@@ -217,7 +215,7 @@ def test_questions_shows_their_options_with_numbers(nousctl: Nousctl) -> None:
     [
         (COLOUR, "1", {"chosen": ["Red"]}),
         (COLOUR, " Blue ", {"chosen": ["Blue"]}),
-        # A label counts before a number.
+        # A label has precedence over a number.
         (COLOUR, "2", {"chosen": ["2"]}),
         (COLOUR, "4", {"text": "4"}),
         (COLOUR, "1, 3", {"text": "1, 3"}),
@@ -229,21 +227,21 @@ def test_questions_shows_their_options_with_numbers(nousctl: Nousctl) -> None:
         (WHY, "1", {"text": "1"}),
     ],
 )
-def test_what_is_typed_is_a_choice_where_it_names_one(
+def test_typed_text_that_names_an_option_is_a_choice(
     question: dict[str, Any], typed: str, answer: dict[str, Any]
 ) -> None:
     assert answer_to(question, typed) == answer
 
 
-def test_an_empty_answer_is_none() -> None:
+def test_an_empty_answer_is_refused() -> None:
     with pytest.raises(NoAnswer):
         answers_to([WHY], ["  "])
 
 
-# --- what waits, beside a run that is followed -------------------------------------------------
+# --- pending requests of a run that is followed ------------------------------------------------
 
 
-def test_prompt_stream_says_what_waits_and_how_it_is_answered(
+def test_prompt_stream_shows_pending_requests_and_how_to_answer_them(
     daemon: FakeDaemon, nousctl: Nousctl
 ) -> None:
     keys = {"session_id": "s", "run_id": "run-1"}

@@ -17,7 +17,7 @@ ACCEPTED = ok("accepted", {"command": "prompt", "run_id": "run-1"})
 
 
 class Puts:
-    """Takes what is put, and answers as the daemon does."""
+    """Takes uploads and answers them as the daemon does."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -38,7 +38,7 @@ def accepting(daemon: FakeDaemon) -> FakeDaemon:
 
 
 @pytest.mark.parametrize("verb", ["prompt_async", "steer", "follow_up"])
-def test_small_files_stand_in_the_line_in_their_order(
+def test_small_files_are_sent_inline_in_order(
     accepting: FakeDaemon, nousctl: Nousctl, tmp_path: Path, verb: str
 ) -> None:
     shot, notes = tmp_path / "shot.png", tmp_path / "notes.rs"
@@ -53,7 +53,7 @@ def test_small_files_stand_in_the_line_in_their_order(
     ]
 
 
-def test_what_the_line_has_no_room_for_is_put_before(
+def test_files_too_large_for_the_line_are_uploaded_first(
     accepting: FakeDaemon, nousctl: Nousctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "IN_LINE_BYTES_MAX", 10)
@@ -78,7 +78,7 @@ def test_what_the_line_has_no_room_for_is_put_before(
     }
 
 
-def test_a_file_that_no_input_can_have_is_not_even_put(
+def test_a_file_over_the_attachment_limit_is_not_uploaded(
     accepting: FakeDaemon, nousctl: Nousctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "IN_LINE_BYTES_MAX", 10)
@@ -89,7 +89,7 @@ def test_a_file_that_no_input_can_have_is_not_even_put(
     assert outcome.err.endswith("a.txt is too large: at most 20 bytes\n")
 
 
-def test_a_file_that_cannot_be_read_is_named(
+def test_an_unreadable_file_is_reported(
     accepting: FakeDaemon, nousctl: Nousctl, tmp_path: Path
 ) -> None:
     outcome = nousctl("prompt_async", "look", "--attach", str(tmp_path / "gone.png"))
@@ -97,7 +97,7 @@ def test_a_file_that_cannot_be_read_is_named(
     assert outcome.err.endswith("gone.png cannot be read: No such file or directory\n")
 
 
-def test_a_refusal_of_the_daemon_is_said(
+def test_a_refusal_by_the_daemon_is_shown(
     accepting: FakeDaemon, nousctl: Nousctl, tmp_path: Path
 ) -> None:
     accepting.on["prompt"] = refused("command_rejected", "attachment_not_supported")

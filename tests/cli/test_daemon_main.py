@@ -17,25 +17,25 @@ from tests.cli.conftest import Nousd
 
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
-    """The settings of every daemon that would have been run; each ends with exit code 7."""
-    served: list[Settings] = []
+def served_settings(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """The settings of every daemon that ``serve`` would have run; each ends with exit code 7."""
+    served_settings: list[Settings] = []
 
     def serve(settings: Settings, _door: object) -> int:
-        served.append(settings)
+        served_settings.append(settings)
         return 7
 
     monkeypatch.setattr(serving, "serve", serve)
-    return served
+    return served_settings
 
 
-def test_flags_become_settings_and_the_daemons_exit_code_is_ours(
-    nousd: Nousd, served: list[Settings], tmp_path: Path
+def test_serve_passes_flags_as_settings_and_returns_the_daemons_exit_code(
+    nousd: Nousd, served_settings: list[Settings], tmp_path: Path
 ) -> None:
     argv = ["--socket", "/s", "--allow-exec", "-v", "--command-timeout", "5"]
     extensions = ["--extension", str(tmp_path), "--extension", __file__]
     assert nousd("serve", *argv, *extensions).code == 7
-    [settings] = served
+    [settings] = served_settings
     assert (settings.socket, settings.allow_exec, settings.verbose) == (Path("/s"), True, True)
     assert settings.command_timeout_seconds == 5.0
     assert settings.extension == (tmp_path, Path(__file__))
@@ -46,8 +46,8 @@ def test_every_setting_has_a_flag(nousd: Nousd) -> None:
     assert [name for name in SETTINGS if flag_of(name) not in words] == []
 
 
-def test_print_config_shows_values_and_origins_and_runs_nothing(
-    nousd: Nousd, served: list[Settings], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_print_config_shows_values_and_origins_and_starts_no_daemon(
+    nousd: Nousd, served_settings: list[Settings], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / "c.toml"
     file.write_text("retry_attempts = 1")
@@ -65,31 +65,33 @@ def test_print_config_shows_values_and_origins_and_runs_nothing(
         f"config_file = {file}  (flag --config)",
     } <= set(outcome.out.splitlines())
     assert "very" not in outcome.out
-    assert served == []
+    assert served_settings == []
 
 
-def test_print_config_shows_that_a_key_is_missing(nousd: Nousd, served: list[Settings]) -> None:
+def test_print_config_shows_a_missing_key(nousd: Nousd, served_settings: list[Settings]) -> None:
     assert nousd("serve", "--provider", "gemini").code == 2
     outcome = nousd("serve", "--provider", "gemini", "--print-config")
     assert outcome.code == 0
     assert "providers.gemini.api_key = not set" in outcome.out.splitlines()
-    assert served == []
+    assert served_settings == []
 
 
-def test_a_bad_setting_is_one_line_and_exit_code_2(nousd: Nousd, served: list[Settings]) -> None:
+def test_an_invalid_setting_is_one_line_and_exit_code_2(
+    nousd: Nousd, served_settings: list[Settings]
+) -> None:
     outcome = nousd("serve", "--line-bytes-max", "10")
     assert outcome.code == 2
     assert outcome.err == (
         "nousd: line_bytes_max must be a whole number at least 1024 and at most 268435456, "
         "not '10' (flag --line-bytes-max)\n"
     )
-    assert served == []
+    assert served_settings == []
 
 
 @pytest.mark.parametrize(
     ("error", "code"), [(ConfigError("socket: in use"), 2), (StoreTooNew("too new"), 1)]
 )
-def test_what_keeps_the_daemon_from_running_is_one_line(
+def test_a_start_up_error_is_one_line_with_its_exit_code(
     nousd: Nousd, monkeypatch: pytest.MonkeyPatch, error: NousdError, code: int
 ) -> None:
     def serve(_settings: Settings, _door: object) -> int:
@@ -99,7 +101,7 @@ def test_what_keeps_the_daemon_from_running_is_one_line(
     assert nousd("serve") == (code, "", f"nousd: {error}\n")
 
 
-def test_version_is_the_packages(nousd: Nousd) -> None:
+def test_version_prints_the_package_version(nousd: Nousd) -> None:
     assert nousd("version") == (0, f"{__version__}\n", "")
 
 
@@ -109,14 +111,14 @@ def _unit(text: str) -> ConfigParser:
     return parser
 
 
-def test_the_service_unit_starts_this_installation_and_waits_for_its_notice(nousd: Nousd) -> None:
+def test_the_service_unit_starts_this_installation_with_type_notify(nousd: Nousd) -> None:
     service = _unit(nousd("service", "print").out)["Service"]
     assert service["Type"] == "notify"
     program = service["ExecStart"].removesuffix(" serve").strip('"')
     assert Path(program) == Path(sys.executable).with_name("nousd")
 
 
-def test_the_socket_unit_listens_where_the_daemon_would(nousd: Nousd) -> None:
+def test_the_socket_unit_listens_on_the_default_sockets(nousd: Nousd) -> None:
     out = nousd("service", "print", "--socket").out
     assert "ListenStream=%t/nousd/nousd.sock\nListenStream=%t/nousd/nousd.sock.events\n" in out
     assert _unit(out)["Socket"]["SocketMode"] == "0600"

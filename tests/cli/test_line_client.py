@@ -35,21 +35,21 @@ STATE: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def idle(daemon: FakeDaemon) -> None:
     daemon.on["get_state"] = ok("state", STATE)
-    waits(daemon)
+    set_pending(daemon)
 
 
-def waits(
+def set_pending(
     daemon: FakeDaemon,
     pending: Sequence[dict[str, Any]] = (),
     questions: Sequence[dict[str, Any]] = (),
 ) -> None:
-    """Make calls and questions wait for the user."""
+    """Make these calls and questions pending."""
     daemon.on["list_permissions"] = ok("permissions", {"pending": list(pending)})
     daemon.on["list_questions"] = ok("questions", {"questions": list(questions)})
 
 
-def a_run(daemon: FakeDaemon, run_id: str, text: str) -> None:
-    """Publishes a run that answers with ``text``."""
+def publish_run(daemon: FakeDaemon, run_id: str, text: str) -> None:
+    """Publish a run that answers with ``text``."""
     keys = {"session_id": "s", "run_id": run_id, "turn_id": "1"}
     daemon.publish(event(6, "agent_start", **keys))
     daemon.publish(event(7, "message_update", **keys, message_id="m", delta=text))
@@ -58,18 +58,18 @@ def a_run(daemon: FakeDaemon, run_id: str, text: str) -> None:
 
 
 def answering(daemon: FakeDaemon) -> Callable[[dict[str, Any]], bytes | None]:
-    """Return a reply to ``prompt`` whose run is over before its answer is sent."""
+    """Return a reply to ``prompt`` whose run ends before the answer is sent."""
 
     def reply(request: dict[str, Any]) -> bytes | None:
         run_id = f"run-{len(daemon.heard)}"
-        a_run(daemon, run_id, f"echo {request['payload']['text']}")
+        publish_run(daemon, run_id, f"echo {request['payload']['text']}")
         return ok("accepted", {"command": "prompt", "run_id": run_id})(request)
 
     return reply
 
 
-def sent(daemon: FakeDaemon) -> list[tuple[str, dict[str, Any]]]:
-    """Return what was sent after the greeting."""
+def sent_commands(daemon: FakeDaemon) -> list[tuple[str, dict[str, Any]]]:
+    """Return the commands that were sent after the greeting."""
     return [
         (request["type"], request["payload"])
         for request in daemon.heard
@@ -80,17 +80,19 @@ def sent(daemon: FakeDaemon) -> list[tuple[str, dict[str, Any]]]:
 _GREETING = ("get_state", "list_permissions", "list_questions", "subscribe")
 
 
-def test_a_line_is_a_prompt_and_its_answer_is_shown_before_the_end(
+def test_a_line_is_sent_as_a_prompt_and_its_answer_is_shown_before_exit(
     daemon: FakeDaemon, nousctl: Nousctl
 ) -> None:
     daemon.on["prompt"] = answering(daemon)
     outcome = nousctl("chat", input="hello there\n")
     assert outcome.code == 0
     assert outcome.out.splitlines()[1:] == ["echo hello there"]
-    assert sent(daemon) == [("prompt", {"text": "hello there", "wait": False, "session_id": "s"})]
+    assert sent_commands(daemon) == [
+        ("prompt", {"text": "hello there", "wait": False, "session_id": "s"})
+    ]
 
 
-def test_what_an_extension_deals_with_is_shown_and_starts_no_run(
+def test_an_extension_reply_is_shown_and_starts_no_run(
     daemon: FakeDaemon, nousctl: Nousctl
 ) -> None:
     warnings = [{"code": "extension_timeout", "message": "guard: input: did not return"}]
@@ -100,48 +102,48 @@ def test_what_an_extension_deals_with_is_shown_and_starts_no_run(
     assert outcome.code == 0
     assert outcome.out.count("42 lines\n") == 2
     assert "warning: extension_timeout: guard: input: did not return" in outcome.out + outcome.err
-    assert [command for command, _ in sent(daemon)] == ["prompt", "prompt"]
+    assert [command for command, _ in sent_commands(daemon)] == ["prompt", "prompt"]
 
 
-def test_events_are_followed_from_where_the_state_was_read(
+def test_events_are_followed_from_the_cursor_of_the_state(
     daemon: FakeDaemon, nousctl: Nousctl
 ) -> None:
     nousctl("chat", input="")
     [subscribed] = [each["payload"] for each in daemon.heard if each["type"] == "subscribe"]
-    # Nobody sits at a pipe who could answer.
+    # With piped input nobody can answer requests.
     assert subscribed == {"after": "evt-5", "session_id": "s", "types": "all", "confirms": False}
 
 
-def test_a_daemon_without_a_session_is_given_one(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+def test_chat_creates_a_session_where_there_is_none(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     daemon.on["get_state"] = ok("state", {**STATE, "session_id": ""})
     daemon.on["new_session"] = ok("session", {"session_id": "new", "active": True})
     daemon.on["abort"] = refused("command_rejected", "no_active_run")
     nousctl("chat", input="/abort\n")
-    assert sent(daemon) == [("new_session", {}), ("abort", {"session_id": "new"})]
+    assert sent_commands(daemon) == [("new_session", {}), ("abort", {"session_id": "new"})]
 
 
-def test_a_line_while_a_run_goes_on_is_a_follow_up_with_a_notice(
+def test_a_line_during_a_run_is_sent_as_a_follow_up_with_a_notice(
     daemon: FakeDaemon, nousctl: Nousctl
 ) -> None:
     daemon.on["get_state"] = ok("state", {**STATE, "run_state": "running", "run_id": "run-1"})
 
     def reply(request: dict[str, Any]) -> bytes | None:
-        a_run(daemon, "run-1", "done")
+        publish_run(daemon, "run-1", "done")
         return ok("accepted", {"command": "follow_up"})(request)
 
     daemon.on["follow_up"] = reply
     outcome = nousctl("chat", input="and then\n")
-    assert sent(daemon) == [("follow_up", {"text": "and then", "session_id": "s"})]
+    assert sent_commands(daemon) == [("follow_up", {"text": "and then", "session_id": "s"})]
     assert "this comes after it" in outcome.out
 
 
-def test_the_text_of_a_message_being_streamed_is_shown_on_arrival(
+def test_chat_shows_the_beginning_of_a_message_that_is_being_streamed(
     daemon: FakeDaemon, nousctl: Nousctl
 ) -> None:
     open_message = {"message_id": "m", "role": "assistant", "text": "so far "}
     state = {**STATE, "run_state": "running", "run_id": "run-1", "open_message": open_message}
     daemon.on["get_state"] = ok("state", state)
-    a_run(daemon, "run-1", "so good")
+    publish_run(daemon, "run-1", "so good")
     assert "so far so good\n" in nousctl("chat", input="").out
 
 
@@ -149,7 +151,7 @@ def test_the_text_of_a_message_being_streamed_is_shown_on_arrival(
     ("first", "word", "second"),
     [("prompt", "run_in_progress", "follow_up"), ("follow_up", "no_active_run", "prompt")],
 )
-def test_a_run_that_began_or_ended_meanwhile_changes_what_a_line_is(
+def test_a_line_is_resent_as_the_other_command_if_a_run_began_or_ended(
     daemon: FakeDaemon, nousctl: Nousctl, first: str, word: str, second: str
 ) -> None:
     running = first == "follow_up"
@@ -159,7 +161,7 @@ def test_a_run_that_began_or_ended_meanwhile_changes_what_a_line_is(
     daemon.on[first] = refused("command_rejected", word)
     daemon.on[second] = answering(daemon)
     nousctl("chat", input="text\n")
-    assert [command for command, _ in sent(daemon)] == [first, second]
+    assert [command for command, _ in sent_commands(daemon)] == [first, second]
 
 
 @pytest.mark.parametrize(
@@ -179,12 +181,10 @@ def test_a_line_with_a_slash_is_a_command(
 ) -> None:
     daemon.otherwise = ok("session", {"session_id": "s2", "active": True})
     assert nousctl("chat", input=f"{line}\n").code == 0
-    assert sent(daemon) == [(command, payload)]
+    assert sent_commands(daemon) == [(command, payload)]
 
 
-def test_after_new_and_branch_the_new_session_is_the_one(
-    daemon: FakeDaemon, nousctl: Nousctl
-) -> None:
+def test_after_new_commands_go_to_the_new_session(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     daemon.on["new_session"] = ok("session", {"session_id": "s2", "active": True})
     nousctl("chat", input="/new\n/state\n")
     # The subscription is changed on another socket, and may be heard later.
@@ -192,7 +192,7 @@ def test_after_new_and_branch_the_new_session_is_the_one(
     assert asked[-1] == {"session_id": "s2"}
 
 
-def test_refusals_and_unknown_commands_are_said_and_the_talk_goes_on(
+def test_refusals_and_unknown_commands_do_not_end_the_chat(
     daemon: FakeDaemon, nousctl: Nousctl
 ) -> None:
     daemon.on["steer"] = refused("command_rejected", "no_active_run")
@@ -200,7 +200,7 @@ def test_refusals_and_unknown_commands_are_said_and_the_talk_goes_on(
     assert outcome.code == 0
     assert "command_rejected: no_active_run\nno command /what; /help lists them\n" in outcome.out
     assert "/branch" in outcome.out
-    assert [command for command, _ in sent(daemon)] == ["steer"]
+    assert [command for command, _ in sent_commands(daemon)] == ["steer"]
 
 
 def test_events_of_other_sessions_are_not_shown(daemon: FakeDaemon, nousctl: Nousctl) -> None:
@@ -210,7 +210,7 @@ def test_events_of_other_sessions_are_not_shown(daemon: FakeDaemon, nousctl: Nou
     assert "not ours" not in nousctl("chat", input="hi\n").out
 
 
-def test_a_daemon_that_goes_away_ends_the_talk_with_exit_code_1(
+def test_chat_ends_with_exit_code_1_when_the_daemon_disconnects(
     daemon: FakeDaemon, nousctl: Nousctl
 ) -> None:
     def leave(_request: dict[str, Any]) -> bytes | None:
@@ -223,7 +223,7 @@ def test_a_daemon_that_goes_away_ends_the_talk_with_exit_code_1(
     assert outcome.out.endswith("the daemon closed the connection\n")
 
 
-# --- what waits for the user ---------------------------------------------------------------------
+# --- pending requests ----------------------------------------------------------------------------
 
 REQUEST: dict[str, Any] = {
     "session_id": "s",
@@ -255,7 +255,7 @@ QUESTION: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "payload"),
     [
         ("y", {"decision": "once"}),
         ("Yes", {"decision": "once"}),
@@ -268,10 +268,10 @@ QUESTION: dict[str, Any] = {
         ("/reject not today", {"decision": "deny", "reason": "not today"}),
     ],
 )
-def test_a_call_that_waits_is_shown_and_one_letter_answers_it(
-    daemon: FakeDaemon, nousctl: Nousctl, line: str, said: dict[str, str]
+def test_a_pending_call_is_shown_and_decided_by_a_short_line(
+    daemon: FakeDaemon, nousctl: Nousctl, line: str, payload: dict[str, str]
 ) -> None:
-    waits(daemon, pending=[REQUEST])
+    set_pending(daemon, pending=[REQUEST])
     daemon.on["confirm_tool"] = ok("accepted", {"command": "confirm_tool"})
     outcome = nousctl("chat", input=f"{line}\n")
     assert outcome.out.splitlines()[1:5] == [
@@ -280,59 +280,59 @@ def test_a_call_that_waits_is_shown_and_one_letter_answers_it(
         "  session and always allow: bash(=git push)",
         "  y yes, s for the session, a always, n [REASON] no",
     ]
-    assert sent(daemon) == [("confirm_tool", {**NAMED, **said})]
+    assert sent_commands(daemon) == [("confirm_tool", {**NAMED, **payload})]
 
 
-def test_what_leads_out_is_allowed_once_or_not_at_all(daemon: FakeDaemon, nousctl: Nousctl) -> None:
-    waits(daemon, pending=[{**REQUEST, "outside": ["/etc/hosts"]}])
+def test_a_call_outside_the_workspace_can_only_be_allowed_once(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    set_pending(daemon, pending=[{**REQUEST, "outside": ["/etc/hosts"]}])
     daemon.on["confirm_tool"] = ok("accepted", {"command": "confirm_tool"})
     outcome = nousctl("chat", input="y\n")
     assert "  opens /etc/hosts" in outcome.out.splitlines()
     assert "  y yes, n [REASON] no" in outcome.out.splitlines()
-    assert sent(daemon) == [("confirm_tool", {**NAMED, "decision": "once"})]
+    assert sent_commands(daemon) == [("confirm_tool", {**NAMED, "decision": "once"})]
 
 
-def test_another_line_is_what_it_always_is_and_says_that_a_call_waits(
+def test_any_other_line_is_a_prompt_and_reminds_of_the_pending_call(
     daemon: FakeDaemon, nousctl: Nousctl
 ) -> None:
-    waits(daemon, pending=[REQUEST])
+    set_pending(daemon, pending=[REQUEST])
     daemon.on["prompt"] = answering(daemon)
     outcome = nousctl("chat", input="yes please\n")
-    assert "(a call waits for you: y, s, a or n)" in outcome.out
-    assert sent(daemon) == [("prompt", {"text": "yes please", "wait": False, "session_id": "s"})]
+    assert "(a call set_pending for you: y, s, a or n)" in outcome.out
+    assert sent_commands(daemon) == [
+        ("prompt", {"text": "yes please", "wait": False, "session_id": "s"})
+    ]
 
 
 def _next(replies: Iterator[Reply], request: dict[str, Any]) -> bytes | None:
     return next(replies)(request)
 
 
-def test_an_answer_that_is_refused_can_be_given_otherwise(
-    daemon: FakeDaemon, nousctl: Nousctl
-) -> None:
-    waits(daemon, pending=[REQUEST])
+def test_a_refused_decision_can_be_changed(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    set_pending(daemon, pending=[REQUEST])
     answers = iter(
         [refused("command_rejected", "too_many_rules"), ok("accepted", {"command": "c"})]
     )
     daemon.on["confirm_tool"] = partial(_next, answers)
     outcome = nousctl("chat", input="a\ny\n")
     assert "command_rejected: too_many_rules" in outcome.out
-    assert [payload["decision"] for _, payload in sent(daemon)] == ["always", "once"]
+    assert [payload["decision"] for _, payload in sent_commands(daemon)] == ["always", "once"]
 
 
-def test_an_answer_that_comes_too_late_leaves_nothing_waiting(
-    daemon: FakeDaemon, nousctl: Nousctl
-) -> None:
-    waits(daemon, pending=[REQUEST])
+def test_a_late_decision_clears_the_pending_call(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    set_pending(daemon, pending=[REQUEST])
     daemon.on["confirm_tool"] = refused("command_rejected", "already_decided")
     outcome = nousctl("chat", input="y\n/reject\n")
     assert "already_decided" in outcome.out
-    assert "nothing waits for you" in outcome.out
+    assert "nothing set_pending for you" in outcome.out
 
 
-def test_several_questions_are_shown_one_after_the_other(
+def test_several_questions_are_asked_one_after_the_other(
     daemon: FakeDaemon, nousctl: Nousctl
 ) -> None:
-    waits(daemon, questions=[QUESTION])
+    set_pending(daemon, questions=[QUESTION])
     daemon.on["answer_question"] = ok("accepted", {"command": "answer_question"})
     outcome = nousctl("chat", input="2\nbecause I like it\n")
     assert outcome.out.splitlines()[1:] == [
@@ -344,15 +344,17 @@ def test_several_questions_are_shown_one_after_the_other(
         "  a number or your own words; /reject [REASON] leaves it",
     ]
     answers = [{"chosen": ["Blue"]}, {"text": "because I like it"}]
-    assert sent(daemon) == [("answer_question", {"question_id": "ques-1", "answers": answers})]
+    assert sent_commands(daemon) == [
+        ("answer_question", {"question_id": "ques-1", "answers": answers})
+    ]
 
 
-def test_a_question_can_be_left(daemon: FakeDaemon, nousctl: Nousctl) -> None:
-    waits(daemon, questions=[QUESTION])
+def test_a_question_can_be_rejected_with_a_reason(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    set_pending(daemon, questions=[QUESTION])
     daemon.on["reject_question"] = ok("accepted", {"command": "reject_question"})
     nousctl("chat", input="1\n/reject ask Bob\n")
     rejected = {"question_id": "ques-1", "reason": "ask Bob"}
-    assert sent(daemon) == [("reject_question", rejected)]
+    assert sent_commands(daemon) == [("reject_question", rejected)]
 
 
 LATER = {**REQUEST, "tool_call_id": "call-9", "args": {"command": "ls"}}
@@ -361,13 +363,13 @@ LATER = {**REQUEST, "tool_call_id": "call-9", "args": {"command": "ls"}}
 @pytest.mark.parametrize(
     "answer", [ok("accepted", {"command": "c"}), refused("command_rejected", "already_decided")]
 )
-def test_the_oldest_is_answered_first_and_the_next_is_shown_whole_after_that(
+def test_the_oldest_request_is_answered_first_and_the_next_then_shown_in_full(
     daemon: FakeDaemon, nousctl: Nousctl, answer: Reply
 ) -> None:
-    waits(daemon, pending=[REQUEST, LATER], questions=[QUESTION])
+    set_pending(daemon, pending=[REQUEST, LATER], questions=[QUESTION])
     daemon.on["confirm_tool"] = answer
     outcome = nousctl("chat", input="y\nn\n")
-    assert [payload["tool_call_id"] for _, payload in sent(daemon)] == ["call-1", "call-9"]
+    assert [payload["tool_call_id"] for _, payload in sent_commands(daemon)] == ["call-1", "call-9"]
     shown = [line for line in outcome.out.splitlines() if line.startswith(("?", "("))]
     assert shown == [
         '? bash {"command": "git push"}',
@@ -378,12 +380,10 @@ def test_the_oldest_is_answered_first_and_the_next_is_shown_whole_after_that(
     ]
 
 
-def test_another_session_is_subscribed_to_and_what_waited_is_left(
-    daemon: FakeDaemon, nousctl: Nousctl
-) -> None:
-    waits(daemon, pending=[REQUEST])
+def test_a_change_of_session_drops_pending_requests(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    set_pending(daemon, pending=[REQUEST])
     daemon.on["new_session"] = ok("session", {"session_id": "s2", "active": True})
-    assert "nothing waits for you" in nousctl("chat", input="/new\n/reject\n").out
+    assert "nothing set_pending for you" in nousctl("chat", input="/new\n/reject\n").out
 
 
 # --- at a terminal -----------------------------------------------------------------------------
@@ -393,10 +393,10 @@ class Terminal:
     """``nousctl chat`` on a terminal of its own; every wait ends after 20 seconds."""
 
     def __init__(self, daemon: FakeDaemon) -> None:
-        # Theirs stays open here as well: without a holder ours would end before it began.
+        # The other end stays open here too: without a holder ours would end before the program starts.
         self._ours, self._theirs = pty.openpty()
         self.process = subprocess.Popen(
-            # The new session's leader opens the terminal, which so becomes its own.
+            # The new session's leader opens the terminal, which makes it the controlling one.
             [sys.executable, "-c", _LEADER, os.ttyname(self._theirs)],
             env={**os.environ, "NOUSD_SOCKET": str(daemon.socket_path), "TERM": "dumb"},
             start_new_session=True,
@@ -412,7 +412,7 @@ class Terminal:
         assert self._shows(text, 20), self._seen
 
     def interrupt_until_shown(self, text: str) -> None:
-        """Presses Ctrl-C until the text has been shown.
+        """Press Ctrl-C until the text has been shown.
 
         More than once, because Python does not notice a signal that comes in the instant before a
         read begins; it counts with the next one, and as one. Long pauses, because a press that was
@@ -421,7 +421,7 @@ class Terminal:
         assert any(self._interrupt() and self._shows(text, 10) for _ in range(6)), self._seen
 
     def interrupt_until_exit(self) -> int:
-        """Presses Ctrl-C until the program has left, and returns its exit code."""
+        """Press Ctrl-C until the program has exited, and return its exit code."""
         for _ in range(20):
             self._interrupt()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -465,7 +465,7 @@ def terminal(daemon: FakeDaemon) -> Iterator[Terminal]:
     terminal.close()
 
 
-def test_at_a_terminal_ctrl_c_aborts_and_a_second_one_leaves(
+def test_at_a_terminal_ctrl_c_aborts_the_run_and_a_second_one_exits(
     daemon: FakeDaemon, terminal: Terminal
 ) -> None:
     daemon.on["prompt"] = ok("accepted", {"command": "prompt", "run_id": "run-1"})
@@ -476,21 +476,21 @@ def test_at_a_terminal_ctrl_c_aborts_and_a_second_one_leaves(
     terminal.wait_for("> ")
     terminal.interrupt_until_shown("abort accepted")
     assert terminal.interrupt_until_exit() == 0
-    assert [command for command, _ in sent(daemon)] == ["prompt", "abort"]
+    assert [command for command, _ in sent_commands(daemon)] == ["prompt", "abort"]
 
 
-def test_at_a_terminal_the_prompt_comes_again_behind_an_answer(
+def test_at_a_terminal_the_prompt_is_shown_again_after_an_answer(
     daemon: FakeDaemon, terminal: Terminal
 ) -> None:
     daemon.on["prompt"] = ok("accepted", {"command": "prompt", "run_id": "run-1"})
     terminal.wait_for("> ")
     terminal.type("hello\n")
     terminal.wait_for("> ")
-    a_run(daemon, "run-1", "the answer")
+    publish_run(daemon, "run-1", "the answer")
     terminal.wait_for("the answer\r\n> ")
 
 
-def test_at_a_terminal_what_waits_behind_one_that_another_client_answers_is_shown_then(
+def test_at_a_terminal_the_next_request_is_shown_once_another_client_answers_the_first(
     daemon: FakeDaemon, terminal: Terminal
 ) -> None:
     terminal.wait_for("> ")
@@ -507,7 +507,7 @@ def test_at_a_terminal_what_waits_behind_one_that_another_client_answers_is_show
     assert terminal.interrupt_until_exit() == 0
 
 
-def test_at_a_terminal_an_answer_that_crosses_another_clients_is_not_taken_for_the_next_request(
+def test_at_a_terminal_an_answer_to_an_ended_request_is_not_sent_for_the_next_one(
     daemon: FakeDaemon, terminal: Terminal
 ) -> None:
     daemon.on["confirm_tool"] = ok("accepted", {"command": "confirm_tool"})
@@ -521,15 +521,15 @@ def test_at_a_terminal_an_answer_that_crosses_another_clients_is_not_taken_for_t
     terminal.type("y\n")
     terminal.wait_for('(not sent: what you answer is over)\r\n? bash {"command": "ls"}')
     terminal.wait_for("> ")
-    assert sent(daemon) == []
+    assert sent_commands(daemon) == []
     terminal.type("n\n")
     terminal.wait_for("> ")
     assert terminal.interrupt_until_exit() == 0
     later = {key: LATER[key] for key in NAMED}
-    assert sent(daemon) == [("confirm_tool", {**later, "decision": "deny"})]
+    assert sent_commands(daemon) == [("confirm_tool", {**later, "decision": "deny"})]
 
 
-def test_at_a_terminal_an_answer_to_what_is_over_is_no_prompt(
+def test_at_a_terminal_an_answer_to_an_ended_request_is_not_sent_as_a_prompt(
     daemon: FakeDaemon, terminal: Terminal
 ) -> None:
     daemon.on["prompt"] = answering(daemon)
@@ -540,14 +540,14 @@ def test_at_a_terminal_an_answer_to_what_is_over_is_no_prompt(
     terminal.wait_for("(over: no)\r\n> ")
     terminal.type("y\n")
     terminal.wait_for("(not sent: what you answer is over)\r\n> ")
-    assert sent(daemon) == []
+    assert sent_commands(daemon) == []
     terminal.type("yes, go on\n")
     terminal.wait_for("> ")
     assert terminal.interrupt_until_exit() == 0
-    assert sent(daemon)[0][0] == "prompt"
+    assert sent_commands(daemon)[0][0] == "prompt"
 
 
-def test_at_a_terminal_what_is_asked_is_shown_and_answered(
+def test_at_a_terminal_requests_and_questions_are_shown_and_answered(
     daemon: FakeDaemon, terminal: Terminal
 ) -> None:
     daemon.on["confirm_tool"] = ok("accepted", {"command": "confirm_tool"})
@@ -573,16 +573,16 @@ def test_at_a_terminal_what_is_asked_is_shown_and_answered(
     terminal.wait_for("(over: answered)")
     terminal.wait_for("> ")
     assert terminal.interrupt_until_exit() == 0
-    said = {"question_id": "ques-1", "answers": [{"text": "just so"}]}
-    assert sent(daemon) == [
+    payload = {"question_id": "ques-1", "answers": [{"text": "just so"}]}
+    assert sent_commands(daemon) == [
         ("confirm_tool", {**NAMED, "decision": "session"}),
-        ("answer_question", said),
+        ("answer_question", payload),
     ]
     [subscribed] = [each["payload"] for each in daemon.heard if each["type"] == "subscribe"]
     assert subscribed["confirms"] is True
 
 
-def test_at_a_terminal_a_daemon_that_goes_away_ends_the_wait_for_a_line(
+def test_at_a_terminal_chat_exits_when_the_daemon_disconnects(
     daemon: FakeDaemon, terminal: Terminal
 ) -> None:
     terminal.wait_for("> ")

@@ -71,7 +71,7 @@ def servers(daemon: FakeDaemon) -> None:
         ),
     ],
 )
-def test_what_is_typed_is_sent(
+def test_each_subcommand_sends_its_command(
     typed: str, command: str, payload: dict[str, Any], nousctl: Nousctl, daemon: FakeDaemon
 ) -> None:
     assert nousctl(*typed.split()).code == 0
@@ -79,7 +79,7 @@ def test_what_is_typed_is_sent(
     assert request["payload"] == payload
 
 
-def test_servers_are_shown_with_what_is_wrong(nousctl: Nousctl) -> None:
+def test_servers_are_shown_with_their_errors(nousctl: Nousctl) -> None:
     shown = nousctl("mcp").out
     assert shown.splitlines()[0] == "files  backoff  1 tools  server-files ."
     assert "out of memory" in shown
@@ -87,7 +87,7 @@ def test_servers_are_shown_with_what_is_wrong(nousctl: Nousctl) -> None:
 
 
 @pytest.mark.parametrize("typed", ["mcp add", "mcp remove", "mcp add a --env B -- c", "mcp fly"])
-def test_what_cannot_be_meant_is_wrong_usage(
+def test_invalid_arguments_are_exit_code_2(
     typed: str, nousctl: Nousctl, daemon: FakeDaemon
 ) -> None:
     assert nousctl(*typed.split()).code == 2

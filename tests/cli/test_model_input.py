@@ -77,17 +77,17 @@ def log(daemon: FakeDaemon) -> Log:
     return Log(daemon)
 
 
-def test_an_event_shows_what_the_model_was_given(log: Log, nousctl: Nousctl) -> None:
+def test_input_of_an_event_prints_the_model_input(log: Log, nousctl: Nousctl) -> None:
     for number, request in enumerate([*REQUESTS, SUMMARY], 1):
         shown = nousctl("input", f"evt-{10 * number}")
         assert (shown.code, shown.out) == (0, text_of(request) + "\n")
 
 
-def test_a_run_shows_the_last_answer_that_was_asked_for(log: Log, nousctl: Nousctl) -> None:
+def test_input_of_a_run_prints_the_input_of_its_last_answer(log: Log, nousctl: Nousctl) -> None:
     assert nousctl("input", "run-1").out == text_of(REQUESTS[-1]) + "\n"
 
 
-def test_checking_a_run_checks_each_of_its_calls(log: Log, nousctl: Nousctl) -> None:
+def test_verifying_a_run_checks_every_model_call(log: Log, nousctl: Nousctl) -> None:
     checked = nousctl("input", "run-1", "--verify")
     assert checked.code == 0
     assert checked.out.splitlines() == [
@@ -95,7 +95,7 @@ def test_checking_a_run_checks_each_of_its_calls(log: Log, nousctl: Nousctl) -> 
     ]
 
 
-def test_another_hash_in_the_log_is_noticed(log: Log, nousctl: Nousctl) -> None:
+def test_verify_reports_a_logged_hash_that_differs(log: Log, nousctl: Nousctl) -> None:
     log.events[1]["payload"]["input_hash"] = "sha256:other"
     checked = nousctl("input", "run-1", "--verify")
     assert checked.code == 1
@@ -104,7 +104,7 @@ def test_another_hash_in_the_log_is_noticed(log: Log, nousctl: Nousctl) -> None:
     assert len(checked.out.splitlines()) == 3, "the others are right"
 
 
-def test_other_bytes_under_the_same_id_are_noticed(log: Log, nousctl: Nousctl) -> None:
+def test_an_artifact_whose_bytes_changed_is_reported(log: Log, nousctl: Nousctl) -> None:
     ref = log.events[2]["payload"]["input_ref"]
     log.artifacts[ref] = log.artifacts[ref].replace(b"q3", b"Q3")
     shown = nousctl("input", "evt-30")
@@ -112,7 +112,7 @@ def test_other_bytes_under_the_same_id_are_noticed(log: Log, nousctl: Nousctl) -
     assert f"artifact {ref} has other bytes than its id says" in shown.err
 
 
-def test_a_part_that_is_gone_is_noticed(log: Log, nousctl: Nousctl) -> None:
+def test_a_missing_artifact_is_reported(log: Log, nousctl: Nousctl) -> None:
     del log.artifacts[log.events[0]["payload"]["input_ref"]]
     shown = nousctl("input", "evt-30")
     assert shown.code == 1
@@ -122,13 +122,15 @@ def test_a_part_that_is_gone_is_noticed(log: Log, nousctl: Nousctl) -> None:
 @pytest.mark.parametrize(
     "wanted", ["evt-15", "evt-0", "evt-99999", "evt-" + "9" * 30, "evt-x", "run-2", "", "evt-1²"]
 )
-def test_what_is_no_model_input_is_said_to_be_none(wanted: str, log: Log, nousctl: Nousctl) -> None:
+def test_an_argument_without_a_model_input_is_reported(
+    wanted: str, log: Log, nousctl: Nousctl
+) -> None:
     shown = nousctl("input", wanted)
     assert shown.code == 1
     assert shown.err == f"{wanted} is neither a model_input event nor a run that has one\n"
 
 
-def test_what_an_earlier_version_logged_has_no_input(log: Log, nousctl: Nousctl) -> None:
+def test_an_event_without_an_input_reference_has_no_input(log: Log, nousctl: Nousctl) -> None:
     del log.events[0]["payload"]["input_ref"]
     shown = nousctl("input", "evt-10")
     assert (shown.code, shown.out) == (1, "")

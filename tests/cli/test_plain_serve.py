@@ -19,26 +19,26 @@ from nousd.cli.nousd.plain_serve import COMPLETION_VARIABLE, plain_values
 from nousd.config.settings import SETTINGS, flag_of, refusal_of
 
 
-def typers_values(argv: list[str]) -> dict[str, Any] | None:
-    """Return what the library reads, without what was not given; None if it reports a mistake."""
-    app, told = typers_program()
-    told.clear()
+def full_parser_values(argv: list[str]) -> dict[str, Any] | None:
+    """Return the values that the full parser reads; None if it reports a mistake."""
+    app, calls = full_parser()
+    calls.clear()
     with pytest.raises(SystemExit) as end:
         app(argv, prog_name="nousd")
-    assert (end.value.code == 0) == bool(told)
-    return given_ones(told[0]) if told else None
+    assert (end.value.code == 0) == bool(calls)
+    return given_values(calls[0]) if calls else None
 
 
 @cache
-def typers_program() -> tuple[typer.Typer, list[dict[str, Any]]]:
-    """The program, with the values of each ``serve`` in a list instead of a daemon."""
-    told: list[dict[str, Any]] = []
+def full_parser() -> tuple[typer.Typer, list[dict[str, Any]]]:
+    """Return the program and a list that gets the values of each ``serve`` instead of a daemon."""
+    calls: list[dict[str, Any]] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(serve_flags, "serve", told.append)
-        return daemon_app.build_app(), told
+        patch.setattr(serve_flags, "serve", calls.append)
+        return daemon_app.build_app(), calls
 
 
-def given_ones(values: dict[str, Any]) -> dict[str, Any]:
+def given_values(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None and value != []}
 
 
@@ -62,23 +62,23 @@ WORDS = st.one_of(
 
 
 @given(st.lists(WORDS, max_size=4))
-def test_what_is_plain_is_read_as_the_library_reads_it(words: list[list[str]]) -> None:
+def test_the_fast_parser_agrees_with_the_full_parser(words: list[list[str]]) -> None:
     argv = ["serve", *(word for some in words for word in some)]
     values = plain_values(argv, {})
-    assert values is None or given_ones(values) == typers_values(argv)
+    assert values is None or given_values(values) == full_parser_values(argv)
 
 
-def test_every_setting_can_be_given_plainly() -> None:
+def test_the_fast_parser_reads_every_setting() -> None:
     for name, info in SETTINGS.items():
         flag = flag_of(name)
         argv = ["serve", flag] if info.type is bool else ["serve", flag, "one", f"{flag}=two"]
         values = plain_values(argv, {})
         assert values is not None
-        assert given_ones(values) == typers_values(argv)
+        assert given_values(values) == full_parser_values(argv)
         assert values[name] in (True, "two", ["one", "two"])
 
 
-def test_the_settings_file_is_named_plainly() -> None:
+def test_the_fast_parser_reads_config_and_print_config() -> None:
     values = plain_values(["serve", "--config", "c.toml", "--print-config"], {})
     assert values == {"config": Path("c.toml"), "print_config": True}
 
@@ -101,22 +101,22 @@ def test_the_settings_file_is_named_plainly() -> None:
         ["serve", "--"],
     ],
 )
-def test_what_is_not_plain_is_left_to_the_library(argv: list[str]) -> None:
+def test_other_arguments_are_left_to_the_full_parser(argv: list[str]) -> None:
     assert plain_values(argv, {}) is None
 
 
-def test_words_for_the_shell_are_the_librarys() -> None:
+def test_shell_completion_is_left_to_the_full_parser() -> None:
     assert plain_values(["serve"], {COMPLETION_VARIABLE: "complete_bash"}) is None
 
 
-def test_the_librarys_own_mistakes_are_still_told() -> None:
+def test_usage_errors_of_the_full_parser_are_shown() -> None:
     argv = [sys.executable, "-m", "nousd", "serve", "--mode", "m"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "No such option: --mode" in done.stderr
 
 
-def test_an_interrupt_before_there_is_a_daemon_ends_the_program_quietly() -> None:
+def test_an_interrupt_before_the_daemon_starts_exits_with_130_and_no_output() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _INTERRUPTED],
         capture_output=True,

@@ -26,10 +26,10 @@ def state(tmp_path: Path) -> Path:
 def run_id(state: Path) -> str:
     """A run with two tool calls."""
     query = "SELECT run_id FROM events WHERE type = 'tool_call_started' ORDER BY seq LIMIT 1"
-    return str(written(state, query))
+    return str(execute(state, query))
 
 
-def written(state: Path, statement: str) -> object:
+def execute(state: Path, statement: str) -> object:
     connection = apsw.Connection(str(state / "nousd.db"))
     try:
         return connection.execute(statement).get
@@ -37,7 +37,7 @@ def written(state: Path, statement: str) -> object:
         connection.close()
 
 
-def test_a_run_that_comes_out_the_same_is_one_line_and_exit_code_0(
+def test_an_identical_replay_says_so_with_exit_code_0(
     nousd: Nousd, state: Path, run_id: str
 ) -> None:
     outcome = nousd("replay", run_id, "--state-dir", state)
@@ -45,10 +45,8 @@ def test_a_run_that_comes_out_the_same_is_one_line_and_exit_code_0(
     assert outcome.out.splitlines()[0] == "same: 47 events"
 
 
-def test_a_result_that_was_tampered_with_is_shown_and_exit_code_1(
-    nousd: Nousd, state: Path, run_id: str
-) -> None:
-    written(
+def test_a_changed_result_is_shown_with_exit_code_1(nousd: Nousd, state: Path, run_id: str) -> None:
+    execute(
         state,
         """
         UPDATE events
@@ -64,7 +62,7 @@ def test_a_result_that_was_tampered_with_is_shown_and_exit_code_1(
     assert '+  result: "alpha"' in lines
 
 
-def test_programs_get_the_report_as_json(nousd: Nousd, state: Path, run_id: str) -> None:
+def test_replay_prints_its_report_as_json(nousd: Nousd, state: Path, run_id: str) -> None:
     report = json.loads(nousd("replay", run_id, "--json", "--state-dir", state).out)
     assert report["run_id"] == run_id
     assert (report["events"], report["difference"]) == (47, [])
@@ -77,7 +75,7 @@ def test_programs_get_the_report_as_json(nousd: Nousd, state: Path, run_id: str)
         (HELD[NAME].killed, f"nousd: run {HELD[NAME].killed} has no end: "),
     ],
 )
-def test_a_run_that_cannot_be_played_is_exit_code_2_with_the_reason(
+def test_a_run_that_cannot_be_replayed_is_exit_code_2_with_the_reason(
     nousd: Nousd, state: Path, run: str, said: str
 ) -> None:
     outcome = nousd("replay", run, "--state-dir", state)
@@ -91,7 +89,7 @@ def test_a_replay_changes_nothing(nousd: Nousd, state: Path, run_id: str) -> Non
     assert {path.name: path.read_bytes() for path in state.iterdir()} == before
 
 
-def test_what_was_not_recorded_is_no_fixture(
+def test_record_refuses_a_run_without_a_recording_and_an_existing_target(
     nousd: Nousd, state: Path, run_id: str, tmp_path: Path
 ) -> None:
     places = ["--from", tmp_path / "raw", "--output", tmp_path / "made", "--state-dir", state]

@@ -48,8 +48,10 @@ def test_a_ping_imports_nothing_heavy(daemon: FakeDaemon) -> None:
     assert HEAVY & set(done.stderr.split()) == set()
 
 
-def test_a_settings_file_says_where_the_daemon_listens(daemon: FakeDaemon, tmp_path: Path) -> None:
-    """Also one with what only the daemon needs, such as a provider whose key we have not."""
+def test_nousctl_reads_the_socket_path_from_the_settings_file(
+    daemon: FakeDaemon, tmp_path: Path
+) -> None:
+    """Settings that only the daemon needs, such as a provider without a key, do no harm."""
     file = tmp_path / "nousd" / "config.toml"
     file.parent.mkdir()
     file.write_text(f'socket = "{daemon.socket_path}"\nprovider = "openai"')
@@ -61,7 +63,7 @@ def test_a_settings_file_says_where_the_daemon_listens(daemon: FakeDaemon, tmp_p
     assert done.returncode == 3
 
 
-def test_a_settings_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+def test_an_invalid_settings_file_is_a_one_line_error(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text("not toml")
     done = run("-m", "nousd.cli.nousctl.main", "ping", NOUSD_SOCKET="", NOUSD_CONFIG=str(file))
@@ -76,7 +78,7 @@ def test_a_ping_without_a_settings_file_does_not_read_settings(tmp_path: Path) -
     assert {"nousd.config.settings", "tomllib", "msgspec"} & set(done.stderr.split()) == set()
 
 
-# --- a daemon that has nothing to do -------------------------------------------------------------
+# --- an idle daemon ------------------------------------------------------------------------------
 
 
 NOT_FOR_IDLENESS = """
@@ -87,7 +89,7 @@ nousd.admin nousd.bridge nousd.client nousd.mcp_server nousd.providers.http.conn
 nousd.providers.anthropic.provider nousd.providers.gemini.provider nousd.tools.mcp.session
 nousd.tools.sandbox.landlock nousd.tools.sandbox.bubblewrap
 """
-"""What no daemon needs before somebody asks for it. Each costs memory for as long as it runs."""
+"""Modules that an idle daemon does not need. Each costs memory for as long as it runs."""
 
 NOT_FOR_A_FIRST_ANSWER = """
 typer click nousd.cli.nousd.app nousd.cli.nousd.serve_flags nousd.config.report
@@ -96,7 +98,7 @@ nousd.tools.builtin.catalog nousd.tools.builtin.edit
 nousd.tools.builtin.git nousd.tools.builtin.grep nousd.tools.builtin.patch
 nousd.tools.builtin.read nousd.tools.builtin.web_fetch
 """
-"""What comes after the first answer, if at all: whoever starts a daemon waits for each import before."""
+"""Modules that are imported after the first answer, if at all; earlier ones delay the start."""
 
 _SERVE = """
 import sys
@@ -116,7 +118,7 @@ finally:
     [["mock"], ["openai", "--api-base", "http://127.0.0.1:9/v1", "--model", "m"]],
     ids=["mock", "hosted"],
 )
-def test_a_daemon_that_was_only_pinged_has_imported_nothing_for_work(
+def test_a_daemon_that_only_answered_a_ping_imports_nothing_for_runs(
     model: list[str], tmp_path: Path
 ) -> None:
     socket_path = tmp_path / "s"
@@ -164,7 +166,7 @@ def with_output(output: int, *argv: str, socket: Path) -> subprocess.CompletedPr
     )
 
 
-def test_a_full_disk_is_one_line(daemon: FakeDaemon) -> None:
+def test_a_full_disk_is_a_one_line_error(daemon: FakeDaemon) -> None:
     with open("/dev/full", "wb") as full:  # noqa: PTH123
         for argv in (["ping"], ["raw", _RAW], ["--json", "ping"]):
             done = with_output(full.fileno(), *argv, socket=daemon.socket_path)
@@ -172,7 +174,7 @@ def test_a_full_disk_is_one_line(daemon: FakeDaemon) -> None:
             assert (done.returncode, done.stderr) == (1, told)
 
 
-def test_a_reader_that_has_seen_enough_is_no_fault(daemon: FakeDaemon) -> None:
+def test_a_closed_output_pipe_prints_no_error(daemon: FakeDaemon) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:
@@ -197,7 +199,7 @@ def test_completion_can_be_installed(tmp_path: Path) -> None:
     assert "_NOUSCTL_COMPLETE" in installed.read_text()
 
 
-def test_the_shell_is_offered_the_verbs() -> None:
+def test_completion_offers_the_verbs() -> None:
     done = run(
         "-m",
         "nousd.cli.nousctl.main",
@@ -226,7 +228,7 @@ def test_the_demonstration_runs_a_prompt_on_a_daemon_of_its_own(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_demonstration_told_to_stop_takes_its_daemon_with_it(tmp_path: Path) -> None:
+def test_the_demonstration_stops_its_daemon_on_sigterm(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", _STUCK, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
@@ -251,7 +253,7 @@ with demo._daemon(Path(sys.argv[1])):
 """
 
 
-def test_a_daemon_that_does_not_start_is_quoted(tmp_path: Path) -> None:
+def test_the_demonstration_quotes_a_daemon_that_does_not_start(tmp_path: Path) -> None:
     done = run("-c", _BROKEN, str(tmp_path))
     assert done.returncode == 1
     assert done.stderr == "the daemon did not start: broken\n"

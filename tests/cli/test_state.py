@@ -26,9 +26,7 @@ def state(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_log_in_order_is_one_line_for_each_finding_and_exit_code_0(
-    nousd: Nousd, state: Path
-) -> None:
+def test_check_of_an_intact_log_lists_its_notes_with_exit_code_0(nousd: Nousd, state: Path) -> None:
     outcome = nousd("check", "--state-dir", state)
     assert (outcome.code, outcome.err) == (0, "")
     *notes, summary = outcome.out.splitlines()
@@ -37,7 +35,7 @@ def test_a_log_in_order_is_one_line_for_each_finding_and_exit_code_0(
     assert summary.endswith("no damage")
 
 
-def test_damage_is_exit_code_1(nousd: Nousd, state: Path) -> None:
+def test_check_of_a_damaged_log_is_exit_code_1(nousd: Nousd, state: Path) -> None:
     (state / "nousd.db").write_bytes(b"x" * 1000)
     outcome = nousd("check", "--state-dir", state)
     assert outcome.code == 1
@@ -45,7 +43,7 @@ def test_damage_is_exit_code_1(nousd: Nousd, state: Path) -> None:
     assert "--salvage OUT saves what can be read" in outcome.out
 
 
-def test_programs_get_json(nousd: Nousd, state: Path) -> None:
+def test_check_prints_its_report_as_json(nousd: Nousd, state: Path) -> None:
     report = json.loads(nousd("check", "--json", "--state-dir", state).out)
     assert (report["errors"], report["events"], report["head"]) == (0, 228, 250)
     assert report["findings"][0].keys() == {"what", "where", "severity"}
@@ -61,7 +59,7 @@ def test_the_state_folder_may_come_from_the_environment_or_the_file(
     assert nousd("check").code == 0
 
 
-def test_bad_settings_and_bad_words_are_exit_code_2(nousd: Nousd) -> None:
+def test_invalid_settings_and_arguments_are_exit_code_2(nousd: Nousd) -> None:
     assert nousd("check", "--config", "/nowhere").code == 2
     assert nousd("check", "--what").code == 2
     assert nousd("backup").code == 2
@@ -87,7 +85,9 @@ def test_a_salvage_with_losses_is_exit_code_1(nousd: Nousd, state: Path, tmp_pat
     assert (tmp_path / "out" / "nousd.db").exists()
 
 
-def test_a_backup_says_what_it_holds(nousd: Nousd, state: Path, tmp_path: Path) -> None:
+def test_a_backup_reports_its_events_and_size_and_overwrites_nothing(
+    nousd: Nousd, state: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "copy.db"
     outcome = nousd("backup", "--state-dir", state, target)
     size = target.stat().st_size
@@ -97,7 +97,7 @@ def test_a_backup_says_what_it_holds(nousd: Nousd, state: Path, tmp_path: Path) 
     assert again.err.startswith(f"nousd: {target} exists")
 
 
-def test_a_vacuum_says_what_it_gained(
+def test_a_vacuum_reports_what_it_freed(
     nousd: Nousd, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def vacuum(state_dir: Path) -> vacuuming.VacuumReport:
@@ -125,7 +125,7 @@ def test_a_doctor_has_a_line_for_each_check(nousd: Nousd, state: Path, tmp_path:
     assert [check["name"] for check in report["checks"]][:2] == ["settings", "runtime folder"]
 
 
-def test_a_doctor_that_finds_a_failure_ends_with_1(
+def test_a_doctor_that_finds_a_failure_is_exit_code_1(
     nousd: Nousd, state: Path, tmp_path: Path
 ) -> None:
     shutil.copy(__file__, state / "nousd.db")
@@ -140,7 +140,9 @@ def test_every_command_is_in_the_help(nousd: Nousd) -> None:
     assert [name for name in (*STATE_COMMANDS, "doctor") if name not in words] == []
 
 
-def test_a_bundle_says_what_is_in_it(nousd: Nousd, state: Path, tmp_path: Path) -> None:
+def test_a_bundle_reports_its_contents_and_overwrites_only_with_force(
+    nousd: Nousd, state: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "x.tar.gz"
     where = ["--state-dir", state, "--socket", tmp_path / "s", "--workdir", tmp_path]
     outcome = nousd("bundle", "--output", target, *where)
@@ -165,7 +167,7 @@ def test_a_bundle_says_what_is_in_it(nousd: Nousd, state: Path, tmp_path: Path) 
         ("--log-bytes-max", "many"),
     ],
 )
-def test_a_bundle_asked_for_wrongly_is_exit_code_2(
+def test_a_bundle_with_invalid_options_is_exit_code_2(
     nousd: Nousd, state: Path, tmp_path: Path, argv: tuple[str, ...]
 ) -> None:
     output = ("--output", tmp_path / "x.tar.gz") if argv else ()
@@ -178,7 +180,7 @@ def size_of_events(path: Path) -> int:
         return tar.getmember("nousd-bundle/events.jsonl").size
 
 
-def test_limits_of_a_bundle_may_be_nothing_and_all(
+def test_bundle_limits_may_be_zero_or_the_maximum(
     nousd: Nousd, state: Path, tmp_path: Path
 ) -> None:
     where = ["--state-dir", state, "--socket", tmp_path / "s", "--workdir", tmp_path]
@@ -201,7 +203,7 @@ def test_a_bundle_can_go_to_standard_output(
         assert "nousd-bundle/manifest.json" in tar.getnames()
 
 
-def test_a_fixture_has_no_folder_that_sessions_work_in(
+def test_a_fixture_has_placeholders_for_local_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", "/home/me")
@@ -220,7 +222,7 @@ def test_a_fixture_has_no_folder_that_sessions_work_in(
     }
 
 
-def test_doctor_and_record_know_the_roots_of_the_command_line(
+def test_doctor_and_record_accept_workspace_roots(
     nousd: Nousd, state: Path, tmp_path: Path
 ) -> None:
     where = ["--state-dir", state, "--socket", tmp_path / "s", "--workspace", tmp_path]

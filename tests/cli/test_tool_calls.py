@@ -19,7 +19,7 @@ CALL: dict[str, Any] = {
 
 
 def answers_with(daemon: FakeDaemon, *told: tuple[str, dict[str, Any]]) -> None:
-    """Make the daemon accept a call, whose events are there when somebody asks for them."""
+    """Make the daemon accept a call and publish its events."""
 
     def reply(request: dict[str, Any]) -> bytes | None:
         for seq, (type_, payload) in enumerate(told, 1):
@@ -46,9 +46,7 @@ def test_call_prints_the_result(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     }
 
 
-def test_call_prints_what_a_tool_says_as_it_says_it_and_how_it_failed(
-    daemon: FakeDaemon, nousctl: Nousctl
-) -> None:
+def test_call_prints_streamed_output_and_the_failure(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     failed = {
         "is_error": True,
         "duration_ms": 3,
@@ -80,7 +78,7 @@ def test_call_says_who_denied_it(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     ]
 
 
-def test_call_prints_the_events_for_programs(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+def test_call_prints_event_lines_with_json(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     answers_with(daemon, ("tool_call_started", {}), ("tool_call_completed", COMPLETED))
     outcome = nousctl("call", "bash", "--json")
     types = [json.loads(line)["type"] for line in outcome.out.splitlines()]
@@ -88,14 +86,14 @@ def test_call_prints_the_events_for_programs(daemon: FakeDaemon, nousctl: Nousct
 
 
 @pytest.mark.parametrize("args", ["nothing", "[1]", '"text"'])
-def test_arguments_that_are_no_object_are_wrong_usage(
+def test_arguments_that_are_not_an_object_are_exit_code_2(
     daemon: FakeDaemon, nousctl: Nousctl, args: str
 ) -> None:
     assert nousctl("call", "bash", args).code == 2
     assert daemon.heard == []
 
 
-def test_tool_call_shows_who_allowed_it_where_it_ran_and_what_it_gave(
+def test_tool_call_shows_decision_environment_and_result(
     daemon: FakeDaemon, nousctl: Nousctl
 ) -> None:
     call = {

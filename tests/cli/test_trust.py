@@ -40,7 +40,7 @@ class _Terminal(io.StringIO):
         return True
 
 
-def test_what_a_project_adds_is_shown_before_it_is_trusted(
+def test_trust_shows_what_a_project_adds_and_trusts_exactly_that_hash(
     nousctl: Nousctl, daemon: FakeDaemon
 ) -> None:
     outcome = nousctl("trust", "--yes")
@@ -56,7 +56,7 @@ def test_what_a_project_adds_is_shown_before_it_is_trusted(
     assert sent(daemon, "trust") == [{"path": OWN["path"], "hash": "sha256:1"}]
 
 
-def test_a_project_in_another_folder_is_named_by_that(nousctl: Nousctl, daemon: FakeDaemon) -> None:
+def test_the_workspace_option_selects_the_project(nousctl: Nousctl, daemon: FakeDaemon) -> None:
     where = {"workspace": "/app"}
     assert nousctl("trust", "--yes", "--workspace", "/app").code == 0
     assert nousctl("trust", "--list", "--workspace", "/app").code == 0
@@ -67,7 +67,7 @@ def test_a_project_in_another_folder_is_named_by_that(nousctl: Nousctl, daemon: 
 
 
 @pytest.mark.parametrize(("typed", "is_sent"), [("y\n", True), ("YES\n", True), ("n\n", False)])
-def test_at_a_terminal_the_user_is_asked(
+def test_at_a_terminal_the_user_is_asked_for_confirmation(
     nousctl: Nousctl,
     daemon: FakeDaemon,
     monkeypatch: pytest.MonkeyPatch,
@@ -82,7 +82,7 @@ def test_at_a_terminal_the_user_is_asked(
 
 
 @pytest.mark.parametrize("typed", ["", "\n"])
-def test_silence_is_no_trust(
+def test_an_empty_answer_trusts_nothing(
     nousctl: Nousctl, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, typed: str
 ) -> None:
     monkeypatch.setattr(sys, "stdin", _Terminal(typed))
@@ -90,7 +90,7 @@ def test_silence_is_no_trust(
     assert sent(daemon, "trust") == []
 
 
-def test_where_nobody_can_be_asked_nothing_is_trusted(nousctl: Nousctl, daemon: FakeDaemon) -> None:
+def test_without_a_terminal_nothing_is_trusted(nousctl: Nousctl, daemon: FakeDaemon) -> None:
     outcome = nousctl("trust", input="y\n")
     assert outcome.code == 1
     assert "--yes" in outcome.err
@@ -107,7 +107,7 @@ def test_a_project_without_settings_has_nothing_to_trust(
     assert "no settings" in nousctl("trust", "--list").out
 
 
-def test_a_file_that_is_named_is_shown_whole_and_trusted_as_it_was_shown(
+def test_a_named_file_is_shown_and_trusted_by_its_hash(
     nousctl: Nousctl, daemon: FakeDaemon, tmp_path: Path
 ) -> None:
     file = tmp_path / "agent.md"
@@ -127,7 +127,7 @@ def test_a_file_that_cannot_be_shown_is_not_trusted(
     assert sent(daemon, "trust") == []
 
 
-def test_the_list_can_be_had_alone_also_as_the_daemon_sent_it(
+def test_list_shows_project_files_as_text_or_json_and_trusts_nothing(
     nousctl: Nousctl, daemon: FakeDaemon
 ) -> None:
     assert "not trusted" in nousctl("trust", "--list").out
@@ -135,7 +135,7 @@ def test_the_list_can_be_had_alone_also_as_the_daemon_sent_it(
     assert sent(daemon, "trust") == []
 
 
-def test_trust_is_taken_back(nousctl: Nousctl, daemon: FakeDaemon, tmp_path: Path) -> None:
+def test_untrust_revokes_trust(nousctl: Nousctl, daemon: FakeDaemon, tmp_path: Path) -> None:
     assert nousctl("untrust").out == "not trusted any more: /app/.nousd/config.toml\n"
     assert nousctl("untrust", str(tmp_path / "a")).code == 0
     assert sent(daemon, "untrust") == [{}, {"path": str(tmp_path / "a")}]
@@ -143,7 +143,7 @@ def test_trust_is_taken_back(nousctl: Nousctl, daemon: FakeDaemon, tmp_path: Pat
     assert nousctl("untrust").code == 1
 
 
-def test_a_file_of_another_project_is_not_taken_for_that_of_this_one(
+def test_only_the_settings_file_of_the_project_itself_is_trusted(
     nousctl: Nousctl, daemon: FakeDaemon
 ) -> None:
     others = [OWN | {"path": path} for path in ("/app2/.nousd/config.toml", "/app/.nousd/x.md")]

@@ -40,7 +40,7 @@ CALLS = [
 
 @pytest.fixture(autouse=True)
 def calls(daemon: FakeDaemon) -> None:
-    """The daemon tells of the calls in two pages."""
+    """Make the daemon return the calls in two pages."""
 
     def page(request: dict[str, Any]) -> bytes | None:
         after = int(request["payload"]["after"].removeprefix("evt-"))
@@ -55,7 +55,7 @@ def calls(daemon: FakeDaemon) -> None:
     daemon.on["get_events"] = page
 
 
-def test_a_row_for_each_session_and_the_sums_of_all(nousctl: Nousctl) -> None:
+def test_usage_shows_a_row_for_each_session_and_the_totals(nousctl: Nousctl) -> None:
     outcome = nousctl("usage")
     assert outcome.code == 0
     assert outcome.out.splitlines() == [
@@ -88,7 +88,7 @@ def test_a_row_for_each_session_and_the_sums_of_all(nousctl: Nousctl) -> None:
         ("session", [("s1",), ("s2",)]),
     ],
 )
-def test_rows_are_of_what_is_asked_for_and_add_up_to_the_same(
+def test_rows_of_each_grouping_add_up_to_the_same_total(
     nousctl: Nousctl, by: str, names: list[tuple[str, ...]]
 ) -> None:
     lines = nousctl("usage", "--by", by).out.splitlines()
@@ -110,7 +110,7 @@ def test_one_session_is_shown_by_its_runs(daemon: FakeDaemon, nousctl: Nousctl) 
     }
 
 
-def test_nothing_yet_is_a_table_of_nothing(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+def test_a_log_without_calls_shows_only_a_zero_total(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     daemon.on["get_events"] = ok("events", {"events": [], "next": "evt-0", "head": "evt-0"})
     assert nousctl("usage").out.splitlines()[1:] == [
         (
@@ -120,11 +120,11 @@ def test_nothing_yet_is_a_table_of_nothing(daemon: FakeDaemon, nousctl: Nousctl)
     ]
 
 
-def test_another_grouping_is_wrong_usage(nousctl: Nousctl) -> None:
+def test_an_unknown_grouping_is_exit_code_2(nousctl: Nousctl) -> None:
     assert nousctl("usage", "--by", "day").code == 2
 
 
-def test_a_run_says_what_it_cost(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+def test_run_shows_its_usage(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     sums = {"calls": 2, "input": 30, "output": 4, "total": 34, "duration_ms": 9, "cost_usd": 0.5}
     run = {
         "run_id": "r1",

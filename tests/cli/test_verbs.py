@@ -211,7 +211,7 @@ SENT: list[tuple[str, str, dict[str, Any]]] = [
     ("ext echo", "extension_command", {"name": "echo"}),
     ('ext echo {"a":1}', "extension_command", {"name": "echo", "payload": {"a": 1}}),
 ]
-"""(what is typed, command on the wire, payload)"""
+"""(typed arguments, command on the wire, payload)"""
 
 
 @pytest.mark.slow(keep=27)
@@ -227,14 +227,14 @@ def test_a_verb_sends_its_command(
     decode_payload(decode_request(json.dumps(request).encode()))
 
 
-def test_every_verb_with_arguments_is_in_the_table_of_what_is_sent() -> None:
+def test_the_table_of_sent_commands_has_every_verb_with_arguments() -> None:
     tested = {typed.split()[0] for typed, _, _ in SENT}
     assert tested <= set(VERBS)
     assert {name for name, verb in VERBS.items() if verb.arguments} <= tested
 
 
 def test_every_command_of_the_wire_has_a_verb() -> None:
-    asked_by_watches = {
+    sent_by_watches = {
         *("get_events", "get_artifact", "put_artifact"),
         *("trust", "untrust", "list_trust"),
         *("add_mcp", "remove_mcp", "restart_mcp", "list_mcp"),
@@ -243,29 +243,29 @@ def test_every_command_of_the_wire_has_a_verb() -> None:
         "answer_question",
         "call_tool",
     }
-    assert {verb.command for verb in VERBS.values()} | asked_by_watches == set(COMMANDS)
+    assert {verb.command for verb in VERBS.values()} | sent_by_watches == set(COMMANDS)
 
 
-def test_no_name_stands_for_two_things() -> None:
+def test_verbs_and_watches_share_no_name() -> None:
     assert not VERBS.keys() & WATCHES.keys()
 
 
 # --- options -----------------------------------------------------------------------------------
 
 
-def test_a_dash_takes_the_text_from_input(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+def test_a_dash_reads_the_text_from_standard_input(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     nousctl("steer", "-", input="from\nthe pipe\n")
     assert daemon.heard[0]["payload"] == {"text": "from\nthe pipe"}
 
 
 @pytest.mark.parametrize("argv", [["--json", "ping"], ["ping", "--json"]])
-def test_json_prints_the_payload_wherever_the_option_stands(
+def test_json_before_or_after_the_verb_prints_the_payload(
     nousctl: Nousctl, argv: list[str]
 ) -> None:
     assert nousctl(*argv).out == '{"message": "pong"}\n'
 
 
-def test_the_socket_may_be_named_before_and_after_the_verb_and_the_last_one_counts(
+def test_a_socket_option_after_the_verb_overrides_one_before_it(
     daemon: FakeDaemon, nousctl: Nousctl, folder: Path
 ) -> None:
     nowhere, here = str(folder / "nowhere"), str(daemon.socket_path)
@@ -273,7 +273,7 @@ def test_the_socket_may_be_named_before_and_after_the_verb_and_the_last_one_coun
     assert nousctl("--socket", nowhere, "ping", "--socket", here).code == 0
 
 
-def test_without_a_socket_the_usual_place_is_tried(
+def test_the_default_socket_is_in_the_runtime_folder(
     nousctl: Nousctl, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
@@ -285,7 +285,7 @@ def test_without_a_socket_the_usual_place_is_tried(
 # --- exit codes --------------------------------------------------------------------------------
 
 
-def test_a_refusal_is_said_on_standard_error_with_exit_code_1(
+def test_a_refusal_is_printed_to_standard_error_with_exit_code_1(
     daemon: FakeDaemon, nousctl: Nousctl
 ) -> None:
     daemon.on["steer"] = refused("command_rejected", "no_active_run", cause="idle")
@@ -294,7 +294,7 @@ def test_a_refusal_is_said_on_standard_error_with_exit_code_1(
 
 
 @pytest.mark.parametrize(("status", "code"), [("completed", 0), ("cancelled", 1)])
-def test_a_waited_for_run_that_did_not_complete_is_a_failure(
+def test_a_prompt_whose_run_did_not_complete_is_exit_code_1(
     daemon: FakeDaemon, nousctl: Nousctl, status: str, code: int
 ) -> None:
     daemon.on["prompt"] = ok("result", {"output": "said", "status": status})
@@ -303,7 +303,7 @@ def test_a_waited_for_run_that_did_not_complete_is_a_failure(
 
 
 @pytest.mark.parametrize("line", [b"garbage\n", None])
-def test_an_answer_that_makes_no_sense_or_never_comes_is_a_failure(
+def test_an_invalid_answer_or_a_closed_connection_is_exit_code_1(
     daemon: FakeDaemon, nousctl: Nousctl, line: bytes | None
 ) -> None:
     daemon.otherwise = says(line)
@@ -312,7 +312,9 @@ def test_an_answer_that_makes_no_sense_or_never_comes_is_a_failure(
     assert outcome.err.startswith("the daemon ")
 
 
-def test_an_answer_is_waited_for_as_long_as_was_said(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+def test_request_timeout_limits_the_wait_for_an_answer(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
     daemon.otherwise = says(b"")
     outcome = nousctl("ping", "--request-timeout", "0.01")
     assert (outcome.code, outcome.err) == (1, "the daemon did not answer in time\n")
@@ -340,7 +342,7 @@ def test_no_daemon_is_exit_code_3(nousctl: Nousctl, folder: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_wrong_usage_is_exit_code_2_and_asks_nobody(
+def test_wrong_usage_is_exit_code_2_and_sends_nothing(
     daemon: FakeDaemon, nousctl: Nousctl, argv: list[str]
 ) -> None:
     assert nousctl(*argv).code == 2
@@ -353,11 +355,11 @@ def test_help_lists_every_verb(nousctl: Nousctl, argv: list[str]) -> None:
     assert [name for name in (*VERBS, *WATCHES) if f"  {name} " not in shown] == []
 
 
-# --- what is shown -----------------------------------------------------------------------------
+# --- output ------------------------------------------------------------------------------------
 
 
 def _example(struct: type) -> Any:
-    """Return the smallest payload there is of a struct: what has no default, one of each."""
+    """Return the smallest payload of a struct: its required fields, one item in each list."""
     return {
         field.name: _value(msgspec.json.schema(field.type))
         for field in msgspec.structs.fields(struct)
@@ -383,7 +385,7 @@ def _value(schema: dict[str, Any]) -> Any:
     return kinds[schema["type"]]
 
 
-def test_where_a_session_works_and_what_it_may_ask_is_shown(
+def test_attach_and_override_show_the_workspace_and_the_override(
     daemon: FakeDaemon, nousctl: Nousctl
 ) -> None:
     moved = {"session_id": "s", "workspace": "/b", "attached_from": "/a", "revoked": ["bash(ls)"]}
@@ -401,7 +403,7 @@ def test_where_a_session_works_and_what_it_may_ask_is_shown(
 
 
 @pytest.mark.parametrize("type_", sorted(RESPONSES.keys() - {"subscribed", "keepalive", "events"}))
-def test_every_answer_is_shown_as_text_for_people(type_: str) -> None:
+def test_every_answer_type_is_shown_as_text(type_: str) -> None:
     payload = _example(RESPONSES[type_])
     msgspec.convert(payload, RESPONSES[type_])  # the example is one
     payload.update({"before": "b"} if type_ == "messages" else {})
@@ -410,7 +412,7 @@ def test_every_answer_is_shown_as_text_for_people(type_: str) -> None:
     assert "{" not in shown.replace("{}", "")
 
 
-def test_a_session_of_a_task_says_whose_it_is() -> None:
+def test_a_task_session_is_shown_with_its_parent() -> None:
     row = {"session_id": "s2", "updated_at": "then", "run_state": "idle", "active": False}
     row |= {"archived": False}
     origin = {"session_id": "s1", "run_id": "r", "tool_call_id": "c", "depth": 1}
@@ -420,7 +422,7 @@ def test_a_session_of_a_task_says_whose_it_is() -> None:
     assert shown == ['  s2  then  idle "worker: look", a task of s1']
 
 
-def test_one_session_is_shown_with_all_that_is_known_of_it() -> None:
+def test_a_session_record_is_shown_with_all_of_its_fields() -> None:
     session = {
         "session_id": "s1",
         "created_at": "first",
@@ -455,7 +457,7 @@ def test_one_session_is_shown_with_all_that_is_known_of_it() -> None:
     ]
 
 
-def test_what_models_and_files_say_stays_on_its_line() -> None:
+def test_line_breaks_in_todos_and_descriptions_are_shown_as_spaces() -> None:
     todos = [{"id": "1", "content": "one\ntwo", "status": "pending"}]
     assert as_text(Answer("1", "todos", {"todos": todos}, None)) == ["pending      one two"]
     agent = {"name": "a", "source": "user", "trusted": True, "usable": True, "path": "/a.md"}
@@ -465,18 +467,21 @@ def test_what_models_and_files_say_stays_on_its_line() -> None:
     assert as_text(Answer("1", "agents", {"agents": []}, None)) == ["there are no agents"]
 
 
-def test_an_answer_without_a_text_of_its_own_is_shown_key_by_key() -> None:
+def test_an_answer_type_without_a_formatter_is_shown_key_by_key() -> None:
     payload = {"seconds": 1.5, "is_late": False}
-    assert as_text(Answer("1", "uptime", payload, None)) == ["seconds  1.5", "is_late  False"]
+    assert as_text(Answer("1", "type_without_a_formatter", payload, None)) == [
+        "seconds  1.5",
+        "is_late  False",
+    ]
 
 
-def test_an_answer_of_lists_and_objects_that_is_not_known_is_shown_as_json() -> None:
+def test_an_answer_with_unexpected_nested_values_is_shown_as_json() -> None:
     payload = {"anything": ["goes"]}
     for type_ in ("extension_result", "state"):
         assert json.loads("\n".join(as_text(Answer("1", type_, payload, None)))) == payload
 
 
-def test_text_for_a_terminal_cannot_control_it() -> None:
+def test_control_characters_are_replaced_in_terminal_text() -> None:
     assert harmless("a\x1b[2Jb\rc\td\ne\x9b") == "a�[2Jb�c\td\ne�"
 
 

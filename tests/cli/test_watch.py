@@ -10,7 +10,7 @@ from tests.harness.fake_daemon import FakeDaemon, Reply, event, ok, refused
 
 
 def a_run(run_id: str, *, start: int, status: str = "completed") -> list[bytes]:
-    """Return the events of a short run with a tool call and a warning."""
+    """Return the events of a short run with a tool call, a warning and an error."""
     keys: dict[str, Any] = {"session_id": "s", "run_id": run_id, "turn_id": "1"}
     events: list[tuple[str, dict[str, Any]]] = [
         ("agent_start", {}),
@@ -46,7 +46,9 @@ def start_a_run(daemon: FakeDaemon, *, status: str = "completed") -> None:
     daemon.on["prompt"] = reply
 
 
-def test_prompt_stream_shows_the_run_as_it_goes(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+def test_prompt_stream_shows_text_tools_and_warnings_of_its_run(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
     start_a_run(daemon)
     outcome = nousctl("prompt_stream", "hi", "--session", "s")
     assert outcome.code == 0
@@ -74,29 +76,27 @@ def test_prompt_stream_shows_what_an_extension_replies(
     assert json.loads(nousctl("--json", "prompt_stream", "/count").out) == HANDLED
 
 
-def test_prompt_stream_subscribes_before_it_asks(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+def test_prompt_stream_subscribes_before_it_prompts(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     start_a_run(daemon)
     nousctl("prompt_stream", "hi")
     assert [request["type"] for request in daemon.heard] == ["subscribe", "prompt"]
     assert daemon.heard[1]["payload"] == {"text": "hi", "wait": False}
 
 
-def test_prompt_stream_fails_with_the_run(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+def test_prompt_stream_of_a_failed_run_is_exit_code_1(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     start_a_run(daemon, status="error")
     outcome = nousctl("prompt_stream", "hi")
     assert outcome.code == 1
     assert outcome.err.endswith("the run ended: error\n")
 
 
-def test_prompt_stream_prints_the_event_lines_when_json_is_wanted(
-    daemon: FakeDaemon, nousctl: Nousctl
-) -> None:
+def test_prompt_stream_prints_event_lines_with_json(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     start_a_run(daemon)
     outcome = nousctl("--json", "prompt_stream", "hi")
     assert outcome.out.encode() == b"".join(a_run("run-1", start=100))
 
 
-def test_prompt_stream_fails_when_the_daemon_goes_away(
+def test_prompt_stream_fails_when_the_daemon_disconnects(
     daemon: FakeDaemon, nousctl: Nousctl
 ) -> None:
     start_a_run(daemon)
@@ -122,9 +122,7 @@ def test_trace_prints_a_run_from_its_start_to_its_end(daemon: FakeDaemon, nousct
     ]
 
 
-def test_trace_of_a_run_that_is_not_known_ends_at_once(
-    daemon: FakeDaemon, nousctl: Nousctl
-) -> None:
+def test_trace_of_an_unknown_run_is_exit_code_1(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     daemon.on["get_run"] = refused("command_rejected", "run_not_found")
     assert nousctl("trace", "run-9") == (1, "", "command_rejected: run_not_found\n")
 
@@ -147,19 +145,19 @@ def fill_log(daemon: FakeDaemon, *, cursor: str = "evt-0") -> None:
 
 
 def page(lines: list[bytes], head: int) -> Reply:
-    """Answer with those events."""
+    """Return a reply with these events."""
     found = [json.loads(line) for line in lines]
     after = found[-1]["id"] if found else f"evt-{head}"
     return ok("events", {"events": found, "next": after, "head": f"evt-{head}"})
 
 
 def pages(*replies: Reply) -> Reply:
-    """Answer each request with the next reply."""
+    """Return a reply that answers each request with the next of ``replies``."""
     left = iter(replies)
     return lambda request: next(left)(request)  # noqa: PLW0108 - a reply for each
 
 
-def test_events_prints_page_after_page_and_stops(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+def test_events_prints_every_page_and_ends(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     daemon.on["get_events"] = pages(page(LOG[:2], 7), page(LOG[2:], 7), page([], 7))
     outcome = nousctl("events", "--types", "agent_start,agent_end", "--session", "a")
     assert outcome.code == 0
@@ -172,25 +170,25 @@ def test_events_prints_page_after_page_and_stops(daemon: FakeDaemon, nousctl: No
     ]
 
 
-def test_events_behind_the_newest_one_are_none(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+def test_events_after_the_head_are_none(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     daemon.on["get_events"] = page([], 7)
     assert nousctl("events", "--after", "evt-7") == (0, "", "")
 
 
-def test_events_stop_at_what_was_newest_when_they_were_asked_for(
-    daemon: FakeDaemon, nousctl: Nousctl
-) -> None:
+def test_events_ends_at_the_head_of_the_first_page(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     daemon.on["get_events"] = pages(page(LOG[:3], 4), page(LOG[3:], 7))
     shown = nousctl("events", "--types", "all").out
     assert json.loads(shown.splitlines()[-1])["id"] == "evt-4"
 
 
-def test_events_follow_until_the_daemon_goes_away(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+def test_events_with_follow_ends_when_the_daemon_disconnects(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
     fill_log(daemon)
     daemon.publish(None)
     outcome = nousctl("events", "--follow", "--after", "evt-0", "--session", "a", "--types", "all")
     assert outcome.code == 1
-    assert outcome.out.encode() == b"".join(LOG)  # the daemon is who filters
+    assert outcome.out.encode() == b"".join(LOG)  # filtering is the daemon's task
     assert daemon.heard[0]["payload"] == {"types": "all", "after": "evt-0", "session_id": "a"}
 
 

@@ -18,13 +18,13 @@ WHOLE = 10_000_000
 
 
 class CuttingDaemon:
-    """Serves a fixed log of event lines to subscribers, and ends each connection after so many bytes.
+    """Serves a fixed log of event lines to subscribers and cuts each connection after some bytes.
 
     Args:
-        tasks: where connections are served.
-        budget: how many bytes the next connection sends before it ends; 0: nobody is there; ``WHOLE``:
-            all there are, and it stays open.
-        lasts: how many seconds it then takes until it ends.
+        tasks: the task group that serves connections.
+        budget: the number of bytes that the next connection sends before it ends; 0: it is refused;
+            ``WHOLE``: it sends everything and stays open.
+        lasts: seconds until a connection ends after its last byte.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ from nousd.wire.codec.framing import LINE_TOO_LONG, LineTooLong
 from nousd.wire.commands import Prompt
 
 
-def test_a_request_is_one_line_that_the_daemon_understands() -> None:
+def test_a_request_is_encoded_as_one_line_that_the_daemon_decodes() -> None:
     text = "two\nlines \N{LINE SEPARATOR} and a lone surrogate \udc80"
     line = encode_request("c1", "prompt", {"text": text, "wait": False})
     assert line.count(b"\n") == 1
@@ -31,12 +31,12 @@ def test_a_request_is_one_line_that_the_daemon_understands() -> None:
     assert (request.id, command.text) == ("c1", text.replace("\udc80", "\N{REPLACEMENT CHARACTER}"))
 
 
-def test_a_payload_that_is_no_json_is_refused_before_it_is_sent() -> None:
+def test_encoding_a_payload_that_json_cannot_represent_raises() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         encode_request("c1", "ping", {"number": float("nan")})
 
 
-def test_a_refusal_carries_all_that_the_daemon_said() -> None:
+def test_a_refusal_carries_code_message_cause_and_details() -> None:
     error = {"code": "timeout", "message": "too late", "cause": "slow", "details": {"run_id": "r"}}
     line = json.dumps({"id": "c1", "type": "error", "payload": {}, "ok": False, "error": error})
     with pytest.raises(Refused) as caught:
@@ -68,7 +68,7 @@ both_parsers = pytest.mark.parametrize("parser", [json.loads, loads], ids=["json
         LINE_TOO_LONG,
     ],
 )
-def test_a_line_that_is_no_answer_is_named_as_such(
+def test_decoding_an_invalid_answer_raises_answer_invalid(
     line: bytes | LineTooLong, parser: Loads
 ) -> None:
     with pytest.raises(AnswerInvalid, match="the daemon sent a line"):
@@ -77,12 +77,12 @@ def test_a_line_that_is_no_answer_is_named_as_such(
 
 @both_parsers
 @pytest.mark.parametrize("line", [b"{}", b"x", b'{"id":"evt-1","type":"status","payload":1}'])
-def test_a_line_that_is_no_event_is_named_as_such(line: bytes, parser: Loads) -> None:
+def test_decoding_an_invalid_event_raises_answer_invalid(line: bytes, parser: Loads) -> None:
     with pytest.raises(AnswerInvalid, match="the daemon sent a line"):
         decode_subscription_line(line, parser)
 
 
-def test_an_event_keeps_its_line_as_it_came() -> None:
+def test_a_received_event_keeps_its_original_line() -> None:
     line = b'{"v":"1", "id":"evt-1","type":"status","payload":{"message":"hi"},"ts":"now"}'
     event = decode_subscription_line(line)
     assert isinstance(event, ReceivedEvent)
@@ -94,7 +94,7 @@ def test_an_event_keeps_its_line_as_it_came() -> None:
     )
 
 
-def test_on_the_event_socket_answers_are_told_from_events_by_ok() -> None:
+def test_the_ok_field_distinguishes_answers_from_events() -> None:
     event = b'{"id":"evt-1","type":"status","payload":{},"ts":"now"}'
     answer = b'{"id":"s1","type":"subscribed","payload":{},"ok":true}'
     assert type(decode_subscription_line(event)).__name__ == "ReceivedEvent"
@@ -124,16 +124,14 @@ LINES = st.fixed_dictionaries(
 
 
 @given(fields=LINES, place=st.floats(0, 1) | st.none())
-def test_what_is_an_answer_does_not_depend_on_the_parser(
-    fields: dict[str, Any], place: float | None
-) -> None:
+def test_both_parsers_decode_every_line_alike(fields: dict[str, Any], place: float | None) -> None:
     line = json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
     line = line if place is None else line[: int(len(line) * place)]
     assert outcome(line, json.loads) == outcome(line, loads)
 
 
 def outcome(line: bytes, parser: Loads) -> object:
-    """Return what a line is, in a form that can be compared."""
+    """Return the decoded line or its error in a comparable form."""
     try:
         decoded = decode_subscription_line(line, parser)
     except AnswerInvalid as error:

@@ -15,10 +15,10 @@ from nousd.wire.responses import Accepted, Pong, Result
 from tests.harness.fake_daemon import FakeDaemon, event, ok, refused, says
 
 NEVER_SECONDS = 0.01
-"""A wait for what does not come; it may be as short as one likes."""
+"""The timeout of a wait that is expected to time out."""
 
 
-def test_a_request_is_answered(daemon: FakeDaemon) -> None:
+def test_a_request_returns_its_answer(daemon: FakeDaemon) -> None:
     daemon.on["get_run"] = ok("run", {"run": {"run_id": "run-1"}})
     with Connection(daemon.socket_path) as connection:
         answer = connection.request("get_run", {"run_id": "run-1"})
@@ -32,7 +32,7 @@ def test_a_request_is_answered(daemon: FakeDaemon) -> None:
     }
 
 
-def test_a_command_is_asked_for_its_answer(daemon: FakeDaemon) -> None:
+def test_ask_returns_the_answer_struct_or_raises_for_another_type(daemon: FakeDaemon) -> None:
     daemon.on["prompt"] = ok("accepted", {"command": "prompt", "run_id": "run-1"})
     with Connection(daemon.socket_path) as connection:
         assert connection.ask(Ping()) == Pong(message="pong")
@@ -43,12 +43,12 @@ def test_a_command_is_asked_for_its_answer(daemon: FakeDaemon) -> None:
     assert daemon.heard[1]["payload"]["text"] == "hi"
 
 
-def test_nobody_at_the_socket_is_said_with_its_path(folder: Path) -> None:
+def test_a_missing_daemon_is_reported_with_the_socket_path(folder: Path) -> None:
     with pytest.raises(DaemonUnreachable, match=f"no daemon listens on {folder}/none: No such"):
         Connection(folder / "none")
 
 
-def test_a_path_that_no_socket_can_have_is_said_as_well(folder: Path) -> None:
+def test_a_socket_path_that_is_too_long_is_reported(folder: Path) -> None:
     with pytest.raises(DaemonUnreachable, match="path too long"):
         Connection(folder / ("x" * 200))
 
@@ -75,7 +75,7 @@ def test_an_error_without_an_id_answers_the_request(daemon: FakeDaemon) -> None:
         (b'{"id":"other","type":"pong","payload":{},"ok":true}\n', "a request that was not sent"),
     ],
 )
-def test_an_answer_that_makes_no_sense_is_an_error(
+def test_an_invalid_or_unrelated_answer_is_an_error(
     daemon: FakeDaemon, line: bytes, message: str
 ) -> None:
     daemon.otherwise = says(line)
@@ -86,7 +86,7 @@ def test_an_answer_that_makes_no_sense_is_an_error(
         connection.request("ping", {})
 
 
-def test_a_daemon_that_goes_away_is_a_lost_connection(daemon: FakeDaemon) -> None:
+def test_a_connection_closed_by_the_daemon_raises_connection_lost(daemon: FakeDaemon) -> None:
     daemon.otherwise = says(None)
     with Connection(daemon.socket_path) as connection:
         with pytest.raises(ConnectionLost):
@@ -95,13 +95,13 @@ def test_a_daemon_that_goes_away_is_a_lost_connection(daemon: FakeDaemon) -> Non
             connection.request("ping", {})
 
 
-def test_a_daemon_that_says_nothing_is_waited_for_so_long_and_no_longer(daemon: FakeDaemon) -> None:
+def test_a_request_times_out_if_the_daemon_does_not_answer(daemon: FakeDaemon) -> None:
     daemon.otherwise = says(b"")
     with Connection(daemon.socket_path) as connection, pytest.raises(AnswerTimedOut):
         connection.request("ping", {}, timeout_seconds=NEVER_SECONDS)
 
 
-def test_a_daemon_that_does_not_read_is_not_waited_for_either(folder: Path) -> None:
+def test_a_request_times_out_if_the_daemon_does_not_read(folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(folder / "s"))
         listening.listen()
@@ -131,7 +131,7 @@ def test_events_follow_the_answer_to_subscribe(daemon: FakeDaemon) -> None:
     ]
 
 
-def test_another_subscription_takes_the_place_of_the_first(daemon: FakeDaemon) -> None:
+def test_a_changed_subscription_replaces_the_first(daemon: FakeDaemon) -> None:
     with Subscription(daemon.socket_path, {"session_id": "s"}) as events:
         daemon.publish(event(2, "status", message="of the first"))
         assert events.next_event().id == "evt-2"
@@ -149,7 +149,7 @@ def test_another_subscription_takes_the_place_of_the_first(daemon: FakeDaemon) -
     ]
 
 
-def test_a_change_of_subscription_that_is_refused_is_an_error(daemon: FakeDaemon) -> None:
+def test_a_refused_change_of_subscription_is_an_error(daemon: FakeDaemon) -> None:
     with Subscription(daemon.socket_path, {"session_id": "s"}) as events:
         daemon.on["subscribe"] = refused("invalid_payload", "no")
         events.change({"session_id": "t"})
@@ -170,7 +170,7 @@ def test_the_end_of_the_event_stream_is_an_error(daemon: FakeDaemon) -> None:
         events.next_event()
 
 
-def test_a_wait_for_an_event_can_be_tried_again(daemon: FakeDaemon) -> None:
+def test_a_timed_out_wait_for_an_event_can_be_repeated(daemon: FakeDaemon) -> None:
     with Subscription(daemon.socket_path, {}) as events:
         with pytest.raises(AnswerTimedOut):
             events.next_event(timeout_seconds=NEVER_SECONDS)

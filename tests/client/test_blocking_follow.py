@@ -14,28 +14,28 @@ from tests.harness.fake_daemon import FakeDaemon, event, ok, refused
 AT_ONCE = Retry(first=0.0, longest=0.0)
 
 
-def test_it_goes_on_behind_the_last_event_after_each_lost_connection(daemon: FakeDaemon) -> None:
-    """The stand-in sends what was published before to each subscriber, and then the end."""
-    told: list[Interruption] = []
+def test_a_follower_resumes_after_its_last_event_on_each_reconnection(daemon: FakeDaemon) -> None:
+    """The fake daemon sends its published events to each subscriber, then closes."""
+    interruptions: list[Interruption] = []
     daemon.publish(event(1, "status", message="x"))
     daemon.publish(None)
     with Follower(
-        daemon.socket_path, {"types": "all"}, retry=AT_ONCE, on_interruption=told.append
+        daemon.socket_path, {"types": "all"}, retry=AT_ONCE, on_interruption=interruptions.append
     ) as events:
         received = iter(events)
-        # As it always says the same, event 1 comes with each connection.
+        # The fake daemon ignores the cursor: event 1 comes with each connection.
         assert [next(received).id for _ in range(3)] == ["evt-1"] * 3
         assert events.cursor == "evt-1"
     wanted = [request["payload"] for request in daemon.heard]
     keepalive = {"types": "all", "keepalive_seconds": 15.0}
     assert wanted == [keepalive, *[{**keepalive, "after": "evt-1"}] * 2]
-    assert [(type(item.error), item.cursor, item.attempt) for item in told] == [
+    assert [(type(item.error), item.cursor, item.attempt) for item in interruptions] == [
         (ConnectionLost, "evt-1", 1),
         (ConnectionLost, "evt-1", 2),
     ]
 
 
-def test_a_daemon_that_was_restarted_is_followed_on(folder: Path) -> None:
+def test_a_follower_resumes_after_a_daemon_restart(folder: Path) -> None:
     path = folder / "nousd.sock"
     with FakeDaemon(folder) as first:
         first.publish(event(1, "status", message="x"))
@@ -54,12 +54,12 @@ def test_a_daemon_that_was_restarted_is_followed_on(folder: Path) -> None:
     assert received == ["evt-2"]
 
 
-def test_a_daemon_that_is_not_there_at_first_is_an_error_at_once(folder: Path) -> None:
+def test_a_missing_daemon_at_the_first_connection_is_an_error_at_once(folder: Path) -> None:
     with pytest.raises(DaemonUnreachable):
         Follower(folder / "none", {})
 
 
-def test_a_daemon_that_does_not_come_back_is_given_up(folder: Path) -> None:
+def test_a_follower_gives_up_on_a_daemon_that_does_not_return(folder: Path) -> None:
     with FakeDaemon(folder) as daemon:
         events = Follower(
             daemon.socket_path, {}, retry=Retry(first=0.001, longest=0.001, give_up=0.02)
@@ -69,7 +69,7 @@ def test_a_daemon_that_does_not_come_back_is_given_up(folder: Path) -> None:
     events.close()
 
 
-def test_a_refusal_that_does_not_heal_is_an_error(daemon: FakeDaemon) -> None:
+def test_a_permanent_refusal_is_an_error(daemon: FakeDaemon) -> None:
     daemon.publish(None)
     with Follower(daemon.socket_path, {}, retry=AT_ONCE) as events:
         daemon.on["subscribe"] = refused("command_rejected", "cursor_beyond_head")
@@ -77,13 +77,13 @@ def test_a_refusal_that_does_not_heal_is_an_error(daemon: FakeDaemon) -> None:
             events.next_event()
 
 
-def test_garbage_is_an_error(daemon: FakeDaemon) -> None:
+def test_an_invalid_line_is_an_error(daemon: FakeDaemon) -> None:
     daemon.publish(b"garbage\n")
     with Follower(daemon.socket_path, {}) as events, pytest.raises(AnswerInvalid):
         events.next_event()
 
 
-def test_a_wait_for_an_event_can_be_tried_again(daemon: FakeDaemon) -> None:
+def test_a_timed_out_wait_for_an_event_can_be_repeated(daemon: FakeDaemon) -> None:
     with Follower(daemon.socket_path, {}) as events:
         with pytest.raises(AnswerTimedOut):
             events.next_event(timeout_seconds=0.01)
@@ -92,7 +92,7 @@ def test_a_wait_for_an_event_can_be_tried_again(daemon: FakeDaemon) -> None:
     assert len(daemon.heard) == 1
 
 
-def test_a_wait_for_an_event_ends_in_time_also_while_there_is_no_daemon(folder: Path) -> None:
+def test_a_wait_for_an_event_times_out_while_no_daemon_runs(folder: Path) -> None:
     with FakeDaemon(folder) as daemon:
         events = Follower(daemon.socket_path, {})
     with pytest.raises(AnswerTimedOut):
@@ -100,22 +100,22 @@ def test_a_wait_for_an_event_ends_in_time_also_while_there_is_no_daemon(folder: 
     events.close()
 
 
-def test_a_daemon_that_falls_silent_is_left_for_another_connection(daemon: FakeDaemon) -> None:
-    told: list[Interruption] = []
+def test_a_follower_reconnects_when_keepalives_stop(daemon: FakeDaemon) -> None:
+    interruptions: list[Interruption] = []
 
-    def tell(interruption: Interruption) -> None:
-        told.append(interruption)
+    def record(interruption: Interruption) -> None:
+        interruptions.append(interruption)
         events._silence_seconds = math.inf
         daemon.publish(event(1, "status", message="in the next connection"))
 
-    with Follower(daemon.socket_path, {}, retry=AT_ONCE, on_interruption=tell) as events:
+    with Follower(daemon.socket_path, {}, retry=AT_ONCE, on_interruption=record) as events:
         assert events._silence_seconds == 45
         events._silence_seconds = 0.01
         assert events.next_event().id == "evt-1"
-    assert "no sign of life for 0.01 seconds" in str(told[0].error)
+    assert "no sign of life for 0.01 seconds" in str(interruptions[0].error)
 
 
-def test_a_keepalive_tells_where_to_go_on(daemon: FakeDaemon) -> None:
+def test_a_keepalive_advances_the_cursor(daemon: FakeDaemon) -> None:
     daemon.publish(ok("keepalive", {"cursor": "evt-7", "head": "evt-7"})({"id": "s1"}))
     daemon.publish(None)
     with Follower(daemon.socket_path, {}, retry=Retry(give_up=0)) as events:

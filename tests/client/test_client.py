@@ -25,11 +25,11 @@ NEVER_SECONDS = 0.01
 WAIT_SECONDS = 10.0
 
 
-class Scripted:
-    """A daemon in memory that the test plays: it takes requests and says what becomes of each.
+class ScriptedDaemon:
+    """A daemon in memory whose answers the test scripts.
 
     Args:
-        unreachable: so many attempts to connect fail first.
+        unreachable: number of connection attempts that fail first.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Scripted:
         raise NotImplementedError
 
     async def heard(self, connection: int) -> dict[str, Any]:
-        """Return the next request on a connection, once there is one."""
+        """Wait for the next request on a connection and return it."""
         with anyio.fail_after(WAIT_SECONDS):
             while len(self.streams) <= connection:
                 await anyio.lowlevel.checkpoint()
@@ -74,12 +74,12 @@ class Scripted:
 
 
 def play(
-    backend: str, script: Callable[[Client, Scripted], Awaitable[None]], **options: Any
+    backend: str, script: Callable[[Client, ScriptedDaemon], Awaitable[None]], **options: Any
 ) -> None:
     """Run ``script`` with a client of a scripted daemon, for ten seconds at most."""
 
     async def run() -> None:
-        daemon = Scripted()
+        daemon = ScriptedDaemon()
         with anyio.fail_after(WAIT_SECONDS):
             async with Client(daemon, **options) as client:
                 await script(client, daemon)
@@ -89,19 +89,19 @@ def play(
     anyio.run(run, backend=backend)
 
 
-class Asked:
-    """A request that was sent in a task of its own; awaits nothing until it is looked at."""
+class PendingRequest:
+    """A request that runs in a task of its own; ``outcome`` waits for its result or error."""
 
-    def __init__(self, tasks: anyio.abc.TaskGroup, asking: Callable[[], Awaitable[Any]]) -> None:
+    def __init__(self, tasks: anyio.abc.TaskGroup, send: Callable[[], Awaitable[Any]]) -> None:
         self.scope = anyio.CancelScope()
         self.result: Any = None
         self._done = anyio.Event()
-        tasks.start_soon(self._run, asking)
+        tasks.start_soon(self._run, send)
 
-    async def _run(self, asking: Callable[[], Awaitable[Any]]) -> None:
+    async def _run(self, send: Callable[[], Awaitable[Any]]) -> None:
         with self.scope:
             try:
-                self.result = await asking()
+                self.result = await send()
             except (ConnectionLost, DaemonUnreachable, AnswerTimedOut, Refused) as error:
                 self.result = error
         self._done.set()
@@ -111,8 +111,8 @@ class Asked:
         return self.result
 
 
-def test_nothing_is_opened_before_it_is_asked_and_a_connection_is_used_again(backend: str) -> None:
-    async def script(client: Client, daemon: Scripted) -> None:
+def test_a_client_connects_on_its_first_request_and_reuses_the_connection(backend: str) -> None:
+    async def script(client: Client, daemon: ScriptedDaemon) -> None:
         assert daemon.dialed == 0
         for _ in range(3):
             async with anyio.create_task_group() as tasks:
@@ -123,10 +123,10 @@ def test_nothing_is_opened_before_it_is_asked_and_a_connection_is_used_again(bac
     play(backend, script)
 
 
-def test_a_request_that_takes_long_holds_up_no_other(backend: str) -> None:
-    async def script(client: Client, daemon: Scripted) -> None:
+def test_a_slow_request_does_not_block_other_requests(backend: str) -> None:
+    async def script(client: Client, daemon: ScriptedDaemon) -> None:
         async with anyio.create_task_group() as tasks:
-            long = Asked(tasks, lambda: client.ask(Ping()))
+            long = PendingRequest(tasks, lambda: client.ask(Ping()))
             request = await daemon.heard(0)
             tasks.start_soon(daemon.answer, 1)
             assert await client.ask(Ping()) == Pong(message="pong")
@@ -136,15 +136,15 @@ def test_a_request_that_takes_long_holds_up_no_other(backend: str) -> None:
     play(backend, script)
 
 
-def test_the_bound_on_connections_is_a_queue_and_its_time_out_says_so(backend: str) -> None:
-    async def script(client: Client, daemon: Scripted) -> None:
+def test_requests_over_the_connection_limit_wait_and_their_timeout_says_so(backend: str) -> None:
+    async def script(client: Client, daemon: ScriptedDaemon) -> None:
         async with anyio.create_task_group() as tasks:
-            held = [Asked(tasks, lambda: client.ask(Ping())) for _ in range(2)]
+            held = [PendingRequest(tasks, lambda: client.ask(Ping())) for _ in range(2)]
             for connection in (0, 1):
                 await daemon.heard(connection)
             with pytest.raises(AnswerTimedOut, match="not sent: 2 other requests are under way"):
                 await client.ask(Ping(), timeout_seconds=NEVER_SECONDS)
-            waiting = Asked(tasks, lambda: client.ask(Ping()))
+            waiting = PendingRequest(tasks, lambda: client.ask(Ping()))
             await daemon.leave(0)
             await daemon.answer(2)
             assert await waiting.outcome() == Pong(message="pong")
@@ -154,8 +154,8 @@ def test_the_bound_on_connections_is_a_queue_and_its_time_out_says_so(backend: s
     play(backend, script, connections_max=2)
 
 
-def test_a_connection_that_died_while_idle_is_replaced_unnoticed(backend: str) -> None:
-    async def script(client: Client, daemon: Scripted) -> None:
+def test_a_connection_lost_while_idle_is_replaced_without_an_error(backend: str) -> None:
+    async def script(client: Client, daemon: ScriptedDaemon) -> None:
         for connection in (0, 1):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(daemon.answer, connection)
@@ -166,12 +166,12 @@ def test_a_connection_that_died_while_idle_is_replaced_unnoticed(backend: str) -
     play(backend, script)
 
 
-def test_a_request_whose_outcome_is_unknown_is_not_sent_again_and_the_next_one_is(
+def test_a_request_with_an_unknown_outcome_is_not_resent_and_the_next_one_succeeds(
     backend: str,
 ) -> None:
-    async def script(client: Client, daemon: Scripted) -> None:
+    async def script(client: Client, daemon: ScriptedDaemon) -> None:
         async with anyio.create_task_group() as tasks:
-            lost = Asked(tasks, lambda: client.ask(Steer(text="left")))
+            lost = PendingRequest(tasks, lambda: client.ask(Steer(text="left")))
             await daemon.heard(0)
             await daemon.leave(0)
             assert isinstance(await lost.outcome(), ConnectionLost)
@@ -183,11 +183,11 @@ def test_a_request_whose_outcome_is_unknown_is_not_sent_again_and_the_next_one_i
 
 
 @pytest.mark.parametrize("unreachable", [0, 3])
-def test_a_text_that_the_daemon_knows_again_is_sent_again(backend: str, unreachable: int) -> None:
-    async def script(client: Client, daemon: Scripted) -> None:
+def test_an_input_with_a_client_message_id_is_resent(backend: str, unreachable: int) -> None:
+    async def script(client: Client, daemon: ScriptedDaemon) -> None:
         text = Prompt(text="hi", wait=False, client_message_id="m1")
         async with anyio.create_task_group() as tasks:
-            asked = Asked(tasks, lambda: client.ask(text, Accepted))
+            asked = PendingRequest(tasks, lambda: client.ask(text, Accepted))
             first = await daemon.heard(0)
             daemon.unreachable = unreachable
             await daemon.leave(0)
@@ -201,16 +201,16 @@ def test_a_text_that_the_daemon_knows_again_is_sent_again(backend: str, unreacha
     play(backend, script)
 
 
-def test_what_could_not_be_sent_again_in_time_is_a_lost_connection(
+def test_an_input_that_cannot_be_resent_in_time_raises_connection_lost(
     backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And not an unreachable daemon, which would say that nothing was sent."""
+    """DaemonUnreachable would claim that nothing was sent."""
     monkeypatch.setattr("nousd.client.client.RESEND_SECONDS", 0.01)
 
-    async def script(client: Client, daemon: Scripted) -> None:
+    async def script(client: Client, daemon: ScriptedDaemon) -> None:
         async with anyio.create_task_group() as tasks:
             text = Prompt(text="hi", wait=False, client_message_id="m1")
-            asked = Asked(tasks, lambda: client.ask(text, Accepted))
+            asked = PendingRequest(tasks, lambda: client.ask(text, Accepted))
             await daemon.heard(0)
             daemon.unreachable = 1000
             await daemon.leave(0)
@@ -219,14 +219,14 @@ def test_what_could_not_be_sent_again_in_time_is_a_lost_connection(
     play(backend, script)
 
 
-def test_a_daemon_that_is_not_there_is_an_error_at_once_or_waited_for(backend: str) -> None:
-    async def impatient(client: Client, daemon: Scripted) -> None:
+def test_a_missing_daemon_is_an_error_at_once_unless_patience_is_set(backend: str) -> None:
+    async def impatient(client: Client, daemon: ScriptedDaemon) -> None:
         daemon.unreachable = 1
         with pytest.raises(DaemonUnreachable):
             await client.ask(Ping())
         assert daemon.dialed == 1
 
-    async def patient(client: Client, daemon: Scripted) -> None:
+    async def patient(client: Client, daemon: ScriptedDaemon) -> None:
         daemon.unreachable = 3
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(daemon.answer, 0)
@@ -236,8 +236,8 @@ def test_a_daemon_that_is_not_there_is_an_error_at_once_or_waited_for(backend: s
     play(backend, patient, patience_seconds=5)
 
 
-def test_patience_ends_with_the_time_of_the_request(backend: str) -> None:
-    async def script(client: Client, daemon: Scripted) -> None:
+def test_patience_ends_at_the_request_timeout(backend: str) -> None:
+    async def script(client: Client, daemon: ScriptedDaemon) -> None:
         daemon.unreachable = 1_000_000
         with pytest.raises(AnswerTimedOut):
             await client.ask(Ping(), timeout_seconds=NEVER_SECONDS)
@@ -246,13 +246,13 @@ def test_patience_ends_with_the_time_of_the_request(backend: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["cancelled", "late"])
-def test_a_request_that_was_given_up_costs_its_connection_and_nothing_else(
+def test_a_cancelled_or_timed_out_request_closes_only_its_connection(
     backend: str, how: str
 ) -> None:
-    async def script(client: Client, daemon: Scripted) -> None:
+    async def script(client: Client, daemon: ScriptedDaemon) -> None:
         async with anyio.create_task_group() as tasks:
             seconds = NEVER_SECONDS if how == "late" else None
-            given_up = Asked(tasks, lambda: client.ask(Ping(), timeout_seconds=seconds))
+            given_up = PendingRequest(tasks, lambda: client.ask(Ping(), timeout_seconds=seconds))
             await daemon.heard(0)
             if how == "cancelled":
                 given_up.scope.cancel()
@@ -265,15 +265,15 @@ def test_a_request_that_was_given_up_costs_its_connection_and_nothing_else(
     play(backend, script)
 
 
-def test_closing_ends_the_requests_under_way_and_those_that_come(
+def test_closing_the_client_fails_pending_and_later_requests(
     backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nousd.client.client.RESEND_SECONDS", 1000)
 
-    async def script(client: Client, daemon: Scripted) -> None:
+    async def script(client: Client, daemon: ScriptedDaemon) -> None:
         async with anyio.create_task_group() as tasks:
             text = Prompt(text="hi", wait=False, client_message_id="m1")
-            asked = Asked(tasks, lambda: client.ask(text, Accepted))
+            asked = PendingRequest(tasks, lambda: client.ask(text, Accepted))
             await daemon.heard(0)
             await client.aclose()
             assert isinstance(await asked.outcome(), ConnectionLost)
@@ -284,8 +284,8 @@ def test_closing_ends_the_requests_under_way_and_those_that_come(
     play(backend, script)
 
 
-def test_an_answer_that_makes_no_sense_costs_the_connection(backend: str) -> None:
-    async def script(client: Client, daemon: Scripted) -> None:
+def test_an_invalid_answer_makes_the_client_reconnect(backend: str) -> None:
+    async def script(client: Client, daemon: ScriptedDaemon) -> None:
         async def nonsense() -> None:
             await daemon.heard(0)
             await daemon.streams[0].send(b"nonsense\n")
@@ -303,9 +303,7 @@ def test_an_answer_that_makes_no_sense_costs_the_connection(backend: str) -> Non
 # --- over sockets ----------------------------------------------------------------------------
 
 
-def test_a_daemon_that_was_restarted_is_asked_again_over_new_sockets(
-    backend: str, folder: Path
-) -> None:
+def test_requests_reach_a_restarted_daemon_over_new_sockets(backend: str, folder: Path) -> None:
     async def run() -> None:
         with anyio.fail_after(WAIT_SECONDS):
             async with Client(folder / "nousd.sock") as client:
@@ -316,7 +314,7 @@ def test_a_daemon_that_was_restarted_is_asked_again_over_new_sockets(
                         await client.ask(GetState())
                     assert len(client._open) == 1
                     for connection in client._open:
-                        # A daemon that ends closes its connections; this stand-in lets them be.
+                        # A daemon that ends closes its connections; the fake daemon leaves them open.
                         await connection.aclose()
                     client._free.clear()
                 (folder / "nousd.sock").unlink()
@@ -329,16 +327,14 @@ def test_a_daemon_that_was_restarted_is_asked_again_over_new_sockets(
     anyio.run(run, backend=backend)
 
 
-def test_a_socket_that_the_daemon_closed_while_idle_is_noticed_before_it_is_used(
-    backend: str, folder: Path
-) -> None:
+def test_a_socket_closed_while_idle_is_detected_before_use(backend: str, folder: Path) -> None:
     async def run() -> None:
         with anyio.fail_after(WAIT_SECONDS), FakeDaemon(folder) as daemon:
             async with Client(folder / "nousd.sock") as client:
                 await client.ask(Ping())
                 (connection,) = client._free
                 daemon.on["leave"] = lambda _: None
-                # A line without an answer: the daemon hangs up, and nobody is waiting for it.
+                # The fake daemon hangs up on this line, and no request is waiting for an answer.
                 await connection._stream.send(b'{"id":"x","type":"leave"}\n')
                 while not connection.was_left:
                     await anyio.lowlevel.checkpoint()
@@ -348,7 +344,9 @@ def test_a_socket_that_the_daemon_closed_while_idle_is_noticed_before_it_is_used
     anyio.run(run, backend=backend)
 
 
-def test_events_come_over_connections_of_their_own(backend: str, daemon: FakeDaemon) -> None:
+def test_a_client_subscribes_and_follows_beside_its_requests(
+    backend: str, daemon: FakeDaemon
+) -> None:
     async def run() -> None:
         with anyio.fail_after(WAIT_SECONDS):
             async with Client(daemon.socket_path) as client:

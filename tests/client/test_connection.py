@@ -1,4 +1,4 @@
-"""The client on anyio, on both event loops, in memory against a daemon played by the test."""
+"""The client on anyio, on both event loops, in memory against a scripted daemon."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from nousd.wire.responses import Accepted, Pong, State
 from tests.harness.fake_daemon import FakeDaemon, ok, refused
 
 NEVER_SECONDS = 0.01
-"""A wait for what does not come; it may be as short as one likes."""
+"""The timeout of a wait that is expected to time out."""
 
 
 class Peer:
@@ -91,7 +91,7 @@ def test_each_of_several_requests_gets_its_own_answer(backend: str) -> None:
     in_memory(backend, play)
 
 
-def test_answers_may_come_in_any_pieces(backend: str) -> None:
+def test_answers_are_reassembled_from_single_bytes(backend: str) -> None:
     async def play(connection: Connection, peer: Peer) -> None:
         results: dict[int, str] = {}
         async with anyio.create_task_group() as tasks:
@@ -107,7 +107,7 @@ def test_answers_may_come_in_any_pieces(backend: str) -> None:
     in_memory(backend, play)
 
 
-def test_cancelling_the_one_who_reads_harms_nobody_else(backend: str) -> None:
+def test_cancelling_the_reading_request_does_not_affect_others(backend: str) -> None:
     async def play(connection: Connection, peer: Peer) -> None:
         results: dict[int, str] = {}
         async with anyio.create_task_group() as tasks:
@@ -129,7 +129,7 @@ def test_cancelling_the_one_who_reads_harms_nobody_else(backend: str) -> None:
 
 
 async def exchange(connection: Connection, peer: Peer) -> str:
-    """Make one request, answers it and return its id."""
+    """Make one request, answer it and return its id."""
     results: dict[int, str] = {}
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ask, connection, results, 0)
@@ -149,7 +149,7 @@ def test_a_late_answer_is_dropped_and_the_connection_stays_usable(backend: str) 
     in_memory(backend, play)
 
 
-def test_the_bound_on_requests_in_flight_counts_those_that_were_given_up(backend: str) -> None:
+def test_abandoned_requests_count_towards_the_in_flight_limit(backend: str) -> None:
     async def play(connection: Connection, peer: Peer) -> None:
         for _ in range(IN_FLIGHT_MAX):
             with anyio.CancelScope() as scope:
@@ -160,7 +160,7 @@ def test_the_bound_on_requests_in_flight_counts_those_that_were_given_up(backend
         with pytest.raises(AnswerTimedOut):
             await connection.request("ping", {}, timeout_seconds=NEVER_SECONDS)
         assert request["id"] == f"c{IN_FLIGHT_MAX}"
-        # Whoever waits for an answer also takes in those nobody waits for, which makes room again.
+        # A request that waits also receives the answers to abandoned requests, which makes room again.
         results: dict[int, str] = {}
         await peer.answer(*(f"c{number}" for number in range(1, IN_FLIGHT_MAX + 1)))
         async with anyio.create_task_group() as tasks:
@@ -180,7 +180,7 @@ def test_the_bound_on_requests_in_flight_counts_those_that_were_given_up(backend
         (b'{"id":"c1","type":"pong","payload":{}}\n', "AnswerInvalid"),
     ],
 )
-def test_what_breaks_the_connection_is_told_to_all_who_wait_and_all_who_come(
+def test_a_broken_connection_fails_pending_and_later_requests(
     backend: str, end: bytes | None, expected: str
 ) -> None:
     async def play(connection: Connection, peer: Peer) -> None:
@@ -213,7 +213,7 @@ def test_an_error_without_an_id_answers_the_oldest_request(backend: str) -> None
     in_memory(backend, play)
 
 
-def test_closing_ends_the_requests_that_wait(backend: str) -> None:
+def test_closing_the_connection_fails_pending_and_later_requests(backend: str) -> None:
     async def play(connection: Connection, peer: Peer) -> None:
         results: dict[int, str] = {}
         async with anyio.create_task_group() as tasks:
@@ -226,7 +226,7 @@ def test_closing_ends_the_requests_that_wait(backend: str) -> None:
     in_memory(backend, play)
 
 
-def test_a_request_given_up_in_the_middle_of_sending_ends_the_connection(backend: str) -> None:
+def test_a_request_abandoned_while_being_sent_ends_the_connection(backend: str) -> None:
     async def run() -> None:
         to_daemon = anyio.create_memory_object_stream[bytes](0)  # nobody takes what is sent
         to_client = anyio.create_memory_object_stream[bytes](0)
@@ -270,7 +270,7 @@ def test_a_typed_call_returns_the_struct_of_its_answer(backend: str, daemon: Fak
 
 
 @pytest.mark.parametrize("answer", [ok("pong", {"message": "pong"}), ok("state", {"run_id": "r"})])
-def test_an_answer_that_is_not_what_was_asked_for_is_an_error(
+def test_an_answer_of_another_type_or_shape_is_an_error(
     backend: str, daemon: FakeDaemon, answer: Callable[[dict[str, Any]], bytes]
 ) -> None:
     daemon.on["get_state"] = answer
@@ -282,7 +282,7 @@ def test_an_answer_that_is_not_what_was_asked_for_is_an_error(
     over_socket(backend, daemon, play)
 
 
-def test_a_refusal_comes_out_of_the_call_itself(backend: str, daemon: FakeDaemon) -> None:
+def test_a_refusal_is_raised_without_an_exception_group(backend: str, daemon: FakeDaemon) -> None:
     daemon.on["prompt"] = refused("timeout", "too late", details={"run_id": "run-1"})
 
     async def run() -> None:
@@ -295,7 +295,7 @@ def test_a_refusal_comes_out_of_the_call_itself(backend: str, daemon: FakeDaemon
     anyio.run(run, backend=backend)
 
 
-def test_nobody_at_the_socket_is_said_with_its_path(backend: str, folder: Path) -> None:
+def test_a_missing_daemon_is_reported_with_the_socket_path(backend: str, folder: Path) -> None:
     async def run() -> None:
         with pytest.raises(DaemonUnreachable, match=f"no daemon listens on {folder}/none"):
             async with connect(folder / "none"):

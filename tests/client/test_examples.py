@@ -33,7 +33,7 @@ def place() -> Iterator[Place]:
     shutil.rmtree(folder)
 
 
-def test_the_readme_shows_every_example_and_its_own_lines_work(folder: Path) -> None:
+def test_the_readme_links_every_example_and_its_python_lines_run(folder: Path) -> None:
     readme = (EXAMPLES.parents[1] / "README.md").read_text()
     for example in EXAMPLES.glob("*.py"):
         assert f"(fixtures/examples/{example.name})" in readme
@@ -57,14 +57,14 @@ async def run_example(name: str, *argv: object) -> subprocess.CompletedProcess[b
         )
 
 
-async def test_a_question_from_a_script_is_answered(place: Place) -> None:
+async def test_the_ask_example_prints_the_answer(place: Place) -> None:
     async with running(place):
         done = await run_example("ask.py", place.socket, "what", "is", "this?")
         assert (done.returncode, done.stderr) == (0, b"")
         assert done.stdout == b"mock response: user: what is this?\n"
 
 
-async def test_a_question_asked_again_with_its_id_is_not_asked_twice(place: Place) -> None:
+async def test_the_ask_example_repeated_with_its_id_starts_one_run(place: Place) -> None:
     async with running(place):
         for _ in range(2):
             done = await run_example("ask.py", "--id", "q1", place.socket, "once?")
@@ -74,7 +74,7 @@ async def test_a_question_asked_again_with_its_id_is_not_asked_twice(place: Plac
     assert len(page.events) == 1
 
 
-async def test_a_script_says_what_went_wrong(place: Place) -> None:
+async def test_the_ask_example_reports_a_missing_daemon_and_a_refusal(place: Place) -> None:
     done = await run_example("ask.py", place.socket, "anybody?")
     assert done.returncode == 3
     assert done.stderr.startswith(b"no daemon listens on ")
@@ -83,7 +83,7 @@ async def test_a_script_says_what_went_wrong(place: Place) -> None:
     assert (done.returncode, done.stderr) == (1, b"refused: text is required\n")
 
 
-async def test_a_run_is_streamed_steered_and_permitted(place: Place) -> None:
+async def test_the_drive_run_example_streams_and_steers_a_run(place: Place) -> None:
     text = '[[text One moment.]] [[tool write {"path": "a.txt", "content": "x"}]]'
     async with running(place):
         steer = "[[text Steered.]]"
@@ -96,7 +96,7 @@ async def test_a_run_is_streamed_steered_and_permitted(place: Place) -> None:
     assert said.endswith("Steered.\n[completed]\n")
 
 
-async def test_a_run_is_driven_to_its_end_although_what_was_said_meanwhile_is_refused(
+async def test_the_drive_run_example_completes_although_its_steering_is_refused(
     place: Place,
 ) -> None:
     async with running(place):
@@ -105,7 +105,7 @@ async def test_a_run_is_driven_to_its_end_although_what_was_said_meanwhile_is_re
     assert done.stdout == b"Done.\n[refused: text is required]\n\n[completed]\n"
 
 
-async def test_what_is_not_allowed_does_not_run(place: Place) -> None:
+async def test_the_drive_run_example_runs_only_allowed_tools(place: Place) -> None:
     call = '[[tool write {"path": "a.txt", "content": "x"}]] [[then]] [[text Done.]]'
     async with running(place):
         refused = await run_example("drive_run.py", place.socket, call)
@@ -117,21 +117,21 @@ async def test_what_is_not_allowed_does_not_run(place: Place) -> None:
     assert allowed.stdout.decode() == f"\n{request % 'once'}\n[write ran]\nDone.\n[completed]\n"
 
 
-async def test_a_log_is_followed_over_restarts_of_the_daemon_and_of_the_follower(
+async def test_the_follow_log_example_misses_nothing_over_restarts_of_daemon_and_follower(
     place: Place,
 ) -> None:
-    copied = Copied()
+    copied = CopiedLog()
     async with trio.open_nursery() as nursery:
         async with running(place) as daemon:
             follower = await nursery.start(copied.run_follower, place)
             await _prompt(place, "one")
-            await copied.until((await _log(place))[0])  # it is there, and knows of a daemon
+            await copied.until((await _log(place))[0])  # the follower runs and has connected
             await daemon.kill()
         async with running(place):
             await _prompt(place, "two")
             last = (await _log(place))[-1]
             await copied.until(last)
-            await _written_down(place, last)
+            await _wait_for_cursor(place, last)
             follower.send_signal(signal.SIGINT)
             with trio.fail_after(SECONDS):
                 assert await follower.wait() == 0
@@ -149,7 +149,7 @@ def check_line(line: bytes) -> bytes:
     return line
 
 
-class Copied:
+class CopiedLog:
     """The complete lines that successive followers have printed."""
 
     def __init__(self) -> None:
@@ -184,8 +184,8 @@ class Copied:
                 await process.wait()
 
 
-async def _written_down(place: Place, line: bytes) -> None:
-    """Wait until the follower has noted a line that it printed; stopped before, it prints it again."""
+async def _wait_for_cursor(place: Place, line: bytes) -> None:
+    """Wait until the follower has stored its cursor; stopped earlier, it prints the line again."""
     event = json.loads(line)["id"]
     with trio.fail_after(SECONDS):
         while (place.folder / "cursor").read_text() != event:  # noqa: ASYNC110 - another process writes
@@ -199,7 +199,7 @@ async def _prompt(place: Place, text: str) -> None:
 
 
 async def _log(place: Place) -> list[bytes]:
-    """Return every event there is."""
+    """Return every event of the log."""
     lines: list[bytes] = []
     async with connect(place.socket) as daemon:
         page = await daemon.ask(GetEvents(after="evt-0", types="all"))

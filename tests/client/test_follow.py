@@ -31,16 +31,18 @@ def following(
     *,
     wanted: Subscribe = ALL,
     retry: Retry = AT_ONCE,
-    tell: Callable[[Interruption], None] = lambda _: None,
+    on_interruption: Callable[[Interruption], None] = lambda _: None,
 ) -> None:
-    """Run ``play`` with a follower of a scripted daemon; each connection has so many bytes."""
+    """Run ``play`` with a follower of a scripted daemon; ``budgets`` limits each connection's bytes."""
 
     async def run() -> None:
         with anyio.fail_after(60):
             async with anyio.create_task_group() as tasks:
                 daemon = CuttingDaemon(tasks, lines, lambda: next(budgets))
                 try:
-                    async with follow(daemon, wanted, retry=retry, on_interruption=tell) as events:
+                    async with follow(
+                        daemon, wanted, retry=retry, on_interruption=on_interruption
+                    ) as events:
                         await play(events, daemon)
                 finally:
                     tasks.cancel_scope.cancel()
@@ -48,38 +50,36 @@ def following(
     anyio.run(run, backend=backend)
 
 
-async def taken(events: Follower, count: int) -> list[ReceivedEvent]:
+async def take(events: Follower, count: int) -> list[ReceivedEvent]:
     return [await anext(events) for _ in range(count)]
 
 
 def first_then(*budgets: int) -> Iterator[int]:
-    """The numbers of bytes that successive connections get; those after them get everything."""
+    """Return the byte budgets of the first connections; later ones get everything."""
     return itertools.chain(budgets, itertools.repeat(WHOLE))
 
 
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("seed", range(2))
-def test_a_stream_cut_at_random_bytes_loses_nothing_and_doubles_nothing(
-    backend: str, seed: int
-) -> None:
+def test_a_stream_cut_at_random_bytes_delivers_every_event_once(backend: str, seed: int) -> None:
     dice = random.Random(seed)
     lines = script(600, dice)
-    # The first connection has to stand, later ones may not even get their answer out.
+    # The first connection must be accepted; later ones may end before their answer.
     budgets = itertools.chain([400], iter(lambda: dice.choice((0, dice.randrange(1, 500))), None))
     interruptions: list[Interruption] = []
 
     async def play(events: Follower, daemon: CuttingDaemon) -> None:
-        got = await taken(events, len(lines))
+        got = await take(events, len(lines))
         assert [item.line + b"\n" for item in got] == lines
         assert events.cursor == "evt-600"
         assert daemon.connections > 600
         assert len(interruptions) == daemon.connections - 1
 
-    following(backend, lines, budgets, play, tell=interruptions.append)
+    following(backend, lines, budgets, play, on_interruption=interruptions.append)
 
 
 @pytest.mark.slow(keep=1)
-def test_every_place_to_cut_one_stream_is_survived(backend: str) -> None:
+def test_a_stream_cut_at_any_byte_delivers_every_event_once(backend: str) -> None:
     lines = script(3, random.Random(0))
     answer_and_lines = 150 + sum(map(len, lines))
     tried = 0
@@ -87,14 +87,14 @@ def test_every_place_to_cut_one_stream_is_survived(backend: str) -> None:
 
         async def play(events: Follower, daemon: CuttingDaemon) -> None:
             nonlocal tried
-            assert [item.line + b"\n" for item in await taken(events, 3)] == lines
+            assert [item.line + b"\n" for item in await take(events, 3)] == lines
             tried += daemon.connections > 2
 
         following(backend, lines, first_then(400, place), play)
     assert tried > 50
 
 
-def test_cancelling_the_wait_for_an_event_loses_none(backend: str) -> None:
+def test_cancelling_a_wait_loses_no_event(backend: str) -> None:
     dice = random.Random(7)
     lines = script(200, dice)
     budgets = itertools.chain([400], iter(lambda: dice.randrange(200, 900), None))
@@ -118,33 +118,39 @@ async def _cancel_after(steps: int, scope: anyio.CancelScope) -> None:
     scope.cancel()
 
 
-def test_who_wants_is_told_of_each_interruption(backend: str) -> None:
+def test_on_interruption_receives_each_interruption(backend: str) -> None:
     lines = script(2, random.Random(0))
-    told: list[Interruption] = []
+    interruptions: list[Interruption] = []
 
     async def play(events: Follower, _: CuttingDaemon) -> None:
-        await taken(events, 2)
+        await take(events, 2)
         assert events.connections == 2
 
-    following(backend, lines, first_then(130 + len(lines[0]), 0, 0), play, tell=told.append)
-    assert [(type(item.error), item.cursor, item.attempt) for item in told] == [
+    following(
+        backend,
+        lines,
+        first_then(130 + len(lines[0]), 0, 0),
+        play,
+        on_interruption=interruptions.append,
+    )
+    assert [(type(item.error), item.cursor, item.attempt) for item in interruptions] == [
         (ConnectionLost, "evt-1", 1),
         (DaemonUnreachable, "evt-1", 2),
         (DaemonUnreachable, "evt-1", 3),
     ]
 
 
-def test_each_event_starts_the_attempts_over(backend: str) -> None:
+def test_each_event_resets_the_attempt_count(backend: str) -> None:
     lines = script(3, random.Random(0))
     answer = len(ok("subscribed", {"cursor": "evt-0", "head": "evt-3"})({"id": "s1"}) or b"")
-    told: list[Interruption] = []
+    interruptions: list[Interruption] = []
 
     async def play(events: Follower, _: CuttingDaemon) -> None:
-        await taken(events, 3)
+        await take(events, 3)
 
     budgets = first_then(answer + len(lines[0]), 0, answer, 0, answer + len(lines[1]), answer)
-    following(backend, lines, budgets, play, tell=told.append)
-    assert [(item.cursor, item.attempt) for item in told] == [
+    following(backend, lines, budgets, play, on_interruption=interruptions.append)
+    assert [(item.cursor, item.attempt) for item in interruptions] == [
         ("evt-1", 1),
         ("evt-1", 2),
         ("evt-1", 3),
@@ -154,21 +160,21 @@ def test_each_event_starts_the_attempts_over(backend: str) -> None:
     ]
 
 
-def test_without_a_place_to_begin_it_goes_on_from_where_the_first_connection_began(
+def test_a_follower_without_a_cursor_resumes_from_the_start_of_its_first_connection(
     backend: str,
 ) -> None:
     lines = script(5, random.Random(0))
 
     async def play(events: Follower, daemon: CuttingDaemon) -> None:
         # The script answers a subscription without `after` with its beginning.
-        await taken(events, 5)
+        await take(events, 5)
         assert "after" not in daemon.wanted[0]
         assert daemon.wanted[1]["after"] == "evt-0"
 
     following(backend, lines, first_then(120), play, wanted=Subscribe())
 
 
-def test_a_daemon_that_is_not_there_at_first_is_an_error_at_once(backend: str) -> None:
+def test_a_missing_daemon_at_the_first_connection_is_an_error_at_once(backend: str) -> None:
     async def play(events: Follower, _: CuttingDaemon) -> None:
         raise AssertionError
 
@@ -177,7 +183,7 @@ def test_a_daemon_that_is_not_there_at_first_is_an_error_at_once(backend: str) -
     assert caught.group_contains(DaemonUnreachable)
 
 
-def test_a_daemon_that_does_not_come_back_is_given_up(backend: str) -> None:
+def test_a_follower_gives_up_on_a_daemon_that_does_not_return(backend: str) -> None:
     retry = Retry(first=0.001, longest=0.002, give_up=0.02)
     lines = script(1, random.Random(0))
     budgets = itertools.chain([130 + len(lines[0])], itertools.repeat(0))
@@ -192,7 +198,7 @@ def test_a_daemon_that_does_not_come_back_is_given_up(backend: str) -> None:
     following(backend, lines, budgets, play, retry=retry)
 
 
-async def test_quiet_hours_are_not_held_against_a_daemon_that_is_lost_now_and_then(
+async def test_time_connected_does_not_count_towards_give_up(
     autojump_clock: MockClock,
 ) -> None:
     answer = len(ok("subscribed", {"cursor": "evt-0", "head": "evt-0"})({"id": "s1"}) or b"")
@@ -208,11 +214,11 @@ async def test_quiet_hours_are_not_held_against_a_daemon_that_is_lost_now_and_th
             tasks.cancel_scope.cancel()
 
 
-def test_a_refusal_that_does_not_heal_is_an_error(backend: str) -> None:
+def test_a_permanent_refusal_is_an_error(backend: str) -> None:
     lines = script(3, random.Random(0))
 
     async def play(events: Follower, _: CuttingDaemon) -> None:
-        await taken(events, 3)
+        await take(events, 3)
         del lines[1:]  # the log of another day
         with pytest.raises(Refused, match="cursor_beyond_head"):
             await anext(events)
@@ -220,23 +226,23 @@ def test_a_refusal_that_does_not_heal_is_an_error(backend: str) -> None:
     following(backend, lines, first_then(130 + sum(map(len, lines))), play)
 
 
-def test_garbage_is_an_error_and_no_interruption(backend: str) -> None:
+def test_an_invalid_line_is_an_error_and_not_an_interruption(backend: str) -> None:
     lines = [event(1, "status", message="x"), b"garbage\n"]
-    told: list[Interruption] = []
+    interruptions: list[Interruption] = []
 
     async def play(events: Follower, _: CuttingDaemon) -> None:
         await anext(events)
         with pytest.raises(AnswerInvalid):
             await anext(events)
 
-    following(backend, lines, first_then(), play, tell=told.append)
-    assert told == []
+    following(backend, lines, first_then(), play, on_interruption=interruptions.append)
+    assert interruptions == []
 
 
-def test_a_daemon_that_falls_silent_is_left_for_another_connection(backend: str) -> None:
+def test_a_follower_reconnects_when_keepalives_stop(backend: str) -> None:
     """Only keep-alives distinguish a quiet log from a dead daemon; the script sends none."""
     lines = script(1, random.Random(0))
-    told: list[Interruption] = []
+    interruptions: list[Interruption] = []
 
     async def play(events: Follower, daemon: CuttingDaemon) -> None:
         await anext(events)
@@ -247,5 +253,5 @@ def test_a_daemon_that_falls_silent_is_left_for_another_connection(backend: str)
         assert (await anext(events)).id == "evt-2"
         assert daemon.wanted[0]["keepalive_seconds"] == 15.0
 
-    following(backend, lines, first_then(), play, tell=told.append)
-    assert "no sign of life for 0.01 seconds" in str(told[0].error)
+    following(backend, lines, first_then(), play, on_interruption=interruptions.append)
+    assert "no sign of life for 0.01 seconds" in str(interruptions[0].error)

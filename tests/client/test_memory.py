@@ -16,7 +16,7 @@ ROOM = 100
 
 
 def play(backend: str, script: Callable[[MemoryStream, MemoryStream], Awaitable[None]]) -> None:
-    """Run ``script`` with both ends of a connection with little room, for ten seconds at most."""
+    """Run ``script`` with both ends of a connection with a small buffer, for ten seconds at most."""
 
     async def run() -> None:
         ours, theirs = memory_streams(ROOM)
@@ -28,7 +28,7 @@ def play(backend: str, script: Callable[[MemoryStream, MemoryStream], Awaitable[
 
 
 async def all_of(stream: MemoryStream, max_bytes: int = 7) -> bytes:
-    """Receives to the end, in small pieces."""
+    """Receive to the end, in small pieces."""
     received = b""
     while True:
         try:
@@ -69,7 +69,7 @@ def test_bytes_arrive_in_order_in_both_directions(backend: str) -> None:
     play(backend, script)
 
 
-def test_a_sender_waits_for_room_and_then_goes_on(backend: str) -> None:
+def test_a_sender_waits_until_the_buffer_has_room(backend: str) -> None:
     text = bytes(range(256)) * 20
 
     async def script(ours: MemoryStream, theirs: MemoryStream) -> None:
@@ -86,7 +86,7 @@ def test_a_sender_waits_for_room_and_then_goes_on(backend: str) -> None:
     play(backend, script)
 
 
-def test_a_cancelled_sender_has_sent_a_part(backend: str) -> None:
+def test_a_cancelled_send_delivers_what_fitted_in_the_buffer(backend: str) -> None:
     async def script(ours: MemoryStream, theirs: MemoryStream) -> None:
         async with anyio.create_task_group() as tasks:
             sent = Outcome(tasks, lambda: ours.send(b"x" * 1000))
@@ -98,7 +98,7 @@ def test_a_cancelled_sender_has_sent_a_part(backend: str) -> None:
     play(backend, script)
 
 
-def test_a_cancelled_receiver_loses_nothing(backend: str) -> None:
+def test_a_cancelled_receive_loses_no_bytes(backend: str) -> None:
     async def script(ours: MemoryStream, theirs: MemoryStream) -> None:
         for _ in range(3):
             async with anyio.create_task_group() as tasks:
@@ -115,7 +115,7 @@ def test_a_cancelled_receiver_loses_nothing(backend: str) -> None:
     play(backend, script)
 
 
-def test_one_who_is_done_still_listens(backend: str) -> None:
+def test_a_stream_still_receives_after_send_eof(backend: str) -> None:
     async def script(ours: MemoryStream, theirs: MemoryStream) -> None:
         await ours.send(b"last words")
         await ours.send_eof()
@@ -128,7 +128,7 @@ def test_one_who_is_done_still_listens(backend: str) -> None:
     play(backend, script)
 
 
-def test_what_was_sent_before_the_end_is_received_after_it(backend: str) -> None:
+def test_bytes_sent_before_closing_are_still_received(backend: str) -> None:
     async def script(ours: MemoryStream, theirs: MemoryStream) -> None:
         await ours.send(b"x" * 50)
         await ours.aclose()
@@ -140,7 +140,7 @@ def test_what_was_sent_before_the_end_is_received_after_it(backend: str) -> None
 
 
 @pytest.mark.parametrize("closing", ["ours", "theirs"])
-def test_closing_wakes_whoever_waits_at_either_end(backend: str, closing: str) -> None:
+def test_closing_either_end_wakes_a_waiting_sender_and_receiver(backend: str, closing: str) -> None:
     async def script(ours: MemoryStream, theirs: MemoryStream) -> None:
         async with anyio.create_task_group() as tasks:
             received = Outcome(tasks, ours.receive)
@@ -158,7 +158,7 @@ def test_closing_wakes_whoever_waits_at_either_end(backend: str, closing: str) -
     play(backend, script)
 
 
-def test_one_task_at_a_time_receives_and_one_sends(backend: str) -> None:
+def test_a_second_receiver_and_a_second_sender_are_refused(backend: str) -> None:
     async def script(ours: MemoryStream, theirs: MemoryStream) -> None:
         async with anyio.create_task_group() as tasks:
             send = partial(theirs.send, b"x" * 1000)
@@ -170,7 +170,7 @@ def test_one_task_at_a_time_receives_and_one_sends(backend: str) -> None:
     play(backend, script)
 
 
-def test_whether_there_is_something_to_receive_can_be_asked(backend: str) -> None:
+def test_a_stream_is_readable_with_bytes_or_after_the_end(backend: str) -> None:
     async def script(ours: MemoryStream, theirs: MemoryStream) -> None:
         seen = [ours.is_readable]
         await theirs.send(b"x")
@@ -184,7 +184,7 @@ def test_whether_there_is_something_to_receive_can_be_asked(backend: str) -> Non
     play(backend, script)
 
 
-def test_what_there_is_room_for_can_be_sent_without_waiting(backend: str) -> None:
+def test_send_now_sends_what_the_buffer_has_room_for(backend: str) -> None:
     async def script(ours: MemoryStream, theirs: MemoryStream) -> None:
         assert ours.send_now(b"x" * 60) == 60
         assert ours.send_now(b"x" * 60) == 40
@@ -197,7 +197,7 @@ def test_what_there_is_room_for_can_be_sent_without_waiting(backend: str) -> Non
 
 
 @pytest.mark.parametrize("max_bytes", [0, -1])
-def test_no_bytes_cannot_be_asked_for(backend: str, max_bytes: int) -> None:
+def test_receive_refuses_a_maximum_below_one_byte(backend: str, max_bytes: int) -> None:
     async def script(ours: MemoryStream, theirs: MemoryStream) -> None:
         with pytest.raises(ValueError, match="at least 1"):
             await ours.receive(max_bytes)
@@ -208,7 +208,7 @@ def test_no_bytes_cannot_be_asked_for(backend: str, max_bytes: int) -> None:
 # --- dialing ---------------------------------------------------------------------------------
 
 
-def test_connections_are_served_up_to_a_bound_and_not_after_the_end(backend: str) -> None:
+def test_connections_over_the_limit_or_after_closing_are_refused(backend: str) -> None:
     served: list[bytes] = []
 
     async def serve(stream: MemoryStream) -> None:
@@ -236,7 +236,7 @@ def test_connections_are_served_up_to_a_bound_and_not_after_the_end(backend: str
     anyio.run(run, backend=backend)
 
 
-def test_a_server_that_is_done_ends_the_connection(backend: str) -> None:
+def test_a_connection_ends_when_its_server_function_returns(backend: str) -> None:
     async def serve(stream: MemoryStream) -> None:
         await stream.send(b"bye")
 

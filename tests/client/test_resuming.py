@@ -31,19 +31,19 @@ def test_waits_grow_up_to_a_bound() -> None:
     assert backoff.attempts == 200
 
 
-def test_chance_takes_up_to_half_of_a_wait() -> None:
+def test_jitter_shortens_a_wait_by_up_to_half() -> None:
     backoff = Backoff(Retry(first=0.1, longest=1.0), always)
     assert [backoff.wait(0.0) for _ in range(4)] == [0.0, 0.05, 0.1, 0.2]
     assert all(0.0 <= dice() <= 1.0 for _ in range(1000))
 
 
-def test_it_is_given_up_after_so_long_without_any_success() -> None:
+def test_retrying_ends_after_give_up_seconds_without_a_success() -> None:
     backoff = Backoff(Retry(first=4.0, longest=4.0, give_up=10.0), never)
     assert [backoff.wait(now) for now in (100.0, 105.0, 109.0)] == [0.0, 4.0, 1.0]
     assert backoff.wait(110.0) is None
 
 
-def test_a_success_starts_everything_over() -> None:
+def test_a_success_resets_the_wait_and_the_attempt_count() -> None:
     backoff = Backoff(Retry(first=0.1, give_up=10.0), never)
     for now in (0.0, 1.0, 9.0):
         backoff.wait(now)
@@ -53,7 +53,7 @@ def test_a_success_starts_everything_over() -> None:
 
 
 @pytest.mark.parametrize(("lasted", "waits"), [(59.0, None), (61.0, 0.0)])
-def test_a_connection_that_lasted_went_well_and_one_that_was_lost_at_once_did_not(
+def test_only_a_connection_of_a_minute_resets_the_backoff(
     lasted: float, waits: float | None
 ) -> None:
     backoff = Backoff(Retry(first=0.1, give_up=50.0), never)
@@ -62,7 +62,7 @@ def test_a_connection_that_lasted_went_well_and_one_that_was_lost_at_once_did_no
     assert backoff.wait(1.0 + lasted) == waits
 
 
-def test_no_patience_is_no_attempt() -> None:
+def test_a_give_up_of_zero_allows_no_attempt() -> None:
     assert Backoff(Retry(give_up=0.0)).wait(0.0) is None
 
 
@@ -76,7 +76,7 @@ def test_no_patience_is_no_attempt() -> None:
         Refused("command_rejected", "too_many_connections"),
     ],
 )
-def test_what_is_over_after_a_while_may_heal(error: ClientError) -> None:
+def test_temporary_errors_may_heal(error: ClientError) -> None:
     assert may_heal(error)
 
 
@@ -89,10 +89,10 @@ def test_what_is_over_after_a_while_may_heal(error: ClientError) -> None:
         Refused("session_not_found", "x"),
     ],
 )
-def test_what_would_be_the_same_again_does_not(error: ClientError) -> None:
+def test_permanent_errors_do_not_heal(error: ClientError) -> None:
     assert not may_heal(error)
 
 
-def test_three_keepalives_that_did_not_come_are_a_silence() -> None:
+def test_silence_is_three_missed_keepalives() -> None:
     assert silence_of(10) == 30
     assert silence_of(None) == math.inf

@@ -50,7 +50,7 @@ def test_events_follow_the_answer_in_order(backend: str, daemon: FakeDaemon) -> 
     assert daemon.heard[0]["payload"] == wanted
 
 
-def test_the_end_of_the_stream_is_an_error_and_not_the_end_of_the_loop(
+def test_the_end_of_the_stream_raises_instead_of_ending_the_loop(
     backend: str, daemon: FakeDaemon
 ) -> None:
     daemon.publish(event(2, "status", message="last"))
@@ -66,7 +66,7 @@ def test_the_end_of_the_stream_is_an_error_and_not_the_end_of_the_loop(
     assert seen == ["evt-2"]
 
 
-def test_garbage_among_the_events_is_an_error(backend: str, daemon: FakeDaemon) -> None:
+def test_an_invalid_line_among_the_events_is_an_error(backend: str, daemon: FakeDaemon) -> None:
     daemon.publish(b'{"what":"is this"}\n')
 
     async def play(events: Subscription) -> None:
@@ -88,7 +88,7 @@ def test_an_answer_without_a_cursor_is_an_error(backend: str, daemon: FakeDaemon
         run_with(backend, daemon, lambda _events: anyio.lowlevel.checkpoint())
 
 
-def test_an_answer_that_never_comes_is_not_waited_for(backend: str, daemon: FakeDaemon) -> None:
+def test_subscribing_times_out_without_an_answer(backend: str, daemon: FakeDaemon) -> None:
     daemon.on["subscribe"] = says(event(1, "status", message="not an answer"))
 
     async def run() -> None:
@@ -99,7 +99,7 @@ def test_an_answer_that_never_comes_is_not_waited_for(backend: str, daemon: Fake
     anyio.run(run, backend=backend)
 
 
-def test_it_works_over_a_stream_in_memory(backend: str) -> None:
+def test_a_subscription_works_over_a_memory_stream(backend: str) -> None:
     async def run() -> None:
         to_client = anyio.create_memory_object_stream[bytes](10)
         to_daemon = anyio.create_memory_object_stream[bytes](10)
@@ -116,7 +116,7 @@ def test_it_works_over_a_stream_in_memory(backend: str) -> None:
     anyio.run(run, backend=backend)
 
 
-def test_no_daemon_is_said_as_for_commands(backend: str, daemon: FakeDaemon) -> None:
+def test_a_missing_daemon_raises_daemon_unreachable(backend: str, daemon: FakeDaemon) -> None:
     async def run() -> None:
         with pytest.raises(DaemonUnreachable):
             async with subscribe(daemon.socket_path.with_name("other"), ALL):
@@ -125,7 +125,7 @@ def test_no_daemon_is_said_as_for_commands(backend: str, daemon: FakeDaemon) -> 
     anyio.run(run, backend=backend)
 
 
-def test_an_event_can_be_had_as_its_struct() -> None:
+def test_decoded_returns_the_struct_of_a_known_event() -> None:
     received = decode_subscription_line(
         event(1, "agent_end", session_id="s", run_id="r", status="completed")
     )
@@ -136,7 +136,9 @@ def test_an_event_can_be_had_as_its_struct() -> None:
         decoded(received._replace(line=event(1, "agent_end")))
 
 
-def test_keepalives_are_no_events_but_tell_where_to_go_on(backend: str, daemon: FakeDaemon) -> None:
+def test_keepalives_are_not_delivered_and_an_invalid_one_is_an_error(
+    backend: str, daemon: FakeDaemon
+) -> None:
     daemon.on["subscribe"] = ok("subscribed", {"cursor": "evt-1", "head": "evt-1"})
     kept_alive = {"v": "1", "id": "s1", "type": "keepalive", "ok": True}
     for payload in ({"cursor": "evt-7", "head": "evt-7"}, {"cursor": "evt-9", "head": "evt-9"}):

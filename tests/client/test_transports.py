@@ -27,7 +27,7 @@ from tests.harness.fake_daemon import event, ok, refused
 TRANSPORTS = {"memory": in_memory, "sockets": over_sockets}
 ALL = Subscribe(after="evt-0", types="all")
 LARGE = "x" * 1_000_000
-"""More than any buffer on the way."""
+"""Larger than any buffer between client and daemon."""
 
 NEVER_SECONDS = 0.01
 
@@ -37,7 +37,7 @@ Run = Callable[[Script], None]
 
 @pytest.fixture(params=TRANSPORTS)
 def run(request: pytest.FixtureRequest, backend: str, folder: Path) -> Run:
-    """Run a script with a daemon to be played and how it is reached, for 20 seconds at most."""
+    """Run a script with a scripted daemon and its address, for 20 seconds at most."""
 
     async def scripted(script: Script) -> None:
         daemon = Played()
@@ -53,13 +53,13 @@ def pong(request: dict[str, Any], message: str = "pong") -> bytes:
 
 
 async def pongs(peer: Peer) -> None:
-    """Answer everything."""
+    """Answer every request."""
     while True:
         await peer.say(pong(await peer.heard()))
 
 
-async def ends_of(connection: Connection, count: int) -> list[str]:
-    """Make so many requests at once and return what became of each."""
+async def outcomes_of(connection: Connection, count: int) -> list[str]:
+    """Make ``count`` requests at once and return the outcome of each."""
     ends: list[str] = []
 
     async def ask() -> None:
@@ -74,7 +74,7 @@ async def ends_of(connection: Connection, count: int) -> list[str]:
     return ends
 
 
-def test_many_requests_at_once_get_their_own_answers(run: Run) -> None:
+def test_concurrent_requests_get_their_own_answers(run: Run) -> None:
     async def echoes(peer: Peer) -> None:
         dice = random.Random(0)
         while True:
@@ -87,13 +87,13 @@ def test_many_requests_at_once_get_their_own_answers(run: Run) -> None:
     async def script(daemon: Played, where: Where) -> None:
         daemon.commands = echoes
         async with connect(where) as connection:
-            ends = await ends_of(connection, 300)
+            ends = await outcomes_of(connection, 300)
         assert sorted(ends) == sorted(f"c{number}" for number in range(1, 301))
 
     run(script)
 
 
-def test_lines_larger_than_all_buffers_go_both_ways(run: Run) -> None:
+def test_lines_larger_than_any_buffer_pass_in_both_directions(run: Run) -> None:
     async def echo(peer: Peer) -> None:
         request = await peer.heard()
         await peer.say(pong(request, request["payload"]["text"]))
@@ -107,7 +107,7 @@ def test_lines_larger_than_all_buffers_go_both_ways(run: Run) -> None:
     run(script)
 
 
-def test_a_daemon_that_leaves_is_told_to_all_who_wait_and_all_who_come(run: Run) -> None:
+def test_a_disconnecting_daemon_fails_pending_and_later_requests(run: Run) -> None:
     async def leaves(peer: Peer) -> None:
         for _ in range(3):
             await peer.heard()
@@ -116,7 +116,7 @@ def test_a_daemon_that_leaves_is_told_to_all_who_wait_and_all_who_come(run: Run)
     async def script(daemon: Played, where: Where) -> None:
         daemon.commands = leaves
         async with connect(where) as connection:
-            assert await ends_of(connection, 3) == ["ConnectionLost"] * 3
+            assert await outcomes_of(connection, 3) == ["ConnectionLost"] * 3
             with pytest.raises(ConnectionLost):
                 await connection.ask(Ping())
             assert not connection.is_idle
@@ -146,9 +146,7 @@ def test_a_cancelled_request_leaves_the_connection_usable(run: Run) -> None:
 
 @pytest.mark.slow(keep=4)
 @pytest.mark.parametrize("seed", range(5))
-def test_cancelling_at_any_moment_never_gives_anybody_the_answer_of_another(
-    run: Run, seed: int
-) -> None:
+def test_cancelling_at_any_moment_never_mixes_up_answers(run: Run, seed: int) -> None:
     """A caller that is not cancelled gets its own answer, or an error if the connection is over."""
     dice = random.Random(seed)
     ends: list[bool] = []
@@ -188,7 +186,7 @@ async def cancel_after(steps: int, scope: anyio.CancelScope) -> None:
     scope.cancel()
 
 
-def test_an_answer_that_is_late_is_not_taken_for_another(run: Run) -> None:
+def test_a_late_answer_is_not_taken_for_the_next_one(run: Run) -> None:
     async def late(peer: Peer) -> None:
         first = await peer.heard()
         second = await peer.heard()
@@ -205,7 +203,7 @@ def test_an_answer_that_is_late_is_not_taken_for_another(run: Run) -> None:
     run(script)
 
 
-def test_a_request_given_up_in_the_middle_of_sending_says_that_the_connection_is_over(
+def test_a_request_abandoned_while_being_sent_ends_the_connection(
     run: Run,
 ) -> None:
     async def does_not_read(peer: Peer) -> None:
@@ -222,7 +220,7 @@ def test_a_request_given_up_in_the_middle_of_sending_says_that_the_connection_is
     run(script)
 
 
-def test_a_connection_that_the_daemon_left_can_be_told_before_it_is_used(run: Run) -> None:
+def test_was_left_detects_a_closed_connection_before_use(run: Run) -> None:
     async def script(daemon: Played, where: Where) -> None:
         leave, left = anyio.Event(), anyio.Event()
 
@@ -243,7 +241,7 @@ def test_a_connection_that_the_daemon_left_can_be_told_before_it_is_used(run: Ru
     run(script)
 
 
-def test_a_client_goes_on_over_any_number_of_connections(run: Run) -> None:
+def test_a_client_reconnects_whenever_the_daemon_disconnects(run: Run) -> None:
     served = 0
 
     async def a_few(peer: Peer) -> None:
@@ -257,7 +255,7 @@ def test_a_client_goes_on_over_any_number_of_connections(run: Run) -> None:
         async with Client(where) as client:
             for _ in range(20):
                 assert await client.ask(Ping()) == Pong(message="pong")
-                await anyio.wait_all_tasks_blocked()  # so that who leaves has left
+                await anyio.wait_all_tasks_blocked()  # so that a peer that is leaving has left
         assert served > 5
 
     run(script)
@@ -305,7 +303,7 @@ def test_a_refused_subscription_is_an_error(run: Run) -> None:
     run(script)
 
 
-def test_a_follower_goes_on_over_any_number_of_connections(run: Run) -> None:
+def test_a_follower_delivers_every_event_once_over_many_connections(run: Run) -> None:
     async def one_and_a_half(peer: Peer) -> None:
         request = await peer.heard()
         number = int(request["payload"]["after"].removeprefix("evt-"))
@@ -323,7 +321,7 @@ def test_a_follower_goes_on_over_any_number_of_connections(run: Run) -> None:
 
 
 @pytest.mark.parametrize("refusal", ["shutting_down", "too_many_connections"])
-def test_a_refusal_that_heals_is_an_interruption(run: Run, refusal: str) -> None:
+def test_a_temporary_refusal_is_retried(run: Run, refusal: str) -> None:
     answers = [subscribed, refused("command_rejected", refusal), refused(refusal, "x"), subscribed]
 
     async def script(daemon: Played, where: Where) -> None:

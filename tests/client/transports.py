@@ -1,4 +1,4 @@
-"""A daemon played by the test on anyio, over Unix sockets or in memory; it knows only envelopes."""
+"""A daemon scripted by the test on anyio, over Unix sockets or in memory; it knows only envelopes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Peer:
         await self._stream.send(data)
 
     async def left(self) -> None:
-        """Wait until the client has hung up; what it still says is not looked at."""
+        """Wait until the client has hung up, and ignore what it still sends."""
         try:
             while True:
                 await self._stream.receive()
@@ -50,7 +50,7 @@ Play = Callable[[Peer], Awaitable[None]]
 
 
 class Played:
-    """The function that plays the server on each connection; the connection ends when it returns."""
+    """The functions that serve each connection; the connection ends when its function returns."""
 
     def __init__(self) -> None:
         self.commands: Play = Peer.left
@@ -68,7 +68,7 @@ async def _served(stream: AnyByteStream, play: Play) -> None:
         try:
             await play(Peer(stream))
         except (anyio.BrokenResourceError, anyio.EndOfStream):
-            return  # a client may leave whenever it likes
+            return  # a client may leave at any time
 
 
 @asynccontextmanager
