@@ -1,4 +1,4 @@
-"""A disk that fails on command, and knows what a power cut would leave of it.
+"""A disk that fails on command and simulates power cuts.
 
 ::
 
@@ -8,9 +8,9 @@
             ...
             disk.mend()
 
-It lies below SQLite's writing connection, as a VFS over the real files: what is read, and by whom, is
-as always. A sync that fails does what Linux does: pages that could not be written count as written
-from then on, and no later sync says otherwise.
+It is a VFS over the real files below SQLite's writing connection; reads are unchanged. A sync that fails
+does what Linux does: pages that could not be written count as written from then on, and no later sync
+says otherwise.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Fault(enum.Enum):
 class FaultyDisk:
     """See the module.
 
-    ``operations`` counts the writes, truncations and syncs since ``fail``, ``syncs`` all that there were
-    but those of folders.
+    ``operations`` counts the writes, truncations and syncs since ``fail``; ``syncs`` counts all syncs
+    except those of folders.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -70,7 +70,7 @@ class FaultyDisk:
     def fail(
         self, fault: Fault, *, at: int = 0, once: bool = False, only: Path | None = None
     ) -> None:
-        """Fails the operation ``at`` from now on (0 is the next one), and unless ``once`` all after.
+        """Fail the operation ``at`` from now on (0 is the next) and, unless ``once``, all later ones.
 
         Args:
             only: the one file whose operations count.
@@ -79,7 +79,7 @@ class FaultyDisk:
         self._fault, self._at, self._only_once, self._only = fault, at, once, only
 
     def fail_syncs(self, count: int = 1000) -> None:
-        """Fails as many of the next syncs; writes reach the kernel, but not the platters."""
+        """Fail the next ``count`` syncs; writes reach the kernel, but not the disk."""
         self._failing_syncs = count
 
     def mend(self) -> None:
@@ -87,12 +87,12 @@ class FaultyDisk:
         self._failing_syncs = 0
 
     def count(self) -> None:
-        """Begins to count operations, and lets all of them be."""
+        """Start to count operations, and let all of them succeed."""
         self.mend()
         self.operations = 0
 
     def after_power_cut(self, path: Path, to: Path) -> Path:
-        """Copies a database as a power cut may leave it: what was synced, and any of the rest."""
+        """Copy a database as a power cut may leave it: synced bytes, and any part of the rest."""
         to.mkdir()
         with self._lock:
             for name in (path.name, f"{path.name}-wal"):
@@ -101,7 +101,7 @@ class FaultyDisk:
         return to / path.name
 
     def survive_kill(self, path: Path, to: Path) -> Path:
-        """Copies a database as a kill leaves it: the copy is as far on the platters as it is itself."""
+        """Copy a database as a kill leaves it, with as many bytes synced as in the original."""
         to.mkdir()
         with self._lock:
             for name in (path.name, f"{path.name}-wal"):
@@ -138,26 +138,26 @@ class _Surface:
 
     def __init__(self, durable: bytes) -> None:
         self.durable = bytearray(durable)
-        self.on_the_way: list[tuple[int, bytes | None]] = []
+        self.unsynced: list[tuple[int, bytes | None]] = []
 
     def write(self, offset: int, data: bytes) -> None:
-        self.on_the_way.append((offset, data))
+        self.unsynced.append((offset, data))
 
     def truncate(self, size: int) -> None:
-        self.on_the_way.append((size, None))
+        self.unsynced.append((size, None))
 
     def sync(self) -> None:
-        self._apply(self.durable, self.on_the_way)
-        self.on_the_way.clear()
+        self._apply(self.durable, self.unsynced)
+        self.unsynced.clear()
 
     def fail_to_sync(self, chance: random.Random) -> None:
-        self._apply(self.durable, [change for change in self.on_the_way if chance.random() < 0.5])
-        self.on_the_way.clear()
+        self._apply(self.durable, [change for change in self.unsynced if chance.random() < 0.5])
+        self.unsynced.clear()
 
     def left_by_power_cut(self, chance: random.Random) -> bytes:
         content = bytearray(self.durable)
         share = chance.random()
-        arrived = [change for change in self.on_the_way if chance.random() < share]
+        arrived = [change for change in self.unsynced if chance.random() < share]
         if arrived:
             offset, data = arrived.pop()
             torn = None if data is None else data[: chance.randrange(len(data) + 1)]
@@ -218,7 +218,7 @@ class _File(apsw.VFSFile):
 
     def xSync(self, flags: int) -> None:  # noqa: N802
         def sync() -> None:
-            self._surface.sync()  # the real one would only cost time
+            self._surface.sync()  # a real sync would only cost time
 
         def fail_to_sync() -> None:
             self._surface.fail_to_sync(self._disk._random)
@@ -245,7 +245,7 @@ class _File(apsw.VFSFile):
             fault = self._disk._judge(self._path, is_sync=is_sync)
             steps[fault]()
         if fault is not None:
-            # A sync that finds no space is an I/O error to SQLite.
+            # SQLite reports a sync without space as an I/O error.
             is_full = fault.is_full and not is_sync
             error = apsw.exception_for(apsw.SQLITE_FULL if is_full else error_code)
             error.args = (fault.value,)
@@ -258,7 +258,7 @@ def _nothing() -> None:
 
 @contextmanager
 def faulty_disk(seed: int = 0) -> Iterator[FaultyDisk]:
-    """Give a disk that works until it is told not to."""
+    """Yield a disk that works until ``fail`` is called."""
     disk = FaultyDisk(seed)
     vfs = _Vfs(disk._vfs_name, disk)
     try:

@@ -38,10 +38,10 @@ def record(event: events.Event, ts: str = TS) -> Record:
 
 
 class Outcomes:
-    """Collects what became of batches, in the order in which the store told it."""
+    """Collects the outcomes of batches in the order of their callbacks."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, tuple[StoredEvent, ...] | StoreError]] = []
+        self.received: list[tuple[str, tuple[StoredEvent, ...] | StoreError]] = []
 
     def batch(
         self,
@@ -52,23 +52,23 @@ class Outcomes:
         then: Callable[[], None] = lambda: None,
         owed: bool = False,
     ) -> Batch:
-        def tell(outcome: tuple[StoredEvent, ...] | StoreError) -> None:
-            self.told.append((name, outcome))
+        def receive(outcome: tuple[StoredEvent, ...] | StoreError) -> None:
+            self.received.append((name, outcome))
             then()
 
         records = tuple(record(event) for event in happened)
-        return Batch(records, tell, tell, tuple(artifacts), owed)
+        return Batch(records, receive, receive, tuple(artifacts), owed)
 
     @property
     def names(self) -> list[str]:
-        return [name for name, _ in self.told]
+        return [name for name, _ in self.received]
 
     @property
     def failed(self) -> list[str]:
-        return [name for name, outcome in self.told if isinstance(outcome, StoreError)]
+        return [name for name, outcome in self.received if isinstance(outcome, StoreError)]
 
     def seqs(self, name: str) -> list[int]:
-        (outcome,) = [outcome for told, outcome in self.told if told == name]
+        (outcome,) = [outcome for of, outcome in self.received if of == name]
         assert not isinstance(outcome, StoreError), outcome
         return [event.seq for event in outcome]
 
@@ -76,13 +76,13 @@ class Outcomes:
 async def append(
     store: Store, *happened: events.Event, artifacts: Sequence[Artifact] = (), ts: str = TS
 ) -> tuple[StoredEvent, ...]:
-    """Commits events as one batch and returns them as they stand in the log."""
-    told: list[tuple[StoredEvent, ...] | StoreError] = []
+    """Commit events as one batch and return them as they are stored in the log."""
+    outcomes: list[tuple[StoredEvent, ...] | StoreError] = []
     records = tuple(record(event, ts) for event in happened)
-    store.submit(Batch(records, told.append, told.append, tuple(artifacts)))
+    store.submit(Batch(records, outcomes.append, outcomes.append, tuple(artifacts)))
     with trio.fail_after(10):
         await store.flush()
-    (outcome,) = told
+    (outcome,) = outcomes
     if isinstance(outcome, StoreError):
         raise outcome
     return outcome
@@ -111,7 +111,7 @@ async def whole_log(store: Store, wanted: EventFilter = EVERYTHING) -> tuple[Sto
     return await store.events_after(0, wanted, limit=NO_BOUND, bytes_max=NO_BOUND)
 
 
-# --- events in short words ---------------------------------------------------------------------
+# --- short constructors of events ---------------------------------------------------------------------
 
 
 def created(session_id: str = "s1", **fields: Any) -> events.SessionCreated:
@@ -190,11 +190,11 @@ def delta(text: str = "piece", run_id: str = "r1", session_id: str = "s1") -> ev
 
 
 class Watch:
-    """Makes the writing connection; sees its transactions, can hold and fail them.
+    """Makes the writing connection, and observes, holds and fails its transactions.
 
     ``commits``: how each of the writer's transactions was synced.
     ``fail_at``: the statement that begins so fails, ``fail_times`` times (None: each time), with the
-    SQLite error ``error_code``; the disk is full if that is not changed.
+    SQLite error ``error_code``, by default that of a full disk.
     ``hold``: the writer waits before its next transaction until ``release`` is called.
     """
 

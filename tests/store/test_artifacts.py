@@ -1,5 +1,6 @@
-"""Artifacts of any size, on every store: put in steps, seen only when whole, dropped when nobody refers
-to them. What only a disk can do to them is below.
+"""Artifacts of any size, on every store: put in steps, visible only when complete, dropped if unused.
+
+Tests of disk failures are at the end.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ LATER = "2026-01-03T00:00:00.000Z"
 
 
 def pattern(size: int) -> bytes:
-    """Return bytes of which no two stretches are the same."""
+    """Return bytes without repetition."""
     return b"".join(b"%07d " % number for number in range(size // 8 + 1))[:size]
 
 
@@ -69,7 +70,9 @@ async def is_there(store: Store, artifact_id: str) -> bool:
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_what_was_put_is_read_back_whole_and_in_any_part(store: Store, size: int) -> None:
+async def test_a_stored_artifact_is_read_back_in_full_and_in_any_range(
+    store: Store, size: int
+) -> None:
     data = LARGE[:size]
     artifact_id = await put(store, data)
     assert await store.artifact_info(artifact_id) == ArtifactInfo(
@@ -84,7 +87,9 @@ async def test_what_was_put_is_read_back_whole_and_in_any_part(store: Store, siz
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_what_comes_with_a_batch_is_read_in_the_same_way(store: Store, size: int) -> None:
+async def test_an_artifact_of_a_batch_is_read_back_in_full_and_in_a_range(
+    store: Store, size: int
+) -> None:
     small = source(LARGE[:size])
     kept = Artifact(small.artifact_id, "text/plain", small.data)
     await append(store, created(), appended("e1", artifact_id=kept.id), artifacts=[kept])
@@ -93,21 +98,21 @@ async def test_what_comes_with_a_batch_is_read_in_the_same_way(store: Store, siz
     assert await store.artifact_range(kept.id, 1, size) == small.data[1:]
 
 
-async def test_what_is_not_there_is_nothing(store: Store) -> None:
+async def test_an_unknown_artifact_is_none_and_has_no_bytes(store: Store) -> None:
     assert await store.artifact("sha256:0") is None
     assert await store.artifact_info("sha256:0") is None
     assert await store.artifact_range("sha256:0", 0, 10) == b""
     assert await store.renew_artifact("sha256:0", now=TS) is None
 
 
-async def test_the_same_bytes_are_one_artifact_and_the_first_type_stays(store: Store) -> None:
+async def test_equal_bytes_are_one_artifact_that_keeps_its_first_media_type(store: Store) -> None:
     first = await put(store, LARGE, EARLIER)
     again = await store.put_artifact(source(LARGE), "image/png", now=LATER)
     assert again == ArtifactInfo(first, "text/plain", len(LARGE), LATER)
     assert await store.artifact_info(first) == again
 
 
-async def test_nobody_sees_it_before_it_is_whole_and_others_commit_meanwhile(store: Store) -> None:
+async def test_an_artifact_is_invisible_until_complete_and_blocks_no_commit(store: Store) -> None:
     large = source(LARGE)
     seen: list[bool] = []
 
@@ -124,7 +129,7 @@ async def test_nobody_sees_it_before_it_is_whole_and_others_commit_meanwhile(sto
     assert await is_there(store, large.artifact_id)
 
 
-async def test_a_source_that_is_not_what_its_id_says_is_not_put(store: Store) -> None:
+async def test_a_source_whose_bytes_do_not_match_its_id_is_refused(store: Store) -> None:
     changed = Source(LARGE[:-1] + b"!", source(LARGE).artifact_id)
     with pytest.raises(StoreError, match="changed while it was put"):
         await store.put_artifact(changed, "text/plain", now=TS)
@@ -135,7 +140,7 @@ async def test_a_source_that_is_not_what_its_id_says_is_not_put(store: Store) ->
     )
 
 
-async def test_a_put_that_is_cancelled_leaves_nothing_to_see_and_may_be_done_again(
+async def test_a_cancelled_put_leaves_no_artifact_and_can_be_repeated(
     store: Store,
 ) -> None:
     large = source(LARGE)
@@ -154,7 +159,7 @@ async def test_a_put_that_is_cancelled_leaves_nothing_to_see_and_may_be_done_aga
     assert await store.artifact_range(large.artifact_id, 0, len(LARGE)) == LARGE
 
 
-async def test_two_who_put_the_same_at_once_both_have_it(store: Store) -> None:
+async def test_concurrent_puts_of_equal_bytes_all_succeed(store: Store) -> None:
     async with trio.open_nursery() as nursery:
         for _ in range(3):
             nursery.start_soon(put, store, LARGE)
@@ -163,18 +168,18 @@ async def test_two_who_put_the_same_at_once_both_have_it(store: Store) -> None:
     assert found.data == LARGE
 
 
-async def test_a_store_that_is_closing_takes_none(tmp_path: Path) -> None:
+async def test_a_closed_store_refuses_an_artifact(tmp_path: Path) -> None:
     async with sqlite.open_store(tmp_path / "log.db") as store:
         pass
     with pytest.raises(StoreError, match="closed"):
         await store.put_artifact(source(LARGE), "text/plain", now=TS)
 
 
-# --- what nobody refers to -----------------------------------------------------------------------
+# --- unused artifacts ----------------------------------------------------------------------------
 
 
-async def dropped(store: Store, put_before: str) -> list[str]:
-    """Drops everything that is unused, and says what that was."""
+async def drop_unused(store: Store, put_before: str) -> list[str]:
+    """Drop every unused artifact and return their ids."""
     gone = []
     for artifact_id in await store.unused_artifacts(put_before, limit=100):
         while await store.drop_artifact(artifact_id, put_before=put_before):
@@ -183,42 +188,42 @@ async def dropped(store: Store, put_before: str) -> list[str]:
     return gone
 
 
-async def test_what_no_event_refers_to_is_dropped_once_it_is_old(store: Store) -> None:
+async def test_an_unreferenced_artifact_is_dropped_once_it_is_old(store: Store) -> None:
     artifact_id = await put(store, LARGE, TS)
-    assert await dropped(store, TS) == []
-    assert await dropped(store, LATER) == [artifact_id]
+    assert await drop_unused(store, TS) == []
+    assert await drop_unused(store, LATER) == [artifact_id]
     assert not await is_there(store, artifact_id)
     assert await store.artifact_range(artifact_id, 0, 10) == b""
-    assert await dropped(store, LATER) == []
+    assert await drop_unused(store, LATER) == []
 
 
-async def test_what_an_event_refers_to_stays(store: Store) -> None:
+async def test_a_referenced_artifact_is_not_dropped(store: Store) -> None:
     artifact_id = await put(store, LARGE, EARLIER)
     await append(store, created(), appended("e1", artifact_id=artifact_id))
-    assert await dropped(store, LATER) == []
+    assert await drop_unused(store, LATER) == []
     assert await store.drop_artifact(artifact_id, put_before=LATER) is False
     assert await is_there(store, artifact_id)
 
 
-async def test_what_is_put_or_asked_for_again_is_young_again(store: Store) -> None:
+async def test_putting_or_renewing_an_artifact_resets_its_age(store: Store) -> None:
     first, second = await put(store, b"one", EARLIER), await put(store, b"two", EARLIER)
     await put(store, b"one", TS)
     renewed = await store.renew_artifact(second, now=TS)
     assert renewed == ArtifactInfo(second, "text/plain", 3, TS)
-    assert await dropped(store, TS) == []
+    assert await drop_unused(store, TS) == []
     for artifact_id in (first, second):
         assert await store.drop_artifact(artifact_id, put_before=TS) is False
         assert await is_there(store, artifact_id)
 
 
-async def test_the_unused_are_told_up_to_a_limit(store: Store) -> None:
+async def test_unused_artifacts_are_listed_up_to_a_limit(store: Store) -> None:
     ids = {await put(store, b"%d" % number, EARLIER) for number in range(3)}
     told = await store.unused_artifacts(TS, limit=2)
     assert len(told) == 2
     assert set(told) < ids
 
 
-async def test_one_that_is_being_put_is_not_dropped(store: Store) -> None:
+async def test_an_artifact_that_is_being_put_is_not_dropped(store: Store) -> None:
     large = source(LARGE)
 
     async def drop(_offset: int) -> None:
@@ -229,16 +234,16 @@ async def test_one_that_is_being_put_is_not_dropped(store: Store) -> None:
     assert await store.artifact_range(large.artifact_id, 0, len(LARGE)) == LARGE
 
 
-async def test_all_of_a_large_one_goes_with_its_session(store: Store) -> None:
+async def test_a_large_artifact_is_deleted_with_its_session(store: Store) -> None:
     artifact_id = await put(store, LARGE)
     await append(store, created(), appended("e1", artifact_id=artifact_id))
     await append(store, deleted())
     assert not await is_there(store, artifact_id)
-    await dropped(store, "")
+    await drop_unused(store, "")
     assert await store.unused_artifacts(LATER, limit=1) == ()
 
 
-async def test_one_that_comes_and_goes_with_a_session_while_it_is_put_is_whole(
+async def test_an_artifact_deleted_with_a_session_during_its_put_is_complete_afterwards(
     store: Store,
 ) -> None:
     large = source(LARGE)
@@ -260,7 +265,7 @@ async def test_one_that_comes_and_goes_with_a_session_while_it_is_put_is_whole(
 
 
 def tool_called(number: int, artifact_id: str) -> list[events.Event]:
-    """The durable events of a call whose output was cut, as far as they are large."""
+    """Return the large durable events of a call whose output was truncated."""
     where: TurnKey = {"session_id": "s1", "run_id": "r1", "turn_id": "1"}
     shown = f"{number} " * 1000
     end = events.ToolExecutionEnd(
@@ -277,7 +282,7 @@ def tool_called(number: int, artifact_id: str) -> list[events.Event]:
 
 
 @pytest.mark.slow
-async def test_of_a_session_of_5000_tool_calls_every_output_is_there_and_goes_with_it(
+async def test_outputs_of_5000_tool_calls_are_stored_and_deleted_with_their_session(
     store: Store,
 ) -> None:
     outcomes = Outcomes()
@@ -321,7 +326,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "log.db"
 
 
-async def test_a_large_one_takes_many_short_transactions_and_is_on_the_disk_at_their_end(
+async def test_a_large_artifact_takes_several_transactions_of_which_the_last_is_synced(
     watched: Store, watch: Watch
 ) -> None:
     seen: list[tuple[str, int]] = []
@@ -343,7 +348,7 @@ async def test_a_large_one_takes_many_short_transactions_and_is_on_the_disk_at_t
 @pytest.mark.slow(keep=3)
 @pytest.mark.parametrize("at", [0, 7, 530, 541, 700, 1050, 1100])
 @pytest.mark.parametrize("fault", [Fault.FULL, Fault.ERROR])
-async def test_a_disk_that_fails_half_way_leaves_no_artifact_and_no_chunks(
+async def test_a_disk_failure_during_a_put_leaves_no_artifact_and_no_chunks(
     path: Path, fault: Fault, at: int
 ) -> None:
     with faulty_disk() as disk:
@@ -365,7 +370,7 @@ async def test_a_disk_that_fails_half_way_leaves_no_artifact_and_no_chunks(
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3])
-async def test_a_kill_half_way_leaves_no_artifact_and_the_chunks_are_dropped_later(
+async def test_a_kill_during_a_put_leaves_no_artifact_and_chunks_to_drop_later(
     path: Path, tmp_path: Path, parts: int
 ) -> None:
     large = source(LARGE)
@@ -383,12 +388,12 @@ async def test_a_kill_half_way_leaves_no_artifact_and_the_chunks_are_dropped_lat
             assert not await is_there(store, large.artifact_id)
             some_are_left = parts > 1
             expected = [large.artifact_id] if some_are_left else []
-            assert await dropped(store, EARLIER) == expected
+            assert await drop_unused(store, EARLIER) == expected
             assert chunks_in(left) == 0
             assert await put(store, LARGE) == large.artifact_id
 
 
-async def test_what_was_put_survives_a_power_cut_right_after(path: Path, tmp_path: Path) -> None:
+async def test_a_stored_artifact_survives_a_power_cut(path: Path, tmp_path: Path) -> None:
     with faulty_disk(seed=7) as disk:
         async with sqlite.open_store(path, connect=disk.connect) as store:
             artifact_id = await put(store, LARGE)
@@ -409,7 +414,7 @@ async def test_an_artifact_does_not_take_the_last_space_of_the_disk(
         await append(store, created())
 
 
-async def test_no_statement_of_one_artifact_walks_over_a_whole_table(path: Path) -> None:
+async def test_no_artifact_statement_scans_a_whole_table(path: Path) -> None:
     connection = open_for_writing(path, apsw.Connection).connection
     queries = {
         name: value

@@ -16,10 +16,10 @@ from tests.store.helpers import append, created, delta, run_ended, run_started, 
 LATER = "2026-01-09T00:00:00.000000Z"
 
 NO_UTF_8 = "CAST(X'6d65B3' AS TEXT)"
-"""What SQLite takes for a text, as it does not look into one."""
+"""A value that SQLite accepts as text, since it does not validate the encoding."""
 
 
-async def written(path: Path) -> None:
+async def write_log(path: Path) -> None:
     async with sqlite.open_store(path) as store:
         await append(store, created(), created("s2"), run_started(), delta("a"), delta("b"))
         await append(store, run_ended())
@@ -40,20 +40,20 @@ def damage(path: Path, table: str, column: str, value: str, where: str) -> None:
         ("schema_version", "0"),
     ],
 )
-async def test_reading_an_event_that_is_damaged_fails_as_a_fault_of_the_log(
+async def test_reading_a_damaged_event_raises_store_error(
     column: str, value: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "log.db"
-    await written(path)
+    await write_log(path)
     damage(path, "events", column, value, "seq = 4")
     async with sqlite.open_store(path) as store:
         with pytest.raises(StoreError):
             await whole_log(store)
 
 
-async def test_pruning_what_is_damaged_fails_and_the_log_is_written_on(tmp_path: Path) -> None:
+async def test_pruning_a_damaged_event_fails_and_appending_still_works(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
-    await written(path)
+    await write_log(path)
     damage(path, "events", "type", NO_UTF_8, "seq = 4")
     async with sqlite.open_store(path) as store:
         with pytest.raises(StoreError):
@@ -61,11 +61,11 @@ async def test_pruning_what_is_damaged_fails_and_the_log_is_written_on(tmp_path:
         assert await append(store, created("s3"))
 
 
-async def test_a_session_whose_row_is_damaged_cannot_be_changed_and_all_others_can(
+async def test_updating_a_session_with_a_damaged_row_fails_and_others_can_be_updated(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "log.db"
-    await written(path)
+    await write_log(path)
     damage(path, "sessions", "settings", "'[]'", "session_id = 's1'")
     async with sqlite.open_store(path) as store:
         with pytest.raises(StoreError):

@@ -1,7 +1,7 @@
 """Databases of earlier versions: lookups after the migration return what they contain.
 
-What that is is read from each of them beforehand, row by row and past all indices, and picked by hand.
-How their events are lifted, and migrations that fail, are in ``test_earlier_stores``.
+The expected contents are read beforehand, row by row without indices, and filtered by the test.
+Upcasting of events and failing migrations are tested in ``test_earlier_stores``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from tests.store.helpers import (
 )
 
 AFTER_EVERY = 20
-"""Pages begin behind each event with such a place in the log, and in front of the next one."""
+"""Pages begin after every event with this distance in the log, and before the next one."""
 
 NO_SESSION, NO_RUN = "sess-nosuch", "run-nosuch"
 
@@ -74,15 +74,15 @@ def path(name: str, tmp_path: Path) -> Path:
 
 
 def all_filters(path: Path) -> list[EventFilter]:
-    """Every session and every run or client's call of a log, and each with each; and none such."""
+    """Return filters for every session, run and client call, for unknown ones, and for all pairs."""
     places = rows(path, "SELECT session_id, run_id FROM events WHERE +seq > 0")
     sessions = {session_id for session_id, _ in places} | {None, NO_SESSION}
     runs = {run_id for _, run_id in places} | {None, NO_RUN}
     return [EventFilter(*each) for each in product(sessions, runs)]
 
 
-def picked(log: tuple[StoredEvent, ...], wanted: EventFilter) -> tuple[StoredEvent, ...]:
-    """Return the events of a log that a filter lets through, as its words say."""
+def matching(log: tuple[StoredEvent, ...], wanted: EventFilter) -> tuple[StoredEvent, ...]:
+    """Return the events of a log that match a filter."""
     return tuple(
         event
         for event in log
@@ -92,7 +92,7 @@ def picked(log: tuple[StoredEvent, ...], wanted: EventFilter) -> tuple[StoredEve
     )
 
 
-async def test_the_events_of_a_session_or_a_run_or_both_are_those_of_the_log_in_its_order(
+async def test_events_are_found_by_session_run_or_both_in_log_order(
     path: Path,
 ) -> None:
     stored = rows(path, "SELECT seq, type, session_id, run_id FROM events ORDER BY +seq")
@@ -100,11 +100,11 @@ async def test_the_events_of_a_session_or_a_run_or_both_are_those_of_the_log_in_
         log = await whole_log(store)
         assert [(e.seq, e.type, e.session_id, e.run_id) for e in log] == stored
         for wanted in all_filters(path):
-            assert await whole_log(store, wanted) == picked(log, wanted), wanted
+            assert await whole_log(store, wanted) == matching(log, wanted), wanted
 
 
 @pytest.mark.slow(keep=1)
-async def test_pages_of_them_go_on_behind_any_number_and_end_where_they_are_told_to(
+async def test_pages_begin_after_any_number_and_end_at_their_upper_bound(
     path: Path,
 ) -> None:
     some = frozenset({"queue_update", "message_end", "tool_call_completed"})
@@ -114,19 +114,19 @@ async def test_pages_of_them_go_on_behind_any_number_and_end_where_they_are_told
         after = sorted({0, *ends, *(seq - 1 for seq in ends), log[-1].seq})
         filters = [each for each in all_filters(path) if None in (each.session_id, each.run_id)]
         for cursor, wanted in product(after, filters):
-            behind = tuple(event for event in picked(log, wanted) if event.seq > cursor)
+            behind = tuple(event for event in matching(log, wanted) if event.seq > cursor)
             page = await store.events_after(cursor, wanted, limit=3, bytes_max=NO_BOUND)
             assert page == behind[:3], (cursor, wanted)
         for until, wanted in product(ends, filters):
             typed = EventFilter(wanted.session_id, wanted.run_id, some)
-            before = tuple(event for event in picked(log, typed) if event.seq <= until)
+            before = tuple(event for event in matching(log, typed) if event.seq <= until)
             found = await store.events_after(
                 0, typed, limit=NO_BOUND, bytes_max=NO_BOUND, until=until
             )
             assert found == before, (until, typed)
 
 
-async def test_what_comes_is_found_behind_what_was_there(path: Path, held: Held) -> None:
+async def test_new_events_follow_the_migrated_ones(path: Path, held: Held) -> None:
     of_session, of_run = EventFilter(session_id=held.main), EventFilter(run_id=held.killed)
     async with sqlite.open_store(path) as store:
         in_session, in_run = await whole_log(store, of_session), await whole_log(store, of_run)
@@ -138,7 +138,9 @@ async def test_what_comes_is_found_behind_what_was_there(path: Path, held: Held)
 
 
 @pytest.mark.slow(keep=1)
-async def test_a_cursor_among_joined_deltas_is_known_to_every_filter(path: Path) -> None:
+async def test_a_cursor_among_joined_deltas_is_reported_to_filters_that_select_them(
+    path: Path,
+) -> None:
     filters = all_filters(path)
     async with sqlite.open_store(path) as store:
         log = {event.seq: event for event in await whole_log(store)}
@@ -148,12 +150,10 @@ async def test_a_cursor_among_joined_deltas_is_known_to_every_filter(path: Path)
         }
         for cursor, wanted in product({1, *cursors}, filters):
             around = tuple(log[last] for first, last in joined if first <= cursor < last)
-            assert await store.is_pruned(cursor, wanted) == bool(picked(around, wanted))
+            assert await store.is_pruned(cursor, wanted) == bool(matching(around, wanted))
 
 
-async def test_deltas_that_are_joined_leave_each_message_one_of_each_type(
-    path: Path, held: Held
-) -> None:
+async def test_joining_deltas_leaves_each_message_one_of_each_type(path: Path, held: Held) -> None:
     async with sqlite.open_store(path) as store:
         before = await whole_log(store)
         pruned = await store.prune_deltas(Old(ended_before="9999", until=NO_BOUND))
@@ -161,7 +161,7 @@ async def test_deltas_that_are_joined_leave_each_message_one_of_each_type(
         while pruned.more:
             pruned = await store.prune_deltas(Old(ended_before="9999", until=NO_BOUND))
         after = await whole_log(store)
-    # It checks that what the deltas say, joined or not, is the text of each message.
+    # It checks that the deltas of each message, joined or not, add up to its text.
     checker = LifecycleChecker()
     for event in after:
         checker.feed(event.line)
@@ -176,7 +176,7 @@ async def test_deltas_that_are_joined_leave_each_message_one_of_each_type(
 
 
 def delta_of(event: StoredEvent) -> tuple[Any, ...]:
-    """Return whose delta that is, and of which type."""
+    """Return the type of a delta and the message, call or stream it belongs to."""
     payload = json.loads(event.line)["payload"]
     call = payload.get("tool_call_id"), payload.get("attempt")
     return event.type, payload.get("message_id"), *call, payload.get("stream")
@@ -185,7 +185,7 @@ def delta_of(event: StoredEvent) -> tuple[Any, ...]:
 # --- inputs ------------------------------------------------------------------------------------
 
 
-def waiting(inputs: list[StoredInput], session_id: str) -> tuple[QueuedInput, ...]:
+def pending(inputs: list[StoredInput], session_id: str) -> tuple[QueuedInput, ...]:
     return tuple(
         msgspec.json.decode(each.body, type=QueuedInput)
         for each in inputs
@@ -197,18 +197,18 @@ def sessions_of(path: Path) -> list[str]:
     return [session_id for (session_id,) in rows(path, "SELECT session_id FROM sessions")]
 
 
-async def test_what_waits_in_each_session_waits_in_its_order(path: Path, held: Held) -> None:
+async def test_pending_inputs_of_each_session_keep_their_order(path: Path, held: Held) -> None:
     inputs = stored_inputs(path)
     async with sqlite.open_store(path) as store:
         for session_id in (*sessions_of(path), NO_SESSION):
-            assert await store.pending_inputs(session_id) == waiting(inputs, session_id)
+            assert await store.pending_inputs(session_id) == pending(inputs, session_id)
         found = await store.pending_inputs(held.main)
-        assert tuple((each.kind, each.text) for each in found) == held.waiting
+        assert tuple((each.kind, each.text) for each in found) == held.pending
         kinds = Counter(json.loads(each.body)["kind"] for each in inputs if each.state == "pending")
         assert await store.pending_counts() == PendingInputs.of(kinds, truncated=False)
 
 
-async def test_an_input_is_found_by_its_client_s_id_in_its_session_alone(path: Path) -> None:
+async def test_an_input_is_found_by_its_client_message_id_only_in_its_session(path: Path) -> None:
     inputs = stored_inputs(path)
     first = {(each.session_id, each.client_message_id): each for each in reversed(inputs)}
     ids = {each.client_message_id for each in inputs if each.client_message_id is not None}
@@ -223,7 +223,7 @@ async def test_an_input_is_found_by_its_client_s_id_in_its_session_alone(path: P
                 assert (found.session_id, found.state) == (session_id, expected.state)
 
 
-async def test_what_waited_can_be_promoted_consumed_and_taken_back(path: Path, held: Held) -> None:
+async def test_pending_inputs_can_be_promoted_consumed_and_cleared(path: Path, held: Held) -> None:
     async with sqlite.open_store(path) as store:
         steer, follow_up = await store.pending_inputs(held.main)
         promoted = msgspec.structs.replace(follow_up, kind="steer")
@@ -240,7 +240,7 @@ async def test_what_waited_can_be_promoted_consumed_and_taken_back(path: Path, h
 
 
 def check_sound(path: Path) -> None:
-    """Asserts that the rows of a log are those that its events make."""
+    """Assert that the rows of a log match its events."""
     assert [found for found in check(path).findings if found.severity == "error"] == []
 
 
@@ -253,10 +253,10 @@ KEPT = {
     "tool_calls": "SELECT session_id, seq, last_seq, state FROM tool_calls ORDER BY 1, 2",
     "artifact_uses": "SELECT session_id, artifact_id FROM artifact_uses ORDER BY 1, 2",
 }
-"""What there is of each session, which stands in the first column."""
+"""Queries for the rows of all sessions, with the session in the first column."""
 
 
-async def test_a_session_that_is_deleted_leaves_its_tombstone_and_the_others_whole(
+async def test_a_deleted_session_leaves_its_tombstone_and_does_not_affect_others(
     path: Path, tmp_path: Path
 ) -> None:
     async with sqlite.open_store(path) as store:
@@ -271,7 +271,7 @@ async def test_a_session_that_is_deleted_leaves_its_tombstone_and_the_others_who
             assert await whole_log(store) == (*left, tombstone)
             assert await whole_log(store, EventFilter(session_id=gone)) == (tombstone,)
             for session_id in sessions_of(path):
-                still = () if session_id == gone else waiting(inputs, session_id)
+                still = () if session_id == gone else pending(inputs, session_id)
                 assert await store.pending_inputs(session_id) == still
         for table, before in kept.items():
             assert rows(copy, KEPT[table]) == [row for row in before if row[0] != gone], table

@@ -1,6 +1,6 @@
 """Databases of earlier versions: opened, migrated and read without changing what was stored.
 
-What is said in them is asked of a daemon in ``tests/daemon/test_earlier_logs.py``.
+What a daemon answers from them is tested in ``tests/daemon/test_earlier_logs.py``.
 """
 
 from __future__ import annotations
@@ -44,16 +44,17 @@ def path(name: str, tmp_path: Path) -> Path:
     return path
 
 
-def test_there_is_one_of_every_earlier_version() -> None:
+def test_a_database_of_every_earlier_version_exists() -> None:
     assert tuple(f"schema-{version}" for version in range(1, len(MIGRATIONS))) == EARLIER
     assert tuple(HELD) == EARLIER
 
 
-def test_a_change_of_events_comes_with_a_migration_so_that_older_daemons_refuse_the_file() -> None:
+def test_every_event_schema_version_comes_with_a_migration() -> None:
+    # A migration raises the version of the file, so that older daemons refuse it.
     assert len(MIGRATIONS) >= EVENT_SCHEMA_VERSION
 
 
-async def test_it_is_migrated(path: Path) -> None:
+async def test_an_earlier_database_is_migrated_on_opening(path: Path) -> None:
     async with sqlite.open_store(path):
         pass
     connection = apsw.Connection(str(path))
@@ -64,11 +65,11 @@ async def test_it_is_migrated(path: Path) -> None:
 
 @pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("fault", [Fault.FULL, Fault.ERROR])
-def test_a_disk_that_fails_while_it_is_migrated_is_told_and_leaves_it_as_it_was(
+def test_a_disk_failure_during_migration_is_reported_and_leaves_the_events_unchanged(
     path: Path, tmp_path: Path, fault: Fault
 ) -> None:
     before = stored_lines(path)
-    told = []
+    failures = []
     for step in count(step=7):
         copy = tmp_path / f"at-{step}.db"
         shutil.copy(path, copy)
@@ -77,20 +78,20 @@ def test_a_disk_that_fails_while_it_is_migrated_is_told_and_leaves_it_as_it_was(
             try:
                 open_for_writing(copy, disk.connect).connection.close()
             except StoreError as error:
-                told.append(error)
+                failures.append(error)
             else:
                 break
         assert stored_lines_of_killed(copy) == before
         open_for_writing(copy, apsw.Connection).connection.close()
         assert stored_lines(copy) == before
-    in_migrations = [error for error in told if "migration " in str(error)]
+    in_migrations = [error for error in failures if "migration " in str(error)]
     assert in_migrations
     assert all(isinstance(error, StoreFull) == fault.is_full for error in in_migrations)
-    assert all(fault.value in str(error) for error in told)
+    assert all(fault.value in str(error) for error in failures)
 
 
 def stored_lines_of_killed(path: Path) -> StoredLines:
-    """Like ``stored_lines``, of a database with what a process left half done; which stays there."""
+    """Like ``stored_lines``, of a copy of a database that a process left unfinished."""
     folder = path.with_suffix(".looked-at")
     folder.mkdir()
     for file in path.parent.glob(f"{path.name}*"):
@@ -102,21 +103,21 @@ def stored_lines_of_killed(path: Path) -> StoredLines:
 
 
 @pytest.mark.behaviour("logs_of_earlier_versions_are_read")
-async def test_every_event_is_read_as_one_of_the_present(path: Path) -> None:
+async def test_every_event_is_read_in_the_current_schema(path: Path) -> None:
     stored = stored_lines(path)
     async with sqlite.open_store(path) as store:
         log = await whole_log(store)
     assert [event.seq for event in log] == sorted(stored)
     for event in log:
-        told = check_event(event.line)
+        failures = check_event(event.line)
         line = decode_event(event.line)
         msgspec.json.decode(line.payload, type=EVENTS[event.type])
         _, type_, before = stored[event.seq]
         was = decode_event(before)
-        assert (told["type"], told["id"], told["ts"]) == (type_, was.id, was.ts)
+        assert (failures["type"], failures["id"], failures["ts"]) == (type_, was.id, was.ts)
 
 
-async def test_only_what_a_step_names_is_read_other_than_it_is_stored(
+async def test_only_event_types_with_an_upcasting_step_are_read_differently_than_stored(
     name: str, path: Path
 ) -> None:
     stored = stored_lines(path)
@@ -127,12 +128,12 @@ async def test_only_what_a_step_names_is_read_other_than_it_is_stored(
     assert changed == HELD[name].lifted
 
 
-def test_every_step_changes_a_line_of_some_version() -> None:
+def test_every_upcasting_step_changes_a_line_of_its_version() -> None:
     for version, steps in STEPS.items():
         assert steps.keys() <= HELD[f"schema-{version}"].lifted
 
 
-async def test_what_was_stored_is_not_rewritten_and_what_comes_has_the_present_version(
+async def test_stored_lines_are_not_rewritten_and_new_lines_have_the_current_version(
     path: Path,
 ) -> None:
     before = stored_lines(path)
@@ -147,7 +148,7 @@ async def test_what_was_stored_is_not_rewritten_and_what_comes_has_the_present_v
     assert new.seq > max(before)
 
 
-async def test_its_rows_are_read(path: Path) -> None:
+async def test_rows_of_an_earlier_version_are_readable(path: Path) -> None:
     async with sqlite.open_store(path) as store:
         sessions = (await store.sessions(limit=100, before=None)).rows
         assert sessions
@@ -162,14 +163,14 @@ async def test_its_rows_are_read(path: Path) -> None:
         await store.defaults()
 
 
-async def test_its_rows_are_those_that_its_events_make(path: Path) -> None:
+async def test_rows_after_the_migration_match_the_events(path: Path) -> None:
     async with sqlite.open_store(path) as store:
         sums = [run.usage for run in await store.runs(None, limit=100, before=None)]
         assert len([usage for usage in sums if usage is not UNSET and usage.calls]) >= 4
     assert [found for found in check(path).findings if found.severity == "error"] == []
 
 
-async def test_an_event_of_a_later_version_is_refused_and_not_guessed_at(path: Path) -> None:
+async def test_an_event_of_a_later_schema_version_is_refused(path: Path) -> None:
     async with sqlite.open_store(path) as store:
         [new] = await append(store, run_started("run-new", "sess-new"))
     later = EVENT_SCHEMA_VERSION + 1

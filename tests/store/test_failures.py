@@ -54,7 +54,7 @@ async def breakable(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIter
         )
 
 
-async def test_a_failed_batch_leaves_nothing_and_what_comes_next_has_a_larger_number(
+async def test_a_failed_batch_leaves_nothing_and_the_next_event_has_a_larger_number(
     breakable: Breakable,
 ) -> None:
     store = breakable.store
@@ -73,7 +73,7 @@ async def test_a_failed_batch_leaves_nothing_and_what_comes_next_has_a_larger_nu
     assert [event.seq for event in await whole_log(store)] == [1, stored.seq]
 
 
-async def test_all_that_was_queued_with_a_failed_batch_fails_in_order(
+async def test_batches_queued_with_a_failed_batch_fail_in_order(
     breakable: Breakable,
 ) -> None:
     outcomes = Outcomes()
@@ -86,7 +86,7 @@ async def test_all_that_was_queued_with_a_failed_batch_fails_in_order(
     assert outcomes.failed == names
 
 
-async def test_a_callback_that_learns_of_a_failure_can_submit_again(breakable: Breakable) -> None:
+async def test_a_failure_callback_can_submit_again(breakable: Breakable) -> None:
     outcomes = Outcomes()
     store = breakable.store
     again = outcomes.batch("again", [delta()])
@@ -104,7 +104,7 @@ async def test_a_callback_that_learns_of_a_failure_can_submit_again(breakable: B
     assert outcomes.seqs("again") == [event.seq for event in await whole_log(store)]
 
 
-async def test_a_store_fails_as_often_as_it_must_and_then_works(breakable: Breakable) -> None:
+async def test_a_store_recovers_after_repeated_failures(breakable: Breakable) -> None:
     store = breakable.store
     breakable.break_it()
     for _ in range(3):

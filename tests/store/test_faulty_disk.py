@@ -1,8 +1,8 @@
-"""A disk that fails at any step: what was reported about a commit is true, then and later.
+"""A disk that fails at any step: the reported outcome of a commit is true, then and later.
 
-Each test plays the same few commits. Of every commit that was reported all is in the log, of every one
-that was refused nothing is, and one that is in doubt is there whole or not at all: in the process that
-lived through it, in the next one after a kill, and in the next one after a power cut.
+Each test plays the same few commits. Every commit that was reported is in the log completely, every
+refused one is absent, and one that is in doubt is there completely or not at all: in the same process,
+in the next one after a kill, and in the next one after a power cut.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ COMMITS: list[tuple[Sequence[events.Event], Sequence[Artifact]]] = [
 ]
 
 
-class Told:
+class ReportedOutcomes:
     """The reported outcome of each commit, by its submitter."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Told:
         return max((event.seq for stored in self.stored for event in stored), default=0)
 
     async def check(self, store: Store, *, was_power_cut: bool = False) -> None:
-        """Asserts that the log is what was told, and goes on behind it."""
+        """Assert that the log matches the reported outcomes and can be appended to."""
         log = list(await whole_log(store))
         assert [event.seq for event in log] == sorted({event.seq for event in log})
         for stored in self.stored:
@@ -82,35 +82,37 @@ class Told:
             yield [names[name] for name in doubtful]
 
 
-async def play_on(disk: FaultyDisk, folder: Path, fault: Fault, at: int, *, once: bool) -> Told:
-    """Play the commits with a fault, and check all that may come of it."""
-    told = Told()
+async def play_on(
+    disk: FaultyDisk, folder: Path, fault: Fault, at: int, *, once: bool
+) -> ReportedOutcomes:
+    """Play the commits with a fault; check the log in this process, after a kill and a power cut."""
+    reported = ReportedOutcomes()
     path = folder / "log.db"
     async with sqlite.open_store(path, connect=disk.connect) as store:
         disk.fail(fault, at=at, once=once)
-        await told.play(store)
+        await reported.play(store)
         killed = disk.survive_kill(path, folder / "killed")
         no_power = disk.after_power_cut(path, folder / "no-power")
         disk.mend()
-        await told.check(store)
+        await reported.check(store)
     for copy, was_power_cut in ((killed, False), (no_power, True)):
         async with sqlite.open_store(copy, connect=disk.connect) as store:
-            await told.check(store, was_power_cut=was_power_cut)
-    return told
+            await reported.check(store, was_power_cut=was_power_cut)
+    return reported
 
 
 async def steps_of_a_play(path: Path) -> int:
     with faulty_disk() as disk:
         async with sqlite.open_store(path, connect=disk.connect) as store:
             disk.count()
-            await Told().play(store)
+            await ReportedOutcomes().play(store)
             return disk.operations
 
 
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("once", [True, False], ids=["once", "until mended"])
 @pytest.mark.parametrize("fault", Fault, ids=[fault.name for fault in Fault])
-async def test_what_was_told_of_a_commit_is_true_wherever_the_disk_fails(
+async def test_the_reported_outcome_of_a_commit_is_true_wherever_the_disk_fails(
     tmp_path: Path, fault: Fault, once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_commits, "NUMBERS_PER_BLOCK", 3)
@@ -122,13 +124,13 @@ async def test_what_was_told_of_a_commit_is_true_wherever_the_disk_fails(
     for at in range(0, steps + 3, 5 if once else 11):
         with faulty_disk(seed=at) as disk:
             with TemporaryDirectory(dir=tmp_path) as folder:
-                told = await play_on(disk, Path(folder), fault, at, once=once)
-            failed += told.refused + len(told.in_doubt)
+                reported = await play_on(disk, Path(folder), fault, at, once=once)
+            failed += reported.refused + len(reported.in_doubt)
     assert failed
 
 
 @pytest.mark.behaviour("unknown_outcomes_are_settled")
-async def test_what_a_restart_shows_of_a_commit_in_doubt_no_power_cut_takes_back(
+async def test_a_commit_in_doubt_that_a_restart_shows_survives_power_cuts(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "log.db"
@@ -150,7 +152,7 @@ async def test_what_a_restart_shows_of_a_commit_in_doubt_no_power_cut_takes_back
     assert shown == ["session_created", "agent_start"]
 
 
-async def test_a_commit_that_failed_for_a_moment_is_settled_before_it_is_answered(
+async def test_a_commit_with_one_failed_sync_is_undone_before_it_is_answered(
     tmp_path: Path,
 ) -> None:
     with faulty_disk() as disk:
@@ -165,7 +167,7 @@ async def test_a_commit_that_failed_for_a_moment_is_settled_before_it_is_answere
             assert [event.type for event in await whole_log(store)] == ["session_created"]
 
 
-async def test_a_checkpoint_that_fails_fails_no_commit_and_is_made_up_for(
+async def test_a_failed_checkpoint_fails_no_commit_and_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_commits, "WAL_PAGES", 10)

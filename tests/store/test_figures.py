@@ -65,7 +65,9 @@ async def test_artifacts_of_batches_and_those_put_alone_are_counted(store: Store
     assert (figures.artifacts, figures.artifact_bytes) == (3, 3 + 2 * len(large))
 
 
-async def test_what_waits_for_its_commit_is_queued(watch: Watch, watched: Store) -> None:
+async def test_batches_waiting_for_their_commit_are_counted_as_queued(
+    watch: Watch, watched: Store
+) -> None:
     outcomes = Outcomes()
     batches = [outcomes.batch("a", [created("s")]), outcomes.batch("b", [updated("s", name="n")])]
     watch.hold()
@@ -91,7 +93,7 @@ async def test_pending_inputs_of_all_sessions_are_counted_by_kind(store: Store) 
     assert await store.pending_counts() == counts_of(steer=1, follow_up=2)
 
 
-async def test_a_commit_that_failed_is_counted_and_its_events_are_not(
+async def test_a_failed_commit_is_counted_and_its_events_are_not(
     watch: Watch, watched: Store
 ) -> None:
     await append(watched, created("s"))
@@ -107,7 +109,7 @@ async def test_a_commit_that_failed_is_counted_and_its_events_are_not(
     assert figures.failed_commits == before.failed_commits + 1
 
 
-async def test_a_failure_in_memory_is_counted_as_well() -> None:
+async def test_a_failed_commit_in_memory_is_counted() -> None:
     def full() -> None:
         raise StoreError("no")
 
@@ -118,7 +120,7 @@ async def test_a_failure_in_memory_is_counted_as_well() -> None:
         assert (figures.failed_commits, figures.unsynced_commits, figures.events) == (1, 0, 0)
 
 
-async def test_commits_of_deltas_alone_do_not_wait_for_the_disk(tmp_path: Path) -> None:
+async def test_commits_of_deltas_alone_are_counted_as_unsynced(tmp_path: Path) -> None:
     async with sqlite.open_store(tmp_path / "log.db") as store:
         await append(store, created("s"))
         before = await store.figures()
@@ -134,7 +136,7 @@ async def test_commits_of_deltas_alone_do_not_wait_for_the_disk(tmp_path: Path) 
         assert after.sync_seconds.sum > deltas.sync_seconds.sum
 
 
-async def test_housekeeping_is_a_commit_too(tmp_path: Path) -> None:
+async def test_pruning_is_counted_as_an_unsynced_commit(tmp_path: Path) -> None:
     async with sqlite.open_store(tmp_path / "log.db") as store:
         await append(store, created("s"))
         before = await store.figures()
@@ -142,7 +144,7 @@ async def test_housekeeping_is_a_commit_too(tmp_path: Path) -> None:
         assert (await store.figures()).unsynced_commits == before.unsynced_commits + 1
 
 
-async def test_the_sizes_of_the_files_are_told(tmp_path: Path) -> None:
+async def test_file_sizes_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     async with sqlite.open_store(path) as store:
         await append(store, created("s"))
@@ -152,19 +154,19 @@ async def test_the_sizes_of_the_files_are_told(tmp_path: Path) -> None:
     assert all(sizes)
 
 
-async def test_moving_the_wal_into_the_database_is_counted(tmp_path: Path) -> None:
+async def test_checkpoints_are_counted(tmp_path: Path) -> None:
     async with sqlite.open_store(tmp_path / "log.db") as store:
         await append(store, created("s"))
         before = (await store.figures()).checkpoints
-        await append(store, deleted("s"))  # what is deleted must not stay in the WAL
+        await append(store, deleted("s"))  # deleted text must not stay in the WAL
         await store.flush()
-        await store.prune_deltas(Old(TS, 1))  # behind the tidying
+        await store.prune_deltas(Old(TS, 1))  # answered after the checkpoint
         figures = await store.figures()
         assert figures.checkpoints > before
         assert figures.checkpoint_seconds > 0
 
 
-async def test_a_store_that_is_opened_again_counts_from_nothing(tmp_path: Path) -> None:
+async def test_counters_start_at_zero_after_reopening(tmp_path: Path) -> None:
     async with sqlite.open_store(tmp_path / "log.db") as store:
         await append(store, created("s"))
     async with sqlite.open_store(tmp_path / "log.db") as store:
@@ -172,7 +174,7 @@ async def test_a_store_that_is_opened_again_counts_from_nothing(tmp_path: Path) 
         assert (figures.events, figures.bytes, store.head) == (0, 0, 1)
 
 
-def test_a_time_is_counted_below_the_first_bound_that_it_keeps() -> None:
+def test_a_duration_is_counted_below_the_first_bound_that_it_does_not_exceed() -> None:
     write_stats = WriteStats()
     for seconds in (0.0, SYNC_BOUNDS[0], SYNC_BOUNDS[0] * 1.01, SYNC_BOUNDS[-1], 99.0):
         write_stats.synced(seconds)
@@ -181,7 +183,7 @@ def test_a_time_is_counted_below_the_first_bound_that_it_keeps() -> None:
     assert sum(durations.counts) == 5
 
 
-async def test_reading_the_figures_again_and_again_disturbs_nobody(store: Store) -> None:
+async def test_reading_figures_repeatedly_does_not_disturb_commits(store: Store) -> None:
     async with trio.open_nursery() as nursery:
 
         async def look() -> None:

@@ -33,7 +33,7 @@ STEPS_PER_CALL = 1000
 
 
 def impatient(connection: apsw.Connection) -> apsw.Connection:
-    """Has the connection fail past a million steps, which is less than one for each block of the gap."""
+    """Make the connection fail after a million steps, fewer than the gap has blocks."""
     calls = count()
     connection.set_progress_handler(lambda: next(calls) > CALLS_MAX, STEPS_PER_CALL)
     return connection
@@ -45,18 +45,18 @@ def leave_gap(path: Path) -> None:
 
 
 IN_RUN = TurnKey(session_id="s1", run_id="r1", turn_id="1")
-SAID = [events.MessageUpdate(**IN_RUN, message_id="m1", delta=delta) for delta in "ab"]
+DELTAS = [events.MessageUpdate(**IN_RUN, message_id="m1", delta=delta) for delta in "ab"]
 
 
 @pytest.fixture
 async def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
-    """Hold a session with a run and two inputs, of which the later part lies behind the gap."""
+    """A store with a run and two inputs of one session, of which the later part follows the gap."""
     path = tmp_path / "log.db"
     async with sqlite.open_store(path) as opened:
         await append(opened, created("s1"), run_started("r1"))
         await append(opened, queue_update("accepted", queued("i1")))
         begin = events.MessageStart(**IN_RUN, message_id="m1", role="assistant")
-        await append(opened, begin, SAID[0])
+        await append(opened, begin, DELTAS[0])
     leave_gap(path)
     monkeypatch.setattr(
         "nousd.store.sqlite.store.open_for_reading",
@@ -66,14 +66,14 @@ async def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         path, connect=lambda name: impatient(apsw.Connection(name))
     ) as opened:
         await append(opened, queue_update("accepted", queued("i2")))
-        await append(opened, SAID[1], events.MessageEnd(**IN_RUN, message_id="m1", text="ab"))
+        await append(opened, DELTAS[1], events.MessageEnd(**IN_RUN, message_id="m1", text="ab"))
         yield opened
 
 
 @pytest.mark.parametrize(
     "wanted", [EventFilter(session_id="s1"), EventFilter(run_id="r1")], ids=repr
 )
-async def test_events_are_read_past_a_gap_without_going_through_it(
+async def test_events_are_read_past_a_gap_without_stepping_through_it(
     store: Store, wanted: EventFilter
 ) -> None:
     log = await whole_log(store)
@@ -82,7 +82,7 @@ async def test_events_are_read_past_a_gap_without_going_through_it(
     assert await whole_log(store, wanted) == of_wanted
 
 
-async def test_inputs_wait_on_both_sides_of_a_gap(store: Store) -> None:
+async def test_pending_inputs_are_found_on_both_sides_of_a_gap(store: Store) -> None:
     assert [each.input_id for each in await store.pending_inputs("s1")] == ["i1", "i2"]
 
 
@@ -92,7 +92,7 @@ async def test_deltas_on_both_sides_of_a_gap_are_joined(store: Store) -> None:
     assert b'"delta":"ab"' in joined.line
 
 
-async def test_a_deleted_session_is_gone_from_both_sides_of_a_gap(store: Store) -> None:
+async def test_a_session_is_deleted_on_both_sides_of_a_gap(store: Store) -> None:
     await append(store, created("s2"), updated("s2", name="kept"))
     await append(store, deleted("s1"))
     assert {each.session_id for each in (await whole_log(store))[:-1]} == {"s2"}

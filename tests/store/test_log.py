@@ -63,7 +63,7 @@ async def test_each_batch_has_one_callback_in_order_and_never_inside_submit(stor
     names = [str(number) for number in range(300)]
     for name in names:
         store.submit(outcomes.batch(name, [delta(name)]))
-        assert outcomes.told == []
+        assert outcomes.received == []
     await store.flush()
     assert outcomes.names == names
     assert outcomes.failed == []
@@ -74,7 +74,7 @@ async def test_a_batch_without_events_is_committed_too(store: Store) -> None:
     assert store.head == 0
 
 
-async def test_head_is_that_of_the_batch_whose_callback_runs(store: Store) -> None:
+async def test_the_head_is_the_last_event_of_the_batch_whose_callback_runs(store: Store) -> None:
     heads: list[int] = []
     outcomes = Outcomes()
     for name in ("a", "b"):
@@ -87,7 +87,7 @@ async def test_head_is_that_of_the_batch_whose_callback_runs(store: Store) -> No
     assert store.head == 4
 
 
-async def test_a_batch_submitted_in_a_callback_is_committed_behind_those_waiting(
+async def test_a_batch_submitted_in_a_callback_is_committed_after_those_waiting(
     store: Store,
 ) -> None:
     outcomes = Outcomes()
@@ -100,7 +100,9 @@ async def test_a_batch_submitted_in_a_callback_is_committed_behind_those_waiting
     assert outcomes.seqs("c") == [3]
 
 
-async def test_a_cancelled_caller_s_batch_is_committed_with_its_callback(store: Store) -> None:
+async def test_a_batch_whose_caller_is_cancelled_is_committed_with_its_callback(
+    store: Store,
+) -> None:
     outcomes = Outcomes()
     with trio.CancelScope() as scope:
         store.submit(outcomes.batch("a", [created()]))
@@ -111,14 +113,14 @@ async def test_a_cancelled_caller_s_batch_is_committed_with_its_callback(store: 
     assert outcomes.seqs("a") == [1]
 
 
-async def test_what_a_callback_announced_can_be_read_at_once(store: Store) -> None:
+async def test_committed_events_can_be_read_at_once(store: Store) -> None:
     for number in range(1, 20):
         await append(store, appended(f"e{number}"))
         assert len(await whole_log(store)) == number
         assert await store.entry("s1", f"e{number}") is not None
 
 
-def test_what_waits_is_counted_in_bytes_of_lines_until_its_callback() -> None:
+def test_pending_bytes_count_event_lines_until_the_batch_is_resolved() -> None:
     pending, outcomes = PendingBatches(head=0), Outcomes()
     batch = outcomes.batch("a", [delta("x" * 1000)])
     assert pending.add(batch) == pending.bytes == len(batch.records[0].tail)
@@ -126,7 +128,7 @@ def test_what_waits_is_counted_in_bytes_of_lines_until_its_callback() -> None:
     assert pending.bytes == 0
 
 
-async def test_there_is_no_room_behind_very_many_small_batches(store: Store) -> None:
+async def test_wait_room_waits_behind_very_many_small_batches(store: Store) -> None:
     outcomes = Outcomes()
     with trio.fail_after(20):
         for number in range(PENDING_BATCHES_MAX):
@@ -134,16 +136,16 @@ async def test_there_is_no_room_behind_very_many_small_batches(store: Store) -> 
             store.submit(batch)
         assert len(batch.records[0].tail) * PENDING_BATCHES_MAX < PENDING_BYTES_MAX
         await store.wait_room()
-    assert outcomes.told != []
+    assert outcomes.received != []
 
 
-async def test_whoever_waits_for_room_goes_on_when_the_queue_is_below_its_bound(
+async def test_wait_room_returns_once_the_queue_is_below_its_limit(
     store: Store,
 ) -> None:
     outcomes = Outcomes()
     with trio.fail_after(20):
         await store.wait_room()
-        assert outcomes.told == []
+        assert outcomes.received == []
         piece = "x" * (PENDING_BYTES_MAX // 4)
         for name in ("a", "b", "c", "d"):
             store.submit(outcomes.batch(name, [delta(piece)]))
@@ -155,7 +157,7 @@ async def test_whoever_waits_for_room_goes_on_when_the_queue_is_below_its_bound(
 # --- reading -----------------------------------------------------------------------------------
 
 
-async def test_a_page_goes_on_behind_its_cursor(store: Store) -> None:
+async def test_a_page_begins_after_its_cursor(store: Store) -> None:
     await append(store, *(delta(str(number)) for number in range(10)))
     first = await store.events_after(0, EVERYTHING, limit=4, bytes_max=NO_BOUND)
     second = await store.events_after(4, EVERYTHING, limit=100, bytes_max=NO_BOUND)
@@ -164,7 +166,7 @@ async def test_a_page_goes_on_behind_its_cursor(store: Store) -> None:
     assert await store.events_after(10, EVERYTHING, limit=4, bytes_max=NO_BOUND) == ()
 
 
-async def test_a_page_stops_before_its_bytes_are_too_many(store: Store) -> None:
+async def test_a_page_stays_within_its_byte_limit(store: Store) -> None:
     stored = await append(store, delta("x"), delta("y"), delta("z"))
     size = len(stored[0].line)
     page = await store.events_after(0, EVERYTHING, limit=10, bytes_max=2 * size)
@@ -194,7 +196,7 @@ FILTERS: list[tuple[EventFilter, list[int]]] = [
 
 
 @pytest.mark.parametrize(("wanted", "seqs"), FILTERS)
-async def test_a_reader_gets_the_events_that_its_filter_names(
+async def test_a_reader_gets_the_events_that_match_its_filter(
     store: Store, wanted: EventFilter, seqs: list[int]
 ) -> None:
     await append(store, created("s1"), created("s2"))
@@ -205,7 +207,7 @@ async def test_a_reader_gets_the_events_that_its_filter_names(
     assert [event.seq for event in behind] == [seq for seq in seqs if seq > 3][:1]
 
 
-async def test_matching_events_are_found_behind_many_that_do_not_match(store: Store) -> None:
+async def test_matching_events_are_found_after_many_that_do_not_match(store: Store) -> None:
     noise = [Status(session_id="s1", run_id="r1", message="busy") for _ in range(500)]
     await append(store, *noise, delta())
     wanted = EventFilter(types=frozenset({"message_update"}))
@@ -214,7 +216,7 @@ async def test_matching_events_are_found_behind_many_that_do_not_match(store: St
 
 
 @pytest.mark.parametrize(("until", "found"), [(1, []), (2, [2]), (3, [2, 3]), (9, [2, 3]), (0, [])])
-async def test_a_search_ends_where_it_is_told_to_and_at_the_head(
+async def test_a_page_ends_at_its_upper_bound_and_at_the_head(
     store: Store, until: int, found: list[int]
 ) -> None:
     await append(store, *(delta(str(number)) for number in range(3)))
@@ -228,7 +230,7 @@ OPENERS = ["memory", "sqlite"]
 
 
 @pytest.mark.parametrize("kind", OPENERS)
-async def test_closing_commits_what_is_queued(kind: str, tmp_path: Path) -> None:
+async def test_closing_commits_queued_batches(kind: str, tmp_path: Path) -> None:
     outcomes = Outcomes()
     opener = memory.open_store() if kind == "memory" else sqlite.open_store(tmp_path / "log.db")
     async with opener as store:
@@ -239,9 +241,7 @@ async def test_closing_commits_what_is_queued(kind: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", OPENERS)
-async def test_a_batch_that_comes_too_late_fails_behind_those_that_did_not(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_a_batch_submitted_during_or_after_closing_fails(kind: str, tmp_path: Path) -> None:
     outcomes = Outcomes()
     opener = memory.open_store() if kind == "memory" else sqlite.open_store(tmp_path / "log.db")
     async with opener as store:
@@ -255,7 +255,7 @@ async def test_a_batch_that_comes_too_late_fails_behind_those_that_did_not(
     assert outcomes.failed == ["late", "too late"]
 
 
-async def test_a_closed_file_cannot_be_read(tmp_path: Path) -> None:
+async def test_a_closed_store_cannot_be_read(tmp_path: Path) -> None:
     async with sqlite.open_store(tmp_path / "log.db") as store:
         await store.defaults()
     with pytest.raises(StoreError, match="closed"):

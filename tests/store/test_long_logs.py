@@ -29,15 +29,15 @@ from tests.store.helpers import (
 )
 
 LONG = 3 * EVENTS_PER_BLOCK + 100
-"""Events enough for several blocks, the last of them not full."""
+"""The number of events that fill three blocks and part of a fourth."""
 
 
-async def interleaved(store: Store) -> tuple[StoredEvent, ...]:
-    """Appends a long log in which sessions and runs take turns in different measures."""
+async def append_interleaved(store: Store) -> tuple[StoredEvent, ...]:
+    """Append a long log in which sessions and runs alternate with different frequencies."""
     await append(store, *(created(f"s{number}") for number in range(4)))
     happened: list[events.Event] = []
     for number in range(LONG):
-        # s1 is always there, s2 now and then, s3 once in more than a block.
+        # s1 is frequent, s2 less so, s3 occurs less than once per block.
         rare = 3 if number % 1500 == 7 else 2 if number % 37 == 5 else 1
         happened.append(delta(str(number), f"r{rare}-{number // 900}", f"s{rare}"))
     for at in range(0, LONG, 500):
@@ -46,7 +46,7 @@ async def interleaved(store: Store) -> tuple[StoredEvent, ...]:
     return await whole_log(store)
 
 
-async def in_pages(store: Store, wanted: EventFilter, limit: int) -> list[StoredEvent]:
+async def read_in_pages(store: Store, wanted: EventFilter, limit: int) -> list[StoredEvent]:
     found: list[StoredEvent] = []
     page = await store.events_after(0, wanted, limit=limit, bytes_max=NO_BOUND)
     while page:
@@ -83,8 +83,10 @@ def matches(event: StoredEvent, wanted: EventFilter) -> bool:
 async def test_pages_hold_each_event_of_a_session_or_run_once_and_in_order(
     store: Store, wanted: EventFilter, limit: int
 ) -> None:
-    log = await interleaved(store)
-    assert await in_pages(store, wanted, limit) == [each for each in log if matches(each, wanted)]
+    log = await append_interleaved(store)
+    assert await read_in_pages(store, wanted, limit) == [
+        each for each in log if matches(each, wanted)
+    ]
 
 
 EDGES = [EVENTS_PER_BLOCK + offset for offset in (-2, -1, 0, 1)]
@@ -92,10 +94,10 @@ EDGES = [EVENTS_PER_BLOCK + offset for offset in (-2, -1, 0, 1)]
 
 @pytest.mark.parametrize("after", EDGES)
 @pytest.mark.parametrize("until", [2 * EVENTS_PER_BLOCK - 1, 2 * EVENTS_PER_BLOCK, NO_BOUND])
-async def test_a_page_begins_and_ends_at_the_edge_of_a_block_as_anywhere(
+async def test_a_page_may_begin_and_end_at_the_edge_of_a_block(
     store: Store, after: int, until: int
 ) -> None:
-    log = await interleaved(store)
+    log = await append_interleaved(store)
     wanted = EventFilter(session_id="s1")
     page = await store.events_after(after, wanted, until=until, limit=NO_BOUND, bytes_max=NO_BOUND)
     assert page == tuple(
@@ -103,18 +105,20 @@ async def test_a_page_begins_and_ends_at_the_edge_of_a_block_as_anywhere(
     )
 
 
-async def test_a_deleted_session_takes_its_events_out_of_every_block_and_no_other_s(
+async def test_deleting_a_session_removes_only_its_events_from_every_block(
     store: Store,
 ) -> None:
-    log = await interleaved(store)
+    log = await append_interleaved(store)
     await append(store, deleted("s2"))
     left = await whole_log(store)
     assert left[:-1] == tuple(each for each in log if each.session_id != "s2")
     assert (left[-1].type, left[-1].session_id) == ("session_deleted", "s2")
-    assert await in_pages(store, EventFilter(session_id="s2"), 100) == [left[-1]]
+    assert await read_in_pages(store, EventFilter(session_id="s2"), 100) == [left[-1]]
 
 
-async def test_inputs_wait_in_order_however_far_apart_they_were_accepted(store: Store) -> None:
+async def test_pending_inputs_keep_their_order_however_far_apart_they_were_accepted(
+    store: Store,
+) -> None:
     await append(store, created("s1"), created("s2"))
     noise = [delta(str(number)) for number in range(EVENTS_PER_BLOCK)]
     accepted = {"s1": [queued(f"a{number}") for number in range(8)]}
@@ -126,7 +130,7 @@ async def test_inputs_wait_in_order_however_far_apart_they_were_accepted(store: 
         await append(store, *noise)
     consumed = accepted["s1"].pop(3)
     await append(store, queue_update("consumed", consumed, session_id="s1"))
-    # All that were accepted together, so that their block holds none of this session any more.
+    # Inputs accepted together, so that their block has none of this session any more.
     cleared, accepted["s1"] = accepted["s1"][:2], accepted["s1"][2:]
     await append(store, queue_update("cleared", *cleared, session_id="s1"))
     for session_id, inputs in accepted.items():
@@ -136,7 +140,7 @@ async def test_inputs_wait_in_order_however_far_apart_they_were_accepted(store: 
     assert await store.pending_inputs("s2") == tuple(accepted["s2"])
 
 
-async def test_two_sessions_may_have_inputs_of_one_id(store: Store) -> None:
+async def test_inputs_of_two_sessions_may_share_an_id(store: Store) -> None:
     mine, other = queued("same", text="mine"), queued("same", text="other")
     await append(store, created("s1"), created("s2"))
     await append(store, queue_update("accepted", mine, session_id="s1"))
@@ -150,26 +154,28 @@ THEN = "2026-01-02T00:00:00.000000Z"
 LATER = "2026-01-05T00:00:00.000000Z"
 
 
-def talk(run_id: str, pieces: int) -> tuple[list[events.Event], Callable[[], list[events.Event]]]:
-    """Return a message's deltas, and what makes its end."""
+def message_events(
+    run_id: str, pieces: int
+) -> tuple[list[events.Event], Callable[[], list[events.Event]]]:
+    """Return the start and deltas of a message, and a function that makes its end."""
     turn = TurnKey(session_id="s1", run_id=run_id, turn_id="1")
     name = f"m-{run_id}"
-    said = [
+    deltas = [
         events.MessageUpdate(**turn, message_id=name, delta=f"{number} ")
         for number in range(pieces)
     ]
-    text = "".join(each.delta for each in said)
+    text = "".join(each.delta for each in deltas)
     return (
-        [events.MessageStart(**turn, message_id=name, role="assistant"), *said],
+        [events.MessageStart(**turn, message_id=name, role="assistant"), *deltas],
         lambda: [events.MessageEnd(**turn, message_id=name, text=text)],
     )
 
 
-async def test_the_deltas_of_a_message_are_joined_through_all_blocks_in_which_they_lie(
+async def test_deltas_of_a_message_are_joined_across_blocks(
     store: Store,
 ) -> None:
     pieces = 2 * EVENTS_PER_BLOCK
-    (mine, mine_ends), (other, _) = talk("r1", pieces), talk("r2", pieces)
+    (mine, mine_ends), (other, _) = message_events("r1", pieces), message_events("r2", pieces)
     await append(store, created(), run_started("r1"), run_started("r2"), ts=THEN)
     for at in count(0, 250):
         both = [*mine[at : at + 250], *other[at : at + 250]]

@@ -1,4 +1,4 @@
-"""Joining old deltas, on every store: what is joined, what is kept, who notices."""
+"""Joining old deltas, on every store: which are joined, which are kept, and how readers notice."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def message_started(message_id: str, **where: str) -> events.MessageStart:
     return events.MessageStart(**turn(**where), message_id=message_id, role="assistant")
 
 
-def said(message_id: str, text: str, **where: str) -> events.MessageUpdate:
+def text_delta(message_id: str, text: str, **where: str) -> events.MessageUpdate:
     return events.MessageUpdate(**turn(**where), message_id=message_id, delta=text)
 
 
-def thought(message_id: str, text: str, **where: str) -> events.ReasoningUpdate:
+def reasoning_delta(message_id: str, text: str, **where: str) -> events.ReasoningUpdate:
     return events.ReasoningUpdate(**turn(**where), message_id=message_id, delta=text)
 
 
@@ -69,7 +69,7 @@ def message_ended(message_id: str, text: str, **where: str) -> events.MessageEnd
 def message(message_id: str, *texts: str, **where: str) -> list[events.Event]:
     return [
         message_started(message_id, **where),
-        *(said(message_id, text, **where) for text in texts),
+        *(text_delta(message_id, text, **where) for text in texts),
         message_ended(message_id, "".join(texts), **where),
     ]
 
@@ -93,7 +93,7 @@ def tool_call(call_id: str, *texts: str) -> list[events.Event]:
 
 
 def turn_of(*parts: list[events.Event]) -> list[events.Event]:
-    """A whole run of one turn."""
+    """Return the events of a complete run of one turn."""
     inside = [event for part in parts for event in part]
     turn_start, turn_end = events.TurnStart(**turn()), events.TurnEnd(**turn())
     return [created(), run_started(), turn_start, *inside, turn_end, run_ended()]
@@ -104,7 +104,7 @@ def old(ended_before: str = CUTOFF, until: int = NO_BOUND) -> Old:
 
 
 async def prune(store: Store, ended_before: str = CUTOFF, until: int = NO_BOUND) -> int:
-    """Prunes to the end; returns how many lines are gone."""
+    """Prune to the end and return the number of lines removed."""
     gone = 0
     with trio.fail_after(30):
         while True:
@@ -114,8 +114,10 @@ async def prune(store: Store, ended_before: str = CUTOFF, until: int = NO_BOUND)
                 return gone
 
 
-async def told(store: Store, wanted: EventFilter = EVERYTHING) -> list[tuple[int, str, Any]]:
-    """Return the number of each event, and of deltas what they say and where that begins."""
+async def numbered_deltas(
+    store: Store, wanted: EventFilter = EVERYTHING
+) -> list[tuple[int, str, Any]]:
+    """Return the number of each event, with the text and the first number of deltas."""
     found = []
     for event in await whole_log(store, wanted):
         payload = json.loads(event.line)["payload"]
@@ -131,7 +133,7 @@ async def check_replay(store: Store) -> None:
     checker.finish()
 
 
-# --- what becomes one line -----------------------------------------------------------------------
+# --- joined deltas -------------------------------------------------------------------------------
 
 
 async def test_the_deltas_of_a_finished_message_become_one(store: Store) -> None:
@@ -146,11 +148,16 @@ async def test_the_deltas_of_a_finished_message_become_one(store: Store) -> None
     assert msgspec.structs.replace(update, line=b"") == msgspec.structs.replace(stored[3], line=b"")
 
 
-async def test_each_type_is_joined_by_itself(store: Store) -> None:
-    parts = [thought("m1", "hm"), said("m1", "a"), thought("m1", "m"), said("m1", "b")]
+async def test_deltas_of_each_type_are_joined_separately(store: Store) -> None:
+    parts = [
+        reasoning_delta("m1", "hm"),
+        text_delta("m1", "a"),
+        reasoning_delta("m1", "m"),
+        text_delta("m1", "b"),
+    ]
     await append(store, message_started("m1"), *parts, message_ended("m1", "ab"), ts=THEN)
     await prune(store)
-    assert await told(store) == [
+    assert await numbered_deltas(store) == [
         (1, None, None),
         (4, "hmm", "evt-2"),
         (5, "ab", "evt-3"),
@@ -158,14 +165,18 @@ async def test_each_type_is_joined_by_itself(store: Store) -> None:
     ]
 
 
-async def test_a_tools_output_is_joined_too(store: Store) -> None:
+async def test_tool_output_is_joined(store: Store) -> None:
     await append(store, *tool_call("m1.0", "one\n", "two\n"), ts=THEN)
     await prune(store)
-    assert await told(store) == [(1, None, None), (3, "one\ntwo\n", "evt-2"), (4, None, None)]
+    assert await numbered_deltas(store) == [
+        (1, None, None),
+        (3, "one\ntwo\n", "evt-2"),
+        (4, None, None),
+    ]
 
 
-def clients_call(call_id: str, *texts: str) -> list[events.Event]:
-    """A call that a client made itself: it belongs to no run."""
+def client_call(call_id: str, *texts: str) -> list[events.Event]:
+    """Return the events of a call made by a client, outside of any run."""
     keys: Any = {"session_id": "s1", "tool_call_id": call_id, "attempt": 1, "tool_name": "bash"}
     return [
         events.ToolCallRequested(**keys, args={}),
@@ -176,28 +187,28 @@ def clients_call(call_id: str, *texts: str) -> list[events.Event]:
     ]
 
 
-async def test_the_output_of_calls_that_clients_made_is_joined_for_each_by_itself(
+async def test_the_output_of_each_client_call_is_joined_separately(
     store: Store,
 ) -> None:
     await append(store, created(), ts=THEN)
-    one, other = clients_call("call-1", "a", "b"), clients_call("call-2", "x", "y", "z")
+    one, other = client_call("call-1", "a", "b"), client_call("call-2", "x", "y", "z")
     mixed = [*one[:4], *other[:5], *one[4:], *other[5:]]
     await append(store, *mixed, ts=THEN)
     assert await prune(store) == 3
-    said = {delta for _, delta, _ in await told(store) if delta}
-    assert said == {"ab", "xyz"}
+    texts = {delta for _, delta, _ in await numbered_deltas(store) if delta}
+    assert texts == {"ab", "xyz"}
     await check_replay(store)
     assert await prune(store) == 0
 
 
-async def test_what_is_no_delta_stays_as_it_was(store: Store) -> None:
+async def test_events_other_than_deltas_stay_unchanged(store: Store) -> None:
     aside = events.Status(**turn(), message="busy")
     stored = await append(
         store,
         message_started("m1"),
-        said("m1", "a"),
+        text_delta("m1", "a"),
         aside,
-        said("m1", "b"),
+        text_delta("m1", "b"),
         message_ended("m1", "ab"),
         ts=THEN,
     )
@@ -207,59 +218,69 @@ async def test_what_is_no_delta_stays_as_it_was(store: Store) -> None:
     assert (after[0], after[1], after[3]) == (stored[0], stored[2], stored[4])
 
 
-async def test_a_lone_delta_stays_byte_for_byte(store: Store) -> None:
+async def test_a_single_delta_is_not_rewritten(store: Store) -> None:
     happened = [*message("m1", "hello"), *tool_call("m1.0", "there"), *message("m2")]
     stored = await append(store, *happened, ts=THEN)
     assert await prune(store) == 0
     assert await whole_log(store) == stored
 
 
-async def test_messages_of_several_runs_do_not_mix(store: Store) -> None:
+async def test_deltas_of_different_runs_are_not_joined(store: Store) -> None:
     mixed = [
         message_started("m1"),
         message_started("m2", run_id="r2"),
-        said("m1", "a"),
-        said("m2", "x", run_id="r2"),
-        said("m1", "b"),
-        said("m2", "y", run_id="r2"),
+        text_delta("m1", "a"),
+        text_delta("m2", "x", run_id="r2"),
+        text_delta("m1", "b"),
+        text_delta("m2", "y", run_id="r2"),
         message_ended("m1", "ab"),
-        said("m2", "z", run_id="r2"),
+        text_delta("m2", "z", run_id="r2"),
         message_ended("m2", "xyz", run_id="r2"),
     ]
     await append(store, *mixed, ts=THEN)
     await prune(store)
     ours, theirs = EventFilter(run_id="r1"), EventFilter(run_id="r2")
-    assert await told(store, ours) == [(1, None, None), (5, "ab", "evt-3"), (7, None, None)]
-    assert await told(store, theirs) == [(2, None, None), (8, "xyz", "evt-4"), (9, None, None)]
+    assert await numbered_deltas(store, ours) == [
+        (1, None, None),
+        (5, "ab", "evt-3"),
+        (7, None, None),
+    ]
+    assert await numbered_deltas(store, theirs) == [
+        (2, None, None),
+        (8, "xyz", "evt-4"),
+        (9, None, None),
+    ]
 
 
-async def test_every_message_of_a_run_has_its_own(store: Store) -> None:
+async def test_deltas_of_different_messages_are_not_joined(store: Store) -> None:
     await append(store, *message("m1", "a", "b"), *message("m2", "c", "d"), ts=THEN)
     await prune(store)
-    assert [text for _, text, _ in await told(store) if text] == ["ab", "cd"]
+    assert [text for _, text, _ in await numbered_deltas(store) if text] == ["ab", "cd"]
 
 
 TEXTS = ["\u2028", "\U0001f600", '"\\\n', "\x00\x1f", "é", "", "</script>"]
 
 
-async def test_texts_are_joined_character_by_character(store: Store) -> None:
+async def test_special_characters_survive_joining(store: Store) -> None:
     await append(store, *message("m1", *TEXTS), ts=THEN)
     await prune(store)
-    assert [text for _, text, _ in await told(store) if text] == ["".join(TEXTS)]
+    assert [text for _, text, _ in await numbered_deltas(store) if text] == ["".join(TEXTS)]
 
 
-# --- what is left alone --------------------------------------------------------------------------
+# --- deltas that are kept ------------------------------------------------------------------------
 
 
-async def test_a_message_without_an_end_is_left_alone(store: Store) -> None:
-    stored = await append(store, message_started("m1"), said("m1", "a"), said("m1", "b"), ts=THEN)
+async def test_an_unfinished_message_is_not_pruned(store: Store) -> None:
+    stored = await append(
+        store, message_started("m1"), text_delta("m1", "a"), text_delta("m1", "b"), ts=THEN
+    )
     assert await prune(store) == 0
     assert await whole_log(store) == stored
     await append(store, message_ended("m1", "ab"), ts=THEN)
     assert await prune(store) == 1
 
 
-async def test_what_ended_at_the_cutoff_or_later_is_left_alone(store: Store) -> None:
+async def test_a_message_that_ended_at_or_after_the_cutoff_is_not_pruned(store: Store) -> None:
     old = await append(store, *message("m1", "a", "b"), ts=THEN)
     young = await append(store, *message("m2", "c", "d"), ts=CUTOFF)
     assert await prune(store) == 1
@@ -268,13 +289,15 @@ async def test_what_ended_at_the_cutoff_or_later_is_left_alone(store: Store) -> 
     assert len(await whole_log(store)) == len(old) + len(young) - 2
 
 
-async def test_it_is_the_end_of_a_message_that_has_to_be_old(store: Store) -> None:
-    await append(store, message_started("m1"), said("m1", "a"), said("m1", "b"), ts=THEN)
+async def test_the_age_of_a_message_is_that_of_its_end(store: Store) -> None:
+    await append(
+        store, message_started("m1"), text_delta("m1", "a"), text_delta("m1", "b"), ts=THEN
+    )
     await append(store, message_ended("m1", "ab"), ts=NOW)
     assert await prune(store) == 0
 
 
-async def test_what_ended_behind_a_given_event_is_left_alone(store: Store) -> None:
+async def test_a_message_that_ended_after_the_given_event_is_not_pruned(store: Store) -> None:
     await append(store, *message("m1", "a", "b"), *message("m2", "c", "d"), ts=THEN)
     assert await prune(store, until=3) == 0
     assert await prune(store, until=4) == 1
@@ -282,7 +305,7 @@ async def test_what_ended_behind_a_given_event_is_left_alone(store: Store) -> No
     assert await prune(store, until=8) == 1
 
 
-async def test_what_is_appended_later_is_pruned_later(store: Store) -> None:
+async def test_messages_appended_after_a_pruning_are_pruned_by_the_next(store: Store) -> None:
     for number in range(3):
         await append(store, *message(f"m{number}", "a", "b", "c"), ts=THEN)
         assert await prune(store) == 2
@@ -299,7 +322,7 @@ async def test_a_long_message_is_joined_in_many_short_steps(
     monkeypatch.setattr(_pruning, "DELTAS_PER_STEP", deltas_per_step)
     pieces: list[events.Event] = []
     for number in range(10):
-        pieces += [said("m1", f"{number} "), thought("m1", f"({number})")]
+        pieces += [text_delta("m1", f"{number} "), reasoning_delta("m1", f"({number})")]
     text = "".join(f"{number} " for number in range(10))
     await append(
         store, *turn_of([message_started("m1"), *pieces, message_ended("m1", text)]), ts=THEN
@@ -313,12 +336,14 @@ async def test_a_long_message_is_joined_in_many_short_steps(
         await check_replay(store)
         steps += 1
     assert steps >= 18 // (2 * deltas_per_step)
-    found = [(told_text, first) for _, told_text, first in await told(store) if told_text]
+    found = [
+        (delta_text, first) for _, delta_text, first in await numbered_deltas(store) if delta_text
+    ]
     thoughts = "".join(f"({number})" for number in range(10))
     assert found == [(text, "evt-5"), (thoughts, "evt-6")]
 
 
-async def test_a_step_takes_about_so_many_deltas_of_many_messages(
+async def test_a_step_ends_once_it_has_reached_its_delta_limit(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_pruning, "DELTAS_PER_STEP", 5)
@@ -328,7 +353,7 @@ async def test_a_step_takes_about_so_many_deltas_of_many_messages(
     assert await prune(store) == 14
 
 
-async def test_a_step_looks_at_so_many_events(
+async def test_a_step_examines_a_limited_number_of_events(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_pruning, "EVENTS_PER_STEP", 4)
@@ -343,21 +368,21 @@ async def test_a_step_looks_at_so_many_events(
     ]
 
 
-async def test_nothing_to_do_is_said_at_once(store: Store) -> None:
+async def test_pruning_an_empty_log_does_nothing(store: Store) -> None:
     assert await store.prune_deltas(old(NOW)) == Pruned(0, more=False)
 
 
-# --- who notices ---------------------------------------------------------------------------------
+# --- readers -------------------------------------------------------------------------------------
 
 
 async def test_a_pruned_run_is_still_a_valid_run_with_the_same_texts(store: Store) -> None:
     happened = turn_of(
         [
             message_started("m1"),
-            thought("m1", "let "),
-            thought("m1", "me see"),
-            said("m1", "look"),
-            said("m1", "ing"),
+            reasoning_delta("m1", "let "),
+            reasoning_delta("m1", "me see"),
+            text_delta("m1", "look"),
+            text_delta("m1", "ing"),
             message_ended("m1", "looking"),
         ],
         tool_call("m1.0", "a\n", "b\n"),
@@ -386,7 +411,7 @@ CURSORS: list[tuple[int, EventFilter, bool]] = [
 
 
 @pytest.mark.parametrize(("cursor", "wanted", "is_pruned"), CURSORS, ids=repr)
-async def test_a_cursor_among_joined_deltas_is_noticed_by_those_who_want_them(
+async def test_a_cursor_among_joined_deltas_is_reported_to_filters_that_select_them(
     cursor: int, wanted: EventFilter, is_pruned: bool, store: Store
 ) -> None:
     await append(store, *message("m1", "a", "b", "c"), ts=THEN)
@@ -395,7 +420,7 @@ async def test_a_cursor_among_joined_deltas_is_noticed_by_those_who_want_them(
     assert await store.is_pruned(cursor, wanted) is is_pruned
 
 
-async def test_joined_deltas_go_with_their_session(store: Store) -> None:
+async def test_joined_deltas_are_deleted_with_their_session(store: Store) -> None:
     await append(store, created(), *message("m1", "a", "b"), ts=THEN)
     await prune(store)
     assert await store.is_pruned(3, EVERYTHING)
@@ -404,7 +429,7 @@ async def test_joined_deltas_go_with_their_session(store: Store) -> None:
     assert [event.type for event in await whole_log(store)] == ["session_deleted"]
 
 
-async def test_a_page_goes_on_from_a_cursor_whose_event_is_gone(store: Store) -> None:
+async def test_a_page_begins_after_a_cursor_whose_event_was_joined(store: Store) -> None:
     await append(store, *message("m1", "a", "b", "c"), ts=THEN)
     await prune(store)
     page = await store.events_after(2, EVERYTHING, limit=1, bytes_max=NO_BOUND)
@@ -417,7 +442,7 @@ async def test_commits_and_pruning_do_not_disturb_each_other(store: Store) -> No
     async with trio.open_nursery() as nursery:
         nursery.start_soon(prune, store)
         for number in range(20):
-            store.submit(outcomes.batch(str(number), [said("m9", "x", run_id="r9")]))
+            store.submit(outcomes.batch(str(number), [text_delta("m9", "x", run_id="r9")]))
             await trio.lowlevel.checkpoint()
     await store.flush()
     assert outcomes.failed == []
@@ -428,7 +453,7 @@ async def test_commits_and_pruning_do_not_disturb_each_other(store: Store) -> No
 # --- the file ------------------------------------------------------------------------------------
 
 
-async def test_pruning_goes_on_where_it_was_after_a_restart(
+async def test_pruning_resumes_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_pruning, "DELTAS_PER_STEP", 3)
@@ -440,7 +465,7 @@ async def test_pruning_goes_on_where_it_was_after_a_restart(
         assert await store.is_pruned(11, EVERYTHING)
         await prune(store)
         await check_replay(store)
-        assert [text for _, text, _ in await told(store) if text] == ["abcdefgh", "xy"]
+        assert [text for _, text, _ in await numbered_deltas(store) if text] == ["abcdefgh", "xy"]
     async with sqlite.open_store(path) as store:
         assert await prune(store) == 0
 
@@ -449,7 +474,7 @@ FAILING = ["BEGIN", "DELETE FROM events", "UPDATE events", "UPDATE log_state", "
 
 
 @pytest.mark.parametrize("statement", FAILING)
-async def test_a_step_that_fails_has_done_nothing_and_fails_nobody_else(
+async def test_a_failed_step_changes_nothing_and_later_commits_succeed(
     statement: str, watched: Store, watch: Watch
 ) -> None:
     stored = await append(watched, *message("m1", "a", "b", "c"), ts=THEN)
@@ -458,11 +483,11 @@ async def test_a_step_that_fails_has_done_nothing_and_fails_nobody_else(
         await watched.prune_deltas(old())
     assert await whole_log(watched) == stored
     watch.fail_at = None
-    await append(watched, said("m9", "x"))
+    await append(watched, text_delta("m9", "x"))
     assert await prune(watched) == 2
 
 
-async def test_a_line_that_cannot_be_read_fails_the_step_and_not_the_writer(
+async def test_an_unreadable_line_fails_the_step_but_not_later_commits(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "log.db"
@@ -473,34 +498,34 @@ async def test_a_line_that_cannot_be_read_fails_the_step_and_not_the_writer(
     async with sqlite.open_store(path) as store:
         with pytest.raises(StoreError):
             await store.prune_deltas(old())
-        await append(store, said("m9", "x"))
+        await append(store, text_delta("m9", "x"))
         assert [event.seq for event in await whole_log(store)] == [1, 2, 3, 4, 5]
 
 
-async def test_a_step_waits_for_the_commit_before_it(watched: Store, watch: Watch) -> None:
+async def test_commits_around_a_waiting_step_keep_their_order(watched: Store, watch: Watch) -> None:
     outcomes = Outcomes()
     await append(watched, *message("m1", "a", "b"), ts=THEN)
     watch.hold()
-    watched.submit(outcomes.batch("before", [said("m9", "x")]))
+    watched.submit(outcomes.batch("before", [text_delta("m9", "x")]))
     await watch.wait_held()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(prune, watched)
         await wait_all_tasks_blocked()
-        watched.submit(outcomes.batch("behind", [said("m9", "y")]))
-        assert outcomes.told == []
+        watched.submit(outcomes.batch("behind", [text_delta("m9", "y")]))
+        assert outcomes.numbered_deltas == []
         watch.release()
     await watched.flush()
     assert (outcomes.names, outcomes.failed) == (["before", "behind"], [])
 
 
-async def test_a_closed_log_is_not_pruned(tmp_path: Path) -> None:
+async def test_a_closed_store_refuses_pruning(tmp_path: Path) -> None:
     async with sqlite.open_store(tmp_path / "log.db") as store:
         pass
     with pytest.raises(StoreError, match="the store is closed"):
         await store.prune_deltas(old())
 
 
-async def test_who_waits_for_a_step_is_told_when_the_writer_stops(
+async def test_a_waiting_step_fails_when_the_writer_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def faulty(*_: object) -> None:
@@ -523,20 +548,18 @@ async def test_who_waits_for_a_step_is_told_when_the_writer_stops(
         assert len(await whole_log(store)) == 4
 
 
-async def test_a_step_that_nobody_waits_for_any_more_is_done_all_the_same(
-    watched: Store, watch: Watch
-) -> None:
+async def test_a_step_whose_caller_is_cancelled_is_still_done(watched: Store, watch: Watch) -> None:
     outcomes = Outcomes()
     await append(watched, *message("m1", "a", "b"), ts=THEN)
     watch.hold()
-    watched.submit(outcomes.batch("held", [said("m9", "x")]))
+    watched.submit(outcomes.batch("held", [text_delta("m9", "x")]))
     await watch.wait_held()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(prune, watched)
         await wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     watch.release()
-    await append(watched, said("m9", "y"))
+    await append(watched, text_delta("m9", "y"))
     assert [event.seq for event in await whole_log(watched)] == [1, 3, 4, 5, 6]
 
 
@@ -570,7 +593,7 @@ ROWS: list[Callable[[Store], Any]] = [
 
 
 def texts_of(log: Any) -> dict[tuple[str, str], str]:
-    """Return what the deltas of each message and call say together, by its id and their type."""
+    """Return the joined text of the deltas of each message and call, by its id and their type."""
     texts: dict[tuple[str, str], str] = {}
     for event in log:
         payload = json.loads(event.line)["payload"]
@@ -588,7 +611,9 @@ def texts_of(log: Any) -> dict[tuple[str, str], str]:
         (_pruning_sqlite.DELTAS, {"block": 0, "run_id": "r1", "seq": 1, "types": "[]"}),
     ],
 )
-def test_no_step_sorts_or_walks_over_a_whole_table(tmp_path: Path, query: str, values: Any) -> None:
+def test_no_pruning_query_sorts_or_scans_a_whole_table(
+    tmp_path: Path, query: str, values: Any
+) -> None:
     with closing(open_for_writing(tmp_path / "log.db", apsw.Connection).connection) as connection:
         plan = [row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + query, values)]
     assert any(step.startswith("SEARCH events USING") for step in plan)

@@ -38,9 +38,9 @@ from tests.store.test_pruning import (
     check_replay,
     message_ended,
     message_started,
-    said,
+    reasoning_delta,
+    text_delta,
     texts_of,
-    thought,
     tool_call,
 )
 from tests.store.test_same_answers import in_a_folder, thorough
@@ -53,12 +53,12 @@ RUNS = ("r1", "r2", "r3")
 
 # --- any log -------------------------------------------------------------------------------------
 
-pieces = st.tuples(st.sampled_from([said, thought]), st.text(max_size=3))
+pieces = st.tuples(st.sampled_from([text_delta, reasoning_delta]), st.text(max_size=3))
 messages = st.lists(pieces, max_size=8)
 
 
-def told_message(message_id: str, parts: Sequence[Any], run_id: str) -> list[events.Event]:
-    text = "".join(piece for tell, piece in parts if tell is said)
+def message_events(message_id: str, parts: Sequence[Any], run_id: str) -> list[events.Event]:
+    text = "".join(piece for tell, piece in parts if tell is text_delta)
     return [
         message_started(message_id, run_id=run_id),
         *(tell(message_id, piece, run_id=run_id) for tell, piece in parts),
@@ -72,12 +72,12 @@ def of_run(run_id: str, event: events.Event) -> events.Event:
 
 @st.composite
 def runs(draw: st.DrawFn, run_id: str) -> list[events.Event]:
-    """A run of one turn, perhaps cut off in its midst."""
+    """Draw a run of one turn, possibly truncated."""
     where = TurnKey(session_id="s1", run_id=run_id, turn_id="1")
     happened: list[events.Event] = [run_started(run_id), events.TurnStart(**where)]
     for number in range(draw(st.integers(0, 3))):
         name = f"{run_id}-{number}"
-        happened += told_message(name, draw(messages), run_id)
+        happened += message_events(name, draw(messages), run_id)
         outputs = draw(st.lists(st.text(max_size=3), max_size=4))
         happened += [of_run(run_id, event) for event in tool_call(f"{name}.0", *outputs)]
     happened += [events.TurnEnd(**where), run_ended(run_id)]
@@ -86,7 +86,7 @@ def runs(draw: st.DrawFn, run_id: str) -> list[events.Event]:
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[events.Event]:
-    """Run side by side, their events shuffled into each other."""
+    """Draw concurrent runs with their events interleaved."""
     waiting = [draw(runs(run_id)) for run_id in RUNS]
     order = draw(
         st.permutations([index for index, run in enumerate(waiting) for _ in range(len(run))])
@@ -162,14 +162,14 @@ def test_a_pruned_log_has_the_same_texts_and_folds_to_the_same_rows(
             assert_pruned_as_far_as_possible(pruned)
             assert await rows(store) == expected
             await fold_again(pruned, again)
-            assert without_places(await rows(again)) == without_places(expected)
+            assert as_lists(await rows(again)) == as_lists(expected)
 
     with small_steps(deltas, 7):
         in_a_folder(check)
 
 
 def in_two(log: Sequence[StoredEvent]) -> tuple[list[StoredEvent], list[StoredEvent]]:
-    """Return the events that are no deltas, and the deltas."""
+    """Return the events other than deltas, and the deltas."""
     others = [event for event in log if event.type not in DELTA_EVENTS]
     return others, [event for event in log if event.type in DELTA_EVENTS]
 
@@ -196,8 +196,8 @@ async def fold_again(log: Sequence[StoredEvent], store: Store) -> None:
         await append(store, event_in(line), ts=line.ts)
 
 
-def without_places(answers: list[Any]) -> list[Any]:
-    """Rows show no numbers of events, so there is nothing to take away; lists are made comparable."""
+def as_lists(answers: list[Any]) -> list[Any]:
+    """Return the answers with tuples as lists, so that they can be compared."""
     return [list(answer) if isinstance(answer, tuple) else answer for answer in answers]
 
 
@@ -205,14 +205,14 @@ def without_places(answers: list[Any]) -> list[Any]:
 
 
 class Reader:
-    """A client that follows protocol/semantics/reading-back.md, and checks what it was promised."""
+    """A client that follows protocol/semantics/reading-back.md and checks its guarantees."""
 
     def __init__(self, after: int, wanted: EventFilter) -> None:
         self.cursor = after
         self.wanted = wanted
         self.others: list[bytes] = []
         self._last_id = after
-        self._told: dict[tuple[str, str], list[tuple[int, str]]] = {}
+        self._deltas: dict[tuple[str, str], list[tuple[int, str]]] = {}
 
     async def read(self, hub: Hub) -> None:
         page, self.cursor = await hub.page_after(self.cursor, self.wanted)
@@ -230,12 +230,12 @@ class Reader:
         payload = event["payload"]
         key = (payload.get("message_id") or payload["tool_call_id"], event["type"])
         begin = number(payload.get("joined_from", event["id"]))
-        earlier = [(at, piece) for at, piece in self._told.get(key, []) if at < begin]
-        self._told[key] = [*earlier, (seq, payload["delta"])]
+        earlier = [(at, piece) for at, piece in self._deltas.get(key, []) if at < begin]
+        self._deltas[key] = [*earlier, (seq, payload["delta"])]
 
     @property
     def texts(self) -> dict[tuple[str, str], str]:
-        return {key: "".join(piece for _, piece in told) for key, told in self._told.items()}
+        return {key: "".join(piece for _, piece in told) for key, told in self._deltas.items()}
 
 
 def number(event_id: str) -> int:

@@ -32,13 +32,13 @@ def no_space(*_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_reserve_has_its_blocks_and_is_private(path: Path) -> None:
+def test_a_reserve_is_allocated_and_private(path: Path) -> None:
     assert Reserve(path, SIZE).place()
     assert allocated(path) >= SIZE
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_what_is_given_back_can_be_taken_again(path: Path) -> None:
+def test_a_released_reserve_can_be_placed_again(path: Path) -> None:
     reserve = Reserve(path, SIZE)
     reserve.place()
     reserve.give_back()
@@ -48,7 +48,7 @@ def test_what_is_given_back_can_be_taken_again(path: Path) -> None:
     assert allocated(path) >= SIZE
 
 
-def test_a_copy_without_blocks_gets_them(path: Path) -> None:
+def test_a_sparse_reserve_gets_its_blocks(path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(SIZE)
     assert allocated(path) == 0
@@ -56,7 +56,7 @@ def test_a_copy_without_blocks_gets_them(path: Path) -> None:
     assert allocated(path) >= SIZE
 
 
-def test_where_blocks_cannot_be_asked_for_they_are_written(
+def test_without_fallocate_the_blocks_are_written(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def not_supported(*_: object) -> None:
@@ -68,7 +68,7 @@ def test_where_blocks_cannot_be_asked_for_they_are_written(
     assert path.stat().st_size == SIZE
 
 
-def test_a_full_disk_has_no_reserve_and_the_error_says_why(
+def test_a_full_disk_has_no_reserve_and_the_error_gives_the_reason(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "posix_fallocate", no_space)
@@ -81,7 +81,9 @@ def test_a_full_disk_has_no_reserve_and_the_error_says_why(
     reserve.require()
 
 
-def test_somebody_elses_file_is_not_written_through_a_link(path: Path, tmp_path: Path) -> None:
+def test_a_symbolic_link_in_place_of_the_reserve_is_not_followed(
+    path: Path, tmp_path: Path
+) -> None:
     (tmp_path / "precious").write_bytes(b"precious")
     path.symlink_to(tmp_path / "precious")
     reserve = Reserve(path, SIZE)
@@ -90,17 +92,17 @@ def test_somebody_elses_file_is_not_written_through_a_link(path: Path, tmp_path:
     assert (tmp_path / "precious").read_bytes() == b"precious"
 
 
-# --- what the writer does with it ----------------------------------------------------------------
+# --- use by the writer ---------------------------------------------------------------------------
 
 
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """A filesystem that gives no more blocks, until ``undo``; SQLite's own writes still work."""
+    """A filesystem that allocates no more blocks until ``undo``; SQLite's own writes still work."""
     monkeypatch.setattr(os, "posix_fallocate", no_space)
     return monkeypatch
 
 
-async def test_without_a_reserve_only_what_is_owed_is_written(
+async def test_without_a_reserve_only_owed_batches_are_written(
     tmp_path: Path, full: pytest.MonkeyPatch
 ) -> None:
     outcomes = Outcomes()
@@ -116,7 +118,7 @@ async def test_without_a_reserve_only_what_is_owed_is_written(
         await append(store, created())
 
 
-async def test_what_is_owed_is_written_behind_a_failure(watched: Store, watch: Watch) -> None:
+async def test_an_owed_batch_is_written_after_a_failure(watched: Store, watch: Watch) -> None:
     outcomes = Outcomes()
 
     def submit_more() -> None:
@@ -136,7 +138,7 @@ async def test_what_is_owed_is_written_behind_a_failure(watched: Store, watch: W
     assert outcomes.failed == ["failing", "stale"]
 
 
-async def test_a_full_disk_gives_the_reserve_back_and_tries_what_is_owed_again(
+async def test_a_full_disk_releases_the_reserve_and_retries_the_owed_batch(
     watched: Store, watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outcomes = Outcomes()
@@ -155,7 +157,7 @@ async def test_a_full_disk_gives_the_reserve_back_and_tries_what_is_owed_again(
     assert allocated(reserve) > 0
 
 
-async def test_an_error_that_is_no_want_of_space_leaves_the_reserve_in_place(
+async def test_an_io_error_leaves_the_reserve_in_place(
     watched: Store, watch: Watch, tmp_path: Path
 ) -> None:
     watch.fail_at, watch.error_code = "INSERT", apsw.SQLITE_IOERR_WRITE
@@ -167,7 +169,7 @@ async def test_an_error_that_is_no_want_of_space_leaves_the_reserve_in_place(
     await append(watched, created())
 
 
-async def test_a_store_that_cannot_be_opened_for_want_of_space_is_full(
+async def test_opening_on_a_full_disk_raises_store_full_unless_the_reserve_suffices(
     tmp_path: Path, full: pytest.MonkeyPatch
 ) -> None:
     watch = Watch()

@@ -46,7 +46,7 @@ async def test_an_unknown_session_is_none(store: Store) -> None:
     assert await store.session("s1") is None
 
 
-async def test_a_created_session_has_what_it_was_created_with(store: Store) -> None:
+async def test_a_created_session_has_the_settings_of_its_creation(store: Store) -> None:
     await append(
         store,
         created(
@@ -83,7 +83,7 @@ async def test_an_update_changes_only_what_it_names(store: Store) -> None:
     assert (row.created_at, row.updated_at) == (TS, LATER)
 
 
-async def test_every_durable_event_touches_its_session_and_no_delta_does(store: Store) -> None:
+async def test_a_durable_event_touches_its_session_and_a_delta_does_not(store: Store) -> None:
     status = events.Status(session_id="s1", run_id="r1", message="working")
     await append(store, created())
     await append(store, status, ts=LATER)
@@ -93,7 +93,7 @@ async def test_every_durable_event_touches_its_session_and_no_delta_does(store: 
     assert row.updated_at == LATER
 
 
-async def test_sessions_come_with_the_most_recently_updated_first_in_pages(store: Store) -> None:
+async def test_sessions_are_paged_most_recently_updated_first(store: Store) -> None:
     await append(store, *(created(f"s{number}") for number in range(5)))
     await append(store, updated("s1", name="x"))
     first = (await store.sessions(limit=3, before=None)).rows
@@ -104,7 +104,7 @@ async def test_sessions_come_with_the_most_recently_updated_first_in_pages(store
     assert (await store.sessions(limit=3, before="nobody")).rows == ()
 
 
-async def test_the_order_of_sessions_is_that_of_the_log_whatever_the_clock_says(
+async def test_sessions_are_ordered_by_the_log_and_not_by_the_clock(
     store: Store,
 ) -> None:
     await append(store, created("s1"), ts=LATER)
@@ -115,7 +115,7 @@ async def test_the_order_of_sessions_is_that_of_the_log_whatever_the_clock_says(
     ]
 
 
-async def test_the_last_settings_become_the_defaults_but_names_and_leaves_do_not(
+async def test_updated_settings_become_the_defaults_but_names_and_leaves_do_not(
     store: Store,
 ) -> None:
     assert await store.defaults() == Defaults()
@@ -134,7 +134,7 @@ async def test_the_last_settings_become_the_defaults_but_names_and_leaves_do_not
     )
 
 
-async def test_a_file_is_trusted_with_the_last_hash_until_it_is_not(store: Store) -> None:
+async def test_a_file_is_trusted_with_its_last_hash_until_trust_is_revoked(store: Store) -> None:
     def trust(path: str, file_hash: str | None) -> events.TrustUpdated:
         return events.TrustUpdated(session_id="", path=path, hash=file_hash)
 
@@ -149,7 +149,7 @@ async def test_a_file_is_trusted_with_the_last_hash_until_it_is_not(store: Store
     assert await store.defaults() == Defaults(model="m")
 
 
-async def test_where_a_session_was_attached_is_known_as_it_was_told_last(store: Store) -> None:
+async def test_a_session_row_has_the_workspace_attached_last(store: Store) -> None:
     def attached(folder: str, before: str, **more: Any) -> events.SessionAttached:
         return events.SessionAttached(
             session_id="s1", workspace=folder, attached_from=before, origin_workspace="/a", **more
@@ -168,7 +168,7 @@ async def test_where_a_session_was_attached_is_known_as_it_was_told_last(store: 
     assert await store.defaults() == Defaults()
 
 
-async def test_the_sessions_whose_workspace_is_overridden_are_found(store: Store) -> None:
+async def test_sessions_with_a_workspace_override_are_found(store: Store) -> None:
     def granted(session_id: str, expires_at: str) -> events.WorkspaceOverrideGranted:
         return events.WorkspaceOverrideGranted(
             session_id=session_id, ttl_seconds=60, expires_at=expires_at
@@ -188,7 +188,7 @@ async def test_the_sessions_whose_workspace_is_overridden_are_found(store: Store
         assert (row.override_expires_at, row.override_seconds) == expected
 
 
-async def test_the_active_session_is_the_last_one_that_was_activated(store: Store) -> None:
+async def test_the_active_session_is_the_one_activated_last(store: Store) -> None:
     await append(store, created("s1"), created("s2"))
     for session_id in ("s2", "s1"):
         await append(store, events.SessionActivated(session_id=session_id))
@@ -209,7 +209,7 @@ async def test_an_appended_entry_can_be_read_back_and_is_the_leaf(store: Store) 
     assert await store.entry("s2", "e1") is None
 
 
-async def test_a_path_goes_from_the_root_to_the_leaf_past_the_other_branches(store: Store) -> None:
+async def test_a_path_goes_from_the_root_to_the_leaf_without_other_branches(store: Store) -> None:
     await append(store, created(), appended("a"), appended("b", "a"), appended("c", "b"))
     await append(store, appended("x", "a"), appended("y", "x"))
     path = await store.path("s1", "y", limit=10, bytes_max=NO_BOUND)
@@ -218,7 +218,7 @@ async def test_a_path_goes_from_the_root_to_the_leaf_past_the_other_branches(sto
     assert ([entry.id for entry in path.entries], path.has_more) == (["a", "b"], False)
 
 
-async def test_a_path_keeps_the_newest_within_its_limit(store: Store) -> None:
+async def test_a_path_keeps_the_newest_entries_within_its_limit(store: Store) -> None:
     await append(store, created(), appended("a"), appended("b", "a"), appended("c", "b"))
     path = await store.path("s1", "c", limit=2, bytes_max=NO_BOUND)
     assert ([entry.id for entry in path.entries], path.has_more) == (["b", "c"], True)
@@ -226,7 +226,9 @@ async def test_a_path_keeps_the_newest_within_its_limit(store: Store) -> None:
     assert ([entry.id for entry in path.entries], path.has_more) == (["a", "b", "c"], False)
 
 
-async def test_a_path_keeps_the_newest_within_its_bytes_but_always_the_leaf(store: Store) -> None:
+async def test_a_path_keeps_the_newest_entries_within_its_byte_limit_and_always_the_leaf(
+    store: Store,
+) -> None:
     big = "x" * 500
     await append(
         store, created(), appended("a", text=big), appended("b", "a", text=big), appended("c", "b")
@@ -242,7 +244,7 @@ async def test_the_path_of_an_unknown_leaf_is_empty(store: Store) -> None:
     assert (path.entries, path.has_more) == ((), False)
 
 
-async def test_a_tree_lists_nodes_in_the_order_of_appending_in_pages(store: Store) -> None:
+async def test_a_tree_is_paged_in_append_order(store: Store) -> None:
     await append(store, created(), appended("z"), appended("b", "z", text="two"))
     await append(store, appended("a", "z", text="three"))
     nodes = await store.tree("s1", after=None, limit=2)
@@ -256,7 +258,7 @@ async def test_a_tree_lists_nodes_in_the_order_of_appending_in_pages(store: Stor
     assert await store.tree("s1", after="nothing", limit=2) == ()
 
 
-async def test_a_long_text_shows_eighty_bytes_of_whole_characters(store: Store) -> None:
+async def test_a_snippet_is_cut_to_eighty_bytes_of_whole_characters(store: Store) -> None:
     fits = "é" * (SNIPPET_BYTES_MAX // 2)
     await append(store, created(), appended("a", text=fits), appended("b", text="x" + fits))
     fit, cut = await store.tree("s1", after=None, limit=9)
@@ -284,7 +286,7 @@ async def test_a_compaction_is_a_node_that_shows_its_summary(store: Store) -> No
 # --- branches ----------------------------------------------------------------------------------
 
 
-async def test_a_branch_holds_what_its_parent_held_and_neither_sees_what_follows(
+async def test_a_branch_has_its_parents_entries_and_later_ones_are_separate(
     store: Store,
 ) -> None:
     await append(store, created("p"), appended("a", session_id="p"))
@@ -312,7 +314,7 @@ async def test_a_branch_keeps_its_entries_when_its_parent_is_deleted(store: Stor
     assert [entry.id for entry in path.entries] == ["a"]
 
 
-async def test_a_branch_of_nothing_holds_nothing(store: Store) -> None:
+async def test_a_branch_of_an_unknown_session_is_empty(store: Store) -> None:
     await append(store, created("c", parent_id="nobody"))
     assert await store.tree("c", after=None, limit=9) == ()
 
@@ -340,19 +342,19 @@ async def test_a_deleted_session_leaves_only_its_tombstone(store: Store) -> None
     assert store.head == tombstone.seq
 
 
-async def test_a_session_deleted_in_the_batch_that_made_it_is_deleted(store: Store) -> None:
+async def test_a_session_can_be_created_and_deleted_in_one_batch(store: Store) -> None:
     await append(store, created("s1"), appended("e1"), deleted("s1"))
     assert [event.type for event in await whole_log(store)] == ["session_deleted"]
     assert await store.session("s1") is None
 
 
-async def test_the_id_of_a_deleted_session_is_never_used_again(store: Store) -> None:
+async def test_a_deleted_session_cannot_be_created_again(store: Store) -> None:
     await append(store, created("s1"), deleted("s1"))
     await append(store, created("s1", name="again"), updated("s1", name="again"))
     assert await store.session("s1") is None
 
 
-async def test_a_page_of_sessions_goes_on_behind_a_session_deleted_meanwhile(store: Store) -> None:
+async def test_a_page_of_sessions_begins_after_a_session_deleted_meanwhile(store: Store) -> None:
     await append(store, created("s1"), created("s2"), created("s3"))
     await append(store, deleted("s2"))
     assert [row.session_id for row in (await store.sessions(limit=9, before="s2")).rows] == ["s1"]
@@ -382,14 +384,14 @@ async def test_consumed_and_cleared_inputs_are_not_pending(store: Store) -> None
     assert states == {"a": "consumed", "b": "pending", "c": "cleared"}
 
 
-async def test_a_promoted_input_is_pending_as_it_is_now_behind_the_others(store: Store) -> None:
+async def test_a_promoted_input_is_pending_after_the_others(store: Store) -> None:
     await append(store, created(), queue_update("accepted", queued("a"), queued("b")))
     promoted = queued("a", "steer", run_id="r1")
     await append(store, queue_update("promoted", promoted))
     assert await store.pending_inputs("s1") == (queued("b"), promoted)
 
 
-async def test_a_client_s_id_finds_its_input_in_its_session_alone(store: Store) -> None:
+async def test_a_client_message_id_finds_its_input_only_in_its_session(store: Store) -> None:
     mine = queued("i1", text="mine", client_message_id="c1", accepted_at=TS)
     await append(store, created("s1"), created("s2"), queue_update("accepted", mine))
     row = await store.input_by_client_id("s1", "c1")
@@ -439,7 +441,7 @@ async def test_turns_are_counted_and_usage_is_summed(store: Store) -> None:
     )
 
 
-async def test_a_session_has_the_sum_of_its_runs_and_of_what_belongs_to_no_run(
+async def test_the_usage_of_a_session_includes_calls_outside_of_runs(
     store: Store,
 ) -> None:
     call = events.UsageReported(
@@ -477,7 +479,7 @@ async def test_a_session_has_the_sum_of_its_runs_and_of_what_belongs_to_no_run(
     assert (await store.sessions(limit=1, before=None)).rows[0] == session
 
 
-async def test_a_branch_has_not_cost_what_its_parent_did(store: Store) -> None:
+async def test_the_usage_of_a_branch_does_not_include_its_parent(store: Store) -> None:
     call = events.UsageReported(session_id="s1", model="m", usage=Usage(input=1, output=1, total=2))
     await append(store, created("s1"), call, created("b1", parent_id="s1"))
     await append(store, msgspec.structs.replace(call, session_id="b1"))
@@ -488,7 +490,7 @@ async def test_a_branch_has_not_cost_what_its_parent_did(store: Store) -> None:
     )
 
 
-async def test_runs_come_newest_first_in_pages_of_all_or_one_session(store: Store) -> None:
+async def test_runs_are_paged_newest_first_for_all_or_one_session(store: Store) -> None:
     for number in range(6):
         await append(store, run_started(f"r{number}", f"s{number % 2}"))
 
@@ -523,7 +525,7 @@ def tool_ended(session_id: str, artifact_id: str) -> events.ToolExecutionEnd:
     )
 
 
-async def test_an_artifact_is_committed_with_its_batch_and_kept_once(store: Store) -> None:
+async def test_an_artifact_is_committed_with_its_batch_and_may_be_repeated(store: Store) -> None:
     assert await store.artifact(ARTIFACT.id) is None
     await append(store, created(), artifacts=[ARTIFACT])
     await append(store, artifacts=[ARTIFACT])
@@ -531,7 +533,7 @@ async def test_an_artifact_is_committed_with_its_batch_and_kept_once(store: Stor
 
 
 @pytest.mark.parametrize("by", ["event", "entry"])
-async def test_an_artifact_goes_with_the_last_session_that_refers_to_it(
+async def test_an_artifact_is_deleted_with_the_last_session_that_references_it(
     store: Store, by: str
 ) -> None:
     def refer(session_id: str) -> events.Event:
@@ -565,7 +567,7 @@ def _of_task(session_id: str, parent: str) -> events.SessionCreated:
     return created(session_id, origin=origin, worker=worker)
 
 
-async def test_sessions_of_tasks_keep_who_made_them_and_can_be_left_out(store: Store) -> None:
+async def test_task_sessions_keep_their_origin_and_can_be_excluded_from_lists(store: Store) -> None:
     await append(store, created("s1"), _of_task("t1", "s1"), created("s2"), _of_task("t2", "s1"))
     await append(store, _of_task("t3", "t1"), updated("t1", name="x"))
     row = await store.session("t1")

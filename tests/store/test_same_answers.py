@@ -104,7 +104,7 @@ entries = st.builds(
         ids[0], ids[1], session_id=session_id, text=text, **artifact
     ),
     session_ids,
-    # A parent has a smaller id, so that no path is a circle.
+    # A parent has a smaller id, so that no path is a cycle.
     st.sampled_from([(child, parent) for child in ENTRIES for parent in ENTRIES if parent < child]),
     texts,
     st.fixed_dictionaries({}, optional={"artifact_id": st.sampled_from(ARTIFACTS)}),
@@ -209,7 +209,7 @@ LISTS = [
 
 
 async def answers(store: Store) -> dict[str, Any]:
-    """Ask a store all that can be asked of it."""
+    """Call every query of a store and return the answers."""
     found: dict[str, Any] = {
         "head": store.head,
         "log": await whole_log(store),
@@ -282,7 +282,7 @@ def test_both_stores_give_the_same_answers_also_after_a_restart(
             assert await answers(store) == answered
         async with sqlite.open_store(path) as store:
             again = await answers(store)
-        # What is deleted last leaves its tombstone as the head, so this holds too.
+        # The tombstone of a deletion at the end is the head, so this holds too.
         assert again == answered
 
     in_a_folder(check)
@@ -291,7 +291,7 @@ def test_both_stores_give_the_same_answers_also_after_a_restart(
 @pytest.mark.slow
 @thorough
 @given(batches(lasting))
-def test_the_rows_can_be_made_again_from_the_log(happened: list[list[events.Event]]) -> None:
+def test_rows_can_be_rebuilt_from_the_log(happened: list[list[events.Event]]) -> None:
     async def check(path: Path) -> None:
         async with sqlite.open_store(path) as store:
             await fill(store, happened)
@@ -315,17 +315,17 @@ groups = st.lists(
 @pytest.mark.slow
 @settings(thorough, max_examples=60)
 @given(groups)
-def test_what_shares_a_transaction_leaves_what_it_leaves_one_by_one(
+def test_batches_in_one_transaction_have_the_same_effect_as_one_by_one(
     happened: list[list[tuple[list[events.Event], bool]]],
 ) -> None:
     seconds = count()
-    told: list[tuple[StoredEvent, ...] | StoreError] = []
+    outcomes: list[tuple[StoredEvent, ...] | StoreError] = []
     submitted = [
         [
             Batch(
                 tuple(record(event, f"2026-01-02T03:04:05.{next(seconds):06}Z") for event in batch),
-                told.append,
-                told.append,
+                outcomes.append,
+                outcomes.append,
                 tuple(CONTENT if has_artifacts else ()),
             )
             for batch, has_artifacts in group
@@ -339,21 +339,21 @@ def test_what_shares_a_transaction_leaves_what_it_leaves_one_by_one(
             for batch in chain.from_iterable(submitted):
                 expected.submit(batch)
                 await expected.flush()
-            answered, told_one_by_one = await answers(expected), tuple(told)
-        told.clear()
+            answered, outcomes_one_by_one = await answers(expected), tuple(outcomes)
+        outcomes.clear()
         watch = Watch()
         async with sqlite.open_store(path, connect=watch.connect) as store:
             await fill(store, [])
             for group in submitted:
                 await submit_together(store, watch, group)
             assert await answers(store) == answered
-        assert tuple(told) == told_one_by_one
+        assert tuple(outcomes) == outcomes_one_by_one
 
     in_a_folder(check)
 
 
 async def submit_together(store: Store, watch: Watch, group: Sequence[Batch]) -> None:
-    """Commits batches as one transaction."""
+    """Commit batches as one transaction."""
     watch.hold()
     store.submit(Batch((), lambda _: None, lambda _: None))
     await watch.wait_held()

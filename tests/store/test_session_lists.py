@@ -21,12 +21,12 @@ from tests.store.helpers import append, created, deleted, updated
 
 
 async def ids(store: Store, **wanted: Any) -> tuple[list[str], int]:
-    """Return the sessions of a list, newest first, and how many it says there are."""
+    """Return the session ids of a list, newest first, and its count."""
     page = await store.sessions(SessionFilter(**wanted), limit=9, before=None)
     return [row.session_id for row in page.rows], page.count
 
 
-async def test_every_filter_must_fit(store: Store) -> None:
+async def test_a_listed_session_matches_every_filter(store: Store) -> None:
     await append(store, created("s1", source="chat", workspace="/w"), created("s2", source="chat"))
     await append(store, created("s3", workspace="/w"), created("s4", parent_id="s1", source="chat"))
     await append(store, updated("s2", archived=True), updated("s3", archived=True))
@@ -40,7 +40,9 @@ async def test_every_filter_must_fit(store: Store) -> None:
     assert await ids(store, parent_id="s1") == (["s4"], 1)
 
 
-async def test_a_session_that_names_no_workspace_is_in_the_one_of_those(store: Store) -> None:
+async def test_a_session_without_a_workspace_is_listed_in_the_unnamed_workspace(
+    store: Store,
+) -> None:
     await append(store, created("s1"), created("s2", workspace="/other"))
     assert await ids(store, workspace="/w", unnamed_workspace="/w") == (["s1"], 1)
     assert await ids(store, workspace="/other", unnamed_workspace="/w") == (["s2"], 1)
@@ -61,12 +63,14 @@ async def test_a_session_that_names_no_workspace_is_in_the_one_of_those(store: S
         ("one\x00two", "TWO"),
     ],
 )
-async def test_a_text_is_found_however_it_is_written(store: Store, name: str, text: str) -> None:
+async def test_text_search_ignores_case_and_unicode_normalization(
+    store: Store, name: str, text: str
+) -> None:
     await append(store, created("s1", name=name), created("s2", name="something else"))
     assert await ids(store, text=text) == (["s1"], 1)
 
 
-async def test_a_percent_sign_or_a_question_mark_stands_for_itself(store: Store) -> None:
+async def test_text_search_has_no_wildcards(store: Store) -> None:
     await append(store, created("s1", name="plain"), created("s2", workspace="/plain"))
     assert [await ids(store, text=text) for text in ("%", "_", "*", "p_ain", "p*n")] == [
         ([], 0)
@@ -74,7 +78,7 @@ async def test_a_percent_sign_or_a_question_mark_stands_for_itself(store: Store)
     assert await ids(store, text="PLAIN") == (["s2", "s1"], 2)
 
 
-async def test_pages_by_offset_follow_one_another_and_count_the_whole(store: Store) -> None:
+async def test_pages_by_offset_are_consecutive_and_count_all_sessions(store: Store) -> None:
     await append(store, *(created(f"s{number}", source="chat") for number in range(5)))
     await append(store, created("other"))
     chats = SessionFilter(source="chat")
@@ -90,7 +94,7 @@ async def test_pages_by_offset_follow_one_another_and_count_the_whole(store: Sto
     assert ([row.session_id for row in behind.rows], behind.count) == (["s1", "s0"], 5)
 
 
-async def test_a_value_is_replaced_whole_and_null_takes_it_back(store: Store) -> None:
+async def test_an_updated_value_replaces_the_old_one_and_null_unsets_it(store: Store) -> None:
     await append(
         store,
         created(
@@ -114,7 +118,7 @@ async def test_a_value_is_replaced_whole_and_null_takes_it_back(store: Store) ->
     assert (row.sampling, row.rules) == (Sampling(max_tokens=5), None)
 
 
-async def test_what_is_said_of_one_session_is_no_default_of_the_next(store: Store) -> None:
+async def test_settings_of_one_session_do_not_become_defaults(store: Store) -> None:
     before = await store.defaults()
     await append(store, created("s1"))
     await append(
@@ -177,7 +181,7 @@ LISTS = [
 
 @pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("wanted", LISTS)
-def test_a_list_and_its_count_go_through_one_index_and_sort_nothing(
+def test_a_list_and_its_count_use_one_index_without_sorting(
     many: Path, wanted: SessionFilter
 ) -> None:
     connection = open_for_reading(many)
@@ -196,9 +200,7 @@ def test_a_list_and_its_count_go_through_one_index_and_sort_nothing(
 
 
 @pytest.mark.parametrize("query", [_queries._SESSIONS_OF_PARENT, _queries._SESSION_COUNT_OF_PARENT])
-def test_a_list_of_one_parent_goes_through_indices_and_sorts_nothing(
-    many: Path, query: str
-) -> None:
+def test_a_list_of_one_parent_uses_indices_without_sorting(many: Path, query: str) -> None:
     connection = open_for_reading(many)
     values = msgspec.structs.asdict(SessionFilter(parent_id="s7"))
     values |= {"bound": 2**63 - 1, "limit": 100, "offset": 0}
@@ -213,8 +215,8 @@ def test_a_list_of_one_parent_goes_through_indices_and_sorts_nothing(
 
 
 @pytest.mark.parametrize("wanted", LISTS)
-def test_what_is_not_wanted_is_not_read(many: Path, wanted: SessionFilter) -> None:
-    """The pages that are read are those of the index and of what is shown, of some 20,000."""
+def test_a_list_reads_few_pages(many: Path, wanted: SessionFilter) -> None:
+    """Of some 20,000 pages only those of the index and of the listed rows are read."""
     connection = open_for_reading(many)
     connection.status(apsw.SQLITE_DBSTATUS_CACHE_MISS, True)
     _queries.sessions(connection, wanted, limit=50, before=None, offset=0)

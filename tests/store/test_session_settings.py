@@ -1,6 +1,6 @@
 """Every declared session setting: in events, the fold, the rows of every store, and lists.
 
-The values are made from the types of the declaration, so that a new setting is tested as it is added.
+The values are derived from the declared types, so that a new setting is tested automatically.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ async def test_events_set_every_setting_alike_in_the_fold_and_in_rows(store: Sto
 
 
 @pytest.mark.parametrize("name", UNSETTABLE)
-async def test_null_makes_a_setting_what_it_is_without_any_event(name: str, store: Store) -> None:
+async def test_null_resets_a_setting_to_its_default(name: str, store: Store) -> None:
     happened = (*EVERYTHING_SET, updated("s1", **{name: None}))
     await append(store, *happened)
     row = await store.session("s1")
@@ -104,9 +104,7 @@ async def test_null_makes_a_setting_what_it_is_without_any_event(name: str, stor
 
 
 @pytest.mark.parametrize("name", EXACT_FILTERS)
-async def test_a_list_can_be_asked_for_each_value_that_a_filter_names(
-    name: str, store: Store
-) -> None:
+async def test_sessions_can_be_listed_by_each_exact_filter(name: str, store: Store) -> None:
     await append(store, *EVERYTHING_SET, created("s2"))
     value = examples(SessionFilter)[name]
     page = await store.sessions(
@@ -115,7 +113,7 @@ async def test_a_list_can_be_asked_for_each_value_that_a_filter_names(
     assert [row.session_id for row in page.rows] == ["s1"]
 
 
-async def test_what_new_sessions_take_over_is_kept_by_every_store(store: Store) -> None:
+async def test_every_store_keeps_the_settings_that_new_sessions_inherit(store: Store) -> None:
     await append(store, *EVERYTHING_SET)
     defaults = await store.defaults()
     lasting = set(settings_among(DefaultSettings)) - {"granted"}
@@ -124,8 +122,8 @@ async def test_what_new_sessions_take_over_is_kept_by_every_store(store: Store) 
     }
 
 
-def test_the_wire_can_say_every_setting() -> None:
-    """A setting that neither event has, nor one with other names, could never be set."""
+def test_events_can_set_every_setting() -> None:
+    """A setting without an event field could never be set."""
     in_events = {
         *settings_among(events.SessionCreated),
         *settings_among(events.SessionUpdated),
@@ -134,11 +132,11 @@ def test_the_wire_can_say_every_setting() -> None:
     assert in_events == set(SETTINGS)
 
 
-def test_a_branch_is_made_with_every_setting_that_it_inherits() -> None:
+def test_session_created_has_every_inherited_setting() -> None:
     assert set(InheritedSettings.__struct_fields__) <= set(settings_among(events.SessionCreated))
 
 
-def test_what_a_client_updates_is_in_the_event_and_is_shown() -> None:
+def test_every_updatable_setting_is_in_the_event_and_in_the_session_record() -> None:
     given = set(settings_among(commands.UpdateSession))
     assert given <= set(settings_among(events.SessionUpdated))
     assert given <= set(settings_among(SessionRecord))

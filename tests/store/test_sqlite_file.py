@@ -1,4 +1,4 @@
-"""The database file: owner, permissions, migrations, and what deleting leaves."""
+"""The database file: owner, permissions, migrations, and traces of deleted sessions."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def untouched(folder: Path) -> Iterator[None]:
-    """Fails if a file of the folder is made, removed or changed."""
+def check_unchanged(folder: Path) -> Iterator[None]:
+    """Fail if a file of the folder is created, removed or changed."""
 
     def state() -> dict[str, tuple[bytes, int, int]]:
         return {
@@ -62,7 +62,7 @@ def write(path: Path, content: bytes, mode: int = 0o600) -> None:
 
 
 def spoil(path: Path) -> None:
-    """Overwrites all but the header with garbage."""
+    """Overwrite all but the header with garbage."""
     content = path.read_bytes()
     path.write_bytes(content[:100] + b"\xff" * (len(content) - 100))
 
@@ -80,15 +80,15 @@ async def fill(path: Path) -> None:
         await append(store, created(), appended("e1"), run_started(), delta())
 
 
-# --- whose it is -------------------------------------------------------------------------------
+# --- ownership ---------------------------------------------------------------------------------
 
 
-async def test_a_database_of_a_newer_version_is_named_and_left_untouched(path: Path) -> None:
+async def test_a_database_of_a_newer_version_is_refused_and_left_unchanged(path: Path) -> None:
     await fill(path)
     newer = len(migrations.MIGRATIONS) + 1
     with closing(apsw.Connection(str(path))) as connection:
         connection.pragma("user_version", newer)
-    with untouched(path.parent), pytest.raises(StoreTooNew, match=f"version {newer}.* newer"):
+    with check_unchanged(path.parent), pytest.raises(StoreTooNew, match=f"version {newer}.* newer"):
         async with sqlite.open_store(path):
             pass
 
@@ -101,25 +101,25 @@ GARBAGE: list[tuple[bytes, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("content", "told"), GARBAGE, ids=["script", "short", "cut", "zeros"])
-async def test_a_file_that_is_no_database_of_ours_is_refused_and_left_untouched(
-    path: Path, content: bytes, told: str
+@pytest.mark.parametrize(("content", "message"), GARBAGE, ids=["script", "short", "cut", "zeros"])
+async def test_a_file_that_is_not_a_database_of_ours_is_refused_and_left_unchanged(
+    path: Path, content: bytes, message: str
 ) -> None:
     write(path, content)
-    with untouched(path.parent), pytest.raises(StoreError, match=told):
+    with check_unchanged(path.parent), pytest.raises(StoreError, match=message):
         async with sqlite.open_store(path):
             pass
 
 
-async def test_a_database_of_another_program_is_refused_and_left_untouched(path: Path) -> None:
+async def test_a_database_of_another_program_is_refused_and_left_unchanged(path: Path) -> None:
     with closing(apsw.Connection(str(path))) as connection:
         connection.execute("CREATE TABLE bookmarks (url TEXT)")
-    with untouched(path.parent), pytest.raises(StoreError, match="another program"):
+    with check_unchanged(path.parent), pytest.raises(StoreError, match="another program"):
         async with sqlite.open_store(path):
             pass
 
 
-async def test_a_log_whose_pages_are_garbage_is_a_store_error(path: Path) -> None:
+async def test_opening_a_log_with_garbage_pages_raises_store_error(path: Path) -> None:
     await fill(path)
     spoil(path)
     with pytest.raises(StoreError, match="cannot be opened"):
@@ -127,7 +127,9 @@ async def test_a_log_whose_pages_are_garbage_is_a_store_error(path: Path) -> Non
             pass
 
 
-async def test_a_folder_that_is_not_there_is_a_store_error(tmp_path: Path) -> None:
+async def test_opening_in_a_missing_folder_or_on_a_directory_raises_store_error(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(StoreError, match="No such file"):
         async with sqlite.open_store(tmp_path / "nowhere" / "log.db"):
             pass
@@ -141,15 +143,15 @@ async def test_an_empty_file_becomes_a_log(path: Path) -> None:
     await fill(path)
 
 
-async def test_a_creation_that_was_cut_short_is_made_up_for(path: Path, tmp_path: Path) -> None:
-    begin_a_database(tmp_path / "begun.db")
+async def test_an_interrupted_creation_is_repeated(path: Path, tmp_path: Path) -> None:
+    begin_database(tmp_path / "begun.db")
     for suffix in ("", "-journal"):
         shutil.copy(tmp_path / f"begun.db{suffix}", tmp_path / f"log.db{suffix}")
     await fill(path)
 
 
-def begin_a_database(path: Path) -> None:
-    """Leaves a file and a journal as a kill in the midst of the first migration would."""
+def begin_database(path: Path) -> None:
+    """Leave a file and a journal as a kill during the first migration would."""
     connection = apsw.Connection(str(path))
     connection.pragma("cache_size", 5)
     connection.execute("BEGIN")
@@ -164,10 +166,10 @@ def begin_a_database(path: Path) -> None:
 
 
 kept_open: list[apsw.Connection] = []
-"""Closing one would undo what it had begun."""
+"""Closing a connection would undo its transaction."""
 
 
-async def test_nobody_else_may_read_the_files(path: Path) -> None:
+async def test_the_files_are_private_under_any_umask(path: Path) -> None:
     before = os.umask(0)
     try:
         async with sqlite.open_store(path) as store:
@@ -180,7 +182,7 @@ async def test_nobody_else_may_read_the_files(path: Path) -> None:
     assert set(modes.values()) == {0o600}
 
 
-async def test_a_file_that_others_could_read_is_closed_to_them(path: Path) -> None:
+async def test_a_file_readable_by_others_is_made_private(path: Path) -> None:
     write(path, b"", mode=0o644)
     await fill(path)
     assert mode_of(path) == 0o600
@@ -197,7 +199,7 @@ ADD_ANOTHER_TABLE_AND_FAIL = (
 )
 
 
-async def test_a_new_database_has_every_migration_and_our_mark(path: Path) -> None:
+async def test_a_new_database_has_every_migration_and_our_application_id(path: Path) -> None:
     await fill(path)
     with closing(apsw.Connection(str(path))) as connection:
         assert connection.pragma("user_version") == len(migrations.MIGRATIONS)
@@ -205,8 +207,8 @@ async def test_a_new_database_has_every_migration_and_our_mark(path: Path) -> No
         assert connection.pragma("journal_mode") == "wal"
 
 
-def test_making_a_database_takes_two_syncs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the file and of its folder: a first start waits for each. SQLite itself does none."""
+def test_creating_a_database_takes_two_syncs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the file and one of its folder, since a first start waits for each. SQLite does none."""
     synced: list[str] = []
     real = os.fsync
 
@@ -222,7 +224,7 @@ def test_making_a_database_takes_two_syncs(path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_database_whose_making_failed_is_made_by_the_next_start(
+def test_a_database_whose_creation_failed_is_created_by_the_next_start(
     path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     with monkeypatch.context() as patch:
@@ -244,7 +246,7 @@ def test_a_database_whose_making_failed_is_made_by_the_next_start(
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_a_folder_without_room_for_a_file_is_a_full_disk(
+def test_creating_a_file_without_space_raises_store_full(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> int:
@@ -255,7 +257,7 @@ def test_a_folder_without_room_for_a_file_is_a_full_disk(
         open_for_writing(path, apsw.Connection)
 
 
-def test_a_log_that_is_a_link_lies_where_that_leads(path: Path, tmp_path: Path) -> None:
+def test_a_symbolic_link_to_the_log_is_followed(path: Path, tmp_path: Path) -> None:
     (tmp_path / "big disk").mkdir()
     target = tmp_path / "big disk" / "the log"
     path.symlink_to(target)
@@ -269,7 +271,7 @@ def test_a_log_that_is_a_link_lies_where_that_leads(path: Path, tmp_path: Path) 
     left_open.close()
 
 
-def test_what_a_making_that_was_cut_short_left_behind_is_made_anew(path: Path) -> None:
+def test_leftovers_of_an_interrupted_creation_are_replaced(path: Path) -> None:
     for suffix in ("", "-journal", "-wal"):
         write(
             path.with_name(f"{path.name}.new{suffix}"), b"SQLite format 3" + bytes(5000), mode=0o666
@@ -279,7 +281,7 @@ def test_what_a_making_that_was_cut_short_left_behind_is_made_anew(path: Path) -
     assert mode_of(path) == 0o600
 
 
-async def test_an_older_database_gets_what_is_missing_and_keeps_its_events(path: Path) -> None:
+async def test_an_older_database_gets_missing_migrations_and_keeps_its_events(path: Path) -> None:
     await fill(path)
     steps = (*migrations.MIGRATIONS, ADD_A_TABLE)
     opened = open_for_writing(path, apsw.Connection, steps)
@@ -290,7 +292,7 @@ async def test_an_older_database_gets_what_is_missing_and_keeps_its_events(path:
         assert opened.head == 4
 
 
-async def test_a_failed_migration_leaves_nothing_of_those_before_it_either(path: Path) -> None:
+async def test_a_failed_migration_undoes_those_before_it_too(path: Path) -> None:
     await fill(path)
     steps = (*migrations.MIGRATIONS, ADD_A_TABLE, ADD_ANOTHER_TABLE_AND_FAIL)
     with pytest.raises(StoreError, match=f"migration {len(steps)} of the database failed"):
@@ -303,7 +305,7 @@ async def test_a_failed_migration_leaves_nothing_of_those_before_it_either(path:
         assert len(await whole_log(store)) == 4
 
 
-async def test_the_version_stands_in_the_file_itself_while_the_log_is_open(path: Path) -> None:
+async def test_the_version_is_in_the_main_file_while_the_log_is_open(path: Path) -> None:
     async with sqlite.open_store(path):
         assert version_in_header(path) == len(migrations.MIGRATIONS)
 
@@ -313,7 +315,7 @@ async def test_the_version_stands_in_the_file_itself_while_the_log_is_open(path:
 SECRET = "the launch code is 0000"
 
 
-async def test_what_was_deleted_is_in_no_file_of_the_open_log(path: Path) -> None:
+async def test_deleted_text_is_in_no_file_of_the_open_log(path: Path) -> None:
     long_secret = SECRET * 2000
     async with sqlite.open_store(path) as store:
         await append(
@@ -329,7 +331,7 @@ async def test_what_was_deleted_is_in_no_file_of_the_open_log(path: Path) -> Non
         await append(store, appended("e2", "e1", artifact_id="sha256:00"))
         assert any(SECRET.encode() in file.read_bytes() for file in path.parent.iterdir())
         await append(store, deleted("s1"))
-        # Once this is answered, the writer is done with what follows the commit before.
+        # Once this is answered, the writer has finished the work after the previous commit.
         await append(store, updated("s2", name="kept"))
         for file in path.parent.iterdir():
             assert SECRET.encode() not in file.read_bytes(), file.name
@@ -351,12 +353,12 @@ READS = [
 ]
 
 
-def test_there_are_reads_to_look_at() -> None:
+def test_there_are_queries_to_check() -> None:
     assert len(READS) >= 10
 
 
 @pytest.mark.parametrize(("name", "query"), READS, ids=[name for name, _ in READS])
-def test_no_read_sorts_or_walks_over_a_whole_table(path: Path, name: str, query: str) -> None:
+def test_no_query_sorts_or_scans_a_whole_table(path: Path, name: str, query: str) -> None:
     with closing(open_for_writing(path, apsw.Connection).connection) as connection:
         count = query.count("?")
         bindings = [None] * count if count else dict.fromkeys(_NAMES)

@@ -46,9 +46,7 @@ async def open_and_append(path: Path, *happened: events.Event) -> list[int]:
 # --- groups ------------------------------------------------------------------------------------
 
 
-async def test_what_waits_while_a_commit_is_under_way_shares_the_next(
-    watched: Store, watch: Watch
-) -> None:
+async def test_batches_waiting_during_a_commit_share_the_next(watched: Store, watch: Watch) -> None:
     outcomes = Outcomes()
     watch.hold()
     watched.submit(outcomes.batch("first", [created()]))
@@ -105,27 +103,25 @@ async def test_a_read_does_not_wait_for_the_writer(watched: Store, watch: Watch)
     watched.submit(outcomes.batch("held", [delta()]))
     await watch.wait_held()
     assert len(await whole_log(watched)) == 1
-    assert outcomes.told == []
+    assert outcomes.received == []
     watch.release()
     await watched.flush()
     assert outcomes.seqs("held") == [2]
 
 
-async def test_an_event_whose_callback_was_not_called_yet_is_not_read(
-    watched: Store, tmp_path: Path
-) -> None:
+async def test_an_event_is_not_readable_before_its_callback(watched: Store, tmp_path: Path) -> None:
     outcomes = Outcomes()
     await append(watched, created())
     watched.submit(outcomes.batch("next", [delta()]))
     block_until_committed(tmp_path / "log.db", events_min=2)
-    assert outcomes.told == []
+    assert outcomes.received == []
     assert [event.seq for event in await whole_log(watched)] == [1]
     await watched.flush()
     assert [event.seq for event in await whole_log(watched)] == [1, 2]
 
 
 def block_until_committed(path: Path, events_min: int) -> None:
-    """Keep the event loop from running until the writer's thread has committed that many."""
+    """Block the event loop until the writer's thread has committed ``events_min`` events."""
     deadline = time.monotonic() + 10
     with closing(open_for_reading(path)) as connection:
         while connection.execute("SELECT count(*) FROM events").get < events_min:
@@ -146,7 +142,7 @@ async def test_more_reads_than_connections_are_all_answered(watched: Store) -> N
     assert found == [2] * 10 * READERS_MAX
 
 
-async def test_a_cancelled_owner_s_batches_are_committed_before_the_file_closes(
+async def test_batches_of_a_cancelled_owner_are_committed_before_the_file_closes(
     tmp_path: Path,
 ) -> None:
     outcomes = Outcomes()
@@ -201,7 +197,7 @@ async def test_a_new_block_of_numbers_is_synced_also_for_deltas(
     assert watch.commits == ["FULL", "NORMAL"]
 
 
-async def test_a_block_that_is_used_up_is_followed_by_another(
+async def test_a_used_up_block_of_numbers_is_followed_by_another(
     watched: Store, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_commits, "NUMBERS_PER_BLOCK", 10)
@@ -215,7 +211,7 @@ async def test_a_block_that_is_used_up_is_followed_by_another(
 
 
 def copy_as_after_a_kill(path: Path, to: Path) -> Path:
-    """Copies the files of an open log: what another process would find if this one died now."""
+    """Copy the files of an open log as another process would find them if this one died now."""
     to.mkdir()
     for name in (path.name, path.name + "-wal"):
         shutil.copy(path.with_name(name), to / name)
@@ -245,7 +241,7 @@ async def test_opening_and_closing_uses_no_numbers(tmp_path: Path) -> None:
     assert await open_and_append(tmp_path / "log.db", created()) == [1]
 
 
-async def test_an_unclean_start_goes_on_at_the_next_block_with_all_that_was_committed(
+async def test_after_a_kill_commits_are_kept_and_numbers_continue_in_the_next_block(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "log.db"
@@ -260,7 +256,7 @@ async def test_an_unclean_start_goes_on_at_the_next_block_with_all_that_was_comm
     assert await open_and_append(copy, delta()) == [after.seq + 1]
 
 
-async def test_a_number_of_a_delta_lost_with_the_power_is_not_used_again(tmp_path: Path) -> None:
+async def test_numbers_of_deltas_lost_in_a_power_cut_are_not_reused(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     async with sqlite.open_store(path) as store:
         await append(store, created(), run_started())
@@ -275,7 +271,7 @@ async def test_a_number_of_a_delta_lost_with_the_power_is_not_used_again(tmp_pat
         assert after.seq > 102
 
 
-async def test_the_wal_is_begun_anew_once_it_is_much_and_nobody_reads_from_it(
+async def test_the_wal_restarts_once_it_is_large_and_no_reader_uses_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nousd.store.sqlite.commits.WAL_PAGES", 20)
@@ -298,7 +294,7 @@ async def test_the_wal_is_begun_anew_once_it_is_much_and_nobody_reads_from_it(
         assert await append_pages(range(120, 180)) < held + 30 * 4096
 
 
-async def test_what_the_wal_held_is_moved_to_the_database_once(
+async def test_the_wal_is_checkpointed_only_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nousd.store.sqlite.commits.WAL_PAGES", 100)
@@ -307,7 +303,7 @@ async def test_what_the_wal_held_is_moved_to_the_database_once(
         with trio.fail_after(30):
             while not (await store.figures()).checkpoints:
                 await append(store, updated(name="often"))
-        # The second is answered when the writer is done with all that followed the first.
+        # The second is answered once the writer has finished the work after the first.
         await append(store, updated(name="once more"))
         await append(store, updated(name="for the last time"))
         assert (await store.figures()).checkpoints == 1
@@ -316,7 +312,7 @@ async def test_what_the_wal_held_is_moved_to_the_database_once(
 # --- failures ----------------------------------------------------------------------------------
 
 
-async def test_what_was_queued_behind_a_failed_group_fails_unseen_and_what_comes_then_does_not(
+async def test_batches_queued_behind_a_failed_group_fail_and_later_ones_succeed(
     watched: Store, watch: Watch
 ) -> None:
     outcomes = Outcomes()
@@ -343,7 +339,7 @@ async def test_what_was_queued_behind_a_failed_group_fails_unseen_and_what_comes
     assert len(await whole_log(watched)) == 2
 
 
-async def test_a_queue_behind_a_failure_fails_even_if_the_disk_is_free_by_then(
+async def test_batches_queued_behind_a_failure_fail_even_if_the_disk_has_recovered(
     watched: Store, watch: Watch
 ) -> None:
     outcomes = Outcomes()
@@ -369,7 +365,7 @@ async def test_a_queue_behind_a_failure_fails_even_if_the_disk_is_free_by_then(
     assert await append(watched, created()) == await whole_log(watched)
 
 
-async def test_a_disk_that_is_truly_full_fails_the_batch_and_loses_nothing(
+async def test_a_full_database_fails_the_batch_and_loses_nothing(
     watched: Store, watch: Watch
 ) -> None:
     await append(watched, created())
@@ -384,7 +380,7 @@ async def test_a_disk_that_is_truly_full_fails_the_batch_and_loses_nothing(
     assert watched.head == 2
 
 
-async def test_a_rollback_that_fails_is_made_up_for_by_the_next_commit(
+async def test_the_next_commit_recovers_from_a_failed_rollback(
     watched: Store, watch: Watch
 ) -> None:
     await append(watched, created())
@@ -408,7 +404,7 @@ async def test_a_rollback_that_fails_is_made_up_for_by_the_next_commit(
     assert await watched.run("r1") is None
 
 
-async def test_a_fault_of_ours_in_the_writer_fails_all_batches_and_is_raised_on_closing(
+async def test_a_bug_in_the_writer_fails_all_batches_and_is_raised_on_closing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def faulty(*_: object) -> None:
@@ -435,7 +431,7 @@ async def test_a_fault_of_ours_in_the_writer_fails_all_batches_and_is_raised_on_
         assert len(await whole_log(store)) == 1
 
 
-async def test_a_row_that_cannot_be_read_is_a_store_error(watched: Store, watch: Watch) -> None:
+async def test_reading_an_invalid_row_raises_store_error(watched: Store, watch: Watch) -> None:
     await append(watched, created(), appended("e1"))
     assert watch.connection is not None
     watch.connection.execute("UPDATE entry_bodies SET body = x'7b'")

@@ -47,14 +47,14 @@ def ended(keys: dict[str, Any], *, is_error: bool = False) -> events.Event:
     return events.ToolExecutionEnd(**keys, result="", is_error=is_error, executed=True)
 
 
-def asked(keys: dict[str, Any], **more: Any) -> events.Event:
+def permission_requested(keys: dict[str, Any], **more: Any) -> events.Event:
     return events.PermissionRequested(
         **keys, input_hash="h", args={}, reason="", expires_at="then", **more
     )
 
 
-async def row(store: Store, *told: events.Event, call_id: str = "m.0") -> ToolCallRow:
-    await append(store, created(), *told)
+async def row(store: Store, *happened: events.Event, call_id: str = "m.0") -> ToolCallRow:
+    await append(store, created(), *happened)
     found = await store.tool_call(call_id, None)
     assert found is not None
     return found
@@ -67,7 +67,7 @@ RUN, CLIENT = call(), clients()
     ("keys", "steps", "state", "is_over"),
     [
         (RUN, [], "requested", False),
-        (RUN, [asked(RUN)], "waiting", False),
+        (RUN, [permission_requested(RUN)], "waiting", False),
         (RUN, [approved(RUN)], "approved", False),
         (RUN, [denied(RUN)], "denied", False),
         (RUN, [denied(RUN), ended(RUN, is_error=True)], "denied", True),
@@ -81,7 +81,7 @@ RUN, CLIENT = call(), clients()
         (CLIENT, [approved(CLIENT), started(CLIENT), completed(CLIENT)], "completed", True),
     ],
 )
-async def test_a_row_says_where_an_attempt_stands(
+async def test_a_row_has_the_state_of_its_attempt(
     store: Store, keys: dict[str, Any], steps: list[events.Event], state: str, is_over: bool
 ) -> None:
     found = await row(store, requested(keys), *steps, call_id=keys["tool_call_id"])
@@ -92,12 +92,12 @@ async def test_a_row_says_where_an_attempt_stands(
     assert await store.open_client_calls() == ((found,) if is_open else ())
 
 
-async def test_its_events_lie_between_the_two_that_it_names(store: Store) -> None:
+async def test_a_row_names_the_first_and_last_event_of_its_attempt(store: Store) -> None:
     found = await row(store, requested(RUN), approved(RUN), started(RUN), ended(RUN))
     assert (found.seq, found.last_seq) == (2, 5)
 
 
-async def test_the_last_attempt_is_found_and_each_by_its_number(store: Store) -> None:
+async def test_an_attempt_is_found_by_its_number_and_the_last_one_by_default(store: Store) -> None:
     last = await row(store, requested(RUN), denied(RUN), requested(call(attempt=2)))
     assert (last.attempt, last.state) == (2, "requested")
     first = await store.tool_call("m.0", 1)
@@ -107,7 +107,7 @@ async def test_the_last_attempt_is_found_and_each_by_its_number(store: Store) ->
     assert await store.tool_call("m.1", None) is None
 
 
-async def test_what_a_run_at_the_top_tells_of_a_task_s_call_changes_nothing(store: Store) -> None:
+async def test_events_of_a_parent_run_about_a_task_call_do_not_change_its_row(store: Store) -> None:
     origin = Origin(session_id="s1", run_id="r1")
     above = call(session_id="s2", run_id="r2")
     found = await row(
@@ -115,7 +115,7 @@ async def test_what_a_run_at_the_top_tells_of_a_task_s_call_changes_nothing(stor
         requested(RUN),
         approved(RUN),
         started(RUN),
-        asked(above, origin=origin),
+        permission_requested(above, origin=origin),
         denied(above, origin=origin),
     )
     assert (found.state, found.session_id, found.by) == ("started", "s1", "policy")
@@ -126,7 +126,7 @@ async def test_a_call_that_was_never_requested_has_no_row(store: Store) -> None:
     assert await store.tool_calls(None, None, limit=NO_BOUND, before=NO_BOUND) == ()
 
 
-async def test_a_deleted_session_s_calls_are_gone_and_others_stay(store: Store) -> None:
+async def test_calls_of_a_deleted_session_are_deleted_and_others_stay(store: Store) -> None:
     await append(store, created("s1"), created("s2"), requested(RUN))
     await append(store, requested(call(tool_call_id="n.0", session_id="s2", run_id="r2")))
     await append(store, deleted("s1"))
@@ -135,7 +135,7 @@ async def test_a_deleted_session_s_calls_are_gone_and_others_stay(store: Store) 
     assert [found.tool_call_id for found in left] == ["n.0"]
 
 
-async def test_a_client_s_call_is_found_by_its_own_id_in_its_session_alone(store: Store) -> None:
+async def test_a_client_call_is_found_by_its_client_id_only_in_its_session(store: Store) -> None:
     await append(store, created(), requested(CLIENT, client_call_id="mine"))
     found = await store.tool_call_by_client_id("s1", "mine")
     assert found is not None
