@@ -31,7 +31,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def log(folder: Path, template: Path) -> Path:
-    """A log at rest with all that a log can hold."""
+    """A closed log with everything that a log can hold."""
     path = folder / "nousd.db"
     shutil.copy(template, path)
     return path
@@ -39,21 +39,21 @@ def log(folder: Path, template: Path) -> Path:
 
 @pytest.fixture
 def unfinished(log: Path, tmp_path: Path) -> Path:
-    """A log as a kill in the midst of its migration leaves it."""
-    begun = tmp_path / "begun.db"
-    shutil.copy(log, begun)
-    with closing(apsw.Connection(str(begun))) as connection:
+    """A log as a kill during its migration leaves it."""
+    migrating = tmp_path / "migrating.db"
+    shutil.copy(log, migrating)
+    with closing(apsw.Connection(str(migrating))) as connection:
         connection.pragma("journal_mode", "DELETE")
         connection.execute("BEGIN; UPDATE events SET line = X'00'")
         connection.cache_flush()
         for suffix in ("", "-journal"):
-            shutil.copy(f"{begun}{suffix}", f"{log}{suffix}")
+            shutil.copy(f"{migrating}{suffix}", f"{log}{suffix}")
     return log
 
 
 @pytest.fixture
 def change(log: Path) -> Change:
-    """Changes a log behind the daemon's back, as no fault of ours may go unnoticed."""
+    """A function that changes the rows of a log directly."""
 
     def run(statement: str, *values: Any) -> None:
         connection = apsw.Connection(str(log))
@@ -65,8 +65,8 @@ def change(log: Path) -> Change:
 
 
 @contextmanager
-def untouched(folder: Path) -> Iterator[None]:
-    """Fails if a file of the folder is made, removed or changed."""
+def check_unchanged(folder: Path) -> Iterator[None]:
+    """Fail if a file of the folder is created, removed or changed."""
     before = state_of(folder)
     yield
     assert state_of(folder) == before

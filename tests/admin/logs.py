@@ -26,7 +26,7 @@ def artifact(data: bytes) -> Artifact:
 def a_run(
     run_id: str, session_id: str = "s1", *, text: str = "hello", ends: bool = True
 ) -> list[events.Event]:
-    """The events of a run with one user message and one answer, which hangs on it."""
+    """Return the events of a run with one answer; without its end unless ``ends``."""
     where: TurnKey = {"session_id": session_id, "run_id": run_id, "turn_id": "1"}
     begun: list[events.Event] = [
         events.AgentStart(session_id=session_id, run_id=run_id, runtime="native", model="mock-1"),
@@ -57,7 +57,7 @@ def a_run(
 
 
 async def write_log(path: Path, *, runs: int = 12) -> None:
-    """Two sessions, a branch of a deleted one, an artifact, inputs, long lines, an open run."""
+    """Write sessions, a branch of a deleted one, an artifact, inputs, long lines and an open run."""
     kept = artifact(b"the whole of a long result " * 300)
     async with sqlite.open_store(path) as store:
         await append(store, created("s1", name="first", model="m"), created("gone"))
@@ -90,7 +90,7 @@ async def write_log(path: Path, *, runs: int = 12) -> None:
 
 
 def write_recorded_log(path: Path) -> None:
-    """The log that schema version 1 wrote."""
+    """Write a log of schema version 1."""
     path.write_bytes(gzip.decompress((STORES / "schema-1.db.gz").read_bytes()))
 
 
@@ -104,7 +104,7 @@ def lines_in(path: Path) -> dict[int, bytes]:
 
 
 def state_of(folder: Path) -> dict[str, tuple[bytes, int, int]]:
-    """Return what changes when anything in a folder does."""
+    """Return hash, time and mode of every file of a folder."""
     return {
         file.name: (
             hashlib.sha256(file.read_bytes()).digest(),

@@ -22,7 +22,7 @@ SIZES = [0, 1, CHUNK_BYTES, CHUNK_BYTES + 1, 2 * CHUNK_BYTES, 2 * CHUNK_BYTES + 
 
 @pytest.fixture
 def log(folder: Path) -> Path:
-    """A log with a large artifact that a session uses, and one that none does."""
+    """A log with a large artifact that a session uses, and an unused one."""
     trio.run(write_log, folder / "nousd.db")
     return folder / "nousd.db"
 
@@ -45,14 +45,14 @@ def errors(path: Path) -> list[str]:
     return [str(finding) for finding in check(path).findings if finding.severity == "error"]
 
 
-async def holds(path: Path, wanted: Source) -> bool:
-    """True if the log has the whole artifact, with the right bytes."""
+async def has_artifact(path: Path, wanted: Source) -> bool:
+    """Return True if the log has the complete artifact."""
     async with sqlite.open_store(path) as store:
         found = await store.artifact(wanted.artifact_id)
     return found is not None and found.data == wanted.data
 
 
-def test_a_log_with_artifacts_in_chunks_is_in_order(log: Path) -> None:
+def test_a_log_with_artifacts_in_chunks_has_no_errors(log: Path) -> None:
     assert errors(log) == []
 
 
@@ -64,39 +64,37 @@ def test_a_log_with_artifacts_in_chunks_is_in_order(log: Path) -> None:
         ("UPDATE artifact_chunks SET idx = 9 WHERE idx = 0", "other bytes"),
     ],
 )
-def test_a_chunk_that_is_wrong_or_gone_is_found(log: Path, statement: str, found: str) -> None:
+def test_a_wrong_or_missing_chunk_is_an_error(log: Path, statement: str, found: str) -> None:
     change(log, statement)
     assert any(LARGE.artifact_id in error and found in error for error in errors(log))
 
 
-async def test_a_backup_holds_the_artifacts(log: Path, tmp_path: Path) -> None:
+async def test_a_backup_contains_the_artifacts(log: Path, tmp_path: Path) -> None:
     backup(log, tmp_path / "copy.db")
     assert errors(tmp_path / "copy.db") == []
-    assert await holds(tmp_path / "copy.db", LARGE)
+    assert await has_artifact(tmp_path / "copy.db", LARGE)
 
 
-async def test_a_salvage_brings_what_a_session_uses_and_nothing_else(
-    log: Path, tmp_path: Path
-) -> None:
+async def test_a_salvage_keeps_only_artifacts_in_use(log: Path, tmp_path: Path) -> None:
     report = salvage(log, tmp_path / "out")
     saved = tmp_path / "out" / "nousd.db"
     assert report.errors == 0
     assert errors(saved) == []
-    assert await holds(saved, LARGE)
-    assert not await holds(saved, source(b"unused"))
+    assert await has_artifact(saved, LARGE)
+    assert not await has_artifact(saved, source(b"unused"))
 
 
-async def test_an_artifact_whose_row_is_lost_is_put_together_by_its_hash(
+async def test_an_artifact_whose_row_is_lost_is_restored_from_its_chunks(
     log: Path, tmp_path: Path
 ) -> None:
     change(log, "DELETE FROM artifacts WHERE artifact_id = ?", LARGE.artifact_id)
     salvage(log, tmp_path / "out")
     saved = tmp_path / "out" / "nousd.db"
     assert errors(saved) == []
-    assert await holds(saved, LARGE)
+    assert await has_artifact(saved, LARGE)
 
 
-async def test_an_artifact_that_lost_a_chunk_is_told_as_lost(log: Path, tmp_path: Path) -> None:
+async def test_an_artifact_that_lost_a_chunk_is_reported_as_lost(log: Path, tmp_path: Path) -> None:
     change(log, "DELETE FROM artifact_chunks WHERE idx = 1")
     report = salvage(log, tmp_path / "out")
     assert any(
@@ -104,20 +102,20 @@ async def test_an_artifact_that_lost_a_chunk_is_told_as_lost(log: Path, tmp_path
         for f in report.findings
     )
     saved = tmp_path / "out" / "nousd.db"
-    assert not await holds(saved, LARGE)
+    assert not await has_artifact(saved, LARGE)
     connection = apsw.Connection(str(saved))
     assert connection.execute("SELECT count(*) FROM artifact_chunks").get == 0
     connection.close()
 
 
-def test_chunks_that_sqlite_cannot_reach_are_found_on_their_pages(
+def test_chunks_of_an_unreadable_database_are_read_from_its_pages(
     log: Path, tmp_path: Path
 ) -> None:
     content = log.read_bytes()
     log.write_bytes(bytes(16) + content[16:])
     report = salvage(log, tmp_path / "out")
     assert report.from_pages == 2
-    assert trio.run(holds, tmp_path / "out" / "nousd.db", LARGE)
+    assert trio.run(has_artifact, tmp_path / "out" / "nousd.db", LARGE)
 
 
 # --- logs of earlier versions --------------------------------------------------------------------
@@ -139,7 +137,7 @@ def earlier(folder: Path) -> Path:
     return path
 
 
-async def test_artifacts_that_were_kept_whole_are_in_chunks_after_the_migration(
+async def test_undivided_artifacts_are_in_chunks_after_the_migration(
     earlier: Path,
 ) -> None:
     async with sqlite.open_store(earlier) as store:
@@ -156,7 +154,7 @@ async def test_artifacts_that_were_kept_whole_are_in_chunks_after_the_migration(
     connection.close()
 
 
-def test_artifacts_that_are_kept_whole_are_checked_where_they_lie(earlier: Path) -> None:
+def test_undivided_artifacts_of_an_earlier_version_are_checked(earlier: Path) -> None:
     assert errors(earlier) == []
     wrong = source(LARGE.data[:1]).artifact_id
     change(earlier, "UPDATE artifacts SET data = x'00' WHERE artifact_id = ?", wrong)

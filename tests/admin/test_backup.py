@@ -15,14 +15,14 @@ from nousd.admin.backup import backup
 from nousd.admin.check.check import check
 from nousd.errors import StoreError
 from nousd.store.sqlite import store as sqlite
-from tests.admin.conftest import untouched
+from tests.admin.conftest import check_unchanged
 from tests.admin.logs import a_run, lines_in, state_of
 from tests.store.helpers import append, created, whole_log
 
 
-def test_a_copy_holds_what_the_log_holds(log: Path, tmp_path: Path, any_umask: int) -> None:
+def test_a_backup_has_every_line_and_is_private(log: Path, tmp_path: Path, any_umask: int) -> None:
     target = tmp_path / "copy.db"
-    with untouched(log.parent):
+    with check_unchanged(log.parent):
         report = backup(log, target)
     assert lines_in(target) == lines_in(log)
     assert (report.events, report.head) == (355, 383)
@@ -31,7 +31,7 @@ def test_a_copy_holds_what_the_log_holds(log: Path, tmp_path: Path, any_umask: i
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy.db", "state"]
 
 
-async def test_a_daemon_can_go_on_with_a_copy(log: Path, tmp_path: Path) -> None:
+async def test_a_store_can_append_to_a_backup(log: Path, tmp_path: Path) -> None:
     backup(log, tmp_path / "copy.db")
     async with sqlite.open_store(tmp_path / "copy.db") as store:
         await append(store, *a_run("next"))
@@ -39,10 +39,13 @@ async def test_a_daemon_can_go_on_with_a_copy(log: Path, tmp_path: Path) -> None
     assert check(tmp_path / "copy.db").errors == 0
 
 
-def test_a_log_whose_migration_was_cut_short_is_not_copied(
+def test_a_log_with_an_interrupted_migration_is_not_copied(
     unfinished: Path, tmp_path: Path
 ) -> None:
-    with untouched(unfinished.parent), pytest.raises(StoreError, match="the next start undoes it"):
+    with (
+        check_unchanged(unfinished.parent),
+        pytest.raises(StoreError, match="the next start undoes it"),
+    ):
         backup(unfinished, tmp_path / "copy.db")
     assert not (tmp_path / "copy.db").exists()
 
@@ -54,8 +57,8 @@ backup(*map(pathlib.Path, sys.argv[1:]))
 """
 
 
-async def test_a_copy_of_a_busy_log_is_one_moment_of_it(folder: Path, tmp_path: Path) -> None:
-    """Each commit is a whole run, so a copy with part of one has mixed two moments."""
+async def test_a_backup_of_a_busy_log_is_one_consistent_state(folder: Path, tmp_path: Path) -> None:
+    """Each commit is a whole run, so a copy with part of a run would mix two states."""
     path = folder / "nousd.db"
     async with sqlite.open_store(path) as store, trio.open_nursery() as nursery:
         await append(store, created())
@@ -84,7 +87,7 @@ async def test_a_copy_of_a_busy_log_is_one_moment_of_it(folder: Path, tmp_path: 
 # --- not at all --------------------------------------------------------------------------------
 
 
-def test_a_file_that_exists_is_not_overwritten(log: Path, tmp_path: Path) -> None:
+def test_an_existing_file_is_not_overwritten(log: Path, tmp_path: Path) -> None:
     target = tmp_path / "copy.db"
     target.write_text("precious")
     with pytest.raises(StoreError, match="exists; a backup overwrites nothing"):
@@ -95,12 +98,12 @@ def test_a_file_that_exists_is_not_overwritten(log: Path, tmp_path: Path) -> Non
         backup(log, tmp_path / "link")
 
 
-def test_a_folder_that_is_not_there_is_named(log: Path, tmp_path: Path) -> None:
+def test_a_missing_target_folder_is_an_error(log: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be written: No such file or directory"):
         backup(log, tmp_path / "nowhere" / "copy.db")
 
 
-def test_without_a_log_there_is_no_copy(tmp_path: Path) -> None:
+def test_a_missing_or_foreign_log_is_not_copied(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no log"):
         backup(tmp_path / "nousd.db", tmp_path / "copy.db")
     (tmp_path / "nousd.db").write_bytes(b"x" * 500)
@@ -127,7 +130,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 """
 
 
-def test_a_full_disk_leaves_no_half_of_a_copy(log: Path, tmp_path: Path) -> None:
+def test_a_write_failure_leaves_no_partial_copy(log: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _ON_A_SMALL_DISK, str(log), str(tmp_path / "copy.db")],
         capture_output=True,

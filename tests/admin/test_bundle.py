@@ -27,7 +27,7 @@ from nousd.store.sqlite import store as sqlite
 from nousd.wire import events
 from nousd.wire.events.base import TurnKey
 from nousd.wire.objects.entries import MessageEntry
-from tests.admin.conftest import untouched
+from tests.admin.conftest import check_unchanged
 from tests.admin.logs import artifact, write_recorded_log
 from tests.harness.planted import MARK, PLANTED
 from tests.store.helpers import TS, append, created, queue_update, queued
@@ -40,13 +40,13 @@ SPELLED = f"sk-ant-api03-{MARK}-spelled"
 
 
 @pytest.fixture(autouse=True)
-def no_vendor_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The doctor asks every server of which there is a key; here it looks at the state folder alone."""
+def examine_state_folder_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restrict the doctor to the state folder; it would contact every server with a key."""
     monkeypatch.setattr("nousd.admin.doctor.doctor.EXAMINATIONS", (examine_places.state_folder,))
 
 
 @pytest.fixture
-def made(folder: Path, tmp_path: Path) -> Callable[..., Files]:
+def make_bundle(folder: Path, tmp_path: Path) -> Callable[..., Files]:
     """Write a bundle of the log in ``folder`` and unpack it."""
 
     def make(
@@ -54,7 +54,7 @@ def made(folder: Path, tmp_path: Path) -> Callable[..., Files]:
     ) -> Files:
         output = io.BytesIO()
         write_bundle(wanting(folder, session_id, environ=environ, **wanted), output, "out")
-        return unpacked(output.getvalue())
+        return unpack(output.getvalue())
 
     def wanting(folder: Path, session_id: str | None, **more: Any) -> Wanted:
         return wanted_of(folder, tmp_path, session_id, **more)
@@ -87,7 +87,7 @@ def wanted_of(
     )
 
 
-def unpacked(data: bytes) -> Files:
+def unpack(data: bytes) -> Files:
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as tar:
         files: Files = {}
         for member in tar:
@@ -104,18 +104,18 @@ def lines(files: Files, name: str = "events.jsonl") -> list[dict[str, Any]]:
 
 
 def manifest(files: Files) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(files["manifest.json"])
-    return told
+    logged: dict[str, Any] = json.loads(files["manifest.json"])
+    return logged
 
 
 def left_out(files: Files) -> dict[str, str]:
     return {item["what"]: item["reason"] for item in manifest(files)["left_out"]}
 
 
-def write(folder: Path, *told: events.Event, artifacts: Sequence[Artifact] = ()) -> None:
+def write(folder: Path, *logged: events.Event, artifacts: Sequence[Artifact] = ()) -> None:
     async def append_all() -> None:
         async with sqlite.open_store(folder / "nousd.db") as store:
-            await append(store, *told, artifacts=artifacts)
+            await append(store, *logged, artifacts=artifacts)
 
     trio.run(append_all)
 
@@ -126,14 +126,14 @@ def appended(entry_id: str, **fields: Any) -> events.EntryAppended:
 
 
 def a_message(message_id: str, *deltas: str, ends: bool = True) -> list[events.Event]:
-    told: list[events.Event] = [
+    logged: list[events.Event] = [
         events.MessageStart(**TURN, message_id=message_id, role="assistant"),
         *(events.MessageUpdate(**TURN, message_id=message_id, delta=delta) for delta in deltas),
         *(events.ReasoningUpdate(**TURN, message_id=message_id, delta=delta) for delta in deltas),
     ]
     if ends:
-        told.append(events.MessageEnd(**TURN, message_id=message_id, text="".join(deltas)))
-    return told
+        logged.append(events.MessageEnd(**TURN, message_id=message_id, text="".join(deltas)))
+    return logged
 
 
 def a_tool_call(text: str, *, artifact_id: str) -> list[events.Event]:
@@ -167,7 +167,7 @@ EVERYTHING = "\n".join(planted.text for planted in PLANTED)
 
 
 def write_planted(folder: Path) -> None:
-    """A log with secrets wherever a log can hold any."""
+    """Write a log with secrets in every field that can hold text."""
     output = artifact(f"{EVERYTHING}\n{'filler ' * 1000}{EVERYTHING}".encode())
     instructions = Artifact(
         artifact(b"i").id,
@@ -197,14 +197,14 @@ def write_planted(folder: Path) -> None:
 # --- no secret is left -----------------------------------------------------------------------
 
 
-def test_no_secret_is_left_in_any_file(
-    folder: Path, tmp_path: Path, made: Callable[..., Files]
+def test_no_file_contains_a_secret(
+    folder: Path, tmp_path: Path, make_bundle: Callable[..., Files]
 ) -> None:
     write_planted(folder)
     log = tmp_path / "nousd.log"
-    said = json.dumps({"message": EVERYTHING, "exception": {"auth_token": f"{MARK}y"}})
-    log.write_text(f"{said}\nnot JSON: {EVERYTHING}\n{said}\n")
-    files = made(
+    log_line = json.dumps({"message": EVERYTHING, "exception": {"auth_token": f"{MARK}y"}})
+    log.write_text(f"{log_line}\nnot JSON: {EVERYTHING}\n{log_line}\n")
+    files = make_bundle(
         environ={"OPENAI_API_KEY": f"held-{MARK}-by-value", "MY_SECRET": f"{MARK} of mine"},
         flags={
             "log_file": str(log),
@@ -224,58 +224,60 @@ def test_no_secret_is_left_in_any_file(
         assert line["payload"]["session_id"] == "s1"
 
 
-def test_what_the_settings_hold_is_known_by_its_value(
-    folder: Path, made: Callable[..., Files]
+def test_secrets_in_variables_are_redacted_by_their_value(
+    folder: Path, make_bundle: Callable[..., Files]
 ) -> None:
     held, other = "a phrase without any looks", "another one of those"
     write(folder, created("s1", name=f"{held}, {other}"))
-    files = made(environ={"OPENAI_API_KEY": held, "WEATHER_TOKEN": other})
+    files = make_bundle(environ={"OPENAI_API_KEY": held, "WEATHER_TOKEN": other})
     [event] = lines(files)
     assert event["payload"]["name"] == "[redacted:known], [redacted:known]"
 
 
-def test_the_token_of_http_clients_is_known_by_its_value(
-    folder: Path, made: Callable[..., Files]
+def test_the_http_token_is_redacted_by_its_value(
+    folder: Path, make_bundle: Callable[..., Files]
 ) -> None:
     token = "some words-of-the-users own"
     write(folder, created("s1", name=f"it is {token.replace(' ', '-')}"))
     file = folder / "http-token"
     file.write_text(token.replace(" ", "-"))
     file.chmod(0o600)
-    [event] = lines(made())
+    [event] = lines(make_bundle())
     assert event["payload"]["name"] == "it is [redacted:known]"
     file.chmod(0o644)
-    assert len(lines(made())) == 1, "one that cannot be used is no reason not to make a bundle"
+    assert len(lines(make_bundle())) == 1, (
+        "one that cannot be used is no reason not to make a bundle"
+    )
 
 
-def test_the_folder_that_a_shell_is_in_is_no_secret(
-    folder: Path, made: Callable[..., Files]
+def test_the_working_directory_variables_are_not_secrets(
+    folder: Path, make_bundle: Callable[..., Files]
 ) -> None:
     write(folder, created("s1", name="see /home/me/project/a.txt"))
-    files = made(environ={"PWD": "/home/me/project", "OLDPWD": "/home/me", "DB_PWD": "see /home"})
+    files = make_bundle(
+        environ={"PWD": "/home/me/project", "OLDPWD": "/home/me", "DB_PWD": "see /home"}
+    )
     [event] = lines(files)
     assert event["payload"]["name"] == "[redacted:known]/me/project/a.txt"
 
 
-def test_patterns_of_the_users_are_redacted_as_well(
-    folder: Path, made: Callable[..., Files]
-) -> None:
+def test_user_patterns_are_redacted(folder: Path, make_bundle: Callable[..., Files]) -> None:
     write(folder, created("s1", name="case ACME-1234"))
-    [event] = lines(made(environ={"NOUSD_REDACT": r"ACME-\d+"}))
+    [event] = lines(make_bundle(environ={"NOUSD_REDACT": r"ACME-\d+"}))
     assert event["payload"]["name"] == "case [redacted:user]"
     with pytest.raises(ConfigError, match=r"redact must be a list of regular expressions"):
-        made(flags={"redact": ["("]})
+        make_bundle(flags={"redact": ["("]})
 
 
-# --- what is in it ---------------------------------------------------------------------------
+# --- contents --------------------------------------------------------------------------------
 
 
-def test_deltas_are_joined_and_everything_else_is_there(
-    folder: Path, made: Callable[..., Files]
+def test_deltas_are_joined_and_other_events_are_kept(
+    folder: Path, make_bundle: Callable[..., Files]
 ) -> None:
     write(folder, created("s1"), *STARTS, *a_message("m1", "a", "b", "c"))
-    told = lines(made())
-    assert [event["type"] for event in told] == [
+    logged = lines(make_bundle())
+    assert [event["type"] for event in logged] == [
         "session_created",
         "agent_start",
         "turn_start",
@@ -284,17 +286,17 @@ def test_deltas_are_joined_and_everything_else_is_there(
         "reasoning_update",
         "message_end",
     ]
-    update = told[4]
+    update = logged[4]
     assert (update["id"], update["payload"]["delta"]) == ("evt-7", "abc")
     assert update["payload"]["joined_from"] == "evt-5"
 
 
-def test_a_tool_call_has_a_transcript(folder: Path, made: Callable[..., Files]) -> None:
+def test_a_tool_call_has_a_transcript(folder: Path, make_bundle: Callable[..., Files]) -> None:
     whole = artifact(b"the whole output")
     write(
         folder, created("s1"), *STARTS, *a_tool_call("ls", artifact_id=whole.id), artifacts=[whole]
     )
-    files = made()
+    files = make_bundle()
     [call] = json.loads(files["tool-transcripts.json"])
     assert call.pop("begun_at") <= call.pop("ended_at")
     assert call == {
@@ -318,21 +320,23 @@ def test_a_tool_call_has_a_transcript(folder: Path, made: Callable[..., Files]) 
     assert files[f"artifacts/{whole.id.replace(':', '-')}.txt"] == b"the whole output"
 
 
-def test_one_session_alone_can_be_bundled(folder: Path, made: Callable[..., Files]) -> None:
+def test_a_bundle_can_be_limited_to_one_session(
+    folder: Path, make_bundle: Callable[..., Files]
+) -> None:
     write(folder, created("s1"), created("s2", name="other"))
-    files = made("s2")
+    files = make_bundle("s2")
     assert [event["payload"]["session_id"] for event in lines(files)] == ["s2"]
     assert manifest(files)["session"] == "s2"
-    assert manifest(made())["session"] == "all"
+    assert manifest(make_bundle())["session"] == "all"
     with pytest.raises(SessionNotFound, match="there is no session s3"):
-        made("s3")
+        make_bundle("s3")
 
 
 def test_the_manifest_lists_every_other_file_with_its_size(
-    folder: Path, made: Callable[..., Files]
+    folder: Path, make_bundle: Callable[..., Files]
 ) -> None:
     write(folder, created("s1"))
-    files = made()
+    files = make_bundle()
     listed = {item["name"]: item["bytes"] for item in manifest(files)["files"]}
     sizes = {name: len(content) for name, content in files.items()}
     assert sizes.pop("manifest.json") > 0
@@ -350,11 +354,11 @@ def test_the_manifest_lists_every_other_file_with_its_size(
     assert json.loads(files["capabilities.json"])["from"].startswith("the code, as no daemon")
 
 
-# --- what stays out --------------------------------------------------------------------------
+# --- omissions -------------------------------------------------------------------------------
 
 
-def test_what_is_no_text_or_too_long_is_left_out_and_listed(
-    folder: Path, made: Callable[..., Files]
+def test_artifacts_that_are_binary_or_too_long_are_omitted_and_listed(
+    folder: Path, make_bundle: Callable[..., Files]
 ) -> None:
     image = Artifact(artifact(b"\x89PNG").id, "image/png", b"\x89PNG")
     disguised = artifact(b"\xff\xfe no text \0")
@@ -362,36 +366,36 @@ def test_what_is_no_text_or_too_long_is_left_out_and_listed(
     kept = [image, disguised, long, newer]
     uses = [appended(f"m{n}", role="user", text="t", artifact_id=a.id) for n, a in enumerate(kept)]
     write(folder, created("s1"), *uses, artifacts=kept)
-    files = made(limits=Limits(artifact=1000, artifacts=1500))
+    files = make_bundle(limits=Limits(artifact=1000, artifacts=1500))
     assert [name for name in files if name.startswith("artifacts/")] == [
         f"artifacts/{newer.id.replace(':', '-')}.txt"
     ]
     reasons = {what.split()[1]: reason for what, reason in left_out(files).items()}
     assert reasons[image.id] == reasons[disguised.id] == "is not text"
     assert reasons[long.id] == "is longer than 1000 bytes"
-    files = made(limits=Limits(artifacts=100))
+    files = make_bundle(limits=Limits(artifacts=100))
     reasons = {what.split()[1]: reason for what, reason in left_out(files).items()}
     assert reasons[newer.id] == reasons[long.id] == "together they are longer than 100 bytes"
 
 
-def test_the_oldest_events_stay_out_where_there_are_too_many(
-    folder: Path, made: Callable[..., Files]
+def test_the_oldest_events_past_the_limit_are_omitted(
+    folder: Path, make_bundle: Callable[..., Files]
 ) -> None:
     write(folder, *(created(f"s{number}") for number in range(9)))
-    size = len(made()["events.jsonl"].splitlines(keepends=True)[0])
-    files = made(limits=Limits(events=3 * size + size // 2))
+    size = len(make_bundle()["events.jsonl"].splitlines(keepends=True)[0])
+    files = make_bundle(limits=Limits(events=3 * size + size // 2))
     assert [event["payload"]["session_id"] for event in lines(files)] == ["s6", "s7", "s8"]
     assert left_out(files)["the 6 oldest events"] == "they are past the limit of events"
 
 
-def test_of_a_long_log_of_the_daemon_the_end_is_there_from_a_whole_line_on(
-    folder: Path, tmp_path: Path, made: Callable[..., Files]
+def test_the_last_complete_lines_of_a_long_daemon_log_are_included(
+    folder: Path, tmp_path: Path, make_bundle: Callable[..., Files]
 ) -> None:
     write(folder, created("s1"))
     log = tmp_path / "own.log"
     log.write_text(f"API_KEY={MARK}\nsecond\nthird\n")
     log.with_name("own.log.1").write_text("older")
-    files = made(flags={"log_file": str(log)}, limits=Limits(log=16))
+    files = make_bundle(flags={"log_file": str(log)}, limits=Limits(log=16))
     assert files["nousd.log"] == b"second\nthird\n"
     assert left_out(files) == {
         "the beginning of own.log": "is longer than 16 bytes",
@@ -399,24 +403,26 @@ def test_of_a_long_log_of_the_daemon_the_end_is_there_from_a_whole_line_on(
     }
 
 
-def test_a_part_that_cannot_be_had_keeps_no_other_out(
-    folder: Path, tmp_path: Path, made: Callable[..., Files]
+def test_an_unreadable_part_does_not_prevent_the_others(
+    folder: Path, tmp_path: Path, make_bundle: Callable[..., Files]
 ) -> None:
     (folder / "nousd.db").write_bytes(b"no database" * 1000)
-    files = made(flags={"log_file": str(tmp_path / "nowhere.log")})
+    files = make_bundle(flags={"log_file": str(tmp_path / "nowhere.log")})
     assert {"doctor.txt", "settings.txt", "versions.json"} <= files.keys()
     assert "events.jsonl" not in files
     reasons = left_out(files)
     for part in ("the events", "the artifacts", "the daemon's own log"):
         assert reasons[part].startswith("could not be had: ")
     (folder / "nousd.db").unlink()
-    assert left_out(made())["the log"].startswith("could not be had: there is no log at ")
+    assert left_out(make_bundle())["the log"].startswith("could not be had: there is no log at ")
 
 
-def test_damaged_events_keep_no_others_out(folder: Path, made: Callable[..., Files]) -> None:
+def test_damaged_events_are_listed_and_the_others_included(
+    folder: Path, make_bundle: Callable[..., Files]
+) -> None:
     kept = artifact(b"a text")
-    told = appended("user", role="user", text="t", text_ref=kept.id, text_bytes=6)
-    write(folder, created("s1"), *STARTS, told, *a_message("m1", "a", "b"), artifacts=[kept])
+    logged = appended("user", role="user", text="t", text_ref=kept.id, text_bytes=6)
+    write(folder, created("s1"), *STARTS, logged, *a_message("m1", "a", "b"), artifacts=[kept])
     connection = apsw.Connection(str(folder / "nousd.db"))
     connection.execute(
         "UPDATE events SET line = CAST('garbage' AS BLOB) WHERE type = 'agent_start'"
@@ -425,7 +431,7 @@ def test_damaged_events_keep_no_others_out(folder: Path, made: Callable[..., Fil
     connection.execute("UPDATE events SET type = 'other' WHERE type = 'message_start'")
     connection.execute("UPDATE events SET schema_version = 0 WHERE type = 'message_end'")
     connection.close()
-    files = made()
+    files = make_bundle()
     assert [event["type"] for event in lines(files)] == [
         "session_created",
         "entry_appended",
@@ -436,12 +442,12 @@ def test_damaged_events_keep_no_others_out(folder: Path, made: Callable[..., Fil
     assert "4 damaged events: evt-2, evt-3, evt-5, evt-10" in left_out(files)
 
 
-def test_a_log_of_an_earlier_version_is_bundled_without_its_artifacts(
-    folder: Path, made: Callable[..., Files]
+def test_a_log_of_an_earlier_version_is_bundled_without_artifacts(
+    folder: Path, make_bundle: Callable[..., Files]
 ) -> None:
     write_recorded_log(folder / "nousd.db")
-    with untouched(folder):
-        files = made()
+    with check_unchanged(folder):
+        files = make_bundle()
     assert len([e for e in lines(files) if e["type"] == "agent_end"]) == 5
     assert "attempt" in next(e["payload"] for e in lines(files) if e["type"] == "tool_call_started")
     assert "all artifacts" in left_out(files)
@@ -450,16 +456,14 @@ def test_a_log_of_an_earlier_version_is_bundled_without_its_artifacts(
 # --- the file --------------------------------------------------------------------------------
 
 
-def test_the_file_is_private_and_overwrites_nothing_unless_told_to(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_the_file_is_private_and_overwrites_only_on_request(folder: Path, tmp_path: Path) -> None:
     write(folder, created("s1"))
     target = tmp_path / "x.tar.gz"
     wanted = wanted_of(folder, tmp_path)
-    with untouched(folder):
+    with check_unchanged(folder):
         report = bundle(wanted, target)
     assert target.stat().st_mode & 0o777 == 0o600
-    assert report.files == len(unpacked(target.read_bytes()))
+    assert report.files == len(unpack(target.read_bytes()))
     assert str(target) in report.summary
     with pytest.raises(StoreError, match="exists; --force overwrites it"):
         bundle(wanted, target)
@@ -471,30 +475,32 @@ def test_the_file_is_private_and_overwrites_nothing_unless_told_to(
     assert sorted(path.name for path in tmp_path.glob("*.gz*")) == ["x.tar.gz"]
 
 
-async def test_a_log_that_is_in_use_is_bundled(folder: Path, made: Callable[..., Files]) -> None:
+async def test_a_log_that_is_in_use_is_bundled(
+    folder: Path, make_bundle: Callable[..., Files]
+) -> None:
     async with sqlite.open_store(folder / "nousd.db") as store:
         await append(store, created("s1"))
-        assert [event["type"] for event in lines(await trio.to_thread.run_sync(made))] == [
+        assert [event["type"] for event in lines(await trio.to_thread.run_sync(make_bundle))] == [
             "session_created"
         ]
         await append(store, created("s2"))
-        assert len(lines(await trio.to_thread.run_sync(made))) == 2
+        assert len(lines(await trio.to_thread.run_sync(make_bundle))) == 2
 
 
-# --- secrets of which only a piece is there --------------------------------------------------
+# --- truncated secrets -----------------------------------------------------------------------
 
 
 HALF_OF_A_SECRET: Final = f" postgres://bob:{MARK}-and-{MARK}"
-"""Without what comes behind it, this looks like nothing."""
+"""Without the rest of the URL, no pattern matches this."""
 
 
 def cut_in_a_secret(size: int) -> str:
-    """The beginning of a text, which was cut behind so many letters."""
+    """Return a text of ``size`` characters that ends within a secret."""
     return ("word " * size)[: size - len(HALF_OF_A_SECRET)] + HALF_OF_A_SECRET
 
 
-def test_of_a_text_that_was_cut_the_last_word_is_taken_off(
-    folder: Path, made: Callable[..., Files]
+def test_the_last_word_of_a_truncated_text_is_removed(
+    folder: Path, make_bundle: Callable[..., Files]
 ) -> None:
     ref = artifact(b"whole").id
     call: Any = TURN | {"tool_call_id": "m1.0", "tool_name": "bash"}
@@ -514,32 +520,30 @@ def test_of_a_text_that_was_cut_the_last_word_is_taken_off(
         events.Error(**TURN, code="c", message="m", cause=short, raw_ref=ref),
         events.AgentEnd(session_id="s1", run_id="r1", status="error", error=f"{short}..."),
     )
-    files = made()
+    files = make_bundle()
     for name, content in files.items():
         assert MARK.encode() not in content, name
-    told = [event["payload"] for event in lines(files)]
-    for text in (told[3]["entry"]["text"], told[5]["args"]["command"], told[7]["cause"]):
+    logged = [event["payload"] for event in lines(files)]
+    for text in (logged[3]["entry"]["text"], logged[5]["args"]["command"], logged[7]["cause"]):
         assert text.startswith("word word ")
         assert text.endswith(" [cut]")
 
 
-def test_deltas_whose_first_ones_are_past_the_limit_stay_out(
-    folder: Path, made: Callable[..., Files]
+def test_deltas_whose_beginning_is_past_the_limit_are_omitted(
+    folder: Path, make_bundle: Callable[..., Files]
 ) -> None:
     write(folder, created("s1"), *STARTS, *a_message("open", *SPELLED, ends=False))
     for limit in range(0, 16_000, 400):
-        files = made(limits=Limits(events=limit))
+        files = make_bundle(limits=Limits(events=limit))
         if any(item["what"].endswith("oldest events") for item in manifest(files)["left_out"]):
             assert MARK[-3:].encode() not in files["events.jsonl"], limit
-    assert [event for event in lines(made()) if "delta" in event["payload"]]
+    assert [event for event in lines(make_bundle()) if "delta" in event["payload"]]
 
 
-# --- where it goes ---------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------
 
 
-def test_an_output_that_is_full_for_a_moment_is_an_error_all_the_same(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_a_transient_write_error_fails_the_bundle(folder: Path, tmp_path: Path) -> None:
     class FullForAMoment(io.BytesIO):
         was_full = False
 
@@ -555,9 +559,7 @@ def test_an_output_that_is_full_for_a_moment_is_an_error_all_the_same(
         write_bundle(wanted_of(folder, tmp_path), FullForAMoment(), "out")
 
 
-def test_a_bundle_that_comes_to_nothing_writes_nothing_more_when_it_is_dropped(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_a_failed_bundle_writes_nothing_more_when_collected(folder: Path, tmp_path: Path) -> None:
     write(folder, created("s1"))
     output = io.BytesIO()
     with pytest.raises(SessionNotFound):
@@ -567,7 +569,7 @@ def test_a_bundle_that_comes_to_nothing_writes_nothing_more_when_it_is_dropped(
     assert output.getvalue() == half
 
 
-def test_nothing_but_a_regular_file_is_ever_overwritten(folder: Path, tmp_path: Path) -> None:
+def test_only_a_regular_file_is_overwritten(folder: Path, tmp_path: Path) -> None:
     write(folder, created("s1"))
     pipe, link, file = tmp_path / "pipe", tmp_path / "link", tmp_path / "file"
     os.mkfifo(pipe)
@@ -580,11 +582,11 @@ def test_nothing_but_a_regular_file_is_ever_overwritten(folder: Path, tmp_path: 
     assert file.read_text() == "mine"
 
 
-def test_what_a_task_asked_makes_no_record_of_a_call_where_it_was_told_again() -> None:
+def test_a_parent_runs_copy_of_a_task_decision_makes_no_call_record() -> None:
     calls = ToolCalls()
     call = {"session_id": "s", "tool_call_id": "m.0", "by": "user", "reason": "yes"}
-    told = {**call, "origin": {"session_id": "below", "run_id": "r"}}
-    calls.note({"type": "tool_call_approved", "payload": told, "ts": "now"})
+    logged = {**call, "origin": {"session_id": "below", "run_id": "r"}}
+    calls.note({"type": "tool_call_approved", "payload": logged, "ts": "now"})
     assert calls.records == {}
     calls.note({"type": "tool_call_approved", "payload": call, "ts": "now"})
     assert calls.records["m.0"]["decision"] == "approved"

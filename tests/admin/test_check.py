@@ -17,29 +17,29 @@ from nousd.admin.check.findings import FINDINGS_MAX
 from nousd.admin.check.refold import Refold
 from nousd.store.sqlite import store as sqlite
 from nousd.store.sqlite.migrations import MIGRATIONS
-from tests.admin.conftest import Change, untouched
+from tests.admin.conftest import Change, check_unchanged
 from tests.admin.logs import a_run, artifact, write_recorded_log
 from tests.store.helpers import append, appended, created, deleted, delta, run_started
 
 OPEN_RUN = "note: run open has no end: it is at work, or will be closed at the next start"
 
 
-def told(path: Path) -> list[str]:
-    with untouched(path.parent):
+def findings_of(path: Path) -> list[str]:
+    with check_unchanged(path.parent):
         report = check(path)
     assert report.errors == sum(found.severity == "error" for found in report.findings)
     return [str(found) for found in report.findings]
 
 
 def errors(path: Path) -> list[str]:
-    return [line.removeprefix("error: ") for line in told(path) if line.startswith("error")]
+    return [line.removeprefix("error: ") for line in findings_of(path) if line.startswith("error")]
 
 
-# --- in order ----------------------------------------------------------------------------------
+# --- intact logs -------------------------------------------------------------------------------
 
 
-def test_a_log_in_order_has_nothing_but_its_open_run(log: Path) -> None:
-    assert told(log) == [OPEN_RUN]
+def test_an_intact_log_has_only_the_note_of_its_open_run(log: Path) -> None:
+    assert findings_of(log) == [OPEN_RUN]
     report = check(log)
     assert (report.events, report.head) == (355, 383)
     assert report.summary.endswith(
@@ -47,14 +47,14 @@ def test_a_log_in_order_has_nothing_but_its_open_run(log: Path) -> None:
     )
 
 
-def test_a_log_of_schema_version_1_is_in_order(folder: Path) -> None:
+def test_an_intact_log_of_schema_version_1_has_no_errors(folder: Path) -> None:
     write_recorded_log(folder / "nousd.db")
     assert errors(folder / "nousd.db") == []
 
 
-async def checked_by_another_process(folder: Path) -> list[str]:
-    """Another one, because within one process SQLite's files in memory are shared."""
-    with untouched(folder), trio.fail_after(60):
+async def check_in_another_process(folder: Path) -> list[str]:
+    """Return the output of ``nousd check`` in a process that shares no memory with this one."""
+    with check_unchanged(folder), trio.fail_after(60):
         done = await trio.run_process(
             [sys.executable, "-m", "nousd", "check", "--state-dir", str(folder)],
             capture_stdout=True,
@@ -62,13 +62,13 @@ async def checked_by_another_process(folder: Path) -> list[str]:
     return done.stdout.decode().splitlines()
 
 
-async def test_a_log_that_is_in_use_is_in_order_and_is_not_changed(folder: Path) -> None:
+async def test_a_log_in_use_is_checked_without_changes(folder: Path) -> None:
     async with sqlite.open_store(folder / "nousd.db") as store:
         await append(store, created(), *a_run("r1"))
-        [line] = await checked_by_another_process(folder)
+        [line] = await check_in_another_process(folder)
         assert ": 28 events up to evt-28, " in line
         await append(store, *a_run("r2"))
-        [line] = await checked_by_another_process(folder)
+        [line] = await check_in_another_process(folder)
         assert ": 55 events up to evt-55, " in line
         assert line.endswith(": no damage")
 
@@ -88,7 +88,7 @@ trio.run(main)
 
 @pytest.fixture
 def killed(folder: Path) -> Path:
-    """The log of a process that was killed: what it wrote is in the WAL."""
+    """The log of a process that was killed, with its writes in the WAL."""
     path = folder / "nousd.db"
     done = subprocess.run([sys.executable, "-c", _KILLED, str(path)], timeout=60, check=False)
     assert done.returncode == 9
@@ -97,7 +97,7 @@ def killed(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("removed", [(), ("-shm",)], ids=["all files", "without the index"])
-def test_the_log_of_a_killed_daemon_is_read_with_its_wal(
+def test_the_log_of_a_killed_process_is_read_with_its_wal(
     killed: Path, removed: tuple[str, ...]
 ) -> None:
     for suffix in removed:
@@ -106,7 +106,7 @@ def test_the_log_of_a_killed_daemon_is_read_with_its_wal(
     assert check(killed).events == 28
 
 
-def test_a_copy_without_any_file_beside_it_stays_without(log: Path, tmp_path: Path) -> None:
+def test_checking_a_copy_creates_no_side_files(log: Path, tmp_path: Path) -> None:
     alone = tmp_path / "alone" / "nousd.db"
     alone.parent.mkdir()
     shutil.copy(log, alone)
@@ -114,7 +114,7 @@ def test_a_copy_without_any_file_beside_it_stays_without(log: Path, tmp_path: Pa
     assert [file.name for file in alone.parent.iterdir()] == ["nousd.db"]
 
 
-def test_a_folder_that_cannot_be_written_to_is_checked(log: Path) -> None:
+def test_a_log_in_a_read_only_folder_is_checked(log: Path) -> None:
     log.parent.chmod(0o500)
     try:
         assert errors(log) == []
@@ -122,7 +122,7 @@ def test_a_folder_that_cannot_be_written_to_is_checked(log: Path) -> None:
         log.parent.chmod(0o700)
 
 
-# --- no log at all -----------------------------------------------------------------------------
+# --- files that are not a log ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,9 @@ def test_a_folder_that_cannot_be_written_to_is_checked(log: Path) -> None:
     ],
     ids=["missing", "empty", "script", "other program", "cut"],
 )
-def test_what_is_no_log_is_said_to_be_that(folder: Path, content: bytes | None, found: str) -> None:
+def test_a_file_that_is_not_a_log_is_reported_as_such(
+    folder: Path, content: bytes | None, found: str
+) -> None:
     path = folder / "nousd.db"
     if content is not None:
         path.write_bytes(content)
@@ -145,14 +147,14 @@ def test_what_is_no_log_is_said_to_be_that(folder: Path, content: bytes | None, 
     assert ("--salvage" in check(path).summary) == bool(content), "there is nothing to save"
 
 
-def test_a_log_whose_migration_was_cut_short_is_named(unfinished: Path) -> None:
-    with untouched(unfinished.parent):
+def test_a_log_with_an_interrupted_migration_is_reported(unfinished: Path) -> None:
+    with check_unchanged(unfinished.parent):
         report = check(unfinished)
     assert [finding.where for finding in report.findings] == [str(unfinished)]
     assert "has a rollback journal" in report.findings[0].what
 
 
-def test_a_log_of_a_newer_version_is_named(log: Path, change: Change) -> None:
+def test_a_log_of_a_newer_version_is_reported(log: Path, change: Change) -> None:
     with apsw.Connection(str(log)) as connection:
         connection.pragma("user_version", 99)
     connection.close()
@@ -160,7 +162,7 @@ def test_a_log_of_a_newer_version_is_named(log: Path, change: Change) -> None:
     assert f"schema version 99, this nousd knows up to {len(MIGRATIONS)}" in line
 
 
-def test_a_log_that_may_not_be_read_is_named(folder: Path) -> None:
+def test_a_log_without_read_permission_is_reported(folder: Path) -> None:
     path = folder / "nousd.db"
     path.write_bytes(b"x" * 200)
     path.chmod(0)
@@ -169,12 +171,12 @@ def test_a_log_that_may_not_be_read_is_named(folder: Path) -> None:
     assert [found in str(finding) for finding in report.findings] == [True]
 
 
-def test_a_log_that_was_cut_off_is_damaged(log: Path) -> None:
+def test_a_truncated_log_is_reported_as_damaged(log: Path) -> None:
     os.truncate(log, log.stat().st_size // 2)
     assert any("malformed" in line or "damaged" in line for line in errors(log))
 
 
-def test_a_page_of_zeros_is_found_and_rows_are_not_compared_with_half_the_events(
+def test_a_zeroed_page_is_found_and_rows_are_not_compared_with_incomplete_events(
     log: Path,
 ) -> None:
     content = bytearray(log.read_bytes())
@@ -210,7 +212,9 @@ OF_VERSION_2 = """{"v":"2","id":"evt-4","type":"turn_start","payload":\
         (OF_VERSION_2, "is not of protocol version 1"),
     ],
 )
-def test_a_line_that_is_no_event_is_found(log: Path, change: Change, line: str, found: str) -> None:
+def test_a_line_that_is_not_an_event_is_found(
+    log: Path, change: Change, line: str, found: str
+) -> None:
     change("UPDATE events SET line = ? WHERE seq = 40", line.encode())
     assert any(text.startswith(f"evt-40 {found}") for text in errors(log))
 
@@ -224,7 +228,7 @@ def test_a_line_with_the_id_of_another_row_is_found(log: Path, change: Change) -
 
 
 @pytest.mark.parametrize("column", ["type", "session_id", "run_id"])
-def test_a_row_whose_columns_are_not_its_lines_is_found(
+def test_a_row_whose_columns_differ_from_its_line_is_found(
     log: Path, change: Change, column: str
 ) -> None:
     change(f"UPDATE events SET {column} = 'other' WHERE seq = 40")
@@ -236,15 +240,13 @@ def test_an_event_of_a_later_schema_version_is_found(log: Path, change: Change) 
     assert "evt-40 is of schema version 99, written by a newer nousd" in errors(log)
 
 
-def test_an_event_of_a_schema_version_that_there_never_was_is_found(
-    log: Path, change: Change
-) -> None:
+def test_an_event_of_a_nonexistent_schema_version_is_found(log: Path, change: Change) -> None:
     change("UPDATE events SET schema_version = 0 WHERE seq = 40")
-    told = "evt-40 has schema version 0, which there never was"
-    assert f"evt-40 is not an event of v1: {told}" in errors(log)
+    reason = "evt-40 has schema version 0, which there never was"
+    assert f"evt-40 is not an event of v1: {reason}" in errors(log)
 
 
-async def test_a_lost_end_and_a_doubled_one_are_found(folder: Path) -> None:
+async def test_events_that_break_the_lifecycle_of_a_run_are_found(folder: Path) -> None:
     path = folder / "nousd.db"
     async with sqlite.open_store(path) as store:
         events = a_run("r1")
@@ -258,7 +260,7 @@ async def test_a_lost_end_and_a_doubled_one_are_found(folder: Path) -> None:
     ]
 
 
-async def test_what_came_to_a_branch_of_a_deleted_session_later_its_own_branch_need_not_have(
+async def test_branches_of_a_branch_of_a_deleted_session_have_no_findings(
     folder: Path,
 ) -> None:
     path, later = folder / "nousd.db", artifact(b"found later")
@@ -271,7 +273,7 @@ async def test_what_came_to_a_branch_of_a_deleted_session_later_its_own_branch_n
         found = appended("e1", "g1.a", session_id="s1", artifact_id=later.id)
         await append(store, found, artifacts=[later])
         await append(store, created("s4", parent_id="s1", leaf_id="e1"))
-    assert told(path) == []
+    assert findings_of(path) == []
 
 
 # --- the rows ----------------------------------------------------------------------------------
@@ -302,20 +304,20 @@ async def test_what_came_to_a_branch_of_a_deleted_session_later_its_own_branch_n
         ("DELETE FROM log_state", "the counter has 0 rows"),
     ],
 )
-def test_rows_that_do_not_follow_from_the_events_are_found(
+def test_rows_that_differ_from_the_events_are_found(
     log: Path, change: Change, statement: str, found: str
 ) -> None:
     change(statement)
     assert any(line.startswith(found) for line in errors(log)), errors(log)
 
 
-def test_json_that_means_the_same_is_no_fault(log: Path, change: Change) -> None:
+def test_equivalent_json_is_not_an_error(log: Path, change: Change) -> None:
     settings = '{ "model":"other", "name": "first"}'
     change("UPDATE sessions SET settings = ? WHERE session_id = 's1'", settings)
     assert errors(log) == []
 
 
-async def test_defaults_that_no_event_set_are_found_where_nothing_was_deleted(
+async def test_defaults_that_differ_from_the_events_are_found(
     folder: Path,
 ) -> None:
     path = folder / "nousd.db"
@@ -328,7 +330,7 @@ async def test_defaults_that_no_event_set_are_found_where_nothing_was_deleted(
     assert errors(path) == ["the settings of new sessions differ from their events"]
 
 
-def test_findings_are_kept_up_to_a_bound_and_counted_behind_it(
+def test_findings_are_listed_up_to_a_limit_and_counted_beyond_it(
     log: Path, change: Change, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nousd.admin.check.findings.FINDINGS_MAX", 5)
@@ -339,14 +341,14 @@ def test_findings_are_kept_up_to_a_bound_and_counted_behind_it(
     assert report.untold == report.errors - 5
 
 
-def test_it_can_be_told_how_far_the_check_is(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_reports_its_progress(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nousd.admin.check.check.PROGRESS_EVENTS", 100)
     seen: list[int] = []
     check(log, progress=seen.append)
     assert seen == [100, 200, 300]
 
 
-def test_a_daemon_that_starts_meanwhile_is_noticed(
+def test_a_daemon_that_starts_during_the_check_is_detected(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def start_a_daemon(self: Refold, run_id: str) -> bool:
@@ -358,7 +360,7 @@ def test_a_daemon_that_starts_meanwhile_is_noticed(
     assert found.endswith("a daemon was started; try again")
 
 
-def test_an_artifact_that_is_there_in_part_is_a_note(log: Path, change: Change) -> None:
+def test_an_incomplete_artifact_is_a_note(log: Path, change: Change) -> None:
     change("INSERT INTO artifact_chunks (artifact_id, idx, data) VALUES ('sha256:1', 0, x'00')")
     report = check(log)
     assert report.errors == 0

@@ -26,7 +26,7 @@ from nousd.providers.setup import auto
 from nousd.runtime_paths.locks import lock_state_folder
 from nousd.store.sqlite import store as sqlite
 from nousd.tools.sandbox import detect, landlock
-from tests.admin.conftest import untouched
+from tests.admin.conftest import check_unchanged
 from tests.harness.fake_daemon import FakeDaemon, says
 
 KEY = "sk-very-secret-key"
@@ -34,8 +34,8 @@ LOOPBACK = "127.0.0.1"
 
 
 @pytest.fixture
-def world(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The flags of a good world: a state folder, a runtime folder, a workdir."""
+def flags(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The flags of a healthy installation: a state folder, a socket, a workdir."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     for variable in itertools.chain(*KEY_VARIABLES.values()):
         monkeypatch.delenv(variable, raising=False)
@@ -48,8 +48,8 @@ def world(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict
     }
 
 
-def examined(world: dict[str, Any], **environ: str) -> dict[str, Check]:
-    report = doctor(world, {**os.environ, **environ}, None)
+def examine(flags: dict[str, Any], **environ: str) -> dict[str, Check]:
+    report = doctor(flags, {**os.environ, **environ}, None)
     assert report.failed == sum(check.status == "failed" for check in report.checks)
     checks = {check.name: check for check in report.checks}
     assert len(checks) == len(report.checks)
@@ -60,18 +60,16 @@ def examined(world: dict[str, Any], **environ: str) -> dict[str, Check]:
     return checks
 
 
-def as_report(world: dict[str, Any]) -> DoctorReport:
-    return doctor(world, os.environ, None)
+def examine_to_report(flags: dict[str, Any]) -> DoctorReport:
+    return doctor(flags, os.environ, None)
 
 
 # --- settings ----------------------------------------------------------------------------------
 
 
-def test_a_place_without_anything_is_fit_for_a_first_start(
-    world: dict[str, Any], folder: Path
-) -> None:
-    with untouched(folder):
-        checks = examined(world)
+def test_an_empty_state_folder_fails_no_check(flags: dict[str, Any], folder: Path) -> None:
+    with check_unchanged(folder):
+        checks = examine(flags)
     assert {name for name, check in checks.items() if check.status == "failed"} == set()
     assert {name for name, check in checks.items() if check.status == "skipped"} == {
         "database files",
@@ -86,22 +84,22 @@ def test_a_place_without_anything_is_fit_for_a_first_start(
     assert list(folder.iterdir()) == []
 
 
-def test_settings_say_where_they_come_from(world: dict[str, Any], tmp_path: Path) -> None:
-    assert examined(world)["settings"].found.startswith("come from no file")
+def test_the_settings_check_names_the_settings_file(flags: dict[str, Any], tmp_path: Path) -> None:
+    assert examine(flags)["settings"].found.startswith("come from no file")
     file = tmp_path / "c.toml"
     file.write_text("")
-    report = doctor(world, os.environ, file)
+    report = doctor(flags, os.environ, file)
     assert report.checks[0].found.startswith(f"are read from {file}")
 
 
-def test_with_bad_settings_nothing_else_is_looked_at(world: dict[str, Any]) -> None:
-    [check] = as_report(world | {"workdir": "/nowhere"}).checks
+def test_invalid_settings_skip_all_other_checks(flags: dict[str, Any]) -> None:
+    [check] = examine_to_report(flags | {"workdir": "/nowhere"}).checks
     assert (check.name, check.status) == ("settings", "failed")
     assert "/nowhere is not a directory" in check.found
 
 
-def test_without_a_key_everything_but_the_server_is_looked_at(world: dict[str, Any]) -> None:
-    checks = examined(world | {"provider": "openai"})
+def test_without_a_key_only_the_server_is_skipped(flags: dict[str, Any]) -> None:
+    checks = examine(flags | {"provider": "openai"})
     names = ("settings", "key openai", "provider openai", "supervisor")
     assert [checks[name].status for name in names] == ["failed", "failed", "skipped", "ok"]
     assert checks["key openai"].advice == "set OPENAI_API_KEY"
@@ -115,173 +113,173 @@ def test_without_a_key_everything_but_the_server_is_looked_at(world: dict[str, A
     ("mode", "status", "found"),
     [(0o700, "ok", "(0700)"), (0o755, "warning", "look into"), (0o777, "failed", "write to")],
 )
-def test_folders_are_private(
-    world: dict[str, Any], name: str, mode: int, status: str, found: str
+def test_folders_open_to_others_are_warnings_or_failures(
+    flags: dict[str, Any], name: str, mode: int, status: str, found: str
 ) -> None:
-    folder = world["state_dir"] if name == "state folder" else world["socket"].parent
+    folder = flags["state_dir"] if name == "state folder" else flags["socket"].parent
     folder.chmod(mode)
-    check = examined(world)[name]
+    check = examine(flags)[name]
     assert (check.status, found in check.found) == (status, True)
     assert folder.stat().st_mode & 0o777 == mode
 
 
-def test_a_socket_may_be_in_a_folder_like_tmp(world: dict[str, Any]) -> None:
-    world["socket"].parent.chmod(0o1777)
-    assert examined(world)["runtime folder"].status == "ok"
+def test_a_sticky_runtime_folder_is_accepted(flags: dict[str, Any]) -> None:
+    flags["socket"].parent.chmod(0o1777)
+    assert examine(flags)["runtime folder"].status == "ok"
 
 
-def test_a_folder_of_another_user_is_refused(world: dict[str, Any], as_root: None) -> None:
-    os.chown(world["state_dir"], 4711, 4711)
-    check = examined(world)["state folder"]
+def test_a_folder_of_another_user_is_a_failure(flags: dict[str, Any], as_root: None) -> None:
+    os.chown(flags["state_dir"], 4711, 4711)
+    check = examine(flags)["state folder"]
     assert (check.status, "belongs to uid 4711" in check.found) == ("failed", True)
 
 
-def test_a_folder_that_is_none_or_leads_nowhere_is_refused(
-    world: dict[str, Any], tmp_path: Path
+def test_a_file_or_a_dangling_link_as_state_folder_is_a_failure(
+    flags: dict[str, Any], tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
     assert (
         "is not a directory"
-        in examined(world | {"state_dir": tmp_path / "file"})["state folder"].found
+        in examine(flags | {"state_dir": tmp_path / "file"})["state folder"].found
     )
     (tmp_path / "link").symlink_to("nowhere")
-    check = examined(world | {"state_dir": tmp_path / "link"})["state folder"]
+    check = examine(flags | {"state_dir": tmp_path / "link"})["state folder"]
     assert (check.status, "No such file" in check.found) == ("failed", True)
 
 
-def test_a_link_at_the_default_place_is_refused(
-    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_symbolic_link_as_default_state_folder_is_a_failure(
+    flags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
     (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "nousd").symlink_to(world["state_dir"])
-    del world["state_dir"]
-    check = examined(world)["state folder"]
+    (tmp_path / "home" / "nousd").symlink_to(flags["state_dir"])
+    del flags["state_dir"]
+    check = examine(flags)["state folder"]
     assert (check.status, "is a symbolic link" in check.found) == ("failed", True)
 
 
-def test_a_workdir_that_cannot_be_written_to_is_named(
-    world: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def test_a_read_only_workdir_is_a_warning(
+    flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert examined(world)["workdir"].status == "ok"
+    assert examine(flags)["workdir"].status == "ok"
     access = os.access
-    monkeypatch.setattr(os, "access", lambda p, m: p != world["workdir"] and access(p, m))
-    assert examined(world)["workdir"].status == "warning"
+    monkeypatch.setattr(os, "access", lambda p, m: p != flags["workdir"] and access(p, m))
+    assert examine(flags)["workdir"].status == "warning"
 
 
-def test_each_root_that_sessions_may_work_in_is_looked_at(
-    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_each_workspace_root_is_checked(
+    flags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     roots = [tmp_path / "a", tmp_path / "b"]
     for root in roots:
         root.mkdir()
     access = os.access
     monkeypatch.setattr(os, "access", lambda p, m: p != roots[1] and access(p, m))
-    checks = examined(world | {"workspaces": tuple(map(str, roots))})
+    checks = examine(flags | {"workspaces": tuple(map(str, roots))})
     assert checks["workspace 1"].status == "ok"
     second = checks["workspace 2"]
     assert (second.status, second.found.split()[0]) == ("warning", str(roots[1]))
     assert "--workspace" in (second.advice or "")
 
 
-def test_files_are_the_users_alone(world: dict[str, Any], log: Path) -> None:
+def test_database_files_open_to_others_are_a_warning(flags: dict[str, Any], log: Path) -> None:
     log.chmod(0o600)
-    assert examined(world)["database files"].status == "ok"
+    assert examine(flags)["database files"].status == "ok"
     log.chmod(0o644)
-    check = examined(world)["database files"]
+    check = examine(flags)["database files"]
     assert (check.status, check.advice) == ("warning", f"chmod 600 {log}")
 
 
-def test_files_of_another_user_or_kind_are_refused(
-    world: dict[str, Any], log: Path, as_root: None
+def test_database_files_of_another_user_or_kind_are_reported(
+    flags: dict[str, Any], log: Path, as_root: None
 ) -> None:
     log.with_name("nousd.db-wal").mkdir()
-    assert "is something else" in examined(world)["database files"].found
+    assert "is something else" in examine(flags)["database files"].found
     log.with_name("nousd.db-wal").rmdir()
     os.chown(log, 4711, 4711)
-    assert "belongs to uid 4711" in examined(world)["database files"].found
+    assert "belongs to uid 4711" in examine(flags)["database files"].found
 
 
-def test_a_database_whose_migration_was_cut_short_is_named(
-    world: dict[str, Any], unfinished: Path
+def test_a_database_with_an_interrupted_migration_is_a_failure(
+    flags: dict[str, Any], unfinished: Path
 ) -> None:
-    check = examined(world)["database"]
+    check = examine(flags)["database"]
     assert (check.status, "the next start undoes it" in check.found) == ("failed", True)
 
 
-def test_a_database_behind_a_link_is_named(world: dict[str, Any], log: Path) -> None:
+def test_a_symbolic_link_as_database_is_a_warning(flags: dict[str, Any], log: Path) -> None:
     log.rename(log.with_name("elsewhere"))
     log.symlink_to("elsewhere")
-    check = examined(world)["database files"]
+    check = examine(flags)["database files"]
     assert (check.status, "is a symbolic link" in check.found) == ("warning", True)
 
 
 @pytest.mark.parametrize(("free", "status"), [(2**40, "ok"), (2**29, "warning"), (2**20, "failed")])
-def test_room_on_the_disk_is_told(
-    world: dict[str, Any], monkeypatch: pytest.MonkeyPatch, free: int, status: str
+def test_little_disk_space_is_a_warning_or_a_failure(
+    flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch, free: int, status: str
 ) -> None:
     class Usage(NamedTuple):
         free: int
 
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(free))
-    assert examined(world)["disk space"].status == status
+    assert examine(flags)["disk space"].status == status
 
 
-def test_a_reserve_that_was_spent_is_told(world: dict[str, Any]) -> None:
-    reserve = world["state_dir"] / f"nousd{sqlite.RESERVE_SUFFIX}"
+def test_a_spent_reserve_is_a_warning(flags: dict[str, Any]) -> None:
+    reserve = flags["state_dir"] / f"nousd{sqlite.RESERVE_SUFFIX}"
     reserve.write_bytes(b"x" * 100_000)
-    assert examined(world)["disk reserve"].status == "ok"
+    assert examine(flags)["disk reserve"].status == "ok"
     reserve.write_bytes(b"")
-    assert examined(world)["disk reserve"].status == "warning"
+    assert examine(flags)["disk reserve"].status == "warning"
 
 
 # --- the daemon --------------------------------------------------------------------------------
 
 
-def test_a_daemon_that_answers_is_alive(world: dict[str, Any]) -> None:
-    with FakeDaemon(world["socket"].parent) as daemon:
-        world["socket"] = daemon.socket_path
+def test_a_daemon_that_answers_is_ok(flags: dict[str, Any]) -> None:
+    with FakeDaemon(flags["socket"].parent) as daemon:
+        flags["socket"] = daemon.socket_path
         for path in (daemon.socket_path, Path(f"{daemon.socket_path}.events")):
             path.chmod(0o600)
-        checks = examined(world)
+        checks = examine(flags)
     assert checks["daemon"].status == checks["socket files"].status == "ok"
     assert " within " in checks["daemon"].found
 
 
-def test_a_socket_that_was_left_behind_is_told(world: dict[str, Any]) -> None:
+def test_a_stale_socket_is_a_warning(flags: dict[str, Any]) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(world["socket"]))
-    check = examined(world)["daemon"]
+        listener.bind(str(flags["socket"]))
+    check = examine(flags)["daemon"]
     assert (check.status, "was left behind" in check.found) == ("warning", True)
 
 
-def test_a_daemon_that_says_nothing_or_nonsense_has_failed(
-    world: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def test_a_daemon_without_a_valid_answer_is_a_failure(
+    flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(examine_daemon, "ANSWER_SECONDS", 0.2)
-    with FakeDaemon(world["socket"].parent) as daemon:
-        world["socket"] = daemon.socket_path
+    with FakeDaemon(flags["socket"].parent) as daemon:
+        flags["socket"] = daemon.socket_path
         for answer in (b"", b"nonsense\n", None):
             daemon.otherwise = says(answer)
-            assert examined(world)["daemon"].status == "failed"
+            assert examine(flags)["daemon"].status == "failed"
 
 
-def test_who_holds_the_folder_is_told(world: dict[str, Any]) -> None:
-    assert examined(world)["state lock"].found == "is free"
-    with lock_state_folder(world["state_dir"]):
-        check = examined(world)["state lock"]
+def test_the_holder_of_the_state_lock_is_named(flags: dict[str, Any]) -> None:
+    assert examine(flags)["state lock"].found == "is free"
+    with lock_state_folder(flags["state_dir"]):
+        check = examine(flags)["state lock"]
     assert check.status == "warning"
     assert check.found.startswith(f"is held by pid {os.getpid()}, which does not listen on")
 
 
-def test_a_lock_that_cannot_be_looked_at_is_told(world: dict[str, Any]) -> None:
-    (world["state_dir"] / "nousd.lock").symlink_to("elsewhere")
-    assert examined(world)["state lock"].status == "failed"
+def test_an_unusable_lock_file_is_a_failure(flags: dict[str, Any]) -> None:
+    (flags["state_dir"] / "nousd.lock").symlink_to("elsewhere")
+    assert examine(flags)["state lock"].status == "failed"
 
 
-def test_a_log_in_order_is_ok_and_is_not_changed(world: dict[str, Any], log: Path) -> None:
-    with untouched(log.parent):
-        check = examined(world)["database"]
+def test_an_intact_log_is_ok_and_is_not_changed(flags: dict[str, Any], log: Path) -> None:
+    with check_unchanged(log.parent):
+        check = examine(flags)["database"]
     assert check.status == "ok"
     assert check.found.startswith("schema version ")
 
@@ -296,12 +294,12 @@ def test_a_log_in_order_is_ok_and_is_not_changed(world: dict[str, Any], log: Pat
     ],
     ids=["foreign", "newer", "damaged", "cut"],
 )
-def test_a_log_that_is_not_in_order_has_failed(
-    world: dict[str, Any], log: Path, spoil: Callable[[Path], None], found: str
+def test_a_damaged_or_foreign_log_is_a_failure(
+    flags: dict[str, Any], log: Path, spoil: Callable[[Path], None], found: str
 ) -> None:
     spoil(log)
-    with untouched(log.parent):
-        check = examined(world)["database"]
+    with check_unchanged(log.parent):
+        check = examine(flags)["database"]
     assert check.status == "failed"
     assert found in check.found
     assert "nousd check" in check.advice
@@ -319,12 +317,12 @@ def _zero_page(log: Path, page: int) -> None:
     log.write_bytes(content)
 
 
-def test_a_log_too_big_for_a_quick_look_is_told(
-    world: dict[str, Any], log: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_log_too_big_for_a_quick_check_is_a_warning(
+    flags: dict[str, Any], log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(examine_daemon, "QUICK_CHECK_SECONDS", 0.0)
     monkeypatch.setattr(examine_daemon, "_STEPS_BETWEEN_LOOKS", 1)
-    check = examined(world)["database"]
+    check = examine(flags)["database"]
     assert (check.status, "too big" in check.found) == ("warning", True)
 
 
@@ -333,19 +331,19 @@ def test_a_log_too_big_for_a_quick_look_is_told(
 
 class Server(NamedTuple):
     api_base: str
-    asked: list[dict[str, str]]
+    requests: list[dict[str, str]]
     answers: list[tuple[int, bytes]]
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """A model server on loopback: status and body of each answer, and what it was asked."""
-    asked: list[dict[str, str]] = []
+    """A model server on loopback with scripted answers, which records its requests."""
+    requests: list[dict[str, str]] = []
     answers: list[tuple[int, bytes]] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append({"path": self.path, "key": self.headers.get("Authorization", "")})
+            requests.append({"path": self.path, "key": self.headers.get("Authorization", "")})
             status, body = answers.pop(0)
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
@@ -359,7 +357,7 @@ def server() -> Iterator[Server]:
     with http.server.ThreadingHTTPServer((LOOPBACK, 0), Handler) as listening:
         thread = threading.Thread(target=listening.serve_forever, args=(0.01,))
         thread.start()
-        yield Server(f"http://{LOOPBACK}:{listening.server_port}/v1", asked, answers)
+        yield Server(f"http://{LOOPBACK}:{listening.server_port}/v1", requests, answers)
         listening.shutdown()
         thread.join()
 
@@ -368,19 +366,19 @@ def listing(*models: str) -> bytes:
     return json.dumps({"object": "list", "data": [{"id": model} for model in models]}).encode()
 
 
-def test_a_server_that_lists_the_model_is_reachable(world: dict[str, Any], server: Server) -> None:
+def test_a_server_that_lists_the_model_is_ok(flags: dict[str, Any], server: Server) -> None:
     server.answers.append((200, listing("good", "other")))
-    flags = world | {"provider": "openai", "api_base": server.api_base, "model": "good"}
-    checks = examined(flags, OPENAI_API_KEY=KEY)
+    flags = flags | {"provider": "openai", "api_base": server.api_base, "model": "good"}
+    checks = examine(flags, OPENAI_API_KEY=KEY)
     names = ("key openai", "provider openai", "model openai")
     assert [checks[name].status for name in names] == ["ok"] * 3
-    assert server.asked == [{"path": "/v1/models", "key": f"Bearer {KEY}"}]
+    assert server.requests == [{"path": "/v1/models", "key": f"Bearer {KEY}"}]
 
 
-def test_a_model_that_is_not_listed_is_told(world: dict[str, Any], server: Server) -> None:
+def test_an_unlisted_model_is_a_warning(flags: dict[str, Any], server: Server) -> None:
     server.answers.append((200, listing("other")))
-    flags = world | {"provider": "openai", "api_base": server.api_base, "model": "unknown"}
-    checks = examined(flags, OPENAI_API_KEY="")
+    flags = flags | {"provider": "openai", "api_base": server.api_base, "model": "unknown"}
+    checks = examine(flags, OPENAI_API_KEY="")
     assert (checks["key openai"].status, checks["provider openai"].status) == ("skipped", "ok")
     assert checks["model openai"].status == "warning"
 
@@ -401,38 +399,38 @@ def test_a_model_that_is_not_listed_is_told(world: dict[str, Any], server: Serve
         ((200, b"<html>"), "no list of models", "--api-base"),
     ],
 )
-def test_a_server_that_refuses_is_quoted_without_the_key(
-    world: dict[str, Any], server: Server, answer: tuple[int, bytes], found: str, advice: str
+def test_a_refusal_by_the_server_is_reported_without_the_key(
+    flags: dict[str, Any], server: Server, answer: tuple[int, bytes], found: str, advice: str
 ) -> None:
     server.answers.append(answer)
-    flags = world | {"provider": "openai", "api_base": server.api_base}
+    flags = flags | {"provider": "openai", "api_base": server.api_base}
     report = doctor(flags, {**os.environ, "OPENAI_API_KEY": KEY}, None)
     [check] = [check for check in report.checks if check.name == "provider openai"]
     assert (check.status, found in check.found, advice in check.advice) == ("failed", True, True)
     assert KEY not in "".join(map(str, report.checks))
-    assert len(server.asked) == 1, "it must not be asked again, nor go where it is sent"
+    assert len(server.requests) == 1, "it must not be asked again, nor go where it is sent"
 
 
-def test_a_server_that_is_not_there_or_says_nothing_has_failed(
-    world: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def test_an_unreachable_or_silent_server_is_a_failure(
+    flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(examine_model, "SERVER_SECONDS", 0.2)
     with socket.create_server((LOOPBACK, 0)) as silent:
         base = f"http://{LOOPBACK}:{silent.getsockname()[1]}"
-        flags = world | {"provider": "openai", "api_base": base}
-        assert examined(flags, OPENAI_API_KEY=KEY)["provider openai"].status == "failed"
-    check = examined(flags, OPENAI_API_KEY=KEY)["provider openai"]
+        flags = flags | {"provider": "openai", "api_base": base}
+        assert examine(flags, OPENAI_API_KEY=KEY)["provider openai"].status == "failed"
+    check = examine(flags, OPENAI_API_KEY=KEY)["provider openai"]
     assert (check.status, "cannot be reached" in check.found) == ("failed", True)
 
 
-def test_a_key_that_cannot_be_sent_is_not_shown(world: dict[str, Any]) -> None:
-    flags = world | {"provider": "openai", "api_base": "http://127.0.0.1:1"}
-    checks = examined(flags, OPENAI_API_KEY="sk-\x01secret")
+def test_a_key_that_cannot_be_sent_is_not_shown(flags: dict[str, Any]) -> None:
+    flags = flags | {"provider": "openai", "api_base": "http://127.0.0.1:1"}
+    checks = examine(flags, OPENAI_API_KEY="sk-\x01secret")
     assert checks["provider openai"].status == "failed"
     assert "secret" not in "".join(map(str, checks.values()))
 
 
-def test_every_provider_is_looked_at(world: dict[str, Any], server: Server, tmp_path: Path) -> None:
+def test_every_provider_is_checked(flags: dict[str, Any], server: Server, tmp_path: Path) -> None:
     server.answers.extend([(200, listing("large"))] * 2)
     base = server.api_base
     file = tmp_path / "c.toml"
@@ -454,14 +452,14 @@ def test_every_provider_is_looked_at(world: dict[str, Any], server: Server, tmp_
         api_base = "{base}"
         """
     )
-    report = doctor(world | {"provider": "main"}, {"PATH": os.environ["PATH"]}, file)
+    report = doctor(flags | {"provider": "main"}, {"PATH": os.environ["PATH"]}, file)
     checks = {check.name: check for check in report.checks}
-    told = {
+    statuses = {
         f"{kind} {name}": checks[f"{kind} {name}"].status if f"{kind} {name}" in checks else None
         for name in ("main", "printed", "silent", "remote")
         for kind in ("key", "provider", "model")
     }
-    assert told == {
+    assert statuses == {
         "key main": "skipped",
         "provider main": "ok",
         "model main": "warning",
@@ -478,24 +476,24 @@ def test_every_provider_is_looked_at(world: dict[str, Any], server: Server, tmp_
     assert checks["provider silent"].found == "api_key_command failed with exit code 1"
     assert "[providers.silent]" in checks["provider silent"].advice
     assert checks["key remote"].advice == "set NOUSD_REMOTE_API_KEY"
-    assert {asked["key"] for asked in server.asked} == {"", f"Bearer {KEY}"}
+    assert {request["key"] for request in server.requests} == {"", f"Bearer {KEY}"}
     assert KEY not in "".join(map(str, report.checks))
 
 
-def test_what_auto_stands_for_is_looked_at(
-    world: dict[str, Any], server: Server, monkeypatch: pytest.MonkeyPatch
+def test_the_provider_that_auto_selects_is_checked(
+    flags: dict[str, Any], server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = int(server.api_base.split(":")[2].split("/")[0])
     monkeypatch.setattr(auto, "LOCAL_SERVERS", (auto.LocalServer("ollama", port),))
     monkeypatch.setattr(auto, "SECONDS_MAX", 15)
     server.answers.extend([(200, listing("qwen"))] * 2)
-    checks = examined(world | {"provider": "auto"})
+    checks = examine(flags | {"provider": "auto"})
     assert checks["auto"].found == f"is ollama: {server.api_base} answers"
     assert [checks[name].status for name in ("auto", "provider ollama", "model ollama")] == (
         ["ok"] * 3
     )
     monkeypatch.setattr(auto, "LOCAL_SERVERS", ())
-    checks = examined(world | {"provider": "auto"})
+    checks = examine(flags | {"provider": "auto"})
     assert (checks["auto"].status, checks["provider mock"].status) == ("warning", "ok")
     assert "OPENAI_API_KEY" in checks["auto"].advice
 
@@ -504,7 +502,7 @@ def test_what_auto_stands_for_is_looked_at(
 
 
 def bwrap(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put a bubblewrap of our own in front of any other."""
+    """Put a fake bubblewrap first on PATH."""
     folder.mkdir(exist_ok=True)
     program = folder / "bwrap"
     program.write_text(f"#!/bin/sh\n{script}\n")
@@ -524,15 +522,15 @@ def without_landlock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_sandbox_that_works_is_ok(
-    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    flags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bwrap(tmp_path / "bin", PRETENDING, monkeypatch)
-    check = examined(world)["sandbox"]
+    check = examine(flags)["sandbox"]
     assert (check.status, check.found) == ("ok", "bubblewrap works")
 
 
-def test_a_sandbox_that_is_forbidden_is_quoted_with_what_forbids_it(
-    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_forbidden_sandbox_is_reported_with_the_setting_that_forbids_it(
+    flags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forbidding = tmp_path / "user" / "max_user_namespaces"
     forbidding.parent.mkdir()
@@ -540,7 +538,7 @@ def test_a_sandbox_that_is_forbidden_is_quoted_with_what_forbids_it(
     monkeypatch.setattr(detect, "_NAMESPACES", ((forbidding, "0", "100000"),))
     bwrap(tmp_path / "bin", FORBIDDEN, monkeypatch)
     without_landlock(monkeypatch)
-    check = examined(world)["sandbox"]
+    check = examine(flags)["sandbox"]
     assert check.status == "warning"
     assert check.found == (
         f"{tmp_path}/bin/bwrap does not work: No permissions to create new namespace; "
@@ -551,8 +549,8 @@ def test_a_sandbox_that_is_forbidden_is_quoted_with_what_forbids_it(
     )
 
 
-def test_without_a_sandbox_it_is_said_what_that_means_and_what_to_install(
-    world: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def test_a_missing_sandbox_is_reported_with_its_effect_and_the_package_to_install(
+    flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     which = shutil.which
     monkeypatch.setattr(
@@ -561,7 +559,7 @@ def test_without_a_sandbox_it_is_said_what_that_means_and_what_to_install(
         lambda name, **k: None if name == "bwrap" else which(name, **k),
     )
     without_landlock(monkeypatch)
-    check = examined(world)["sandbox"]
+    check = examine(flags)["sandbox"]
     assert check.status == "warning"
     assert check.found.startswith("bubblewrap (bwrap) is not installed; the kernel has no")
     assert check.found.endswith(UNHELD)
@@ -569,49 +567,49 @@ def test_without_a_sandbox_it_is_said_what_that_means_and_what_to_install(
 
 
 @pytest.mark.skipif(landlock.why_not() is not None, reason=f"{landlock.why_not()}")
-def test_a_sandbox_that_does_less_is_said_to_do_less(
-    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_landlock_is_reported_with_its_limits(
+    flags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bwrap(tmp_path / "bin", FORBIDDEN, monkeypatch)
-    check = examined(world)["sandbox"]
+    check = examine(flags)["sandbox"]
     assert (check.status, check.found[:15]) == ("warning", "landlock works;")
     assert "no commits" in check.found
-    check = examined(world | {"sandbox": "landlock"})["sandbox"]
+    check = examine(flags | {"sandbox": "landlock"})["sandbox"]
     assert (check.status, check.found[:15]) == ("ok", "landlock works:")
     assert "no commits" in check.found
 
 
-def test_a_sandbox_that_is_not_wanted_is_not_looked_for(
-    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_disabled_sandbox_is_not_tried(
+    flags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bwrap(tmp_path / "bin", f"touch {tmp_path}/tried", monkeypatch)
-    check = examined(world | {"sandbox": "none"})["sandbox"]
+    check = examine(flags | {"sandbox": "none"})["sandbox"]
     assert (check.status, check.found) == ("warning", f"the setting sandbox is none: {UNHELD}")
     assert not (tmp_path / "tried").exists()
 
 
-def test_a_supervisor_that_cannot_start_a_process_has_failed(
-    world: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def test_a_supervisor_that_cannot_start_a_process_is_a_failure(
+    flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert examined(world)["supervisor"].status == "ok"
+    assert examine(flags)["supervisor"].status == "ok"
     monkeypatch.setattr(examine_tools, "_true", lambda: "/nowhere/true")
-    assert examined(world)["supervisor"].status == "failed"
+    assert examine(flags)["supervisor"].status == "failed"
 
 
-def test_rules_are_counted_and_one_that_is_none_has_failed(
-    world: dict[str, Any], tmp_path: Path
+def test_rules_are_counted_and_an_invalid_one_is_a_failure(
+    flags: dict[str, Any], tmp_path: Path
 ) -> None:
-    check = examined(world)["rules"]
+    check = examine(flags)["rules"]
     assert (check.status, check.found) == (
         "ok",
         "0 deny, 0 ask, 0 allow; where none decides the mode auto",
     )
     file = tmp_path / "c.toml"
     file.write_text("[permissions]\ndeny = ['read(a)', 'write']\nallow = ['bash(ls *)']\n")
-    found = examined(world | {"permission_mode": "ask"}, NOUSD_CONFIG=str(file))["rules"].found
+    found = examine(flags | {"permission_mode": "ask"}, NOUSD_CONFIG=str(file))["rules"].found
     assert found == "2 deny, 0 ask, 1 allow; where none decides the mode ask"
     file.write_text("[permissions]\nallow = ['bash(sudo *)']\n")
-    check = examined(world, NOUSD_CONFIG=str(file))["rules"]
+    check = examine(flags, NOUSD_CONFIG=str(file))["rules"]
     assert check.status == "failed"
     assert "sudo runs other programs" in check.found
 
@@ -619,16 +617,16 @@ def test_rules_are_counted_and_one_that_is_none_has_failed(
 # --- HTTP ------------------------------------------------------------------------------------
 
 
-def test_a_token_of_http_clients_is_ours_alone_or_not_there_yet(world: dict[str, Any]) -> None:
-    file = world["state_dir"] / "http-token"
-    assert examined(world)["http token"].status == "skipped"
+def test_an_http_token_open_to_others_is_a_failure(flags: dict[str, Any]) -> None:
+    file = flags["state_dir"] / "http-token"
+    assert examine(flags)["http token"].status == "skipped"
     assert not file.exists()
     file.write_text("a-token-of-the-user")
     file.chmod(0o600)
-    check = examined(world)["http token"]
+    check = examine(flags)["http token"]
     assert (check.status, "a-token" in check.found) == ("ok", False)
     file.chmod(0o644)
-    check = examined(world)["http token"]
+    check = examine(flags)["http token"]
     assert (check.status, "a-token" in check.found) == ("failed", False)
     assert "0600" in check.found
 
@@ -648,19 +646,19 @@ class _Healthy(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize(("mode", "status"), [("nousd", "ok"), ("other", "failed")])
-def test_who_answers_at_the_address_of_http_is_us_or_somebody_else(
-    world: dict[str, Any], mode: str, status: str
+def test_another_server_at_the_http_address_is_a_failure(
+    flags: dict[str, Any], mode: str, status: str
 ) -> None:
-    assert examined(world)["http"].status == "skipped"
+    assert examine(flags)["http"].status == "skipped"
     handler = type("Handler", (_Healthy,), {"mode": mode})
     with http.server.HTTPServer((LOOPBACK, 0), handler) as server:
         place = f"{LOOPBACK}:{server.server_port}"
         thread = threading.Thread(target=server.handle_request)
         thread.start()
-        check = examined({**world, "http": place})["http"]
+        check = examine({**flags, "http": place})["http"]
         thread.join()
     assert (check.status, place in check.found) == (status, True)
-    check = examined({**world, "http": place})["http"]
+    check = examine({**flags, "http": place})["http"]
     assert (check.status, "no process" in check.found) == ("ok", True)
-    path = world["socket"].with_name("h")
-    assert "no process" in examined({**world, "http": f"unix:{path}"})["http"].found
+    path = flags["socket"].with_name("h")
+    assert "no process" in examine({**flags, "http": f"unix:{path}"})["http"].found

@@ -32,24 +32,24 @@ from nousd.runtime_paths.locks import lock_state_folder
 from nousd.store.sqlite import store as sqlite
 from nousd.wire.objects.run_options import RunOptions
 from nousd.wire.objects.session_values import SessionRules
-from tests.admin.conftest import Change, untouched
+from tests.admin.conftest import Change, check_unchanged
 from tests.admin.logs import a_run, artifact, lines_in, write_log, write_recorded_log
 from tests.store.helpers import EVERYTHING, TS, append, created, deleted, whole_log
 
 PAGE = 4096
 
 
-def saved(log: Path) -> tuple[SalvageReport, Path]:
-    """Salvages a log, which must stay as it is, next to its folder."""
+def salvage_log(log: Path) -> tuple[SalvageReport, Path]:
+    """Salvage a log next to its folder, and check that the log is unchanged."""
     out = log.parent.parent / "out"
-    with untouched(log.parent):
+    with check_unchanged(log.parent):
         report = salvage(log, out)
     assert [path.name for path in out.iterdir()] == ["nousd.db"]
     return report, out / "nousd.db"
 
 
-async def start_a_daemon_on(path: Path) -> None:
-    """Do what a start does with the log, and a little work."""
+async def start_daemon_on(path: Path) -> None:
+    """Recover the log as a start does, and append to it."""
     async with sqlite.open_store(path) as store:
         clock = SystemClock()
         head = store.head
@@ -63,7 +63,7 @@ async def start_a_daemon_on(path: Path) -> None:
 
 
 def pages_of(path: Path) -> dict[int, set[int]]:
-    """Return number of an event -> pages that its row lies on, found by zeroing them one by one."""
+    """Return event number -> pages of its row, found by zeroing the pages one by one."""
     content = path.read_bytes()
     whole = _lines_on_pages(path)
     pages: dict[int, set[int]] = {seq: set() for seq in whole}
@@ -84,14 +84,14 @@ def _lines_on_pages(path: Path) -> dict[int, bytes]:
 
 
 Damage = Callable[[bytearray, int], None]
-"""Spoils page ``n`` of a file."""
+"""A function that damages one page of a file."""
 
 
 def zero(content: bytearray, page: int) -> None:
     content[page * PAGE : (page + 1) * PAGE] = bytes(PAGE)
 
 
-def spoil_the_head(content: bytearray, page: int) -> None:
+def spoil_header(content: bytearray, page: int) -> None:
     """Overwrite the header of a b-tree page; on the first page the header of the file too."""
     for offset in (0, 1, 2, 3, 4, 16, 17, 18, 100, 101, 103, 104):
         content[page * PAGE + offset] ^= 0xFF
@@ -107,10 +107,10 @@ def fill_with_noise(content: bytearray, page: int) -> None:
     content[page * PAGE : (page + 1) * PAGE] = random.Random(page).randbytes(PAGE)
 
 
-DAMAGES: list[Damage] = [zero, spoil_the_head, flip, fill_with_noise]
+DAMAGES: list[Damage] = [zero, spoil_header, flip, fill_with_noise]
 
 
-# --- the promise -------------------------------------------------------------------------------
+# --- guarantees --------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
@@ -122,7 +122,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def with_long_lines(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log whose rows lie on several pages each, where they are long."""
+    """A log whose long rows extend over several pages."""
     path = tmp_path_factory.mktemp("long") / "nousd.db"
     trio.run(lambda: write_log(path, runs=4))
     return path
@@ -136,7 +136,7 @@ def intact(request: pytest.FixtureRequest) -> tuple[Path, dict[int, set[int]]]:
 
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_whatever_page_is_damaged_every_event_on_another_is_saved(
+def test_every_event_on_undamaged_pages_is_saved(
     intact: tuple[Path, dict[int, set[int]]], damage: Damage, folder: Path
 ) -> None:
     path, pages = intact
@@ -147,23 +147,23 @@ def test_whatever_page_is_damaged_every_event_on_another_is_saved(
         damage(content, page)
         log = folder / "nousd.db"
         log.write_bytes(content)
-        _, out = saved(log)
+        _, out = salvage_log(log)
         found = lines_in(out)
         lost = [seq for seq, on in pages.items() if page not in on and found.get(seq) != lines[seq]]
         assert lost == [], f"{damage.__name__} page {page}"
-        # A run or an artifact with a hole stays one; everything else is in order again.
+        # A run or an artifact with a gap keeps it; everything else is intact again.
         rows = [
             str(f) for f in check(out).findings if not f.where.startswith(("run ", "artifact "))
         ]
         assert rows == [], f"{damage.__name__} page {page}"
         if page % 6 < 2:
-            trio.run(start_a_daemon_on, out)
+            trio.run(start_daemon_on, out)
         shutil.rmtree(out.parent)
 
 
 @given(st.data())
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_is_damaged_it_never_crashes_and_a_daemon_starts_on_the_rest(
+def test_a_salvage_never_crashes_and_a_daemon_starts_on_the_result(
     recorded: Path, folder: Path, data: st.DataObject
 ) -> None:
     content = bytearray(recorded.read_bytes())
@@ -175,27 +175,27 @@ def test_whatever_is_damaged_it_never_crashes_and_a_daemon_starts_on_the_rest(
     log.write_bytes(content[:cut])
     check(log)
     try:
-        _, out = saved(log)
+        _, out = salvage_log(log)
     except StoreError as error:
         assert "not one event was found" in str(error)  # noqa: PT017
         return
     assert all(not str(f).startswith("error: the database") for f in check(out).findings)
-    trio.run(start_a_daemon_on, out)
+    trio.run(start_daemon_on, out)
     shutil.rmtree(out.parent)
 
 
 @pytest.mark.parametrize("kept", [0.5, 0.8, 0.99])
-def test_of_a_file_that_was_cut_off_the_beginning_is_saved(log: Path, kept: float) -> None:
+def test_events_of_a_truncated_file_are_saved(log: Path, kept: float) -> None:
     whole = lines_in(log)
     os.truncate(log, int(log.stat().st_size * kept))
-    report, out = saved(log)
+    report, out = salvage_log(log)
     assert report.errors
     assert lines_in(out).items() & whole.items()
-    trio.run(start_a_daemon_on, out)
+    trio.run(start_daemon_on, out)
 
 
-def test_a_log_in_order_is_saved_as_it_is(log: Path, any_umask: int) -> None:
-    report, out = saved(log)
+def test_an_intact_log_is_saved_unchanged(log: Path, any_umask: int) -> None:
+    report, out = salvage_log(log)
     assert lines_in(out) == lines_in(log)
     assert (report.read, report.from_pages, report.restored, report.added) == (355, 0, 0, 0)
     assert (report.errors, report.missing) == (0, [])
@@ -204,12 +204,12 @@ def test_a_log_in_order_is_saved_as_it_is(log: Path, any_umask: int) -> None:
     assert check(out).errors == 0
 
 
-def test_lines_keep_the_version_they_were_written_in(recorded: Path, folder: Path) -> None:
+def test_lines_keep_their_schema_version(recorded: Path, folder: Path) -> None:
     log = Path(shutil.copy(recorded, folder / "nousd.db"))
     content = bytearray(log.read_bytes())
-    spoil_the_head(content, 0)
+    spoil_header(content, 0)
     log.write_bytes(content)
-    report, out = saved(log)
+    report, out = salvage_log(log)
     assert report.from_pages == len(lines_in(recorded)) == len(lines_in(out))
     with apsw.Connection(str(out)) as connection:
         versions = list(connection.execute("SELECT DISTINCT schema_version FROM events"))
@@ -252,48 +252,48 @@ def killed(folder: Path, killed_template: Path) -> Path:
     return folder / "nousd.db"
 
 
-def test_what_is_in_the_wal_is_saved(killed: Path) -> None:
-    report, out = saved(killed)
+def test_events_in_the_wal_are_saved(killed: Path) -> None:
+    report, out = salvage_log(killed)
     assert (len(lines_in(out)), report.errors) == (1 + 9 * 27, 0)
 
 
 @pytest.mark.parametrize("at", [0, 4, 20, 24 + 32, 24 + 32 + 8, 20_000])
-def test_a_wal_that_sqlite_gives_up_on_is_read_by_its_frames(killed: Path, at: int) -> None:
+def test_a_damaged_wal_is_read_frame_by_frame(killed: Path, at: int) -> None:
     wal = killed.with_name("nousd.db-wal")
     content = bytearray(wal.read_bytes())
     content[at] ^= 0xFF
     wal.write_bytes(content)
-    report, out = saved(killed)
+    report, out = salvage_log(killed)
     found = lines_in(out)
-    # Pages that were written once more are whole in a later frame.
+    # Pages that were written again are intact in a later frame.
     assert len(found) >= 1 + 9 * 27 - 27
     assert max(found) == 1 + 9 * 27
     assert report.from_pages
-    trio.run(start_a_daemon_on, out)
+    trio.run(start_daemon_on, out)
 
 
 @pytest.mark.parametrize("garbage", [b"", b"x", b"\xff" * 50_000], ids=["empty", "short", "noise"])
-def test_with_a_wal_of_garbage_the_database_alone_is_saved(killed: Path, garbage: bytes) -> None:
+def test_with_an_unreadable_wal_the_database_alone_is_saved(killed: Path, garbage: bytes) -> None:
     killed.with_name("nousd.db-wal").write_bytes(garbage)
-    _, out = saved(killed)
+    _, out = salvage_log(killed)
     assert len(lines_in(out)) == 28
 
 
-def test_what_was_not_committed_is_not_saved(killed: Path) -> None:
-    """The last frame of each transaction says that it was."""
+def test_uncommitted_events_are_not_saved(killed: Path) -> None:
+    """The last frame of each transaction marks its commit."""
     wal = killed.with_name("nousd.db-wal")
     content = wal.read_bytes()
     step = PAGE + 24
     commits = [at for at in range(32, len(content), step) if content[at + 4 : at + 8] != bytes(4)]
     wal.write_bytes(content[: commits[-1]])
     content_of_the_rest = bytearray(wal.read_bytes())
-    content_of_the_rest[20] ^= 0xFF  # so that SQLite takes none of it
+    content_of_the_rest[20] ^= 0xFF  # so that SQLite ignores the WAL
     wal.write_bytes(content_of_the_rest)
-    _, out = saved(killed)
+    _, out = salvage_log(killed)
     assert max(lines_in(out)) == 1 + 8 * 27
 
 
-# --- what events alone do not give -------------------------------------------------------------
+# --- rows without events -----------------------------------------------------------------------
 
 
 def spoil(log: Path, damage: Damage, page: int) -> None:
@@ -304,7 +304,7 @@ def spoil(log: Path, damage: Damage, page: int) -> None:
 
 async def test_a_deleted_session_stays_deleted(log: Path) -> None:
     spoil(log, zero, 5)
-    _, out = saved(log)
+    _, out = salvage_log(log)
     async with sqlite.open_store(out) as store:
         assert await store.session("gone") is None
         assert [e.type for e in await whole_log(store) if e.session_id == "gone"] == [
@@ -312,17 +312,15 @@ async def test_a_deleted_session_stays_deleted(log: Path) -> None:
         ]
 
 
-async def test_a_deletion_of_which_only_the_row_is_left_is_made_again(
-    log: Path, change: Change
-) -> None:
+async def test_a_deletion_without_its_event_is_repeated(log: Path, change: Change) -> None:
     change("DELETE FROM events WHERE type = 'session_deleted'")
-    report, out = saved(log)
+    report, out = salvage_log(log)
     assert report.added == 1
     assert lines_in(out)[max(lines_in(out))].count(b'"session_deleted"') == 1
     assert check(out).errors == 0
 
 
-async def test_a_stale_page_does_not_bring_a_deleted_session_back(folder: Path) -> None:
+async def test_a_stale_page_does_not_restore_a_deleted_session(folder: Path) -> None:
     path = folder / "nousd.db"
     async with sqlite.open_store(path) as store:
         await append(store, created("s1"), created("gone"), *a_run("g", "gone"), *a_run("r"))
@@ -330,25 +328,25 @@ async def test_a_stale_page_does_not_bring_a_deleted_session_back(folder: Path) 
     async with sqlite.open_store(path) as store:
         await append(store, deleted("gone"))
     content = bytearray(path.read_bytes())
-    spoil_the_head(content, 0)
+    spoil_header(content, 0)
     path.write_bytes(content + stale)
-    _, out = saved(path)
+    _, out = salvage_log(path)
     async with sqlite.open_store(out) as store:
         assert await store.session("gone") is None
         assert not any(b'"g.a"' in event.line for event in await whole_log(store))
         assert await store.session("s1") is not None
 
 
-async def test_a_stale_page_does_not_bring_pruned_deltas_back(folder: Path) -> None:
+async def test_a_stale_page_does_not_restore_pruned_deltas(folder: Path) -> None:
     path = folder / "nousd.db"
     async with sqlite.open_store(path) as store:
         await append(store, created("s1"), *a_run("r"))
     stale = path.read_bytes()
     assert vacuum(folder).deltas_joined == 19
     content = bytearray(path.read_bytes())
-    spoil_the_head(content, 0)
+    spoil_header(content, 0)
     path.write_bytes(content + stale)
-    _, out = saved(path)
+    _, out = salvage_log(path)
     async with sqlite.open_store(out) as store:
         updates = [event for event in await whole_log(store) if event.type == "message_update"]
         assert [event.seq for event in updates] == [24]
@@ -356,8 +354,8 @@ async def test_a_stale_page_does_not_bring_pruned_deltas_back(folder: Path) -> N
         assert await store.is_pruned(10, EVERYTHING)
 
 
-async def test_what_a_branch_shares_with_a_deleted_parent_is_kept(log: Path) -> None:
-    _, out = saved(log)
+async def test_entries_that_a_branch_shares_with_a_deleted_parent_are_kept(log: Path) -> None:
+    _, out = salvage_log(log)
     async with sqlite.open_store(out) as store:
         path = await store.path("branch", "result", limit=10, bytes_max=10**6)
         assert [entry.id for entry in path.entries] == ["g1.a", "result"]
@@ -365,14 +363,14 @@ async def test_what_a_branch_shares_with_a_deleted_parent_is_kept(log: Path) -> 
         assert await store.artifact(str(artifact_id)) is not None
 
 
-async def test_lost_events_are_told_by_their_rows(log: Path, change: Change) -> None:
+async def test_lost_events_are_restored_from_their_rows(log: Path, change: Change) -> None:
     before = lines_in(log)
     asked = '{"client_id":"desktop","options":{"tools":[]}}'
     change("UPDATE runs SET request = ? WHERE run_id = 'r1'", asked)
     for type_ in ("entry_appended", "agent_start"):
         change("DELETE FROM events WHERE type = ? AND run_id IN ('r1', 'r2')", type_)
     change("DELETE FROM events WHERE type = 'queue_update' AND CAST(line AS TEXT) LIKE '%\"i2\"%'")
-    report, out = saved(log)
+    report, out = salvage_log(log)
     assert report.restored == 5
     after = lines_in(out)
     assert after.keys() == before.keys()
@@ -386,9 +384,9 @@ async def test_lost_events_are_told_by_their_rows(log: Path, change: Change) -> 
         assert (run.client_id, run.options) == ("desktop", RunOptions(tools=()))
 
 
-def test_an_input_that_was_consumed_is_not_pending_again(log: Path, change: Change) -> None:
+def test_a_consumed_input_does_not_become_pending_again(log: Path, change: Change) -> None:
     change("DELETE FROM events WHERE CAST(line AS TEXT) LIKE '%\"consumed\"%'")
-    report, out = saved(log)
+    report, out = salvage_log(log)
     assert report.added == 1
     with apsw.Connection(str(out)) as connection:
         states = dict(connection.execute("SELECT input_id, state FROM inputs"))
@@ -396,18 +394,18 @@ def test_an_input_that_was_consumed_is_not_pending_again(log: Path, change: Chan
     assert states == {"i1": "consumed", "i2": "pending"}
 
 
-async def test_a_session_that_lost_its_beginning_gets_a_new_one(log: Path, change: Change) -> None:
+async def test_a_session_without_its_creation_gets_a_new_one(log: Path, change: Change) -> None:
     change("DELETE FROM events WHERE seq = 1")
-    _, out = saved(log)
+    _, out = salvage_log(log)
     async with sqlite.open_store(out) as store:
         session = await store.session("s1")
         assert session is not None
         assert (session.name, session.model, session.leaf_id) == ("first", "other", "r11.a")
-        assert max(lines_in(out)) >= 384  # its number is beyond all that were given
+        assert max(lines_in(out)) >= 384  # its number is beyond all used ones
     assert check(out).errors == 0
 
 
-async def test_a_session_that_lost_its_beginning_is_still_where_it_was_attached(
+async def test_a_session_without_its_creation_keeps_its_workspace_and_loses_its_grants(
     log: Path, change: Change
 ) -> None:
     attached = {
@@ -428,7 +426,7 @@ async def test_a_session_that_lost_its_beginning_is_still_where_it_was_attached(
         "UPDATE sessions SET settings = json_patch(settings, ?) WHERE session_id = 's1'",
         json.dumps({**kept, **permitted}),
     )
-    _, out = saved(log)
+    _, out = salvage_log(log)
     assert check(out).errors == 0
     async with sqlite.open_store(out) as store:
         row = await store.session("s1")
@@ -437,34 +435,34 @@ async def test_a_session_that_lost_its_beginning_is_still_where_it_was_attached(
         assert row.rules == SessionRules(deny=("bash",))
         assert (row.workspace, row.origin_workspace) == ("/w/b", "/w/a")
         assert (row.attached_from, row.attach_reason) == ("/w/a", "the tests are there")
-        # What was permitted may have been taken back.
+        # Grants may have been revoked.
         assert (row.granted, row.override_expires_at) == ((), None)
-    await start_a_daemon_on(out)
+    await start_daemon_on(out)
 
 
-async def test_a_run_that_cannot_be_walked_is_ended_and_any_other_left_to_the_start(
+async def test_an_inconsistent_run_is_ended_and_open_runs_are_left_to_the_start(
     log: Path, change: Change
 ) -> None:
     change("DELETE FROM events WHERE run_id = 'r1' AND type IN ('turn_start', 'agent_end')")
     change("UPDATE runs SET status = 'running' WHERE run_id = 'r1'")
-    _, out = saved(log)
+    _, out = salvage_log(log)
     async with sqlite.open_store(out) as store:
         assert [run.run_id for run in await store.open_runs()] == ["open"]
         run = await store.run("r1")
         assert run is not None
         assert run.status == "interrupted"
-    await start_a_daemon_on(out)
+    await start_daemon_on(out)
 
 
-def test_numbers_are_never_given_again_where_the_counter_is_lost(log: Path, change: Change) -> None:
+def test_numbers_are_not_reused_when_the_counter_is_lost(log: Path, change: Change) -> None:
     change("DELETE FROM log_state")
-    _, out = saved(log)
+    _, out = salvage_log(log)
     with apsw.Connection(str(out)) as connection:
         assert connection.execute("SELECT next_seq FROM log_state").get > 383 + 100_000
     connection.close()
 
 
-def test_missing_numbers_are_told_and_damaged_lines(log: Path, change: Change) -> None:
+def test_damaged_lines_and_missing_numbers_are_reported(log: Path, change: Change) -> None:
     change("UPDATE events SET line = x'00' WHERE seq = 40")
     content = bytearray(log.read_bytes())
     leaf = next(
@@ -475,32 +473,32 @@ def test_missing_numbers_are_told_and_damaged_lines(log: Path, change: Change) -
     )
     zero(content, leaf)
     log.write_bytes(content)
-    report, _ = saved(log)
-    told = [str(found) for found in report.findings]
-    assert "error: evt-40 is lost: it is not one line that ends in LF" in told
+    report, _ = salvage_log(log)
+    lines = [str(found) for found in report.findings]
+    assert "error: evt-40 is lost: it is not one line that ends in LF" in lines
     assert any(first <= 200 <= last for first, last in report.missing)
-    assert any(line.endswith("lost, or a number that was never given") for line in told)
+    assert any(line.endswith("lost, or a number that was never given") for line in lines)
 
 
 # --- refused -----------------------------------------------------------------------------------
 
 
-def test_a_place_that_is_taken_is_left_alone(log: Path, tmp_path: Path) -> None:
+def test_an_existing_target_is_not_overwritten(log: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     with pytest.raises(StoreError, match="exists; a salvage overwrites nothing"):
         salvage(log, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_log_that_a_daemon_has_is_left_to_it(log: Path, tmp_path: Path) -> None:
-    told = rf"a daemon \(pid {os.getpid()}\) is at work"
-    with lock_state_folder(log.parent), pytest.raises(StoreError, match=told):
+def test_the_log_of_a_running_daemon_is_refused(log: Path, tmp_path: Path) -> None:
+    lines = rf"a daemon \(pid {os.getpid()}\) is at work"
+    with lock_state_folder(log.parent), pytest.raises(StoreError, match=lines):
         salvage(log, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing of ours" * 1000], ids=["empty", "foreign"])
-def test_where_nothing_is_found_nothing_is_left(
+def test_a_file_without_events_leaves_no_output(
     folder: Path, tmp_path: Path, content: bytes
 ) -> None:
     (folder / "nousd.db").write_bytes(content)
@@ -509,7 +507,7 @@ def test_where_nothing_is_found_nothing_is_left(
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
-def test_a_log_of_a_newer_version_is_not_damaged(log: Path, tmp_path: Path) -> None:
+def test_a_log_of_a_newer_version_is_refused(log: Path, tmp_path: Path) -> None:
     with apsw.Connection(str(log)) as connection:
         connection.pragma("user_version", 99)
     connection.close()
@@ -518,13 +516,13 @@ def test_a_log_of_a_newer_version_is_not_damaged(log: Path, tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
-def test_a_place_that_cannot_be_written_is_named(log: Path, tmp_path: Path) -> None:
+def test_an_unwritable_target_is_an_error(log: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be written: No such file"):
         salvage(log, tmp_path / "nowhere" / "out")
 
 
-def test_event_lines_that_a_tool_put_out_are_no_events(folder: Path) -> None:
-    """An artifact may hold the whole of another log."""
+def test_event_lines_within_an_artifact_are_not_taken_for_events(folder: Path) -> None:
+    """An artifact may contain all of another log."""
     payload = b'{"session_id":"x"}'
     foreign = (
         b'{"v":"1","id":"evt-77","type":"session_activated","payload":%b,"ts":"t"}\n' % payload
@@ -537,6 +535,6 @@ def test_event_lines_that_a_tool_put_out_are_no_events(folder: Path) -> None:
             await append(store, created(), *end, artifacts=[whole])
 
     trio.run(write)
-    spoil(folder / "nousd.db", spoil_the_head, 0)
-    _, out = saved(folder / "nousd.db")
+    spoil(folder / "nousd.db", spoil_header, 0)
+    _, out = salvage_log(folder / "nousd.db")
     assert 77 not in lines_in(out)

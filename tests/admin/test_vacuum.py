@@ -43,7 +43,7 @@ def on_disk(state_dir: Path) -> int:
     return path.stat().st_size + (wal.stat().st_size if wal.exists() else 0)
 
 
-async def test_deltas_of_any_age_are_joined_and_the_file_is_short(tmp_path: Path) -> None:
+async def test_deltas_of_any_age_are_joined_and_the_file_shrinks(tmp_path: Path) -> None:
     before = await fill(tmp_path)
     size = on_disk(tmp_path)
     report = vacuum(tmp_path)
@@ -59,7 +59,7 @@ async def test_deltas_of_any_age_are_joined_and_the_file_is_short(tmp_path: Path
     assert len(after) == len(before) - report.deltas_joined
 
 
-async def test_a_second_one_finds_nothing_to_do(tmp_path: Path) -> None:
+async def test_a_second_vacuum_changes_nothing(tmp_path: Path) -> None:
     await fill(tmp_path)
     first = vacuum(tmp_path)
     assert vacuum(tmp_path) == VacuumReport(
@@ -70,7 +70,7 @@ async def test_a_second_one_finds_nothing_to_do(tmp_path: Path) -> None:
     )
 
 
-async def test_artifacts_that_nothing_refers_to_are_dropped_and_the_others_are_not(
+async def test_old_unused_artifacts_are_dropped_and_others_are_kept(
     tmp_path: Path,
 ) -> None:
     data = bytes(3 * PUT_STEP_BYTES)
@@ -88,7 +88,7 @@ async def test_artifacts_that_nothing_refers_to_are_dropped_and_the_others_are_n
     assert [None if kept is None else kept.data[:1] for kept in there] == [b"1", None, b"3"]
 
 
-async def test_ids_go_on_where_they_were(tmp_path: Path) -> None:
+async def test_event_numbers_continue_after_a_vacuum(tmp_path: Path) -> None:
     head = (await fill(tmp_path))[-1].seq
     vacuum(tmp_path)
     async with sqlite.open_store(database_file(tmp_path)) as store:
@@ -97,7 +97,7 @@ async def test_ids_go_on_where_they_were(tmp_path: Path) -> None:
         assert event.seq == head + 1
 
 
-async def test_what_a_kill_left_in_the_wal_is_kept(tmp_path: Path) -> None:
+async def test_changes_left_in_the_wal_by_a_kill_are_kept(tmp_path: Path) -> None:
     before = await fill(tmp_path)
     path = database_file(tmp_path)
     with closing(apsw.Connection(str(path))) as connection:
@@ -112,7 +112,7 @@ async def test_what_a_kill_left_in_the_wal_is_kept(tmp_path: Path) -> None:
         assert event.seq == before[-1].seq + 1001
 
 
-async def test_a_log_with_a_text_that_is_none_is_said_to_be_damaged(tmp_path: Path) -> None:
+async def test_a_log_with_invalid_text_cannot_be_vacuumed(tmp_path: Path) -> None:
     await fill(tmp_path)
     path = database_file(tmp_path)
     with closing(apsw.Connection(str(path))) as connection:
@@ -121,7 +121,7 @@ async def test_a_log_with_a_text_that_is_none_is_said_to_be_damaged(tmp_path: Pa
         vacuum(tmp_path)
 
 
-async def test_a_daemon_that_runs_is_named(tmp_path: Path) -> None:
+async def test_the_log_of_a_running_daemon_is_refused(tmp_path: Path) -> None:
     before = await fill(tmp_path)
     with (
         lock_state_folder(tmp_path),
@@ -131,7 +131,7 @@ async def test_a_daemon_that_runs_is_named(tmp_path: Path) -> None:
     assert await read(tmp_path) == before
 
 
-def test_a_folder_without_a_log_is_named_and_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_folder_without_a_log_is_refused_and_unchanged(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"there is no log in {tmp_path}"):
         vacuum(tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -139,7 +139,7 @@ def test_a_folder_without_a_log_is_named_and_stays_as_it_is(tmp_path: Path) -> N
         vacuum(tmp_path / "nowhere")
 
 
-# --- a disk that fails ---------------------------------------------------------------------------
+# --- disk failures -------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def disk() -> Iterator[FaultyDisk]:
 
 
 async def try_vacuum(disk: FaultyDisk, original: Path, copy: Path) -> StoreError | None:
-    """Vacuums a copy; returns why it failed, if it did. What is left is a whole log in any case."""
+    """Vacuum a copy, check that a complete log is left, and return the failure if there is one."""
     shutil.copytree(original, copy)
     failure = None
     try:
@@ -172,7 +172,7 @@ async def try_vacuum(disk: FaultyDisk, original: Path, copy: Path) -> StoreError
 
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("fault", [Fault.FULL, Fault.TORN_FULL, Fault.ERROR])
-async def test_wherever_the_disk_fails_the_log_is_whole(
+async def test_the_log_is_complete_wherever_the_disk_fails(
     fault: Fault, disk: FaultyDisk, original: Path, tmp_path: Path
 ) -> None:
     await fill(original)
@@ -187,7 +187,7 @@ async def test_wherever_the_disk_fails_the_log_is_whole(
         assert failure is None or isinstance(failure, StoreFull) is fault.is_full
 
 
-async def test_a_full_disk_says_how_much_is_needed(
+async def test_the_error_of_a_full_disk_says_how_much_space_is_needed(
     disk: FaultyDisk, original: Path, tmp_path: Path
 ) -> None:
     await fill(original)

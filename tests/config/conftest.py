@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user without any settings, who is in a folder of their own."""
+    """The home and working directory of a user without settings."""
     home = tmp_path / "home"
     home.mkdir()
     for name in [name for name in os.environ if name.startswith(("XDG_", "NOUSD_"))]:

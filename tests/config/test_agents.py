@@ -29,7 +29,7 @@ Be brief.
 """
 
 
-def test_a_file_says_all_that_a_worker_has() -> None:
+def test_an_agent_file_sets_every_field_of_a_worker() -> None:
     assert parse_agent(WHOLE, "stem") == WorkerSpec(
         name="reviewer",
         description="Reads a change.",
@@ -65,7 +65,7 @@ def test_a_file_says_all_that_a_worker_has() -> None:
         "a character by its number",
     ],
 )
-def test_little_need_be_said(text: str, worker: WorkerSpec) -> None:
+def test_every_part_of_an_agent_file_is_optional(text: str, worker: WorkerSpec) -> None:
     assert parse_agent(text, "stem") == worker
 
 
@@ -101,20 +101,20 @@ def test_little_need_be_said(text: str, worker: WorkerSpec) -> None:
         ("1: a", "must be keys with values"),
     ],
 )
-def test_what_is_wrong_is_named(front: str, why: str) -> None:
+def test_invalid_front_matter_is_refused_with_one_line(front: str, why: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse_agent(f"---\n{front}\n---\nprompt", "stem")
     assert why in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_front_matter_without_an_end_is_no_prompt() -> None:
+def test_unterminated_front_matter_is_refused() -> None:
     with pytest.raises(ConfigError, match="does not end"):
         parse_agent("---\npermissions:\n  deny: [bash]\nDo it.", "stem")
 
 
 @pytest.mark.parametrize("past", [0, 1])
-def test_prompts_and_lists_of_rules_have_bounds(past: int) -> None:
+def test_prompts_and_rule_lists_have_limits(past: int) -> None:
     prompt = "x" * (AGENT_PROMPT_CHARS_MAX + past)
     rules = ", ".join(["read"] * (WORKER_RULES_MAX + past))
     for text in (prompt, f"---\npermissions:\n  deny: [{rules}]\n---\n"):
@@ -125,7 +125,7 @@ def test_prompts_and_lists_of_rules_have_bounds(past: int) -> None:
             parse_agent(text, "stem")
 
 
-def test_of_a_file_that_nobody_trusts_only_what_narrows_counts() -> None:
+def test_only_restrictions_of_an_untrusted_file_are_kept() -> None:
     worker, left_out = narrowed(parse_agent(WHOLE, "stem"))
     assert (worker.permissions.allow, worker.permissions.mode, worker.model) == ((), UNSET, UNSET)
     assert worker.permissions.ask == ("write",)

@@ -20,7 +20,7 @@ def read(folder: Path, text: str, mode: int = 0o600) -> tuple[ConfiguredMcpServe
     return read_mcp_file(read_config_file(path, {}, folder))
 
 
-def test_a_server_is_all_that_its_tables_say(tmp_path: Path) -> None:
+def test_a_server_has_the_values_of_its_tables(tmp_path: Path) -> None:
     servers = read(
         tmp_path,
         """
@@ -81,7 +81,9 @@ def test_a_server_is_all_that_its_tables_say(tmp_path: Path) -> None:
         ("[mcp.a]\ncommand = ['a']\n[mcp.a.tool_classes]\nt = 'read'", "t must be a list of texts"),
     ],
 )
-def test_what_cannot_be_a_server_is_named(text: str, words: str, tmp_path: Path) -> None:
+def test_an_invalid_server_is_refused_with_file_and_reason(
+    text: str, words: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, text)
     assert words in str(caught.value)
@@ -92,7 +94,7 @@ def test_what_cannot_be_a_server_is_named(text: str, words: str, tmp_path: Path)
     "table",
     ["[mcp.a.headers]\nX = 's3cret-token'", "[mcp.a.env]\nAPI_KEY = 's3cret-token'"],
 )
-def test_a_key_stands_only_in_a_file_that_others_cannot_read(table: str, tmp_path: Path) -> None:
+def test_a_key_in_a_file_open_to_others_is_refused(table: str, tmp_path: Path) -> None:
     text = f"[mcp.a]\nurl = 'http://a'\n{table}"
     assert read(tmp_path, text)
     with pytest.raises(ConfigError, match=r"holds a key, and .* is open to other users") as caught:
@@ -103,11 +105,11 @@ def test_a_key_stands_only_in_a_file_that_others_cannot_read(table: str, tmp_pat
 @pytest.mark.parametrize(
     "table", ["[mcp.a.headers]\nX = '${TOKEN}'", "[mcp.a.env]\nLEVEL = 'high'"]
 )
-def test_what_is_no_key_may_stand_in_any_file(table: str, tmp_path: Path) -> None:
+def test_values_that_are_not_keys_are_accepted_in_any_file(table: str, tmp_path: Path) -> None:
     assert read(tmp_path, f"[mcp.a]\nurl = 'http://a'\n{table}", 0o644)
 
 
-def test_the_settings_hold_the_servers(tmp_path: Path) -> None:
+def test_the_settings_contain_the_servers(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text("[mcp.a]\ncommand = ['a']\n")
     settings = resolve({"state_dir": tmp_path, "workdir": tmp_path}, {}, path).settings

@@ -43,15 +43,15 @@ def tables(path: Path) -> ModelsFile:
 def refusal(path: Path) -> str:
     with pytest.raises(ConfigError) as caught:
         resolve({}, {}, path)
-    said = str(caught.value)
-    assert "\n" not in said
-    return said
+    message_shown = str(caught.value)
+    assert "\n" not in message_shown
+    return message_shown
 
 
-def test_the_tables_are_read_in_their_order(home: Path) -> None:
-    told = tables(write(home / "c.toml", WHOLE))
-    assert list(told.providers) == ["anthropic", "work"]
-    anthropic, work = told.providers.values()
+def test_the_tables_are_read_in_order(home: Path) -> None:
+    file_tables = tables(write(home / "c.toml", WHOLE))
+    assert list(file_tables.providers) == ["anthropic", "work"]
+    anthropic, work = file_tables.providers.values()
     assert anthropic.api_key_command == ("pass", "show", "it")
     assert (work.dialect, work.api_base, work.model) == (
         "openai",
@@ -60,7 +60,7 @@ def test_the_tables_are_read_in_their_order(home: Path) -> None:
     )
     assert work.api_key is not None
     assert work.api_key.reveal() == KEY
-    assert told.models == {
+    assert file_tables.models == {
         "work/vendor/large": ModelTable(
             context_window=200_000,
             input_price=3.0,
@@ -71,10 +71,10 @@ def test_the_tables_are_read_in_their_order(home: Path) -> None:
         ),
         "openai/gpt": ModelTable(),
     }
-    assert told.aliases == {"big": "work/vendor/large"}
+    assert file_tables.aliases == {"big": "work/vendor/large"}
 
 
-def test_a_file_without_tables_says_nothing(home: Path) -> None:
+def test_a_file_without_tables_is_empty(home: Path) -> None:
     assert tables(write(home / "c.toml", "verbose = true")) == ModelsFile({}, {}, {})
 
 
@@ -180,13 +180,13 @@ def test_a_file_without_tables_says_nothing(home: Path) -> None:
         ("[aliases]\nopenai = 'openai/gpt'", "and not that of a provider, not 'openai'"),
     ],
 )
-def test_a_table_that_will_not_do_is_refused_with_file_table_and_key(
+def test_an_invalid_table_is_refused_with_its_file_and_reason(
     home: Path, toml: str, message: str
 ) -> None:
     file = write(home / "c.toml", toml)
-    said = refusal(file)
-    assert message.replace("{file}", str(file)) in said
-    assert str(file) in said
+    message_shown = refusal(file)
+    assert message.replace("{file}", str(file)) in message_shown
+    assert str(file) in message_shown
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_table_that_will_not_do_is_refused_with_file_table_and_key(
         ("aliases", models_file.ALIASES_MAX, 'aliases.a{} = "openai/m"\n'),
     ],
 )
-def test_the_tables_are_bounded(home: Path, name: str, most: int, row: str) -> None:
+def test_the_tables_have_a_maximum_size(home: Path, name: str, most: int, row: str) -> None:
     file = write(home / "c.toml", "".join(row.format(number) for number in range(most)))
     assert len(getattr(tables(file), name)) == most
     write(file, "".join(row.format(number) for number in range(most + 1)))
@@ -212,14 +212,12 @@ def with_key(home: Path, mode: int) -> Path:
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400, 0o700])
-def test_a_key_may_stand_in_a_file_that_is_ours_alone(home: Path, mode: int) -> None:
+def test_a_key_is_accepted_in_a_private_file(home: Path, mode: int) -> None:
     assert resolve({}, {}, with_key(home, mode)).settings.providers["openai"].api_key is not None
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o620, 0o602])
-def test_a_key_in_a_file_that_is_open_to_others_is_refused_with_what_to_do(
-    home: Path, mode: int
-) -> None:
+def test_a_key_in_a_file_open_to_others_is_refused_with_advice(home: Path, mode: int) -> None:
     file = with_key(home, mode)
     assert refusal(file) == (
         f"[providers.openai] holds a key, and {file} is open to other users (mode {mode:04o}): "
@@ -227,7 +225,7 @@ def test_a_key_in_a_file_that_is_open_to_others_is_refused_with_what_to_do(
     )
 
 
-def test_a_file_that_is_open_to_others_may_hold_all_but_a_key(home: Path) -> None:
+def test_a_file_open_to_others_may_contain_a_key_command(home: Path) -> None:
     command = "[providers.openai]\napi_key_command = ['pass']"
     resolve({}, {}, write(home / "c.toml", command, 0o644))
 
@@ -238,7 +236,7 @@ def test_a_key_in_a_file_of_another_user_is_refused(
     file = with_key(home, 0o600)
     file_owner = file.stat().st_uid
     monkeypatch.setattr(os, "getuid", lambda: file_owner + 1)
-    # A file of root's is trusted: who could write it can do anything.
+    # A file owned by root is trusted, since root can do anything anyway.
     real = config_file._exposure
     monkeypatch.setattr(
         config_file, "_exposure", lambda path, status: real(path, _owned(status, 4711))
@@ -254,7 +252,7 @@ def _owned(status: os.stat_result, user: int) -> os.stat_result:
     return os.stat_result((*status[:4], user, *status[5:]))
 
 
-def test_a_key_that_does_not_come_from_a_regular_file_is_refused(home: Path) -> None:
+def test_a_key_in_a_pipe_is_refused(home: Path) -> None:
     reader, writer = os.pipe()
     os.write(writer, f"[providers.openai]\napi_key = '{KEY}'".encode())
     os.close(writer)
@@ -267,12 +265,12 @@ def test_a_key_that_does_not_come_from_a_regular_file_is_refused(home: Path) -> 
 @pytest.mark.parametrize(
     "value", ["['hush']", "'  '", "{ hush = 'hush' }", '"""hush\\nhush"""', f"'{'hush' * 4000}'"]
 )
-def test_no_error_repeats_what_may_be_a_key(home: Path, value: str) -> None:
+def test_no_error_repeats_a_possible_key(home: Path, value: str) -> None:
     file = write(home / "c.toml", f"[providers.openai]\napi_key = {value}", 0o644)
     assert "hush" not in refusal(file)
 
 
-def test_a_client_finds_the_daemon_whatever_the_tables_hold(home: Path) -> None:
+def test_a_client_finds_the_socket_despite_invalid_tables(home: Path) -> None:
     toml = f"socket = '/s'\n[providers.nonsense]\napi_key = '{KEY}'\n[aliases]\na = 1"
     file = write(home / "c.toml", toml, 0o644)
     assert resolve_socket({"NOUSD_CONFIG": str(file)}) == Path("/s")

@@ -24,13 +24,13 @@ deny = ["read(secrets/**)"]
 def refusal(path: Path) -> str:
     with pytest.raises(ConfigError) as caught:
         rules_of_settings(resolve({}, {}, path).settings)
-    said = str(caught.value)
-    assert "\n" not in said
-    assert str(path) in said
-    return said
+    message = str(caught.value)
+    assert "\n" not in message
+    assert str(path) in message
+    return message
 
 
-def test_the_rules_are_those_of_the_table_each_with_where_it_stands(home: Path) -> None:
+def test_the_rules_are_read_with_their_origin(home: Path) -> None:
     path = write(home / "c.toml", WHOLE)
     rules = rules_of_settings(resolve({}, {}, path).settings)
     assert {(rule.decision, rule.text, rule.origin) for rule in rules} == {
@@ -53,7 +53,7 @@ def test_the_report_names_each_rule(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("permissions = 1", "permissions must be a table, as in [permissions]"),
         ("[permissions]\nalowed = []", "unknown key 'alowed' in [permissions]"),
@@ -76,11 +76,11 @@ def test_the_report_names_each_rule(home: Path) -> None:
         (f"[permissions]\nask = {['read'] * (RULES_MAX + 1)}", "at most 256 items"),
     ],
 )
-def test_a_table_that_will_not_do_is_told_in_one_line(home: Path, text: str, said: str) -> None:
-    assert said in refusal(write(home / "c.toml", text))
+def test_an_invalid_table_is_refused_in_one_line(home: Path, text: str, message: str) -> None:
+    assert message in refusal(write(home / "c.toml", text))
 
 
-def test_the_longest_rule_and_the_longest_list_will_do(home: Path) -> None:
+def test_rules_and_lists_of_maximum_length_are_accepted(home: Path) -> None:
     longest = f"read({'x' * (RULE_CHARS_MAX - 6)})"
     texts = [longest, *["read"] * (RULES_MAX - 1)]
     path = write(home / "c.toml", f"[permissions]\nask = {texts}")

@@ -25,13 +25,13 @@ fast = "anthropic/small"
 """
 
 
-def resolved(
+def resolve_with_keys(
     flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None = None, **more: bool
 ) -> Resolved:
     return resolve(flags, {**KEYS, **environ}, file, **more)
 
 
-def asked(settings: Resolved) -> tuple[str, str | None, str | None]:
+def default_provider(settings: Resolved) -> tuple[str, str | None, str | None]:
     """Return provider, model and base of the default."""
     chosen = settings.settings.providers[settings.settings.provider]
     assert settings.settings.model in (None, chosen.model)
@@ -64,69 +64,81 @@ def asked(settings: Resolved) -> tuple[str, str | None, str | None]:
 def test_a_models_name_can_choose_its_provider(
     flags: dict[str, str], environ: dict[str, str], expected: tuple[str, str | None, str | None]
 ) -> None:
-    assert asked(resolved(flags, environ)) == expected
+    assert default_provider(resolve_with_keys(flags, environ)) == expected
 
 
 def test_an_alias_chooses_its_provider_and_model(home: Path) -> None:
     file = write(home / "c.toml", WORK)
-    chosen = resolved({"model": "fast"}, {}, file)
-    assert asked(chosen) == ("anthropic", "small", None)
+    chosen = resolve_with_keys({"model": "fast"}, {}, file)
+    assert default_provider(chosen) == ("anthropic", "small", None)
     assert chosen.origins["provider"] == chosen.origins["model"] == "flag --model"
 
 
-def test_a_gateway_is_asked_for_a_vendors_model_where_that_vendor_is_not_configured() -> None:
+def test_a_vendors_model_is_requested_from_a_gateway_if_the_vendor_is_not_configured() -> None:
     flags = {"provider": "openai", "api_base": LOCAL, "model": "gemini/flash"}
-    assert asked(resolved(flags, {})) == ("openai", "gemini/flash", LOCAL)
+    assert default_provider(resolve_with_keys(flags, {})) == ("openai", "gemini/flash", LOCAL)
 
 
-def test_a_model_of_one_provider_and_another_provider_contradict_each_other() -> None:
+def test_a_model_of_another_provider_than_the_chosen_one_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
-        resolved({"provider": "openai", "model": "anthropic/claude"}, {})
+        resolve_with_keys({"provider": "openai", "model": "anthropic/claude"}, {})
     assert str(caught.value) == (
         "model claude is one of the provider anthropic, not of openai; a model of openai that is "
         "called so is openai/anthropic/claude (flag --model)"
     )
 
 
-# --- what a weaker place said of another provider ------------------------------------------------
+# --- settings of another provider with lower precedence ------------------------------------------
 
 
-def test_a_base_and_a_model_stay_with_the_provider_they_were_meant_for(home: Path) -> None:
+def test_a_base_and_a_model_stay_with_the_provider_they_were_set_for(home: Path) -> None:
     toml = f'provider = "openai"\napi_base = "{LOCAL}"\nmodel = "llama"'
     file = write(home / "c.toml", toml)
-    assert asked(resolved({}, {}, file)) == ("openai", "llama", LOCAL)
+    assert default_provider(resolve_with_keys({}, {}, file)) == ("openai", "llama", LOCAL)
     for flags in ({"provider": "anthropic"}, {"model": "anthropic/claude"}):
-        other = resolved(flags, {}, file)
-        name, _, base = asked(other)
+        other = resolve_with_keys(flags, {}, file)
+        name, _, base = default_provider(other)
         assert (name, base) == ("anthropic", None)
         assert other.settings.providers["openai"].api_base is None
-    assert asked(resolved({"provider": "openai"}, {}, file)) == ("openai", "llama", LOCAL)
-    assert asked(resolved({"model": "m"}, {}, file)) == ("openai", "m", LOCAL)
+    assert default_provider(resolve_with_keys({"provider": "openai"}, {}, file)) == (
+        "openai",
+        "llama",
+        LOCAL,
+    )
+    assert default_provider(resolve_with_keys({"model": "m"}, {}, file)) == ("openai", "m", LOCAL)
 
 
-def test_a_base_in_a_place_that_names_no_provider_goes_with_the_one_that_is_chosen() -> None:
+def test_a_base_without_a_provider_belongs_to_the_chosen_provider() -> None:
     environ = {"NOUSD_API_BASE": LOCAL, "NOUSD_MODEL": "m"}
-    assert asked(resolved({"provider": "openai"}, environ)) == ("openai", "m", LOCAL)
+    assert default_provider(resolve_with_keys({"provider": "openai"}, environ)) == (
+        "openai",
+        "m",
+        LOCAL,
+    )
 
 
-def test_what_a_flag_says_wins_over_the_providers_table(home: Path) -> None:
+def test_flags_override_the_providers_table(home: Path) -> None:
     file = write(home / "c.toml", WORK)
-    assert asked(resolved({"model": "work/small"}, {}, file)) == ("work", "small", "http://work/v1")
+    assert default_provider(resolve_with_keys({"model": "work/small"}, {}, file)) == (
+        "work",
+        "small",
+        "http://work/v1",
+    )
     flags = {"provider": "work", "api_base": LOCAL}
-    decided = resolved(flags, {}, file).settings.providers["work"]
+    decided = resolve_with_keys(flags, {}, file).settings.providers["work"]
     assert (decided.model, decided.api_base) == ("large", LOCAL)
 
 
-# --- which there are -----------------------------------------------------------------------------
+# --- available providers -------------------------------------------------------------------------
 
 
-def test_providers_are_those_of_the_file_and_those_with_a_key_the_chosen_one_first(
+def test_providers_come_from_the_file_and_from_keys_with_the_chosen_one_first(
     home: Path,
 ) -> None:
     file = write(home / "c.toml", WORK)
     names = ["anthropic", "openai"]
-    assert list(resolved({}, {}, file).settings.providers) == ["mock", "work", *names]
-    assert list(resolved({"provider": "openai"}, {}, file).settings.providers) == [
+    assert list(resolve_with_keys({}, {}, file).settings.providers) == ["mock", "work", *names]
+    assert list(resolve_with_keys({"provider": "openai"}, {}, file).settings.providers) == [
         "openai",
         "work",
         "anthropic",
@@ -134,19 +146,17 @@ def test_providers_are_those_of_the_file_and_those_with_a_key_the_chosen_one_fir
     assert list(resolve({}, {}).settings.providers) == ["mock"]
 
 
-def test_a_key_that_may_be_meant_for_a_server_of_ones_own_goes_to_no_other() -> None:
-    """One key serves both dialects of OpenAI; that the vendor speaks the second one as well is no reason
-    to send it there.
-    """
+def test_a_key_that_may_belong_to_a_gateway_is_sent_nowhere_else() -> None:
+    """One key serves both dialects of OpenAI, but a gateway's key must not be sent to the vendor."""
     environ = {"OPENAI_API_KEY": "sk-for-the-gateway"}
     providers = resolve({"provider": "openai", "api_base": LOCAL}, environ).settings.providers
     assert [(name, each.api_base) for name, each in providers.items()] == [("openai", LOCAL)]
 
 
-def test_a_provider_that_is_not_there_is_refused_with_those_that_are(home: Path) -> None:
+def test_an_unknown_provider_is_refused_with_the_known_ones(home: Path) -> None:
     file = write(home / "c.toml", WORK)
     with pytest.raises(ConfigError) as caught:
-        resolved({"provider": "wrok"}, {}, file)
+        resolve_with_keys({"provider": "wrok"}, {}, file)
     assert str(caught.value) == (
         "provider must be anthropic or auto or gemini or mock or openai or openai-responses or work, "
         "not 'wrok'; the nearest is work (flag --provider)"
@@ -180,12 +190,12 @@ def test_a_key_is_taken_from_the_environment_before_the_file(
         assert (provider.api_key.reveal(), provider.key_origin) == expected
 
 
-def test_a_vendors_key_is_not_that_of_a_provider_with_another_name(home: Path) -> None:
-    provider = resolved({}, {}, write(home / "c.toml", WORK)).settings.providers["work"]
+def test_a_vendors_key_is_not_used_for_a_provider_with_another_name(home: Path) -> None:
+    provider = resolve_with_keys({}, {}, write(home / "c.toml", WORK)).settings.providers["work"]
     assert (provider.api_key, provider.key_origin) == (None, "")
 
 
-def test_a_command_counts_as_a_key_and_runs_beside_the_file(home: Path) -> None:
+def test_a_key_command_counts_as_a_key_and_runs_in_the_folder_of_the_file(home: Path) -> None:
     toml = "[providers.openai]\napi_key_command = ['{}', 'x']"
     for program, expected in (("pass", "pass"), ("./key", str(home / "key")), ("/k", "/k")):
         file = write(home / "c.toml", toml.format(program))
@@ -203,7 +213,7 @@ def test_a_command_counts_as_a_key_and_runs_beside_the_file(home: Path) -> None:
         ("gemini", "GEMINI_API_KEY"),
     ],
 )
-def test_a_provider_needs_a_key_or_a_server_that_asks_for_none(name: str, variable: str) -> None:
+def test_a_provider_needs_a_key_or_an_api_base(name: str, variable: str) -> None:
     for flags in ({"provider": name}, {"model": f"{name}/m"}):
         with pytest.raises(ConfigError, match=f"provider {name} needs {variable}"):
             resolve(flags, {})
@@ -212,20 +222,20 @@ def test_a_provider_needs_a_key_or_a_server_that_asks_for_none(name: str, variab
         assert resolve(base, {}).settings.providers[name].api_key is None
 
 
-def test_a_provider_that_is_not_asked_by_default_needs_no_key(home: Path) -> None:
+def test_a_provider_that_is_not_the_default_needs_no_key(home: Path) -> None:
     resolve({}, {}, write(home / "c.toml", "[providers.gemini]\nmodel = 'flash'"))
 
 
 # --- keys are not shown --------------------------------------------------------------------------
 
 
-def test_a_key_is_shown_nowhere(home: Path) -> None:
+def test_no_representation_of_the_settings_shows_a_key(home: Path) -> None:
     toml = "[providers.work]\ndialect = 'openai'\napi_key = 'sk-hush-file'"
-    told = resolve(
+    settings = resolve(
         {"provider": "openai"}, {"OPENAI_API_KEY": "sk-hush"}, write(home / "c.toml", toml)
     )
-    keys = [provider.api_key for provider in told.settings.providers.values()]
-    shown = f"{told!r} {told} {keys} " + "\n".join(report(told))
+    keys = [provider.api_key for provider in settings.settings.providers.values()]
+    shown = f"{settings!r} {settings} {keys} " + "\n".join(report(settings))
     assert "hush" not in shown
     assert "providers.openai.api_key = set  (environment OPENAI_API_KEY)" in shown
     assert f"providers.work.api_key = set  (file {home / 'c.toml'})" in shown
@@ -238,44 +248,44 @@ def usable(settings: Resolved) -> list[str]:
     return [name for name, each in settings.settings.providers.items() if each.is_usable]
 
 
-def test_auto_is_left_open_with_the_candidates_in_order(home: Path) -> None:
-    decided = resolved({"provider": "auto"}, {"GOOGLE_API_KEY": "k"})
+def test_auto_is_not_resolved_and_keeps_the_candidates_in_order(home: Path) -> None:
+    decided = resolve_with_keys({"provider": "auto"}, {"GOOGLE_API_KEY": "k"})
     assert decided.settings.provider == "auto"
     assert usable(decided) == ["anthropic", "openai", "gemini"]
     file = write(home / "c.toml", f"provider = 'openai'\n{WORK}\n[providers.gemini]")
-    decided = resolved({"provider": "auto"}, {}, file)
+    decided = resolve_with_keys({"provider": "auto"}, {}, file)
     assert usable(decided) == ["openai", "work", "anthropic"]
     assert decided.origins["provider"] == "flag --provider"
 
 
-def test_auto_keeps_what_was_said_of_a_provider_for_that_provider(home: Path) -> None:
+def test_auto_keeps_settings_of_a_provider_for_that_provider(home: Path) -> None:
     toml = f'provider = "openai"\napi_base = "{LOCAL}"\nmodel = "llama"'
-    settings = resolved({"provider": "auto"}, {}, write(home / "c.toml", toml)).settings
+    settings = resolve_with_keys({"provider": "auto"}, {}, write(home / "c.toml", toml)).settings
     openai = with_provider(settings, "openai").providers["openai"]
     assert (openai.model, openai.api_base) == ("llama", LOCAL)
     anthropic = with_provider(settings, "anthropic")
     assert (anthropic.provider, anthropic.model, anthropic.api_base) == ("anthropic", None, None)
 
 
-def test_a_model_that_is_said_of_no_provider_goes_with_whichever_auto_finds() -> None:
-    settings = resolved({"provider": "auto", "model": "m"}, {}).settings
+def test_a_model_without_a_provider_belongs_to_the_provider_that_auto_finds() -> None:
+    settings = resolve_with_keys({"provider": "auto", "model": "m"}, {}).settings
     assert with_provider(settings, "openai").providers["openai"].model == "m"
     local = with_provider(settings, "ollama", api_base=LOCAL, model="first")
     assert (local.providers["ollama"].model, local.providers["ollama"].api_base) == ("m", LOCAL)
     assert with_provider(settings, "mock").model is None
 
 
-def test_a_server_that_auto_finds_is_asked_for_its_model_in_the_openai_dialect() -> None:
+def test_a_server_found_by_auto_has_the_openai_dialect_and_its_own_model() -> None:
     settings = resolve({"provider": "auto"}, {}).settings
     found = with_provider(settings, "ollama", api_base=LOCAL, model="first")
     provider = found.providers[found.provider]
     assert (provider.dialect, provider.model, provider.api_key) == ("openai", "first", None)
 
 
-def test_a_base_needs_a_provider_that_is_named(home: Path) -> None:
+def test_an_api_base_is_refused_for_auto(home: Path) -> None:
     file = write(home / "c.toml", 'provider = "openai"')
     for environ, path in (({}, None), ({"NOUSD_PROVIDER": "openai"}, None), ({}, file)):
         with pytest.raises(ConfigError, match=r"not for auto \(flag --api-base\)"):
-            resolved({"provider": "auto", "api_base": LOCAL}, environ, path)
+            resolve_with_keys({"provider": "auto", "api_base": LOCAL}, environ, path)
     with pytest.raises(ConfigError, match=r"not for auto \(environment NOUSD_API_BASE\)"):
-        resolved({"provider": "auto"}, {"NOUSD_API_BASE": LOCAL})
+        resolve_with_keys({"provider": "auto"}, {"NOUSD_API_BASE": LOCAL})

@@ -14,7 +14,7 @@ from nousd.errors import ConfigError
 from nousd.runtime_paths import locations
 from tests.config.conftest import write
 
-# --- which place wins ----------------------------------------------------------------------------
+# --- precedence ----------------------------------------------------------------------------------
 
 
 def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(home: Path) -> None:
@@ -35,13 +35,13 @@ def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(home: P
     ]
 
 
-def test_each_setting_is_decided_by_itself() -> None:
+def test_each_setting_is_resolved_separately() -> None:
     settings = resolve({"provider": "mock"}, {"NOUSD_COMMAND_TIMEOUT_SECONDS": "2.5"}).settings
     assert (settings.command_timeout_seconds, settings.retry_attempts) == (2.5, 3)
 
 
 @pytest.mark.parametrize("flags", [{"model": None, "extension": []}, {}])
-def test_what_was_not_given_does_not_hide_what_was(flags: dict[str, Any], home: Path) -> None:
+def test_an_unset_flag_does_not_hide_a_variable(flags: dict[str, Any], home: Path) -> None:
     write(home / "one.py", "")
     environ = {"NOUSD_MODEL": "m", "NOUSD_EXTENSION": "one.py"}
     settings = resolve(flags, environ).settings
@@ -52,13 +52,13 @@ def test_an_empty_variable_counts_as_not_set() -> None:
     assert resolve({}, {"NOUSD_MODEL": "", "NOUSD_CONFIG": ""}).settings.model is None
 
 
-def test_a_flag_can_switch_off_what_the_file_switched_on(home: Path) -> None:
+def test_a_flag_can_disable_a_setting_of_the_file(home: Path) -> None:
     file = write(home / "c.toml", "allow_exec = true")
     assert resolve({}, {}, file).settings.allow_exec is True
     assert resolve({"allow_exec": False}, {}, file).settings.allow_exec is False
 
 
-def test_the_file_is_found_at_its_usual_place_by_variable_and_by_flag(home: Path) -> None:
+def test_the_file_is_found_by_default_by_variable_and_by_flag(home: Path) -> None:
     usual = write(locations.default_config_file(), 'model = "usual"')
     other = write(home / "other.toml", 'model = "other"')
     third = write(home / "third.toml", 'model = "third"')
@@ -74,7 +74,9 @@ def test_the_file_is_found_at_its_usual_place_by_variable_and_by_flag(home: Path
         assert resolved.origins["config_file"] == origin
 
 
-def test_relative_paths_of_the_file_start_at_the_file_and_others_where_we_are(home: Path) -> None:
+def test_relative_paths_in_the_file_start_at_its_folder_and_others_at_the_current_one(
+    home: Path,
+) -> None:
     file = write(home / "etc" / "c.toml", 'socket = "a.sock"\nstate_dir = "~/state"')
     settings = resolve({}, {}, file).settings
     assert settings.socket == home / "etc" / "a.sock"
@@ -83,7 +85,7 @@ def test_relative_paths_of_the_file_start_at_the_file_and_others_where_we_are(ho
     assert resolve({"socket": "a.sock"}, {}, file).settings.socket == home / "a.sock"
 
 
-def test_another_program_s_variable_counts_where_ours_is_not_set() -> None:
+def test_the_variable_of_another_program_is_used_if_ours_is_not_set() -> None:
     foreign = {"TANDEM_RUN_STALE_MS": "40000"}
     resolved = resolve({}, foreign)
     assert resolved.settings.run_stale_seconds == 40
@@ -96,7 +98,7 @@ def test_another_program_s_variable_counts_where_ours_is_not_set() -> None:
         resolve({}, {"TANDEM_RUN_STALE_MS": "soon"})
 
 
-# --- every setting in every place ----------------------------------------------------------------
+# --- every setting in every source ---------------------------------------------------------------
 
 WRITTEN: dict[str, tuple[str, str, Any]] = {
     "socket": ("/s", '"/s"', Path("/s")),
@@ -139,11 +141,11 @@ WRITTEN: dict[str, tuple[str, str, Any]] = {
     "http_origins": ("https://a", '["https://a"]', ("https://a",)),
     "redact": ("a+:b", '["a+:b"]', ("a+:b",)),
 }
-"""setting -> (as text, in the file, what it means)"""
+"""setting -> (text of the flag or variable, TOML, value)"""
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_setting_can_be_written_in_each_place(name: str, home: Path) -> None:
+def test_a_setting_can_be_given_by_flag_variable_and_file(name: str, home: Path) -> None:
     text, toml, value = WRITTEN[name]
     file = write(home / "c.toml", f"{name} = {toml}")
     for resolved in (
@@ -155,7 +157,7 @@ def test_a_setting_can_be_written_in_each_place(name: str, home: Path) -> None:
         assert resolved.origins[name] != "default"
 
 
-def test_which_installed_extensions_are_loaded_is_said_in_the_file_alone(home: Path) -> None:
+def test_installed_extensions_are_chosen_only_in_the_file(home: Path) -> None:
     file = write(home / "c.toml", 'extensions = ["guard", "notes"]')
     resolved = resolve({}, {"NOUSD_EXTENSIONS": "other"}, file)
     assert resolved.settings.extensions == ("guard", "notes")
@@ -166,7 +168,7 @@ def test_which_installed_extensions_are_loaded_is_said_in_the_file_alone(home: P
         resolve({}, {}, write(home / "d.toml", 'extensions = "guard"'))
 
 
-def test_the_system_prompt_can_be_switched_off(home: Path) -> None:
+def test_the_system_prompt_can_be_disabled(home: Path) -> None:
     for off in ('"none"', '""'):
         file = write(home / "c.toml", f"system_prompt = {off}")
         assert resolve({}, {}, file).settings.system_prompt == "none"
@@ -176,12 +178,12 @@ def test_the_system_prompt_can_be_switched_off(home: Path) -> None:
         resolve({"system_prompt": "./none"}, {})
 
 
-def test_names_of_flags_and_variables_follow_from_the_setting() -> None:
+def test_names_of_flags_and_variables_derive_from_the_setting() -> None:
     assert flag_of("workspaces") == "--workspace"
     assert (flag_of("state_dir"), variable_of("state_dir")) == ("--state-dir", "NOUSD_STATE_DIR")
 
 
-# --- what is refused -----------------------------------------------------------------------------
+# --- invalid values ------------------------------------------------------------------------------
 
 REFUSED = [
     (
@@ -231,7 +233,7 @@ REFUSED = [
 @pytest.mark.parametrize(
     ("name", "text", "message"), REFUSED, ids=[f"{row[0]}-{row[1][:12]!r}" for row in REFUSED]
 )
-def test_a_value_that_will_not_do_is_refused_with_its_name_place_and_limit(
+def test_an_invalid_value_is_refused_with_its_reason_and_origin(
     name: str, text: str, message: str
 ) -> None:
     for flags, environ, origin in (
@@ -240,15 +242,15 @@ def test_a_value_that_will_not_do_is_refused_with_its_name_place_and_limit(
     ):
         with pytest.raises(ConfigError) as caught:
             resolve(flags, environ)
-        said = str(caught.value)
-        assert message in said
-        assert said.endswith(f"({origin})")
-        assert "\n" not in said
-        assert len(said) < 300
+        message_shown = str(caught.value)
+        assert message in message_shown
+        assert message_shown.endswith(f"({origin})")
+        assert "\n" not in message_shown
+        assert len(message_shown) < 300
 
 
 @pytest.mark.parametrize("name", ["workdir", "workspaces"])
-def test_a_folder_that_sessions_cannot_name_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_folder_whose_path_is_not_utf_8_is_refused(name: str, tmp_path: Path) -> None:
     folder = tmp_path / os.fsdecode(b"\xff")
     folder.mkdir()
     with pytest.raises(ConfigError, match="the path of the folder is not UTF-8"):
@@ -276,14 +278,14 @@ def test_a_folder_that_sessions_cannot_name_is_refused(name: str, tmp_path: Path
         ("model = ", "config: file {file} is not TOML"),
     ],
 )
-def test_a_file_that_will_not_do_is_refused(home: Path, toml: str, message: str) -> None:
+def test_an_invalid_settings_file_is_refused(home: Path, toml: str, message: str) -> None:
     file = write(home / "c.toml", toml)
     with pytest.raises(ConfigError) as caught:
         resolve({}, {}, file)
     assert message.format(file=file) in str(caught.value)
 
 
-def test_a_file_that_was_named_must_be_there_and_be_one(home: Path) -> None:
+def test_a_named_settings_file_must_exist_and_be_a_file(home: Path) -> None:
     with pytest.raises(ConfigError, match=r"there is no file .*/none \(flag --config\)"):
         resolve({}, {}, home / "none")
     with pytest.raises(ConfigError, match=r"there is no file .*\(environment NOUSD_CONFIG\)"):
@@ -292,7 +294,7 @@ def test_a_file_that_was_named_must_be_there_and_be_one(home: Path) -> None:
         resolve({}, {}, home)
 
 
-def test_a_file_that_is_no_settings_file_is_refused_without_being_read_whole(home: Path) -> None:
+def test_a_binary_or_oversized_settings_file_is_refused(home: Path) -> None:
     (home / "binary").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="is not UTF-8"):
         resolve({}, {}, home / "binary")
@@ -303,9 +305,7 @@ def test_a_file_that_is_no_settings_file_is_refused_without_being_read_whole(hom
         resolve({}, {}, Path("/dev/zero"))
 
 
-def test_a_current_folder_that_is_gone_is_an_error(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deleted_current_folder_is_an_error(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = home / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -317,14 +317,14 @@ def test_a_current_folder_that_is_gone_is_an_error(
 # --- secrets ---------------------------------------------------------------------------------------
 
 
-def test_an_address_with_a_password_is_refused_without_repeating_it() -> None:
+def test_a_url_with_a_password_is_refused_without_repeating_it() -> None:
     with pytest.raises(ConfigError) as caught:
         resolve({"api_base": "https://me:hush@h/v1"}, {})
     assert "hush" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["ftp://me:hush@h", "https://h/v1?key=hush", "https://h/v1#hush"])
-def test_no_part_of_an_address_that_may_be_secret_is_repeated(url: str) -> None:
+def test_no_possibly_secret_part_of_a_url_is_repeated(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
         resolve({"api_base": url}, {})
     assert "hush" not in str(caught.value)
@@ -332,15 +332,15 @@ def test_no_part_of_an_address_that_may_be_secret_is_repeated(url: str) -> None:
 
 def test_the_report_has_a_line_for_every_setting() -> None:
     lines = list(report(resolve({"extension": ["/", __file__], "verbose": True}, {})))
-    told = [line.split(" = ")[0] for line in lines]
-    assert told == [*SETTINGS, *FILE_SETTINGS, "config_file", "providers.mock.api_key"]
+    names = [line.split(" = ")[0] for line in lines]
+    assert names == [*SETTINGS, *FILE_SETTINGS, "config_file", "providers.mock.api_key"]
     assert f"extension = /, {__file__}  (flag --extension)" in lines
     assert "verbose = true  (flag --verbose)" in lines
     assert "model = not set  (default)" in lines
     assert "providers.mock.api_key = not set" in lines
 
 
-def test_the_report_has_what_the_file_says_of_providers_models_and_aliases(tmp_path: Path) -> None:
+def test_the_report_lists_providers_models_and_aliases(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text(
         """
@@ -371,10 +371,10 @@ def test_the_report_has_what_the_file_says_of_providers_models_and_aliases(tmp_p
     ]
 
 
-# --- default places ------------------------------------------------------------------------------
+# --- default paths -------------------------------------------------------------------------------
 
 
-def test_the_socket_is_in_the_runtime_folder_if_there_is_one(
+def test_the_default_socket_is_in_the_runtime_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
@@ -382,11 +382,11 @@ def test_the_socket_is_in_the_runtime_folder_if_there_is_one(
 
 
 @pytest.mark.parametrize("folder", ["", "/none", __file__])
-def test_without_a_runtime_folder_the_socket_is_in_the_state_folder(
+def test_without_a_runtime_folder_the_default_socket_is_in_the_state_folder(
     folder: str, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
-    monkeypatch.setattr(os, "getuid", lambda: 99_999_999)  # who has no /run/user/UID
+    monkeypatch.setattr(os, "getuid", lambda: 99_999_999)  # a user without /run/user/UID
     expected = home / ".local" / "state" / "nousd" / "run" / "nousd.sock"
     if os.uname().sysname == "Linux":
         assert locations.default_socket() == expected
@@ -402,7 +402,7 @@ def test_without_a_runtime_folder_the_socket_is_in_the_state_folder(
         ({}, {"NOUSD_PERMISSION_MODE": ""}, False),
     ],
 )
-def test_a_mode_is_insisted_on_by_a_flag_or_variable_and_not_by_the_file(
+def test_a_permission_mode_is_binding_if_set_by_flag_or_variable(
     flags: dict[str, str], environ: dict[str, str], is_insisted_on: bool, tmp_path: Path
 ) -> None:
     path = write(tmp_path / "config.toml", 'permission_mode = "auto"')
@@ -410,7 +410,7 @@ def test_a_mode_is_insisted_on_by_a_flag_or_variable_and_not_by_the_file(
 
 
 @pytest.mark.parametrize("text", ["x = 1" + "0" * 5000, "x = " + "[" * 100_000])
-def test_a_file_that_toml_cannot_be_read_from_is_one_line(text: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_toml_is_refused(text: str, tmp_path: Path) -> None:
     path = write(tmp_path / "config.toml", text)
     with pytest.raises(ConfigError, match="is not TOML"):
         resolve({}, {}, path)
