@@ -126,7 +126,7 @@ def test_permissions_shows_pending_calls_rules_and_grants(
         "rule      deny bash(rm *)  (file x)",
         "granted   write(a.txt)  (session)",
         "granted   bash(ls)  (always)",
-        "pending_requests   call-1",
+        "waiting   call-1",
         '          bash {"command": "git push"}',
         "          because it runs a program without a sandbox",
         "          session and always allow: bash(=git push)",

@@ -12,7 +12,7 @@ Register = Callable[[ExtensionApi], object]
 
 
 def hooks(*registers: Register) -> Hooks:
-    """Return what extensions called one, two, ... register."""
+    """Return the hooks that extensions called one, two, ... register."""
     registered = Registered()
     for name, register in zip(("one", "two", "three"), registers, strict=False):
         register(ExtensionApi(name, registered))
@@ -20,5 +20,5 @@ def hooks(*registers: Register) -> Hooks:
 
 
 def on(name: Any, handler: Callable[[Any], Any], **options: Any) -> Register:
-    """Return what registers one hook."""
+    """Return a function that registers one hook."""
     return lambda api: api.hook(name, handler, **options)

@@ -1,4 +1,4 @@
-"""What extensions may register, and that their failures affect only their own calls."""
+"""Registering tools and commands, and failures that affect only the extension's own calls."""
 
 from __future__ import annotations
 
@@ -37,20 +37,22 @@ def write(tmp_path: Path) -> Write:
     return write
 
 
-def registered(register: Callable[[ExtensionApi], object], name: str = "plugin") -> Extensions:
+def register_extension(
+    register: Callable[[ExtensionApi], object], name: str = "plugin"
+) -> Extensions:
     given = Registered()
     register(ExtensionApi(name, given))
     return Extensions(tools=tuple(given.tools.values()), commands=given.commands)
 
 
 async def command(handler: Callable[..., Any], payload: Any = None, **options: float) -> Any:
-    found = registered(lambda api: api.command("c", handler, **options))
+    found = register_extension(lambda api: api.command("c", handler, **options))
     with trio.fail_after(20):
         return await found.commands["c"](payload)
 
 
 def silent_context(extend_idle_deadline: ExtendIdleDeadline = nobody_waits) -> ToolContext:
-    """Surroundings for a tool that is not to emit anything."""
+    """Return the context of a tool that must not emit anything."""
 
     async def emit(text: str) -> None:
         raise AssertionError(text)
@@ -65,7 +67,9 @@ async def tool(
     **options: Any,
 ) -> ToolResult:
     shape = schema or {"type": "object"}
-    (found,) = registered(lambda api: api.tool("t", "A tool.", shape, handler, **options)).tools
+    (found,) = register_extension(
+        lambda api: api.tool("t", "A tool.", shape, handler, **options)
+    ).tools
 
     quiet_seconds: list[float] = []
     context = silent_context(quiet_seconds.append)
@@ -79,12 +83,12 @@ async def tool(
     ("payload", "echo"),
     [({"text": "hi"}, "hi"), ({}, ""), (None, ""), ("str", ""), ([1], ""), ({"text": 3}, "")],
 )
-async def test_the_demo_command_says_the_text_back(payload: Any, echo: str) -> None:
+async def test_the_demo_command_echoes_its_text(payload: Any, echo: str) -> None:
     extensions = load_extensions((), demo=True)
     assert await extensions.commands["echo"](payload) == {"echo": echo}
 
 
-async def test_the_demo_tool_says_the_text_back() -> None:
+async def test_the_demo_tool_echoes_its_text() -> None:
     (echo,) = load_extensions((), demo=True).tools
     assert (echo.name, echo.source) == ("demo.echo", "demo")
     assert echo.parameters == {
@@ -96,7 +100,7 @@ async def test_the_demo_tool_says_the_text_back() -> None:
     assert result == ToolResult(text="demo.echo:ext")
 
 
-def test_without_demo_and_files_there_is_nothing() -> None:
+def test_without_demo_and_files_nothing_is_loaded() -> None:
     assert load_extensions((), demo=False) == Extensions()
 
 
@@ -159,7 +163,9 @@ async def test_a_file_registers_tools_and_commands_under_its_own_name(write: Wri
         ),
     ],
 )
-def test_an_unusable_file_is_one_line_that_names_it(source: str, reason: str, write: Write) -> None:
+def test_an_unusable_file_is_a_one_line_error_that_names_it(
+    source: str, reason: str, write: Write
+) -> None:
     path = write(source)
     with pytest.raises(ConfigError) as caught:
         load_extensions([path], demo=True)
@@ -169,7 +175,7 @@ def test_an_unusable_file_is_one_line_that_names_it(source: str, reason: str, wr
     assert "\n" not in text
 
 
-def test_a_module_that_failed_to_import_leaves_no_trace(write: Write) -> None:
+def test_a_module_that_fails_to_import_is_not_left_in_sys_modules(write: Write) -> None:
     with pytest.raises(ConfigError):
         load_extensions([write("1 / 0")], demo=False)
     assert "nousd_extension_plugin" not in sys.modules
@@ -181,19 +187,19 @@ def test_a_file_must_have_a_usable_name(name: str, write: Write) -> None:
         load_extensions([write("", name)], demo=False)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"missing\.py: FileNotFoundError"):
         load_extensions([tmp_path / "missing.py"], demo=False)
 
 
-def test_two_files_of_one_name_are_refused(write: Write, tmp_path: Path) -> None:
+def test_two_files_with_the_same_name_are_refused(write: Write, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     paths = [write("def register(api): pass", name) for name in ("a.py", "other/a.py")]
     with pytest.raises(ConfigError, match="there is another one called a"):
         load_extensions(paths, demo=False)
 
 
-def test_registering_later_is_an_error(write: Write) -> None:
+def test_registering_after_register_returned_is_an_error(write: Write) -> None:
     path = write("def register(api):\n    global late\n    late = api\n")
     load_extensions([path], demo=False)
     with pytest.raises(ConfigError, match="came after register"):
@@ -218,7 +224,7 @@ async def test_a_plain_handler_runs_in_a_thread_and_an_async_one_in_the_loop() -
     assert await command(thread) != ours
 
 
-async def test_a_handler_gets_a_payload_of_its_own() -> None:
+async def test_a_handler_gets_its_own_copy_of_the_payload() -> None:
     given = {"a": 1}
     assert await command(lambda payload: payload.update(b=2) or payload, given) == {"a": 1, "b": 2}
     assert given == {"a": 1}
@@ -229,21 +235,21 @@ class Unspeakable(Exception):
         raise RuntimeError
 
 
-def raising(error: BaseException) -> Callable[..., Any]:
+def raising_handler(error: BaseException) -> Callable[..., Any]:
     def handler(*_args: object) -> None:
         raise error
 
     return handler
 
 
-def raising_in_the_loop(error: BaseException) -> Callable[..., Any]:
+def raising_async_handler(error: BaseException) -> Callable[..., Any]:
     async def handler(*_args: object) -> None:
         raise error
 
     return handler
 
 
-@pytest.mark.parametrize("make", [raising, raising_in_the_loop])
+@pytest.mark.parametrize("make", [raising_handler, raising_async_handler])
 @pytest.mark.parametrize(
     ("error", "text"),
     [
@@ -265,7 +271,7 @@ def raising_in_the_loop(error: BaseException) -> Callable[..., Any]:
         (ToolError("in my own words"), "plugin: in my own words"),
     ],
 )
-async def test_whatever_a_handler_raises_is_an_error_of_the_call(
+async def test_any_exception_of_a_handler_is_an_error_of_its_call(
     make: Callable[[BaseException], Callable[..., Any]], error: BaseException, text: str
 ) -> None:
     with pytest.raises(CommandRejected) as rejected:
@@ -280,7 +286,7 @@ async def test_whatever_a_handler_raises_is_an_error_of_the_call(
 @pytest.mark.parametrize(
     "result", [object(), {1j: 1}, "\ud800", [[object()]], b"\xff".decode("latin-1").encode]
 )
-async def test_a_result_that_is_no_json_is_an_error_of_the_call(result: object) -> None:
+async def test_a_result_that_is_not_json_is_an_error_of_the_call(result: object) -> None:
     with pytest.raises(CommandRejected) as caught:
         await command(lambda payload: result)
     assert caught.value.cause is not None
@@ -288,7 +294,7 @@ async def test_a_result_that_is_no_json_is_an_error_of_the_call(result: object) 
 
 
 @pytest.mark.parametrize(("result", "kind"), [([1], "list"), ("text", "str"), (3, "int")])
-async def test_a_result_that_is_no_object_is_an_error_of_the_call(
+async def test_a_result_that_is_not_an_object_is_an_error_of_the_call(
     result: object, kind: str
 ) -> None:
     with pytest.raises(CommandRejected) as caught:
@@ -300,7 +306,7 @@ async def test_a_command_that_returns_nothing_answers_an_empty_object() -> None:
     assert await command(lambda payload: None) == {}
 
 
-async def test_a_result_that_holds_itself_is_an_error_of_the_call() -> None:
+async def test_a_result_that_contains_itself_is_an_error_of_the_call() -> None:
     endless: list[Any] = []
     endless.append(endless)
     with pytest.raises(CommandRejected, match="extension_error: c"):
@@ -322,7 +328,7 @@ async def test_a_result_is_a_copy() -> None:
     assert result == {"kept": [1]}
 
 
-async def test_an_async_handler_that_hangs_is_given_up(autojump_clock: object) -> None:
+async def test_an_async_handler_that_hangs_times_out(autojump_clock: object) -> None:
     async def hang(*_args: object) -> None:
         await trio.sleep_forever()
 
@@ -332,15 +338,15 @@ async def test_an_async_handler_that_hangs_is_given_up(autojump_clock: object) -
     assert trio.current_time() - started == 5
 
 
-async def test_a_plain_handler_that_hangs_is_given_up_and_harms_no_other() -> None:
+async def test_a_plain_handler_that_hangs_is_abandoned_without_harm_to_other_extensions() -> None:
     released = threading.Event()
 
     def register(api: ExtensionApi) -> None:
         api.command("hang", lambda payload: released.wait(20), timeout_seconds=0.05)
         api.command("quick", lambda payload: {}, timeout_seconds=0.05)
 
-    found = registered(register)
-    other = registered(lambda api: api.command("c", lambda payload: {"is": "fine"}))
+    found = register_extension(register)
+    other = register_extension(lambda api: api.command("c", lambda payload: {"is": "fine"}))
     try:
         with trio.fail_after(20):
             for _ in range(THREADS_MAX):
@@ -350,7 +356,7 @@ async def test_a_plain_handler_that_hangs_is_given_up_and_harms_no_other() -> No
                     "plugin: did not return within 0.05 seconds; it was abandoned, and its thread "
                     "keeps one of the extension's 8 places until it ends"
                 )
-            with pytest.raises(CommandRejected):  # all places of this extension are taken
+            with pytest.raises(CommandRejected):  # all threads of this extension are in use
                 await found.commands["quick"]({})
             assert await other.commands["c"]({}) == {"is": "fine"}
     finally:
@@ -375,7 +381,7 @@ async def test_cancelling_the_call_cancels_the_handler() -> None:
     assert cancelled.is_set()
 
 
-async def test_an_async_handler_that_takes_no_notice_of_its_end_is_late(
+async def test_an_async_handler_that_ignores_its_cancellation_has_timed_out(
     autojump_clock: object,
 ) -> None:
     async def stubborn(*_args: object) -> str:
@@ -388,7 +394,7 @@ async def test_an_async_handler_that_takes_no_notice_of_its_end_is_late(
         await tool(stubborn, timeout_seconds=5)
 
 
-async def test_what_a_handlers_tasks_raise_as_they_are_cancelled_is_lost(
+async def test_errors_of_a_handlers_cancelled_tasks_are_replaced_by_the_timeout(
     autojump_clock: object,
 ) -> None:
     async def complain() -> None:
@@ -416,7 +422,7 @@ async def test_a_tool_returns_text_or_a_result() -> None:
         await tool(lambda args, context: 5)
 
 
-async def test_a_long_text_is_cut_and_kept_whole_beside() -> None:
+async def test_a_long_text_is_truncated_and_kept_in_full() -> None:
     result = await tool(lambda args, context: "x\n" * 3000)
     assert "[Output cut: the first 2000 of 3000 lines" in result.text
     assert result.full == b"x\n" * 3000
@@ -446,29 +452,33 @@ async def test_arguments_are_checked_before_the_handler_sees_them() -> None:
             Access(classes=frozenset({"write"}), paths=(".",)),
         ),
         (
-            # Nothing holds the extension's own code to the workdir, so that this is asked about.
+            # The extension's own code is not confined to the workdir, so this needs approval.
             {"classes": ["write"], "path_argument": "file"},
             {"file": "../a.txt"},
             Access(classes=frozenset({"write"}), paths=("../a.txt",), is_inside=False),
         ),
     ],
 )
-async def test_a_tool_touches_what_its_extension_says(
+async def test_a_tool_has_the_access_that_its_extension_declares(
     options: dict[str, Any], args: dict[str, Any], access: Access, tmp_path: Path
 ) -> None:
     (tmp_path / "sub").mkdir()
     shape = {"type": "object"}
-    (tool,) = registered(lambda api: api.tool("t", "A tool.", shape, print, **options)).tools
+    (tool,) = register_extension(
+        lambda api: api.tool("t", "A tool.", shape, print, **options)
+    ).tools
     context = msgspec.structs.replace(silent_context(), path_sandbox=PathSandbox(tmp_path))
     assert await tool.access(tool.validated(args), context) == access
 
 
-async def test_a_path_that_is_named_by_a_struct_is_found(tmp_path: Path) -> None:
+async def test_the_path_argument_may_be_a_field_of_a_struct(tmp_path: Path) -> None:
     class Named(msgspec.Struct):
         file: str
 
     options: dict[str, Any] = {"classes": ["read"], "path_argument": "file"}
-    (tool,) = registered(lambda api: api.tool("t", "A tool.", Named, print, **options)).tools
+    (tool,) = register_extension(
+        lambda api: api.tool("t", "A tool.", Named, print, **options)
+    ).tools
     context = msgspec.structs.replace(silent_context(), path_sandbox=PathSandbox(tmp_path))
     access = await tool.access(tool.validated({"file": "b.txt"}), context)
     assert access.paths == ("b.txt",)
@@ -477,7 +487,9 @@ async def test_a_path_that_is_named_by_a_struct_is_found(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "source", ["import os; raise ValueError('hush')", "def register(hush): hush()"]
 )
-def test_what_an_extension_says_as_it_fails_to_load_is_redacted(source: str, write: Write) -> None:
+def test_the_error_of_an_extension_that_fails_to_load_is_redacted(
+    source: str, write: Write
+) -> None:
     with pytest.raises(ConfigError) as caught:
         load_extensions(
             [write(source)], demo=False, redact=lambda text: text.replace("hush", "***")

@@ -37,7 +37,7 @@ FLAT = " ".join(GUIDE.split())
 
 
 def rows(head: str) -> Iterator[list[str]]:
-    """Yield the cells of the table whose first row begins so, without that row."""
+    """Yield the cells of the table whose first row begins with ``head``, without that row."""
     table = GUIDE[GUIDE.index(head) :].split("\n\n")[0]
     for line in table.split("\n")[2:]:
         yield [cell.strip() for cell in line.strip().strip("|").split("|")]
@@ -48,14 +48,14 @@ def words(cell: str) -> list[str]:
 
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
-def test_an_example_is_an_extension_that_can_be_loaded(number: int, tmp_path: Path) -> None:
+def test_every_example_can_be_loaded(number: int, tmp_path: Path) -> None:
     path = tmp_path / "example.py"
     path.write_text(EXAMPLES[number])
     found = load_extensions([path], demo=False)
     assert found.tools or found.commands or any(found.hooks.has(name) for name in HOOKS)
 
 
-async def test_the_examples_do_what_they_say(tmp_path: Path) -> None:
+async def test_the_examples_behave_as_described(tmp_path: Path) -> None:
     for number, example in enumerate(EXAMPLES):
         (tmp_path / f"example_{number}.py").write_text(example)
     paths = [tmp_path / f"example_{number}.py" for number in range(len(EXAMPLES))]
@@ -77,7 +77,7 @@ async def test_the_examples_do_what_they_say(tmp_path: Path) -> None:
     assert await found.commands["about"]({"what": "x"}) == {"asked": "x", "answer": 42}
 
 
-def test_the_table_of_hooks_is_that_of_the_code() -> None:
+def test_the_table_of_hooks_matches_the_code() -> None:
     payload = {
         words(hook)[0]: (words(is_told), words(answers))
         for hook, _, is_told, answers in rows("| hook | when |")
@@ -88,16 +88,16 @@ def test_the_table_of_hooks_is_that_of_the_code() -> None:
     }
 
 
-def test_every_key_that_handlers_are_told_is_listed() -> None:
+def test_every_field_of_a_payload_is_listed() -> None:
     listed = {words(name)[0]: words(keys) for name, keys in rows("| value | fields |")}
     for kind in HOOKS.values():
-        # Some words behind the keys explain them.
+        # Some words after the keys explain them.
         fields = list(kind.payload.__struct_fields__)
         assert [word for word in listed[kind.payload.__name__] if word in fields] == fields
     assert listed.keys() == {struct.__name__ for struct in HookPayload.__subclasses__()}
 
 
-def test_every_answer_is_listed_with_its_keys() -> None:
+def test_every_answer_is_listed_with_its_fields() -> None:
     listed = {
         words(answer)[0]: [key.split("=")[0] for key in re.findall(r"[(,] ?(\w+=?)", answer)]
         for answer, _, _ in rows("| return value | bounds |")
@@ -107,7 +107,7 @@ def test_every_answer_is_listed_with_its_keys() -> None:
     }
 
 
-def test_bounds_are_those_of_the_code() -> None:
+def test_the_documented_limits_match_the_code() -> None:
     bounds = {words(answer)[0]: bound for answer, bound, _ in rows("| return value | bounds |")}
     assert f"{TEXT_CHARS_MAX:,} characters" in bounds[ChangeInput.__name__]
     assert f"{TEXT_CHARS_MAX:,} characters" in bounds["ChangeResult"]

@@ -60,13 +60,13 @@ def returned(text: str, **args: Any) -> ToolReturned:
     return ToolReturned(**facts, text=text, is_error=False)
 
 
-def fits(args: Mapping[str, Any]) -> Mapping[str, Any]:
+def validate_args(args: Mapping[str, Any]) -> Mapping[str, Any]:
     if "path" not in args:
         raise ToolArgumentsInvalid("validation_failed: path is missing")
     return {"mode": "w", **args}
 
 
-async def asleep(_told: object) -> None:
+async def sleep_forever(_told: object) -> None:
     await trio.sleep_forever()
 
 
@@ -96,15 +96,13 @@ def failing(_told: object) -> None:
         ),
     ],
 )
-def test_a_hook_that_cannot_be_is_refused_when_it_is_registered(
-    register: Register, reason: str
-) -> None:
+def test_an_invalid_hook_is_refused_on_registration(register: Register, reason: str) -> None:
     with pytest.raises(ConfigError, match="extension one: ") as caught:
         hooks(register)
     assert reason in str(caught.value)
 
 
-def test_an_extension_has_a_bounded_number_of_hooks() -> None:
+def test_an_extension_has_a_limited_number_of_hooks() -> None:
     def register(api: ExtensionApi, count: int) -> None:
         for _ in range(count):
             api.hook("input", print)
@@ -114,7 +112,7 @@ def test_an_extension_has_a_bounded_number_of_hooks() -> None:
         hooks(lambda api: register(api, HOOKS_MAX + 1))
 
 
-def test_what_all_handlers_of_a_hook_may_take_is_known() -> None:
+def test_the_timeouts_of_all_handlers_of_a_hook_are_added_up() -> None:
     all_hooks = hooks(
         lambda api: api.hook("input", print, timeout_seconds=2),
         lambda api: api.hook("input", print, timeout_seconds=0.5),
@@ -124,7 +122,7 @@ def test_what_all_handlers_of_a_hook_may_take_is_known() -> None:
     assert (all_hooks.has("input"), all_hooks.has("tool_call")) == (True, False)
 
 
-async def test_hooks_that_nobody_registered_cost_not_even_a_checkpoint() -> None:
+async def test_hooks_without_handlers_do_not_even_checkpoint() -> None:
     none = hooks()
     with trio.testing.assert_no_checkpoints():
         assert (await none.input(INPUT)).text == "hello"
@@ -132,15 +130,15 @@ async def test_hooks_that_nobody_registered_cost_not_even_a_checkpoint() -> None
         assert (
             await none.tell("turn_end", TurnEnding(session_id="s", run_id="r", turn_id="1")) == ()
         )
-        assert await none.tool_call(called(path="a"), fits) == ((), ())
+        assert await none.tool_call(called(path="a"), validate_args) == ((), ())
         assert (await none.tool_result(returned("x"))).text == "x"
         assert await none.may("session_before_fork", FORKING) == (None, ())
 
 
-# --- what they answer ----------------------------------------------------------------------------
+# --- return values -------------------------------------------------------------------------------
 
 
-async def test_an_input_is_changed_by_each_in_turn() -> None:
+async def test_each_handler_changes_the_input_in_turn() -> None:
     outcome = await hooks(
         lambda api: api.hook("input", lambda given: ChangeInput(f"{given.text} 1")),
         lambda api: api.hook("input", lambda given: None),
@@ -150,7 +148,7 @@ async def test_an_input_is_changed_by_each_in_turn() -> None:
     assert outcome.handled_by == ""
 
 
-async def test_an_input_that_was_dealt_with_is_shown_to_nobody_else() -> None:
+async def test_a_handled_input_is_not_passed_to_later_handlers() -> None:
     seen: list[str] = []
 
     async def handle(given: InputGiven) -> HandleInput:
@@ -164,7 +162,7 @@ async def test_an_input_that_was_dealt_with_is_shown_to_nobody_else() -> None:
     assert seen == []
 
 
-async def test_a_run_is_given_what_each_adds() -> None:
+async def test_a_run_gets_the_instructions_of_every_handler() -> None:
     outcome = await hooks(
         lambda api: api.hook("before_run", lambda run: AddInstructions(f"in {run.run_id}")),
         lambda api: api.hook("before_run", lambda run: AddInstructions(run.model)),
@@ -172,12 +170,12 @@ async def test_a_run_is_given_what_each_adds() -> None:
     assert outcome.added == (("one", "in run-1"), ("two", "mock"))
 
 
-async def test_each_sees_the_arguments_as_those_before_it_left_them_and_checked_again() -> None:
+async def test_each_handler_sees_the_changed_and_revalidated_arguments() -> None:
     seen: list[dict[str, Any]] = []
     outcome = await hooks(
         lambda api: api.hook("tool_call", lambda call: ChangeArgs({"path": "b"})),
         lambda api: api.hook("tool_call", lambda call: seen.append(call.args)),
-    ).tool_call(called(path="a"), fits)
+    ).tool_call(called(path="a"), validate_args)
     assert outcome.verdicts == (
         ("one", False, "changed the arguments", {"path": "b", "mode": "w"}),
         ("two", False, "has no objection", None),
@@ -185,12 +183,12 @@ async def test_each_sees_the_arguments_as_those_before_it_left_them_and_checked_
     assert seen == [{"path": "b", "mode": "w"}]
 
 
-async def test_the_first_that_blocks_a_call_is_the_last_to_be_asked() -> None:
+async def test_a_blocked_call_is_not_passed_to_later_handlers() -> None:
     seen: list[str] = []
     outcome = await hooks(
         lambda api: api.hook("tool_call", lambda call: BlockCall("not that file")),
         lambda api: api.hook("tool_call", lambda call: seen.append(call.tool)),
-    ).tool_call(called(path="a"), fits)
+    ).tool_call(called(path="a"), validate_args)
     assert outcome.verdicts == (("one", True, "not that file", None),)
     assert seen == []
 
@@ -209,14 +207,14 @@ async def test_a_handler_has_its_own_copy_of_the_arguments() -> None:
         lambda api: api.hook("tool_call", lambda call: ChangeArgs(answer)),
         lambda api: api.hook("tool_call", spoil),
     )
-    outcome = await all_hooks.tool_call(ours, fits)
+    outcome = await all_hooks.tool_call(ours, validate_args)
     answer["lines"].append("later")  # type: ignore[attr-defined]
     assert ours.args["lines"] == ["x"]
     assert outcome.verdicts[1].args == {"path": "b", "lines": ["y"], "mode": "w"}
     assert len(kept) == 2
 
 
-async def test_a_result_is_changed_by_each_in_turn() -> None:
+async def test_each_handler_changes_the_result_in_turn() -> None:
     outcome = await hooks(
         lambda api: api.hook("tool_result", lambda call: ChangeResult(f"{call.text}!")),
         lambda api: api.hook("tool_result", lambda call: ChangeResult(call.text, is_error=True)),
@@ -225,7 +223,7 @@ async def test_a_result_is_changed_by_each_in_turn() -> None:
     assert outcome == ("True", True, ("one", "two", "three"), ())
 
 
-async def test_who_cancels_first_is_named() -> None:
+async def test_the_extension_that_cancels_is_named() -> None:
     outcome = await hooks(
         lambda api: api.hook("session_before_fork", lambda fork: None),
         lambda api: api.hook("session_before_fork", lambda fork: Cancel(f"not at {fork.leaf_id}")),
@@ -233,10 +231,10 @@ async def test_who_cancels_first_is_named() -> None:
     assert outcome.cancelled == ("two", "not at msg-1")
 
 
-# --- what fails ----------------------------------------------------------------------------------
+# --- failures ------------------------------------------------------------------------------------
 
 
-async def test_a_hook_that_raises_is_a_remark_and_the_next_is_asked() -> None:
+async def test_a_hook_that_raises_is_reported_and_the_next_one_runs() -> None:
     outcome = await hooks(
         lambda api: api.hook("input", failing),
         lambda api: api.hook("input", lambda given: ChangeInput("changed")),
@@ -245,10 +243,10 @@ async def test_a_hook_that_raises_is_a_remark_and_the_next_is_asked() -> None:
     assert outcome.failures == (Failure("extension_hook_error", "one: input: ValueError: no idea"),)
 
 
-async def test_an_async_hook_that_takes_too_long_is_a_remark(
+async def test_an_async_hook_that_times_out_is_reported(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    all_hooks = hooks(lambda api: api.hook("input", asleep, timeout_seconds=3))
+    all_hooks = hooks(lambda api: api.hook("input", sleep_forever, timeout_seconds=3))
     outcome = await all_hooks.input(INPUT)
     assert trio.current_time() == 3
     assert outcome.failures == (
@@ -256,7 +254,7 @@ async def test_an_async_hook_that_takes_too_long_is_a_remark(
     )
 
 
-async def test_a_blocking_hook_that_will_not_stop_is_abandoned_and_said_so() -> None:
+async def test_a_blocking_hook_that_does_not_stop_is_abandoned_and_reported() -> None:
     release = threading.Event()
 
     def hang(_given: InputGiven) -> None:
@@ -298,11 +296,11 @@ async def test_a_blocking_hook_that_will_not_stop_is_abandoned_and_said_so() -> 
         ),
     ],
 )
-async def test_a_guard_says_what_its_own_failure_means(
+async def test_on_error_decides_if_a_failing_tool_call_hook_blocks(
     handler: Callable[..., Any], message: str, on_error: Any, blocks: bool
 ) -> None:
     all_hooks = hooks(lambda api: api.hook("tool_call", handler, on_error=on_error))
-    outcome = await all_hooks.tool_call(called(path="a"), fits)
+    outcome = await all_hooks.tool_call(called(path="a"), validate_args)
     assert outcome.verdicts == (("one", blocks, message, None),)
     assert outcome.failures == (Failure("extension_hook_error", message),)
 
@@ -349,7 +347,7 @@ def deep(levels: int) -> Any:
         ("tool_result", ChangeResult("\ud800"), "surrogates not allowed"),
     ],
 )
-def test_an_answer_that_cannot_be_used_says_why(name: Any, answer: Any, reason: str) -> None:
+def test_an_invalid_answer_is_refused_with_the_reason(name: Any, answer: Any, reason: str) -> None:
     from nousd.errors import ExtensionError
 
     with pytest.raises(ExtensionError) as caught:
@@ -369,11 +367,11 @@ def test_an_answer_that_cannot_be_used_says_why(name: Any, answer: Any, reason: 
         ("turn_start", None),
     ],
 )
-def test_an_answer_at_its_bounds_is_taken(name: Any, answer: Any) -> None:
+def test_an_answer_at_its_limits_is_accepted(name: Any, answer: Any) -> None:
     assert checked(name, answer) == answer
 
 
-def test_there_are_the_nine_hooks() -> None:
+def test_there_are_exactly_nine_hooks() -> None:
     assert list(HOOKS) == [
         "input",
         "before_run",

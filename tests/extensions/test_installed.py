@@ -29,7 +29,7 @@ Install = Callable[..., None]
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for packages that this process looks into."""
+    """A folder on this process's import path."""
     site = tmp_path / "site"
     site.mkdir()
     monkeypatch.syspath_prepend(site)
@@ -40,7 +40,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def install(site: Path, name: str, source: str, value: str | None = None) -> Path:
-    """Put a package with one entry point into a folder, as an installer does; returns its module."""
+    """Install a package with one entry point into a folder and return its module's path."""
     module = name.replace("-", "_")
     path = site / f"{module}.py"
     path.write_text(source)
@@ -54,7 +54,7 @@ def install(site: Path, name: str, source: str, value: str | None = None) -> Pat
 ECHO = "def register(api):\n    api.command('{0}', lambda payload: {{'from': '{0}'}})\n"
 
 
-async def test_an_installed_extension_is_loaded_by_its_name(site: Path) -> None:
+async def test_installed_extensions_are_loaded_by_name_in_the_listed_order(site: Path) -> None:
     place = install(site, "first-one", ECHO.format("a"))
     install(site, "second", ECHO.format("b"), value="second:register")
     extensions = load_extensions((), installed=["second", "first-one"], demo=False)
@@ -63,7 +63,7 @@ async def test_an_installed_extension_is_loaded_by_its_name(site: Path) -> None:
     assert place in extensions.places
 
 
-def test_a_package_counts_as_the_place_of_its_code(site: Path) -> None:
+def test_a_package_is_a_protected_path_of_its_extension(site: Path) -> None:
     install(site, "packed", "", value="packed_code.deep")
     (site / "packed_code").mkdir()
     (site / "packed_code" / "__init__.py").touch()
@@ -72,7 +72,7 @@ def test_a_package_counts_as_the_place_of_its_code(site: Path) -> None:
     assert extensions.places == (site / "packed_code",)
 
 
-def test_what_is_not_listed_is_never_imported(site: Path) -> None:
+def test_an_unlisted_extension_is_not_imported(site: Path) -> None:
     seen = site / "imported"
     install(site, "nosy", f"open({str(seen)!r}, 'w').close()\ndef register(api): pass")
     install(site, "modest", "def register(api): pass")
@@ -82,7 +82,7 @@ def test_what_is_not_listed_is_never_imported(site: Path) -> None:
     assert seen.exists()
 
 
-def test_where_nothing_is_listed_nothing_is_looked_for() -> None:
+def test_without_listed_extensions_entry_points_are_not_read() -> None:
     look = (
         "import sys\n"
         "from nousd.extensions.loader import load_extensions\n"
@@ -105,7 +105,7 @@ def test_where_nothing_is_listed_nothing_is_looked_for() -> None:
         ("missing", "def register(api): 1 / 0", None, "extension missing: ZeroDivisionError: "),
     ],
 )
-def test_an_unusable_installed_extension_is_one_line_that_names_it(
+def test_an_unusable_installed_extension_is_a_one_line_error_that_names_it(
     name: str, source: str, value: str | None, reason: str, site: Path
 ) -> None:
     install(site, name, source, value)
@@ -115,7 +115,7 @@ def test_an_unusable_installed_extension_is_one_line_that_names_it(
     assert "\n" not in str(caught.value)
 
 
-def test_a_name_that_several_packages_have_is_nobodys(site: Path) -> None:
+def test_a_name_that_several_packages_use_is_refused(site: Path) -> None:
     install(site, "twice", "def register(api): pass")
     record = site / "other-1.0.dist-info"
     record.mkdir()
@@ -125,14 +125,16 @@ def test_a_name_that_several_packages_have_is_nobodys(site: Path) -> None:
         load_extensions((), installed=["twice"], demo=False)
 
 
-def test_a_file_and_an_installed_extension_cannot_have_one_name(site: Path, tmp_path: Path) -> None:
+def test_a_file_and_an_installed_extension_cannot_have_the_same_name(
+    site: Path, tmp_path: Path
+) -> None:
     install(site, "guard", "def register(api): pass")
     (tmp_path / "guard.py").write_text("def register(api): pass")
     with pytest.raises(ConfigError, match="extension guard: there is another one called guard"):
         load_extensions([tmp_path / "guard.py"], installed=["guard"], demo=False)
 
 
-def test_the_bytecode_of_a_file_is_a_place_of_its_code(tmp_path: Path) -> None:
+def test_the_bytecode_of_a_file_is_a_protected_path_of_its_extension(tmp_path: Path) -> None:
     path = tmp_path / "guard.py"
     path.write_text("def register(api): pass")
     places = load_extensions([path], demo=False).places
@@ -144,7 +146,7 @@ def test_the_bytecode_of_a_file_is_a_place_of_its_code(tmp_path: Path) -> None:
 
 @dataclass
 class InstalledPlace(Place):
-    """A daemon's place whose Python also looks into a folder of packages."""
+    """The folders of a daemon whose Python also imports from a folder of packages."""
 
     packages: Path = field(default_factory=Path)
 
@@ -164,7 +166,7 @@ def packages() -> Iterator[Path]:
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"{module} is not installed (scripts/setup --dev installs it)")
     with tempfile.TemporaryDirectory(prefix="nousd-", dir="/tmp") as folder:
-        # Builders leave things beside what they build.
+        # Builders leave files beside the sources.
         source = shutil.copytree(EXAMPLE, Path(folder, "source"))
         target = Path(folder, "packages")
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--isolated", "install"]
@@ -185,7 +187,7 @@ def place(packages: Path) -> Iterator[InstalledPlace]:
 
 
 @pytest.mark.slow
-async def test_the_example_works_once_it_is_installed_and_listed(place: InstalledPlace) -> None:
+async def test_the_installed_and_listed_example_works(place: InstalledPlace) -> None:
     place.configure('extensions = ["house-rules"]')
     async with running(place):
         client, events = await place.connect(), await place.watch(types="all")
@@ -218,7 +220,7 @@ async def test_the_example_works_once_it_is_installed_and_listed(place: Installe
         assert done["TurnStarted"] == done["TurnEnding"] == 1
 
 
-async def test_the_example_hides_accounts_bounds_programs_and_keeps_sessions(
+async def test_the_example_redacts_accounts_limits_timeouts_and_cancels_empty_branches(
     place: InstalledPlace,
 ) -> None:
     place.configure('extensions = ["house-rules"]')
@@ -249,7 +251,7 @@ async def test_the_example_is_not_loaded_unless_it_is_listed(place: InstalledPla
         assert error["message"] == "extension_command_not_found: house"
 
 
-async def test_tools_that_touch_nothing_are_not_asked_about(place: InstalledPlace) -> None:
+async def test_tools_without_access_need_no_approval(place: InstalledPlace) -> None:
     place.configure('extensions = ["house-rules"]')
     place.options = ("--enable-demo-extension",)
     calls = '[[tool demo.echo {"text": "hi"}]][[tool house.rules {}]]'
@@ -260,7 +262,7 @@ async def test_tools_that_touch_nothing_are_not_asked_about(place: InstalledPlac
         assert [end["is_error"] for end in ends] == [False, False]
 
 
-async def test_an_extension_that_is_listed_and_not_there_keeps_the_daemon_from_starting(
+async def test_a_listed_extension_that_is_not_installed_prevents_the_start(
     place: InstalledPlace,
 ) -> None:
     place.configure('extensions = ["house-rulez"]')
@@ -269,7 +271,7 @@ async def test_an_extension_that_is_listed_and_not_there_keeps_the_daemon_from_s
     assert "extensions: house-rulez is not installed; installed are: house-rules" in said
 
 
-async def test_a_hook_that_never_returns_does_not_hold_up_the_end_of_the_daemon(
+async def test_a_hook_that_never_returns_does_not_delay_the_stop_of_the_daemon(
     place: InstalledPlace,
 ) -> None:
     extension = place.folder / "hanging.py"
@@ -293,7 +295,7 @@ async def test_a_hook_that_never_returns_does_not_hold_up_the_end_of_the_daemon(
 
 
 @pytest.mark.parametrize("path", ["guard.py", "site/house_rules.py"])
-async def test_no_tool_can_change_an_extension_that_lies_in_the_workdir(
+async def test_no_tool_can_change_an_extension_in_the_workdir(
     place: InstalledPlace, path: str
 ) -> None:
     extension = place.work / "guard.py"

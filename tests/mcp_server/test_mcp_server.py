@@ -45,7 +45,7 @@ def folder() -> Iterator[Path]:
 async def host(
     folder: Path, *, mode: Literal["auto", "legacy"] = "auto", **options: Any
 ) -> AsyncIterator[tuple[Client, Daemon]]:
-    """A daemon, and a client of a host that serves its tools."""
+    """Run a daemon and a client of an MCP server with its tools."""
     session, names = CallSession(options.pop("session_id", None)), options.pop("names", None)
     with trio.fail_after(WAIT_SECONDS):
         async with socket_daemon(folder, provider=make_provider("mock"), **options) as daemon:
@@ -71,7 +71,7 @@ async def records_of(client: Wire) -> list[dict[str, Any]]:
 
 @pytest.mark.behaviour("our_tools_are_served_to_mcp_clients")
 @pytest.mark.parametrize("mode", MODES)
-async def test_our_tools_are_listed_and_called_and_stand_in_the_log(
+async def test_tools_are_listed_called_and_logged(
     mode: Literal["auto", "legacy"], folder: Path
 ) -> None:
     async with host(folder, mode=mode) as (client, daemon):
@@ -87,7 +87,7 @@ async def test_our_tools_are_listed_and_called_and_stand_in_the_log(
 
 
 @pytest.mark.behaviour("our_tools_are_served_to_mcp_clients")
-async def test_confinement_holds_for_it(folder: Path) -> None:
+async def test_mcp_calls_are_confined_to_the_workdir(folder: Path) -> None:
     async with host(folder) as (client, _):
         (folder / "secret.txt").write_text("secret")
         refused = await client.call_tool("read", {"path": "../secret.txt"})
@@ -96,7 +96,7 @@ async def test_confinement_holds_for_it(folder: Path) -> None:
 
 
 @pytest.mark.behaviour("mcp_clients_are_refused_with_the_reason")
-async def test_where_nobody_can_be_asked_a_call_is_refused_with_the_reason_and_the_policy(
+async def test_a_call_nobody_can_approve_is_refused_with_the_reason_and_the_policy(
     folder: Path,
 ) -> None:
     async with host(folder, permissions=RulePermissions("ask")) as (client, _):
@@ -112,7 +112,7 @@ async def test_where_nobody_can_be_asked_a_call_is_refused_with_the_reason_and_t
 
 
 @pytest.mark.behaviour("mcp_clients_are_refused_with_the_reason")
-async def test_another_client_of_the_daemon_can_say_yes(folder: Path) -> None:
+async def test_another_client_of_the_daemon_can_approve_a_call(folder: Path) -> None:
     async with host(folder, permissions=RulePermissions("ask")) as (client, daemon):
         events = await daemon.watch(types="all", confirms=True)
         answering = await daemon.connect()
@@ -130,7 +130,7 @@ async def test_another_client_of_the_daemon_can_say_yes(folder: Path) -> None:
 
 
 @pytest.mark.behaviour("mcp_clients_cancel_calls")
-async def test_a_call_that_its_client_cancels_is_stopped(folder: Path) -> None:
+async def test_a_call_cancelled_by_its_client_is_aborted(folder: Path) -> None:
     async with host(folder) as (client, daemon):
         events = await daemon.watch(types="all")
         async with trio.open_nursery() as nursery:
@@ -142,7 +142,7 @@ async def test_a_call_that_its_client_cancels_is_stopped(folder: Path) -> None:
         assert text_of(await client.call_tool("bash", {"command": "echo on"})) == "on"
 
 
-async def test_a_call_whose_client_is_gone_is_stopped(folder: Path) -> None:
+async def test_a_call_whose_client_disconnected_is_aborted(folder: Path) -> None:
     async def gone(_piece: str) -> None:
         raise trio.BrokenResourceError
 
@@ -156,7 +156,7 @@ async def test_a_call_whose_client_is_gone_is_stopped(folder: Path) -> None:
             assert completed["payload"]["stop_reason"] == "aborted"
 
 
-async def test_progress_is_told_and_a_long_result_is_not_cut_short_of_what_models_get(
+async def test_progress_is_reported_and_a_long_result_is_complete(
     folder: Path,
 ) -> None:
     told: list[str | None] = []
@@ -174,7 +174,7 @@ async def test_progress_is_told_and_a_long_result_is_not_cut_short_of_what_model
         assert told[0].startswith("line-1")
 
 
-async def test_calls_are_made_in_one_session_of_their_own_and_the_active_one_stays(
+async def test_calls_share_a_session_of_their_own_and_leave_the_active_one(
     folder: Path,
 ) -> None:
     async with host(folder) as (client, daemon):
@@ -187,7 +187,7 @@ async def test_calls_are_made_in_one_session_of_their_own_and_the_active_one_sta
         assert sorted(session["name"] for session in sessions) == ["mcp", "mine"]
 
 
-async def test_only_the_named_tools_are_served_and_never_those_of_other_servers(
+async def test_only_named_tools_are_served_and_never_those_of_other_mcp_servers(
     folder: Path,
 ) -> None:
     spec = ServerSpec(name="stub", command=(sys.executable, "-S", str(STUB)))
@@ -203,7 +203,7 @@ async def test_only_the_named_tools_are_served_and_never_those_of_other_servers(
         assert (await client.call_tool("write", {"path": "a", "content": "b"})).is_error
 
 
-async def test_a_daemon_that_went_away_is_an_error_of_the_call(folder: Path) -> None:
+async def test_a_missing_daemon_is_an_error_of_the_call(folder: Path) -> None:
     tools = DaemonTools(folder / "nous.sock", session=CallSession(), names=None)
     server = make_server(lambda _: nullcontext(tools))
     async with Client(server, cache=None) as client:
@@ -240,7 +240,7 @@ def program(folder: Path) -> StdioServerParameters:
 
 
 @pytest.mark.behaviour("nousd_mcp_brings_a_daemon_along")
-async def test_the_program_starts_a_daemon_where_there_is_none_and_ends_it_with_itself(
+async def test_the_program_starts_a_missing_daemon_and_stops_it_on_exit(
     folder: Path,
 ) -> None:
     with trio.fail_after(WAIT_SECONDS):
@@ -255,8 +255,8 @@ async def test_the_program_starts_a_daemon_where_there_is_none_and_ends_it_with_
 
 
 @asynccontextmanager
-async def greeted(parameters: StdioServerParameters) -> AsyncIterator[trio.Process]:
-    """The program as a process that has answered the first request."""
+async def running_program(parameters: StdioServerParameters) -> AsyncIterator[trio.Process]:
+    """Start the program and wait for its answer to the first request."""
     with trio.fail_after(WAIT_SECONDS):
         process = await trio.lowlevel.open_process(
             [parameters.command, *parameters.args], stdin=PIPE, stdout=PIPE, stderr=PIPE
@@ -272,8 +272,8 @@ async def greeted(parameters: StdioServerParameters) -> AsyncIterator[trio.Proce
 
 @pytest.mark.slow
 @pytest.mark.behaviour("nousd_mcp_brings_a_daemon_along")
-async def test_a_signal_ends_the_program_and_the_daemon_that_it_started(folder: Path) -> None:
-    async with greeted(program(folder)) as process:
+async def test_a_signal_stops_the_program_and_the_daemon_that_it_started(folder: Path) -> None:
+    async with running_program(program(folder)) as process:
         process.terminate()
         assert await process.wait() == 128 + signal.SIGTERM
     with pytest.raises(DaemonUnreachable):
@@ -283,21 +283,21 @@ async def test_a_signal_ends_the_program_and_the_daemon_that_it_started(folder: 
 
 @pytest.mark.slow
 @pytest.mark.behaviour("nousd_mcp_brings_a_daemon_along")
-async def test_the_daemon_that_it_started_ends_also_when_it_is_killed(folder: Path) -> None:
-    async with greeted(program(folder)) as process:
+async def test_the_daemon_stops_when_the_program_is_killed(folder: Path) -> None:
+    async with running_program(program(folder)) as process:
         process.kill()
         await process.wait()
         assert process.stderr is not None
-        # The daemon has it, too: it ends when both are gone.
+        # The daemon shares stderr, so it ends when both processes are gone.
         said = b"".join([chunk async for chunk in process.stderr])
         assert b'"stopped"' in said
 
 
 @pytest.mark.slow
 @pytest.mark.behaviour("nousd_mcp_brings_a_daemon_along")
-async def test_who_used_the_daemon_of_another_starts_one_when_that_is_gone(folder: Path) -> None:
+async def test_a_program_starts_its_own_daemon_when_the_shared_one_is_gone(folder: Path) -> None:
     parameters = program(folder)
-    async with greeted(parameters) as first, Client(parameters, cache=None) as second:
+    async with running_program(parameters) as first, Client(parameters, cache=None) as second:
         await second.call_tool("write", {"path": "a.txt", "content": "hello"})
         assert first.stdin is not None
         await first.stdin.aclose()

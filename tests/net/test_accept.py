@@ -22,7 +22,7 @@ async def echo(stream: trio.SocketStream) -> None:
 
 
 async def ask(client: trio.SocketStream) -> bytes:
-    """Return the echo, or whatever else is answered first."""
+    """Send a line and return the first answer."""
     with trio.fail_after(5):
         await client.send_all(b"hello\n")
         return bytes(await client.receive_some())
@@ -34,7 +34,7 @@ async def read_to_end(client: trio.SocketStream) -> bytes:
 
 
 class FakeListener(trio.abc.Listener[trio.SocketStream]):
-    """Gives what it was given: streams, or errors to raise. Without more it waits."""
+    """Accepts the given streams and raises the given errors in order, then waits."""
 
     def __init__(self, *results: OSError | trio.SocketStream) -> None:
         self._results = list(results)
@@ -95,7 +95,7 @@ async def test_our_own_user_is_served_by_default(socket_path: Path, nursery: tri
             assert await ask(client) == b"hello\n"
 
 
-async def test_one_client_more_than_the_limit_gets_the_refusal_and_the_end(
+async def test_a_client_over_the_limit_gets_the_refusal_and_is_disconnected(
     socket_path: Path, nursery: trio.Nursery
 ) -> None:
     async with open_listeners(socket_path) as listeners:
@@ -110,7 +110,7 @@ async def test_one_client_more_than_the_limit_gets_the_refusal_and_the_end(
             assert await ask(second) == b"hello\n"
 
 
-async def test_the_place_of_a_client_that_left_is_free_again(
+async def test_a_disconnected_client_no_longer_counts_towards_the_limit(
     socket_path: Path, nursery: trio.Nursery
 ) -> None:
     async with open_listeners(socket_path) as listeners:
@@ -122,7 +122,7 @@ async def test_the_place_of_a_client_that_left_is_free_again(
                 assert await read_to_end(client) == b""
 
 
-async def test_many_refused_clients_leave_no_descriptor_behind(
+async def test_refused_clients_leak_no_descriptors(
     socket_path: Path, nursery: trio.Nursery
 ) -> None:
     def open_descriptors() -> int:
@@ -139,7 +139,9 @@ async def test_many_refused_clients_leave_no_descriptor_behind(
             assert open_descriptors() == before
 
 
-async def test_a_refused_client_that_is_gone_already_harms_nobody(nursery: trio.Nursery) -> None:
+async def test_a_refused_client_that_already_disconnected_does_not_affect_others(
+    nursery: trio.Nursery,
+) -> None:
     server_one, client_one = connected_pair()
     server_two, client_two = connected_pair()
     server_three, client_three = connected_pair()
@@ -150,7 +152,7 @@ async def test_a_refused_client_that_is_gone_already_harms_nobody(nursery: trio.
         assert await read_to_end(client_three) == REFUSAL
 
 
-async def test_a_peer_that_is_not_admitted_is_closed_without_a_word(
+async def test_a_peer_that_is_not_admitted_is_disconnected_without_an_answer(
     nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def never(stream: trio.SocketStream) -> None:
@@ -164,7 +166,7 @@ async def test_a_peer_that_is_not_admitted_is_closed_without_a_word(
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS])
-async def test_want_of_descriptors_or_memory_is_waited_out_and_logged_once(
+async def test_accepting_resumes_after_an_overload_that_is_logged_once(
     nursery: trio.Nursery,
     autojump_clock: MockClock,
     caplog: pytest.LogCaptureFixture,
@@ -182,7 +184,7 @@ async def test_want_of_descriptors_or_memory_is_waited_out_and_logged_once(
     ]
 
 
-async def test_the_end_of_an_overload_is_followed_by_a_new_line_for_the_next(
+async def test_each_overload_is_logged(
     nursery: trio.Nursery, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     server, client = connected_pair()
@@ -192,7 +194,7 @@ async def test_the_end_of_an_overload_is_followed_by_a_new_line_for_the_next(
     assert len(caplog.records) == 2
 
 
-async def test_a_listener_that_fails_otherwise_is_not_served_on() -> None:
+async def test_any_other_error_of_the_listener_is_raised() -> None:
     with trio.fail_after(5), pytest.RaisesGroup(OSError):
         await serve_connections(
             FakeListener(os_error(errno.EINVAL)),
@@ -202,7 +204,7 @@ async def test_a_listener_that_fails_otherwise_is_not_served_on() -> None:
         )
 
 
-async def test_closing_the_listener_lets_those_connected_finish(socket_path: Path) -> None:
+async def test_connected_clients_are_served_after_the_listener_is_closed(socket_path: Path) -> None:
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
             async with open_listeners(socket_path) as listeners:
@@ -211,7 +213,7 @@ async def test_closing_the_listener_lets_those_connected_finish(socket_path: Pat
                 assert await ask(client) == b"hello\n"
             async with client:
                 assert await ask(client) == b"hello\n"
-        # The nursery ends because the client left.
+        # The nursery ends because the client disconnected.
 
 
 async def test_cancelling_ends_the_handlers_and_closes_their_streams(socket_path: Path) -> None:
@@ -224,7 +226,7 @@ async def test_cancelling_ends_the_handlers_and_closes_their_streams(socket_path
                 assert await read_to_end(client) == b""
 
 
-async def test_an_error_of_a_handler_is_left_to_the_caller() -> None:
+async def test_an_error_of_a_handler_is_raised_to_the_caller() -> None:
     class Fault(Exception):
         pass
 

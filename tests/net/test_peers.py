@@ -27,7 +27,7 @@ sys.stdin.read()
 """
 
 
-async def test_a_peer_of_our_own_user_is_known_and_served() -> None:
+async def test_a_peer_of_our_own_user_is_accepted() -> None:
     here, there = socket.socketpair()
     with there:
         async with trio.SocketStream(trio.socket.from_stdlib_socket(here)) as stream:
@@ -37,7 +37,7 @@ async def test_a_peer_of_our_own_user_is_known_and_served() -> None:
 
 @contextmanager
 def connection_of_another_user(path: Path) -> Iterator[None]:
-    """Open the way to the socket, as a careless systemd unit would, and connect on it."""
+    """Make the socket accessible, as a careless systemd unit would, and connect to it."""
     path.parent.chmod(0o755)
     path.chmod(0o666)
     with subprocess.Popen(
@@ -47,7 +47,7 @@ def connection_of_another_user(path: Path) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("as_root")
-async def test_a_peer_of_another_user_is_not_served(socket_path: Path) -> None:
+async def test_a_peer_of_another_user_is_rejected(socket_path: Path) -> None:
     with trio.fail_after(20):
         async with open_listeners(socket_path) as listeners:
             with connection_of_another_user(socket_path):
@@ -56,7 +56,7 @@ async def test_a_peer_of_another_user_is_not_served(socket_path: Path) -> None:
                     assert not is_own_or_root(stream)
 
 
-async def test_root_is_served_by_a_daemon_of_any_user(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_root_is_accepted_by_a_daemon_of_any_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accept, "peer_uid", lambda stream: 0)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     here, there = socket.socketpair()
@@ -65,7 +65,7 @@ async def test_root_is_served_by_a_daemon_of_any_user(monkeypatch: pytest.Monkey
             assert is_own_or_root(stream)
 
 
-async def test_a_peer_that_the_system_does_not_name_is_not_served() -> None:
+async def test_a_peer_without_credentials_is_rejected() -> None:
     here, there = socket.socketpair()
     there.close()
     stream = trio.SocketStream(trio.socket.from_stdlib_socket(here))
@@ -73,7 +73,7 @@ async def test_a_peer_that_the_system_does_not_name_is_not_served() -> None:
     assert not is_own_or_root(stream)
 
 
-def test_the_credentials_of_the_bsds_are_read_by_their_layout() -> None:
+def test_the_credentials_of_bsd_are_decoded() -> None:
     xucred = struct.pack("IIh2x16I", 0, 501, 1, 20, *[0] * 15)
     assert len(xucred) == 76
     assert accept._uid_of_xucred(xucred) == 501

@@ -13,11 +13,11 @@ from nousd.net.streams import DirectStream
 
 async def connected() -> tuple[DirectStream, DirectStream]:
     ours, theirs = socket.socketpair()
-    return over(ours), over(theirs)
+    return stream_over(ours), stream_over(theirs)
 
 
 async def clogged() -> tuple[DirectStream, DirectStream]:
-    """Return a pair of which neither could write without waiting."""
+    """Return a pair whose buffers are full in both directions."""
     ours, theirs = await connected()
     for end in (ours, theirs):
         while end.write_now(b"x" * 65536):
@@ -25,16 +25,16 @@ async def clogged() -> tuple[DirectStream, DirectStream]:
     return ours, theirs
 
 
-def over(end: socket.socket) -> DirectStream:
+def stream_over(end: socket.socket) -> DirectStream:
     return DirectStream(trio.SocketStream(trio.socket.from_stdlib_socket(end)))
 
 
-async def test_it_is_a_stream_as_trio_demands_of_every_stream() -> None:
+async def test_a_direct_stream_passes_trios_stream_checks() -> None:
     with trio.fail_after(60):
         await check_two_way_stream(connected, clogged)
 
 
-async def test_what_the_kernel_takes_at_once_is_written_and_the_rest_is_left() -> None:
+async def test_write_now_writes_only_what_the_kernel_accepts_at_once() -> None:
     ours, theirs = await connected()
     async with ours, theirs:
         sent = b"y" * 10_000_000
@@ -48,10 +48,10 @@ async def test_what_the_kernel_takes_at_once_is_written_and_the_rest_is_left() -
         assert received == taken
 
 
-async def test_nothing_is_written_to_whatever_has_the_number_of_a_closed_socket() -> None:
+async def test_a_closed_stream_does_not_write_to_a_reused_descriptor() -> None:
     ours, theirs = await connected()
     await ours.aclose()
-    heir, other = socket.socketpair()  # has the number that is free now
+    heir, other = socket.socketpair()  # reuses the free descriptor number
     with heir, other:
         assert ours.write_now(b"answer\n") == 0
         other.setblocking(False)
@@ -60,7 +60,7 @@ async def test_nothing_is_written_to_whatever_has_the_number_of_a_closed_socket(
     await theirs.aclose()
 
 
-async def test_a_reset_connection_is_broken_for_whoever_reads_and_whoever_writes() -> None:
+async def test_a_reset_connection_fails_reads_and_writes() -> None:
     ours, theirs = await connected()
     async with ours:
         await ours.send_all(b"never read")

@@ -4,7 +4,7 @@
 
     .venv/bin/python -m tests.replay.make_fixtures [FOLDER]
 
-Only what is missing is made: fixtures are kept as the version that made them left them.
+Only missing fixtures are made: existing ones stay as the version that made them wrote them.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from tests.providers.dialects import DIALECTS
 FOLDER = REPOSITORY / "fixtures" / "runs"
 
 USAGE = Usage(input=30, output=12, total=42)
-Asked = tuple[str, dict[str, Any]]
-READ: Asked = ("read", {"path": "a.txt"})
-LS: Asked = ("ls", {})
-MISSING: Asked = ("read", {"path": "missing.txt"})
-FETCH: Asked = ("web_fetch", {"url": "https://example.org/"})
-TELL_AGENTS: Asked = ("write", {"path": "AGENTS.md", "content": "Be brief.\n"})
-UNKNOWN: Asked = ("teleport", {"to": "Mars"})
+ToolUse = tuple[str, dict[str, Any]]
+READ: ToolUse = ("read", {"path": "a.txt"})
+LS: ToolUse = ("ls", {})
+MISSING: ToolUse = ("read", {"path": "missing.txt"})
+FETCH: ToolUse = ("web_fetch", {"url": "https://example.org/"})
+TELL_AGENTS: ToolUse = ("write", {"path": "AGENTS.md", "content": "Be brief.\n"})
+UNKNOWN: ToolUse = ("teleport", {"to": "Mars"})
 
 Act = Callable[[Client, Events], Awaitable[None]]
 
@@ -68,7 +68,7 @@ async def follow_up(client: Client, events: Events) -> None:
 
 @dataclass(frozen=True)
 class Story:
-    """A run: what the server does with each call, and what the client does meanwhile.
+    """A run: the server's reply to each call, and the client's actions meanwhile.
 
     Args:
         gate: opened when ``act`` is done, unless the run is over by then.
@@ -84,7 +84,7 @@ def story(*scenes: Scene) -> Callable[[Dialect, Gate], tuple[Reply, ...]]:
 
 
 def held(first: Scene, *scenes: Scene) -> Callable[[Dialect, Gate], tuple[Reply, ...]]:
-    """The first answer stands still behind its text."""
+    """Return replies of which the first waits at the gate after its text."""
 
     def replies(dialect: Dialect, gate: Gate) -> tuple[Reply, ...]:
         begun = Scene(text=first.text, calls=first.calls, usage=first.usage, then=(gate,))
@@ -123,14 +123,14 @@ STORIES: dict[str, Callable[[], Story]] = {
 
 
 async def make(name: str, dialect: Dialect, story: Story, folder: Path) -> None:
-    """Records one run and makes a fixture of it."""
+    """Record one run and make a fixture of it."""
     with tempfile.TemporaryDirectory(prefix="nousd-", dir="/tmp") as scratch:
         async with stub_model() as stub:
             stub.script(*story.replies(dialect, story.gate))
-            place = placed(Path(scratch), dialect, stub)
+            place = place_of(Path(scratch), dialect, stub)
             (place.work / "a.txt").write_text("alpha\n")
             async with running(place) as process:
-                run_id = await played(place, story)
+                run_id = await play_story(place, story)
                 await process.stop()
         options = {
             "--from": place.folder / "raw",
@@ -143,7 +143,7 @@ async def make(name: str, dialect: Dialect, story: Story, folder: Path) -> None:
         await trio.run_process(command, env=place.environment(), cwd=REPOSITORY)
 
 
-def placed(folder: Path, dialect: Dialect, stub: StubModel) -> Place:
+def place_of(folder: Path, dialect: Dialect, stub: StubModel) -> Place:
     where = ("--provider", dialect.name, "--api-base", stub.origin + dialect.api_path)
     return Place(
         folder,
@@ -153,7 +153,7 @@ def placed(folder: Path, dialect: Dialect, stub: StubModel) -> Place:
     )
 
 
-async def played(place: Place, story: Story) -> str:
+async def play_story(place: Place, story: Story) -> str:
     client, events = await place.connect(), await place.watch(types="all", confirms=True)
     accepted = await client.request("prompt", text="What is in a.txt?", wait=False)
     await story.act(client, events)
@@ -165,10 +165,10 @@ async def played(place: Place, story: Story) -> str:
 
 async def main(folder: Path) -> None:
     for dialect in DIALECTS:
-        for story, told in STORIES.items():
+        for story, make_story in STORIES.items():
             name = f"{dialect.name}-{story}"
             if not (folder / name).exists():
-                await make(name, dialect, told(), folder)
+                await make(name, dialect, make_story(), folder)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ class MemoryLog:
 
 
 async def replays(rows: Rows, tuning: Tuning | None = None) -> dict[str, ReplayReport]:
-    """Play every run of a log and return what came of each."""
+    """Replay every run of a log and return the reports."""
     log = MemoryLog(rows)
     return {
         run_id: await replayed(read_run(log, run_id), tuning or Tuning()) for run_id in rows.runs

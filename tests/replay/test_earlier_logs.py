@@ -21,7 +21,7 @@ def ended_runs(connection: apsw.Connection) -> list[str]:
 
 
 @pytest.mark.parametrize("name", EARLIER)
-def test_every_ended_run_comes_out_the_same_in_what_its_version_tells(
+def test_every_ended_run_of_an_earlier_version_replays_identically(
     name: str, tmp_path: Path
 ) -> None:
     unpack(name, tmp_path / "nousd.db")
@@ -41,7 +41,7 @@ def test_every_ended_run_comes_out_the_same_in_what_its_version_tells(
 
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("name", EARLIER)
-async def test_the_run_that_was_killed_is_refused_until_it_has_an_end(
+async def test_a_killed_run_is_replayable_only_after_the_next_start_ended_it(
     name: str, short_folder: Path
 ) -> None:
     place = Place(short_folder)
@@ -59,7 +59,7 @@ async def test_the_run_that_was_killed_is_refused_until_it_has_an_end(
 
 
 def replay_in_a_thread(connection: apsw.Connection, run_id: str) -> bool:
-    """A replay has a loop of its own, and the test runs in one."""
+    """Replay in a thread, since a replay runs its own event loop."""
     import concurrent.futures
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:

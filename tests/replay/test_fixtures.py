@@ -1,6 +1,6 @@
 """Every recorded run replays identically, from its events and from raw streams.
 
-``tests.replay.make_fixtures`` says what they are.
+The fixtures are made by ``tests.replay.make_fixtures``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def fixture(request: pytest.FixtureRequest) -> Fixture:
 
 
 def replies_of(fixture: Fixture) -> Iterator[Reply]:
-    """Return the bytes the servers sent; a call that was cut off ends before its last bytes."""
+    """Yield the recorded replies of the servers; the last call of a stopped run hangs."""
     end = fixture.run.events[-1]
     assert isinstance(end, AgentEnd)
     was_stopped = end.status not in ("completed", "error")
@@ -49,24 +49,24 @@ def replies_of(fixture: Fixture) -> Iterator[Reply]:
 
 
 def server(fixture: Fixture, stub: StubModel, name: str) -> Provider:
-    """The real provider, at a server that sends what was recorded. It does not wait between attempts."""
+    """Return the real provider at a server that replays the recording, without retry waits."""
     dialect = fixture.dialects[name]
     settings = ProviderSettings(api_base=f"{stub.origin}/v1", model="test-model")
     return make_provider(dialect, settings, name=name, random=lambda: -1.0)
 
 
-def test_there_is_a_run_of_every_kind_in_every_dialect() -> None:
+def test_there_is_a_fixture_of_every_story_in_every_dialect() -> None:
     assert sorted(f"{dialect.name}-{story}" for dialect in DIALECTS for story in STORIES) == NAMES
 
 
-async def test_a_run_comes_out_the_same_from_its_events(fixture: Fixture) -> None:
+async def test_a_run_replays_identically_from_its_events(fixture: Fixture) -> None:
     with trio.fail_after(15):
         report = await replayed(fixture.run, Tuning())
     assert report.is_same, "\n".join(report.lines)
     assert report.notes == note_on(fixture.run.version)
 
 
-async def test_a_run_comes_out_the_same_from_its_raw_streams(fixture: Fixture) -> None:
+async def test_a_run_replays_identically_from_its_raw_streams(fixture: Fixture) -> None:
     async with stub_model() as stub:
         stub.script(*replies_of(fixture))
         with trio.fail_after(15):
@@ -74,18 +74,18 @@ async def test_a_run_comes_out_the_same_from_its_raw_streams(fixture: Fixture) -
         sent = [request.json for request in stub.requests]
     comparison = compared(fixture.run, played, inputs_known=True)
     assert comparison.is_same, "\n".join(comparison.difference)
-    # What was asked is what is asked today, byte by byte as JSON has it.
+    # The requests are the recorded ones, compared as JSON.
     assert sent == [json.loads(exchange.request) for exchange in fixture.exchanges]
 
 
-def test_a_fixture_holds_no_path_of_the_machine_that_made_it(fixture: Fixture) -> None:
+def test_a_fixture_contains_no_local_path(fixture: Fixture) -> None:
     texts = [exchange.request + exchange.response for exchange in fixture.exchanges]
     texts += [artifact.data for artifact in fixture.run.artifacts.values()]
     assert not any(b"/tmp/" in text for text in texts)
     assert any(b"<WORKDIR>" in text for text in texts)
 
 
-def test_reading_a_fixture_changes_nothing(fixture: Fixture, tmp_path: Path) -> None:
+def test_a_fixture_survives_a_write_and_a_read(fixture: Fixture, tmp_path: Path) -> None:
     from nousd.replay.fixture import write_fixture
 
     write_fixture(fixture, tmp_path / "copy")

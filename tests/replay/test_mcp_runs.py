@@ -20,7 +20,7 @@ STUB = Path(__file__).parent.parent / "tools" / "stub_mcp_server.py"
 SPEC = ServerSpec(name="stub", command=(sys.executable, "-S", str(STUB)))
 
 
-async def test_what_servers_gave_and_how_they_failed_comes_out_the_same(tmp_path: Path) -> None:
+async def test_results_and_failures_of_mcp_servers_replay_identically(tmp_path: Path) -> None:
     text = (
         '[[tool mcp__stub__echo {"text":"hello"}]] [[tool mcp__stub__echo {}]] '
         "[[tool mcp__stub__picture {}]] [[tool mcp__stub__refuse {}]] [[tool mcp__stub__progress {}]] "
@@ -39,7 +39,7 @@ async def test_what_servers_gave_and_how_they_failed_comes_out_the_same(tmp_path
 
 
 @pytest.mark.slow
-async def test_tools_that_change_in_the_middle_of_a_run_come_out_the_same(
+async def test_mcp_tools_that_change_during_a_run_replay_identically(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "REFRESH_SECONDS", 0.01)
@@ -64,7 +64,9 @@ async def tools_of(client: Client) -> set[str]:
     return {tool["name"] for tool in (await client.request("list_tools"))["tools"]}
 
 
-async def test_a_tool_that_comes_and_goes_between_calls_comes_out_the_same(tmp_path: Path) -> None:
+async def test_an_mcp_tool_added_and_removed_during_a_run_replays_identically(
+    tmp_path: Path,
+) -> None:
     provider = ScriptedProvider()
     echoes = calls(("mcp__stub__echo", '{"text": "hello"}'))
     with trio.fail_after(60):
@@ -78,7 +80,7 @@ async def test_a_tool_that_comes_and_goes_between_calls_comes_out_the_same(tmp_p
                 await watch.until("mcp_server_status")
             provider.answer(echoes)
             await watch.until("tool_call_completed")
-            # The next model call is told of it, the one behind that is not.
+            # The next model call is offered the tool, the one after it is not.
             for is_there in (True, False):
                 offered = (await watch.until("model_input"))["payload"]["tools"]
                 assert ("mcp__stub__echo" in offered) is is_there

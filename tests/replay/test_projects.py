@@ -11,7 +11,7 @@ from tests.harness.daemon import of_type, only_workspace
 from tests.replay.test_replay import check_all_same, daemon_with_log
 
 
-async def test_what_a_project_said_and_forbade_is_played_as_it_was(tmp_path: Path) -> None:
+async def test_warnings_and_rules_of_a_project_replay_without_its_file(tmp_path: Path) -> None:
     root = tmp_path / "project"
     (root / FILE_NAME).parent.mkdir(parents=True)
     (root / FILE_NAME).write_text("provider = 'x'\n[permissions]\ndeny = ['read(a)']\n")

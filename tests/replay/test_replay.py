@@ -1,4 +1,4 @@
-"""What a replay reproduces, and that it detects every kind of difference."""
+"""A replay reproduces every kind of run and detects every kind of difference."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ async def check_all_same(rows: Rows, tuning: Tuning | None = None) -> None:
         assert not report.notes
 
 
-async def recorded(workdir: Path, text: str, **said: Any) -> RecordedRun:
-    """Return a run of the built-in model on that text, and on what its prompt says of it."""
+async def recorded(workdir: Path, text: str, **options: Any) -> RecordedRun:
+    """Record a run of the built-in model with this prompt and these options."""
     (workdir / "a.txt").write_text("alpha\n")
     async with daemon_with_log(workdir) as (client, watch, rows):
-        if said.get("reuse_appended"):
+        if options.get("reuse_appended"):
             await client.request("append_message", text=text)
             await client.request("append_message", text="and that")
-        accepted = await client.request("prompt", text=text, wait=False, **said)
+        accepted = await client.request("prompt", text=text, wait=False, **options)
         await watch.run(accepted["run_id"])
         return read_run(MemoryLog(rows), accepted["run_id"])
 
@@ -97,17 +97,17 @@ LOOK = (
         '[[tool todo {"todos":[{"content":"look"}]}]] [[then]] [[tool todo {"todos":[]}]] [[say 1]]',
     ],
 )
-async def test_a_run_comes_out_the_same(text: str, tmp_path: Path) -> None:
+async def test_a_run_replays_identically(text: str, tmp_path: Path) -> None:
     run = await recorded(tmp_path, text)
     report = await replayed(run, Tuning())
     assert report.is_same, "\n".join(report.lines)
     assert report.events == len(normalised(run.events))
-    # What the model was given is compared down to the hash.
+    # The model inputs are compared down to their hash.
     assert context_of(run).is_known
 
 
 @pytest.mark.parametrize(
-    "said",
+    "options",
     [
         {"tools": ["read"], "client_id": "desktop", "agent_profile": "reviewer"},
         {"tools": [], "sampling": {"temperature": 0.5}, "tool_choice": "none"},
@@ -115,14 +115,14 @@ async def test_a_run_comes_out_the_same(text: str, tmp_path: Path) -> None:
         {"reuse_appended": True},
     ],
 )
-async def test_what_a_prompt_said_of_its_run_is_played(said: Any, tmp_path: Path) -> None:
-    run = await recorded(tmp_path, LOOK, **said)
+async def test_a_run_with_prompt_options_replays_identically(options: Any, tmp_path: Path) -> None:
+    run = await recorded(tmp_path, LOOK, **options)
     report = await replayed(run, Tuning())
     assert report.is_same, "\n".join(report.lines)
     assert context_of(run).is_known
 
 
-async def test_a_run_whose_deltas_were_joined_comes_out_the_same(tmp_path: Path) -> None:
+async def test_a_run_with_joined_deltas_replays_identically(tmp_path: Path) -> None:
     async with daemon_with_log(tmp_path) as (client, _, rows):
         for text in (LOOK, "[[think 5]] [[say 20]]"):
             await client.request("prompt", text=text)
@@ -133,7 +133,7 @@ async def test_a_run_whose_deltas_were_joined_comes_out_the_same(tmp_path: Path)
         await check_all_same(rows)
 
 
-async def test_compactions_come_out_the_same(tmp_path: Path) -> None:
+async def test_compactions_replay_identically(tmp_path: Path) -> None:
     native = NativeSettings(compact_at=0.6, keep_recent_tokens=300)
     provider = MockProvider(context_window_tokens=6000)
     async with daemon_with_log(tmp_path, provider, native=native) as (client, _, rows):
@@ -145,7 +145,7 @@ async def test_compactions_come_out_the_same(tmp_path: Path) -> None:
         await check_all_same(rows, Tuning(compact_at=0.6, keep_recent_tokens=300))
 
 
-async def test_what_changes_in_the_middle_of_a_run_changes_there(tmp_path: Path) -> None:
+async def test_settings_changed_during_a_run_replay_at_the_same_point(tmp_path: Path) -> None:
     provider, tool = ScriptedProvider(), ScriptedTool()
     options: dict[str, Any] = {"tools": [tool.tool]}
     async with daemon_with_log(tmp_path, provider, **options) as (client, _, rows):
@@ -165,10 +165,10 @@ async def test_what_changes_in_the_middle_of_a_run_changes_there(tmp_path: Path)
 
 
 @pytest.mark.parametrize("outcomes", [1, 2, 3])
-async def test_calls_that_a_server_finds_too_long_come_out_the_same(
+async def test_calls_with_a_context_overflow_replay_identically(
     tmp_path: Path, outcomes: int
 ) -> None:
-    """Made shorter by what is left out of them, by a compaction, or not at all."""
+    """The input is shortened by omissions, by a compaction, or not at all."""
     provider, tool = ScriptedProvider(), ScriptedTool()
     async with daemon_with_log(tmp_path, provider, tools=[tool.tool]) as (client, watch, rows):
         too_long = fails(ContextOverflow("too long"))
@@ -199,7 +199,7 @@ async def test_calls_that_a_server_finds_too_long_come_out_the_same(
         ("steer", {"text": "and now"}),
     ],
 )
-async def test_what_came_when_the_loop_had_just_looked_was_too_late(
+async def test_commands_that_came_too_late_for_a_model_call_replay_identically(
     tmp_path: Path, command: str, payload: dict[str, Any]
 ) -> None:
     provider, tool = ScriptedProvider(), ScriptedTool()
@@ -222,7 +222,7 @@ async def test_what_came_when_the_loop_had_just_looked_was_too_late(
         await check_all_same(rows)
 
 
-async def test_a_run_in_a_branch_goes_on_from_what_its_parent_held(tmp_path: Path) -> None:
+async def test_a_run_in_a_branch_of_a_deleted_session_replays_identically(tmp_path: Path) -> None:
     async with daemon_with_log(tmp_path) as (client, _, rows):
         await client.request("prompt", text="one [[say 2]]")
         parent = (await client.request("get_state"))["session_id"]
@@ -232,7 +232,7 @@ async def test_a_run_in_a_branch_goes_on_from_what_its_parent_held(tmp_path: Pat
         await check_all_same(rows)
 
 
-async def test_what_cannot_be_played_is_refused_with_the_reason(tmp_path: Path) -> None:
+async def test_a_run_that_cannot_be_replayed_is_refused_with_the_reason(tmp_path: Path) -> None:
     async with daemon_with_log(tmp_path) as (client, _, rows):
         log = MemoryLog(rows)
         with pytest.raises(NotReplayable, match="the log has no run nosuch"):
@@ -249,20 +249,20 @@ async def test_what_cannot_be_played_is_refused_with_the_reason(tmp_path: Path) 
             read_run(log, run_id)
 
 
-async def test_what_models_were_given_is_not_compared_when_it_is_gone(tmp_path: Path) -> None:
+async def test_model_inputs_whose_artifacts_are_gone_are_not_compared(tmp_path: Path) -> None:
     run = await recorded(tmp_path, "[[say 2]]")
     report = await replayed(msgspec.structs.replace(run, artifacts={}), Tuning())
     assert report.is_same, "\n".join(report.lines)
     assert report.lines[1:] == ("not compared: what follows from the system prompt, which is gone",)
 
 
-# --- a difference is seen ----------------------------------------------------------------------
+# --- differences -------------------------------------------------------------------------------
 
 Change = Callable[[events.Event], events.Event]
 
 
 def changed(kind: type[events.Event], **fields: Any) -> Change:
-    """Changes the last event of that type."""
+    """Return a function that changes the events of this type."""
     return lambda event: msgspec.structs.replace(event, **fields) if type(event) is kind else event
 
 
@@ -288,7 +288,7 @@ def entry_changed(event: events.Event) -> events.Event:
         entry_changed,
     ],
 )
-async def test_a_change_anywhere_in_a_log_is_seen(change: Change, tmp_path: Path) -> None:
+async def test_a_changed_event_is_a_difference(change: Change, tmp_path: Path) -> None:
     run = await recorded(tmp_path, LOOK)
     played = await play(run, Tuning())
     assert compared(run, played, inputs_known=True).is_same
@@ -298,7 +298,7 @@ async def test_a_change_anywhere_in_a_log_is_seen(change: Change, tmp_path: Path
     assert difference[1:3] == ("--- recorded", "+++ played")
 
 
-async def test_events_that_are_missing_or_too_many_are_seen(tmp_path: Path) -> None:
+async def test_a_missing_or_an_additional_event_is_a_difference(tmp_path: Path) -> None:
     run = await recorded(tmp_path, LOOK)
     for gone in range(len(run.events)):
         fewer = (*run.events[:gone], *run.events[gone + 1 :])
@@ -308,7 +308,7 @@ async def test_events_that_are_missing_or_too_many_are_seen(tmp_path: Path) -> N
             assert not compared(other, run.events, inputs_known=True).is_same
 
 
-async def test_ids_times_and_cuts_of_deltas_are_no_difference(tmp_path: Path) -> None:
+async def test_other_ids_times_and_delta_boundaries_are_not_a_difference(tmp_path: Path) -> None:
     one = await recorded(tmp_path, LOOK)
     lines = json.dumps([msgspec.to_builtins(event) for event in one.events])
     for id in ("msg-", "in-", "run-"):
@@ -327,7 +327,7 @@ async def test_ids_times_and_cuts_of_deltas_are_no_difference(tmp_path: Path) ->
             cut.append(event)
     assert len(cut) > len(other)
     comparison = compared(one, cut, inputs_known=True)
-    # The hash is of the ids, too: a call and its result are paired by one.
+    # The hash covers the ids too, since an id pairs a call with its result.
     assert comparison.is_same or "input_hash" in "".join(comparison.difference)
     without = [
         {key: value for key, value in line.items() if key not in ("input_hash", "rest_ref")}

@@ -42,7 +42,7 @@ from tests.replay.test_replay import check_all_same
 async def replayed_bench(
     workdir: Path, *, mode: PermissionMode = "auto", **options: Any
 ) -> AsyncIterator[Bench]:
-    """A daemon whose runs are played again when the test is through with it."""
+    """Run a daemon whose runs are replayed at the end of the test."""
     async with memory.open_store() as store:
         async with asking_daemon(workdir, mode=mode, store=store, **options) as bench:
             yield bench
@@ -50,17 +50,17 @@ async def replayed_bench(
 
 
 @pytest.mark.parametrize("decision", ["once", "session", "always", "deny"])
-async def test_an_answer_of_the_users_is_played(decision: str, tmp_path: Path) -> None:
+async def test_a_users_decision_replays_without_the_user(decision: str, tmp_path: Path) -> None:
     async with replayed_bench(tmp_path) as bench:
         request = await bench.asked()
         await bench.client.request("confirm_tool", **naming(request, decision, reason="so be it"))
         await bench.events.run()
-        # What was granted counts in the next run.
+        # A grant also applies to the next run.
         if decision in ("session", "always"):
             await bench.run()
 
 
-async def test_a_question_that_nobody_answered_is_played(
+async def test_an_approval_that_timed_out_replays_identically(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with replayed_bench(tmp_path, approval_timeout_seconds=5.0) as bench:
@@ -69,12 +69,14 @@ async def test_a_question_that_nobody_answered_is_played(
         assert autojump_clock.current_time() - began >= 5
 
 
-async def test_a_denial_because_nobody_can_answer_is_played(tmp_path: Path) -> None:
+async def test_a_denial_because_nobody_can_answer_replays_identically(tmp_path: Path) -> None:
     async with replayed_bench(tmp_path, subscription={"types": "all"}) as bench:
         await bench.run()
 
 
-async def test_a_question_under_an_override_is_played_without_it(tmp_path: Path) -> None:
+async def test_an_approval_under_a_workspace_override_replays_without_the_override(
+    tmp_path: Path,
+) -> None:
     workdir = tmp_path / "work"
     workdir.mkdir()
     beside = tmp_path / "beside.txt"
@@ -88,18 +90,18 @@ async def test_a_question_under_an_override_is_played_without_it(tmp_path: Path)
         await bench.client.request("confirm_tool", **naming(request, "once"))
         await bench.events.run()
         request = await bench.asked(reads, reads)
-        # What waits is denied in the middle of the run, and what comes behind is refused.
+        # The pending call is denied during the run, and the next one is refused.
         await bench.client.request("override_workspace", ttl_seconds=0)
         run = await bench.events.run()
         assert len(of_type(run, "tool_call_denied")) == 1
         await bench.client.request("attach_session", workspace=str(workdir))
         await bench.run(calls(("ls", "{}")))
-        # It is not there any more when the runs are played.
+        # The file does not exist when the runs are replayed.
         beside.unlink()
 
 
 @pytest.mark.parametrize("command", ["exit 3", "echo said; false"])
-async def test_a_command_that_failed_in_a_sandbox_is_played_as_held(
+async def test_a_failed_command_in_a_sandbox_replays_as_sandboxed(
     command: str, tmp_path: Path
 ) -> None:
     async with replayed_bench(tmp_path, sandbox=OpenSandbox) as bench:
@@ -109,7 +111,7 @@ async def test_a_command_that_failed_in_a_sandbox_is_played_as_held(
         assert completed["sandbox"]["backend"] == "open"
 
 
-async def test_a_run_that_was_stopped_while_it_asked_is_stopped_there(tmp_path: Path) -> None:
+async def test_a_run_aborted_during_an_approval_replays_identically(tmp_path: Path) -> None:
     async with replayed_bench(tmp_path) as bench:
         await bench.asked()
         await bench.client.request("steer", text="never mind")
@@ -117,7 +119,7 @@ async def test_a_run_that_was_stopped_while_it_asked_is_stopped_there(tmp_path: 
         await bench.events.run()
 
 
-async def test_a_call_that_a_client_made_beside_a_run_is_no_part_of_it(short_folder: Path) -> None:
+async def test_a_client_call_during_a_run_is_not_part_of_its_replay(short_folder: Path) -> None:
     place = Place(short_folder, permission_mode="ask")
     async with running(place) as process:
         client = await place.connect()
@@ -136,14 +138,14 @@ async def test_a_call_that_a_client_made_beside_a_run_is_no_part_of_it(short_fol
     connection.close()
 
 
-async def test_a_rule_that_denies_is_played_without_the_rule(tmp_path: Path) -> None:
+async def test_a_denial_by_a_rule_replays_without_the_rule(tmp_path: Path) -> None:
     denying = RulePermissions("yolo", rules_of("deny", ["fetch"], "a test"))
     async with replayed_bench(tmp_path, permissions=denying) as bench:
         await bench.run()
 
 
 @pytest.mark.parametrize("decision", ["allow", "ask", "deny"])
-async def test_what_a_runtime_said_is_played_without_its_policy(
+async def test_a_runtimes_decision_replays_without_its_policy(
     decision: PolicyDecision, tmp_path: Path
 ) -> None:
     around = Opinionated(decision).around
@@ -155,10 +157,10 @@ async def test_what_a_runtime_said_is_played_without_its_policy(
         await bench.events.run()
 
 
-async def test_a_log_that_tells_less_of_its_calls_is_played_as_far_as_it_tells(
+async def test_a_log_with_fewer_details_of_calls_replays_identically(
     tmp_path: Path,
 ) -> None:
-    """Version 4 had neither what a call's start tells nor the runtime's word from its beginning."""
+    """The first logs of version 4 lack some fields of a call's start and the runtime's decision."""
     async with memory.open_store() as store:
         async with asking_daemon(tmp_path, store=store) as bench:
             await bench.run(calls(("ls", "{}")))
@@ -177,9 +179,9 @@ async def test_a_log_that_tells_less_of_its_calls_is_played_as_far_as_it_tells(
             assert report.is_same, "\n".join(report.lines)
 
 
-def as_before(told: Iterable[Event]) -> Iterator[Event]:
+def as_before(recorded: Iterable[Event]) -> Iterator[Event]:
     """Yield events as the first revisions of version 4 wrote them."""
-    for event in told:
+    for event in recorded:
         match event:
             case events.ToolCallPolicyEvaluated(source="runtime"):
                 pass
@@ -198,7 +200,7 @@ def as_before(told: Iterable[Event]) -> Iterator[Event]:
                 yield event
 
 
-async def test_a_question_of_a_tool_is_played(tmp_path: Path) -> None:
+async def test_a_question_of_a_tool_replays_identically(tmp_path: Path) -> None:
     async with replayed_bench(tmp_path) as bench:
         await bench.start(calls(("question", '{"questions":[{"question":"Which one?"}]}')))
         shown = (await bench.events.until("question_asked"))["payload"]
@@ -208,15 +210,15 @@ async def test_a_question_of_a_tool_is_played(tmp_path: Path) -> None:
         await bench.events.run()
 
 
-def elsewhere(call: ToolCalled) -> ChangeArgs:
+def change_url(call: ToolCalled) -> ChangeArgs:
     return ChangeArgs({**call.args, "url": "https://example.com/elsewhere"})
 
 
-def never(_call: ToolCalled) -> BlockCall:
+def block_call(_call: ToolCalled) -> BlockCall:
     return BlockCall("not now")
 
 
-def shorter(_told: ToolReturned) -> ChangeResult:
+def shorten_result(_told: ToolReturned) -> ChangeResult:
     return ChangeResult("something was fetched")
 
 
@@ -227,24 +229,24 @@ def failing(_told: object) -> None:
 @pytest.mark.parametrize(
     ("hook", "handler"),
     [
-        ("tool_call", elsewhere),
-        ("tool_call", never),
-        ("tool_result", shorter),
+        ("tool_call", change_url),
+        ("tool_call", block_call),
+        ("tool_result", shorten_result),
         ("tool_call", failing),
         ("tool_result", failing),
         ("turn_start", failing),
         ("before_run", failing),
     ],
 )
-async def test_what_an_extension_did_is_played_without_it(
+async def test_effects_of_an_extension_replay_without_it(
     hook: str, handler: Callable[[Any], Any], tmp_path: Path
 ) -> None:
-    registered: Hooks = hooks(on(hook, handler))
-    async with replayed_bench(tmp_path, mode="yolo", hooks=registered) as bench:
+    handlers: Hooks = hooks(on(hook, handler))
+    async with replayed_bench(tmp_path, mode="yolo", hooks=handlers) as bench:
         await bench.run()
 
 
-async def test_a_call_that_was_seen_before_is_asked_about_again(tmp_path: Path) -> None:
+async def test_a_second_attempt_of_a_call_replays_its_approval(tmp_path: Path) -> None:
     async with replayed_bench(tmp_path, mode="yolo") as bench:
         run = await bench.run()
         [requested] = [e["payload"] for e in run if e["type"] == "tool_call_requested"]

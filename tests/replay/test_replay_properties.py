@@ -41,7 +41,7 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @example(
     [quietly("prompt", "disk_pauses", "model_says", "append", "disk_writes"), quietly("prompt")]
 )
-def test_every_run_comes_out_the_same(workdir: Path, lives: list[Steps]) -> None:
+def test_any_run_replays_identically(workdir: Path, lives: list[Steps]) -> None:
     clock = MockClock(autojump_threshold=0)
     log: Any = trio.run(live, lives, workdir, clock=clock).log
     rows: Rows = log._rows

@@ -13,7 +13,7 @@ from tests.daemon.task_bench import task_daemon, tasks
 from tests.replay.memory_log import replays
 
 
-async def test_a_run_with_tasks_and_each_task_come_out_the_same(tmp_path: Path) -> None:
+async def test_a_run_with_tasks_and_each_task_replay_identically(tmp_path: Path) -> None:
     worker = {
         "name": "w",
         "prompt": "Be brief.",

@@ -15,7 +15,7 @@ from tests.harness.daemon import of_type
 from tests.replay.test_replay import check_all_same, daemon_with_log
 
 
-async def test_a_run_in_a_workspace_that_is_gone_is_played_as_it_was(
+async def test_a_run_in_a_deleted_workspace_replays_identically(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))

@@ -39,17 +39,19 @@ def mounts(tmp_path: Path) -> Path:
         ("/twice/x", False),
     ],
 )
-def test_the_nearest_mount_above_a_path_decides(path: str, local: bool, mounts: Path) -> None:
+def test_the_nearest_mount_above_a_path_decides_if_it_is_local(
+    path: str, local: bool, mounts: Path
+) -> None:
     assert is_local(Path(path), mounts) is local
 
 
-def test_nothing_is_local_where_the_system_does_not_tell(tmp_path: Path) -> None:
+def test_without_mount_information_nothing_is_local(tmp_path: Path) -> None:
     assert not is_local(tmp_path, tmp_path / "missing")
     (tmp_path / "empty").write_text("")
     assert not is_local(tmp_path, tmp_path / "empty")
 
 
-def test_a_link_counts_for_where_it_leads(mounts: Path, tmp_path: Path) -> None:
+def test_a_symbolic_link_is_resolved_first(mounts: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to("/net/deep")
     assert not is_local(link, mounts)

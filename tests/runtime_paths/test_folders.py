@@ -28,7 +28,7 @@ def folder_with_mode(path: Path, bits: int) -> Path:
 
 
 @either_kind
-def test_a_missing_folder_and_the_way_to_it_become_private_under_any_umask(
+def test_a_missing_folder_and_its_parents_are_private_under_any_umask(
     prepare: Prepare, tmp_path: Path, any_umask: int
 ) -> None:
     folder = tmp_path / "a" / "b" / "state"
@@ -47,7 +47,7 @@ def test_preparing_a_folder_again_changes_nothing(prepare: Prepare, tmp_path: Pa
 
 
 @pytest.mark.parametrize("bits", [0o755, 0o777, 0o1777, 0o500])
-def test_our_own_folder_is_tightened(tmp_path: Path, bits: int) -> None:
+def test_our_own_folder_is_made_private(tmp_path: Path, bits: int) -> None:
     folder = folder_with_mode(tmp_path / "nousd", bits)
     prepare_own_folder(folder, "runtime folder")
     assert mode(folder) & 0o777 == 0o700
@@ -63,9 +63,7 @@ def test_our_own_folder_may_not_be_a_symbolic_link(tmp_path: Path) -> None:
 
 
 @either_kind
-def test_a_link_that_leads_nowhere_is_refused_and_not_followed(
-    prepare: Prepare, tmp_path: Path
-) -> None:
+def test_a_dangling_link_is_refused_and_not_followed(prepare: Prepare, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match=str(link)):
@@ -74,7 +72,7 @@ def test_a_link_that_leads_nowhere_is_refused_and_not_followed(
 
 
 @either_kind
-def test_a_file_in_the_place_of_the_folder_is_refused(prepare: Prepare, tmp_path: Path) -> None:
+def test_a_file_instead_of_the_folder_is_refused(prepare: Prepare, tmp_path: Path) -> None:
     file = tmp_path / "state"
     file.write_text("kept")
     with pytest.raises(ConfigError, match=f"^the state folder {file} is not a directory$"):
@@ -83,9 +81,7 @@ def test_a_file_in_the_place_of_the_folder_is_refused(prepare: Prepare, tmp_path
 
 
 @either_kind
-def test_a_file_on_the_way_to_the_folder_is_named_as_the_obstacle(
-    prepare: Prepare, tmp_path: Path
-) -> None:
+def test_a_file_as_a_parent_of_the_folder_is_an_error(prepare: Prepare, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / "state"
     with pytest.raises(ConfigError, match=f"{folder} cannot be created: Not a directory"):
@@ -123,9 +119,7 @@ def test_a_chosen_folder_behind_our_own_link_is_accepted(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("bits", [0o700, 0o755, 0o711])
-def test_a_chosen_folder_that_only_we_can_write_to_is_left_as_it_is(
-    tmp_path: Path, bits: int
-) -> None:
+def test_a_chosen_folder_that_only_we_can_write_to_is_unchanged(tmp_path: Path, bits: int) -> None:
     folder = folder_with_mode(tmp_path / "chosen", bits)
     prepare_chosen_folder(folder, "state folder")
     assert mode(folder) == bits
@@ -133,7 +127,7 @@ def test_a_chosen_folder_that_only_we_can_write_to_is_left_as_it_is(
 
 @pytest.mark.parametrize("bits", [0o777, 0o770, 0o702])
 @pytest.mark.parametrize("sticky_ok", [True, False])
-def test_a_chosen_folder_that_others_can_write_to_is_refused_and_left_as_it_is(
+def test_a_chosen_folder_that_others_can_write_to_is_refused_and_unchanged(
     tmp_path: Path, bits: int, sticky_ok: bool
 ) -> None:
     folder = folder_with_mode(tmp_path / "chosen", bits)
@@ -142,7 +136,7 @@ def test_a_chosen_folder_that_others_can_write_to_is_refused_and_left_as_it_is(
     assert mode(folder) == bits
 
 
-def test_a_sticky_folder_like_tmp_is_good_enough_for_sockets_only(tmp_path: Path) -> None:
+def test_a_sticky_folder_is_accepted_only_for_sockets(tmp_path: Path) -> None:
     folder = folder_with_mode(tmp_path / "like-tmp", 0o1777)
     prepare_chosen_folder(folder, "socket folder", sticky_ok=True)
     assert mode(folder) == 0o1777
@@ -151,7 +145,7 @@ def test_a_sticky_folder_like_tmp_is_good_enough_for_sockets_only(tmp_path: Path
 
 
 @either_kind
-def test_a_folder_that_cannot_be_created_is_named_with_the_reason(
+def test_a_folder_that_cannot_be_created_is_an_error_with_the_reason(
     prepare: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read_only(path: Path, mode: int, exist_ok: bool) -> None:
@@ -164,7 +158,7 @@ def test_a_folder_that_cannot_be_created_is_named_with_the_reason(
 
 
 @either_kind
-def test_a_folder_on_a_read_only_file_system_is_refused(
+def test_a_folder_that_cannot_be_written_to_is_refused(
     prepare: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, wanted: False)
@@ -173,7 +167,7 @@ def test_a_folder_on_a_read_only_file_system_is_refused(
         prepare(folder, "state folder")
 
 
-def test_our_own_folder_that_cannot_be_tightened_is_refused(
+def test_our_own_folder_that_cannot_be_made_private_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read_only(descriptor: int, mode: int) -> None:

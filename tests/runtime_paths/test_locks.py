@@ -23,7 +23,7 @@ with lock_state_folder(Path(sys.argv[1])):
 """
 
 
-def test_a_second_holder_is_told_the_pid_of_the_first(tmp_path: Path) -> None:
+def test_a_second_holder_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
     path = tmp_path / "nous.sock"
     with (
         lock_socket(path),
@@ -36,7 +36,7 @@ def test_a_second_holder_is_told_the_pid_of_the_first(tmp_path: Path) -> None:
         pass
 
 
-def test_the_message_for_a_state_folder_names_it(tmp_path: Path) -> None:
+def test_the_error_of_a_locked_state_folder_names_it(tmp_path: Path) -> None:
     with (
         lock_state_folder(tmp_path),
         pytest.raises(ConfigError, match=f"already uses the state folder {tmp_path}$"),
@@ -50,14 +50,14 @@ def test_two_sockets_in_one_folder_do_not_exclude_each_other(tmp_path: Path) -> 
         pass
 
 
-def test_a_lock_is_free_again_after_its_block_and_its_file_stays(tmp_path: Path) -> None:
+def test_a_lock_is_released_after_its_block_and_its_file_stays(tmp_path: Path) -> None:
     for _ in range(2):
         with lock_state_folder(tmp_path):
             assert (tmp_path / "nousd.lock").read_text() == f"{os.getpid()}\n"
         assert (tmp_path / "nousd.lock").read_text() == ""
 
 
-def test_a_refused_attempt_leaves_the_first_holder_its_lock_and_pid(tmp_path: Path) -> None:
+def test_a_refused_attempt_does_not_change_the_lock_or_its_pid(tmp_path: Path) -> None:
     with lock_state_folder(tmp_path):
         for _ in range(2):
             with pytest.raises(ConfigError), lock_state_folder(tmp_path):
@@ -65,7 +65,7 @@ def test_a_refused_attempt_leaves_the_first_holder_its_lock_and_pid(tmp_path: Pa
         assert (tmp_path / "nousd.lock").read_text() == f"{os.getpid()}\n"
 
 
-def test_a_lock_dies_with_the_process_that_held_it(tmp_path: Path) -> None:
+def test_a_lock_is_released_when_its_process_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as holder:
@@ -82,7 +82,7 @@ def test_a_lock_dies_with_the_process_that_held_it(tmp_path: Path) -> None:
         assert (tmp_path / "nousd.lock").read_text() == f"{os.getpid()}\n"
 
 
-def test_a_holder_that_did_not_write_its_pid_is_still_a_holder(tmp_path: Path) -> None:
+def test_a_holder_that_did_not_write_its_pid_still_holds_the_lock(tmp_path: Path) -> None:
     with lock_state_folder(tmp_path):
         (tmp_path / "nousd.lock").write_text("")
         with (
@@ -92,7 +92,7 @@ def test_a_holder_that_did_not_write_its_pid_is_still_a_holder(tmp_path: Path) -
             pass
 
 
-def test_a_child_process_does_not_keep_the_lock(tmp_path: Path) -> None:
+def test_a_child_process_does_not_inherit_the_lock(tmp_path: Path) -> None:
     with lock_state_folder(tmp_path):
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
@@ -120,7 +120,7 @@ def hard_link(lock_file: Path, victim: Path) -> None:
 
 
 @pytest.mark.parametrize("plant", [symbolic_link, hard_link])
-def test_a_planted_lock_file_is_refused_and_what_it_leads_to_is_untouched(
+def test_a_linked_lock_file_is_refused_and_its_target_unchanged(
     tmp_path: Path, plant: Callable[[Path, Path], None]
 ) -> None:
     victim = tmp_path / "victim"
@@ -143,7 +143,7 @@ def test_a_lock_file_of_another_user_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_a_folder_in_the_place_of_the_lock_file_is_refused(tmp_path: Path) -> None:
+def test_a_folder_instead_of_the_lock_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "nousd.lock").mkdir()
     with pytest.raises(ConfigError, match="cannot be opened"), lock_state_folder(tmp_path):
         pass
@@ -154,7 +154,7 @@ def test_a_folder_in_the_place_of_the_lock_file_is_refused(tmp_path: Path) -> No
     [lambda folder: lock_socket(folder / "nous.sock"), lock_state_folder],
     ids=["socket", "state_folder"],
 )
-def test_a_lock_in_a_missing_folder_names_the_file(
+def test_a_lock_in_a_missing_folder_is_an_error(
     tmp_path: Path, take: Callable[[Path], AbstractContextManager[None]]
 ) -> None:
     folder = tmp_path / "missing"
@@ -162,10 +162,10 @@ def test_a_lock_in_a_missing_folder_names_the_file(
         pass
 
 
-# --- who holds one -----------------------------------------------------------------------------
+# --- the holder of a lock ----------------------------------------------------------------------
 
 
-def test_who_holds_a_lock_can_be_asked_and_nothing_changes(tmp_path: Path) -> None:
+def test_the_holder_of_a_lock_can_be_queried_without_changes(tmp_path: Path) -> None:
     lock_file = state_lock_file(tmp_path)
     assert holder_of(lock_file) is None
     assert not lock_file.exists()
@@ -176,7 +176,7 @@ def test_who_holds_a_lock_can_be_asked_and_nothing_changes(tmp_path: Path) -> No
     assert holder_of(lock_file) is None
 
 
-def test_a_lock_file_that_is_a_link_is_not_asked(tmp_path: Path) -> None:
+def test_the_holder_of_a_linked_lock_file_is_not_queried(tmp_path: Path) -> None:
     state_lock_file(tmp_path).symlink_to("elsewhere")
     with pytest.raises(ConfigError, match="cannot be opened"):
         holder_of(state_lock_file(tmp_path))
