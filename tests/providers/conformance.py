@@ -1,7 +1,7 @@
-"""What the conformance suite needs to know about each dialect, mainly how its server streams.
+"""The dialects as the conformance suite needs them, mainly how their servers stream.
 
-A ``Scene`` says in no dialect what the model does in one call. A ``Dialect`` turns it into the parts of
-a reply of its server; each is a module in ``dialects``, and a row in ``DIALECTS``.
+A ``Scene`` describes the model's actions in one call, independent of the dialect. A ``Dialect`` turns it
+into the parts of a reply of its server; each is a module in ``dialects``, and a row in ``DIALECTS``.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Scene:
     """The model's actions in one call, in this order.
 
     Args:
-        reasoning: what it thinks.
-        signature: signs the reasoning, in dialects that want it back.
-        then: parts put between the text and the calls as they are: a fault, a gate, garbage.
+        reasoning: the text of its reasoning.
+        signature: the signature of the reasoning, in dialects that need it back.
+        then: parts inserted unchanged between the text and the calls: a fault, a gate, garbage.
         calls: (name, arguments) of each, all in one message.
-        usage: None where the server reports none.
+        usage: the reported usage; None: the server reports none.
     """
 
     reasoning: str = ""
@@ -48,16 +48,16 @@ class Dialect:
 
     Args:
         provider: its class.
-        api_path: what ``--api-base`` ends with, behind the host.
-        call_path: where calls of ``test-model`` are posted.
+        api_path: the path of ``--api-base``.
+        call_path: the path to which calls of ``test-model`` are posted.
         key_header: the name of the header with the key, and the header's value for ``KEY``.
-        stream: the events of an answer, with texts and arguments in as many fragments as there can be.
+        stream: the events of an answer, with texts and arguments in as many fragments as possible.
         fault: the event that reports a failure within a stream.
-        refusal: the body of a response that is no success: (status, words).
+        refusal: the body of an error response: (status, words).
         models: the body of a list of models with those names.
         counts: the fields of ``Usage`` that the server reports besides input, output and total.
-        sends_back: whether reasoning goes back with the next call.
-        says_the_end: whether a stream tells that nothing follows, before the response ends.
+        sends_back: True if reasoning is sent back with the next call.
+        says_the_end: True if a stream has an end marker before the response ends.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Dialect:
 
 
 class Server:
-    """A stub of a dialect's server, and a provider that asks it."""
+    """A stub of a dialect's server, and a provider that calls it."""
 
     def __init__(self, dialect: Dialect, stub: StubModel, provider: HostedProvider) -> None:
         self.dialect = dialect
@@ -96,7 +96,7 @@ class Server:
         self.provider = provider
 
     def script(self, *scenes: Scene) -> None:
-        """Adds the scenes for the calls to come."""
+        """Add the scenes for the next calls."""
         self.stub.script(*(self.dialect.reply(scene) for scene in scenes))
 
 

@@ -15,7 +15,7 @@ from tests.providers.hosted import NOW
 
 @pytest.fixture
 def clock() -> trio.testing.MockClock:
-    """Jumps once nothing has happened for 50 ms, so that bytes on their way are not overtaken."""
+    """A clock that jumps after 50 ms without activity, so that it does not overtake bytes in transit."""
     return trio.testing.MockClock(autojump_threshold=0.05)
 
 

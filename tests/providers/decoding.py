@@ -18,7 +18,7 @@ Make = Callable[[], Decoder]
 """Returns a decoder for one answer."""
 
 EVERY_CUT_BYTES_MAX = 3000
-"""Of longer streams only some cuts are tried."""
+"""The length of a stream up to which every cut is tried."""
 
 
 def sse(*events: dict[str, Any] | bytes) -> bytes:
@@ -45,7 +45,7 @@ def pieces_of(make: Make, *events: dict[str, Any] | bytes) -> list[Piece]:
 
 
 def failure_of(make: Make, *events: dict[str, Any] | bytes, data: bytes = b"") -> ProviderError:
-    """Return the error of a bad stream, or of ``data``, after checking the same."""
+    """Return the error of a bad stream, or of ``data``, after checking that cuts change nothing."""
     errors = []
     for cut in _all_cuts(data or sse(*events)):
         with pytest.raises(ProviderError) as caught:
@@ -62,7 +62,7 @@ def _all_cuts(data: bytes) -> Iterator[list[bytes]]:
 
 
 def kept(pieces: Sequence[Piece]) -> list[dict[str, Any]]:
-    """Return what is to be sent back."""
+    """Return the reasoning data to be sent back."""
     return [piece.block.data for piece in pieces if isinstance(piece, ReasoningKept)]
 
 
@@ -71,7 +71,7 @@ def shown(pieces: Sequence[Piece]) -> list[str]:
 
 
 def remembered(pieces: Sequence[Piece]) -> AssistantMessage:
-    """Return the answer as it is told to the model with the next call."""
+    """Return the answer as it is sent to the model with the next call."""
     calls = [piece for piece in pieces if isinstance(piece, ToolCallPiece)]
     return AssistantMessage(
         text_of(pieces),

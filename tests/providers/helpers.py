@@ -22,7 +22,7 @@ from nousd.providers.interface import (
 def ask(
     *messages: ModelMessage | str, system: str = "", tools: tuple[ToolSpec, ...] = (), **more: Any
 ) -> ModelInput:
-    """Return a model input; strings are what the user said."""
+    """Return a model input; strings are user messages."""
     return ModelInput(
         model="test-model",
         system=system,
@@ -33,7 +33,7 @@ def ask(
 
 
 class Collector:
-    """A receiver that keeps what it was given, except for mere signs of life: they come as they like."""
+    """A receiver that collects pieces, except for ``Alive``, which comes at any time."""
 
     def __init__(self) -> None:
         self.pieces: list[Piece] = []
@@ -47,7 +47,7 @@ class Collector:
         self._grown = trio.Event()
 
     async def wait_for(self, kind: type) -> None:
-        """Return once a piece of that kind was received."""
+        """Wait until a piece of this kind is received."""
         while not any(isinstance(piece, kind) for piece in self.pieces):
             await self.wait_for_more()
 

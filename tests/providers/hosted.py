@@ -35,7 +35,7 @@ def fast(parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def flood(dialect: Dialect) -> Reply:
-    """Return an answer of some MiB, more than fits between a server and a client that does not read."""
+    """Return an answer of some MiB, more than the buffers between server and client hold."""
     words = "word " * 100
     return Reply(fast(dialect.stream(Scene(text=words))[:-2] * 50))
 

@@ -29,7 +29,9 @@ def page(*names: str, more: bool) -> Reply:
     return Reply((json.dumps(body).encode(),), content_type="application/json")
 
 
-async def test_the_version_is_told_and_what_the_model_needs_beside_it(server: Server) -> None:
+async def test_the_version_header_is_sent_and_the_beta_header_where_the_model_needs_it(
+    server: Server,
+) -> None:
     for model in ("claude-sonnet-5-5", "claude-opus-5"):
         server.script(Scene(text="a"))
         await collect(server.provider, msgspec.structs.replace(ask("hi"), model=model))
@@ -48,12 +50,12 @@ async def test_a_list_of_models_is_read_page_by_page(server: Server) -> None:
     ]
 
 
-async def test_a_list_of_models_without_an_end_is_not_read_for_ever(server: Server) -> None:
+async def test_an_endless_list_of_models_is_read_up_to_a_limit(server: Server) -> None:
     server.stub.script(*[page("a", more=True)] * (MODEL_PAGES_MAX + 5))
     assert await server.provider.models() == ("a",) * MODEL_PAGES_MAX
 
 
-async def test_a_list_that_names_no_place_to_go_on_from_has_ended(server: Server) -> None:
+async def test_a_list_without_a_last_id_has_ended(server: Server) -> None:
     body = {"data": [{"id": "a"}], "has_more": True, "last_id": None}
     server.stub.script(Reply((json.dumps(body).encode(),), content_type="application/json"))
     assert await server.provider.models() == ("a",)
@@ -62,7 +64,7 @@ async def test_a_list_that_names_no_place_to_go_on_from_has_ended(server: Server
 @pytest.mark.parametrize(
     ("status", "retryable"), [(400, False), (401, False), (429, True), (500, True), (529, True)]
 )
-async def test_a_refusal_tells_whether_it_passes(
+async def test_the_status_of_a_refusal_decides_if_it_is_retryable(
     server: Server, status: int, *, retryable: bool
 ) -> None:
     server.stub.script(ANTHROPIC.refuse(status, "so"))
@@ -71,7 +73,7 @@ async def test_a_refusal_tells_whether_it_passes(
     assert (caught.value.status, caught.value.retryable) == (status, retryable)
 
 
-async def test_an_input_that_is_too_long_together_with_the_answer_is_an_overflow(
+async def test_an_input_too_long_together_with_the_answer_is_an_overflow(
     server: Server,
 ) -> None:
     words = "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000"
@@ -91,7 +93,7 @@ async def test_an_input_that_is_too_long_together_with_the_answer_is_an_overflow
         ("http://localhost:1", "deepseek-chat", False, False),
     ],
 )
-def test_documents_are_for_the_vendors_models_wherever_they_are(
+def test_documents_are_accepted_only_by_the_vendors_models_on_any_server(
     base: str | None, model: str, *, image: bool, pdf: bool
 ) -> None:
     provider = AnthropicProvider(base, KEY)

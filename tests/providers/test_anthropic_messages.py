@@ -61,7 +61,7 @@ def result(name: str, words: str, *, is_error: bool = False) -> ToolResultMessag
     return ToolResultMessage(f"id:{name}", name, words, is_error=is_error)
 
 
-def test_a_text_is_asked_for_as_a_stream() -> None:
+def test_the_body_requests_a_stream() -> None:
     assert body(ask("hi", system="be brief")) == {
         "model": "test-model",
         "max_tokens": 8192,
@@ -71,11 +71,11 @@ def test_a_text_is_asked_for_as_a_stream() -> None:
     }
 
 
-def test_a_blank_system_text_is_left_out() -> None:
+def test_a_blank_system_text_is_omitted() -> None:
     assert "system" not in body(ask("hi", system=" \n"))
 
 
-def test_tools_are_offered_under_names_that_fit() -> None:
+def test_tools_are_offered_under_valid_names() -> None:
     schema = {"type": "object"}
     tools = (ToolSpec("read", "reads", schema), ToolSpec("demo.echo", "echoes", schema))
     assert body(ask("hi", tools=tools))["tools"] == [
@@ -89,7 +89,7 @@ def test_tools_are_offered_under_names_that_fit() -> None:
     ]
 
 
-def test_calls_are_answered_by_results_in_one_message_before_what_the_user_says() -> None:
+def test_results_of_calls_come_in_one_message_before_the_users_text() -> None:
     request = ask(
         "go",
         called("read", "demo.echo", words="Look:"),
@@ -120,7 +120,7 @@ def test_calls_are_answered_by_results_in_one_message_before_what_the_user_says(
     ]
 
 
-def test_an_empty_answer_is_left_out_and_its_neighbours_stay_blocks_of_their_own() -> None:
+def test_an_empty_answer_is_omitted_and_its_neighbours_stay_separate_blocks() -> None:
     assert turns(ask("a", AssistantMessage(" "), "b")) == [("user", [text("a"), text("b")])]
 
 
@@ -134,12 +134,12 @@ def test_blank_texts_are_never_sent(blank: str) -> None:
     ]
 
 
-def test_a_conversation_that_an_answer_begins_gets_a_message_of_the_user_before_it() -> None:
+def test_a_conversation_beginning_with_an_answer_gets_a_user_message_first() -> None:
     first, *_ = turns(ask(AssistantMessage("so"), "go on"))
     assert first == ("user", [text("(the conversation goes on)")])
 
 
-def test_files_stand_before_the_text_each_in_its_own_form() -> None:
+def test_attachments_precede_the_text_in_the_form_of_their_type() -> None:
     files = (
         Attachment(artifact_id="a-1", media_type="Image/PNG", size_bytes=3),
         Attachment(artifact_id="a-2", media_type="application/pdf", size_bytes=3, name="d.pdf"),
@@ -172,7 +172,7 @@ def marks_of(value: Any) -> int:
     return sum(marks_of(item) for item in value) if isinstance(value, list) else 0
 
 
-def test_the_cache_is_kept_at_four_places_at_most() -> None:
+def test_at_most_four_blocks_have_a_cache_mark() -> None:
     tools = tuple(ToolSpec(name, "", {"type": "object"}) for name in "abc")
     history: list[Any] = ["one", AssistantMessage("1"), "two", called("a"), result("a", "A")]
     request = ask(*history, system="s", tools=tools)
@@ -187,7 +187,7 @@ def test_the_cache_is_kept_at_four_places_at_most() -> None:
     ]
 
 
-def test_the_next_request_finds_the_place_that_this_one_marked() -> None:
+def test_the_next_request_repeats_the_last_cache_mark() -> None:
     now = ask("one", called("a"), result("a", "A"))
     then = ask("one", called("a"), result("a", "A"), called("b"), result("b", "B"))
     before, after = body(now)["messages"], body(then)["messages"]
@@ -196,10 +196,10 @@ def test_the_next_request_finds_the_place_that_this_one_marked() -> None:
     assert after[len(before) - 1]["content"][-1]["cache_control"] == MARK
 
 
-# --- what was thought ------------------------------------------------------------------------
+# --- reasoning -------------------------------------------------------------------------------
 
 
-def test_thoughts_go_back_where_they_stood() -> None:
+def test_reasoning_is_sent_back_at_its_position() -> None:
     reasoning = (
         kept_block(THOUGHT, text_before=0, calls_before=0),
         kept_block(HIDDEN, text_before=5, calls_before=0),
@@ -221,17 +221,17 @@ def test_thoughts_go_back_where_they_stood() -> None:
     )
 
 
-def test_thoughts_without_anything_said_stay_behind() -> None:
+def test_reasoning_without_an_answer_is_not_sent_back() -> None:
     said = AssistantMessage("", (), (kept_block(THOUGHT, text_before=0, calls_before=0),))
     assert turns(ask("a", said, "b", thinking="low")) == [("user", [text("a"), text("b")])]
 
 
-def test_where_thinking_is_off_earlier_thoughts_stay_behind() -> None:
+def test_with_thinking_off_earlier_reasoning_is_not_sent_back() -> None:
     said = AssistantMessage("so", (), (kept_block(THOUGHT, text_before=0, calls_before=0),))
     assert turns(ask("a", said, "b", thinking="off"))[1] == ("assistant", [text("so")])
 
 
-def test_a_call_without_a_thought_keeps_models_with_a_budget_from_thinking_before_its_end() -> None:
+def test_thinking_is_not_enabled_during_a_tool_loop_that_began_without_it() -> None:
     def asked(said: AssistantMessage) -> dict[str, Any]:
         return body(ask("go", said, result("a", "A"), thinking="high"))
 
@@ -241,7 +241,7 @@ def test_a_call_without_a_thought_keeps_models_with_a_budget_from_thinking_befor
 
 
 @pytest.mark.parametrize("thought", [True, False])
-def test_a_tool_loop_is_thought_about_to_its_end_as_it_was_begun(thought: bool) -> None:
+def test_a_tool_loop_keeps_thinking_on_or_off_until_its_end(thought: bool) -> None:
     kept = (kept_block(THOUGHT, text_before=0, calls_before=0),) if thought else ()
     begun: list[Any] = ["go", called("a", reasoning=kept), result("a", "A")]
     mores: list[list[Any]] = [[], [called("b"), result("b", "B")], ["a steer"]]
@@ -253,7 +253,7 @@ def test_a_tool_loop_is_thought_about_to_its_end_as_it_was_begun(thought: bool) 
     assert "thinking" in body(answered)
 
 
-def test_equal_inputs_give_equal_bodies_and_leave_the_blocks_as_they_were() -> None:
+def test_equal_inputs_give_equal_bodies_and_do_not_change_the_blocks() -> None:
     reasoning = (kept_block(dict(THOUGHT), text_before=0, calls_before=0),)
     request = ask("a", AssistantMessage("so", (), reasoning), "b", thinking="low")
     first = msgspec.json.encode(body(request))
@@ -295,7 +295,7 @@ def test_any_conversation_becomes_a_valid_request(
 
 
 @given(transcripts(places))
-def test_nothing_of_an_answer_is_lost_or_said_twice_by_what_was_thought(
+def test_reasoning_neither_removes_nor_repeats_text_or_calls(
     request: ModelInput,
 ) -> None:
     request = msgspec.structs.replace(request, thinking="low")

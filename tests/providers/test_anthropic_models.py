@@ -37,7 +37,7 @@ def fields(model: str, thinking: Thinking | None) -> dict[str, Any]:
         ("some-other-model", {}, "disabled", "budget"),
     ],
 )
-def test_each_model_is_told_in_the_way_it_takes(
+def test_each_model_gets_thinking_in_its_own_form(
     model: str, unset: object, off: object, low: object
 ) -> None:
     least = {"thinking": BOUND, "output_config": {"effort": "low"}}
@@ -70,7 +70,7 @@ def test_a_budget_leaves_room_for_the_answer(beginning: str, level: Thinking) ->
     assert plan.sends_thoughts == ("thinking" in plan.fields)
 
 
-def test_more_thinking_is_asked_for_level_by_level() -> None:
+def test_budgets_and_efforts_grow_with_the_level() -> None:
     levels: list[Thinking] = ["low", "medium", "high"]
     budgets = [fields("claude-sonnet-4-5", level)["thinking"]["budget_tokens"] for level in levels]
     assert budgets == [4096, 10_000, 24_000]
@@ -78,7 +78,7 @@ def test_more_thinking_is_asked_for_level_by_level() -> None:
     assert efforts == levels
 
 
-def test_only_models_that_bind_their_thoughts_need_the_header_for_it() -> None:
+def test_only_models_that_bind_reasoning_get_the_beta_header() -> None:
     def headers(model: str) -> dict[str, str]:
         return dict(plan_for(model, "low", calls_without_thought=False).headers)
 
@@ -89,6 +89,6 @@ def test_only_models_that_bind_their_thoughts_need_the_header_for_it() -> None:
     assert headers("deepseek-chat") == {}
 
 
-def test_where_thinking_cannot_begin_models_with_a_budget_are_not_told_to() -> None:
+def test_calls_without_reasoning_disable_thinking_only_for_budget_models() -> None:
     assert not plan_for("claude-sonnet-4-5", "high", calls_without_thought=True).fields
     assert plan_for("claude-opus-5", "high", calls_without_thought=True).fields

@@ -74,12 +74,12 @@ def said(words: str, index: int = 0) -> list[Part]:
     ]
 
 
-def test_pings_and_events_to_come_are_passed_over() -> None:
+def test_pings_and_unknown_events_are_ignored() -> None:
     news: Part = {"type": "news", "delta": {"text": 5}, "index": 3}
     assert answer(PING, *said("a"), news, PING, *end()) == [TextDelta("a"), Finished("stop")]
 
 
-def test_a_signed_thought_is_kept_as_it_came_with_its_place() -> None:
+def test_a_signed_reasoning_block_is_kept_unchanged_with_its_position() -> None:
     pieces = answer(
         begin_block(0, type="thinking", thinking="", signature=""),
         delta(0, "thinking_delta", thinking="h"),
@@ -108,7 +108,7 @@ def test_a_signed_thought_is_kept_as_it_came_with_its_place() -> None:
     ]
 
 
-def test_a_thought_that_is_not_shown_is_kept_all_the_same() -> None:
+def test_a_reasoning_block_without_text_is_kept() -> None:
     pieces = answer(
         begin_block(0, type="thinking", thinking="", signature=""),
         delta(0, "signature_delta", signature="c2ln"),
@@ -121,7 +121,7 @@ def test_a_thought_that_is_not_shown_is_kept_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("kind", ["thinking_delta", "signature_delta"])
-def test_what_is_kept_of_an_answer_is_bounded(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_reasoning_has_a_size_limit(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_data, "ANSWER_BYTES_MAX", 10_000)
     field = kind.removesuffix("_delta")
     parts = [
@@ -134,7 +134,7 @@ def test_what_is_kept_of_an_answer_is_bounded(kind: str, monkeypatch: pytest.Mon
     assert answer(*parts[:5], *parts[-3:])[-1] == Finished("stop")
 
 
-def test_half_a_pair_of_surrogates_is_kept_as_a_log_can_hold_it() -> None:
+def test_a_lone_surrogate_in_a_signature_is_replaced() -> None:
     data = (
         b'data: {"type":"content_block_start","index":0,"content_block":{"type":"thinking"}}\n\n'
         b'data: {"type":"content_block_delta","index":0,"delta":{"signature":"a\\ud83d"}}\n\n'
@@ -154,7 +154,7 @@ def test_a_call_without_arguments_is_a_call() -> None:
     assert pieces == [ToolCallPiece("toolu_1", "now", ""), Finished("tool_use")]
 
 
-def test_a_call_that_was_cut_before_its_arguments_is_none() -> None:
+def test_a_call_cut_off_before_its_arguments_is_dropped() -> None:
     pieces = answer(
         begin_block(0, type="tool_use", id="toolu_1", name="read", input={}),
         delta(0, "input_json_delta", partial_json='{"path":'),
@@ -177,7 +177,7 @@ def test_a_call_that_was_cut_before_its_arguments_is_none() -> None:
         ("something_new", "stop"),
     ],
 )
-def test_the_reason_of_the_end_is_told_in_our_words(word: str, reason: str) -> None:
+def test_stop_reasons_are_mapped(word: str, reason: str) -> None:
     assert answer(*said("a"), *end(word))[-1] == Finished(reason)  # type: ignore[arg-type]
 
 
@@ -197,7 +197,7 @@ def test_an_input_that_leaves_no_room_for_any_answer_is_an_overflow() -> None:
     ("status", "retryable"),
     [(400, False), (401, False), (413, False), (429, True), (500, True), (529, True)],
 )
-def test_an_error_within_the_stream_tells_whether_it_passes(
+def test_the_status_of_a_stream_error_decides_if_it_is_retryable(
     status: int, *, retryable: bool
 ) -> None:
     failed = failure_of(*said("a"), error(status, "boom"))
@@ -205,7 +205,7 @@ def test_an_error_within_the_stream_tells_whether_it_passes(
     assert json.loads(failed.raw) == error(status, "boom")
 
 
-def test_the_last_count_of_each_kind_is_the_right_one() -> None:
+def test_the_last_count_of_each_kind_of_token_is_used() -> None:
     first = begin(Usage(input=100, output=0, total=0, cache_read=60, cache_write=30))
     last: Part = {
         "type": "message_delta",
@@ -222,7 +222,7 @@ def test_the_last_count_of_each_kind_is_the_right_one() -> None:
     assert finished == Finished("stop", usage)
 
 
-def test_what_the_input_cost_is_told_at_once() -> None:
+def test_the_usage_of_the_input_is_reported_first() -> None:
     first = begin(Usage(input=100, output=0, total=0, cache_read=60))
     assert decode([sse(first, *said("a"), *end())])[0] == UsageSoFar(
         Usage(input=100, output=1, total=101, cache_read=60)
@@ -230,7 +230,7 @@ def test_what_the_input_cost_is_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("parts", [(), (end()[0],)], ids=["nothing", "no more than the reason"])
-def test_an_answer_is_complete_once_its_reason_is_told(parts: tuple[Part, ...]) -> None:
+def test_an_answer_is_complete_once_it_has_a_stop_reason(parts: tuple[Part, ...]) -> None:
     data = sse(begin(), *said("a"), *parts)
     if parts:
         assert decode([data]) == [TextDelta("a"), Finished("stop")]
@@ -239,7 +239,7 @@ def test_an_answer_is_complete_once_its_reason_is_told(parts: tuple[Part, ...]) 
             decode([data])
 
 
-def test_a_message_that_is_not_streamed_is_understood() -> None:
+def test_a_message_that_is_not_streamed_is_decoded() -> None:
     whole: dict[str, Any] = {
         "type": "message",
         "role": "assistant",
@@ -263,7 +263,7 @@ def test_a_message_that_is_not_streamed_is_understood() -> None:
     ]
 
 
-def test_an_end_marker_of_another_dialect_behind_the_answer_is_ignored() -> None:
+def test_an_end_marker_of_another_dialect_is_ignored() -> None:
     data = sse(begin(), *said("a"), *end()) + b"data: [DONE]\n\n"
     assert decode([data]) == [TextDelta("a"), Finished("stop")]
 
@@ -272,12 +272,12 @@ def test_an_end_marker_of_another_dialect_behind_the_answer_is_ignored() -> None
 @pytest.mark.parametrize(
     "field", ["text", "thinking", "signature", "partial_json", "stop_reason", "stop_details"]
 )
-def test_a_field_of_a_strange_type_is_passed_over(field: str, strange: object) -> None:
+def test_a_field_of_an_unexpected_type_is_ignored(field: str, strange: object) -> None:
     odd: Part = {"type": "content_block_delta", "index": 0, "delta": {field: strange}}
     assert text_of(answer(*said("a"), odd, *end())).startswith("a")
 
 
-def test_a_pair_of_surrogates_that_two_deltas_share_is_one_character() -> None:
+def test_a_surrogate_pair_split_over_two_deltas_is_one_character() -> None:
     halves = ('{"text":"ü\\ud83d"}'.encode(), b'{"text":"\\ude00"}')
     deltas = b"".join(
         b'data: {"type":"content_block_delta","index":0,"delta":%b}\n\n' % half for half in halves
@@ -285,7 +285,7 @@ def test_a_pair_of_surrogates_that_two_deltas_share_is_one_character() -> None:
     assert text_of(decode([deltas + sse(*end())])) == "ü😀"
 
 
-def test_a_scene_is_read_as_it_was_written() -> None:
+def test_text_and_calls_of_a_scene_are_decoded() -> None:
     scene = Scene(text="grüße", calls=(("a", {}), ("b", {"x": 1})))
     pieces = decode([sse(*stream(scene))])
     assert text_of(pieces) == "grüße"
@@ -328,7 +328,7 @@ BLOCK_FIELDS = ("type", "text", "thinking", "signature", "partial_json", "id", "
         max_size=6,
     )
 )
-def test_whatever_a_server_sends_gives_pieces_or_a_provider_error(
+def test_any_stream_gives_pieces_or_a_provider_error(
     events: list[dict[str, Any]],
 ) -> None:
     try:

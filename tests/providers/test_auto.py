@@ -24,7 +24,7 @@ class Configured:
 
 @dataclass(frozen=True)
 class Machine:
-    """Four servers in their order."""
+    """The four local servers, as stubs in the order of their ports."""
 
     stubs: list[StubModel]
 
@@ -46,7 +46,7 @@ async def machine(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Machine]:
         yield Machine([await stack.enter_async_context(stub_model()) for _ in LOCAL_SERVERS])
 
 
-def test_the_usual_ports_are_looked_at_in_this_order() -> None:
+def test_the_local_servers_have_this_order_and_these_ports() -> None:
     assert [(server.name, server.api_base) for server in LOCAL_SERVERS] == [
         ("ollama", "http://127.0.0.1:11434/v1"),
         ("llama-cpp", "http://127.0.0.1:8080/v1"),
@@ -55,7 +55,9 @@ def test_the_usual_ports_are_looked_at_in_this_order() -> None:
     ]
 
 
-async def test_what_is_configured_is_taken_in_order_and_nothing_is_asked(machine: Machine) -> None:
+async def test_the_first_usable_configured_provider_is_chosen_without_requests(
+    machine: Machine,
+) -> None:
     usable, useless = Configured(is_usable=True), Configured(is_usable=False)
     mock = Configured(is_usable=True, dialect="mock")
     found = await machine.found(mine=mock, first=useless, second=usable, third=usable)
@@ -64,7 +66,7 @@ async def test_what_is_configured_is_taken_in_order_and_nothing_is_asked(machine
     assert [stub.requests for stub in machine.stubs] == [[]] * 4
 
 
-async def test_the_first_server_that_lists_a_model_is_taken_with_its_first_model(
+async def test_the_first_server_with_a_model_is_chosen_with_its_first_chat_model(
     machine: Machine,
 ) -> None:
     ollama, llama, studio, vllm = machine.stubs
@@ -80,7 +82,7 @@ async def test_the_first_server_that_lists_a_model_is_taken_with_its_first_model
         assert "authorization" not in stub.requests[0].headers
 
 
-async def test_the_order_counts_and_not_who_answers_first(machine: Machine) -> None:
+async def test_the_order_of_servers_counts_and_not_their_speed(machine: Machine) -> None:
     gate = Gate()
     ollama, *_, vllm = machine.stubs
     ollama.script(Reply((gate, *models_reply("slow").parts), content_type="application/json"))
@@ -96,7 +98,7 @@ async def test_the_order_counts_and_not_who_answers_first(machine: Machine) -> N
         assert (await machine.found()).model == "slow"
 
 
-async def test_whatever_else_is_on_the_ports_is_passed_over(
+async def test_other_servers_on_the_ports_are_ignored(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(auto, "SECONDS_MAX", 0.3)
@@ -111,7 +113,7 @@ async def test_whatever_else_is_on_the_ports_is_passed_over(
     assert "ANTHROPIC_API_KEY" in found.reason
 
 
-async def test_where_nobody_listens_it_is_the_mock() -> None:
+async def test_without_any_server_the_mock_is_chosen() -> None:
     async with stub_model() as stub:
         gone = LocalServer("ollama", int(stub.api_base.split(":")[2].split("/")[0]))
     with trio.fail_after(WAIT_SECONDS):

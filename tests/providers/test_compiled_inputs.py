@@ -1,7 +1,7 @@
 """The compiler's output is valid in every dialect, for any transcript and budget.
 
-What each vendor demands of roles, of calls and their results, and of their order, is written down here
-once for each dialect and checked on the bodies that would be sent.
+The rules of each vendor for roles, calls, results and their order are written down here once for each
+dialect and checked on the request bodies.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ BLOBS: Blobs = AnyBlob()
 
 
 def paired(calls: Sequence[Any], results: Sequence[Any]) -> None:
-    """Asserts that each call has one result, in order, under an id of its own."""
+    """Assert that each call has one result, in order, under an id of its own."""
     assert list(calls) == list(results)
     assert len(set(calls)) == len(calls)
 
@@ -175,7 +175,7 @@ CASES = frames().flatmap(lambda frame: st.tuples(contexts(), st.just(frame), bud
 @pytest.mark.parametrize("dialect", DIALECTS)
 @settings(max_examples=60)
 @given(case=CASES)
-def test_any_transcript_in_any_budget_is_a_valid_request_that_is_the_same_twice(
+def test_any_transcript_and_budget_give_a_valid_and_reproducible_request(
     dialect: str, case: tuple[list[Entry], Frame, Budget]
 ) -> None:
     encode, check = DIALECTS[dialect]

@@ -26,9 +26,9 @@ KEY = "sk-very-secret"
 LOCAL = "http://127.0.0.1:9/v1"
 
 
-def provider(name: str, **said: Any) -> ConfiguredProvider:
+def provider(name: str, **configured: Any) -> ConfiguredProvider:
     return ConfiguredProvider(
-        **{"name": name, "dialect": "openai", "key_variable": "ITS_KEY", **said}
+        **{"name": name, "dialect": "openai", "key_variable": "ITS_KEY", **configured}
     )
 
 
@@ -49,50 +49,52 @@ class Learning(Redactor):
         super().add(secret)
 
 
-def made(said: Settings) -> tuple[Models, list[str]]:
+def build_models(configured: Settings) -> tuple[Models, list[str]]:
     secrets = Learning()
-    return configured_models(said, secrets, random=lambda: 0.0), secrets.learnt
+    return configured_models(configured, secrets, random=lambda: 0.0), secrets.learnt
 
 
-def test_the_default_model_is_that_of_the_default_provider() -> None:
-    models, _ = made(settings(provider("work", api_base=LOCAL, model="large"), provider("b")))
+def test_the_default_model_comes_from_the_default_provider() -> None:
+    models, _ = build_models(
+        settings(provider("work", api_base=LOCAL, model="large"), provider("b"))
+    )
     assert models.default == ModelChoice("work", "large")
     assert models.providers == ("work", "b")
     assert models.provider("work").name == "work"
-    models, _ = made(settings(provider("work", api_base=LOCAL)))
+    models, _ = build_models(settings(provider("work", api_base=LOCAL)))
     assert models.default == ModelChoice("work", "gpt-5-mini")
 
 
 def test_the_model_of_every_provider_is_known() -> None:
-    models, _ = made(settings(provider("work", api_base=LOCAL), provider("b", model="small")))
+    models, _ = build_models(
+        settings(provider("work", api_base=LOCAL), provider("b", model="small"))
+    )
     assert models.known() == (ModelChoice("work", "gpt-5-mini"), ModelChoice("b", "small"))
     with pytest.raises(ModelUnknown) as caught:
         models.named("b", models.default)
     assert caught.value.nearest == "b/small"
 
 
-def test_what_is_wrong_with_the_default_provider_is_said_at_once_and_with_others_when_asked() -> (
-    None
-):
+def test_only_the_default_provider_must_be_usable_at_once() -> None:
     broken = provider("work")
     with pytest.raises(ConfigError, match="ITS_KEY is not set"):
-        made(settings(broken))
-    models, _ = made(settings(provider("good", api_base=LOCAL), broken))
+        build_models(settings(broken))
+    models, _ = build_models(settings(provider("good", api_base=LOCAL), broken))
     with pytest.raises(ConfigError, match="ITS_KEY is not set"):
         models.provider("work")
 
 
 @pytest.mark.parametrize("dialect", ["openai", "openai-responses", "anthropic", "gemini", "mock"])
-def test_every_dialect_that_can_be_configured_can_be_made(dialect: str) -> None:
-    models, _ = made(settings(provider("work", dialect=dialect, api_key=Secret(KEY))))
+def test_every_dialect_can_be_configured(dialect: str) -> None:
+    models, _ = build_models(settings(provider("work", dialect=dialect, api_key=Secret(KEY))))
     assert models.provider("work").name == "work"
 
 
-def test_aliases_facts_and_the_general_window_become_those_of_the_models() -> None:
+def test_aliases_prices_and_context_windows_are_applied() -> None:
     table = ModelTable(
         context_window=9, input_price=1.0, output_price=2.0, cache_read_price=0.5, attachments=()
     )
-    models, _ = made(
+    models, _ = build_models(
         settings(
             provider("work", api_base=LOCAL),
             models={"work/a/b": table, "work/c": ModelTable()},
@@ -108,17 +110,19 @@ def test_aliases_facts_and_the_general_window_become_those_of_the_models() -> No
     assert (models.price(other), models.context_window(other)) == (None, 77)
 
 
-def test_a_key_is_learnt_before_its_provider_can_be_asked() -> None:
-    said = settings(provider("a", api_key=Secret("sk-a-key")), provider("b", api_key=Secret(KEY)))
-    models, learnt = made(said)
+def test_a_key_is_redacted_before_its_provider_is_available() -> None:
+    configured = settings(
+        provider("a", api_key=Secret("sk-a-key")), provider("b", api_key=Secret(KEY))
+    )
+    models, learnt = build_models(configured)
     assert learnt == ["sk-a-key"]
     models.provider("b")
     assert learnt == ["sk-a-key", KEY]
 
 
-async def test_a_key_that_a_command_prints_is_learnt_before_it_is_sent(tmp_path: Path) -> None:
+async def test_a_key_printed_by_a_command_is_redacted_before_it_is_sent(tmp_path: Path) -> None:
     async with stub_model() as stub:
-        said = settings(
+        configured = settings(
             provider(
                 "work",
                 api_base=stub.api_base,
@@ -127,7 +131,7 @@ async def test_a_key_that_a_command_prints_is_learnt_before_it_is_sent(tmp_path:
             ),
             retry_attempts=1,
         )
-        models, learnt = made(said)
+        models, learnt = build_models(configured)
         assert (learnt, asked_in(tmp_path)) == ([], ""), "nobody has asked for it yet"
         stub.script(error_reply(418, f"no tea for {KEY}"))
         with pytest.raises(ProviderError, match=r"no tea for \[redacted\]"):
@@ -139,14 +143,14 @@ async def test_a_key_that_a_command_prints_is_learnt_before_it_is_sent(tmp_path:
         await models.aclose()
 
 
-async def test_an_error_tells_no_key_of_another_provider() -> None:
+async def test_an_error_contains_no_key_of_any_provider() -> None:
     async with stub_model() as stub:
-        said = settings(
+        configured = settings(
             provider("a", api_base=stub.api_base, api_key=Secret(KEY)),
             provider("b", api_base=stub.api_base, api_key=Secret("sk-of-another")),
             retry_attempts=1,
         )
-        models, _ = made(said)
+        models, _ = build_models(configured)
         models.provider("b")
         stub.script(error_reply(418, f"sk-of-another is no {KEY}, nor a friend"))
         with pytest.raises(ProviderError, match=r"\[redacted\] is no \[redacted\], nor") as caught:
@@ -156,37 +160,37 @@ async def test_an_error_tells_no_key_of_another_provider() -> None:
         await models.aclose()
 
 
-async def test_a_key_in_the_file_or_environment_spares_the_command() -> None:
+async def test_a_configured_key_is_used_instead_of_the_key_command() -> None:
     async with stub_model() as stub:
         work = provider(
             "work", api_base=stub.api_base, api_key=Secret(KEY), api_key_command=("/bin/false",)
         )
-        models, _ = made(settings(work))
+        models, _ = build_models(settings(work))
         await models.provider("work").generate(ask("hi"), Collector())
         assert authorizations(stub) == [f"Bearer {KEY}"]
         await models.aclose()
 
 
-async def test_attempts_are_those_of_the_setting(autojump_clock: object) -> None:
+async def test_retry_attempts_limits_the_attempts(autojump_clock: object) -> None:
     mock = ConfiguredProvider(name="mock", dialect="mock")
     for attempts in (1, 3):
-        models, _ = made(settings(mock, retry_attempts=attempts))
+        models, _ = build_models(settings(mock, retry_attempts=attempts))
         received = Collector()
         with pytest.raises(ProviderError):
             await models.provider("mock").generate(ask("[[error 503]]"), received)
         assert sum(isinstance(piece, Retrying) for piece in received.pieces) == attempts - 1
 
 
-def test_nothing_that_is_configured_shows_a_key() -> None:
-    said = settings(provider("work", api_key=Secret(KEY)))
-    models, _ = made(said)
-    assert KEY not in f"{said!r} {models!r} {models.provider('work')!r} {vars(models)!r}"
+def test_no_representation_of_settings_and_models_shows_a_key() -> None:
+    configured = settings(provider("work", api_key=Secret(KEY)))
+    models, _ = build_models(configured)
+    assert KEY not in f"{configured!r} {models!r} {models.provider('work')!r} {vars(models)!r}"
     with pytest.raises(TypeError):
-        msgspec.json.encode(said.providers["work"].api_key)
+        msgspec.json.encode(configured.providers["work"].api_key)
 
 
 def asked_in(folder: Path) -> str:
-    """Return what the command has written there each time that it ran."""
+    """Return the output that the command has appended on each run."""
     asked = folder / "asked"
     return asked.read_text() if asked.exists() else ""
 

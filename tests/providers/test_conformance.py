@@ -1,6 +1,6 @@
-"""What all providers have in common: the built-in model and every dialect over HTTP.
+"""Behaviour common to all providers: the built-in model and every dialect over HTTP.
 
-What only servers do, such as to break off or to send garbage, is in ``test_hosted_faults``.
+Faults of servers only, such as broken connections and garbage, are in ``test_hosted_faults``.
 """
 
 from __future__ import annotations
@@ -46,10 +46,9 @@ from tests.providers.helpers import (
 
 
 class Subject(Protocol):
-    """Arranges what the model does in the next call, after that many refusals.
+    """Arranges the model's actions in the next call, after the given refusals.
 
-    ``breaks_with`` is a status with which the answer ends behind its text; ``hangs`` is to say nothing
-    more there.
+    ``breaks_with`` is the status of an error after the text; ``hangs`` makes the answer stop there.
     """
 
     provider: Provider
@@ -94,11 +93,11 @@ class MockSubject:
         return ask("".join(script))
 
     async def wait_closed(self) -> None:
-        """Nothing is ever open."""
+        """Return at once, since the built-in model has no connections."""
 
 
 class HostedSubject:
-    """A stub that speaks the dialect, with everything in as many fragments as there can be."""
+    """A stub that speaks the dialect, with everything in as many fragments as possible."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -166,12 +165,12 @@ async def test_no_delta_is_empty(subject: Subject) -> None:
     assert all(p.text for p in pieces if isinstance(p, TextDelta | ReasoningDelta))
 
 
-async def test_an_empty_answer_is_just_finished(subject: Subject) -> None:
+async def test_an_empty_answer_is_only_finished(subject: Subject) -> None:
     pieces = await perform(subject, Scene(text=""))
     assert [type(piece) for piece in pieces] == [Finished]
 
 
-async def test_reasoning_comes_apart_and_before_the_text(subject: Subject) -> None:
+async def test_reasoning_is_separate_and_precedes_the_text(subject: Subject) -> None:
     pieces = await perform(subject, Scene(reasoning="word1 word2", text="So."))
     assert reasoning_of(pieces) == "word1 word2"
     assert text_of(pieces) == "So."
@@ -179,7 +178,7 @@ async def test_reasoning_comes_apart_and_before_the_text(subject: Subject) -> No
     assert kinds == sorted(kinds, key=[ReasoningDelta, ReasoningKept, TextDelta, Finished].index)
 
 
-async def test_one_call_arrives_whole_behind_the_text(subject: Subject) -> None:
+async def test_a_call_arrives_complete_after_the_text(subject: Subject) -> None:
     pieces = await perform(subject, Scene(text="Look:", calls=(("read", {"path": "ä]]b"}),)))
     assert text_of(pieces) == "Look:"
     [(name, arguments)] = calls_of(pieces)
@@ -188,7 +187,7 @@ async def test_one_call_arrives_whole_behind_the_text(subject: Subject) -> None:
     assert finish_of(pieces).reason == "tool_use"
 
 
-async def test_parallel_calls_keep_their_order_and_differ_in_their_ids(subject: Subject) -> None:
+async def test_parallel_calls_keep_their_order_and_have_different_ids(subject: Subject) -> None:
     calls: tuple[tuple[str, dict[str, Any]], ...] = (
         ("read", {"path": "a"}),
         ("bash", {}),
@@ -207,7 +206,7 @@ async def test_usage_comes_with_the_end(subject: Subject) -> None:
 
 
 @pytest.mark.parametrize(("status", "retryable"), [(400, False), (401, False), (503, True)])
-async def test_a_refusal_has_its_status_and_says_whether_it_passes(
+async def test_a_refusal_has_its_status_and_is_retryable_or_not(
     subject: Subject, status: int, retryable: bool
 ) -> None:
     received = Collector()
@@ -219,13 +218,13 @@ async def test_a_refusal_has_its_status_and_says_whether_it_passes(
     assert received.pieces == []
 
 
-async def test_an_overflow_is_told_apart(subject: Subject) -> None:
+async def test_a_context_overflow_is_an_error_of_its_own(subject: Subject) -> None:
     request = subject.arrange(Scene(), refusals=(413,))
     with trio.fail_after(5), pytest.raises(ContextOverflow):
         await collect(subject.provider, request)
 
 
-async def test_an_error_within_the_answer_comes_behind_its_text(subject: Subject) -> None:
+async def test_an_error_within_the_answer_comes_after_its_text(subject: Subject) -> None:
     received = Collector()
     request = subject.arrange(Scene(text="half an"), breaks_with=500)
     with trio.fail_after(5), pytest.raises(ProviderError) as caught:
@@ -236,7 +235,7 @@ async def test_an_error_within_the_answer_comes_behind_its_text(subject: Subject
     assert not any(isinstance(piece, Finished) for piece in received.pieces)
 
 
-async def test_passing_refusals_are_retried_until_the_answer(
+async def test_temporary_refusals_are_retried_until_the_answer(
     subject: Subject, clock: trio.testing.MockClock
 ) -> None:
     provider = RetryingProvider(subject.provider, lambda: 0.0)
@@ -258,7 +257,7 @@ async def test_an_error_within_the_answer_is_not_retried(subject: Subject) -> No
     assert not any(isinstance(piece, Retrying) for piece in received.pieces)
 
 
-async def test_cancelling_in_the_middle_ends_it_at_once_and_leaves_nothing_open(
+async def test_cancelling_a_call_ends_it_at_once_and_closes_its_connection(
     subject: Subject,
 ) -> None:
     received = Collector()
@@ -273,7 +272,7 @@ async def test_cancelling_in_the_middle_ends_it_at_once_and_leaves_nothing_open(
     assert text_of(await perform(subject, Scene(text="again"))) == "again"
 
 
-async def test_what_the_receiver_raises_comes_out_as_it_is(subject: Subject) -> None:
+async def test_an_error_of_the_receiver_is_raised_unchanged(subject: Subject) -> None:
     async def receive(piece: Piece) -> None:
         raise ZeroDivisionError
 
@@ -284,7 +283,7 @@ async def test_what_the_receiver_raises_comes_out_as_it_is(subject: Subject) -> 
         await subject.wait_closed()
 
 
-async def test_closing_twice_is_fine(subject: Subject) -> None:
+async def test_a_provider_can_be_closed_twice(subject: Subject) -> None:
     await perform(subject, Scene(text="a"))
     with trio.fail_after(5):
         await subject.provider.aclose()
@@ -292,7 +291,7 @@ async def test_closing_twice_is_fine(subject: Subject) -> None:
         await subject.provider.aclose()
 
 
-async def test_it_has_a_name_a_model_and_a_window(subject: Subject) -> None:
+async def test_a_provider_has_a_name_a_default_model_and_a_context_window(subject: Subject) -> None:
     assert subject.provider.name in SUBJECTS
     assert subject.provider.default_model
     assert subject.provider.context_window(subject.provider.default_model) > 1000

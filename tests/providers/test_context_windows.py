@@ -20,5 +20,5 @@ from nousd.providers.models.context_windows import DEFAULT_WINDOW, context_windo
         ("", DEFAULT_WINDOW),
     ],
 )
-def test_the_longest_beginning_that_fits_counts(model: str, tokens: int) -> None:
+def test_the_longest_matching_prefix_decides_the_context_window(model: str, tokens: int) -> None:
     assert context_window(model) == tokens

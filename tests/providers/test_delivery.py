@@ -28,11 +28,13 @@ CALL = ToolCallPiece("c", "read", "{}")
         ([TextDelta("a"), Finished("stop")], [TextDelta("a"), Finished("stop")]),
     ],
 )
-def test_only_neighbours_of_one_kind_are_joined(pieces: list[Piece], expected: list[Piece]) -> None:
+def test_only_adjacent_deltas_of_one_kind_are_joined(
+    pieces: list[Piece], expected: list[Piece]
+) -> None:
     assert list(joined(pieces)) == expected
 
 
-async def test_what_arrives_together_is_received_joined() -> None:
+async def test_deltas_that_arrive_together_are_joined() -> None:
     async def read(put: Put) -> None:
         for text in "abc":
             await put(TextDelta(text))
@@ -46,7 +48,7 @@ async def test_what_arrives_together_is_received_joined() -> None:
     assert received.pieces[-1] == TextDelta("de")
 
 
-async def test_a_slow_receiver_holds_the_reading_back() -> None:
+async def test_a_slow_receiver_slows_down_the_reading() -> None:
     put_count = 0
     go_on = trio.Event()
 
@@ -68,7 +70,7 @@ async def test_a_slow_receiver_holds_the_reading_back() -> None:
     assert put_count == PIECES_WAITING_MAX * 3
 
 
-async def test_a_failure_comes_after_everything_that_was_read_before_it() -> None:
+async def test_a_failure_comes_after_all_pieces_read_before_it() -> None:
     failure = ProviderError("boom")
 
     async def read(put: Put) -> None:
@@ -84,7 +86,7 @@ async def test_a_failure_comes_after_everything_that_was_read_before_it() -> Non
 
 
 @pytest.mark.parametrize("pieces", [1, PIECES_WAITING_MAX * 3])
-async def test_what_the_receiver_raises_comes_out_as_it_is_and_ends_the_reading(
+async def test_an_error_of_the_receiver_is_raised_unchanged_and_ends_the_reading(
     pieces: int,
 ) -> None:
     cancelled = False
@@ -107,7 +109,7 @@ async def test_what_the_receiver_raises_comes_out_as_it_is_and_ends_the_reading(
     assert cancelled
 
 
-async def test_cancelling_ends_both_sides() -> None:
+async def test_cancelling_a_delivery_ends_it() -> None:
     async def read(put: Put) -> None:
         await put(TextDelta("a"))
         await trio.sleep_forever()

@@ -22,7 +22,7 @@ async def requests_of(stub: StubModel, count: int) -> list[str]:
     return [(await stub.next_request()).path for _ in range(count)]
 
 
-async def test_models_are_listed_over_all_pages_without_those_that_do_not_answer() -> None:
+async def test_models_of_all_pages_are_listed_without_embedding_models() -> None:
     first = b"""{"models": [
         {"name": "models/gemini-2.5-pro", "supportedGenerationMethods": ["generateContent"]},
         {"name": "models/embedding", "supportedGenerationMethods": ["embedContent"]},
@@ -49,7 +49,7 @@ async def test_models_are_listed_over_all_pages_without_those_that_do_not_answer
         ("../../secret?x#y", "models/..%2F..%2Fsecret%3Fx%23y"),
     ],
 )
-def test_a_model_is_asked_under_its_own_name_and_nowhere_else(model: str, resource: str) -> None:
+def test_the_name_of_a_model_is_escaped_in_the_request_path(model: str, resource: str) -> None:
     provider = GeminiProvider("http://localhost:1")
     request = ask("hi")
     path = provider.call(type(request)(messages=request.messages, model=model), NO_BLOBS).path
@@ -68,10 +68,12 @@ def test_a_model_is_asked_under_its_own_name_and_nowhere_else(model: str, resour
         ("gemma-2-9b", "text/plain", True),
     ],
 )
-def test_it_tells_what_a_model_can_be_given(model: str, media_type: str, accepted: bool) -> None:
+def test_accepted_media_types_depend_on_the_model(
+    model: str, media_type: str, accepted: bool
+) -> None:
     assert GeminiProvider("http://localhost:1").accepts(model, media_type) is accepted
 
 
-def test_a_missing_key_is_named() -> None:
+def test_the_error_of_a_missing_key_names_its_variable() -> None:
     with pytest.raises(ConfigError, match="GEMINI_API_KEY is not set"):
         GeminiProvider()

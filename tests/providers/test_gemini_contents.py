@@ -46,7 +46,7 @@ def model_parts(message: AssistantMessage, model: str = "gemini-2.5-pro") -> lis
     return list(parts)
 
 
-def test_a_whole_tool_loop_becomes_contents() -> None:
+def test_a_tool_loop_is_encoded_as_contents() -> None:
     request = ModelInput(
         model="gemini-2.5-pro",
         system="Be brief.",
@@ -75,15 +75,15 @@ def test_a_whole_tool_loop_becomes_contents() -> None:
     }
 
 
-def test_without_system_tools_and_thinking_there_are_the_contents_alone() -> None:
+def test_a_plain_input_is_encoded_as_contents_alone() -> None:
     assert list(contents_body(ask("hi"), NO_BLOBS)) == ["contents"]
 
 
-def test_neighbouring_messages_of_the_user_are_parts_of_one_content() -> None:
+def test_adjacent_user_messages_are_parts_of_one_content() -> None:
     assert contents("one", "two") == [{"role": "user", "parts": [{"text": "one"}, {"text": "two"}]}]
 
 
-def test_results_have_a_content_of_their_own_before_what_the_user_adds() -> None:
+def test_results_have_their_own_content_before_the_users_text() -> None:
     call = ModelToolCall("a", "read", {})
     sent = contents(
         "hi", AssistantMessage("", (call,)), ToolResultMessage("a", "read", "no", True), "instead"
@@ -93,11 +93,11 @@ def test_results_have_a_content_of_their_own_before_what_the_user_adds() -> None
     assert sent[3]["parts"] == [{"text": "instead"}]
 
 
-def test_no_part_is_empty() -> None:
+def test_an_empty_message_is_sent_as_a_space() -> None:
     assert contents(AssistantMessage(""), "") == [{"role": "user", "parts": [{"text": " "}]}]
 
 
-def test_ids_that_the_server_gave_go_back_with_call_and_result() -> None:
+def test_ids_given_by_the_server_are_sent_back_with_call_and_result() -> None:
     calls = (ModelToolCall("m.0", "read", {}), ModelToolCall("m.1", "read", {}))
     places = (block(call_id="abc"), block(call_id=""))
     results = [ToolResultMessage(call.id, "read", "ok", is_error=False) for call in calls]
@@ -106,7 +106,7 @@ def test_ids_that_the_server_gave_go_back_with_call_and_result() -> None:
     assert [part["functionResponse"].get("id") for part in answered["parts"]] == ["abc", None]
 
 
-def test_signatures_go_back_on_the_very_parts_they_came_with() -> None:
+def test_signatures_are_sent_back_on_their_original_parts() -> None:
     calls = (ModelToolCall("m.0", "read", {}), ModelToolCall("m.1", "bash", {}))
     thought = {"thought": True, "text": "hm", "thoughtSignature": "S0"}
     places = (
@@ -127,12 +127,12 @@ def test_signatures_go_back_on_the_very_parts_they_came_with() -> None:
     ]
 
 
-def test_reasoning_of_another_dialect_stays_here() -> None:
+def test_reasoning_of_another_dialect_is_not_sent() -> None:
     other = ReasoningBlock(dialect="anthropic", data={"text_chars": 1, "thoughtSignature": "x"})
     assert model_parts(AssistantMessage("said", (), (other,))) == [{"text": "said"}]
 
 
-def test_calls_of_another_model_are_marked_for_models_that_want_them_signed() -> None:
+def test_unsigned_calls_get_a_placeholder_signature_for_models_that_require_one() -> None:
     calls = (ModelToolCall("m.0", "read", {}), ModelToolCall("m.1", "read", {}))
     first, second = model_parts(AssistantMessage("", calls), "gemini-3-flash-preview")
     assert first["thoughtSignature"] == "skip_thought_signature_validator"
@@ -158,7 +158,7 @@ def test_calls_of_another_model_are_marked_for_models_that_want_them_signed() ->
         ("gemini-2.5-flash", None, None),
     ],
 )
-def test_thinking_takes_the_form_that_the_model_takes(
+def test_thinking_is_encoded_in_the_form_of_the_model(
     model: str, thinking: Thinking | None, expected: dict[str, Any] | None
 ) -> None:
     request = ModelInput(messages=(UserMessage("hi"),), model=model, thinking=thinking)
@@ -193,7 +193,7 @@ def test_thinking_takes_the_form_that_the_model_takes(
         ),
     ],
 )
-def test_an_attachment_goes_before_the_text_in_its_own_form(
+def test_an_attachment_precedes_the_text_in_the_form_of_its_type(
     attachment: Attachment, part: dict[str, Any]
 ) -> None:
     [content] = contents_body(ask(UserMessage("See:", (attachment,))), BLOBS)["contents"]

@@ -44,7 +44,7 @@ failure = partial(failure_of, new_decoder)
 STOP = chunk(reason="STOP")
 
 
-def test_thoughts_text_and_calls_come_in_their_order() -> None:
+def test_reasoning_text_and_calls_are_decoded_in_order() -> None:
     pieces = answer(
         chunk(text("hm", thought=True)),
         chunk(text("I "), text("look")),
@@ -59,7 +59,7 @@ def test_thoughts_text_and_calls_come_in_their_order() -> None:
     ]
 
 
-def test_what_a_chunk_says_of_the_cost_is_told_at_once() -> None:
+def test_the_usage_of_a_chunk_is_reported_at_once() -> None:
     told = Usage(input=7, output=0, total=7)
     assert answer(chunk(text("a"), told=told), STOP) == [
         UsageSoFar(told),
@@ -68,37 +68,37 @@ def test_what_a_chunk_says_of_the_cost_is_told_at_once() -> None:
     ]
 
 
-def test_tools_get_their_own_names_back() -> None:
+def test_calls_have_the_original_tool_names() -> None:
     pieces = pieces_of(partial(new_decoder, mcp_read="mcp.read"), chunk(call("mcp_read", {})), STOP)
     assert calls_of(pieces) == [("mcp.read", "{}")]
 
 
-def test_a_call_keeps_the_id_that_the_server_gave_it() -> None:
+def test_a_call_keeps_the_id_given_by_the_server() -> None:
     pieces = answer(chunk(call("read", {}, "abc"), call("read", {})), STOP)
     assert [piece.id for piece in pieces if isinstance(piece, ToolCallPiece)] == ["abc", "call_1"]
 
 
 @pytest.mark.parametrize("args", [None, {}])
-def test_a_call_without_arguments_has_none(args: Any) -> None:
+def test_a_call_without_arguments_has_empty_arguments(args: Any) -> None:
     [(_, arguments)] = calls_of(answer(chunk(call("read", args)), STOP))
     assert json.loads(arguments or "{}") == {}
 
 
-def test_a_pair_of_surrogates_in_two_parts_is_one_character() -> None:
+def test_a_surrogate_pair_split_over_two_parts_is_one_character() -> None:
     half = b'{"candidates":[{"content":{"parts":[{"text":"a\\ud83d"}]}}]}'
     rest = b'{"candidates":[{"content":{"parts":[{"text":"\\ude00b"}]}}]}'
     assert text_of(answer(half, rest, STOP)) == "a😀b"
     assert text_of(answer(half, STOP)) == "a\ufffd"
 
 
-# --- what is kept --------------------------------------------------------------------------------
+# --- kept data -----------------------------------------------------------------------------------
 
 
-def test_an_answer_without_signatures_and_ids_leaves_nothing_to_keep() -> None:
+def test_an_answer_without_signatures_and_ids_keeps_nothing() -> None:
     assert kept(answer(chunk(text("said")), chunk(call("read", {})), STOP)) == []
 
 
-def test_a_signature_is_kept_with_the_part_it_came_with() -> None:
+def test_a_signature_is_kept_with_its_part() -> None:
     pieces = answer(
         chunk(text("hm", thought=True)),
         chunk(text("a")),
@@ -136,13 +136,13 @@ def test_a_signed_thought_is_kept_whole() -> None:
     assert kept(pieces)[0] == {"thought": True, "text": "hm", "thoughtSignature": "S"}
 
 
-def test_half_a_pair_in_a_signature_is_replaced() -> None:
+def test_a_lone_surrogate_in_a_signature_is_replaced() -> None:
     part = b'{"text":"a","thoughtSignature":"\\ud83d"}'
     pieces = answer(b'{"candidates":[{"content":{"parts":[' + part + b"]}}]}", STOP)
     assert kept(pieces) == [{"text_chars": 1, "thoughtSignature": "\ufffd"}]
 
 
-def test_more_signatures_than_an_answer_may_have_are_a_failure(
+def test_signatures_over_the_limit_are_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(kept_data, "ANSWER_BYTES_MAX", 10_000)
@@ -171,7 +171,7 @@ parts = st.lists(
 
 
 @given(parts)
-def test_an_answer_goes_back_part_by_part(came: list[dict[str, Any]]) -> None:
+def test_any_answer_is_sent_back_part_by_part(came: list[dict[str, Any]]) -> None:
     pieces = decode(new_decoder, [sse(*(chunk(part) for part in came), STOP)])
     last = remembered(pieces)
     results = [ToolResultMessage(c.id, c.name, "ok", is_error=False) for c in last.tool_calls]
@@ -202,7 +202,7 @@ def _with_unsigned_texts_joined(came: list[dict[str, Any]]) -> list[dict[str, An
     return [part for part in joined if part != {"text": ""}]
 
 
-# --- how it ends ---------------------------------------------------------------------------------
+# --- the end of an answer ------------------------------------------------------------------------
 
 
 def test_the_last_usage_counts_and_thoughts_are_output() -> None:
@@ -222,7 +222,7 @@ def test_the_last_usage_counts_and_thoughts_are_output() -> None:
 
 
 @pytest.mark.parametrize("strange", [None, 7, [], {"promptTokenCount": "9"}])
-def test_strange_usage_harms_nothing(strange: Any) -> None:
+def test_invalid_usage_is_ignored(strange: Any) -> None:
     assert finish_of(answer(STOP | {"usageMetadata": strange})).reason == "stop"
 
 
@@ -232,12 +232,12 @@ def test_any_other_reason_is_a_stop(reason: str) -> None:
 
 
 @pytest.mark.parametrize("reason", sorted(CUT_REASONS))
-def test_an_answer_that_reached_the_limit_is_cut(reason: str) -> None:
+def test_an_answer_at_the_token_limit_has_finish_reason_length(reason: str) -> None:
     assert finish_of(answer(chunk(text("half"), reason=reason))).reason == "length"
 
 
 @pytest.mark.parametrize("reason", FAILED_REASONS)
-def test_a_reason_that_is_a_failure_is_named(reason: str) -> None:
+def test_an_error_finish_reason_is_a_failure_that_names_it(reason: str) -> None:
     raised = failure(chunk(text("half"), reason=reason))
     assert reason in str(raised)
     assert raised.retryable == (reason in RETRYABLE)
@@ -246,12 +246,12 @@ def test_a_reason_that_is_a_failure_is_named(reason: str) -> None:
 RETRYABLE = {"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL"}
 
 
-def test_a_failure_is_told_in_the_servers_words_where_there_are_any() -> None:
+def test_a_failure_has_the_servers_message() -> None:
     last = {"candidates": [{"finishReason": "SAFETY", "finishMessage": "not nice"}]}
     assert str(failure(last)).endswith(": not nice")
 
 
-def test_a_prompt_that_was_blocked_is_a_failure() -> None:
+def test_a_blocked_prompt_is_a_failure() -> None:
     raised = failure({"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}})
     assert "PROHIBITED_CONTENT" in str(raised)
     assert not raised.retryable
@@ -259,7 +259,7 @@ def test_a_prompt_that_was_blocked_is_a_failure() -> None:
     assert "not nice" in str(failure({"promptFeedback": said}))
 
 
-def test_feedback_without_a_block_harms_nothing() -> None:
+def test_prompt_feedback_without_a_block_is_ignored() -> None:
     assert text_of(answer(chunk(text("a")) | {"promptFeedback": {}}, STOP)) == "a"
 
 
@@ -269,7 +269,7 @@ def test_an_error_in_mid_stream_is_a_failure(status: int, retryable: bool) -> No
     assert (str(raised), raised.status, raised.retryable) == ("it broke", status, retryable)
 
 
-def test_an_error_says_how_long_to_wait() -> None:
+def test_an_error_has_the_retry_delay_of_the_server() -> None:
     info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.5s"}
     other = {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": []}
     fault = error(429, "quota")
@@ -277,27 +277,27 @@ def test_an_error_says_how_long_to_wait() -> None:
     assert failure(fault).retry_after_seconds == 34.5
 
 
-def test_an_overflow_is_told_apart() -> None:
+def test_a_context_overflow_is_an_error_of_its_own() -> None:
     words = (
         "The input token count (2000000) exceeds the maximum number of tokens allowed (1048576)."
     )
     assert isinstance(failure(error(400, words)), ContextOverflow)
 
 
-def test_a_stream_that_just_stops_is_a_failure_that_may_pass() -> None:
+def test_an_incomplete_stream_is_a_retryable_failure() -> None:
     raised = failure(chunk(text("half")))
     assert raised.retryable
     assert "ended before" in str(raised)
 
 
-def test_an_answer_that_is_not_streamed_is_read_as_well() -> None:
+def test_an_answer_that_is_not_streamed_is_decoded() -> None:
     body = json.dumps(chunk(text("said"), call("read", {}))).encode()
     pieces = decode(new_decoder, [body])
     assert (text_of(pieces), finish_of(pieces).reason) == ("said", "tool_use")
     assert "no completion" in str(failure(data=b'{"hello": "world"}'))
 
 
-def test_parts_that_nobody_knows_are_passed_over() -> None:
+def test_unknown_parts_are_ignored() -> None:
     strange: list[dict[str, Any]] = [
         {"executableCode": {}},
         {"text": None},
@@ -332,7 +332,7 @@ anything = st.recursive(
         max_size=6,
     )
 )
-def test_whatever_a_server_sends_gives_pieces_or_a_provider_error(
+def test_any_stream_gives_pieces_or_a_provider_error(
     chunks: list[dict[str, Any]],
 ) -> None:
     pieces: list[Piece] = []

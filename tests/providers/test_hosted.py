@@ -1,6 +1,6 @@
-"""What every dialect over HTTP has in common: requests and responses.
+"""Behaviour common to every dialect over HTTP: requests and responses.
 
-Each runs against a stub server of its dialect on loopback. What goes wrong is in ``test_hosted_faults``.
+Each runs against a stub server of its dialect on loopback. Failures are in ``test_hosted_faults``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tests.providers.hosted import HELLO, answer, bytes_of, failure, fast
 # --- good answers ----------------------------------------------------------------------------
 
 
-async def test_a_call_goes_to_its_endpoint_with_the_key(server: Server) -> None:
+async def test_a_call_is_posted_to_its_endpoint_with_the_key(server: Server) -> None:
     assert await answer(server) == "hello"
     request = await server.stub.next_request()
     header, value = server.dialect.key_header
@@ -51,7 +51,7 @@ async def test_a_call_goes_to_its_endpoint_with_the_key(server: Server) -> None:
     assert KEY not in request.body.decode()
 
 
-async def test_without_a_key_none_is_sent_and_a_slash_behind_the_base_does_not_matter(
+async def test_no_key_header_is_sent_without_a_key_and_a_trailing_slash_is_ignored(
     dialect: Dialect,
 ) -> None:
     async with stub_model() as stub:
@@ -64,7 +64,7 @@ async def test_without_a_key_none_is_sent_and_a_slash_behind_the_base_does_not_m
     assert dialect.key_header[0] not in request.headers
 
 
-async def test_cookies_are_not_taken(server: Server) -> None:
+async def test_cookies_are_not_sent_back(server: Server) -> None:
     reply = server.dialect.reply(HELLO, headers={"set-cookie": "track=me; Path=/"})
     server.stub.script(reply, server.dialect.reply(HELLO))
     await collect(server.provider, ask("hi"))
@@ -73,14 +73,14 @@ async def test_cookies_are_not_taken(server: Server) -> None:
     assert len(server.stub.requests) == 2
 
 
-async def test_proxies_from_the_environment_are_not_used_for_this_machine(
+async def test_proxy_variables_are_ignored_for_local_servers(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     assert await answer(server) == "hello"
 
 
-async def test_calls_of_renamed_tools_come_back_by_their_own_name(server: Server) -> None:
+async def test_calls_of_renamed_tools_have_the_original_name(server: Server) -> None:
     server.script(Scene(calls=(("demo_echo", {"text": "hi"}),)))
     tools = (ToolSpec("demo.echo", "echoes", {"type": "object"}),)
     [(name, arguments)] = calls_of(await collect(server.provider, ask("go", tools=tools)))
@@ -96,7 +96,7 @@ async def test_one_connection_serves_call_after_call(server: Server) -> None:
         await server.stub.wait_closed()
 
 
-async def test_calls_at_the_same_time_share_the_client(server: Server) -> None:
+async def test_concurrent_calls_have_a_connection_each(server: Server) -> None:
     gates = [Gate() for _ in range(5)]
     server.script(*(Scene(text="a", then=(gate,)) for gate in gates))
     with trio.fail_after(5):
@@ -113,7 +113,7 @@ async def test_calls_at_the_same_time_share_the_client(server: Server) -> None:
         await server.stub.wait_closed()
 
 
-async def test_a_burst_arrives_whole_in_few_pieces(server: Server) -> None:
+async def test_a_burst_arrives_completely_in_few_pieces(server: Server) -> None:
     text = "word " * 1000
     server.stub.script(Reply(fast(server.dialect.stream(Scene(text=text)))))
     pieces = await collect(server.provider, ask("hi"))
@@ -121,7 +121,7 @@ async def test_a_burst_arrives_whole_in_few_pieces(server: Server) -> None:
     assert len(pieces) < 1000
 
 
-async def test_a_delta_is_passed_on_while_the_stream_goes_on(server: Server) -> None:
+async def test_a_delta_is_delivered_while_the_stream_continues(server: Server) -> None:
     gate = Gate()
     server.script(Scene(text="a", then=(gate,), calls=(("read", {}),)))
     received = Collector()
@@ -134,7 +134,7 @@ async def test_a_delta_is_passed_on_while_the_stream_goes_on(server: Server) -> 
     assert finish_of(received.pieces).reason == "tool_use"
 
 
-async def test_a_server_that_keeps_the_stream_open_behind_the_answer_is_not_waited_for_long(
+async def test_a_stream_left_open_after_the_answer_is_closed_soon(
     server: Server, clock: trio.testing.MockClock
 ) -> None:
     server.stub.script(Reply((*server.dialect.stream(HELLO), Gate())))
@@ -147,9 +147,7 @@ async def test_a_server_that_keeps_the_stream_open_behind_the_answer_is_not_wait
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
-async def test_an_answer_does_not_depend_on_how_the_network_cuts_it(
-    server: Server, size: int
-) -> None:
+async def test_an_answer_does_not_depend_on_chunk_boundaries(server: Server, size: int) -> None:
     scene = Scene(reasoning="hm ß", text="grüße 😀\u2028 \n", calls=(("read", {"path": "ä/😀"}),))
     data = bytes_of(server.dialect.stream(scene))
     chunks = tuple(data[start : start + size] for start in range(0, len(data), size))
@@ -161,13 +159,13 @@ async def test_an_answer_does_not_depend_on_how_the_network_cuts_it(
     assert (name, json.loads(arguments)) == scene.calls[0]
 
 
-async def test_an_answer_that_is_cut_off_at_its_limit_says_so(server: Server) -> None:
+async def test_an_answer_cut_off_at_its_limit_has_finish_reason_length(server: Server) -> None:
     server.script(Scene(text="half", reason="length"))
     pieces = await collect(server.provider, ask("hi"))
     assert (text_of(pieces), finish_of(pieces).reason) == ("half", "length")
 
 
-async def test_usage_tells_what_came_from_the_cache_and_what_was_thought(server: Server) -> None:
+async def test_usage_counts_cached_and_reasoning_tokens(server: Server) -> None:
     told = Usage(input=100, output=20, total=120, cache_read=60, cache_write=30, reasoning=9)
     server.script(Scene(text="a", usage=told))
     usage = finish_of(await collect(server.provider, ask("hi"))).usage
@@ -175,7 +173,7 @@ async def test_usage_tells_what_came_from_the_cache_and_what_was_thought(server:
     assert usage == msgspec.structs.replace(told, **dict.fromkeys(uncounted, 0))
 
 
-async def test_without_usage_none_is_made_up(server: Server) -> None:
+async def test_without_reported_usage_there_is_none(server: Server) -> None:
     server.script(Scene(text="a", usage=None))
     assert finish_of(await collect(server.provider, ask("hi"))).usage is None
 
@@ -194,7 +192,7 @@ FILES = (
 BLOBS = {"a-1": IMAGE, "a-2": PDF, "a-3": NOTES.encode()}
 
 
-async def test_attachments_are_sent_before_the_text_in_their_order(server: Server) -> None:
+async def test_attachments_are_sent_before_the_text_in_order(server: Server) -> None:
     server.script(HELLO)
     request = ask(UserMessage("what is this?", attachments=FILES))
     await server.provider.generate(request, Collector(), BLOBS)
@@ -205,7 +203,7 @@ async def test_attachments_are_sent_before_the_text_in_their_order(server: Serve
     assert "notes.md" in body
 
 
-async def test_a_message_of_attachments_alone_holds_no_empty_text(dialect: Dialect) -> None:
+async def test_a_message_of_attachments_alone_has_no_empty_text(dialect: Dialect) -> None:
     request = ask(UserMessage("", attachments=FILES[:1]))
     body = json.dumps(body_of(dialect, request, BLOBS))
     assert '"text": ""' not in body
@@ -227,14 +225,14 @@ async def test_a_message_of_attachments_alone_holds_no_empty_text(dialect: Diale
         ("deepseek-chat", "text/plain", True),
     ],
 )
-def test_what_a_model_can_be_given_is_known_before(
+def test_accepted_media_types_are_known_without_a_request(
     dialect: Dialect, model: str, media_type: str, is_taken: bool
 ) -> None:
     provider = dialect.provider(None, KEY)
     assert provider.accepts(model, media_type) is is_taken
 
 
-def test_the_vendors_own_models_take_documents(dialect: Dialect) -> None:
+def test_the_vendors_default_model_accepts_documents_and_images(dialect: Dialect) -> None:
     provider = dialect.provider(None, KEY)
     assert provider.accepts(provider.default_model, "application/pdf")
     assert provider.accepts(provider.default_model, "image/png")
@@ -243,7 +241,7 @@ def test_the_vendors_own_models_take_documents(dialect: Dialect) -> None:
 @pytest.mark.parametrize(
     "dialect", [d for d in DIALECTS if d.sends_back], ids=lambda dialect: dialect.name
 )
-async def test_reasoning_that_is_to_go_back_goes_back_once(dialect: Dialect) -> None:
+async def test_reasoning_is_sent_back_once(dialect: Dialect) -> None:
     async with server_of(dialect) as server:
         call = ("read", {"path": "a"})
         server.script(Scene(reasoning="hm", signature="c2lnbmVk", text="Look:", calls=(call,)))
@@ -260,7 +258,7 @@ async def test_reasoning_that_is_to_go_back_goes_back_once(dialect: Dialect) -> 
     assert body.count("c2lnbmVk") == 1
 
 
-async def test_reasoning_of_another_dialect_stays_behind(dialect: Dialect) -> None:
+async def test_reasoning_of_another_dialect_is_not_sent(dialect: Dialect) -> None:
     other = ReasoningBlock(dialect="other", data={"secret": "c2lnbmVk"})
     said = AssistantMessage("so", (), (other,))
     body = json.dumps(body_of(dialect, ask("go", said, "on", thinking="low")))
@@ -274,7 +272,7 @@ def listing(body: object) -> Reply:
     return Reply((json.dumps(body).encode(),), content_type="application/json")
 
 
-async def test_the_models_are_those_that_the_server_lists(server: Server) -> None:
+async def test_models_returns_the_list_of_the_server(server: Server) -> None:
     server.stub.script(listing(server.dialect.models(("small", "large"))))
     assert await server.provider.models() == ("small", "large")
     request = await server.stub.next_request()
@@ -284,13 +282,15 @@ async def test_the_models_are_those_that_the_server_lists(server: Server) -> Non
 
 
 @pytest.mark.parametrize("body", [{"data": 5, "models": 5}, [], "no", 7])
-async def test_what_is_no_list_of_models_is_an_error(server: Server, body: object) -> None:
+async def test_an_invalid_list_of_models_is_an_error(server: Server, body: object) -> None:
     server.stub.script(listing(body))
     with pytest.raises(ProviderError, match="sent no list of models"):
         await server.provider.models()
 
 
-async def test_a_server_that_refuses_to_list_models_says_why(server: Server) -> None:
+async def test_a_refused_list_of_models_is_an_error_with_the_redacted_reason(
+    server: Server,
+) -> None:
     server.stub.script(server.dialect.refuse(401, f"bad key {KEY}"))
     with pytest.raises(ProviderError, match=r"bad key \[redacted\]") as caught:
         await server.provider.models()
@@ -301,7 +301,7 @@ async def test_a_server_that_refuses_to_list_models_says_why(server: Server) -> 
 
 
 class Tape:
-    """Records what passes through."""
+    """Records an exchange."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[object, ...]] = []
@@ -334,7 +334,9 @@ async def test_an_exchange_can_be_recorded_byte_for_byte(dialect: Dialect) -> No
     assert KEY not in repr(tape.seen) + repr(tape.body)
 
 
-async def test_each_attempt_is_recorded_alone_and_to_its_end(dialect: Dialect) -> None:
+async def test_failed_and_cancelled_calls_are_recorded_separately_to_their_end(
+    dialect: Dialect,
+) -> None:
     tapes: list[Tape] = []
 
     def record() -> Tape:

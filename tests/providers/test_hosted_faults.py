@@ -1,4 +1,4 @@
-"""What every dialect over HTTP has in common on errors, refusals and cancellation.
+"""Behaviour common to every dialect over HTTP on errors, refusals and cancellation.
 
 Each runs against a stub server of its dialect on loopback.
 """
@@ -29,9 +29,7 @@ from tests.providers.hosted import HELLO, answer, failure, flood, up_to
 
 
 @pytest.mark.parametrize("cut", ["before the first byte", "in the middle", "within an event"])
-async def test_a_broken_connection_is_an_error_that_can_be_tried_again(
-    server: Server, cut: str
-) -> None:
+async def test_a_broken_connection_is_a_retryable_error(server: Server, cut: str) -> None:
     gate = Gate()
     said = up_to(server.dialect.stream(Scene(text="a", then=(gate,))), gate)
     parts = {"before the first byte": (), "in the middle": said, "within an event": (b'data: {"',)}
@@ -43,14 +41,14 @@ async def test_a_broken_connection_is_an_error_that_can_be_tried_again(
         await server.stub.wait_closed()
 
 
-async def test_a_connection_closed_instead_of_an_answer_can_be_tried_again(
+async def test_a_connection_closed_without_an_answer_is_a_retryable_error(
     server: Server,
 ) -> None:
     server.stub.script(Reply(drops_at_once=True))
     assert (await failure(server.provider)).retryable
 
 
-async def test_a_server_that_is_not_there_can_be_tried_again(dialect: Dialect) -> None:
+async def test_an_unreachable_server_is_a_retryable_error(dialect: Dialect) -> None:
     async with stub_model() as stub:
         provider = dialect.provider(stub.origin + dialect.api_path)
     error = await failure(provider)
@@ -59,7 +57,7 @@ async def test_a_server_that_is_not_there_can_be_tried_again(dialect: Dialect) -
     await provider.aclose()
 
 
-async def test_a_server_that_speaks_no_tls_where_it_should_cannot_be_reached(
+async def test_a_server_without_tls_at_an_https_base_cannot_be_reached(
     dialect: Dialect,
 ) -> None:
     async with stub_model() as stub:
@@ -71,7 +69,7 @@ async def test_a_server_that_speaks_no_tls_where_it_should_cannot_be_reached(
         assert stub.requests == []
 
 
-async def test_a_stream_that_ends_early_but_in_order_is_an_error(server: Server) -> None:
+async def test_a_cleanly_closed_incomplete_stream_is_a_retryable_error(server: Server) -> None:
     gate = Gate()
     server.stub.script(Reply(up_to(server.dialect.stream(Scene(text="a", then=(gate,))), gate)))
     received = Collector()
@@ -82,7 +80,7 @@ async def test_a_stream_that_ends_early_but_in_order_is_an_error(server: Server)
 
 
 @pytest.mark.parametrize("said", ["", "a"], ids=["before the answer", "within it"])
-async def test_silence_longer_than_the_limit_is_an_error(
+async def test_a_silent_server_is_an_error_after_the_idle_timeout(
     server: Server, said: str, clock: trio.testing.MockClock
 ) -> None:
     scene = Scene(text=said, then=(Gate(),))
@@ -97,7 +95,7 @@ async def test_silence_longer_than_the_limit_is_an_error(
         await server.stub.wait_closed()
 
 
-async def test_a_stream_may_last_longer_than_the_limit_while_it_speaks(
+async def test_an_active_stream_may_last_longer_than_the_idle_timeout(
     server: Server, clock: trio.testing.MockClock
 ) -> None:
     gates = [Gate() for _ in range(4)]
@@ -124,7 +122,7 @@ async def test_a_stream_may_last_longer_than_the_limit_while_it_speaks(
         (b'data: {"a": \n\n', 'no chunk: {"a":'),
     ],
 )
-async def test_what_is_no_answer_is_not_taken_for_one(
+async def test_an_invalid_body_is_an_error_with_its_beginning(
     server: Server, garbage: bytes, words: str
 ) -> None:
     server.stub.script(Reply((garbage,), content_type="text/html"))
@@ -134,7 +132,7 @@ async def test_what_is_no_answer_is_not_taken_for_one(
     assert error.raw == garbage.removeprefix(b"data: ").removesuffix(b"\n\n")
 
 
-async def test_garbage_within_an_answer_is_an_error_behind_what_stood_before_it(
+async def test_garbage_within_an_answer_is_an_error_after_the_preceding_text(
     server: Server, clock: trio.testing.MockClock
 ) -> None:
     server.script(Scene(text="a", then=(b"data: %%%\n\n", Gate())))
@@ -145,12 +143,12 @@ async def test_garbage_within_an_answer_is_an_error_behind_what_stood_before_it(
         await server.stub.wait_closed()
 
 
-async def test_events_and_fields_that_nobody_knows_are_passed_over(server: Server) -> None:
+async def test_unknown_events_and_comments_are_ignored(server: Server) -> None:
     unknown: Part = {"type": "news", "from": {"the": ["future"]}}
     assert await answer(server, Scene(text="a", then=(unknown, b": a comment\n\n"))) == "a"
 
 
-async def test_an_error_in_the_stream_comes_behind_what_stood_before_it(
+async def test_an_error_in_the_stream_comes_after_the_preceding_text(
     server: Server, clock: trio.testing.MockClock
 ) -> None:
     server.script(Scene(text="a", then=(server.dialect.fault(503, "boom"), Gate())))
@@ -166,7 +164,7 @@ async def test_an_error_in_the_stream_comes_behind_what_stood_before_it(
 # --- refusals --------------------------------------------------------------------------------
 
 
-async def test_a_refusal_is_told_in_the_words_of_the_server(server: Server) -> None:
+async def test_a_refusal_has_the_servers_message_and_retry_delay(server: Server) -> None:
     refuse = server.dialect.refuse
     server.stub.script(refuse(401, "no such key"), refuse(429, "slow down", retry_after="7"))
     error = await failure(server.provider)
@@ -176,12 +174,12 @@ async def test_a_refusal_is_told_in_the_words_of_the_server(server: Server) -> N
     assert (str(error), error.retryable, error.retry_after_seconds) == ("slow down", True, 7.0)
 
 
-async def test_a_date_to_wait_for_is_measured_by_the_given_clock(server: Server) -> None:
+async def test_a_retry_date_is_measured_by_the_given_clock(server: Server) -> None:
     server.stub.script(server.dialect.refuse(503, retry_after="Tue, 14 Nov 2023 22:13:30 GMT"))
     assert (await failure(server.provider)).retry_after_seconds == 10.0
 
 
-async def test_an_overflow_is_an_error_of_its_own(server: Server) -> None:
+async def test_a_context_overflow_is_an_error_of_its_own(server: Server) -> None:
     server.stub.script(server.dialect.refuse(400, "prompt is too long: 9000 tokens > 8000 maximum"))
     assert isinstance(await failure(server.provider), ContextOverflow)
 
@@ -192,10 +190,10 @@ async def test_a_redirect_is_refused_and_not_followed(server: Server) -> None:
     assert len(server.stub.requests) == 1
 
 
-async def test_only_the_beginning_of_a_long_refusal_is_read_and_told(
+async def test_only_the_beginning_of_a_long_refusal_is_read_and_shown(
     server: Server, clock: trio.testing.MockClock
 ) -> None:
-    # It never ends: to read on would be to hang.
+    # The body never ends: reading on would hang.
     server.stub.script(Reply((b"x" * ERROR_BODY_BYTES_MAX, Gate()), status=500))
     with trio.fail_after(5):
         error = await failure(server.provider)
@@ -252,7 +250,7 @@ async def test_cancelling_closes_the_connection_at_once(server: Server, place: s
     assert server.stub.connections_open == 1
 
 
-async def test_cancelling_a_receiver_that_waits_closes_the_connection_at_once(
+async def test_cancelling_a_waiting_receiver_closes_the_connection_at_once(
     server: Server,
 ) -> None:
     async def receive(piece: object) -> None:
@@ -281,7 +279,7 @@ async def test_a_receiver_that_fails_closes_the_connection_at_once(server: Serve
         await server.stub.wait_closed()
 
 
-async def test_a_wait_that_the_server_asked_for_is_kept_before_trying_again(
+async def test_a_retry_waits_as_long_as_the_server_asks(
     server: Server, clock: trio.testing.MockClock
 ) -> None:
     refusal = server.dialect.refuse(429, "slow down", retry_after="30")

@@ -1,7 +1,7 @@
-"""The vendors' own packages as judges: they accept our requests and read our stubs as we do.
+"""The vendors' own packages accept our requests and decode our stubs as we do.
 
-A dialect without a package of its own is not judged. The packages are imported where they are used:
-that takes seconds.
+A dialect without a package is not tested. The packages are imported where they are used, since that
+takes seconds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.providers.conformance import Dialect, Scene, Server, server_of
 from tests.providers.dialects import DIALECTS
 from tests.providers.helpers import ask, calls_of, collect, finish_of, text_of
 
-pytestmark = pytest.mark.filterwarnings("default")  # What the packages warn of is not ours.
+pytestmark = pytest.mark.filterwarnings("default")  # warnings of the packages are not ours
 
 Body = dict[str, Any]
 
@@ -45,8 +45,8 @@ class Judge(NamedTuple):
     """A package.
 
     Args:
-        takes: returns the type of a request's body, as the package declares it.
-        hears: makes the call of that body at a server; returns what it read.
+        takes: returns the package's type of a request body.
+        hears: makes the call with this body at a server and returns the decoded values.
     """
 
     takes: Callable[[Mapping[str, str]], Any]
@@ -143,7 +143,7 @@ JUDGED = [dialect for dialect in DIALECTS if dialect.name in JUDGES]
 judged = pytest.mark.parametrize("dialect", JUDGED, ids=lambda dialect: dialect.name)
 
 
-# --- what is judged --------------------------------------------------------------------------
+# --- inputs ----------------------------------------------------------------------------------
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 TOOLS = (ToolSpec("read", "reads a file", SCHEMA), ToolSpec("demo.echo", "echoes", SCHEMA))
@@ -176,7 +176,7 @@ MODELS = {
 
 
 async def reasoning_in(dialect: Dialect) -> tuple[ReasoningBlock, ...]:
-    """Return what the dialect keeps of an answer."""
+    """Return the reasoning blocks that the dialect keeps of an answer."""
     async with server_of(dialect) as server:
         server.script(Scene(reasoning="hm", signature="c2lnbmVk", text="Look:", calls=(("a", {}),)))
         pieces = await collect(server.provider, ask("go", thinking="low"))
@@ -184,7 +184,7 @@ async def reasoning_in(dialect: Dialect) -> tuple[ReasoningBlock, ...]:
 
 
 def whole(value: Any) -> Any:
-    """Return a validated value with everything validated: iterables are only when they are read."""
+    """Return a validated value with its lazy iterables read, since reading validates them."""
     if isinstance(value, dict):
         return {key: whole(item) for key, item in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
@@ -193,10 +193,10 @@ def whole(value: Any) -> Any:
 
 
 def approved(judge: Judge, body: Body, headers: Mapping[str, str]) -> Body:
-    """Return what is left of the body if all that the package does not know is left out."""
+    """Return the body without the fields that the package does not know."""
     from pydantic import TypeAdapter
 
-    # It has to live until the last of the body was read.
+    # The adapter must live until all of the body is read.
     adapter = TypeAdapter(judge.takes(headers))
     approved: Body = whole(adapter.validate_python(body))
     return approved
@@ -212,13 +212,13 @@ def call_of(dialect: Dialect, request: ModelInput) -> tuple[Body, Mapping[str, s
 @judged
 @pytest.mark.parametrize("sampling", [None, Sampling(temperature=0.5, top_p=0.5, max_tokens=4096)])
 @pytest.mark.parametrize("thinking", [None, "off", "low", "medium", "high"])
-async def test_a_package_takes_every_field_that_we_send(
+async def test_a_package_accepts_every_field_that_we_send(
     dialect: Dialect, thinking: Any, sampling: Sampling | None
 ) -> None:
     messages = history(await reasoning_in(dialect))
     for model in MODELS[dialect.name]:
         if sampling and model == "other-model":
-            continue  # Of another vendor's model the package knows nothing.
+            continue  # The package does not know models of another vendor.
         request = ask(
             *messages, system="be brief", tools=TOOLS, thinking=thinking, sampling=sampling
         )
@@ -229,7 +229,7 @@ async def test_a_package_takes_every_field_that_we_send(
 
 @judged
 @pytest.mark.parametrize("spoilt", ["unknown", "messages", "missing"])
-def test_a_package_does_not_take_everything(dialect: Dialect, spoilt: str) -> None:
+def test_a_package_rejects_invalid_bodies(dialect: Dialect, spoilt: str) -> None:
     from pydantic import ValidationError
 
     judge = JUDGES[dialect.name]
@@ -268,7 +268,7 @@ SCENES = {
 @pytest.mark.slow(keep=4)
 @judged
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
-async def test_a_package_reads_what_we_read_and_sends_what_we_send(
+async def test_a_package_decodes_and_sends_the_same_as_we_do(
     dialect: Dialect, scene: Scene
 ) -> None:
     async with server_of(dialect) as server:

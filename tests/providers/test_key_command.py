@@ -28,13 +28,13 @@ async def printed(script: str, folder: Path) -> str:
         return await key_from(("/bin/sh", "-c", script), folder)
 
 
-async def test_the_key_is_what_the_command_prints_without_the_space_around_it(
+async def test_the_key_is_the_stripped_standard_output(
     tmp_path: Path,
 ) -> None:
     assert await printed("echo; echo ' sk-one '; echo told aside >&2", tmp_path) == "sk-one"
 
 
-async def test_it_runs_in_its_folder_with_nothing_to_read_and_without_a_shell(
+async def test_a_key_command_runs_in_its_folder_without_input_and_shell(
     tmp_path: Path,
 ) -> None:
     assert await printed("cat; pwd", tmp_path) == str(tmp_path)
@@ -42,7 +42,7 @@ async def test_it_runs_in_its_folder_with_nothing_to_read_and_without_a_shell(
         assert await key_from(("echo", "$HOME;", "`id`"), tmp_path) == "$HOME; `id`"
 
 
-async def test_it_is_not_given_the_keys_of_our_environment(
+async def test_a_key_command_does_not_get_keys_of_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-another")
@@ -64,7 +64,7 @@ async def test_it_is_not_given_the_keys_of_our_environment(
         ),
     ],
 )
-async def test_what_is_no_key_is_an_error_that_repeats_nothing_of_it(
+async def test_an_invalid_key_is_an_error_that_does_not_repeat_it(
     tmp_path: Path, script: str, said: str
 ) -> None:
     with pytest.raises(ProviderError) as caught:
@@ -74,7 +74,7 @@ async def test_what_is_no_key_is_an_error_that_repeats_nothing_of_it(
     assert not caught.value.retryable
 
 
-async def test_a_key_may_be_as_long_as_what_is_read(tmp_path: Path) -> None:
+async def test_a_key_of_maximum_length_is_accepted(tmp_path: Path) -> None:
     key = await printed(f"head -c {OUTPUT_BYTES_MAX} /dev/zero | tr '\\0' h", tmp_path)
     assert len(key) == OUTPUT_BYTES_MAX
 
@@ -86,7 +86,7 @@ async def test_a_command_that_cannot_be_run_is_an_error(tmp_path: Path, program:
 
 
 class Started:
-    """Notes the processes that are started from now on; ``known`` once their start is known to us."""
+    """Records the processes started from now on; ``known`` is set after a start."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.processes: list[trio.Process] = []
@@ -100,14 +100,14 @@ class Started:
         return self.processes[-1]
 
 
-async def test_a_command_that_takes_too_long_is_killed_with_all_that_it_started(
+async def test_a_key_command_that_times_out_is_killed_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: trio.testing.MockClock
 ) -> None:
     started, opened = Started(monkeypatch), trio.Event()
     os.mkfifo(tmp_path / "held")
 
     def read_to_the_end() -> None:
-        # Ends when the last process is gone that holds it open.
+        # Ends when the last process that holds the pipe open has ended.
         with (tmp_path / "held").open("rb") as held:
             trio.from_thread.run_sync(opened.set)
             assert select.select([held], [], [], WAIT_SECONDS)[0], "it is still held"
@@ -127,7 +127,7 @@ async def test_a_command_that_takes_too_long_is_killed_with_all_that_it_started(
             await key_from(SLEEPS, tmp_path)
 
 
-async def test_a_command_of_another_user_cannot_be_killed_and_is_given_up(
+async def test_a_key_command_that_cannot_be_killed_is_abandoned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_group: int, _number: int) -> None:
@@ -146,7 +146,7 @@ async def test_a_command_of_another_user_cannot_be_killed_and_is_given_up(
     await process.wait()
 
 
-async def test_what_a_command_leaves_behind_is_not_waited_for(tmp_path: Path) -> None:
+async def test_background_processes_of_a_key_command_are_not_waited_for(tmp_path: Path) -> None:
     try:
         with trio.fail_after(SECONDS_MAX / 2):
             assert await printed("sleep 1000 & echo $! > left; echo sk-one", tmp_path) == "sk-one"
@@ -154,7 +154,7 @@ async def test_what_a_command_leaves_behind_is_not_waited_for(tmp_path: Path) ->
         os.kill(int((tmp_path / "left").read_text()), 9)
 
 
-async def test_whoever_does_not_wait_any_more_has_the_command_killed(tmp_path: Path) -> None:
+async def test_a_cancelled_key_command_is_killed(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "started")
     code = "import os,time; open('started', 'w').write(str(os.getpid())); time.sleep(1000)"
     async with trio.open_nursery() as nursery:

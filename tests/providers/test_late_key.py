@@ -24,7 +24,7 @@ from tests.providers.helpers import Collector, ask
 
 
 class Vendor:
-    """A model server that takes one key at a time, and the command that prints one."""
+    """A model server that accepts one key at a time, and the command that prints it."""
 
     def __init__(self) -> None:
         self.printed = self.good_key = "k1"
@@ -86,13 +86,13 @@ def provider(vendor: Vendor) -> LateKeyProvider:
     return LateKeyProvider(vendor.make, vendor.ask_key)
 
 
-async def said(provider: Provider) -> str:
+async def generate_text(provider: Provider) -> str:
     received = Collector()
     await provider.generate(ask("hi"), received)
     return "".join(piece.text for piece in received.pieces if isinstance(piece, TextDelta))
 
 
-def test_what_needs_no_server_needs_no_key(vendor: Vendor, provider: LateKeyProvider) -> None:
+def test_facts_about_models_need_no_key(vendor: Vendor, provider: LateKeyProvider) -> None:
     assert provider.name == "mock"
     assert provider.default_model == "model-of-the-vendor"
     assert provider.context_window("m") == 77
@@ -100,25 +100,25 @@ def test_what_needs_no_server_needs_no_key(vendor: Vendor, provider: LateKeyProv
     assert vendor.asked_for_key == 0
 
 
-async def test_the_key_is_asked_for_once_whoever_comes_first(
+async def test_concurrent_first_calls_fetch_the_key_once(
     vendor: Vendor, provider: LateKeyProvider
 ) -> None:
     async with trio.open_nursery() as nursery:
         for _ in range(5):
-            nursery.start_soon(said, provider)
+            nursery.start_soon(generate_text, provider)
     assert await provider.models() == ("k1",)
     assert vendor.asked_for_key == 1
 
 
-async def test_without_a_key_the_call_fails_and_the_next_asks_again(
+async def test_a_failed_key_command_fails_the_call_and_runs_again_for_the_next(
     vendor: Vendor, provider: LateKeyProvider
 ) -> None:
     vendor.printed = ""
     for _ in range(2):
         with pytest.raises(ProviderError, match="printed nothing"):
-            await said(provider)
+            await generate_text(provider)
     vendor.printed = "k1"
-    assert await said(provider) == "k1"
+    assert await generate_text(provider) == "k1"
     assert vendor.asked_for_key == 3
 
 
@@ -127,49 +127,49 @@ async def test_a_key_that_cannot_be_sent_fails_the_call(
 ) -> None:
     vendor.printed = "bad characters"
     with pytest.raises(ProviderError, match="it cannot be sent"):
-        await said(provider)
+        await generate_text(provider)
 
 
-async def test_a_key_that_was_never_good_is_not_tried_again(
+async def test_a_key_that_never_worked_is_not_retried(
     vendor: Vendor, provider: LateKeyProvider
 ) -> None:
     vendor.good_key = "other"
     with pytest.raises(ProviderError, match="bad key") as caught:
-        await said(provider)
+        await generate_text(provider)
     assert not caught.value.retryable
 
 
-async def test_a_key_that_has_expired_is_asked_for_again_by_the_retry(
+async def test_an_expired_key_is_fetched_again_by_the_retry(
     vendor: Vendor, provider: LateKeyProvider, autojump_clock: trio.testing.MockClock
 ) -> None:
     retrying = RetryingProvider(provider, lambda: 0.0)
-    assert await said(retrying) == "k1"
+    assert await generate_text(retrying) == "k1"
     vendor.printed = vendor.good_key = "k2"
     received = Collector()
     await retrying.generate(ask("hi"), received)
     kinds = [type(piece) for piece in received.pieces]
     assert kinds == [Retrying, TextDelta, Finished]
-    assert await said(retrying) == "k2"
+    assert await generate_text(retrying) == "k2"
     assert vendor.asked_for_key == 2
 
 
-async def test_a_key_that_is_withdrawn_is_asked_for_once_more_and_then_given_up(
+async def test_a_revoked_key_is_fetched_once_more_and_then_fails(
     vendor: Vendor, provider: LateKeyProvider, autojump_clock: trio.testing.MockClock
 ) -> None:
     retrying = RetryingProvider(provider, lambda: 0.0)
-    await said(retrying)
+    await generate_text(retrying)
     vendor.good_key = "none that is printed"
     with pytest.raises(ProviderError, match="bad key"):
-        await said(retrying)
+        await generate_text(retrying)
     assert vendor.asked_for_key == 2
 
 
-async def test_calls_under_way_keep_their_connection_when_another_key_has_come(
+async def test_running_calls_keep_their_connection_when_the_key_changes(
     vendor: Vendor, provider: LateKeyProvider
 ) -> None:
     vendor.gate = trio.Event()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(said, provider)
+        nursery.start_soon(generate_text, provider)
         await trio.testing.wait_all_tasks_blocked()
         vendor.printed = vendor.good_key = "k2"
         with pytest.raises(ProviderError, match="bad key"):
@@ -181,7 +181,9 @@ async def test_calls_under_way_keep_their_connection_when_another_key_has_come(
     assert (closed_before, first.closed) == (0, 1)
 
 
-async def test_all_that_was_made_is_closed(vendor: Vendor, provider: LateKeyProvider) -> None:
-    await said(provider)
+async def test_closing_closes_every_provider_made(
+    vendor: Vendor, provider: LateKeyProvider
+) -> None:
+    await generate_text(provider)
     await provider.aclose()
     assert [made.closed for made in vendor.made] == [1, 1]

@@ -17,7 +17,7 @@ from nousd.wire.limits import NAME_CHARS_MAX
 
 
 class Server(MockProvider):
-    """Lists what it is told to, or fails with it, after so many seconds."""
+    """Lists the given names, or fails with ``failure``, after ``seconds``."""
 
     def __init__(self, *names: str, seconds: float = 0) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def names(told: Listing) -> list[str]:
     return [name_of(choice) for choice in told.models]
 
 
-async def test_every_server_is_asked_at_once(autojump_clock: trio.testing.MockClock) -> None:
+async def test_all_servers_are_queried_concurrently(autojump_clock: trio.testing.MockClock) -> None:
     these = lists(a=Server("m", "n", seconds=9), b=Server("o", seconds=9))
     told = await these.listing()
     assert trio.current_time() == 9
@@ -60,13 +60,13 @@ async def test_every_server_is_asked_at_once(autojump_clock: trio.testing.MockCl
     assert (told.unlisted, told.is_cut) == ((), False)
 
 
-async def test_one_provider_can_be_asked_alone() -> None:
+async def test_one_provider_can_be_listed_alone() -> None:
     a, b = Server("m"), Server("o")
     assert names(await lists(a=a, b=b).listing("b")) == ["b/o"]
     assert (a.asked, b.asked) == (0, 1)
 
 
-async def test_what_a_server_said_is_remembered_for_a_minute(
+async def test_a_list_is_cached_for_a_minute_unless_refreshed(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     server = Server("m")
@@ -82,7 +82,7 @@ async def test_what_a_server_said_is_remembered_for_a_minute(
     assert server.asked == 3
 
 
-async def test_whoever_asks_meanwhile_gets_the_same_answer(
+async def test_concurrent_listings_share_one_request(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     server = Server("m", seconds=5)
@@ -93,7 +93,7 @@ async def test_whoever_asks_meanwhile_gets_the_same_answer(
     assert (server.asked, trio.current_time()) == (1, 5)
 
 
-async def test_a_server_that_cannot_be_asked_is_told_of_and_asked_again_next_time() -> None:
+async def test_an_unreachable_server_is_reported_and_queried_again_next_time() -> None:
     server = Server("m")
     server.failure = ProviderError("the server cannot be reached")
     these = lists(a=server, b=Server("o"))
@@ -104,7 +104,7 @@ async def test_a_server_that_cannot_be_asked_is_told_of_and_asked_again_next_tim
     assert (await these.listing()).unlisted == ()
 
 
-async def test_a_server_that_says_nothing_is_given_up_after_ten_seconds(
+async def test_a_silent_server_is_reported_after_ten_seconds(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     told = await lists(a=Server("m", seconds=11), b=Server("o")).listing()
@@ -113,7 +113,7 @@ async def test_a_server_that_says_nothing_is_given_up_after_ten_seconds(
     assert names(told) == ["a/default", "b/o"]
 
 
-async def test_a_provider_that_cannot_be_used_is_told_of_and_what_is_configured_is_listed() -> None:
+async def test_an_unusable_provider_is_reported_with_its_configured_models() -> None:
     models = Models(
         {"a": Server, "b": unusable},
         ModelChoice("a", "default"),
@@ -125,19 +125,19 @@ async def test_a_provider_that_cannot_be_used_is_told_of_and_what_is_configured_
     assert told.unlisted == (Unlisted("b", "b cannot be used"),)
 
 
-async def test_a_model_is_listed_once_and_a_wanted_one_also_if_no_server_lists_it() -> None:
+async def test_each_model_is_listed_once_with_the_additional_ones() -> None:
     wanted = ModelChoice("a", "wanted")
     told = await lists(a=Server("m", "default", "m")).listing(also=(wanted,))
     assert names(told) == ["a/default", "a/wanted", "a/m"]
 
 
-async def test_models_that_no_command_could_name_are_left_out() -> None:
+async def test_models_with_invalid_names_are_omitted() -> None:
     longest = "x" * (NAME_CHARS_MAX - 2)
     told = await lists(a=Server("", longest, longest + "x")).listing()
     assert names(told) == ["a/default", f"a/{longest}"]
 
 
-async def test_a_list_is_cut_at_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_list_is_truncated_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "MODELS_LISTED_MAX", 3)
     at_the_bound = await lists(a=Server("m", "n")).listing()
     assert (len(at_the_bound.models), at_the_bound.is_cut) == (3, False)

@@ -33,11 +33,11 @@ RESULT = ToolResultMessage("c", "read", "contents", is_error=False)
 GUIDE = Path(__file__).resolve().parents[2] / "protocol" / "mock.md"
 
 
-async def said(*messages: ModelMessage | str) -> str:
+async def generate_text(*messages: ModelMessage | str) -> str:
     return text_of(await collect(MockProvider(), ask(*messages)))
 
 
-async def test_the_usual_answer_is_what_was_asked() -> None:
+async def test_the_default_answer_repeats_the_input() -> None:
     assert await collect(MockProvider(), ask("hello")) == [
         TextDelta("mock "),
         TextDelta("response: "),
@@ -47,8 +47,8 @@ async def test_the_usual_answer_is_what_was_asked() -> None:
     ]
 
 
-async def test_the_usual_answer_renders_every_kind_of_message_in_a_line() -> None:
-    answer = await said(
+async def test_the_default_answer_renders_every_kind_of_message_in_a_line() -> None:
+    answer = await generate_text(
         "first\nsecond", AssistantMessage("ok"), "x" * 100, CALL, RESULT, AssistantMessage(""), ""
     )
     assert answer.removeprefix("mock response: ").split("\n") == [
@@ -62,12 +62,12 @@ async def test_the_usual_answer_renders_every_kind_of_message_in_a_line() -> Non
     ]
 
 
-async def test_the_usual_answer_shows_the_last_20_messages_and_so_does_not_double() -> None:
+async def test_the_default_answer_shows_only_the_last_20_messages() -> None:
     messages: list[ModelMessage] = []
     for number in range(40):
         messages.append(UserMessage(f"question {number}"))
-        messages.append(AssistantMessage(await said(*messages)))
-    lines = await said(*messages, "last")
+        messages.append(AssistantMessage(await generate_text(*messages)))
+    lines = await generate_text(*messages, "last")
     assert len(lines.split("\n")) == 20
     assert len(lines) < 20 * 82
     assert lines.endswith("user: last")
@@ -79,43 +79,48 @@ async def test_equal_inputs_give_equal_pieces() -> None:
     assert await collect(provider, request) == await collect(provider, request)
 
 
-async def test_a_text_is_streamed_word_by_word_with_all_its_white_space() -> None:
+async def test_a_text_is_streamed_word_by_word_with_its_white_space() -> None:
     pieces = await collect(MockProvider(), ask("[[text  a  b\n\nc ]]"))
     assert [p.text for p in pieces if isinstance(p, TextDelta)] == [" a  ", "b\n\n", "c "]
 
 
 async def test_white_space_alone_is_a_text() -> None:
-    assert await said("[[text  \n]]") == " \n"
+    assert await generate_text("[[text  \n]]") == " \n"
 
 
-async def test_the_newest_user_text_counts() -> None:
-    assert await said("[[say 1]]", AssistantMessage("word1"), "and now?") != "word1"
-    assert await said("hello", AssistantMessage("x"), "[[say 1]]") == "word1"
+async def test_the_newest_user_text_is_the_script() -> None:
+    assert await generate_text("[[say 1]]", AssistantMessage("word1"), "and now?") != "word1"
+    assert await generate_text("hello", AssistantMessage("x"), "[[say 1]]") == "word1"
 
 
-async def test_a_steer_takes_over_from_the_script_it_interrupts() -> None:
-    assert await said("[[tool read]] [[then]] [[say 9]]", CALL, RESULT, "[[say 1]]") == "word1"
+async def test_a_steer_replaces_the_script() -> None:
+    assert (
+        await generate_text("[[tool read]] [[then]] [[say 9]]", CALL, RESULT, "[[say 1]]")
+        == "word1"
+    )
 
 
-async def test_parts_follow_one_another_within_a_turn() -> None:
+async def test_parts_of_a_script_are_consecutive_calls_of_a_turn() -> None:
     script = "[[tool read]] [[then]] [[tool bash]] [[then]] [[text done]]"
     provider = MockProvider()
     assert calls_of(await collect(provider, ask(script))) == [("read", "{}")]
     assert calls_of(await collect(provider, ask(script, CALL, RESULT))) == [("bash", "{}")]
-    assert await said(script, CALL, RESULT, CALL, RESULT) == "done"
-    assert (await said(script, *(CALL, RESULT) * 3)).startswith("mock response: ")
+    assert await generate_text(script, CALL, RESULT, CALL, RESULT) == "done"
+    assert (await generate_text(script, *(CALL, RESULT) * 3)).startswith("mock response: ")
 
 
-async def test_after_tools_the_usual_answer_follows() -> None:
+async def test_a_script_of_tools_is_followed_by_the_default_answer() -> None:
     pieces = await collect(MockProvider(), ask("[[tool read]]"))
     assert text_of(pieces) == ""
     assert finish_of(pieces).reason == "tool_use"
-    answer = await said("[[tool read]]", CALL, RESULT)
+    answer = await generate_text("[[tool read]]", CALL, RESULT)
     assert answer.endswith("assistant: [read]\ntool: contents")
 
 
-async def test_other_directives_leave_the_usual_answer() -> None:
-    assert (await said("[[think 1]] [[usage 5]]")).startswith("mock response: user: [[think")
+async def test_directives_without_text_keep_the_default_answer() -> None:
+    assert (await generate_text("[[think 1]] [[usage 5]]")).startswith(
+        "mock response: user: [[think"
+    )
 
 
 async def test_usage_counts_words() -> None:
@@ -135,7 +140,7 @@ async def test_slow_waits_before_each_piece(autojump_clock: trio.testing.MockClo
     assert times == [0.0, 0.05, 0.1, 0.1]
 
 
-async def test_hang_never_ends_until_it_is_cancelled() -> None:
+async def test_hang_ends_only_when_cancelled() -> None:
     received = Collector()
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
@@ -145,7 +150,7 @@ async def test_hang_never_ends_until_it_is_cancelled() -> None:
     assert received.pieces == [TextDelta("word1")]
 
 
-async def test_an_error_without_a_count_always_comes() -> None:
+async def test_an_error_without_a_count_is_always_raised() -> None:
     provider = MockProvider()
     for _ in range(5):
         with pytest.raises(ProviderError, match="mock error 503") as caught:
@@ -153,7 +158,7 @@ async def test_an_error_without_a_count_always_comes() -> None:
         assert (caught.value.status, caught.value.retryable) == (503, True)
 
 
-async def test_an_error_with_a_count_comes_so_often_and_then_over_again() -> None:
+async def test_an_error_with_a_count_is_raised_that_often_before_each_answer() -> None:
     provider, request = MockProvider(), ask("[[error 400 x2]] [[say 1]]")
 
     async def outcome() -> str:
@@ -166,7 +171,7 @@ async def test_an_error_with_a_count_comes_so_often_and_then_over_again() -> Non
     assert outcomes == ["mock error 400", "mock error 400", "word1"] * 2
 
 
-async def test_several_errors_come_one_after_another() -> None:
+async def test_several_errors_are_raised_in_order() -> None:
     provider, request = MockProvider(), ask("[[error 503 x2]] [[error 429 x1]] [[say 1]]")
     for _ in range(2):
         for status in (503, 503, 429):
@@ -184,7 +189,7 @@ async def test_errors_are_counted_by_text() -> None:
         await collect(provider, ask(text))
 
 
-async def test_only_so_many_texts_are_remembered() -> None:
+async def test_error_counts_are_kept_for_a_limited_number_of_texts() -> None:
     provider = MockProvider()
     for number in range(FAILURES_KEPT_MAX + 1):
         with pytest.raises(ProviderError):
@@ -194,12 +199,12 @@ async def test_only_so_many_texts_are_remembered() -> None:
     await collect(provider, ask(f"[[error 500 x1]] {FAILURES_KEPT_MAX}"))
 
 
-async def test_error_413_is_an_overflow() -> None:
+async def test_error_413_is_a_context_overflow() -> None:
     with pytest.raises(ContextOverflow):
         await collect(MockProvider(), ask("[[error 413]]"))
 
 
-async def test_an_overflow_is_over_once_a_summary_was_made() -> None:
+async def test_a_counted_overflow_ends_after_a_summary() -> None:
     provider, text = MockProvider(), "[[error 413 x1]] [[say 1]]"
     with pytest.raises(ContextOverflow):
         await collect(provider, ask(text))
@@ -207,7 +212,7 @@ async def test_an_overflow_is_over_once_a_summary_was_made() -> None:
     assert text_of(await collect(provider, ask("summary", text))) == "word1"
 
 
-async def test_a_summary_is_short_and_takes_no_directives() -> None:
+async def test_a_summary_is_short_and_ignores_directives() -> None:
     messages = ("[[error 500]] " + "x" * 1000, AssistantMessage("y"), "z" * 1000)
     pieces = await collect(MockProvider(), ask(*messages, purpose="summary"))
     first, *lines = text_of(pieces).split("\n")
@@ -222,7 +227,7 @@ async def test_the_summary_of_one_message_names_it_once() -> None:
     assert text == "mock summary (messages: 1)\nuser: hello"
 
 
-def test_model_and_window_can_be_set() -> None:
+def test_model_and_context_window_can_be_set() -> None:
     provider = MockProvider("tiny", context_window_tokens=500)
     assert (provider.name, provider.default_model) == ("mock", "tiny")
     assert provider.context_window("any") == 500
@@ -240,7 +245,7 @@ def test_the_guide_names_every_directive() -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-async def test_the_examples_in_the_guide_are_true(
+async def test_the_examples_in_the_guide_are_correct(
     example: str, autojump_clock: trio.testing.MockClock
 ) -> None:
     provider = MockProvider()
@@ -255,7 +260,7 @@ async def test_the_examples_in_the_guide_are_true(
 
 
 async def shown_call(provider: MockProvider, script: str, history: list[ModelMessage]) -> list[str]:
-    """Make one call and return what it did in the words of the guide."""
+    """Make one call and return its outcome in the notation of the guide."""
     received = Collector()
     shown = []
     try:

@@ -84,15 +84,15 @@ def test_directives_become_steps(text: str, parts: list[list[Step]]) -> None:
 
 
 @pytest.mark.parametrize("text", PLAIN, ids=lambda text: text[:30])
-def test_what_is_malformed_or_out_of_range_is_plain_text(text: str) -> None:
+def test_malformed_or_out_of_range_directives_are_plain_text(text: str) -> None:
     assert parse_script(text) == ((),)
 
 
-def test_a_malformed_directive_hides_none_behind_it() -> None:
+def test_a_malformed_directive_does_not_hide_the_next_one() -> None:
     assert parse_script('[[say x]] [[tool read {"a]] [[usage 1]]') == ((Report(1),),)
 
 
-def test_directives_are_looked_for_in_the_beginning_of_a_text_only() -> None:
+def test_directives_are_parsed_only_at_the_beginning_of_a_text() -> None:
     directive = "[[usage 1]]"
     fits = " " * (SCRIPT_CHARS_MAX - len(directive)) + directive
     assert parse_script(fits) == ((Report(1),),)
@@ -110,5 +110,5 @@ def test_directives_over_the_limit_are_plain_text() -> None:
         )
     )
 )
-def test_no_text_is_too_strange(pieces: list[str]) -> None:
+def test_any_text_can_be_parsed(pieces: list[str]) -> None:
     assert len(parse_script("".join(pieces))) >= 1

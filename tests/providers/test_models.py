@@ -50,19 +50,19 @@ def models(**more: Any) -> Models:
         ("fast", FAST),
     ],
 )
-def test_a_model_is_named_with_its_provider_by_alias_or_as_the_provider_in_use_calls_it(
+def test_a_model_is_named_with_its_provider_by_alias_or_by_its_name_alone(
     name: str, choice: ModelChoice
 ) -> None:
     assert models().named(name, DEFAULT) == choice
 
 
-def test_a_model_that_the_user_describes_is_no_slip_of_the_pen() -> None:
+def test_a_configured_model_is_not_taken_for_a_typo() -> None:
     facts = {"openai/faster": ModelFacts(), "openai/opneai/gpt": ModelFacts()}
     for name in ("faster", "opneai/gpt"):
         assert models(facts=facts).named(name, DEFAULT) == ModelChoice("openai", name)
 
 
-def test_whoever_names_a_model_keeps_how_much_it_is_to_think() -> None:
+def test_naming_a_model_keeps_the_thinking_level() -> None:
     near = ModelChoice("openai", "gpt", "high")
     for name in ("fast", "anthropic/claude", "gpt-mini"):
         assert models().named(name, near).thinking == "high"
@@ -78,22 +78,20 @@ def test_whoever_names_a_model_keeps_how_much_it_is_to_think() -> None:
         ("openai/", "openai/MODEL"),
     ],
 )
-def test_a_slip_of_the_pen_is_refused_with_what_may_have_been_meant(
-    name: str, nearest: str
-) -> None:
+def test_a_typo_is_refused_with_the_nearest_name(name: str, nearest: str) -> None:
     with pytest.raises(ModelUnknown) as caught:
         models().named(name, DEFAULT)
     assert caught.value.nearest == nearest
     assert nearest in str(caught.value)
 
 
-def test_a_session_whose_provider_is_gone_asks_the_default() -> None:
+def test_a_session_with_a_removed_provider_uses_the_default_model() -> None:
     assert models().choice("gone", "m", "low") == ModelChoice("openai", "gpt", "low")
     assert models().choice("openai", None, None) == DEFAULT
     assert models().choice("anthropic", "m", None) == ModelChoice("anthropic", "m")
 
 
-async def test_a_provider_is_made_once_and_when_it_is_first_asked_for() -> None:
+async def test_a_provider_is_created_once_on_first_use() -> None:
     made: list[Closing] = []
 
     def factory() -> Provider:
@@ -108,12 +106,12 @@ async def test_a_provider_is_made_once_and_when_it_is_first_asked_for() -> None:
     assert len(made) == 1
 
 
-def test_a_provider_that_is_not_there_is_answered_with_those_that_are() -> None:
+def test_an_unknown_provider_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="provider must be one of: anthropic, openai"):
         models().provider("gpt")
 
 
-def test_what_the_user_says_of_a_model_wins_over_the_setting_over_the_provider() -> None:
+def test_the_context_window_of_a_model_overrides_the_setting_and_the_provider() -> None:
     facts = {"openai/gpt": ModelFacts(context_window=7), "openai/other": ModelFacts()}
     other = ModelChoice("openai", "other")
     assert models(facts=facts).context_window(DEFAULT) == 7
@@ -122,14 +120,14 @@ def test_what_the_user_says_of_a_model_wins_over_the_setting_over_the_provider()
     assert models(facts=facts, context_window=50).context_window(DEFAULT) == 7
 
 
-def test_the_largest_window_is_that_of_the_default_or_of_a_model_that_the_user_describes() -> None:
+def test_the_largest_window_is_that_of_the_default_or_a_configured_model() -> None:
     assert models().largest_window() == 1000
     small, large = ModelFacts(context_window=10), ModelFacts(context_window=2000)
     assert models(facts={"openai/a": small, "openai/b": ModelFacts()}).largest_window() == 1000
     assert models(facts={"openai/a": small, "anthropic/b": large}).largest_window() == 2000
 
 
-def test_what_is_said_of_a_model_needs_no_provider_that_can_be_used() -> None:
+def test_facts_of_a_configured_model_need_no_usable_provider() -> None:
     facts = {"anthropic/small": ModelFacts(context_window=7, attachments=(), price=PRICE)}
     these = models(facts=facts)
     told = these.context_window(FAST), these.accepts(FAST, "image/png"), these.price(FAST)
@@ -146,7 +144,7 @@ def test_what_is_said_of_a_model_needs_no_provider_that_can_be_used() -> None:
         (("*/*",), {"image/png", "IMAGE/JPEG", "text/plain"}),
     ],
 )
-def test_attachments_are_taken_by_pattern_or_as_the_provider_believes(
+def test_attachments_are_accepted_by_pattern_or_by_the_provider(
     patterns: tuple[str, ...] | None, taken: set[str]
 ) -> None:
     class TakesTexts(MockProvider):
@@ -159,13 +157,13 @@ def test_attachments_are_taken_by_pattern_or_as_the_provider_believes(
     assert {name for name in asked if these.accepts(these.default, name)} == taken
 
 
-def test_the_price_is_that_of_the_model_and_thinking_does_not_matter() -> None:
+def test_the_price_depends_on_the_model_and_not_on_thinking() -> None:
     these = models(facts={"openai/gpt": ModelFacts(price=PRICE)})
     assert these.price(ModelChoice("openai", "gpt", "high")) == PRICE
     assert these.price(ModelChoice("openai", "gpt-mini")) is None
 
 
-def test_what_the_user_named_is_known_without_asking() -> None:
+def test_configured_models_are_known_without_a_request() -> None:
     facts = {"openai/a/b": ModelFacts(), "anthropic/small": ModelFacts()}
     assert [name_of(choice) for choice in models(facts=facts).known()] == [
         "openai/gpt",

@@ -20,21 +20,21 @@ async def server() -> AsyncIterator[Server]:
         yield server
 
 
-async def test_an_answer_is_asked_for_as_a_stream(server: Server) -> None:
+async def test_a_request_asks_for_a_stream(server: Server) -> None:
     await collect(server.provider, ask("hi"))
     request = await server.stub.next_request()
     assert request.json["messages"] == [{"role": "user", "content": "hi"}]
     assert request.json["stream"] is True
 
 
-async def test_a_server_that_does_not_stream_is_understood(server: Server) -> None:
+async def test_an_answer_that_is_not_streamed_is_decoded(server: Server) -> None:
     server.stub.script(whole_reply("all at once"))
     pieces = await collect(server.provider, ask("hi"))
     assert text_of(pieces) == "all at once"
     assert finish_of(pieces).usage is not None
 
 
-async def test_a_connection_that_breaks_behind_the_finish_reason_has_lost_nothing(
+async def test_a_connection_broken_after_the_finish_reason_is_a_complete_answer(
     server: Server,
 ) -> None:
     server.stub.script(Reply((delta(content="a"), finish()[0]), drops=True))
@@ -54,7 +54,7 @@ async def test_a_connection_that_breaks_behind_the_finish_reason_has_lost_nothin
         ("o3-mini", False, False),
     ],
 )
-def test_the_vendors_models_that_see_take_documents_too(
+def test_the_vendors_vision_models_also_accept_documents(
     model: str, *, image: bool, pdf: bool
 ) -> None:
     provider = OpenAIProvider(None, KEY)
@@ -75,7 +75,7 @@ def test_the_vendors_models_that_see_take_documents_too(
         ("deepseek-ai/DeepSeek-V3", False),
     ],
 )
-def test_other_servers_are_sent_no_documents_and_images_where_the_model_sees(
+def test_other_servers_accept_no_documents_and_images_only_for_vision_models(
     model: str, *, image: bool
 ) -> None:
     provider = OpenAIProvider("http://localhost:8000/v1")

@@ -25,7 +25,7 @@ def spec(name: str) -> ToolSpec:
     return ToolSpec(name, f"does {name}", PARAMETERS)
 
 
-def test_a_text_is_asked_for_as_a_stream_with_usage() -> None:
+def test_the_body_requests_a_stream_with_usage() -> None:
     assert chat_body(ask("hi", system="be brief")) == {
         "model": "test-model",
         "messages": [
@@ -37,7 +37,7 @@ def test_a_text_is_asked_for_as_a_stream_with_usage() -> None:
     }
 
 
-def test_an_empty_system_text_is_left_out() -> None:
+def test_an_empty_system_text_is_omitted() -> None:
     assert chat_body(ask("hi"))["messages"] == [{"role": "user", "content": "hi"}]
 
 
@@ -83,7 +83,7 @@ def test_calls_and_results_keep_their_structure() -> None:
     assert messages[6] == {"role": "assistant", "content": "done"}
 
 
-def test_ids_of_calls_are_nine_letters_and_digits_and_differ() -> None:
+def test_call_ids_are_unique_with_nine_letters_and_digits() -> None:
     calls = (ModelToolCall("msg-1:0", "a", {}), ModelToolCall("msg-1:1", "a", {}))
     again = AssistantMessage("", (ModelToolCall("msg-1:0", "a", {}),))
     messages = chat_body(ask("go", AssistantMessage("", calls), again, "on"))["messages"]
@@ -103,7 +103,7 @@ def test_a_longer_conversation_begins_with_the_same_messages() -> None:
     assert longer[: len(short)] == short
 
 
-def test_offered_tools_and_earlier_calls_go_by_the_same_name() -> None:
+def test_offered_tools_and_earlier_calls_have_the_same_names() -> None:
     call = AssistantMessage(
         "", (ModelToolCall("x", "demo.echo", {}), ModelToolCall("y", "q.z", {}))
     )
@@ -114,12 +114,12 @@ def test_offered_tools_and_earlier_calls_go_by_the_same_name() -> None:
 
 
 @pytest.mark.parametrize("text", ["plain", "grüße 😀", 'quo"te\\\n\u2028', ""])
-def test_the_encoded_body_is_the_body(text: str) -> None:
+def test_the_encoded_body_decodes_to_the_body(text: str) -> None:
     request = ask(text, system=text)
     assert json.loads(encode_body(chat_body(request))) == chat_body(request)
 
 
-def test_lone_surrogates_are_replaced_wherever_they_stand() -> None:
+def test_lone_surrogates_are_replaced_everywhere() -> None:
     call = AssistantMessage("a\ud800", (ModelToolCall("x", "read", {"path": ["\udc00b"]}),))
     body: dict[str, Any] = json.loads(encode_body(chat_body(ask("ok 😀\ud83d", call, "on"))))
     assert body["messages"][0]["content"] == "ok 😀\ufffd"
@@ -134,7 +134,7 @@ CODE = Attachment(artifact_id="a-3", media_type="text/x-python", size_bytes=3, n
 BLOBS = {"a-1": b"png", "a-2": b"pdf", "a-3": b"\xef\xbb\xbfx = '\xff'"}
 
 
-def test_files_stand_before_the_text_each_in_its_own_form() -> None:
+def test_attachments_precede_the_text_in_the_form_of_their_type() -> None:
     request = ask(UserMessage("see", attachments=(PNG, PDF, CODE)))
     assert chat_body(request, BLOBS)["messages"] == [
         {
@@ -169,7 +169,7 @@ def test_files_stand_before_the_text_each_in_its_own_form() -> None:
         ("gpt-4o", "high", None),
     ],
 )
-def test_how_much_to_reason_is_said_only_where_it_was_chosen(
+def test_reasoning_effort_is_sent_only_if_chosen_and_supported(
     model: str, thinking: Thinking | None, effort: str | None
 ) -> None:
     request = msgspec.structs.replace(ask("hi", thinking=thinking), model=model)

@@ -44,12 +44,12 @@ def test_every_character_of_the_text_is_kept(texts: list[str]) -> None:
     assert text_of(answer(*(delta(content=text) for text in texts))) == "".join(texts)
 
 
-def test_an_empty_answer_is_just_finished() -> None:
+def test_an_empty_answer_is_only_finished() -> None:
     assert answer() == [Finished("stop")]
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-def test_reasoning_is_kept_apart_from_the_text(field: str) -> None:
+def test_reasoning_is_separate_from_the_text(field: str) -> None:
     pieces = answer(delta(**{field: "hm, "}), delta(**{field: "so", "content": "Yes"}))
     assert pieces[:-1] == [ReasoningDelta("hm, "), ReasoningDelta("so"), TextDelta("Yes")]
 
@@ -58,11 +58,11 @@ def test_reasoning_sent_under_both_names_counts_once() -> None:
     assert reasoning_of(answer(delta(reasoning_content="hm", reasoning="hm"))) == "hm"
 
 
-def test_a_refusal_is_the_text() -> None:
+def test_a_refusal_of_the_model_is_the_text() -> None:
     assert text_of(answer(delta(content=None, refusal="I cannot."))) == "I cannot."
 
 
-def test_text_in_parts_is_read() -> None:
+def test_content_in_parts_is_decoded() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "thinking", "thinking": []}, {"text": "b"}, 7]
     assert text_of(answer(delta(content=parts))) == "ab"
 
@@ -102,7 +102,7 @@ def test_usage_is_read_from_a_last_chunk_without_choices(
     assert finish_of(decode([data])).usage == usage
 
 
-def test_usage_is_read_wherever_it_stands_and_the_last_counts() -> None:
+def test_usage_is_read_from_any_chunk_and_the_last_one_counts() -> None:
     first = {"prompt_tokens": 1, "completion_tokens": 1}
     second = {"prompt_tokens": 1, "completion_tokens": 2}
     chunk = delta(content="a") | {"usage": first}
@@ -119,7 +119,7 @@ def test_finish_reasons_are_mapped(word: str, reason: str) -> None:
     assert finish_of(decode([sse(delta(content="a"), ended(word), DONE)])).reason == reason
 
 
-def test_a_filtered_answer_is_an_error_behind_its_text() -> None:
+def test_a_filtered_answer_is_an_error_after_its_text() -> None:
     stream = AnswerStream(ChatAnswer({}))
     fed = stream.feed(sse(delta(content="a"), ended("content_filter"), DONE))
     assert next(fed) == TextDelta("a")
@@ -129,7 +129,7 @@ def test_a_filtered_answer_is_an_error_behind_its_text() -> None:
 
 
 @pytest.mark.parametrize("word", ["error", "abort", "insufficient_system_resource"])
-def test_an_answer_that_the_server_broke_off_can_be_asked_for_again(word: str) -> None:
+def test_an_answer_aborted_by_the_server_is_a_retryable_error(word: str) -> None:
     assert failure_of(sse(ended(word), DONE)).retryable
 
 
@@ -155,7 +155,7 @@ def test_finished_comes_with_the_end_marker_and_what_follows_is_ignored() -> Non
     assert list(stream.end()) == []
 
 
-# --- what servers send that they should not --------------------------------------------------
+# --- invalid chunks --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_finished_comes_with_the_end_marker_and_what_follows_is_ignored() -> Non
         b"   ",
     ],
 )
-def test_chunks_that_say_nothing_are_passed_over(chunk: Chunk) -> None:
+def test_chunks_without_content_are_ignored(chunk: Chunk) -> None:
     assert answer(delta(content="a"), chunk, delta(content="b"))[:-1] == [
         TextDelta("a"),
         TextDelta("b"),
@@ -200,7 +200,9 @@ def test_invalid_utf8_becomes_replacement_characters() -> None:
         ([r"\ud83d\ude00"], "😀"),
     ],
 )
-def test_surrogates_are_joined_over_deltas_and_scrubbed_alone(halves: list[str], text: str) -> None:
+def test_split_surrogate_pairs_are_joined_and_lone_ones_replaced(
+    halves: list[str], text: str
+) -> None:
     chunks = [b'{"choices":[{"delta":{"content":"%b"}}]}' % half.encode() for half in halves]
     assert text_of(answer(*chunks)) == text
 
@@ -209,7 +211,7 @@ def test_surrogates_are_joined_over_deltas_and_scrubbed_alone(halves: list[str],
     "payload",
     [b"nonsense", b"{", b"[1]", b'"text"', b'{"choices":7}', b"[" * 100_000, b'{"choices":[7]}'],
 )
-def test_an_event_that_is_no_chunk_is_an_error_that_shows_it(payload: bytes) -> None:
+def test_an_event_that_is_not_a_chunk_is_an_error_that_shows_it(payload: bytes) -> None:
     with pytest.raises(ProviderError, match="no chunk") as caught:
         decode([sse(delta(content="a"), payload)])
     assert payload[:20].decode() in str(caught.value)
@@ -224,13 +226,13 @@ def test_an_event_that_is_no_chunk_is_an_error_that_shows_it(payload: bytes) -> 
     [b"", sse(delta(content="a")), sse(delta()), b": ping\n\n", b'data: {"choices":[{"del'],
     ids=["nothing", "text", "an empty chunk", "a comment", "half a chunk"],
 )
-def test_a_stream_that_just_ends_is_an_error_that_can_be_tried_again(data: bytes) -> None:
+def test_an_incomplete_stream_is_a_retryable_error(data: bytes) -> None:
     error = failure_of(data)
     assert str(error) == "the stream ended before the answer was complete"
     assert error.retryable
 
 
-def test_an_answer_that_is_no_stream_is_shown() -> None:
+def test_a_body_that_is_not_a_stream_is_an_error_that_shows_it() -> None:
     error = failure_of(b"<html>\n<body>Sign in</body>\n</html>\n")
     shown = "<html> <body>Sign in</body> </html>"
     assert str(error) == f"the server's answer is no model stream: {shown}"
@@ -249,14 +251,14 @@ def test_an_answer_that_is_no_stream_is_shown() -> None:
         ({"error": {"code": "rate_limit_exceeded"}}, "the server reported an error", None, True),
     ],
 )
-def test_an_error_in_the_stream_is_told_in_the_words_of_the_server(
+def test_an_error_in_the_stream_has_the_servers_message(
     chunk: Chunk, words: str, status: int | None, retryable: bool
 ) -> None:
     error = failure_of(sse(delta(content="a"), chunk, DONE))
     assert (str(error), error.status, error.retryable) == (words, status, retryable)
 
 
-def test_the_pieces_before_an_error_in_the_same_chunk_are_given_back() -> None:
+def test_pieces_before_an_error_in_the_same_chunk_are_returned() -> None:
     stream = AnswerStream(ChatAnswer({}))
     fed = stream.feed(sse(delta(content="a"), {"error": {"message": "boom"}}))
     assert next(fed) == TextDelta("a")
@@ -280,7 +282,7 @@ def completion(message: dict[str, Any], **more: Any) -> bytes:
 
 
 @pytest.mark.parametrize("padding", [b"", b"  \n\n"])
-def test_a_whole_completion_is_read_like_a_stream(padding: bytes) -> None:
+def test_a_complete_completion_is_decoded_like_a_stream(padding: bytes) -> None:
     body = {
         "choices": [
             {
@@ -315,22 +317,22 @@ def test_a_whole_completion_is_read_like_a_stream(padding: bytes) -> None:
         ),
     ],
 )
-def test_a_whole_completion_may_be_empty_or_lack_its_reason(
+def test_a_complete_completion_may_be_empty_or_lack_its_finish_reason(
     body: bytes, pieces: list[Piece]
 ) -> None:
     assert decode([body]) == pieces
 
 
-def test_an_error_as_a_whole_answer_is_told_in_the_words_of_the_server() -> None:
+def test_an_error_body_has_the_servers_message() -> None:
     assert str(failure_of(b'{"error":{"message":"boom"}}')) == "boom"
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"choices":[]}', b'{"choices":[{"mess', b'{"hello":1}'])
-def test_a_whole_answer_that_is_no_completion_is_an_error(body: bytes) -> None:
+def test_a_body_that_is_not_a_completion_is_an_error(body: bytes) -> None:
     assert "is no completion" in str(failure_of(body))
 
 
-def test_a_whole_answer_over_the_limit_is_an_error() -> None:
+def test_a_body_over_the_limit_is_an_error() -> None:
     stream = AnswerStream(ChatAnswer({}))
     assert list(stream.feed(b"{" + b" " * (ANSWER_BYTES_MAX - 1))) == []
     with pytest.raises(ProviderError, match=str(ANSWER_BYTES_MAX)):

@@ -36,7 +36,7 @@ def test_any_other_server_needs_a_key(api_base: str | None, api_key: str | None)
         make_provider("openai", ProviderSettings(api_base=api_base, api_key=api_key))
 
 
-def test_with_a_key_any_server_will_do() -> None:
+def test_with_a_key_any_server_is_accepted() -> None:
     assert make_provider("openai", ProviderSettings(api_key=KEY)).default_model == "gpt-5-mini"
     elsewhere = make_provider(
         "openai", ProviderSettings(api_key=f"{KEY}\n", api_base="https://gpu/v1", model="m")
@@ -44,7 +44,7 @@ def test_with_a_key_any_server_will_do() -> None:
     assert elsewhere.default_model == "m"
 
 
-def test_an_unknown_provider_is_answered_with_the_known_ones() -> None:
+def test_an_unknown_provider_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"one of: .*mock, openai"):
         make_provider("gpt")
 
@@ -62,7 +62,7 @@ def test_an_unknown_provider_is_answered_with_the_known_ones() -> None:
         "http://localhost/v1#hunter2",
     ],
 )
-def test_a_base_that_cannot_be_used_is_named_but_not_shown(api_base: str) -> None:
+def test_an_unusable_base_is_an_error_that_does_not_show_it(api_base: str) -> None:
     with pytest.raises(ConfigError, match=r"^api_base ") as caught:
         make_provider("openai", ProviderSettings(api_base=api_base, api_key=KEY))
     assert "hunter2" not in str(caught.value)
@@ -81,7 +81,7 @@ def test_settings_do_not_show_the_key() -> None:
     assert KEY not in repr(make_provider("openai", ProviderSettings(api_key=KEY)))
 
 
-def test_the_window_is_the_known_one_unless_it_is_set() -> None:
+def test_the_context_window_is_the_known_one_unless_set() -> None:
     assert (
         make_provider("openai", ProviderSettings(api_key=KEY)).context_window("gpt-4o-mini")
         == 128_000

@@ -16,7 +16,7 @@ from tests.providers.dialects.responses import RESPONSES
 from tests.providers.helpers import ask, collect
 
 
-async def test_reasoning_is_carried_over_a_whole_tool_loop() -> None:
+async def test_reasoning_is_sent_back_within_a_tool_loop() -> None:
     thinking = Scene(reasoning="why", signature="encrypted==", calls=(("read", {"path": "a"}),))
     async with server_of(RESPONSES) as server:
         server.script(thinking, Scene(text="done"))
@@ -51,10 +51,12 @@ async def test_reasoning_is_carried_over_a_whole_tool_loop() -> None:
         ("gpt-oss-120b", "text/markdown", True),
     ],
 )
-def test_it_tells_what_a_model_can_be_given(model: str, media_type: str, accepted: bool) -> None:
+def test_accepted_media_types_depend_on_the_model(
+    model: str, media_type: str, accepted: bool
+) -> None:
     assert ResponsesProvider("http://localhost:1/v1").accepts(model, media_type) is accepted
 
 
-def test_a_missing_key_is_named() -> None:
+def test_the_error_of_a_missing_key_names_its_variable() -> None:
     with pytest.raises(ConfigError, match="OPENAI_API_KEY is not set"):
         ResponsesProvider()

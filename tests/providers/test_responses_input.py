@@ -40,7 +40,7 @@ def said(text: str, **fields: Any) -> dict[str, Any]:
     return {"type": "message", "role": "assistant", "content": text, **fields}
 
 
-def test_a_whole_tool_loop_becomes_items() -> None:
+def test_a_tool_loop_is_encoded_as_items() -> None:
     request = ask(
         "hi",
         AssistantMessage("Look:", (ModelToolCall("msg-1.0", "read", {"path": "a"}),)),
@@ -81,11 +81,11 @@ def test_a_whole_tool_loop_becomes_items() -> None:
     }
 
 
-def test_without_system_and_tools_there_is_neither() -> None:
+def test_a_plain_input_has_no_instructions_tools_or_reasoning() -> None:
     assert not {"instructions", "tools", "reasoning"} & set(responses_body(ask("hi"), NO_BLOBS))
 
 
-def test_messages_of_the_user_stay_apart() -> None:
+def test_user_messages_stay_separate_items() -> None:
     assert len(items("one", "two")) == 2
 
 
@@ -102,14 +102,14 @@ def test_messages_of_the_user_stay_apart() -> None:
         ("gpt-5.6", None, None),
     ],
 )
-def test_thinking_becomes_an_effort_that_the_model_takes(
+def test_thinking_is_encoded_as_an_effort_that_the_model_supports(
     model: str, thinking: Thinking | None, expected: dict[str, str] | None
 ) -> None:
     request = ModelInput(messages=(UserMessage("hi"),), model=model, thinking=thinking)
     assert responses_body(request, NO_BLOBS).get("reasoning") == expected
 
 
-def test_a_text_that_has_an_id_goes_back_as_the_item_it_was() -> None:
+def test_a_text_with_an_id_is_sent_back_as_its_original_item() -> None:
     places = (block(type="message", text_chars=2, id="msg_1"),)
     assert items("hi", AssistantMessage("said", (), places), "on")[1:3] == [
         {
@@ -123,12 +123,12 @@ def test_a_text_that_has_an_id_goes_back_as_the_item_it_was() -> None:
     ]
 
 
-def test_a_model_that_does_not_reason_is_not_asked_for_reasoning() -> None:
+def test_reasoning_is_not_requested_from_models_without_it() -> None:
     request = ModelInput(messages=(UserMessage("hi"),), model="gpt-4o")
     assert "include" not in responses_body(request, NO_BLOBS)
 
 
-def test_reasoning_goes_back_unmodified_before_what_it_preceded() -> None:
+def test_reasoning_is_sent_back_unmodified_before_its_original_successor() -> None:
     first = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "A"}
     second = {"type": "reasoning", "id": "rs_2", "summary": [], "encrypted_content": "B"}
     calls = (ModelToolCall("a", "read", {}), ModelToolCall("b", "read", {}))
@@ -149,12 +149,12 @@ def test_reasoning_goes_back_unmodified_before_what_it_preceded() -> None:
     assert [item["call_id"] for item in sent[6:]] == ["call00001", "call00002"]
 
 
-def test_reasoning_of_another_dialect_stays_here() -> None:
+def test_reasoning_of_another_dialect_is_not_sent() -> None:
     other = ReasoningBlock(dialect="anthropic", data={"type": "reasoning", "signature": "x"})
     assert items(AssistantMessage("said", (), (other,)), "go on")[0] == said("said")
 
 
-def test_reasoning_that_nothing_followed_is_left_out() -> None:
+def test_trailing_reasoning_is_omitted() -> None:
     reasoning = block(type="reasoning", id="rs_1", encrypted_content="A")
     sent = items(
         AssistantMessage("said", (), (block(type="message", text_chars=4), reasoning)), "?"
@@ -162,13 +162,13 @@ def test_reasoning_that_nothing_followed_is_left_out() -> None:
     assert [item["type"] for item in sent] == ["message", "message"]
 
 
-def test_reasoning_without_places_stands_before_everything() -> None:
+def test_reasoning_without_positions_comes_first() -> None:
     reasoning = block(type="reasoning", id="rs_1", encrypted_content="A")
     sent = items(AssistantMessage("said", (), (reasoning,)), "?")
     assert [item["type"] for item in sent] == ["reasoning", "message", "message"]
 
 
-def test_a_text_that_grew_longer_than_its_places_is_sent_whole() -> None:
+def test_a_text_longer_than_its_recorded_items_is_sent_completely() -> None:
     places = (block(type="reasoning", encrypted_content="A"), block(type="message", text_chars=2))
     sent = items(AssistantMessage("said", (), places), "?")
     assert [item["content"] for item in sent[1:3]] == ["sa", "id"]
@@ -200,7 +200,7 @@ def test_a_text_that_grew_longer_than_its_places_is_sent_whole() -> None:
         ),
     ],
 )
-def test_an_attachment_goes_before_the_text_in_its_own_form(
+def test_an_attachment_precedes_the_text_in_the_form_of_its_type(
     attachment: Attachment, part: dict[str, Any]
 ) -> None:
     [message] = responses_body(ask(UserMessage("See:", (attachment,))), BLOBS)["input"]

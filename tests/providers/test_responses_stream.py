@@ -59,7 +59,7 @@ answer = partial(pieces_of, new_decoder)
 failure = partial(failure_of, new_decoder)
 
 
-def test_reasoning_text_and_calls_come_in_their_order() -> None:
+def test_reasoning_text_and_calls_are_decoded_in_order() -> None:
     scene = Scene(reasoning="ab", signature="X", text="hi", calls=(("read", {"p": 1}),))
     events = [part for part in stream(scene) if isinstance(part, dict)]
     pieces = answer(*events)
@@ -75,13 +75,13 @@ def test_reasoning_text_and_calls_come_in_their_order() -> None:
     ]
 
 
-def test_tools_get_their_own_names_back() -> None:
+def test_calls_have_the_original_tool_names() -> None:
     events = [done(0, call_item(0, "mcp_read")), ended()]
     pieces = pieces_of(partial(new_decoder, mcp_read="mcp.read"), *events)
     assert calls_of(pieces) == [("mcp.read", "")]
 
 
-def test_what_was_told_in_deltas_is_not_told_again() -> None:
+def test_content_sent_in_deltas_is_not_repeated_from_complete_items() -> None:
     pieces = answer(
         added(0, message_item("")),
         text_delta(0, "once"),
@@ -97,7 +97,7 @@ def test_what_was_told_in_deltas_is_not_told_again() -> None:
     assert calls_of(pieces) == [("read", '{"a":1}')]
 
 
-def test_items_that_are_told_whole_only_count_as_well() -> None:
+def test_items_without_deltas_are_decoded() -> None:
     pieces = answer(
         done(0, reasoning_item("thought")),
         done(1, message_item("said")),
@@ -109,7 +109,7 @@ def test_items_that_are_told_whole_only_count_as_well() -> None:
     assert calls_of(pieces) == [("read", "{}")]
 
 
-def test_an_answer_that_only_its_last_event_holds_counts_as_well() -> None:
+def test_an_answer_only_in_its_last_event_is_decoded() -> None:
     items = [reasoning_item("thought", "X"), message_item("said"), call_item(2, "read", "{}")]
     pieces = answer(ended(output=items))
     assert (reasoning_of(pieces), text_of(pieces)) == ("thought", "said")
@@ -117,13 +117,13 @@ def test_an_answer_that_only_its_last_event_holds_counts_as_well() -> None:
     assert kept(pieces)[0] == items[0]
 
 
-def test_an_answer_that_is_not_streamed_is_read_as_well() -> None:
+def test_an_answer_that_is_not_streamed_is_decoded() -> None:
     body = json.dumps(response(output=[message_item("said")])).encode()
     pieces = decode(new_decoder, [body])
     assert (text_of(pieces), finish_of(pieces).reason) == ("said", "stop")
 
 
-def test_events_without_an_index_are_about_the_item_that_is_open() -> None:
+def test_events_without_an_index_belong_to_the_open_item() -> None:
     events = [
         added(0, message_item("")),
         text_delta(0, "one"),
@@ -140,7 +140,7 @@ def test_events_without_an_index_are_about_the_item_that_is_open() -> None:
     assert calls_of(pieces) == [("read", "{}"), ("bash", '{"a": 2}')]
 
 
-def test_calls_that_are_told_at_the_same_time_do_not_mix() -> None:
+def test_interleaved_calls_do_not_mix() -> None:
     pieces = answer(
         added(0, call_item(0, "read")),
         added(1, call_item(1, "bash")),
@@ -153,7 +153,7 @@ def test_calls_that_are_told_at_the_same_time_do_not_mix() -> None:
     assert calls_of(pieces) == [("read", '{"a":1}'), ("bash", '{"b":2}')]
 
 
-def test_parts_of_a_summary_stand_apart() -> None:
+def test_parts_of_a_summary_are_separated() -> None:
     pieces = answer(
         added(0, reasoning_item()),
         summary_part(0, 0),
@@ -165,19 +165,19 @@ def test_parts_of_a_summary_stand_apart() -> None:
     assert reasoning_of(pieces) == "first\n\nsecond"
 
 
-def test_reasoning_in_plain_text_and_refusals_are_told() -> None:
+def test_plain_reasoning_and_refusals_are_decoded() -> None:
     thought = {"type": "response.reasoning_text.delta", "output_index": 0, "delta": "plain"}
     refused = {"type": "response.refusal.delta", "output_index": 1, "delta": "I will not."}
     pieces = answer(thought, refused, ended())
     assert (reasoning_of(pieces), text_of(pieces)) == ("plain", "I will not.")
 
 
-def test_a_refusal_that_is_told_whole_only_is_told() -> None:
+def test_a_refusal_without_deltas_is_decoded() -> None:
     item = message_item(content=[{"type": "refusal", "refusal": "I will not."}])
     assert text_of(answer(done(0, item), ended())) == "I will not."
 
 
-def test_a_pair_of_surrogates_in_two_deltas_is_one_character() -> None:
+def test_a_surrogate_pair_split_over_two_deltas_is_one_character() -> None:
     pieces = answer(
         b'{"type":"response.output_text.delta","output_index":0,"delta":"a\\ud83d"}',
         b'{"type":"response.output_text.delta","output_index":0,"delta":"\\ude00b"}',
@@ -186,17 +186,17 @@ def test_a_pair_of_surrogates_in_two_deltas_is_one_character() -> None:
     assert text_of(pieces) == "a😀b"
 
 
-def test_half_a_pair_at_the_end_is_not_lost() -> None:
+def test_a_lone_surrogate_at_the_end_is_replaced() -> None:
     pieces = answer(
         b'{"type":"response.output_text.delta","output_index":0,"delta":"a\\ud83d"}', ended()
     )
     assert text_of(pieces) == "a\ufffd"
 
 
-# --- what is kept --------------------------------------------------------------------------------
+# --- kept data -----------------------------------------------------------------------------------
 
 
-def test_an_encrypted_item_is_kept_as_it_is_with_the_place_of_all_items() -> None:
+def test_an_encrypted_item_is_kept_unchanged_with_the_order_of_all_items() -> None:
     item = {**reasoning_item("why", "X=="), "status": "completed", "future": [1, None]}
     pieces = answer(
         done(0, item), done(1, message_item("said")), done(2, call_item(2, "read")), ended()
@@ -208,7 +208,7 @@ def test_an_encrypted_item_is_kept_as_it_is_with_the_place_of_all_items() -> Non
     ]
 
 
-def test_reasoning_that_the_server_could_not_find_again_is_not_kept() -> None:
+def test_reasoning_without_encrypted_or_plain_content_is_not_kept() -> None:
     pieces = answer(done(0, reasoning_item("why")), done(1, message_item("said")), ended())
     assert kept(pieces) == []
 
@@ -230,20 +230,20 @@ def test_the_phase_of_a_message_is_kept() -> None:
     ]
 
 
-def test_reasoning_that_no_log_could_hold_is_not_kept() -> None:
+def test_reasoning_nested_too_deeply_is_not_kept() -> None:
     deep = b"[" * NESTING_MAX + b"]" * NESTING_MAX
     item = b'{"type":"reasoning","encrypted_content":"X","content":' + deep + b"}"
     event = b'{"type":"response.output_item.done","output_index":0,"item":' + item + b"}"
     assert kept(answer(event, ended())) == []
 
 
-def test_half_a_pair_in_an_item_is_replaced() -> None:
+def test_a_lone_surrogate_in_an_item_is_replaced() -> None:
     item = b'{"type":"reasoning","encrypted_content":"\\ud83d"}'
     event = b'{"type":"response.output_item.done","output_index":0,"item":' + item + b"}"
     assert kept(answer(event, ended())) == [{"type": "reasoning", "encrypted_content": "\ufffd"}]
 
 
-def test_more_reasoning_than_an_answer_may_have_is_a_failure(
+def test_reasoning_over_the_limit_is_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(kept_data, "ANSWER_BYTES_MAX", 10_000)
@@ -253,7 +253,7 @@ def test_more_reasoning_than_an_answer_may_have_is_a_failure(
     assert "thought for more than" in str(failure(*empty))
 
 
-def test_items_of_other_kinds_are_passed_over() -> None:
+def test_items_of_other_kinds_are_ignored() -> None:
     search = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
     pieces = answer(
         done(0, search), done(1, reasoning_item("", "X")), done(2, message_item("said")), ended()
@@ -276,7 +276,7 @@ items = st.lists(
 
 
 @given(items)
-def test_an_answer_goes_back_in_the_order_in_which_it_came(output: list[dict[str, Any]]) -> None:
+def test_any_answer_is_sent_back_in_its_original_order(output: list[dict[str, Any]]) -> None:
     has_blocks = any(item["type"] == "reasoning" or "phase" in item for item in output)
     events = [done(index, item) for index, item in enumerate(output)]
     pieces = decode(new_decoder, [sse(*events, ended())])
@@ -286,7 +286,7 @@ def test_an_answer_goes_back_in_the_order_in_which_it_came(output: list[dict[str
     sent = responses_body(ModelInput(model="gpt-5", messages=messages), NO_BLOBS)["input"]
     returned = [item for item in sent if item.get("role") != "user" and "output" not in item]
     while output and output[-1]["type"] == "reasoning":
-        output = output[:-1]  # nothing follows it, so it is left out
+        output = output[:-1]  # trailing reasoning is omitted
     if has_blocks:
         assert [_essence(item) for item in returned] == [_essence(item) for item in output]
     else:
@@ -294,7 +294,7 @@ def test_an_answer_goes_back_in_the_order_in_which_it_came(output: list[dict[str
 
 
 def _essence(item: dict[str, Any]) -> Any:
-    """Return what of an item has to come back."""
+    """Return the part of an item that must be sent back."""
     if item["type"] == "reasoning":
         return item
     if item["type"] == "message":
@@ -309,12 +309,12 @@ def _words(message: dict[str, Any]) -> str:
 
 
 def _texts(items: list[dict[str, Any]]) -> list[Any]:
-    """Return what is said and called; without reasoning neighbouring messages are one."""
+    """Return text and calls; without reasoning, adjacent messages are joined."""
     said = "".join(_words(item) for item in items if item["type"] == "message")
     return [said, *(_essence(item) for item in items if item["type"] == "function_call")]
 
 
-# --- how it ends ---------------------------------------------------------------------------------
+# --- the end of an answer ------------------------------------------------------------------------
 
 
 def test_usage_is_read_with_its_details() -> None:
@@ -325,17 +325,17 @@ def test_usage_is_read_with_its_details() -> None:
 @pytest.mark.parametrize(
     "strange", [None, 7, [], {"input_tokens": "9"}, {"input_tokens_details": None}]
 )
-def test_strange_usage_harms_nothing(strange: Any) -> None:
+def test_invalid_usage_is_ignored(strange: Any) -> None:
     assert finish_of(answer(ended(usage=strange))).reason == "stop"
 
 
-def test_an_answer_that_reached_the_limit_is_cut() -> None:
+def test_an_answer_at_the_token_limit_has_finish_reason_length() -> None:
     details = {"reason": "max_output_tokens"}
     pieces = answer(text_delta(0, "half"), ended("incomplete", incomplete_details=details))
     assert (text_of(pieces), finish_of(pieces).reason) == ("half", "length")
 
 
-def test_a_call_that_was_cut_before_its_arguments_is_none() -> None:
+def test_a_call_cut_off_before_its_arguments_is_dropped() -> None:
     details = {"reason": "max_output_tokens"}
     pieces = answer(
         done(0, reasoning_item("hm", "c2lnbmVk")),
@@ -349,7 +349,7 @@ def test_a_call_that_was_cut_before_its_arguments_is_none() -> None:
     assert finish_of(pieces).reason == "length"
 
 
-def test_an_answer_that_was_filtered_is_a_failure() -> None:
+def test_a_filtered_answer_is_a_failure() -> None:
     error = failure(
         text_delta(0, "half"), ended("incomplete", incomplete_details={"reason": "content_filter"})
     )
@@ -361,16 +361,16 @@ def test_an_answer_that_was_filtered_is_a_failure() -> None:
     ("code", "retryable"),
     [("server_error", True), ("rate_limit_exceeded", True), ("invalid_prompt", False)],
 )
-def test_a_failed_response_is_told_in_the_servers_words(code: str, retryable: bool) -> None:
+def test_a_failed_response_has_the_servers_message(code: str, retryable: bool) -> None:
     error = failure(ended("failed", error={"code": code, "message": "it broke"}))
     assert (str(error), error.retryable) == ("it broke", retryable)
 
 
-def test_a_response_that_failed_without_words_is_a_failure() -> None:
+def test_a_failed_response_without_a_message_is_a_failure() -> None:
     assert str(failure(ended("failed"))) == "the server reported an error"
 
 
-def test_a_cancelled_response_may_be_asked_for_again() -> None:
+def test_a_cancelled_response_is_a_retryable_failure() -> None:
     assert failure({"type": "response.completed", "response": response("cancelled")}).retryable
 
 
@@ -382,43 +382,43 @@ def test_a_cancelled_response_may_be_asked_for_again() -> None:
         {"error": {"code": "server_error", "message": "it broke"}},
     ],
 )
-def test_an_error_event_is_a_failure_that_may_pass(event: dict[str, Any]) -> None:
+def test_a_server_error_event_is_a_retryable_failure(event: dict[str, Any]) -> None:
     error = failure(text_delta(0, "half"), event)
     assert (str(error), error.retryable) == ("it broke", True)
     assert json.loads(error.raw) == event
 
 
 @pytest.mark.parametrize("event", [fault(413, "no"), ended("failed", error=fault(413, "no"))])
-def test_an_overflow_is_told_apart(event: dict[str, Any]) -> None:
+def test_a_context_overflow_is_an_error_of_its_own(event: dict[str, Any]) -> None:
     assert isinstance(failure(event), ContextOverflow)
 
 
-def test_a_fault_as_a_whole_body_is_a_failure() -> None:
+def test_an_error_body_is_a_failure() -> None:
     error = failure(data=b'{"error": {"message": "no such model", "code": "model_not_found"}}')
     assert str(error) == "no such model"
 
 
-def test_a_body_that_is_no_response_is_a_failure() -> None:
+def test_a_body_that_is_not_a_response_is_a_failure() -> None:
     assert "no completion" in str(failure(data=b'{"hello": "world"}'))
 
 
-def test_a_stream_that_just_stops_is_a_failure_that_may_pass() -> None:
+def test_an_incomplete_stream_is_a_retryable_failure() -> None:
     error = failure(text_delta(0, "half"), done(0, message_item("half")))
     assert error.retryable
     assert "ended before" in str(error)
 
 
-def test_the_end_marker_of_another_dialect_ends_nothing() -> None:
+def test_an_end_marker_of_another_dialect_is_ignored() -> None:
     assert failure(text_delta(0, "half"), b"[DONE]").retryable
     assert finish_of(answer(ended(), b"[DONE]")).reason == "stop"
 
 
-def test_what_follows_the_end_is_ignored() -> None:
+def test_events_after_the_end_are_ignored() -> None:
     pieces = answer(text_delta(0, "all"), ended(), text_delta(0, "more"), b"garbage")
     assert text_of(pieces) == "all"
 
 
-def test_events_that_nobody_knows_are_passed_over() -> None:
+def test_unknown_events_are_ignored() -> None:
     pieces = answer(
         {"type": "response.something.new", "output_index": 0, "delta": "x"},
         {"type": "keepalive"},
@@ -429,7 +429,7 @@ def test_events_that_nobody_knows_are_passed_over() -> None:
     assert text_of(pieces) == "all"
 
 
-def test_an_event_that_is_no_object_is_a_failure() -> None:
+def test_an_event_that_is_not_an_object_is_a_failure() -> None:
     assert "no chunk" in str(failure(b"[1, 2]"))
 
 
@@ -464,7 +464,7 @@ TYPES = (
         max_size=6,
     )
 )
-def test_whatever_a_server_sends_gives_pieces_or_a_provider_error(
+def test_any_stream_gives_pieces_or_a_provider_error(
     events: list[dict[str, Any]],
 ) -> None:
     pieces: list[Piece] = []

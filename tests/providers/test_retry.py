@@ -80,13 +80,13 @@ def gaps(times: list[float]) -> list[float]:
     return [later - earlier for earlier, later in pairwise(times)]
 
 
-async def test_a_good_call_is_made_once() -> None:
+async def test_a_successful_call_is_made_once() -> None:
     provider, inner = retrying(GOOD)
     assert await collect(provider, ask("hi")) == GOOD
     assert len(inner.times) == 1
 
 
-async def test_a_failure_before_any_content_is_tried_again_after_a_notice(
+async def test_a_failure_before_any_content_is_retried_after_a_notice(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     provider, inner = retrying([busy()], [busy()], GOOD)
@@ -108,7 +108,7 @@ async def test_the_last_failure_is_raised(autojump_clock: trio.testing.MockClock
     assert len(inner.times) == 3
 
 
-async def test_waits_double_up_to_a_limit_and_are_spread(
+async def test_waits_double_up_to_a_limit_with_jitter(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     provider, inner = retrying(*BUSY * 7, GOOD, random=0.5, attempts_max=8)
@@ -116,7 +116,7 @@ async def test_waits_double_up_to_a_limit_and_are_spread(
     assert gaps(inner.times) == pytest.approx([0.375, 0.75, 1.5, 3.0, 6.0, 6.0, 6.0])
 
 
-async def test_a_wait_that_the_server_asks_for_is_kept_to(
+async def test_a_retry_waits_as_long_as_the_server_asks(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     provider, inner = retrying([busy(60.0)], [busy(0.0)], GOOD, random=0.9)
@@ -125,7 +125,7 @@ async def test_a_wait_that_the_server_asks_for_is_kept_to(
     assert [piece.delay_seconds for piece in pieces if isinstance(piece, Retrying)] == [60.0, 0.0]
 
 
-async def test_a_server_that_asks_for_too_long_a_wait_is_given_up_and_the_wait_told() -> None:
+async def test_a_server_that_asks_for_too_long_a_wait_is_not_retried() -> None:
     provider, inner = retrying([busy(60.1)], GOOD)
     received = Collector()
     with pytest.raises(ProviderError, match="busy; the server asks to wait 61 seconds"):
@@ -138,7 +138,7 @@ async def test_a_server_that_asks_for_too_long_a_wait_is_given_up_and_the_wait_t
     "error",
     [ProviderError("bad", status=400), ContextOverflow("long", status=400), ProviderError("x")],
 )
-async def test_a_lasting_failure_is_raised_at_once(error: ProviderError) -> None:
+async def test_a_permanent_failure_is_raised_at_once(error: ProviderError) -> None:
     provider, inner = retrying([error], GOOD)
     with pytest.raises(ProviderError) as caught:
         await collect(provider, ask("hi"))
@@ -149,7 +149,7 @@ async def test_a_lasting_failure_is_raised_at_once(error: ProviderError) -> None
 @pytest.mark.parametrize(
     "content", [TextDelta("a"), ReasoningDelta("a"), ToolCallPiece("c", "read", "{}")]
 )
-async def test_after_content_nothing_is_repeated(content: Piece) -> None:
+async def test_a_failure_after_content_is_not_retried(content: Piece) -> None:
     provider, inner = retrying([content, busy()], GOOD)
     received = Collector()
     with pytest.raises(ProviderError, match="busy"):
@@ -169,7 +169,7 @@ async def test_after_content_nothing_is_repeated(content: Piece) -> None:
         ),
     ],
 )
-async def test_the_notice_says_why(
+async def test_the_retry_notice_has_the_cause(
     error: ProviderError, cause: str, autojump_clock: trio.testing.MockClock
 ) -> None:
     provider, _ = retrying([error], GOOD)
@@ -189,7 +189,7 @@ async def test_a_wait_can_be_cancelled() -> None:
     assert len(inner.times) == 1
 
 
-async def test_everything_else_is_left_to_the_wrapped_provider() -> None:
+async def test_other_calls_are_forwarded_to_the_wrapped_provider() -> None:
     provider, inner = retrying()
     wrapped: Provider = provider
     assert (wrapped.name, wrapped.default_model) == ("scripted", "m")

@@ -45,7 +45,7 @@ BODIES = [chat, responses, anthropic, gemini]
 
 
 def added(body: Any, request: ModelInput) -> dict[str, Any]:
-    """Return what stands in a body because of the sampling."""
+    """Return the fields that the sampling adds to a body."""
     plain = body(msgspec.structs.replace(request, sampling=None))
     return {key: value for key, value in body(request).items() if plain.get(key) != value}
 
@@ -72,7 +72,7 @@ PICKED = {"temperature": 0.25, "top_p": 0.5}
         ("meta/llama-3", "high", {**PICKED, "max_tokens": 100}),
     ],
 )
-def test_chat_completions_names_the_bound_by_the_model_and_spares_those_that_reason(
+def test_chat_completions_sends_the_limit_by_model_and_no_temperature_to_reasoning_models(
     model: str, thinking: Thinking | None, fields: dict[str, Any]
 ) -> None:
     assert added(chat, asked(model, thinking=thinking)) == fields
@@ -87,14 +87,14 @@ def test_chat_completions_names_the_bound_by_the_model_and_spares_those_that_rea
         ("qwen3", "low", {**PICKED, "max_output_tokens": 100}),
     ],
 )
-def test_responses_names_the_bound_alike_for_all(
+def test_responses_sends_the_limit_alike_and_no_temperature_to_reasoning_models(
     model: str, thinking: Thinking | None, fields: dict[str, Any]
 ) -> None:
     assert added(responses, asked(model, thinking=thinking)) == fields
 
 
 @pytest.mark.parametrize(("given", "sent"), [(1, 16), (15, 16), (16, 16), (17, 17)])
-def test_responses_asks_for_no_bound_that_the_vendor_refuses(given: int, sent: int) -> None:
+def test_responses_raises_the_limit_to_the_vendors_minimum(given: int, sent: int) -> None:
     body = responses(asked("gpt-4o", Sampling(max_tokens=given)))
     assert body["max_output_tokens"] == sent
 
@@ -102,27 +102,25 @@ def test_responses_asks_for_no_bound_that_the_vendor_refuses(given: int, sent: i
 @pytest.mark.parametrize(
     "model", ["claude-sonnet-5-5", "anthropic/claude-opus-4.1", "claude-3-opus"]
 )
-def test_the_vendor_of_the_messages_api_is_told_nothing_but_the_bound(model: str) -> None:
+def test_anthropic_models_get_only_the_token_limit(model: str) -> None:
     assert added(anthropic, asked(model)) == {"max_tokens": 100}
 
 
-def test_other_models_behind_the_messages_api_are_told_all() -> None:
+def test_other_models_of_the_messages_api_get_all_parameters() -> None:
     assert added(anthropic, asked("kimi-k2")) == {**PICKED, "max_tokens": 100}
 
 
 @pytest.mark.parametrize(
     ("max_tokens", "budget"), [(1364, None), (1366, 1024), (4000, 3000), (20_000, 4096)]
 )
-def test_thinking_counted_in_tokens_leaves_room_for_the_answer(
-    max_tokens: int, budget: int | None
-) -> None:
+def test_a_thinking_budget_leaves_room_for_the_answer(max_tokens: int, budget: int | None) -> None:
     body = anthropic(asked("claude-haiku-4-5", Sampling(max_tokens=max_tokens), "low"))
     assert body["max_tokens"] == max_tokens
     assert body.get("thinking", {}).get("budget_tokens") == budget
 
 
 @pytest.mark.parametrize("thinking", [None, "low"])
-def test_gemini_has_it_beside_the_thinking(thinking: Thinking | None) -> None:
+def test_gemini_gets_sampling_and_thinking_in_one_config(thinking: Thinking | None) -> None:
     config = gemini(asked("gemini-3-pro", thinking=thinking))["generationConfig"]
     assert config.pop("thinkingConfig", None) == (
         None if thinking is None else {"includeThoughts": True, "thinkingLevel": "low"}
@@ -134,7 +132,7 @@ def test_gemini_has_it_beside_the_thinking(thinking: Thinking | None) -> None:
 @pytest.mark.parametrize(
     "sampling", [Sampling(temperature=0.0), Sampling(top_p=1.0), Sampling(max_tokens=64)]
 )
-def test_only_what_is_said_is_sent_and_zero_is_said(body: Any, sampling: Sampling) -> None:
+def test_only_set_parameters_are_sent_including_zero(body: Any, sampling: Sampling) -> None:
     (value,) = msgspec.to_builtins(sampling).values()
     said = added(body, asked("other-model", sampling))
     if body is gemini:
@@ -143,11 +141,11 @@ def test_only_what_is_said_is_sent_and_zero_is_said(body: Any, sampling: Samplin
 
 
 @pytest.mark.parametrize("body", BODIES)
-def test_without_any_the_body_is_what_it_was(body: Any) -> None:
+def test_empty_sampling_does_not_change_the_body(body: Any) -> None:
     assert added(body, asked("other-model", Sampling())) == {}
 
 
-def test_a_hash_without_sampling_is_what_it_always_was_and_another_with_it() -> None:
+def test_the_input_hash_changes_only_with_sampling() -> None:
     def hash_of(sampling: Sampling | None) -> str:
         return store_input(None, asked("m", sampling)).input_hash
 
@@ -156,7 +154,7 @@ def test_a_hash_without_sampling_is_what_it_always_was_and_another_with_it() -> 
     assert len({hash_of(each) for each in (None, ALL, Sampling(temperature=0.25))}) == 3
 
 
-def test_what_a_run_says_comes_before_what_its_session_says() -> None:
+def test_the_sampling_of_a_run_overrides_that_of_its_session() -> None:
     assert with_own(ALL, Sampling(temperature=2.0)) == Sampling(
         temperature=2.0, top_p=0.5, max_tokens=100
     )

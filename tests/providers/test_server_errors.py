@@ -18,16 +18,16 @@ def refusal(status: int, body: Any = b"", **headers: str) -> Any:
 
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 504, 529])
-def test_passing_failures_are_retryable(status: int) -> None:
+def test_temporary_failures_are_retryable(status: int) -> None:
     assert refusal(status).retryable
 
 
 @pytest.mark.parametrize("status", [301, 400, 401, 402, 403, 404, 405, 422])
-def test_lasting_failures_are_not(status: int) -> None:
+def test_permanent_failures_are_not_retryable(status: int) -> None:
     assert not refusal(status).retryable
 
 
-def test_a_spent_quota_is_not_waited_for() -> None:
+def test_an_exhausted_quota_is_not_retryable() -> None:
     error = refusal(429, {"error": {"message": "You have no credit", "code": "insufficient_quota"}})
     assert not error.retryable
 
@@ -49,7 +49,7 @@ def test_a_spent_quota_is_not_waited_for() -> None:
         ),
     ],
 )
-def test_the_words_of_the_server_are_found(body: Any, words: str) -> None:
+def test_the_message_of_the_server_is_found(body: Any, words: str) -> None:
     assert str(refusal(400, body)) == words
 
 
@@ -57,11 +57,11 @@ def test_the_words_of_the_server_are_found(body: Any, words: str) -> None:
     "body",
     [b"", b"<html><h1>Bad Gateway</h1></html>", b"{}", b"[]", b"null", b'{"error":{}}', b'{"a":1}'],
 )
-def test_without_words_the_status_is_told(body: bytes) -> None:
+def test_without_a_message_the_status_is_shown(body: bytes) -> None:
     assert str(refusal(502, body)) == "http 502 Bad Gateway"
 
 
-def test_an_unknown_status_is_told_by_its_number() -> None:
+def test_an_unknown_status_is_shown_as_a_number() -> None:
     assert str(refusal(599)) == "http 599"
 
 
@@ -121,7 +121,7 @@ def test_an_overflow_is_recognised_by_code_and_status(status: int, body: Any) ->
         (400, "unknown field context_length"),
     ],
 )
-def test_other_refusals_are_no_overflow(status: int, words: str) -> None:
+def test_other_refusals_are_not_an_overflow(status: int, words: str) -> None:
     assert not isinstance(refusal(status, {"error": {"message": words}}), ContextOverflow)
 
 
@@ -143,11 +143,11 @@ def test_other_refusals_are_no_overflow(status: int, words: str) -> None:
         ({}, None),
     ],
 )
-def test_the_wait_that_a_server_asks_for_is_read(
+def test_the_retry_delay_of_a_server_is_parsed(
     headers: dict[str, str], seconds: float | None
 ) -> None:
     assert retry_after_seconds(headers, NOW) == seconds
 
 
-def test_the_wait_goes_with_the_error() -> None:
+def test_an_error_has_the_retry_delay() -> None:
     assert refusal(429, retry_after="3").retry_after_seconds == 3.0

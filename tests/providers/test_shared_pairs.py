@@ -18,7 +18,7 @@ from tests.providers.helpers import reasoning_of, text_of
 Stream = tuple[Callable[[], AnswerStream[Any]], tuple[bytes, ...]]
 
 FIRST, SECOND = rb"a\ud83d", rb"\ude00b"
-"""The halves of one pair."""
+"""Texts that end and begin with the halves of one surrogate pair."""
 
 STREAMS: dict[str, Stream] = {
     "openai": (
@@ -58,7 +58,7 @@ STREAMS: dict[str, Stream] = {
 
 
 @pytest.mark.parametrize("dialect", STREAMS)
-def test_half_a_pair_of_what_is_thought_is_not_made_whole_by_what_is_said(dialect: str) -> None:
+def test_a_surrogate_pair_split_over_reasoning_and_answer_is_not_joined(dialect: str) -> None:
     new_decoder, chunks = STREAMS[dialect]
     pieces = pieces_of(new_decoder, *chunks)
     assert reasoning_of(pieces) == "a\ufffd"

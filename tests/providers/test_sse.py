@@ -39,27 +39,25 @@ def parse(chunks: list[bytes], **limits: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize(("data", "payloads"), STREAMS.values(), ids=STREAMS)
-def test_payloads_do_not_depend_on_how_the_stream_is_cut(
-    data: bytes, payloads: list[bytes]
-) -> None:
+def test_payloads_do_not_depend_on_chunk_boundaries(data: bytes, payloads: list[bytes]) -> None:
     for chunks in cuts(data):
         assert parse(chunks) == payloads
 
 
 @given(st.lists(st.sampled_from([b"data", b":", b" ", b"\r", b"\n", b"a", b"\xc3", b"\xa9"])))
-def test_any_stream_reads_the_same_whole_and_byte_by_byte(pieces: list[bytes]) -> None:
+def test_any_stream_is_parsed_alike_at_once_and_byte_by_byte(pieces: list[bytes]) -> None:
     data = b"".join(pieces)
     assert parse([data[i : i + 1] for i in range(len(data))]) == parse([data])
 
 
-def test_an_event_is_given_back_as_soon_as_it_is_complete() -> None:
+def test_an_event_is_returned_as_soon_as_it_is_complete() -> None:
     parser = SseParser()
     assert parser.feed(b"data: a\n") == []
     assert parser.feed(b"\n") == [b"a"]
     assert parser.feed(b"data: b\r\r") == [b"b"]
 
 
-def test_an_event_of_the_longest_length_passes() -> None:
+def test_an_event_of_maximum_length_is_accepted() -> None:
     assert SseParser(event_bytes_max=20).feed(b"data: " + b"a" * 14 + b"\n\n") == [b"a" * 14]
 
 
@@ -74,5 +72,5 @@ def test_an_event_over_the_limit_is_an_error(data: bytes) -> None:
             parse(chunks, event_bytes_max=20)
 
 
-def test_many_events_over_the_limit_together_are_no_error() -> None:
+def test_events_that_only_together_exceed_the_limit_are_accepted() -> None:
     assert len(SseParser(event_bytes_max=20).feed(b"data: a\n\n" * 100)) == 100

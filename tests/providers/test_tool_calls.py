@@ -140,7 +140,7 @@ CALLS: dict[str, tuple[list[Chunk], list[tuple[str, str]]]] = {
 
 
 @pytest.mark.parametrize(("chunks", "calls"), CALLS.values(), ids=CALLS)
-def test_calls_are_put_together_however_they_are_sent(
+def test_calls_are_assembled_from_any_fragments(
     chunks: list[Chunk], calls: list[tuple[str, str]]
 ) -> None:
     pieces = answer(*chunks)
@@ -148,32 +148,32 @@ def test_calls_are_put_together_however_they_are_sent(
     assert finish_of(pieces).reason == ("tool_use" if calls else "stop")
 
 
-def test_calls_come_behind_the_text_with_the_ids_of_the_model() -> None:
+def test_calls_come_after_the_text_with_the_ids_of_the_model() -> None:
     assert answer(
         call_delta(index=0, id="c1", function=function("read", "{}")), delta(content="Looking.")
     ) == [TextDelta("Looking."), ToolCallPiece("c1", "read", "{}"), Finished("tool_use")]
 
 
-def test_a_call_without_an_id_is_given_one() -> None:
+def test_a_call_without_an_id_gets_one() -> None:
     pieces = answer(delta(tool_calls=[{"index": i, "function": function("a")} for i in (0, 1)]))
     assert [p.id for p in pieces if isinstance(p, ToolCallPiece)] == ["call_0", "call_1"]
 
 
-def test_the_name_that_the_server_was_told_is_turned_back() -> None:
+def test_a_call_has_the_original_tool_name() -> None:
     data = sse(call_delta(index=0, id="c", function=function("demo_echo", "{}")), STOP, DONE)
     assert calls_of(decode([data], {"demo_echo": "demo.echo"})) == [("demo.echo", "{}")]
 
 
-def test_a_finish_reason_without_the_calls_it_speaks_of_is_a_stop() -> None:
+def test_a_tool_calls_finish_reason_without_calls_is_a_stop() -> None:
     assert finish_of(decode([sse(ended("tool_calls"), DONE)])).reason == "stop"
 
 
-def test_an_answer_cut_in_its_calls_says_length() -> None:
+def test_an_answer_cut_off_in_its_calls_has_finish_reason_length() -> None:
     data = sse(call_delta(index=0, id="c", function=function("a", '{"b')), ended("length"), DONE)
     assert finish_of(decode([data])).reason == "length"
 
 
-def test_a_call_that_was_cut_before_its_arguments_is_none() -> None:
+def test_a_call_cut_off_before_its_arguments_is_dropped() -> None:
     begun = call_delta(index=1, id="d", function=function("ls", ""))
     data = sse(call_delta(index=0, id="c", function=function("a", '{"b')), begun, ended("length"))
     assert calls_of(decode([data])) == [("a", '{"b')]
@@ -195,7 +195,7 @@ def test_more_calls_than_the_limit_are_an_error() -> None:
         decode([sse(delta(tool_calls=calls), DONE)])
 
 
-def test_surrogates_in_calls_are_scrubbed() -> None:
+def test_lone_surrogates_in_calls_are_replaced() -> None:
     arguments = {"path": "\ud800"}
     pieces = answer(call_delta(index=0, id="\ud800", function=function("a\udc00", arguments)))
     assert pieces[0] == ToolCallPiece("\ufffd", "a\ufffd", '{"path": "\ufffd"}')

@@ -47,7 +47,7 @@ SAID: list[tuple[str, ToolChoice, object]] = [
 
 
 @pytest.mark.parametrize(("dialect", "choice", "said"), SAID)
-def test_a_choice_is_said_in_the_words_of_the_dialect(
+def test_a_tool_choice_is_encoded_in_each_dialect(
     dialect: str, choice: ToolChoice, said: object
 ) -> None:
     encode, key = DIALECTS[dialect]
@@ -55,7 +55,7 @@ def test_a_choice_is_said_in_the_words_of_the_dialect(
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_what_is_left_to_the_model_is_not_mentioned(dialect: str) -> None:
+def test_without_a_tool_choice_the_field_is_omitted(dialect: str) -> None:
     encode, key = DIALECTS[dialect]
     assert key not in encode(request())
 
@@ -71,7 +71,7 @@ def test_what_is_left_to_the_model_is_not_mentioned(dialect: str) -> None:
         ("claude-fable-5", "high", False, "adaptive"),
     ],
 )
-def test_a_model_that_has_to_call_a_tool_does_not_think_and_one_that_always_does_is_not_told(
+def test_a_required_tool_disables_thinking_or_is_omitted_for_always_thinking_models(
     model: str, thinking: Any, told: bool, thought: object
 ) -> None:
     body = messages(request(model, thinking=thinking, tool_choice="required"))
@@ -80,19 +80,19 @@ def test_a_model_that_has_to_call_a_tool_does_not_think_and_one_that_always_does
     assert (said["type"] if thought == "adaptive" else said) == thought
 
 
-def test_a_model_that_must_not_call_a_tool_thinks_as_ever() -> None:
+def test_forbidden_tools_do_not_disable_thinking() -> None:
     body = messages(request("claude-sonnet-4", thinking="high", tool_choice="none"))
     assert body["thinking"]["type"] == "enabled"
     assert body["tool_choice"] == {"type": "none"}
 
 
-def test_without_tools_there_is_no_choice() -> None:
+def test_without_tools_no_tool_choice_is_compiled() -> None:
     frame = Frame(ModelChoice("p", "m"), "", (), lambda _: True, "required")
     compiled = compile_input((), frame, Budget(1000, 1000, 100, 1000))
     assert compiled.request.tool_choice is None
 
 
-def test_the_hash_of_an_input_without_a_choice_is_what_it_always_was() -> None:
+def test_an_input_without_a_tool_choice_does_not_store_one() -> None:
     plain, chosen = store_input(None, request()), store_input(None, request(tool_choice="none"))
     (rest,) = [data for ref, data in plain.artifacts if ref == plain.rest_ref]
     assert b"tool_choice" not in rest

@@ -18,17 +18,17 @@ from nousd.providers.encoding.tool_names import CallIds, ToolNames
         ([], []),
     ],
 )
-def test_tool_names_are_made_to_fit_what_servers_take(names: list[str], aliases: list[str]) -> None:
+def test_tool_names_get_valid_and_unique_aliases(names: list[str], aliases: list[str]) -> None:
     told = ToolNames(ToolSpec(name, "", {}) for name in names)
     assert [told.told(name) for name in names] == aliases
     assert told.back() == dict(zip(aliases, names, strict=True))
 
 
-def test_a_tool_that_is_not_offered_any_more_has_a_fitting_name() -> None:
+def test_a_tool_that_is_no_longer_offered_has_a_valid_alias() -> None:
     assert ToolNames([]).told("demo.echo") == "demo_echo"
 
 
-def test_a_result_has_the_id_of_the_last_call_with_its_own_id() -> None:
+def test_a_result_has_the_id_of_the_last_matching_call() -> None:
     ids = CallIds()
     first, other, again = ids.of_call("x"), ids.of_call("y"), ids.of_call("x")
     assert len({first, other, again}) == 3

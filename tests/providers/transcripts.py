@@ -37,7 +37,7 @@ arguments = st.dictionaries(st.text(max_size=3), st.none() | st.integers(-9, 9) 
 
 
 def transcripts(places: st.SearchStrategy[ReasoningBlock]) -> st.SearchStrategy[ModelInput]:
-    """Model inputs whose answers have those reasoning blocks, which need not fit the answers."""
+    """Draw model inputs whose answers have these reasoning blocks, which need not fit the answers."""
     turns = st.lists(st.one_of(st.tuples(users), _answers(places)), max_size=6)
     return st.builds(_input, turns, users, texts, st.booleans())
 
@@ -61,7 +61,7 @@ def _answer(
 
 
 def _input(turns: list[Any], last: UserMessage, system: str, with_tools: bool) -> ModelInput:
-    """Give the calls of each turn ids of their own; the last word is the user's or a tool's."""
+    """Return an input with unique call ids that ends with a user message or a result."""
     messages: list[ModelMessage] = []
     for number, turn in enumerate(turns):
         messages += [_renamed(message, number) for message in turn]
