@@ -11,8 +11,8 @@ from hypothesis import settings
 
 from tests.suites import SUITES, deselect
 
-# How long an example takes depends on the machine and says nothing about it. What decides whether a
-# change is taken tries the same examples each time; `scripts/test --all` looks for new ones.
+# The duration of an example depends on the machine, so there is no deadline. The default suite tries the
+# same examples each time; `scripts/test --all` looks for new ones.
 settings.register_profile("default", deadline=None, max_examples=30, derandomize=True)
 settings.register_profile("thorough", deadline=None, derandomize="CI" in os.environ)
 
@@ -50,13 +50,13 @@ def pytest_runtest_makereport(
     return report
 
 
-# A shell starts what it puts into the background with this signal ignored; so would all our children.
+# A shell starts background processes with SIGINT ignored; without this, children would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o777], ids="umask_{:04o}".format)
 def any_umask(request: pytest.FixtureRequest) -> Iterator[int]:
-    """Run the test under a umask that takes nothing, the usual, and everything."""
+    """Run the test under a umask of 0, the usual one, and one that masks everything."""
     before = os.umask(request.param)
     yield request.param
     os.umask(before)

@@ -1,8 +1,8 @@
 """Which tests ``scripts/test`` runs by default, and which only ``scripts/test --all`` runs.
 
-A test marked ``slow`` is left to the long suite: kills, disk faults, attacks, floods, soaks, judges that
-other people wrote, heavy properties. ``slow(keep=N)`` leaves N of its cases in the default suite, spread
-evenly over their order, so that each promise has a witness there.
+A test marked ``slow`` runs only in the long suite: kills, disk faults, attacks, floods, soaks, foreign
+clients, heavy properties. ``slow(keep=N)`` keeps N of its cases in the default suite, spread evenly over
+their order, so that each behaviour is still tested there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SUITES: Final = ("default", "rest", "all")
 
 
 def deselect(items: list[pytest.Item], suite: str) -> list[pytest.Item]:
-    """Remove from ``items`` what the suite does not have, and return what was removed."""
+    """Remove the items that the suite does not run, and return them."""
     if suite == "all":
         return []
     slow = slow_items(items)

@@ -31,7 +31,7 @@ def headings() -> set[str]:
 
 @functools.cache
 def claims() -> dict[str, list[str]]:
-    """Return id -> where it is claimed."""
+    """Return behaviour id -> files that claim it."""
     found: dict[str, list[str]] = {}
     for path in sorted((ROOT / "tests").rglob("*.py")):
         for behaviour in claims_in(path.read_text(encoding="utf-8")):
@@ -52,7 +52,7 @@ def claims_in(source: str) -> Iterator[str]:
                     yield argument.value
 
 
-def test_every_behaviour_is_proved() -> None:
+def test_every_behaviour_is_claimed_by_a_test() -> None:
     unproved = sorted(set(BEHAVIOURS) - set(claims()))
     assert not unproved, (
         "behaviours without a test; mark one with @pytest.mark.behaviour(ID), or write a "
@@ -60,7 +60,7 @@ def test_every_behaviour_is_proved() -> None:
     )
 
 
-def test_every_claim_is_of_a_behaviour() -> None:
+def test_every_claimed_behaviour_exists() -> None:
     unknown = {name: where for name, where in claims().items() if name not in BEHAVIOURS}
     assert not unknown, (
         f"claims of behaviours that protocol/behaviours.toml does not have: {unknown}"

@@ -27,7 +27,7 @@ def places_of(heading: str) -> list[str]:
 
 
 class Copy:
-    """A copy of the project, and which of its files were changed by hand."""
+    """A copy of the project, and the set of files that were changed by hand."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -72,7 +72,7 @@ class Copy:
         assert done.returncode == 0, done.stdout[-4000:]
 
     def only_changed(self, places: list[str]) -> None:
-        """Make sure that the list names every place that was changed, and no other."""
+        """Assert that the list names every path that was changed, and no other."""
         used = {place for place in places for path in self.changed if path.startswith(place)}
         missed = [path for path in self.changed if not any(map(path.startswith, places))]
         assert (missed, used) == ([], set(places))
@@ -84,7 +84,7 @@ def copy(tmp_path: Path) -> Copy:
 
 
 @pytest.mark.parametrize("heading", ["Add a command", "Add a tool", "Add a provider"])
-def test_a_list_of_places_is_short_and_each_place_is_there(heading: str) -> None:
+def test_each_list_of_paths_is_short_and_its_paths_exist(heading: str) -> None:
     places = places_of(heading)
     assert 0 < len(places) <= PLACES_MAX
     assert [place for place in places if not (ROOT / place).exists()] == []
@@ -109,7 +109,7 @@ UNEXPLAINED = "| yes |  |"
 
 
 @pytest.mark.slow
-def test_a_command_is_added_in_the_places_of_its_list(copy: Copy) -> None:
+def test_a_command_is_added_by_changing_the_listed_paths(copy: Copy) -> None:
     responses, commands = "nousd/wire/responses", "nousd/wire/commands"
     copy.append(
         f"{responses}/daemon.py",
@@ -242,7 +242,7 @@ async def test_words_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_tool_is_added_in_the_places_of_its_list(copy: Copy) -> None:
+def test_a_tool_is_added_by_changing_the_listed_paths(copy: Copy) -> None:
     copy.write("nousd/tools/builtin/word_count.py", WORD_COUNT)
     catalog = "nousd/tools/builtin/catalog.py"
     copy.insert(
@@ -276,7 +276,7 @@ class EchoProvider(OpenAIProvider):
 
 
 @pytest.mark.slow
-def test_a_provider_is_added_in_the_places_of_its_list(copy: Copy) -> None:
+def test_a_provider_is_added_by_changing_the_listed_paths(copy: Copy) -> None:
     copy.write("nousd/providers/echo/__init__.py", '"""The dialect echo."""\n')
     copy.write("nousd/providers/echo/provider.py", ECHO)
     registry = "nousd/providers/setup/registry.py"

@@ -40,49 +40,49 @@ class Fake:
         return lines.pop(0)
 
 
-async def played(text: str, exchange: Fake, pace: Pace = "lines") -> dict[str, str]:
+async def play_text(text: str, exchange: Fake, pace: Pace = "lines") -> dict[str, str]:
     return await play(parse(text), exchange, pace=pace)
 
 
-async def test_a_right_answer_passes() -> None:
+async def test_a_matching_answer_passes() -> None:
     fake = Fake([{"id": "a", "type": "pong"}])
-    await played(PING, fake)
+    await play_text(PING, fake)
     assert fake.writes == [b'{"id":"a","type":"ping"}\n']
 
 
-async def test_a_wrong_answer_fails_with_the_line_of_the_file() -> None:
+async def test_a_wrong_answer_fails_with_the_line_number() -> None:
     with pytest.raises(
         Mismatch, match=r"conversation:2: line.type: expected \"pong\", got \"pang\""
     ):
-        await played(PING, Fake([{"id": "a", "type": "pang"}]))
+        await play_text(PING, Fake([{"id": "a", "type": "pang"}]))
 
 
-async def test_an_answer_that_never_comes_fails(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_missing_answer_fails(autojump_clock: trio.testing.MockClock) -> None:
     with pytest.raises(Mismatch, match="nothing came"):
-        await played(PING, Fake())
+        await play_text(PING, Fake())
 
 
 async def test_a_wrong_event_fails() -> None:
     with pytest.raises(Mismatch, match=r"conversation:1: line\.type"):
-        await played('* {"type":"agent_start"}\n', Fake(events=[{"type": "agent_end"}]))
+        await play_text('* {"type":"agent_start"}\n', Fake(events=[{"type": "agent_end"}]))
 
 
 async def test_events_are_compared_in_order() -> None:
     with pytest.raises(Mismatch):
-        await played('* {"n":1}\n* {"n":2}\n', Fake(events=[{"n": 2}, {"n": 1}]))
+        await play_text('* {"n":1}\n* {"n":2}\n', Fake(events=[{"n": 2}, {"n": 1}]))
 
 
 async def test_a_tilde_skips_events_up_to_the_match() -> None:
     fake = Fake(events=[{"n": 1}, {"n": 2, "x": "v"}, {"n": 3}])
-    assert await played('*~ {"n":2,"x":"$X"}\n* {"n":3}\n', fake) == {"X": "v"}
+    assert await play_text('*~ {"n":2,"x":"$X"}\n* {"n":3}\n', fake) == {"X": "v"}
 
 
 async def test_answers_and_events_may_interleave_in_any_way() -> None:
     fake = Fake([{"a": 1}, {"a": 2}], [{"e": 1}])
-    await played('> {}\n> {}\n< {"a":1}\n* {"e":1}\n< {"a":2}\n', fake)
+    await play_text('> {}\n> {}\n< {"a":1}\n* {"e":1}\n< {"a":2}\n', fake)
 
 
-async def test_every_line_is_given_to_the_checks() -> None:
+async def test_every_received_line_is_passed_to_the_checks() -> None:
     seen: list[bytes] = []
     conversation = parse('< {"a":1}\n*~ {"e":2}\n')
     exchange = Fake([{"a": 1}], [{"e": 1}, {"e": 2}])
@@ -90,7 +90,7 @@ async def test_every_line_is_given_to_the_checks() -> None:
     assert [json.loads(line) for line in seen] == [{"a": 1}, {"e": 1}, {"e": 2}]
 
 
-async def test_a_failing_check_fails() -> None:
+async def test_a_failing_check_fails_the_conversation() -> None:
     def refuse(_line: bytes) -> None:
         raise AssertionError("not to the schema")
 
@@ -100,30 +100,30 @@ async def test_a_failing_check_fails() -> None:
 
 async def test_bound_names_are_sent_again() -> None:
     fake = Fake([{"session_id": 'q"uote'}])
-    await played('> {}\n< {"session_id":"$S"}\n> {"s":"$S"}\n', fake)
+    await play_text('> {}\n< {"session_id":"$S"}\n> {"s":"$S"}\n', fake)
     assert json.loads(fake.writes[1]) == {"s": 'q"uote'}
 
 
 async def test_an_unbound_name_cannot_be_sent() -> None:
     with pytest.raises(Mismatch, match=r"\$S stands for nothing"):
-        await played('> {"s":"$S"}\n', Fake())
+        await play_text('> {"s":"$S"}\n', Fake())
 
 
-async def test_names_known_from_the_start_are_sent() -> None:
+async def test_initially_known_names_are_sent() -> None:
     fake = Fake()
     await play(parse('> {"w":"$W"}\n'), fake, known={"W": "x"})
     assert fake.writes == [b'{"w":"x"}\n']
 
 
-async def test_raw_bytes_are_sent_as_they_are() -> None:
+async def test_raw_bytes_are_sent_unchanged() -> None:
     fake = Fake()
-    await played(r'>b "\xff\r\n{"' + "\n", fake)
+    await play_text(r'>b "\xff\r\n{"' + "\n", fake)
     assert fake.writes == [b"\xff\r\n{"]
 
 
-async def test_subscriptions_go_to_the_event_socket() -> None:
+async def test_subscriptions_are_sent_to_the_event_socket() -> None:
     fake = Fake(events=[{"type": "subscribed"}])
-    await played('*> {"type":"subscribe"}\n* {"type":"subscribed"}\n', fake)
+    await play_text('*> {"type":"subscribe"}\n* {"type":"subscribed"}\n', fake)
     assert fake.event_writes == [b'{"type":"subscribe"}\n']
     assert fake.writes == []
 
@@ -138,15 +138,15 @@ TWO_PINGS = '> {"n":1}\n< {"a":1}\n> {"n":2}\n< {"a":2}\n'
         ("pipelined", [b'{"n":1}\n{"n":2}\n']),
     ],
 )
-async def test_a_pace_decides_on_the_writes(pace: Pace, writes: list[bytes]) -> None:
+async def test_the_pace_decides_how_requests_are_written(pace: Pace, writes: list[bytes]) -> None:
     fake = Fake([{"a": 1}, {"a": 2}])
-    await played(TWO_PINGS, fake, pace)
+    await play_text(TWO_PINGS, fake, pace)
     assert fake.writes == writes
 
 
-async def test_byte_by_byte_sends_single_bytes() -> None:
+async def test_the_bytes_pace_sends_single_bytes() -> None:
     fake = Fake([{"a": 1}, {"a": 2}])
-    await played(TWO_PINGS, fake, "bytes")
+    await play_text(TWO_PINGS, fake, "bytes")
     assert b"".join(fake.writes) == b'{"n":1}\n{"n":2}\n'
     assert {len(piece) for piece in fake.writes} == {1}
 
@@ -159,16 +159,16 @@ async def test_byte_by_byte_sends_single_bytes() -> None:
         '# pipelined: no\n> {"n":1}\n< {"s":"$*"}\n> {"n":2}\n',
     ],
 )
-async def test_what_needs_an_earlier_line_is_not_pipelined(text: str) -> None:
+async def test_requests_that_need_an_earlier_line_are_not_pipelined(text: str) -> None:
     fake = Fake([{"s": "x"}], [{"e": 1}])
-    await played(text, fake, "pipelined")
+    await play_text(text, fake, "pipelined")
     assert len(fake.writes) == 2
 
 
 # --- reading ---------------------------------------------------------------------------------
 
 
-def test_headers_are_read() -> None:
+def test_headers_are_parsed() -> None:
     conversation = parse(
         "# Free text: it has an upper-case letter, so it is no header.\n"
         "# behaviour: one\n# behaviour: two\n# daemon: allow_exec=true\n"
@@ -189,7 +189,7 @@ def test_headers_are_read() -> None:
         (">b 7\n", "conversation:1: "),
     ],
 )
-def test_a_mistake_in_a_file_is_named(text: str, complaint: str) -> None:
+def test_a_mistake_in_a_file_is_an_error_with_its_line(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         parse(text)
 
@@ -211,7 +211,7 @@ def test_a_mistake_in_a_file_is_named(text: str, complaint: str) -> None:
         ("line\n$*", "line\n\n\n"),
     ],
 )
-def test_matches(expected: Any, actual: Any) -> None:
+def test_a_line_matches_its_pattern(expected: Any, actual: Any) -> None:
     Bindings().match(expected, actual)
 
 
@@ -233,7 +233,7 @@ def test_matches(expected: Any, actual: Any) -> None:
         (None, 0),
     ],
 )
-def test_does_not_match(expected: Any, actual: Any) -> None:
+def test_a_line_that_differs_does_not_match(expected: Any, actual: Any) -> None:
     with pytest.raises(Mismatch):
         Bindings().match(expected, actual)
 

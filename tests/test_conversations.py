@@ -39,7 +39,7 @@ WAYS = [
 
 
 class Lines:
-    """The lines that come out of a stream, byte for byte."""
+    """The lines of a stream, byte for byte."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
@@ -79,8 +79,7 @@ class Debt:
 class PatientProvider:
     """The built-in model, which begins a slow answer only when the client has all its answers.
 
-    So what a conversation sends behind a slow prompt is always there in time, however slow the
-    machine is.
+    So requests that follow a slow prompt always arrive in time, however slow the machine is.
     """
 
     def __init__(self, inner: Provider, debt: Debt) -> None:
@@ -134,7 +133,7 @@ def project_of(name: str | None, folder: Path) -> Project | None:
 async def connected(
     transport: str, conversation: Conversation, folder: Path
 ) -> AsyncIterator[Connected]:
-    """Start a fresh daemon with what the conversation asks for and connect to both its sockets."""
+    """Start a fresh daemon with the conversation's settings and connect to both its sockets."""
     debt = Debt()
     settings = conversation.settings
     extensions = load_extensions(
@@ -143,7 +142,7 @@ async def connected(
     )
     async with DAEMONS[transport](
         folder,
-        # Waits between attempts are spread by chance; here they take no time.
+        # without random waits between attempts
         provider=PatientProvider(make_provider("mock", random=lambda: 0.0), debt),
         tools=extensions.tools,
         extension_commands=extensions.commands,
@@ -166,7 +165,7 @@ DAEMONS: dict[str, Callable[..., AbstractAsyncContextManager[Daemon]]] = {
 
 
 class EventSocket:
-    """Checks what comes on the event socket: events in balanced runs, and answers."""
+    """Checks the lines of the event socket: events in balanced runs, and answers."""
 
     def __init__(self, conversation: Conversation) -> None:
         replays = any(step.kind == "*>" for step in conversation.steps)
@@ -190,7 +189,7 @@ def short_folder() -> Iterator[Path]:
 
 @pytest.mark.parametrize(("transport", "pace"), WAYS)
 @pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda conversation: conversation.name)
-async def test_a_conversation_goes_as_written(
+async def test_a_conversation_runs_as_written(
     conversation: Conversation, transport: str, pace: Pace, short_folder: Path
 ) -> None:
     event_socket = EventSocket(conversation)

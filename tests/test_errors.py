@@ -10,8 +10,8 @@ import pytest
 from nousd import errors
 
 
-def drawn() -> list[tuple[str, str]]:
-    """Return each class of the drawing with the one that it hangs from."""
+def classes_in_drawing() -> list[tuple[str, str]]:
+    """Return each class of the drawing with its base."""
     lines = re.findall(
         r"^    ([\u2502 ]*)[\u251c\u2514]\u2500\u2500 (\w+)", errors.__doc__ or "", re.MULTILINE
     )
@@ -28,10 +28,10 @@ def test_the_drawing_shows_every_error_below_its_base() -> None:
     classes = [each for _, each in inspect.getmembers(errors, inspect.isclass)]
     ours = [each for each in classes if issubclass(each, errors.NousdError)]
     bases = {(each.__name__, each.__bases__[0].__name__) for each in ours}
-    assert set(drawn()) == bases - {("NousdError", "Exception")}
+    assert set(classes_in_drawing()) == bases - {("NousdError", "Exception")}
 
 
-def test_an_error_without_frames_has_none_of_its_causes_either() -> None:
+def test_without_frames_also_clears_the_causes() -> None:
     def fail() -> None:
         try:
             raise OSError("the disk")
@@ -47,7 +47,7 @@ def test_an_error_without_frames_has_none_of_its_causes_either() -> None:
     assert error.__cause__.__traceback__ is None
 
 
-def test_errors_that_are_each_other_s_causes_lose_their_frames_too() -> None:
+def test_without_frames_clears_cyclic_causes() -> None:
     first, second = errors.ToolError("first"), errors.ToolError("second")
 
     def fail() -> None:

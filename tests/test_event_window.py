@@ -31,7 +31,7 @@ gaps = st.lists(st.integers(1, 3), max_size=30)
 @given(
     gaps=gaps, events_max=st.integers(1, 12), position=st.integers(0, 100), limit=st.integers(1, 5)
 )
-def test_what_follows_a_position_is_all_there_is_up_to_the_number_that_is_said(
+def test_a_page_has_all_events_from_its_position_up_to_the_returned_number(
     gaps: list[int], events_max: int, position: int, limit: int
 ) -> None:
     window: EventWindow[Item] = EventWindow()
@@ -49,7 +49,7 @@ def test_what_follows_a_position_is_all_there_is_up_to_the_number_that_is_said(
 
 
 @given(sizes=st.lists(st.integers(1, 20), max_size=40), bytes_max=st.integers(1, 60))
-def test_the_window_counts_what_it_holds_and_keeps_to_its_bytes(
+def test_the_window_counts_its_bytes_and_stays_within_the_limit(
     sizes: list[int], bytes_max: int
 ) -> None:
     window: EventWindow[Item] = EventWindow()
@@ -61,7 +61,7 @@ def test_the_window_counts_what_it_holds_and_keeps_to_its_bytes(
         assert window.head == seq
 
 
-def test_events_of_a_forgotten_session_are_not_there_and_not_asked_of_the_log() -> None:
+def test_events_of_a_forgotten_session_are_removed_without_moving_the_start() -> None:
     window = window_of(Item(1, "a"), Item(2, "b"), Item(3, "a"))
     window.forget("a")
     assert window.start == 0
@@ -69,14 +69,14 @@ def test_events_of_a_forgotten_session_are_not_there_and_not_asked_of_the_log() 
     assert window.size == 1
 
 
-def test_events_that_do_not_belong_to_the_window_are_passed_over() -> None:
+def test_a_window_can_skip_numbers_of_other_events() -> None:
     window = window_of(Item(1), Item(2))
     window.skip_to(9)
     assert window.after(1, 10) == ([Item(2)], 9)
     assert window.after(0, 1) == ([Item(1)], 1)
 
 
-async def test_an_event_wakes_readers_of_all_of_its_session_and_of_its_run_and_no_others() -> None:
+async def test_an_event_wakes_only_readers_of_everything_its_session_or_its_run() -> None:
     window = window_of()
     topics = [Topic(), Topic("s"), Topic(None, "r"), Topic("t"), Topic(None, "q")]
     readers = {topic: Notifier() for topic in topics}
@@ -91,7 +91,7 @@ async def test_an_event_wakes_readers_of_all_of_its_session_and_of_its_run_and_n
     assert window._waiting == {}
 
 
-async def test_a_reader_that_stops_waiting_leaves_nothing_behind_and_takes_nobody_along() -> None:
+async def test_a_cancelled_reader_is_removed_and_others_keep_waiting() -> None:
     window = window_of()
     async with trio.open_nursery() as nursery:
         other = Notifier()
@@ -105,7 +105,7 @@ async def test_a_reader_that_stops_waiting_leaves_nothing_behind_and_takes_nobod
     assert other.woken_by == 1
 
 
-async def test_a_reader_can_be_notified_of_other_things_while_it_waits_for_events() -> None:
+async def test_a_notification_also_ends_the_wait_for_events() -> None:
     window = window_of()
     notifier = Notifier()
     async with trio.open_nursery() as nursery:
@@ -115,7 +115,7 @@ async def test_a_reader_can_be_notified_of_other_things_while_it_waits_for_event
     assert window._waiting == {}
 
 
-async def test_a_window_that_begins_anew_is_empty_and_wakes_everybody() -> None:
+async def test_a_restarted_window_is_empty_and_wakes_every_reader() -> None:
     window = window_of(Item(8), Item(9))
     notifier = Notifier()
     async with trio.open_nursery() as nursery:
@@ -126,7 +126,7 @@ async def test_a_window_that_begins_anew_is_empty_and_wakes_everybody() -> None:
 
 
 @given(sizes=st.lists(st.integers(0, 9), max_size=12), bytes_max=st.integers(1, 20))
-def test_pages_hold_everything_once_and_are_bounded_unless_one_event_is_longer(
+def test_pages_contain_every_event_once_within_the_byte_limit_except_single_longer_ones(
     sizes: list[int], bytes_max: int
 ) -> None:
     events = [Item(seq, size=size) for seq, size in enumerate(sizes, 1)]

@@ -1,8 +1,8 @@
-"""The rooms of the house: which part of nousd may import which, and which libraries.
+"""The import rules: which room (package below nousd) may import which rooms and libraries.
 
-The table is complete: what is not listed is forbidden. Imports inside of functions and under
-TYPE_CHECKING count. The standard library is free, except where a room must not meet the world: the
-wire language and the machine decide, they do not look at clocks, dice or files.
+The table is complete: imports that are not listed are forbidden. Imports inside of functions and under
+TYPE_CHECKING count. The standard library is allowed, except for rooms that must not do I/O: the wire
+language and the machine use no clocks, random numbers or files.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ROOMS: dict[str, Room] = {
     "errors": room(),
     # The machine judges paths by patterns and the tools search with them: one engine for both.
     "globs": room(),
-    # What a secret looks like is said once, for the daemon's log and for what is handed to others.
+    # The patterns of secrets are shared by the daemon's log and by bundles.
     "redaction": room("errors"),
     "runtime_paths": room("errors", "platformdirs trio"),
     "net": room("errors", "trio"),
@@ -91,13 +91,13 @@ ROOMS: dict[str, Room] = {
     ),
     "tui": room("client", "textual"),
 }
-"""room -> what it may import, besides itself and the standard library."""
+"""room -> its allowed imports, besides itself and the standard library."""
 
 ALONE: dict[str, frozenset[str]] = {
     "nousd.cli.nousd.serve": frozenset({"daemon", "bridge"}),
     "nousd.cli.nousd.bridge": frozenset({"bridge"}),
     "nousd.cli.nousd.http_settings": frozenset({"bridge"}),
-    # What is served at one of the bridge's paths, if it is installed.
+    # served at a path of the bridge, if it is installed
     "nousd.bridge.mcp": frozenset({"mcp_server"}),
 }
 """The modules that may start another program's part, and only inside of their functions."""
@@ -161,7 +161,7 @@ def _is_inside(name: str, module: str) -> bool:
     return name == module or name.startswith(module + ".")
 
 
-def test_modules_import_only_what_their_room_may() -> None:
+def test_modules_import_only_allowed_rooms_and_libraries() -> None:
     """The table of rooms is complete, and every import of every module fits it."""
     assert len(MODULES) > 300
     assert [
@@ -171,7 +171,7 @@ def test_modules_import_only_what_their_room_may() -> None:
     ] == []
 
 
-# --- folders of a room have one direction --------------------------------------------------------
+# --- layers of a room -----------------------------------------------------------------------------
 
 LAYERS: dict[str, str] = {
     "wire": "limits limit_table objects events responses commands codec",
@@ -216,7 +216,7 @@ def _folder_of(module: str) -> tuple[str, str]:
     return parts[0], parts[1]
 
 
-def test_every_folder_of_a_room_has_its_place_in_the_order() -> None:
+def test_every_folder_of_a_layered_room_is_in_its_order() -> None:
     found: dict[str, set[str]] = {name: set() for name in LAYERS}
     for module in graph():
         room_name, folder = _folder_of(module)
@@ -228,29 +228,29 @@ def test_every_folder_of_a_room_has_its_place_in_the_order() -> None:
         assert "*" in named or found[name] <= named
 
 
-def test_folders_import_only_folders_below_them() -> None:
+def test_folders_import_only_lower_folders() -> None:
     assert upward_arrows(graph()) == set()
 
 
-def test_an_upward_arrow_is_found() -> None:
+def test_an_upward_import_is_found() -> None:
     edges = {"nousd.store.rows": frozenset({"nousd.store.sqlite.queries", "nousd.store.artifacts"})}
     assert upward_arrows(edges) == {"store: rows -> sqlite"}
 
 
-# --- no circles, TYPE_CHECKING included -----------------------------------------------------------
+# --- no cycles, TYPE_CHECKING included ------------------------------------------------------------
 
 
-def test_no_module_is_imported_by_what_it_imports() -> None:
-    """A reader can start anywhere and go down: types alone do not excuse a circle."""
+def test_there_are_no_import_cycles() -> None:
+    """Imports for types alone count, too, so that modules can be read from the bottom up."""
     assert circles(graph()) == []
 
 
-def test_a_circle_is_found() -> None:
+def test_an_import_cycle_is_found() -> None:
     edges = {"a": frozenset("b"), "b": frozenset("c"), "c": frozenset("ad"), "d": frozenset[str]()}
     assert circles(edges) == [["a", "b", "c"]]
 
 
-# --- what is installed is used ----------------------------------------------------------------
+# --- installed packages are used --------------------------------------------------------------
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
@@ -258,14 +258,14 @@ INSTALLED: dict[str, list[str]] = {
     "nousd": PROJECT["dependencies"],
     **{f"nousd[{name}]": wanted for name, wanted in PROJECT["optional-dependencies"].items()},
 }
-"""What a user asks for -> the packages that come with it."""
+"""installed requirement -> the packages that come with it."""
 
 CALLED_OTHERWISE = {"pyyaml": "yaml"}
-"""The packages that are imported under another name than they are installed by."""
+"""Packages whose import name differs from their package name."""
 
 
 def unused(packages: list[str], used: frozenset[str]) -> list[str]:
-    """Return the packages, but our own, that nothing imports."""
+    """Return the packages, except our own, that nothing imports."""
     names = (re.split(r"[^\w-]", package)[0] for package in packages)
     return [
         name
@@ -284,13 +284,11 @@ def used_libraries() -> frozenset[str]:
 
 
 @pytest.mark.parametrize("wanted", INSTALLED)
-def test_whatever_is_installed_with_us_is_imported_somewhere(
-    wanted: str, used_libraries: frozenset[str]
-) -> None:
+def test_every_installed_package_is_imported(wanted: str, used_libraries: frozenset[str]) -> None:
     assert unused(INSTALLED[wanted], used_libraries) == []
 
 
-def test_a_package_that_nothing_imports_is_found() -> None:
+def test_an_unused_package_is_found() -> None:
     packages = [
         "nousd[http]",
         "hypercorn[trio]>=0.18,<0.19",
@@ -301,7 +299,7 @@ def test_a_package_that_nothing_imports_is_found() -> None:
     assert unused(packages, frozenset({"hypercorn", "prometheus_client", "yaml"})) == ["attic"]
 
 
-# --- one way to import a word of the wire ------------------------------------------------------
+# --- one module to import wire structs from -----------------------------------------------------
 
 FACES: dict[str, dict[str, type]] = {
     "nousd.wire.commands": dict(COMMANDS),
@@ -322,7 +320,7 @@ def detours_of(imports: Iterable[Import], module: str) -> list[str]:
     ]
 
 
-def test_commands_responses_and_events_are_imported_from_where_all_are_listed() -> None:
+def test_wire_structs_are_imported_from_the_module_that_lists_them() -> None:
     assert [
         detour
         for module, imports in imports_by_module().items()
@@ -331,7 +329,7 @@ def test_commands_responses_and_events_are_imported_from_where_all_are_listed() 
     ] == []
 
 
-def test_a_detour_is_found() -> None:
+def test_an_import_from_another_module_is_found() -> None:
     imports = imports_of(
         "from nousd.wire.events.tools import ToolCallStarted", "nousd.daemon.eventlog.log"
     )
@@ -339,7 +337,7 @@ def test_a_detour_is_found() -> None:
     assert detour == "nousd.daemon.log: ToolCallStarted is imported from nousd.wire.events"
 
 
-# --- the check finds what it is for ----------------------------------------------------------
+# --- the check itself ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -382,7 +380,7 @@ def test_a_detour_is_found() -> None:
         ("nousd", "import json", "imports nothing"),
     ],
 )
-def test_a_planted_fault_is_found(module: str, source: str, found: str) -> None:
+def test_a_forbidden_import_is_found(module: str, source: str, found: str) -> None:
     (fault,) = faults_of(source, module)
     assert found in fault
 
@@ -409,10 +407,10 @@ def test_a_planted_fault_is_found(module: str, source: str, found: str) -> None:
         ("nousd.daemon.server", "import os, time, trio\nimport nousd"),
     ],
 )
-def test_what_is_allowed_is_not_found(module: str, source: str) -> None:
+def test_an_allowed_import_is_not_reported(module: str, source: str) -> None:
     assert faults_of(source, module) == []
 
 
-def test_a_relative_import_of_a_package_starts_at_the_package() -> None:
+def test_a_relative_import_in_a_package_is_resolved_from_the_package() -> None:
     (fault,) = faults_of("from ..store import interface", "nousd.wire", is_package=True)
     assert "wire may not import store" in fault

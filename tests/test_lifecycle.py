@@ -150,7 +150,7 @@ def test_gaps_in_the_ids_pass() -> None:
         ([START, ("status", {"run_id": "r", "session_id": "s2"})], "changed its session"),
     ],
 )
-def test_an_imbalance_is_named(steps: list[Step], complaint: str) -> None:
+def test_an_unbalanced_run_is_reported(steps: list[Step], complaint: str) -> None:
     with pytest.raises(AssertionError, match=complaint):
         check(steps)
 
@@ -160,11 +160,11 @@ def in_turn(*steps: Step) -> list[Step]:
 
 
 @pytest.mark.parametrize("calls", [RAN, NOT_RUN], ids=["run", "not run"])
-def test_a_call_that_is_told_whole_passes(calls: list[Step]) -> None:
+def test_a_complete_call_passes(calls: list[Step]) -> None:
     check(in_turn(ASKED, *ASSISTANT, *calls), complete_after=0)
 
 
-def test_a_run_of_an_earlier_version_need_not_tell_all() -> None:
+def test_a_run_of_an_earlier_version_may_lack_events() -> None:
     earlier = [START, TURN, *USER, *ASSISTANT, TOOL[0], STARTED, *TOOL[1:], TURN_END, END]
     check(earlier)
     check(earlier, complete_after=1)
@@ -172,7 +172,7 @@ def test_a_run_of_an_earlier_version_need_not_tell_all() -> None:
         check(earlier, complete_after=0)
 
 
-def test_a_call_that_was_not_requested_is_named_where_all_must_be_told() -> None:
+def test_a_call_without_a_request_is_reported_if_events_must_be_complete() -> None:
     with pytest.raises(AssertionError, match="the call was never requested"):
         check(in_turn(TOOL[0], STARTED, COMPLETED, TOOL[2]), complete_after=0)
 
@@ -229,13 +229,13 @@ NOT_EXECUTED = tool("end", executed=False)
         ([ASKED, *ASSISTANT, message("start", "m2", role="assistant")], "without a model_input"),
     ],
 )
-def test_a_call_told_wrongly_is_named(steps: list[Step], complaint: str) -> None:
+def test_an_invalid_sequence_of_call_events_is_reported(steps: list[Step], complaint: str) -> None:
     with pytest.raises(AssertionError, match=complaint):
         check(in_turn(*steps), complete_after=0)
 
 
 def joined(text: str, first: int) -> list[Step]:
-    """A message of which the deltas 4 and 5 were told before all from ``first`` on were joined."""
+    """Return a run whose deltas 4 and 5 are followed by a joined delta from ``first`` on."""
     told = [message("update", delta="a"), message("update", delta="b")]
     update = message("update", delta=text, joined_from=f"evt-{first}")
     begin = [START, TURN, message("start", role="assistant"), *told, update]
@@ -243,23 +243,23 @@ def joined(text: str, first: int) -> list[Step]:
 
 
 @pytest.mark.parametrize(("text", "first"), [("abc", 4), ("bc", 5)])
-def test_a_joined_delta_stands_in_the_place_of_those_it_was_made_of(text: str, first: int) -> None:
+def test_a_joined_delta_replaces_its_parts(text: str, first: int) -> None:
     check(joined(text, first))
 
 
 @pytest.mark.parametrize(("text", "first"), [("abc", 5), ("bc", 4), ("c", 6)])
-def test_a_joined_delta_that_says_something_else_is_named(text: str, first: int) -> None:
+def test_a_joined_delta_with_another_text_is_reported(text: str, first: int) -> None:
     with pytest.raises(AssertionError, match=r"not what was told|no earlier event"):
         check(joined(text, first))
 
 
-def test_ids_must_grow() -> None:
+def test_ids_that_do_not_grow_are_reported() -> None:
     checker = LifecycleChecker()
     checker.feed(lines([START], 7)[0])
     with pytest.raises(AssertionError, match="event ids must grow: 7 after 7"):
         checker.feed(lines([TURN], 7)[0])
 
 
-def test_the_complaint_shows_the_event() -> None:
+def test_the_report_shows_the_event() -> None:
     with pytest.raises(AssertionError, match=r'"type": "turn_end"'):
         check([START, TURN_END])

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class Switch:
-    """Stands for the module of a copy that says which fault is switched on."""
+    """Replaces the module of a copy that says which fault is switched on."""
 
     active = -1
 
@@ -30,7 +30,7 @@ class Switch:
 
 
 def results_of(source: str, function: str, *arguments: object) -> Iterator[tuple[str, object]]:
-    """Yield what is changed and what the function then returns, fault by fault."""
+    """Yield the change and the function's result with it, fault by fault."""
     source = textwrap.dedent(source)
     places = possible(ast.parse(source))
     switch = Switch()
@@ -61,7 +61,7 @@ def results_of(source: str, function: str, *arguments: object) -> Iterator[tuple
 def test_an_expression_is_changed_by_one_operator(
     expression: str, faults: dict[str, object]
 ) -> None:
-    # The return is not the end of its function, and can be left out as well.
+    # The return is not the last statement of its function, so it can be omitted too.
     source = f"def f():\n    if True:\n        return {expression}\n    return 'end'"
     found = dict(results_of(source, "f"))
     left_out = {
@@ -73,7 +73,7 @@ def test_an_expression_is_changed_by_one_operator(
     assert all(found[what] == "end" for what in left_out)
 
 
-def test_a_statement_is_left_out() -> None:
+def test_statements_are_omitted_one_by_one() -> None:
     source = """
     def f():
         items = [1]
@@ -94,7 +94,7 @@ def test_a_statement_is_left_out() -> None:
     }
 
 
-def test_two_faults_at_one_place_are_two_numbers() -> None:
+def test_two_faults_of_one_expression_have_two_numbers() -> None:
     source = """
     def f(a, b):
         if a == b:
@@ -115,11 +115,11 @@ def test_two_faults_at_one_place_are_two_numbers() -> None:
         "class C:\n    n = 1",
     ],
 )
-def test_what_runs_at_import_and_what_only_says_something_has_no_faults(source: str) -> None:
+def test_code_at_import_assertions_and_log_calls_have_no_faults(source: str) -> None:
     assert possible(ast.parse(source)) == []
 
 
-def test_a_draw_is_the_same_for_the_same_seed_and_takes_from_each_area(tmp_path: Path) -> None:
+def test_a_draw_depends_on_its_seed_and_takes_from_each_area(tmp_path: Path) -> None:
     for places in AREAS.values():
         for place in places:
             file = tmp_path / place if place.endswith(".py") else tmp_path / place / "part.py"
@@ -131,14 +131,14 @@ def test_a_draw_is_the_same_for_the_same_seed_and_takes_from_each_area(tmp_path:
     assert drawn != draw(tmp_path, 3, seed=2)
 
 
-def test_each_area_is_a_part_of_the_code() -> None:
+def test_every_path_of_an_area_exists() -> None:
     missing = [
         place for places in AREAS.values() for place in places if not (ROOT / place).exists()
     ]
     assert missing == []
 
 
-def test_a_copy_notes_who_reaches_a_fault_and_obeys_the_switch(tmp_path: Path) -> None:
+def test_a_copy_records_the_tests_that_reach_a_fault_and_obeys_the_switch(tmp_path: Path) -> None:
     (tmp_path / "nousd").mkdir()
     (tmp_path / "nousd" / "__init__.py").touch()
     source = '"""Text."""\n\nfrom __future__ import annotations\n\ndef f():\n    return 1'
@@ -176,7 +176,7 @@ def results(**runs: list[str]) -> Results:
     return Results(faults, outcomes, {"default": reached, "all": reached}, lines)
 
 
-def test_a_test_that_fails_without_a_fault_finds_none() -> None:
+def test_a_test_that_fails_without_a_fault_does_not_count() -> None:
     assert results().reaching(0, "all") == {"a", "b"}
     assert results().reaching(0, "default") == {"a"}
 
@@ -198,7 +198,7 @@ def test_a_test_that_fails_without_a_fault_finds_none() -> None:
         ),  # all of it must find everything
     ],
 )
-def test_a_smaller_suite_must_find_most_and_all_of_it_everything(
+def test_the_default_suite_must_find_most_faults_and_the_whole_suite_all(
     kept: dict[str, set[str]],
     again: dict[str, set[int]],
     is_enough: bool,

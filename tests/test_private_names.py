@@ -13,7 +13,7 @@ import pytest
 from tests.harness.import_graph import MODULES, module_name
 
 PROGRAMS = "_main"
-"""The end of the names of programs of their own, which do something when they are imported."""
+"""The suffix of modules that are programs, which run when they are imported."""
 
 
 def is_private(name: str) -> bool:
@@ -21,7 +21,7 @@ def is_private(name: str) -> bool:
 
 
 def is_foreign(module: str) -> bool:
-    """True if a module belongs to a package that is installed beside us."""
+    """Return True if a module belongs to an installed dependency."""
     top = module.partition(".")[0]
     return top not in {"nousd", "tests", ""} and top not in sys.stdlib_module_names
 
@@ -78,7 +78,7 @@ def test_no_private_name_of_a_dependency_is_imported_or_read() -> None:
     ] == []
 
 
-def test_no_class_overrides_or_uses_what_its_foreign_base_keeps_private() -> None:
+def test_no_class_overrides_or_uses_private_methods_of_a_foreign_base() -> None:
     found = []
     for path in MODULES:
         name = module_name(path)
@@ -115,7 +115,7 @@ def test_a_private_name_is_found(source: str) -> None:
         "import h11",
     ],
 )
-def test_what_is_our_own_or_public_is_not_found(source: str) -> None:
+def test_own_and_public_names_are_not_reported(source: str) -> None:
     assert list(private_names(source)) == []
 
 

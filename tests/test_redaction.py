@@ -1,4 +1,4 @@
-"""Secrets are removed from texts: known ones, and whatever resembles one."""
+"""Secrets are removed from texts: known ones, and texts that match a pattern."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def test_every_occurrence_of_every_secret_is_replaced() -> None:
     )
 
 
-def test_a_text_without_secrets_stays_as_it_is() -> None:
+def test_a_text_without_secrets_is_unchanged() -> None:
     assert Redactor(["sk-first-key"]).redact("sk-other-key") == "sk-other-key"
     assert Redactor().redact("sk-other-key") == "sk-other-key"
 
 
-def test_a_secret_that_begins_with_another_one_is_replaced_whole() -> None:
+def test_a_secret_that_begins_with_another_one_is_replaced_completely() -> None:
     assert Redactor(["abcdef", "abcdefghi"]).redact("abcdefghi") == "[redacted]"
     assert Redactor(["abcdefghi", "abcdef"]).redact("abcdefghi") == "[redacted]"
 
 
-def test_a_secret_made_later_is_known_from_then_on() -> None:
+def test_a_secret_added_later_is_redacted_from_then_on() -> None:
     redactor = Redactor(["sk-first-key"])
     assert redactor.redact("tok-12345") == "tok-12345"
     redactor.add("tok-12345")
@@ -69,7 +69,7 @@ def test_a_secret_made_later_is_known_from_then_on() -> None:
         "json_of_go",
     ],
 )
-def test_a_secret_is_known_in_every_spelling(spell: Callable[[str], str]) -> None:
+def test_a_secret_is_redacted_in_every_encoding(spell: Callable[[str], str]) -> None:
     secret = 'key "one"/two\\ß+&'
     redacted = Redactor([secret]).redact(f"GET {spell(secret)}")
     assert "one" not in redacted
@@ -78,7 +78,9 @@ def test_a_secret_is_known_in_every_spelling(spell: Callable[[str], str]) -> Non
 
 @pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
 @pytest.mark.parametrize("before", range(4))
-def test_a_secret_is_known_inside_of_base64(before: int, encode: Callable[[bytes], bytes]) -> None:
+def test_a_secret_is_redacted_inside_of_base64(
+    before: int, encode: Callable[[bytes], bytes]
+) -> None:
     secret = "~~~ key ??? of some length"
     text = encode(b"u" * before + f"{secret}:more".encode()).decode()
     redacted = Redactor([secret]).redact(text)
@@ -86,30 +88,30 @@ def test_a_secret_is_known_inside_of_base64(before: int, encode: Callable[[bytes
     assert len(redacted) < len("[redacted]") + 4 + before * 2 + 8
 
 
-def test_a_secret_in_utf_16_is_seen_where_it_was_read_as_utf_8() -> None:
+def test_a_utf_16_secret_decoded_as_utf_8_is_redacted() -> None:
     text = f"sk-ant-api03-{MARK}".encode("utf-16-le").decode()
     assert Redactor(rules=RULES).redact(text) == "[redacted:anthropic_key]"
 
 
-def test_a_secret_that_is_no_unicode_is_known_as_well() -> None:
+def test_a_secret_with_lone_surrogates_is_redacted() -> None:
     secret = "pass\udcffword"
     assert Redactor([secret]).redact(f"it is {secret}") == "it is [redacted]"
 
 
-def test_a_secret_is_a_text_and_not_a_pattern() -> None:
+def test_a_secret_is_matched_literally() -> None:
     assert Redactor(["a.c*e(f"]).redact("abccce(f a.c*e(f") == "abccce(f [redacted]"
 
 
-def test_the_line_end_that_a_key_file_brings_is_no_part_of_the_secret() -> None:
+def test_a_trailing_line_end_is_not_part_of_a_secret() -> None:
     assert Redactor(["sk-first-key\n"]).redact("sk-first-key") == "[redacted]"
 
 
 @pytest.mark.parametrize("secret", ["", "   ", "x" * (SECRET_CHARS_MIN - 1)])
-def test_what_is_too_short_to_be_a_secret_spoils_no_text(secret: str) -> None:
+def test_a_secret_that_is_too_short_is_not_redacted(secret: str) -> None:
     assert Redactor([secret]).redact(f"xxxxxxx {secret}") == f"xxxxxxx {secret}"
 
 
-# --- what looks like a secret ----------------------------------------------------------------
+# --- patterns --------------------------------------------------------------------------------
 
 
 def redacted(text: str, *patterns: str) -> str:
@@ -117,7 +119,7 @@ def redacted(text: str, *patterns: str) -> str:
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.text[:30])
-def test_what_looks_like_a_secret_is_replaced_by_its_kind(planted: Planted) -> None:
+def test_a_text_that_matches_a_pattern_is_replaced_by_its_kind(planted: Planted) -> None:
     redactor = Redactor(rules=RULES)
     shown = redactor.redact(planted.text)
     assert MARK not in shown
@@ -131,7 +133,7 @@ surroundings = st.text(alphabet=st.sampled_from("az09 \n\t.,;()-_äß😀"), max
 
 
 @given(st.lists(st.tuples(surroundings, st.sampled_from(PLANTED)), max_size=5), surroundings)
-def test_secrets_are_found_whatever_stands_around_them(
+def test_secrets_are_redacted_in_any_surroundings(
     parts: list[tuple[str, Planted]], end: str
 ) -> None:
     text = "".join(f"{before}\n{planted.text}\n" for before, planted in parts) + end
@@ -145,7 +147,7 @@ def test_secrets_are_found_whatever_stands_around_them(
         max_leaves=9,
     )
 )
-def test_json_stays_json_and_shows_no_secret(value: Any) -> None:
+def test_redacted_json_is_valid_and_contains_no_secret(value: Any) -> None:
     shown = Redactor(rules=RULES).redact_json(value)
     text = json.dumps(shown)
     assert json.loads(text) == shown
@@ -155,11 +157,11 @@ def test_json_stays_json_and_shows_no_secret(value: Any) -> None:
 
 
 @pytest.mark.parametrize("text", HARMLESS)
-def test_what_is_no_secret_stays_as_it_is(text: str) -> None:
+def test_harmless_texts_are_unchanged(text: str) -> None:
     assert redacted(text) == text
 
 
-def test_what_stands_under_a_key_that_names_a_secret_is_one() -> None:
+def test_values_under_a_key_that_names_a_secret_are_redacted() -> None:
     value = {
         "api_key": "x",
         "password": 1234,
@@ -179,7 +181,7 @@ def test_what_stands_under_a_key_that_names_a_secret_is_one() -> None:
     }
 
 
-def test_without_rules_only_what_is_known_is_a_secret() -> None:
+def test_without_rules_only_known_secrets_are_redacted() -> None:
     value = {"api_key": "x", "text": "the-secret-key"}
     assert Redactor(["the-secret-key"]).redact_json(value) == {
         "api_key": "x",
@@ -187,7 +189,7 @@ def test_without_rules_only_what_is_known_is_a_secret() -> None:
     }
 
 
-def test_a_pattern_of_the_users_is_a_rule_as_well() -> None:
+def test_user_patterns_are_redacted() -> None:
     assert redacted("case ACME-1234-5678 is open", r"ACME-(\d{4})-\d{4}") == (
         "case [redacted:user] is open"
     )
@@ -210,18 +212,18 @@ def test_a_pattern_of_the_users_is_a_rule_as_well() -> None:
         ("LOG_LEVEL", False, False),
     ],
 )
-def test_care_is_asked_for_more_names_than_those_whose_values_are_taken_out(
+def test_more_names_may_be_secret_than_are_redacted(
     name: str, names_one: bool, may_name_one: bool
 ) -> None:
     assert (names_secret(name), may_name_secret(name)) == (names_one, may_name_one)
 
 
-def test_a_bad_pattern_is_named() -> None:
+def test_an_invalid_pattern_is_an_error_that_shows_it() -> None:
     with pytest.raises(ConfigError, match=r"'\(' is no regular expression"):
         user_rules(["("])
 
 
-def test_counts_are_of_what_was_replaced() -> None:
+def test_replacements_are_counted_by_kind() -> None:
     redactor = Redactor(["known-secret"], rules=RULES, mark="[redacted:known]")
     redactor.redact("known-secret known-secret MY_TOKEN=abc")
     assert redactor.counts == {"known": 2, "variable": 1}
@@ -232,8 +234,8 @@ def test_counts_are_of_what_was_replaced() -> None:
     "unit",
     ["A", "key", "secret_", "eyJ", "-----BEGIN PRIVATE KEY-----", "token='", '_key:\\"', "://a:"],
 )
-def test_no_text_is_looked_at_for_long(unit: str) -> None:
-    """Ten times the text takes about ten times as long; a hundred times would be for ever."""
+def test_redaction_takes_linear_time(unit: str) -> None:
+    """Ten times the text takes about ten times as long, and not a hundred times."""
     text = unit * (400_000 // len(unit))
     with_all = Redactor(rules=RULES)
     began = time.process_time()
@@ -252,14 +254,14 @@ SECRETS = ["sk-first-key", "pass word/with?signs", "k\u00e4se-schl\u00fcssel"]
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 11, 64, 4096])
 @pytest.mark.parametrize("secret", SECRETS)
-def test_a_secret_is_found_however_a_stream_is_cut(secret: str, size: int) -> None:
+def test_a_secret_is_redacted_across_any_chunks_of_a_stream(secret: str, size: int) -> None:
     data = f"a {secret}{secret} b sk-first-ke {secret}".encode()
     stream = Redactor(SECRETS).stream()
     told = b"".join(stream.feed(data[at : at + size]) for at in range(0, len(data), size))
     assert (told + stream.finish()).decode() == "a [redacted][redacted] b sk-first-ke [redacted]"
 
 
-def test_only_what_may_be_a_beginning_waits() -> None:
+def test_a_stream_holds_back_only_possible_beginnings_of_a_secret() -> None:
     stream = Redactor(["sk-first-key"]).stream()
     assert stream.feed(b"hello sk-fi") == b"hello "
     assert stream.feed(b"sh") == b"sk-fish"
@@ -268,7 +270,7 @@ def test_only_what_may_be_a_beginning_waits() -> None:
     assert stream.finish() == b"s"
 
 
-def test_a_stream_knows_what_was_known_when_it_began_and_nothing_without_secrets() -> None:
+def test_bytes_are_redacted_and_unchanged_without_secrets() -> None:
     assert Redactor().stream().feed(b"\xff\x00abc") == b"\xff\x00abc"
     assert Redactor().redact_output_bytes(b"\xff\x00abc") == b"\xff\x00abc"
     assert (
@@ -277,7 +279,7 @@ def test_a_stream_knows_what_was_known_when_it_began_and_nothing_without_secrets
     )
 
 
-def test_what_tools_say_is_spoilt_by_no_key_that_is_a_word() -> None:
+def test_keys_that_are_words_are_not_redacted_in_tool_output() -> None:
     redactor = Redactor(["ollama", "sk-0123456789abc"])
     said = "ollama sk-0123456789abc \u00e4"
     assert redactor.redact(said) == "[redacted] [redacted] \u00e4"
@@ -286,7 +288,7 @@ def test_what_tools_say_is_spoilt_by_no_key_that_is_a_word() -> None:
     assert redactor.stream().feed(b"ollama!") == b"ollama!"
 
 
-def test_variables_that_sound_like_secrets_are_secrets_unless_they_are_places_or_words() -> None:
+def test_values_of_secret_variables_are_secrets_unless_paths_or_words() -> None:
     environ = {
         "DEPLOY_TOKEN": "t-0123456789",
         "DB_PASSWORD": "correct horse battery",

@@ -21,7 +21,7 @@ def test_there_are_scripts_to_start() -> None:
 
 
 @pytest.mark.parametrize("name", STARTED)
-def test_a_script_needs_no_more_than_a_shell_and_sets_up_the_rest(name: str) -> None:
+def test_a_script_needs_only_a_shell_and_runs_setup_before_python(name: str) -> None:
     lines = (SCRIPTS / name).read_text(encoding="utf-8").splitlines()
     assert lines[0] == "#!/bin/sh"
     (place,) = [
@@ -30,7 +30,7 @@ def test_a_script_needs_no_more_than_a_shell_and_sets_up_the_rest(name: str) -> 
     assert not [line for line in lines[:place] if "python" in line]
 
 
-def test_every_module_of_a_script_is_started_by_one() -> None:
+def test_every_script_module_is_used_by_a_script() -> None:
     started = "".join((SCRIPTS / name).read_text(encoding="utf-8") for name in STARTED)
     modules = [path.name for path in SCRIPTS.glob("*.py") if path.name != "__init__.py"]
     assert [name for name in modules if name not in started] == []

@@ -76,7 +76,7 @@ async def test_a_gate_holds_the_stream_until_it_is_opened() -> None:
 @pytest.mark.parametrize(
     "reply", [Reply((delta(content="a"),), drops=True), Reply(drops_at_once=True)]
 )
-async def test_a_dropped_connection_is_dropped(reply: Reply) -> None:
+async def test_a_reply_can_drop_the_connection(reply: Reply) -> None:
     async with stub_model() as stub, httpx2.AsyncClient(trust_env=False) as client:
         stub.script(reply)
         with pytest.raises(httpx2.RemoteProtocolError):
@@ -85,7 +85,7 @@ async def test_a_dropped_connection_is_dropped(reply: Reply) -> None:
             await stub.wait_closed()
 
 
-async def test_a_client_that_leaves_is_noticed_while_the_stream_is_held() -> None:
+async def test_a_disconnected_client_is_detected_while_the_stream_is_held() -> None:
     async with stub_model() as stub:
         stub.script(Reply((Gate(),)))
         client = await trio.open_tcp_stream("127.0.0.1", int(stub.api_base.split(":")[2][:-3]))

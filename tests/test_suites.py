@@ -12,7 +12,7 @@ from tests.suites import SUITES, deselect
 
 
 class Case:
-    """A collected test case, as far as the choice of suites looks at it."""
+    """A collected test case with the attributes that the choice of suites uses."""
 
     def __init__(self, nodeid: str, keep: int | None) -> None:
         self.nodeid = nodeid
@@ -26,7 +26,7 @@ class Case:
 FAMILIES = st.lists(
     st.tuples(st.integers(1, 7), st.none() | st.integers(0, 9)), min_size=1, max_size=8
 )
-"""Test functions: how many cases each has, and its ``keep``, None if it is not marked."""
+"""Test functions: the number of cases of each, and its ``keep``, None if it is not marked."""
 
 
 def cases_of(families: list[tuple[int, int | None]]) -> list[Case]:
@@ -38,7 +38,7 @@ def cases_of(families: list[tuple[int, int | None]]) -> list[Case]:
 
 
 def run(cases: list[Case], suite: str) -> list[str]:
-    """Return the cases that a suite runs; what it leaves out is the rest of all."""
+    """Return the cases that a suite runs, and check that it deselects the others."""
     items: Any = list(cases)
     left_out: Any = deselect(cast("list[pytest.Item]", items), suite)
     assert {*items, *left_out} == {*cases}
@@ -47,7 +47,7 @@ def run(cases: list[Case], suite: str) -> list[str]:
 
 
 @given(FAMILIES)
-def test_default_and_rest_have_nothing_in_common_and_are_all_together(
+def test_default_and_rest_are_disjoint_and_together_all(
     families: list[tuple[int, int | None]],
 ) -> None:
     cases = cases_of(families)
@@ -57,7 +57,7 @@ def test_default_and_rest_have_nothing_in_common_and_are_all_together(
 
 
 @given(FAMILIES)
-def test_default_keeps_as_many_of_a_slow_family_as_its_mark_says(
+def test_default_keeps_as_many_slow_cases_as_the_mark_says(
     families: list[tuple[int, int | None]],
 ) -> None:
     default = run(cases_of(families), "default")

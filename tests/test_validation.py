@@ -32,11 +32,11 @@ def line(value: Any) -> bytes:
 
 
 @pytest.mark.parametrize("answer", [PONG, REFUSED, PONG | {"more": 1}])
-def test_an_answer_to_the_schema_is_returned(answer: dict[str, Any]) -> None:
+def test_a_valid_answer_is_returned(answer: dict[str, Any]) -> None:
     assert check_response(line(answer)) == answer
 
 
-def test_an_event_to_the_schema_is_returned() -> None:
+def test_a_valid_event_is_returned() -> None:
     assert check_event(line(ENDED)) == ENDED
 
 
@@ -59,7 +59,7 @@ def test_an_event_to_the_schema_is_returned() -> None:
         (line({key: PONG[key] for key in ("v", "id", "type", "payload")}), "'ok' is a required"),
     ],
 )
-def test_a_faulty_answer_is_told(raw: bytes, complaint: str) -> None:
+def test_an_invalid_answer_is_reported(raw: bytes, complaint: str) -> None:
     with pytest.raises(AssertionError, match=complaint):
         check_response(raw)
 
@@ -78,16 +78,16 @@ def test_a_faulty_answer_is_told(raw: bytes, complaint: str) -> None:
         ({"type": "agent_stop"}, "have no type 'agent_stop'"),
     ],
 )
-def test_a_faulty_event_is_told(change: dict[str, Any], complaint: str) -> None:
+def test_an_invalid_event_is_reported(change: dict[str, Any], complaint: str) -> None:
     with pytest.raises(AssertionError, match=complaint):
         check_event(line(ENDED | change))
 
 
-def test_a_command_may_leave_out_what_it_does_not_need() -> None:
+def test_a_command_may_omit_optional_fields() -> None:
     assert check_command(line({"id": "a", "type": "ping"})) == {"id": "a", "type": "ping"}
 
 
 @pytest.mark.parametrize("payload", [{}, None, {"text": ""}, {"text": "a", "wait": None}])
-def test_a_command_with_a_faulty_payload_is_told(payload: Any) -> None:
+def test_a_command_with_an_invalid_payload_is_reported(payload: Any) -> None:
     with pytest.raises(AssertionError, match="commands: payload"):
         check_command(line({"id": "a", "type": "prompt", "payload": payload}))

@@ -42,7 +42,7 @@ RULES = {"pending": [], "granted": ["bash(=ls)"], "granted_everywhere": []}
 
 
 def violations(log: Log = LOG, **answers: Any) -> list[str]:
-    """Return what is found in a log, and in answers, by those who were told what is in ``LOG``."""
+    """Return the violations of a log and of answers for clients that were told the events of ``LOG``."""
     found = Violations()
     record = CallRecord(found, SessionRecord(found))
     record.told_accepted(MADE, "call-1")
@@ -70,7 +70,7 @@ def changed(index: int, **changes: Any) -> Log:
     return [*LOG[:index], (type, {**payload, **changes}), *LOG[index + 1 :]]
 
 
-def test_a_log_and_answers_that_hold_what_was_told_are_good() -> None:
+def test_a_log_and_answers_that_match_the_acknowledgements_have_no_violations() -> None:
     assert violations(attempt={"state": "completed", "executed": True}) == []
 
 
@@ -93,7 +93,7 @@ def test_a_log_and_answers_that_hold_what_was_told_are_good() -> None:
         (without(5), "was told, by the log it is"),
     ],
 )
-def test_a_changed_log_is_found(log: Log, found: str) -> None:
+def test_a_changed_log_is_a_violation(log: Log, found: str) -> None:
     assert any(found in violation for violation in violations(log)), violations(log)
 
 
@@ -109,18 +109,18 @@ def test_a_changed_log_is_found(log: Log, found: str) -> None:
         ({"attempt": {"state": "started", "executed": True}}, "('call-1', 1) is told as"),
     ],
 )
-def test_an_answer_that_is_not_what_the_log_says_is_found(
+def test_an_answer_that_differs_from_the_log_is_a_violation(
     answers: dict[str, Any], found: str
 ) -> None:
     assert [found in violation for violation in violations(**answers)] == [True]
 
 
-def test_a_call_that_is_still_open_after_a_start_is_found() -> None:
+def test_a_call_still_open_after_a_start_is_a_violation() -> None:
     found = violations(LOG[:5], attempt={"state": "started", "executed": True})
     assert any("('call-1', 1) is told as" in violation for violation in found)
 
 
-def test_two_acknowledgements_of_one_call_are_found() -> None:
+def test_two_acknowledgements_of_one_call_are_a_violation() -> None:
     found = Violations()
     record = CallRecord(found, SessionRecord(found))
     record.told_accepted(MADE, "call-1")

@@ -88,7 +88,7 @@ def lines(log: Log) -> list[bytes]:
 
 
 def told(record: CrashRecord) -> None:
-    """Tells the record all that clients of that daemon can have been told."""
+    """Tell the record everything that clients of that daemon can have been told."""
     sessions, inputs, runs = record.sessions, record.inputs, record.runs
     sessions.told_created({"session_id": "s", "name": "first"})
     sessions.told_created({"session_id": "b", "parent_id": "s"})
@@ -125,7 +125,7 @@ TOOLS = [{"name": "bash", "active": True}, {"name": "read", "active": False}]
 
 
 def violations(log: Log = KEPT, marks: tuple[str, ...] = ("MARK-1",), **answers: Any) -> list[str]:
-    """Return what is found in a log, and in answers, by those who were told what is in ``LOG``."""
+    """Return the violations of a log and of answers for clients that were told the events of ``LOG``."""
     record = CrashRecord()
     told(record)
     for each in lines(log):
@@ -149,12 +149,12 @@ def _page(*entries: Mapping[str, Any]) -> dict[str, Any]:
     return {"messages": list(entries), "has_more": False}
 
 
-def test_a_log_and_answers_that_hold_what_was_told_are_good() -> None:
+def test_a_log_and_answers_that_match_the_acknowledgements_have_no_violations() -> None:
     assert violations() == []
 
 
 def at(type: str, **fields: Any) -> int:
-    """Return where in the log the first event is that has those fields."""
+    """Return the index of the first event of the log with these fields."""
     return next(
         index
         for index, (other, payload) in enumerate(KEPT)
@@ -229,7 +229,7 @@ def changed(type: str, changes: Mapping[str, Any], **fields: Any) -> Log:
         ([*KEPT, LOG[-2]], "d is deleted, or not created, and has a"),
     ],
 )
-def test_a_changed_log_is_found(log: Log, found: str) -> None:
+def test_a_changed_log_is_a_violation(log: Log, found: str) -> None:
     assert any(found in violation for violation in violations(log)), violations(log)
 
 
@@ -256,7 +256,7 @@ def test_a_changed_log_is_found(log: Log, found: str) -> None:
         ({"active": "b"}, "active is 'b'"),
     ],
 )
-def test_an_answer_that_is_not_what_the_log_says_is_found(
+def test_an_answer_that_differs_from_the_log_is_a_violation(
     answers: dict[str, Any], found: str
 ) -> None:
     assert [found in violation for violation in violations(**answers)] == [True]
@@ -269,17 +269,19 @@ def test_an_answer_that_is_not_what_the_log_says_is_found(
         ((), "MARK-1 is said to have run and has not"),
     ],
 )
-def test_a_command_that_ran_twice_or_never_is_found(marks: tuple[str, ...], found: str) -> None:
+def test_a_command_that_ran_twice_or_never_is_a_violation(
+    marks: tuple[str, ...], found: str
+) -> None:
     assert violations(KEPT, marks) == [found]
 
 
-def test_a_call_that_is_said_not_to_have_begun_must_have_left_nothing() -> None:
+def test_a_mark_of_a_call_reported_as_not_started_is_a_violation() -> None:
     log = changed("tool_execution_end", {"executed": False, "is_error": True})
     assert violations(log, ()) == []
     assert violations(log) == ["MARK-1 ran 1 times for 0 begun calls"]
 
 
-def test_a_log_that_reads_differently_the_second_time_is_found() -> None:
+def test_a_log_that_reads_differently_the_second_time_is_a_violation() -> None:
     record = CrashRecord()
     for each in lines(LOG[:9]):
         record.read(each)
@@ -287,7 +289,7 @@ def test_a_log_that_reads_differently_the_second_time_is_found() -> None:
     assert [v.partition(":")[0] for v in record.violations] == ["evt-90 is not what it was"]
 
 
-def test_content_of_a_deleted_session_that_is_still_in_the_log_is_found() -> None:
+def test_content_of_a_deleted_session_in_the_log_is_a_violation() -> None:
     record = CrashRecord()
     record.sessions.asked_to_delete("d")
     for each in lines(LOG):
@@ -299,7 +301,7 @@ def test_content_of_a_deleted_session_that_is_still_in_the_log_is_found() -> Non
     ]
 
 
-def test_two_acknowledgements_of_one_input_are_found() -> None:
+def test_two_acknowledgements_of_one_input_are_a_violation() -> None:
     record = CrashRecord()
     record.inputs.told_accepted(HANDED, {"input_id": "in-1", "run_id": "r"})
     record.inputs.told_accepted(HANDED, {"input_id": "in-1", "run_id": "r"})
@@ -322,7 +324,7 @@ Cut = Callable[[list[bytes]], list[bytes]]
         (lambda got: [got[1], got[0], *got[2:]], ["another order or duplicates"]),
     ],
 )
-def test_a_stream_with_a_gap_a_duplicate_or_other_bytes_is_found(
+def test_a_stream_with_a_gap_a_duplicate_or_other_bytes_is_a_violation(
     change: Cut, found: list[str]
 ) -> None:
     record = CrashRecord()
@@ -333,7 +335,7 @@ def test_a_stream_with_a_gap_a_duplicate_or_other_bytes_is_found(
     assert all(a in b for a, b in zip(found, record.violations, strict=True)), record.violations
 
 
-def test_a_filtered_stream_is_held_against_those_types_only() -> None:
+def test_a_filtered_stream_is_compared_with_its_types_only() -> None:
     record = CrashRecord()
     for each in lines(LOG[:12]):
         record.read(each)
@@ -344,7 +346,7 @@ def test_a_filtered_stream_is_held_against_those_types_only() -> None:
     assert len(record.violations) == 1
 
 
-def test_what_a_deleted_session_took_along_is_not_missed() -> None:
+def test_events_of_a_deleted_session_may_be_missing() -> None:
     record = CrashRecord()
     record.sessions.asked_to_delete("d")
     handed = Handed("prompt", "d", "MARK-9", "m9")
@@ -363,7 +365,7 @@ def test_what_a_deleted_session_took_along_is_not_missed() -> None:
 
 
 @pytest.mark.parametrize("is_deleted", [True, False])
-def test_a_branch_may_have_a_message_whose_acceptance_its_parent_took_along(
+def test_a_branch_may_have_a_message_accepted_by_its_deleted_parent(
     is_deleted: bool,
 ) -> None:
     record = CrashRecord()

@@ -15,7 +15,7 @@ LOGGED = {"text": LONG[:4096], "text_ref": REF, "text_bytes": 10_000}
 WHOLE = {**LOGGED, "text": LONG}
 
 
-def test_a_text_of_8_kib_stands_for_itself_and_a_longer_one_for_its_hash() -> None:
+def test_a_text_up_to_8_kib_is_compared_itself_and_a_longer_one_by_its_hash() -> None:
     assert handed_as("x" * 8192) == "x" * 8192
     assert handed_as("x" * 8193).startswith("sha256:")
     assert (told_as({"text": "short"}), told_as(LOGGED)) == ("short", REF)
@@ -26,19 +26,19 @@ def test_a_text_of_8_kib_stands_for_itself_and_a_longer_one_for_its_hash() -> No
     [LOGGED, {**WHOLE, "text": LONG + "x"}, {**WHOLE, "text_bytes": 9_999}],
     ids=["a beginning", "more than it", "another size"],
 )
-def test_what_is_told_of_a_long_text_is_all_of_it(part: dict[str, object]) -> None:
+def test_an_answer_must_contain_all_of_a_long_text(part: dict[str, object]) -> None:
     assert is_whole(WHOLE)
     assert is_whole({"text": "short"})
     assert not is_whole(part)
 
 
-def test_the_log_and_an_answer_say_the_same_if_they_name_the_same_text() -> None:
+def test_entries_of_log_and_answer_are_equal_if_they_name_the_same_text() -> None:
     assert comparable(LOGGED) == comparable(WHOLE)
     assert comparable({**LOGGED, "text_ref": "sha256:other"}) != comparable(WHOLE)
 
 
 def found(item: dict[str, object], queue: dict[str, object]) -> list[str]:
-    """Return what is found if the log has ``item`` of a long text, and the queue tells ``queue``."""
+    """Return the violations if the log has ``item`` of a long text, and the queue shows ``queue``."""
     violations = Violations()
     record = InputRecord(violations, SessionRecord(violations))
     about = {"input_id": "in-1", "kind": "prompt", "client_message_id": "m"}
@@ -50,7 +50,7 @@ def found(item: dict[str, object], queue: dict[str, object]) -> list[str]:
     return list(violations)
 
 
-def test_a_campaign_finds_a_long_text_that_changed_or_is_told_in_part() -> None:
+def test_a_changed_or_partial_long_text_is_a_violation() -> None:
     assert not found(LOGGED, WHOLE)
     assert found({**LOGGED, "text_ref": "sha256:other"}, WHOLE)
     assert found(LOGGED, LOGGED)

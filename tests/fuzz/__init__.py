@@ -1,1 +1,1 @@
-"""Mutated conversations on whole connections, and what must hold whatever is sent."""
+"""Mutated conversations on whole connections, and the rules that hold for any input."""

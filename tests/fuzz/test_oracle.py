@@ -36,7 +36,7 @@ EVENT = (
         (b"x" * (LIMIT + 2), False, [b"x" * (LIMIT + 2)]),
     ],
 )
-def test_each_line_is_owed_an_answer(sent: bytes, is_all: bool, lines: list[bytes]) -> None:
+def test_each_line_must_be_answered(sent: bytes, is_all: bool, lines: list[bytes]) -> None:
     assert lines_of(sent, is_all=is_all, line_bytes_max=LIMIT) == lines
 
 
@@ -52,7 +52,7 @@ def test_each_line_is_owed_an_answer(sent: bytes, is_all: bool, lines: list[byte
         ([PING.replace(b'"a"', b'"\\ud800"')], [PONG.replace(b'"a"', b'"\xef\xbf\xbd"')]),
     ],
 )
-def test_good_answers_are_good(lines: list[bytes], answers: list[bytes]) -> None:
+def test_valid_answers_have_no_faults(lines: list[bytes], answers: list[bytes]) -> None:
     assert answer_faults(lines, answers, line_bytes_max=LIMIT) == []
 
 
@@ -69,7 +69,7 @@ def test_good_answers_are_good(lines: list[bytes], answers: list[bytes]) -> None
         ([PING], [b"{\n"], "not JSON"),
     ],
 )
-def test_a_bad_answer_is_found(lines: list[bytes], answers: list[bytes], found: str) -> None:
+def test_an_invalid_answer_is_found(lines: list[bytes], answers: list[bytes], found: str) -> None:
     faults = answer_faults(lines, answers, line_bytes_max=LIMIT)
     assert found in faults[0]
 
@@ -81,7 +81,7 @@ def test_lines_of_the_event_socket_are_events_or_answers() -> None:
 
 
 @pytest.mark.slow
-def test_a_seed_always_makes_the_same_cases() -> None:
+def test_equal_seeds_give_equal_cases() -> None:
     one, other = Cases(7), Cases(7)
     cases = [one.next() for _ in range(50)]
     assert cases == [other.next() for _ in range(50)]
