@@ -41,7 +41,7 @@ def imported_names(tree: ast.AST) -> Iterator[tuple[int, str, list[str]]]:
 
 
 def private_names(source: str) -> Iterator[str]:
-    """Yield each private name of a foreign module that is imported, or read from what was imported."""
+    """Yield each private name of a foreign module that is imported, or read as an attribute."""
     tree = ast.parse(source)
     imported = list(imported_names(tree))
     for line, _, parts in imported:

@@ -161,7 +161,7 @@ class CallRecord:
     # --- what the daemon says after a start ---
 
     def check_attempt(self, key: AttemptKey, call: Payload | None) -> None:
-        """Check an attempt as the daemon tells it: as its events make it, and over."""
+        """Check that the daemon shows an attempt as in its events, and ended."""
         attempt = self._attempts[key]
         if self.sessions.is_lost(attempt.session_id):
             self.violations.unless(call is None, f"{key} is of a deleted session: {call}")
@@ -171,7 +171,7 @@ class CallRecord:
         self.violations.unless(good, f"{key} is told as {call}, by its events {attempt}")
 
     def check_rules(self, session_id: str, answer: Payload) -> None:
-        """Check a session's ``list_permissions``: nothing waits, and what was granted is in force."""
+        """Check a session's ``list_permissions``: nothing is pending, and grants are in force."""
         self.violations.unless(not answer["pending"], f"{session_id}: waits by itself: {answer}")
         for place, key in ((session_id, "granted"), ("", "granted_everywhere")):
             expected = self._rules.get(place, set())

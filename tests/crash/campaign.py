@@ -251,7 +251,7 @@ class Campaign:
             calls.check_resent(made, await request(client, "call_tool", **made.payload()))
 
     async def _check_left_behind(self) -> None:
-        """Wait until what dead daemons left has gone."""
+        """Wait until the processes left by dead daemons have ended."""
         deadline = time.monotonic() + self.gone_seconds
         while left := {each for each in self._left_behind if _identity(each[0]) == each}:
             if time.monotonic() > deadline:
@@ -261,7 +261,7 @@ class Campaign:
         self._left_behind.clear()
 
     def _count_recoveries(self) -> None:
-        """Counts the cut starts that had written something, which only recovery does."""
+        """Count the interrupted starts that wrote to the log, which only recovery does."""
         record = self.world.record
         self.kills_recovering += sum(record.wrote_between(*times) for times in self._cut_starts)
         self._cut_starts.clear()

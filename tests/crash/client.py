@@ -58,7 +58,7 @@ async def request(client: Client, type: str, **payload: Any) -> dict[str, Any] |
 
 
 async def watch(place: Place, record: CrashRecord) -> None:
-    """Notes every event line until the daemon dies, and declares that what is asked will be answered."""
+    """Record every event line until the daemon dies, and declare that requests will be answered."""
     try:
         events = Events(await trio.open_unix_socket(f"{place.socket}.events"))
         async with events.stream:
@@ -93,7 +93,7 @@ class Follower:
             return
 
     def check(self, record: CrashRecord) -> None:
-        """Hold what came since the last check against the log."""
+        """Compare the events received since the last check with the log."""
         record.seen_events += len(self._reader.lines)
         record.check_stream(self._checked, self._reader.lines, self.types)
         self._checked = self._reader.last_seq
@@ -126,7 +126,7 @@ class LoadClient:
         return self.random.choice(choices)
 
     async def hand_in(self, handed: Handed) -> None:
-        """Hands an input in and notes what it was told; without an answer it stays in doubt."""
+        """Submit an input and record its answer; without one it stays in doubt."""
         self.record.runs.asked(handed.session_id, handed.text)
         try:
             answer = await ask(self._client, handed.type, **handed.payload())
@@ -141,7 +141,7 @@ class LoadClient:
             self._note_failed(handed, answer["error"])
 
     async def call(self, made: Made) -> None:
-        """Make a call and note what it was told; without an answer it stays in doubt."""
+        """Make a call and record its answer; without one it stays in doubt."""
         self.record.runs.asked(made.session_id, made.command)
         try:
             answer = await self.request("call_tool", **made.payload())
@@ -152,7 +152,7 @@ class LoadClient:
             self.record.calls.told_accepted(made, answer["tool_call_id"])
 
     async def confirm(self, asked: Mapping[str, Any], decision: str) -> None:
-        """Answer for a call that waits, and note what was decided: by this, or before."""
+        """Decide a pending call, and record the decision: this one, or an earlier one."""
         named = {key: asked[key] for key in ("tool_call_id", "attempt", "input_hash")}
         answer = await ask(self._client, "confirm_tool", **named, decision=decision)
         calls = self.record.calls

@@ -97,7 +97,7 @@ class InputRecord:
         self._new_changes += [(change, session_id, input_id) for input_id in input_ids]
 
     def told_whole(self, inputs: Sequence[Payload]) -> None:
-        """Take inputs as an answer tells them: with all of their text, however long."""
+        """Take inputs of an answer, which must contain their complete texts."""
         for item in inputs:
             self.violations.unless(is_whole(item), f"{item['input_id']} was told in part")
 

@@ -22,7 +22,7 @@ INPUTS_USED_MAX: Final = 20
 
 
 async def work(place: Place, world: World, random: Random, name: str) -> None:
-    """Works until the daemon dies."""
+    """Run operations until the daemon dies."""
     try:
         stream = await trio.open_unix_socket(str(place.socket))
         async with stream:

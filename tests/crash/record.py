@@ -33,7 +33,7 @@ class _Logged:
 
 
 class CrashRecord:
-    """Collects ``violations``. Checks cost what is new, not what there is."""
+    """Collects ``violations``. The cost of a check depends on the new events only."""
 
     def __init__(self) -> None:
         self.violations = Violations()
@@ -76,7 +76,7 @@ class CrashRecord:
         self._read_events.append(event)
 
     def told_cursor(self, cursor: str) -> None:
-        """Take a place in the log that a client was told."""
+        """Take a cursor that a client received."""
         self._cursor = max(self._cursor, int(cursor.removeprefix("evt-")))
 
     # --- what the log says ---
@@ -123,7 +123,7 @@ class CrashRecord:
     def check_stream(
         self, after: int, lines: Sequence[bytes], types: frozenset[str] | None
     ) -> None:
-        """Check what a subscriber got in one piece or many: the log's bytes, no gap, no duplicate.
+        """Check the lines of a subscriber: the bytes of the log, without gaps and duplicates.
 
         Args:
             after: where it began.
@@ -141,7 +141,7 @@ class CrashRecord:
         self.violations.unless(good, f"after evt-{after} a stream has another order or duplicates")
 
     def check_reread(self, lines: Iterable[bytes]) -> None:
-        """Check that the whole log, read again, is what it was."""
+        """Check that the whole log, read again, is unchanged."""
         again = {_seq(json.loads(line)): line for line in lines}
         for seq in sorted(again.keys() | self._log.keys()):
             logged = self._log.get(seq)
@@ -153,7 +153,7 @@ class CrashRecord:
         return any(start <= ts <= end for ts in self._times)
 
     def forget_times(self) -> None:
-        """Forgets when the events that were read so far were made."""
+        """Forget the times of the events read so far."""
         self._times.clear()
 
     def _check_seen(self) -> None:

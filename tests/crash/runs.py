@@ -53,7 +53,7 @@ class RunRecord:
     # --- what clients were told ---
 
     def told_started(self, run_id: str, session_id: str) -> None:
-        """Take that a client was told of a run: it started it, or handed an input to it."""
+        """Take a run that a client started or submitted an input to."""
         self._new_runs.append((run_id, session_id))
 
     def told_result(self, result: Payload) -> None:
@@ -68,7 +68,7 @@ class RunRecord:
             self._new_ends.append(record)
 
     def asked(self, session_id: str, text: str) -> None:
-        """Take that a text was sent, whatever was answered; its marks may appear from now on."""
+        """Take a text that was sent, whatever the answer; its marks may appear from now on."""
         for mark in MARK.findall(text):
             self._sessions_of_marks[mark] = session_id
 

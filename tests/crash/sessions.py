@@ -73,7 +73,7 @@ class SessionRecord:
         self._new_settings.add(key)
 
     def asked_to_delete(self, session_id: str) -> None:
-        """Take that a client has asked for it, whatever it was answered."""
+        """Take a request to delete a session, whatever the answer."""
         self._asked_to_delete.add(session_id)
 
     def told_deleted(self, session_id: str) -> None:
@@ -138,7 +138,7 @@ class SessionRecord:
         return any(self.family(gone) == family for gone in self.deleted)
 
     def family(self, session_id: str) -> str:
-        """Return what all branches of one session have in common."""
+        """Return the key that all branches of one session share."""
         return self._families.get(session_id, session_id)
 
     # --- what the daemon says after a start ---

@@ -64,7 +64,7 @@ DIED = "2026-01-01T00:03:10.000000Z"
 
 
 def numbers(log: Log) -> list[int]:
-    """Tens count the events of ``LOG``, wherever they stand; what was added gets a number between."""
+    """Number the events of ``LOG`` in tens, wherever they stand; added events get numbers between."""
     number, given = 0, []
     for item in log:
         own = (LOG.index(item) + 1) * 10 if item in LOG else 0

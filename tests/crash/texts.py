@@ -16,23 +16,23 @@ LONG_BYTES: Final = 8 * 1024
 
 
 def handed_as(text: str) -> str:
-    """Return what stands for a text that a client handed in."""
+    """Return the comparable form of a text that a client submitted."""
     return text if len(text.encode()) <= LONG_BYTES else _hash(text)
 
 
 def told_as(item: Payload) -> str:
-    """Return what stands for the text of an input or an entry."""
+    """Return the comparable form of the text of an input or an entry."""
     stands: str = item.get("text_ref", item["text"])
     return stands
 
 
 def comparable(item: Payload) -> dict[str, Any]:
-    """Return an entry in which what stands for its text is its text."""
+    """Return an entry with its text replaced by the comparable form."""
     return {**item, "text": told_as(item)} if "text_ref" in item else dict(item)
 
 
 def is_whole(item: Payload) -> bool:
-    """True if an answer to a client holds the whole text, as every answer must."""
+    """Return True if an answer contains the complete text, as every answer must."""
     return "text_ref" not in item or (
         _hash(item["text"]) == item["text_ref"] and len(item["text"].encode()) == item["text_bytes"]
     )

@@ -7,6 +7,6 @@ class Violations(list[str]):
     """The lines, in the order in which they were found."""
 
     def unless(self, good: object, violation: str) -> None:
-        """Adds the line unless all is well."""
+        """Add the line unless ``good``."""
         if not good:
             self.append(violation)

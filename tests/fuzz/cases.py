@@ -52,7 +52,7 @@ class Case:
 
 
 class Ids:
-    """Ids that the daemon has told, so that mutated lines still mean something."""
+    """Ids received from the daemon, so that mutated lines can still refer to something."""
 
     _PATTERN: Final = re.compile(rb'"((sess|run|msg|in|cmp|evt)-[0-9a-f]+)"')
     _BY_NAME: Final = {"S": "sess", "R": "run", "I": "in", "F": "in", "L": "msg", "C": "evt"}
@@ -74,7 +74,7 @@ class Ids:
 
 
 class Cases:
-    """Makes cases. ``ids`` is fed by whoever plays them."""
+    """Makes cases. The caller adds received ids to ``ids``."""
 
     def __init__(self, seed: int) -> None:
         self.ids = Ids()

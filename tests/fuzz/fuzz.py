@@ -116,7 +116,7 @@ class Fuzz:
     async def _receive(
         self, stream: trio.abc.Stream, received: bytearray, lines: int | None
     ) -> None:
-        """Read that many lines; None: up to the end of what the daemon sends."""
+        """Read that many lines; None: up to the end of the stream."""
         got = 0
         while lines is None or got < lines:
             chunk = await stream.receive_some(_READ_BYTES)
@@ -154,7 +154,7 @@ class Fuzz:
     # --- after a case --------------------------------------------------------------------------
 
     async def _after(self, process: Process) -> list[str]:
-        """Looks whether the daemon lives, and tidies up."""
+        """Check that the daemon is alive, and clean up."""
         try:
             client = Client(await trio.open_unix_socket(str(self._place.socket)))
             async with client.stream:
@@ -180,7 +180,7 @@ class Fuzz:
 
 
 async def _send_and_leave(stream: trio.abc.Stream, case: Case) -> None:
-    """Send without reading, until it is all said or the daemon rightly reads no more."""
+    """Send without reading, until everything is sent or the daemon rightly stops reading."""
     async with stream:
         with trio.move_on_after(LEAVE_SECONDS):
             for data in case.writes():

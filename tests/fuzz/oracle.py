@@ -19,7 +19,7 @@ def lines_of(sent: bytes, *, is_all: bool, line_bytes_max: int) -> list[bytes]:
     """Return the lines that have to be answered.
 
     Args:
-        is_all: whether the daemon knows that nothing more comes.
+        is_all: True if the daemon knows that nothing more comes.
     """
     *lines, rest = sent.split(b"\n")
     # Of a line that is too long the daemon need not see the end.
@@ -40,7 +40,7 @@ def answer_faults(lines: list[bytes], answers: list[bytes], *, line_bytes_max: i
 
 
 def told_faults(line: bytes) -> list[str]:
-    """Return what is wrong with a line of the event socket."""
+    """Return the faults of a line of the event socket."""
     try:
         message = check_response(line) if b'"ok":' in line and _is_answer(line) else None
         if message is None:

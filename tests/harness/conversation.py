@@ -45,7 +45,7 @@ HEADERS = ("behaviour", "daemon", "pipelined")
 that the daemon needs (may come again). ``pipelined: no``: the steps depend on time passing."""
 
 WAIT_SECONDS = 10
-"""How long one line may take. Only a failing test waits that long."""
+"""The time limit for one line; only a failing test reaches it."""
 
 Pace = Literal["lines", "bytes", "pipelined"]
 """``lines``: one write per group of lines. ``bytes``: one write per byte. ``pipelined``: groups that
@@ -120,7 +120,7 @@ def load(path: Path) -> Conversation:
     """Read a file.
 
     Raises:
-        ValueError: naming the file and the line.
+        ValueError: names the file and the line.
     """
     return parse(path.read_bytes().decode("utf-8"), name=path.stem)
 
@@ -178,7 +178,7 @@ class Bindings:
     values: dict[str, str] = field(default_factory=dict)
 
     def fill(self, text: str) -> str:
-        """Put the values of names into a line to be sent, escaped as inside of a JSON string."""
+        """Insert the values of names into a line to be sent, escaped as inside of a JSON string."""
 
         def value(match: re.Match[str]) -> str:
             if match[1] not in self.values:
@@ -188,10 +188,10 @@ class Bindings:
         return _PLACEHOLDER.sub(value, text)
 
     def match(self, expected: Any, actual: Any, where: str = "line") -> None:
-        """Binds the names of ``expected``, all or none.
+        """Match a value and bind the names of ``expected``, all or none.
 
         Raises:
-            Mismatch: naming the place.
+            Mismatch: names the path of the difference.
         """
         attempt = Bindings(dict(self.values))
         attempt._match(expected, actual, where)
@@ -277,15 +277,15 @@ async def play(
     check_answer: Callable[[bytes], object] = json.loads,
     check_event: Callable[[bytes], object] = json.loads,
 ) -> dict[str, str]:
-    """Play a conversation and return what its names stand for.
+    """Play a conversation and return the values of its names.
 
     Args:
-        known: names that stand for something from the start.
-        check_answer: is given every answer, such as ``tests.harness.validation.check_response``.
-        check_event: is given every event, skipped ones too.
+        known: initial values of names.
+        check_answer: a function called with every answer, such as ``validation.check_response``.
+        check_event: a function called with every event, skipped ones too.
 
     Raises:
-        Mismatch: naming the line of the file.
+        Mismatch: names the line of the file.
     """
     player = _Player(exchange, Bindings(dict(known or {})), check_answer, check_event)
     for sent, expected in _rounds(conversation, pace):
@@ -304,7 +304,7 @@ Round = tuple[list[Step], list[Step]]
 
 
 def _rounds(conversation: Conversation, pace: Pace) -> Iterator[Round]:
-    """Yield what is sent at once and what has to arrive before the next is sent."""
+    """Yield the steps sent at once and the steps that must arrive before the next are sent."""
     pipelined = pace == "pipelined" and conversation.may_be_pipelined
     sent: list[Step] = []
     expected: list[Step] = []
@@ -320,7 +320,7 @@ def _rounds(conversation: Conversation, pace: Pace) -> Iterator[Round]:
 
 
 def _needs_nothing_from(expected: list[Step], step: Step) -> bool:
-    """True if a line can be sent before the lines above it have arrived."""
+    """Return True if a line can be sent before the lines above it have arrived."""
     if step.kind == "*>" or any(other.kind != "<" for other in expected):
         return False
     return step.kind == ">b" or not _PLACEHOLDER.search(step.content)

@@ -9,8 +9,8 @@
         run = await events.run()                   # everything up to the run's end
 
 ``socket_daemon`` runs on real sockets and SQLite, ``memory_daemon`` on memory streams, a memory store
-and a fake clock. Both live in the test's own loop. When the block is left the daemon is shut down and
-its whole log is checked: every run that was ever started has balanced ends.
+and a fake clock. Both run in the test's own loop. At the end of the block the daemon is shut down and
+its whole log is checked: the events of every run must be balanced.
 
 Every wait is bounded by ``WAIT_SECONDS``. The client knows the wire and nothing of the daemon. Every
 line it reads, and every line of the log, is checked against the schemas.
@@ -63,7 +63,7 @@ from tests.harness.stub_model import StubModel
 from tests.harness.validation import check_event, check_response
 
 WAIT_SECONDS: Final = 15
-"""How long one thing may take. Only a failing test waits that long."""
+"""The time limit for one operation; only a failing test reaches it."""
 
 LINE_BYTES_MAX: Final = 64 * 1024 * 1024
 
@@ -88,7 +88,7 @@ class Wire:
         self._received = bytearray()
 
     async def send(self, message: Mapping[str, Any] | bytes) -> None:
-        """Send an object as a line, or bytes as they are."""
+        """Send an object as a line, or bytes unchanged."""
         data = message if isinstance(message, bytes) else json.dumps(message).encode() + b"\n"
         with trio.fail_after(WAIT_SECONDS):
             await self.stream.send_all(data)
@@ -101,7 +101,7 @@ class Wire:
         """Return the next line with its LF.
 
         Args:
-            seconds: how long that may take, where the clock is one that jumps.
+            seconds: the time limit, for tests with a clock that jumps.
 
         Raises:
             EOFError: the daemon has closed the connection.
@@ -122,8 +122,8 @@ class Wire:
 
 
 def decoded(line: bytes) -> dict[str, Any]:
-    """Return a line of the daemon's, checked against the schemas: an answer or an event."""
-    # Only answers say whether they are good.
+    """Decode an answer or an event of the daemon and check it against the schemas."""
+    # Only answers have the key ``ok``.
     is_answer = b'"ok":' in line and "ok" in json.loads(line)
     return check_response(line) if is_answer else check_event(line)
 
@@ -136,7 +136,7 @@ class Client(Wire):
         self._ids = (f"c{number}" for number in itertools.count(1))
 
     async def ask(self, type: str, **payload: Any) -> str:
-        """Send a command without waiting for the answer; returns its id."""
+        """Send a command without waiting for the answer, and return its id."""
         request_id = next(self._ids)
         await self.send({"v": "1", "id": request_id, "type": type, "payload": payload})
         return request_id
@@ -156,7 +156,7 @@ class Client(Wire):
         return granted
 
     async def refusal(self, type: str, **payload: Any) -> dict[str, Any]:
-        """Send a command that has to be refused, and return the error."""
+        """Send a command that must be refused, and return the error."""
         answer = await self.answer(await self.ask(type, **payload))
         assert not answer["ok"], f"{type} was not refused: {answer}"
         error: dict[str, Any] = answer["error"]
@@ -185,7 +185,7 @@ class Events(Wire):
         return message
 
     async def subscribe(self, **payload: Any) -> Payload:
-        """Subscribes, and returns what ``subscribed`` says; what came before counts for nothing."""
+        """Subscribe, discard earlier events, and return the payload of ``subscribed``."""
         await self.send({"v": "1", "id": "s", "type": "subscribe", "payload": payload})
         while (answer := await self.receive())["id"] != "s":
             pass
@@ -208,21 +208,21 @@ class Events(Wire):
         return event
 
     async def until(self, type: str, **fields: Any) -> Event:
-        """Return the next event of that type whose payload has those fields."""
+        """Wait for the next event of this type whose payload has these fields, and return it."""
         while True:
             event = await self.next()
             if event["type"] == type and fields.items() <= event["payload"].items():
                 return event
 
     async def run(self, run_id: str | None = None) -> list[Event]:
-        """Read up to the next ``agent_end`` (of that run) and return all that came since the last."""
+        """Read up to the next ``agent_end`` (of this run) and return all events since the last one."""
         await self.until("agent_end", **({} if run_id is None else {"run_id": run_id}))
         events, self._since_run = self._since_run, []
         return events
 
 
 def types(events: Sequence[Event]) -> list[str]:
-    """Return the events' types. Neighbouring deltas count as one: how a text is cut is chance."""
+    """Return the types of events; adjacent deltas count as one, since their number varies."""
     return [
         event["type"]
         for index, event in enumerate(events)
@@ -260,12 +260,12 @@ class Daemon(Protocol):
         ...
 
     async def listen(self) -> Events:
-        """Connect to the event socket and say nothing; returns when it is being served."""
+        """Connect to the event socket without subscribing; return once it is accepted."""
         ...
 
 
 class FakeClock:
-    """Times and ids that count."""
+    """A clock whose times and ids are consecutive."""
 
     def __init__(self) -> None:
         self._count = itertools.count(1)
@@ -282,7 +282,7 @@ Serve = Callable[[Services, trio.abc.Stream], Awaitable[None]]
 
 
 class _Daemon:
-    """A daemon and the connections to it, which are closed with it."""
+    """A daemon and its connections, which are closed with it."""
 
     def __init__(self, services: Services) -> None:
         self.services = services
@@ -353,7 +353,7 @@ async def memory_daemon(
 ) -> AsyncIterator[Daemon]:
     """Run a daemon on memory streams. ``options``: see ``make_deps``.
 
-    With the ``store`` and the ``clock`` of an earlier one it is that one, started again.
+    With the ``store`` and the ``clock`` of an earlier daemon it is that daemon, restarted.
     """
     async with memory.open_store() as own_store, trio.open_nursery() as nursery:
         deps = make_deps(
@@ -373,7 +373,7 @@ async def memory_daemon(
 
 
 def provider_of(stub: StubModel, name: str) -> Provider:
-    """Return a provider of that name which asks the stub."""
+    """Return a provider with this name that calls the stub."""
     return make_provider("openai", ProviderSettings(api_base=stub.api_base), name=name)
 
 
@@ -422,7 +422,7 @@ async def _checked_services(deps: DaemonDeps) -> AsyncIterator[Services]:
 
 
 def only_workspace(workdir: Path, project: Project | None = None, **deps: Any) -> Workspaces:
-    """Return the workspaces of a daemon that has a workdir and nothing else."""
+    """Return the workspaces of a daemon that has only a workdir."""
     return Workspaces(
         Workspace(path_sandbox=PathSandbox(workdir), project=project or Project(), **deps)
     )
@@ -452,12 +452,12 @@ def make_deps(
     mcp_servers: tuple[ServerSpec, ...] = (),
     around_runtime: Callable[[Runtime], Runtime] = lambda runtime: runtime,
 ) -> DaemonDeps:
-    """Return what a daemon with every built-in tool, and ``tools``, is made of.
+    """Return the dependencies of a daemon with every built-in tool and ``tools``.
 
-    It asks nobody, unless ``permissions`` say otherwise.
+    It asks for no approvals, unless ``permissions`` say otherwise.
 
     Args:
-        workspaces: those of a daemon with several folders; else there is the ``workdir`` alone.
+        workspaces: the workspaces; by default the ``workdir`` alone.
     """
     workspaces = workspaces or only_workspace(
         workdir, project, instructions=SessionMemo(read_instructions), read_agents=read_agents
@@ -486,7 +486,7 @@ def make_deps(
 
 
 async def check_log(store: Store, *, complete_after: int | None = None) -> None:
-    """Asserts that the log holds balanced runs and nothing else.
+    """Assert that the events of every run in the log are balanced.
 
     Args:
         complete_after: see ``LifecycleChecker``.

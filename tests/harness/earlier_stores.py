@@ -1,8 +1,8 @@
 """Databases of earlier schemas (``fixtures/stores/schema-N.db.gz``) and their contents.
 
-Every one was left by a daemon that was killed in the middle of an answer while a steer and a follow-up
-waited. It holds a session with a branch, a compaction, reasoning, tool calls and an aborted run, and
-the tombstone of a deleted session. What of that a version tells in its own way is said in ``HELD``.
+Each was left by a daemon that was killed during an answer while a steer and a follow-up were pending. It
+holds a session with a branch, a compaction, reasoning, tool calls and an aborted run, and the tombstone
+of a deleted session. ``HELD`` has the contents of each version.
 
 From schema 5 on there are more sessions, whose runs went on at the same time, so that the events of
 each lie scattered, also over a great gap in the numbers, which another kill left; deltas that were
@@ -22,22 +22,22 @@ import msgspec
 FOLDER = Path(__file__).resolve().parents[2] / "fixtures" / "stores"
 
 EARLIER = tuple(sorted(path.name.removesuffix(".db.gz") for path in FOLDER.glob("*.db.gz")))
-"""The name of each."""
+"""The names of the databases."""
 
 Said = tuple[tuple[str, str], ...]
-"""(role, how the text begins) of each entry of a transcript."""
+"""(role, beginning of the text) of each entry of a transcript."""
 
 
 Waiting = tuple[tuple[str, str], ...]
-"""Kind and text of each input that waits."""
+"""(kind, text) of each pending input."""
 
 
 class Other(msgspec.Struct, frozen=True, kw_only=True):
     """A session beside the main one and its branch.
 
     Args:
-        is_of_task: whether it was made by a call of ``task`` in the main one.
-        client_calls: the ids that a client gave calls of its own, with how each has ended.
+        is_of_task: True if a call of ``task`` in the main session created it.
+        client_calls: (client's id, final state) of each client call.
         owed: the types of the events that the next start adds to it.
     """
 
@@ -56,17 +56,17 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     """The contents of a database.
 
     Args:
-        version: of its events; schemas have changed where they did not.
-        main: the session, ``branch`` its branch, ``deleted`` the one of which a tombstone is left.
-        branched_at: the last entry that both share.
-        branch_mode: how the branch takes its steers.
-        killed: the run that has no end; the last of ``said`` is the answer it was cut off in.
-        ended: how the runs of all sessions ended, in this order.
-        waiting: kind and text of the inputs that wait.
-        sent: the id that a client gave one of these, and its place among them.
-        context: how many entries a resumed run begins with, the first input among them.
-        lifted: the types of events that are read other than they are stored.
-        workspace: where the main session and its branch work; None: in the daemon's workdir.
+        version: the version of its events, which may be lower than that of the schema.
+        main: the main session; ``branch``: its branch; ``deleted``: the deleted session.
+        branched_at: the last entry that the main session and its branch share.
+        branch_mode: the steering mode of the branch.
+        killed: the run without an end; the last of ``said`` is its unfinished answer.
+        ended: the statuses of the ended runs of all sessions, in order.
+        waiting: the pending inputs.
+        sent: the client's id of one of these, and its index.
+        context: the number of entries that a resumed run begins with, including the first input.
+        lifted: the event types that upcasting changes.
+        workspace: the workspace of the main session and its branch; None: the workdir.
     """
 
     version: int
@@ -95,12 +95,12 @@ StoredLines = dict[int, tuple[int, str, bytes]]
 
 
 def unpack(name: str, path: Path) -> None:
-    """Write the database of that name to ``path``."""
+    """Write the database with this name to ``path``."""
     path.write_bytes(gzip.decompress((FOLDER / f"{name}.db.gz").read_bytes()))
 
 
 def stored_lines(path: Path) -> StoredLines:
-    """Read the events of a database as they are stored, past all that would lift them."""
+    """Read the events of a database as they are stored, without upcasting."""
     found = rows(path, "SELECT seq, schema_version, type, line FROM events")
     return {seq: (version, type_, line) for seq, version, type_, line in found}
 
@@ -109,7 +109,7 @@ Row = tuple[Any, ...]
 
 
 def rows(path: Path, query: str) -> list[Row]:
-    """Read a database past the store."""
+    """Query a database without the store."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     found = connection.execute(query).fetchall()
     connection.close()
@@ -417,4 +417,4 @@ HELD: Final[dict[str, Held]] = {
         ),
     ),
 }
-"""name -> what it holds."""
+"""name -> contents."""

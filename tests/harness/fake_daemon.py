@@ -1,5 +1,6 @@
-"""A stand-in for the daemon on real Unix sockets: it says what the test tells it to and records what it
-hears. It knows the envelope and nothing else of v1.
+"""A fake daemon on real Unix sockets, which sends scripted answers and records its requests.
+
+It knows the envelope and nothing else of v1.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ Reply = Callable[[dict[str, Any]], bytes | None]
 
 
 def ok(type_: str, payload: dict[str, Any] | None = None) -> Reply:
-    """Answer well."""
+    """Return a reply with this answer."""
     return lambda request: _line(
         {"v": "1", "id": request["id"], "type": type_, "payload": payload or {}, "ok": True}
     )
 
 
 def refused(code: str, message: str, **more: Any) -> Reply:
-    """Answer with an error; ``more`` is ``cause`` and ``details``."""
+    """Return a reply with an error; ``more`` is ``cause`` and ``details``."""
     error = {"code": code, "message": message, **more}
     return lambda request: _line(
         {
@@ -42,7 +43,7 @@ def refused(code: str, message: str, **more: Any) -> Reply:
 
 
 def says(line: bytes | None) -> Reply:
-    """Answer with exactly this."""
+    """Return a reply with exactly this line."""
     return lambda _request: line
 
 
@@ -62,7 +63,7 @@ class FakeDaemon:
     Args:
         on: type of a request -> its reply; ``otherwise`` where there is none.
         before_subscribed: sent on the event socket before the answer to ``subscribe``.
-        heard: every line on either socket, decoded, in the order of arrival.
+        heard: every line received on either socket, decoded, in order.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -134,15 +135,17 @@ class FakeDaemon:
             while (published := lines.get()) is not None:
                 handler.wfile.write(published)
         finally:
-            with contextlib.suppress(OSError):  # where the client hung up first
+            with contextlib.suppress(OSError):  # the client may have hung up first
                 handler.connection.shutdown(socket.SHUT_RDWR)
             listener.join()
 
     def _hear(
         self, handler: socketserver.StreamRequestHandler, lines: queue.SimpleQueue[bytes | None]
     ) -> None:
-        """Answer what a subscriber says later on."""
-        with contextlib.suppress(OSError, ValueError):  # it is gone, or the handler is done
+        """Answer later requests of a subscriber."""
+        with contextlib.suppress(
+            OSError, ValueError
+        ):  # the client disconnected, or the handler has ended
             for line in handler.rfile:
                 lines.put(self._answer(line))
 

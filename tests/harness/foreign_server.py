@@ -17,7 +17,7 @@ START_SECONDS: Final = 60
 
 @dataclass(frozen=True)
 class ForeignServer:
-    """``told`` is where the server's output matched: that it is ready."""
+    """``told`` is the match of ``ready`` in the server's output."""
 
     pid: int
     told: re.Match[str]
@@ -30,8 +30,8 @@ def foreign_server(
     """Start a server and kill it when the block is left.
 
     Args:
-        env: all that it gets besides ``PATH``.
-        ready: a pattern; found in a line of the output, the server is ready.
+        env: its environment, besides ``PATH``.
+        ready: a pattern of the output line that says that the server is ready.
     """
     with subprocess.Popen(
         argv,

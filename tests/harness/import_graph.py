@@ -28,7 +28,7 @@ def module_name(path: Path) -> str:
 
 
 def imports_of(source: str, module: str, *, is_package: bool = False) -> Iterator[Import]:
-    """Yield every import of a module, wherever in the file it stands."""
+    """Yield every import of a module, anywhere in the file."""
     package = module.split(".") if is_package else module.split(".")[:-1]
     yield from _imports(ast.parse(source), package, lazy=False)
 
@@ -82,7 +82,7 @@ def graph() -> Mapping[str, frozenset[str]]:
 
 
 def _module_of(name: str, modules: frozenset[str]) -> str | None:
-    """Return the module that ``name`` is or lies in; None if it is not one of ours."""
+    """Return the module of nousd that ``name`` is or belongs to; None if there is none."""
     if name in modules:
         return name
     parent = name.rpartition(".")[0]

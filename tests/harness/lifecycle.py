@@ -1,12 +1,12 @@
-"""Checks that the events of a stream make balanced runs, whatever happened in them.
+"""Checks that the runs in a stream of events are balanced, whatever happened in them.
 
 Feed one ``LifecycleChecker`` every event line of a stream from its start; runs may be interleaved. It
 is written from protocol/v1.md ("Lifecycle") alone and imports nothing of the daemon, so that it
 cannot share a mistake with it.
 
-A stream may leave out types that its reader did not ask for, and a log may be of an earlier version:
-so what must be there beside the frozen types is asked only of runs for which ``complete_after`` says
-so. What is there must be in order in any case.
+A stream may lack types that its reader did not request, and a log may be of an earlier version: so
+events beside the frozen types are required only in the runs that ``complete_after`` selects. Events that
+are there must be in order in any case.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class _Message:
     role: str
     text: str
     deltas: list[tuple[int, str]] = field(default_factory=list)
-    """The number of the first event that each stands for, and the text."""
+    """(number of the first event that a delta replaces, text) of each delta."""
 
 
 @dataclass
 class _Call:
-    """A tool call whose execution was started; ``decision`` is the type of the event that told it."""
+    """A tool call after its ``tool_execution_start``; ``decision`` is "approved" or "denied"."""
 
     id: str
     name: str
@@ -39,12 +39,12 @@ class _Call:
     decision: str | None = None
     started: bool = False
     carried: Payload = field(default_factory=dict)
-    """What its start told of who carries it out; logs of earlier revisions tell nothing."""
+    """Executor and permission mode of its start; empty in logs of earlier revisions."""
     completed: bool = False
     of_tasks: set[str] = field(default_factory=set)
-    """What its tasks ask and nobody has said anything to."""
+    """The open requests of its tasks."""
     asked: dict[str, bool] = field(default_factory=dict)
-    """What it asks itself, and whether that is over."""
+    """question_id of its own questions -> True if resolved."""
 
 
 @dataclass
@@ -71,18 +71,18 @@ class LifecycleChecker:
     """Raises AssertionError at the first event that breaks a rule, naming the event and the rule.
 
     Args:
-        complete_after: runs that start behind this event number tell everything that is specified.
-            None: no run need do so.
+        complete_after: runs that start after this event number have every specified event.
+            None: no run needs to.
     """
 
     def __init__(self, *, complete_after: int | None = None) -> None:
         self._complete_after = complete_after
         self._runs: dict[str, _Run] = {}
         self._client_calls: dict[str, tuple[str, str]] = {}
-        """The session of each client's call that is open, and where it stands."""
+        """call id -> (session, state) of each open client call."""
         self._client_call_ids: set[str] = set()
         self._carried: dict[str, Payload] = {}
-        """What was told of the starts of clients' calls that run."""
+        """call id -> executor and permission mode of each running client call."""
         self._last_seq = -1
 
     def feed(self, line: bytes) -> None:
@@ -94,13 +94,13 @@ class LifecycleChecker:
             raise AssertionError(f"{error}, at {line.decode().rstrip()}") from None
 
     def finish(self) -> None:
-        """Asserts that every run that was started has ended, and every call that a client made."""
+        """Assert that every started run and every client call has ended."""
         open_runs = sorted(run_id for run_id, run in self._runs.items() if not run.ended)
         assert not open_runs, f"agent_start without agent_end: {', '.join(open_runs)}"
         assert not self._client_calls, f"calls without an end: {', '.join(self._client_calls)}"
 
     def _feed_client_call(self, type_: str, payload: Payload) -> None:
-        """Take a step of a call that a client made itself: a bracket of its own."""
+        """Take an event of a client call, which belongs to no run."""
         call_id = payload["tool_call_id"]
         after = _CLIENT_CALL[type_]
         if type_ == "tool_call_requested":
@@ -142,7 +142,7 @@ class LifecycleChecker:
             self._feed_client_call(type_, payload)
             return
         if run_id is None:
-            # A summary that was asked for by hand belongs to no run.
+            # A manual compaction belongs to no run.
             by_hand = type_ == "model_input" and payload.get("purpose") == "summary"
             assert by_hand or type_ not in _RULES, f"{type_} has no run_id"
             return
@@ -310,7 +310,7 @@ def _undecided(run: _Run, payload: Payload) -> _Call:
 
 def _evaluated(run: _Run, payload: Payload) -> None:
     call = _undecided(run, payload)
-    # Extensions look before the rules, since they may change the arguments, and stand behind them.
+    # Extensions run before the rules, since they may change the arguments, and are logged after them.
     is_extension = payload["source"] == "extension"
     assert is_extension or not call.denied_by_source, "a further source is asked after one denied"
     call.denied_by_source = call.denied_by_source or payload["decision"] == "deny"
@@ -341,7 +341,7 @@ def _carried(started: Payload) -> Payload:
 
 
 def _tells_who(completed: Payload, carried: Payload) -> None:
-    """Asserts that the end of a call tells what its start told, however it ended."""
+    """Assert that the end of a call repeats the executor and permission mode of its start."""
     told = completed | completed.get("policy_snapshot", {})
     for key, value in carried.items():
         assert told.get(key) == value, f"the end of a call tells another {key} than its start"
@@ -379,7 +379,7 @@ def _tool_end(run: _Run, payload: Payload) -> None:
 
 
 def _aside(run: _Run, payload: Payload) -> None:
-    """A status, warning or error may stand outside of turns; one that names a turn is in it."""
+    """Check a status, warning or error: outside of turns, or in the turn that it names."""
     if "turn_id" in payload:
         _in_turn(run, payload)
 
@@ -410,9 +410,9 @@ _RULES: dict[str, Callable[[_Run, Payload], object]] = {
     "warning": _aside,
     "error": _aside,
 }
-"""What each event of a run asks of the run's state; ``agent_start`` makes the state.
+"""event type -> the check of the run's state; ``agent_start`` creates the state.
 
-Additions that have no rule here (a usage report, a queue change) may stand anywhere.
+Events without a rule (a usage report, a queue change) may occur anywhere.
 """
 
 _CLIENT_CALL: dict[str, str] = {
@@ -428,7 +428,7 @@ _CLIENT_CALL: dict[str, str] = {
     "question_rejected": "",
     "tool_call_completed": "ended",
 }
-"""Each step of a call that a client makes -> where the call stands after it; "" leaves it."""
+"""event type of a client call -> the call's next state; "" leaves it."""
 
 _QUESTIONS = {"question_asked", "question_answered", "question_rejected"}
 
@@ -440,4 +440,4 @@ _CLIENT_CALL_MAY: dict[str, set[str]] = {
     "approved": {"tool_call_started", "tool_call_completed"},
     "started": {"tool_call_output", "tool_call_completed"} | _QUESTIONS,
 }
-"""Where a client's call stands -> what may come next."""
+"""state of a client call -> event types that may follow."""

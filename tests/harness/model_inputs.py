@@ -11,7 +11,7 @@ ONLY_IF_SAID = ("sampling", "tool_choice")
 
 
 def canonical_of(request: ModelInput) -> bytes:
-    """Return the canonical JSON of an input, without the keys that say nothing and came later."""
+    """Return the canonical JSON of an input, without unset keys that were added later."""
     values = msgspec.to_builtins(request)
     return canonical(
         {

@@ -1,6 +1,6 @@
 """Fake secrets to plant, one of each kind, in their typical context.
 
-Each holds ``MARK``, so that whatever is left of one can be found.
+Each contains ``MARK``, so that any remaining part can be found.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ MARK: Final = "pLaNtEd"
 
 
 class Planted(NamedTuple):
-    """``text`` holds ``secret``, which is of that kind."""
+    """``text`` contains ``secret``, which is of this kind."""
 
     kind: str
     secret: str
@@ -77,4 +77,4 @@ HARMLESS: Final = (
     "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----",
     "task-force, disk-0123456789abcdef, risk-averse-people-everywhere",
 )
-"""Texts in which there is no secret."""
+"""Texts without secrets."""

@@ -14,14 +14,14 @@ MIB: Final = 1024 * 1024
 
 GROWTH_SHARE_MAX: Final = 0.15
 GROWTH_BYTES_MAX: Final = 10 * MIB
-"""What memory may grow by from the middle third of a time to its last: one or the other."""
+"""Limits of memory growth from the middle third of a period to the last; exceeding both is growth."""
 
 _FAULT: Final = re.compile(r"Traceback|a fault of ours|Exception ignored|never awaited")
 
 
 @dataclass(frozen=True)
 class Figures:
-    """A process at one moment; memory in bytes. ``databases``: descriptors of files of the log."""
+    """A snapshot of a process; memory in bytes. ``databases``: descriptors of files of the log."""
 
     resident: int
     proportional: int
@@ -31,7 +31,7 @@ class Figures:
 
 
 def figures_of(pid: int) -> Figures:
-    """Read the figures of a process that lives."""
+    """Read the figures of a running process."""
     process = Path(f"/proc/{pid}")
     status = (process / "status").read_text()
     open_files = list(_open_files(process / "fd"))
@@ -45,7 +45,7 @@ def figures_of(pid: int) -> Figures:
 
 
 def growth_of(resident: Sequence[int]) -> str | None:
-    """Says how memory has grown, if it did; the first third is for warming up.
+    """Return a message if memory has grown; the first third is for warming up.
 
     The measure compares a process with itself, so it does not depend on how fast anything is.
     """
@@ -59,20 +59,20 @@ def growth_of(resident: Sequence[int]) -> str | None:
 
 
 def thirds_of(sizes: Sequence[int]) -> str:
-    """Shows the most of each third, in MiB."""
+    """Return the maximum of each third as text, in MiB."""
     third = max(1, len(sizes) // 3)
     parts = (sizes[:third], sizes[third:-third], sizes[-third:])
     return ", ".join(f"{max(part, default=0) / MIB:.1f}" for part in parts)
 
 
 def faults_in(log: str) -> list[str]:
-    """Return what a daemon's own log says of its own faults, each with what stands around it."""
+    """Return the faults reported in a daemon's own log, each with its surrounding lines."""
     return [log[max(0, m.start() - 300) : m.start() + 2000] for m in _FAULT.finditer(log)]
 
 
 def _open_files(folder: Path) -> Iterator[str]:
     for name in os.listdir(folder):  # noqa: PTH208
-        # One that is closed just now was not open for long.
+        # A file may be closed in the meantime.
         with suppress(FileNotFoundError):
             yield os.readlink(folder / name)  # noqa: PTH115
 

@@ -1,7 +1,7 @@
 """The functions of nousd that one thread calls, in order, to count the layers of a path.
 
-A call is one entry into a function of ``nousd``; a coroutine or generator that goes on is not entered
-again. A comprehension belongs to its function, as Python 3.12 has it. What other threads do is not seen.
+A call is one entry into a function of ``nousd``; resuming a coroutine or generator is not a call. A
+comprehension belongs to its function, as in Python 3.12. Calls of other threads are not recorded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _AFTER_WAIT: Final = 0b11
 
 @contextmanager
 def recorded_calls() -> Iterator[list[str]]:
-    """Give the calls made while the block lasts, each as ``path/of/module.py:Class.function``."""
+    """Record the calls made within the block, each as ``path/of/module.py:Class.function``."""
     calls: list[str] = []
 
     def note(frame: FrameType, what: str, _: Any) -> None:

@@ -1,7 +1,7 @@
 """A subscriber whose connection keeps breaking and which resumes after its last complete line.
 
-It keeps nothing of a line that was cut and knows nothing of what the lines mean, so what it has in the
-end is what the event socket gave, whole lines joined.
+It drops incomplete lines and does not interpret complete ones, so its result is exactly the lines
+sent on the event socket.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import trio
 
 READ_BYTES = 64 * 1024
 ANSWER_READ_BYTES = 256
-"""So few that hardly anything of the events behind the answer comes with it."""
+"""A size so small that few bytes of events come with the answer."""
 
 IsLast = Callable[[bytes], bool]
 
@@ -34,8 +34,8 @@ class ResumingReader:
 
     Args:
         socket: the event socket.
-        after: where to begin.
-        subscription: what else the subscription says.
+        after: the first cursor.
+        subscription: other fields of the subscription.
     """
 
     def __init__(self, socket: Path, *, after: str = "evt-0", **subscription: Any) -> None:
@@ -57,10 +57,10 @@ class ResumingReader:
         self.lines.append(line)
 
     async def take(self, bytes_wanted: int, *, is_last: IsLast = lambda _: False) -> bool:
-        """Connect, reads that many bytes of events and drop the connection wherever that is.
+        """Connect, read that many bytes of events and drop the connection.
 
         Returns:
-            whether a line came that ``is_last``; nothing behind it is kept.
+            True if a line came that ``is_last``; later lines are not kept.
 
         Raises:
             Refused: the daemon did not take the cursor.
@@ -73,7 +73,7 @@ class ResumingReader:
             await self.drop()
 
     async def read(self, bytes_wanted: int, *, is_last: IsLast = lambda _: False) -> bool:
-        """Like ``take``, on the connection there is, which stays open."""
+        """Like ``take``, on the current connection, which stays open."""
         if self._stream is None:
             self._stream = await trio.open_unix_socket(str(self._socket))
             self.connections += 1
@@ -93,19 +93,19 @@ class ResumingReader:
             self._rest += chunk
 
     async def drop(self) -> None:
-        """Drops the connection, with whatever of a line was read."""
+        """Drop the connection and any incomplete line."""
         stream, self._stream, self._rest = self._stream, None, b""
         if stream is not None:
             await trio.aclose_forcefully(stream)
 
     async def _subscribe(self, stream: trio.abc.Stream) -> bytes:
-        """Return what came behind the answer."""
+        """Return the bytes received after the answer."""
         payload = {"after": self.cursor, **self.subscription}
         request = {"v": "1", "id": "resumed", "type": "subscribe", "payload": payload}
         await stream.send_all(json.dumps(request).encode() + b"\n")
         received = b""
         while True:
-            # Until it has subscribed, a client gets what happens just then.
+            # Before its subscription, a client receives current events.
             line, newline, received = received.partition(b"\n")
             if not newline:
                 received = line + await _receive(stream, ANSWER_READ_BYTES)

@@ -157,7 +157,7 @@ def models_reply(*models: str) -> Reply:
 
 
 def hanging_reply() -> Reply:
-    """Return a reply that never begins to say anything."""
+    """Return a reply that sends nothing."""
     return Reply((Gate(),))
 
 
@@ -201,7 +201,7 @@ class StubModel:
         return self._open
 
     def script(self, *replies: Reply) -> None:
-        """Adds replies for the requests to come."""
+        """Add replies for the next requests."""
         self._replies.extend(replies)
 
     async def next_request(self) -> StubRequest:
@@ -274,7 +274,7 @@ class _Connection:
         return event
 
     async def _answer_watched(self, reply: Reply) -> bool:
-        """Answer; returns whether the connection can serve another request.
+        """Answer, and return True if the connection can serve another request.
 
         While the answer is held at a gate the client may go away, which has to be looked for.
         """
@@ -309,7 +309,7 @@ class _Connection:
 
 
 def event(chunk: dict[str, Any]) -> bytes:
-    """Return an event of a stream as it is on the wire."""
+    """Return the bytes of an event of a stream."""
     name = f"event: {chunk['type']}\n" if "type" in chunk else ""
     return f"{name}data: {json.dumps(chunk, ensure_ascii=False)}\n\n".encode()
 

@@ -11,7 +11,7 @@ import sys
 
 
 def main() -> None:
-    """Carries bytes both ways."""
+    """Copy bytes in both directions."""
     target = sys.argv[-1].removeprefix("UNIX-CONNECT:")
     timeout = float(sys.argv[sys.argv.index("-t") + 1]) if "-t" in sys.argv else None
     with socket.socket(socket.AF_UNIX) as connection:

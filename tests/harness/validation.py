@@ -17,22 +17,22 @@ SCHEMAS = Path(__file__).resolve().parents[2] / "protocol" / "schemas"
 
 
 def check_response(line: bytes) -> dict[str, Any]:
-    """Asserts that ``line`` is one whole answer, and returns it."""
+    """Assert that ``line`` is a valid answer, and return it."""
     return _check("responses", line)
 
 
 def check_event(line: bytes) -> dict[str, Any]:
-    """Asserts that ``line`` is one whole event, and returns it."""
+    """Assert that ``line`` is a valid event, and return it."""
     return _check("events", line)
 
 
 def check_command(line: bytes) -> dict[str, Any]:
-    """Asserts that ``line`` is one whole command, and returns it."""
+    """Assert that ``line`` is a valid command, and return it."""
     return _check("commands", line)
 
 
 def check_subscription(line: bytes) -> dict[str, Any]:
-    """Asserts that ``line`` is a line for the event socket, and returns it."""
+    """Assert that ``line`` is a valid request for the event socket, and return it."""
     return _check("subscribe", line)
 
 

@@ -66,7 +66,7 @@ class Subject(Protocol):
 
 
 class MockSubject:
-    """The built-in model, told by directives."""
+    """The built-in model, controlled by directives."""
 
     def __init__(self) -> None:
         self.provider: Provider = MockProvider()

@@ -87,7 +87,7 @@ class SoakReader(ResumingReader):
         self._living = trio.CancelScope()
 
     def keep(self, line: bytes) -> None:
-        """Keep what is needed to compare the line."""
+        """Keep the number, checksum and session of a line."""
         self.seqs.append(self.last_seq)
         self.sums.append(crc32(line))
         self._sessions.append(self._numbers.of_line(line))
@@ -105,7 +105,7 @@ class SoakReader(ResumingReader):
                     await trio.sleep(self._random.random() * self._stall_seconds)
 
     def stop(self) -> None:
-        """End ``run`` wherever it is; what the connection holds is still there."""
+        """End ``run``; bytes received on the connection are kept."""
         self._living.cancel()
 
     async def read_up_to(self, seq: int) -> None:
@@ -121,7 +121,7 @@ class SoakReader(ResumingReader):
         return [line for line in lines if types == "all" or line.type in names]
 
     def faults(self, log: SoakLog) -> list[str]:
-        """Return a line for each way in which what was read is not what is in the log."""
+        """Return a line for each difference between the lines read and the log."""
         gone = {self._numbers.of(session_id.encode()) for session_id in log.deleted}
         expected = [(line.seq, line.sum) for line in self.wanted(log)]
         got = [
@@ -141,7 +141,7 @@ class SoakReader(ResumingReader):
 
 
 def wishes(random: Random, sessions: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield what readers ask for: mostly one session, sometimes everything."""
+    """Yield the subscriptions of readers: mostly one session, sometimes everything."""
     while True:
         chance = random.random()
         about: dict[str, Any] = (

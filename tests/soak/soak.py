@@ -99,7 +99,7 @@ threads before, most, after: {self._before.threads}, {threads}, {self._after.thr
 faults: {len(self.faults)}"""
 
     async def _warm_up(self) -> None:
-        """Do once what makes a daemon open what it keeps open."""
+        """Perform each operation once that makes a daemon open descriptors it keeps."""
         client = await self._place.connect()
         await client.request("prompt", text=_WARM_UP)
         events = await self._place.watch(after="evt-0", types="all")
@@ -159,7 +159,7 @@ faults: {len(self.faults)}"""
     # --- the end -------------------------------------------------------------------------------
 
     async def _compare(self, control: Client) -> None:
-        """Let every reader read to the end, and hold what it has against the log."""
+        """Let every reader read to the end, and compare its lines with the log."""
         state = await control.request("get_state")
         log = await read_log(self._place.events_socket, int(state["cursor"].removeprefix("evt-")))
         self._events = len(log.lines)
