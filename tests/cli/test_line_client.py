@@ -300,7 +300,7 @@ def test_any_other_line_is_a_prompt_and_reminds_of_the_pending_call(
     set_pending(daemon, pending=[REQUEST])
     daemon.on["prompt"] = answering(daemon)
     outcome = nousctl("chat", input="yes please\n")
-    assert "(a call set_pending for you: y, s, a or n)" in outcome.out
+    assert "(a call waits for you: y, s, a or n)" in outcome.out
     assert sent_commands(daemon) == [
         ("prompt", {"text": "yes please", "wait": False, "session_id": "s"})
     ]
@@ -326,7 +326,7 @@ def test_a_late_decision_clears_the_pending_call(daemon: FakeDaemon, nousctl: No
     daemon.on["confirm_tool"] = refused("command_rejected", "already_decided")
     outcome = nousctl("chat", input="y\n/reject\n")
     assert "already_decided" in outcome.out
-    assert "nothing set_pending for you" in outcome.out
+    assert "nothing waits for you" in outcome.out
 
 
 def test_several_questions_are_asked_one_after_the_other(
@@ -383,7 +383,7 @@ def test_the_oldest_request_is_answered_first_and_the_next_then_shown_in_full(
 def test_a_change_of_session_drops_pending_requests(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     set_pending(daemon, pending=[REQUEST])
     daemon.on["new_session"] = ok("session", {"session_id": "s2", "active": True})
-    assert "nothing set_pending for you" in nousctl("chat", input="/new\n/reject\n").out
+    assert "nothing waits for you" in nousctl("chat", input="/new\n/reject\n").out
 
 
 # --- at a terminal -----------------------------------------------------------------------------
