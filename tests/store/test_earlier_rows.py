@@ -203,7 +203,7 @@ async def test_pending_inputs_of_each_session_keep_their_order(path: Path, held:
         for session_id in (*sessions_of(path), NO_SESSION):
             assert await store.pending_inputs(session_id) == pending(inputs, session_id)
         found = await store.pending_inputs(held.main)
-        assert tuple((each.kind, each.text) for each in found) == held.pending
+        assert tuple((each.kind, each.text) for each in found) == held.waiting
         kinds = Counter(json.loads(each.body)["kind"] for each in inputs if each.state == "pending")
         assert await store.pending_counts() == PendingInputs.of(kinds, truncated=False)
 

@@ -512,7 +512,7 @@ async def test_commits_around_a_waiting_step_keep_their_order(watched: Store, wa
         nursery.start_soon(prune, watched)
         await wait_all_tasks_blocked()
         watched.submit(outcomes.batch("behind", [text_delta("m9", "y")]))
-        assert outcomes.numbered_deltas == []
+        assert outcomes.received == []
         watch.release()
     await watched.flush()
     assert (outcomes.names, outcomes.failed) == (["before", "behind"], [])
