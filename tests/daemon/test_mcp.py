@@ -36,14 +36,14 @@ class Kit:
     async def until(self, state: str, **keys: Any) -> Event:
         return await self.statuses.until("mcp_server_status", state=state, **keys)
 
-    async def calls(self, tool: str, **args: Any) -> list[Event]:
-        """Has the model call a tool of the server; returns the run's events."""
+    async def call(self, tool: str, **args: Any) -> list[Event]:
+        """Let the model call a tool of the server; return the events of the run."""
         self.stub.script(tool_reply((f"mcp__stub__{tool}", args)), text_reply("done"))
         await self.client.request("prompt", text="go", wait=False)
         return await self.events.run()
 
-    async def asked(self, decision: str, tool: str, **args: Any) -> list[Event]:
-        """Do the same where the user is asked, and decide."""
+    async def call_and_decide(self, decision: str, tool: str, **args: Any) -> list[Event]:
+        """Let the model call a tool, decide its approval, and return the events of the run."""
         self.stub.script(tool_reply((f"mcp__stub__{tool}", args)), text_reply("done"))
         await self.client.request("prompt", text="go", wait=False)
         request = (await self.events.until("permission_requested"))["payload"]
@@ -51,18 +51,18 @@ class Kit:
         await self.client.request("confirm_tool", **named, decision=decision)
         return await self.events.run()
 
-    async def names(self) -> list[str]:
+    async def tool_names(self) -> list[str]:
         tools = (await self.client.request("list_tools"))["tools"]
         return [tool["name"] for tool in tools if tool["source"] == "mcp:stub"]
 
 
 @asynccontextmanager
-async def served(
+async def daemon_with_mcp(
     folder: Path, provider: Provider, stub: StubModel, *, confirms: bool = False, **options: Any
 ) -> AsyncIterator[Kit]:
     with trio.fail_after(60):
         async with socket_daemon(folder, provider=provider, **options) as daemon:
-            # From the beginning: a server may be ready before anybody watches.
+            # From the first event: a server may be ready before the subscription.
             statuses = await daemon.watch(after="evt-0", types=["mcp_server_status"])
             events = await daemon.watch(types="all", confirms=confirms)
             yield Kit(await daemon.connect(), statuses, events, stub)
@@ -77,9 +77,9 @@ def result_of(run: list[Event]) -> Event:
 async def test_a_model_calls_a_servers_tool_like_any_other(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
-    async with served(short_folder, provider, stub, mcp_servers=(SPEC,)) as kit:
+    async with daemon_with_mcp(short_folder, provider, stub, mcp_servers=(SPEC,)) as kit:
         await kit.until("ready")
-        run = await kit.calls("echo", text="hello")
+        run = await kit.call("echo", text="hello")
         assert result_of(run)["result"] == "hello"
         (completed,) = of_type(run, "tool_call_completed")
         assert (completed["executed_by"], completed["execution_env"]) == ("mcp", "unknown")
@@ -89,48 +89,48 @@ async def test_a_model_calls_a_servers_tool_like_any_other(
 
 
 @pytest.mark.behaviour("mcp_tools_go_through_the_gate")
-async def test_what_may_do_anything_is_not_run_unasked_whatever_the_server_says(
+async def test_a_servers_read_only_hint_does_not_let_its_tool_run_without_approval(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
     permissions = RulePermissions("auto")
-    async with served(
+    async with daemon_with_mcp(
         short_folder, provider, stub, mcp_servers=(SPEC,), permissions=permissions
     ) as kit:
         await kit.until("ready")
-        run = await kit.calls("echo", text="hello")  # which says that it only reads
+        run = await kit.call("echo", text="hello")  # annotated as read-only by its server
         assert not result_of(run)["executed"]
         assert of_type(run, "tool_call_denied") != []
 
 
 @pytest.mark.behaviour("mcp_permissions_fall_with_the_definition")
-async def test_a_permission_falls_when_the_server_says_something_else_of_the_tool(
+async def test_a_saved_permission_lapses_when_the_server_changes_the_tools_definition(
     short_folder: Path, provider: Provider, stub: StubModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "REFRESH_SECONDS", 0)
     spec = ServerSpec(name="stub", command=COMMAND, tool_classes={"change": frozenset({"read"})})
     permissions = RulePermissions("auto")
-    async with served(
+    async with daemon_with_mcp(
         short_folder, provider, stub, confirms=True, mcp_servers=(spec,), permissions=permissions
     ) as kit:
         await kit.until("ready")
-        run = await kit.asked("always", "echo", text="asked")
+        run = await kit.call_and_decide("always", "echo", text="asked")
         assert result_of(run)["result"] == "asked"
-        run = await kit.calls("echo", text="not asked")
+        run = await kit.call("echo", text="not asked")
         assert result_of(run)["result"] == "not asked"
-        assert result_of(await kit.calls("change"))["executed"]
+        assert result_of(await kit.call("change"))["executed"]
         await kit.until("ready")
-        run = await kit.asked("deny", "echo", text="asked again")
+        run = await kit.call_and_decide("deny", "echo", text="asked again")
         assert not result_of(run)["executed"]
 
 
 @pytest.mark.behaviour("a_bad_mcp_server_costs_its_own_calls")
-async def test_a_server_that_dies_is_told_of_and_the_run_goes_on(
+async def test_a_server_that_dies_fails_its_call_but_not_the_run_and_reconnects(
     short_folder: Path, provider: Provider, stub: StubModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "FIRST_PAUSE_SECONDS", 0.01)
-    async with served(short_folder, provider, stub, mcp_servers=(SPEC,)) as kit:
+    async with daemon_with_mcp(short_folder, provider, stub, mcp_servers=(SPEC,)) as kit:
         await kit.until("ready")
-        run = await kit.calls("die")
+        run = await kit.call("die")
         (warning,) = of_type(run, "warning")
         assert warning["code"] == "mcp_server_failed"
         assert result_of(run)["is_error"]
@@ -138,14 +138,14 @@ async def test_a_server_that_dies_is_told_of_and_the_run_goes_on(
         failed = await kit.until("backoff")
         assert failed["payload"]["error"] == "it ended"
         await kit.until("ready")
-        assert result_of(await kit.calls("echo", text="back"))["result"] == "back"
+        assert result_of(await kit.call("echo", text="back"))["result"] == "back"
 
 
 @pytest.mark.behaviour("a_bad_mcp_server_costs_its_own_calls")
-async def test_an_abort_ends_a_call_that_is_never_answered(
+async def test_an_abort_cancels_a_call_that_the_server_never_answers(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
-    async with served(short_folder, provider, stub, mcp_servers=(SPEC,)) as kit:
+    async with daemon_with_mcp(short_folder, provider, stub, mcp_servers=(SPEC,)) as kit:
         await kit.until("ready")
         stub.script(tool_reply(("mcp__stub__hang", {})))
         await kit.client.request("prompt", text="go", wait=False)
@@ -153,47 +153,47 @@ async def test_an_abort_ends_a_call_that_is_never_answered(
         await kit.client.request("abort")
         run = await kit.events.run()
         assert run[-1]["payload"]["status"] == "cancelled"
-        assert result_of(await kit.calls("cancelled"))["result"] != "[]"
+        assert result_of(await kit.call("cancelled"))["result"] != "[]"
 
 
 @pytest.mark.behaviour("mcp_servers_are_added_for_good")
-async def test_a_server_that_was_added_is_there_after_a_restart_until_it_is_removed(
+async def test_an_added_server_survives_restarts_until_it_is_removed(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
-    async with served(short_folder, provider, stub) as kit:
+    async with daemon_with_mcp(short_folder, provider, stub) as kit:
         await kit.client.request("add_mcp", name="stub", command=list(COMMAND), tools=["echo"])
         await kit.until("ready")
-        assert await kit.names() == ["mcp__stub__echo"]
+        assert await kit.tool_names() == ["mcp__stub__echo"]
         await kit.client.request("add_mcp", name="stub", command=list(COMMAND), tools=["env"])
         await kit.until("ready", tools=["mcp__stub__env"])
-        assert await kit.names() == ["mcp__stub__env"]
-    async with served(short_folder, provider, stub) as kit:
+        assert await kit.tool_names() == ["mcp__stub__env"]
+    async with daemon_with_mcp(short_folder, provider, stub) as kit:
         (server,) = (await kit.client.request("list_mcp"))["servers"]
         assert server["origin"] == "add_mcp"
         await kit.client.request("remove_mcp", name="stub")
         assert (await kit.client.request("list_mcp"))["servers"] == []
-    async with served(short_folder, provider, stub) as kit:
+    async with daemon_with_mcp(short_folder, provider, stub) as kit:
         assert (await kit.client.request("list_mcp"))["servers"] == []
-        assert await kit.names() == []
+        assert await kit.tool_names() == []
 
 
 @pytest.mark.behaviour("mcp_servers_are_taken_away")
-async def test_a_server_of_the_settings_is_changed_only_there(
+async def test_a_server_from_the_settings_cannot_be_changed_by_commands(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
-    async with served(short_folder, provider, stub, mcp_servers=(SPEC,)) as kit:
+    async with daemon_with_mcp(short_folder, provider, stub, mcp_servers=(SPEC,)) as kit:
         for asked in ({"type": "remove_mcp"}, {"type": "add_mcp", "command": ["other"]}):
             refused = await kit.client.refusal(**asked, name="stub")
             assert refused["message"] == "mcp_server_is_configured"
 
 
 @pytest.mark.behaviour("mcp_servers_are_restarted")
-async def test_a_server_that_was_given_up_is_tried_again_when_somebody_asks(
+async def test_restart_mcp_reconnects_a_failed_server(
     short_folder: Path, provider: Provider, stub: StubModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "ATTEMPTS_MAX", 1)
     program = short_folder / "program"
-    async with served(
+    async with daemon_with_mcp(
         short_folder,
         provider,
         stub,
@@ -205,11 +205,11 @@ async def test_a_server_that_was_given_up_is_tried_again_when_somebody_asks(
         program.chmod(0o700)
         await kit.client.request("restart_mcp", name="stub")
         await kit.until("ready")
-        assert "mcp__stub__echo" in await kit.names()
+        assert "mcp__stub__echo" in await kit.tool_names()
 
 
 @pytest.mark.behaviour("a_project_names_mcp_servers_once_it_is_trusted")
-async def test_a_server_of_a_project_runs_only_while_the_user_trusts_its_file(
+async def test_a_projects_server_runs_only_while_trusted_and_yields_to_an_added_one(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
     root = short_folder / "work"
@@ -220,18 +220,18 @@ async def test_a_server_of_a_project_runs_only_while_the_user_trusts_its_file(
     def project() -> Project:
         return Project(root, reader(root), Trust())
 
-    async with served(short_folder, provider, stub, project=project()) as kit:
+    async with daemon_with_mcp(short_folder, provider, stub, project=project()) as kit:
         assert (await kit.client.request("list_mcp"))["servers"] == []
         (file,) = (await kit.client.request("list_trust"))["files"]
         await kit.client.request("trust", hash=file["hash"])
         await kit.until("ready")
         (server,) = (await kit.client.request("list_mcp"))["servers"]
         assert (server["name"], server["origin"]) == ("stub", "project")
-        # What the user says himself of one of that name counts.
+        # A server that the user adds overrides the project's server of that name.
         await kit.client.request("add_mcp", name="stub", command=list(COMMAND), tools=["env"])
         await kit.until("ready", tools=["mcp__stub__env"])
-    async with served(short_folder, provider, stub, project=project()) as kit:
-        await kit.until("ready", tools=["mcp__stub__env"])  # of the life before
+    async with daemon_with_mcp(short_folder, provider, stub, project=project()) as kit:
+        await kit.until("ready", tools=["mcp__stub__env"])  # from before the restart
         await kit.until("ready", tools=["mcp__stub__env"])
         (server,) = (await kit.client.request("list_mcp"))["servers"]
         assert (server["origin"], server["tools"]) == ("add_mcp", ["mcp__stub__env"])
@@ -245,17 +245,17 @@ async def test_a_server_of_a_project_runs_only_while_the_user_trusts_its_file(
         assert (await kit.client.request("list_mcp"))["servers"] == []
 
 
-async def test_a_server_that_is_replaced_again_and_again_keeps_the_tools_of_the_last(
+async def test_a_server_replaced_repeatedly_has_the_tools_of_its_last_definition(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
-    async with served(short_folder, provider, stub) as kit:
+    async with daemon_with_mcp(short_folder, provider, stub) as kit:
         for tool in ("echo", "env", "pid", "empty"):
             await kit.client.request("add_mcp", name="stub", command=list(COMMAND), tools=[tool])
         await kit.until("ready", tools=["mcp__stub__empty"])
-        assert await kit.names() == ["mcp__stub__empty"]
+        assert await kit.tool_names() == ["mcp__stub__empty"]
 
 
-async def test_a_server_that_is_added_again_waits_for_the_end_of_the_one_that_was_removed(
+async def test_a_server_added_again_starts_after_the_removed_one_has_ended(
     short_folder: Path, provider: Provider, stub: StubModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
@@ -271,7 +271,7 @@ async def test_a_server_that_is_added_again_waits_for_the_end_of_the_one_that_wa
             order.append("ends")
 
     monkeypatch.setattr(server_module.McpServer, "_connected", slow_to_end)
-    async with served(short_folder, provider, stub) as kit:
+    async with daemon_with_mcp(short_folder, provider, stub) as kit:
         await kit.client.request("add_mcp", name="stub", command=list(COMMAND), tools=["echo"])
         await kit.until("ready")
         await kit.client.request("remove_mcp", name="stub")
@@ -280,11 +280,11 @@ async def test_a_server_that_is_added_again_waits_for_the_end_of_the_one_that_wa
         assert server["state"] == "connecting"
         may_end.set()
         await kit.until("ready", tools=["mcp__stub__env"])
-        assert await kit.names() == ["mcp__stub__env"]
+        assert await kit.tool_names() == ["mcp__stub__env"]
     assert order == ["begins", "ends"] * 2
 
 
-async def test_a_fault_of_ours_ends_a_server_and_is_told(
+async def test_an_internal_error_fails_the_server_but_not_the_daemon(
     short_folder: Path, provider: Provider, stub: StubModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fault(*_: object) -> None:
@@ -292,7 +292,7 @@ async def test_a_fault_of_ours_ends_a_server_and_is_told(
 
     monkeypatch.setattr(server_module, "definitions_of", fault)
     monkeypatch.setattr(server_module, "ATTEMPTS_MAX", 1)
-    async with served(short_folder, provider, stub, mcp_servers=(SPEC,)) as kit:
+    async with daemon_with_mcp(short_folder, provider, stub, mcp_servers=(SPEC,)) as kit:
         failed = await kit.until("failed")
         assert failed["payload"]["tools"] == []
         assert await kit.client.request("ping")

@@ -14,8 +14,8 @@ from nousd.wire.commands import AddMcp
 KEY = "sk-ant-0123456789abcdef"
 
 
-def added(**given: Any) -> AddMcp:
-    return msgspec.convert({"name": "s", **given}, AddMcp)
+def add_mcp(**fields: Any) -> AddMcp:
+    return msgspec.convert({"name": "s", **fields}, AddMcp)
 
 
 @pytest.mark.behaviour("mcp_secrets_are_not_in_the_log")
@@ -41,9 +41,9 @@ def added(**given: Any) -> AddMcp:
         ({"url": "https://a", "headers": {"X": "${A}" + KEY}}, "headers.X must name a variable"),
     ],
 )
-def test_a_secret_is_not_taken(given: dict[str, Any], words: str) -> None:
+def test_a_server_with_a_literal_secret_is_rejected(given: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidPayload) as caught:
-        checked_server(added(**given))
+        checked_server(add_mcp(**given))
     assert str(caught.value).startswith(words)
     assert KEY not in str(caught.value)
 
@@ -68,15 +68,17 @@ def test_a_secret_is_not_taken(given: dict[str, Any], words: str) -> None:
         ),
     ],
 )
-def test_what_cannot_be_a_server_is_named(given: dict[str, Any], words: str) -> None:
+def test_an_invalid_server_is_rejected_with_the_offending_field(
+    given: dict[str, Any], words: str
+) -> None:
     with pytest.raises(InvalidPayload) as caught:
-        checked_server(added(**given))
+        checked_server(add_mcp(**given))
     assert str(caught.value).startswith(words)
 
 
-def test_a_server_is_run_as_it_was_added() -> None:
+def test_an_added_server_becomes_a_spec_with_the_same_values() -> None:
     server = checked_server(
-        added(
+        add_mcp(
             command=["npx", "-y", "@scope/server-files@1.2.3", "/home/me/work"],
             env={"API_KEY": "${FILES_KEY}", "LEVEL": "high", "KEYBOARD": "us", "AUTHOR": "me"},
             cwd="sub",
@@ -93,15 +95,15 @@ def test_a_server_is_run_as_it_was_added() -> None:
     assert spec.classes_of("read") == {"read"}
     assert (spec.tools, spec.timeout_seconds) == (("read",), 1.5)
     headers = {"Authorization": "Bearer ${TOKEN}"}
-    remote = spec_of(checked_server(added(url="https://a/mcp?profile=x", headers=headers)))
+    remote = spec_of(checked_server(add_mcp(url="https://a/mcp?profile=x", headers=headers)))
     assert (remote.url, remote.headers) == ("https://a/mcp?profile=x", headers)
     assert remote.classes == {"exec", "network"}
 
 
-def test_that_there_are_none_is_something_else_than_nothing_said() -> None:
-    none = spec_of(checked_server(added(command=["p"], classes=[], tools=[])))
+def test_empty_classes_and_tools_differ_from_omitted_ones() -> None:
+    none = spec_of(checked_server(add_mcp(command=["p"], classes=[], tools=[])))
     assert none.classes == set()
     assert none.tools == ()
-    unsaid = spec_of(checked_server(added(command=["p"])))
-    assert unsaid.classes == {"exec", "network"}
-    assert unsaid.tools is None
+    omitted = spec_of(checked_server(add_mcp(command=["p"])))
+    assert omitted.classes == {"exec", "network"}
+    assert omitted.tools is None

@@ -22,17 +22,17 @@ async def metrics(client: Client) -> Payload:
 
 
 @pytest.mark.behaviour("metrics_are_of_this_process")
-async def test_what_was_written_is_counted_from_the_start_on(
+async def test_log_counters_match_the_written_events_and_restart_at_zero(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
     async with socket_daemon(short_folder, provider=provider) as daemon:
         client, events = await daemon.connect(), await daemon.watch(types="all")
         stub.script(text_reply("Hello"))
         await client.request("prompt", text="hi")
-        told = await events.run()
+        run = await events.run()
         after = await metrics(client)
-        assert after["cursor"] == told[-1]["id"]
-        assert after["log"]["events"] == len(told) == after["window"]["events"]
+        assert after["cursor"] == run[-1]["id"]
+        assert after["log"]["events"] == len(run) == after["window"]["events"]
         assert after["log"]["bytes"] == after["window"]["bytes"] > 0
         assert after["log"]["synced_commits"] == sum(after["log"]["sync_seconds"]["counts"]) > 0
         assert after["sessions"] == 1
@@ -45,7 +45,7 @@ async def test_what_was_written_is_counted_from_the_start_on(
         assert again["started_at"] > after["started_at"]
 
 
-async def test_an_idle_daemon_has_nothing_open_but_who_asks(daemon: Daemon) -> None:
+async def test_an_idle_daemon_counts_only_the_callers_connection(daemon: Daemon) -> None:
     figures = await metrics(await daemon.connect())
     assert (figures["command_connections"], figures["subscribers"]) == (1, 0)
     for name in ("sessions", "runs", "waiting_permissions", "waiting_questions", "confirmers"):
@@ -71,7 +71,7 @@ async def test_connections_are_counted_while_they_are_open(daemon: Daemon) -> No
     assert figures["confirmers"] == 0
 
 
-async def test_runs_and_what_waits_behind_them_are_counted_over_all_sessions(
+async def test_runs_and_pending_inputs_are_counted_over_all_sessions(
     daemon: Daemon, client: Client, stub: StubModel
 ) -> None:
     events = await daemon.watch()
@@ -99,7 +99,7 @@ async def test_runs_and_what_waits_behind_them_are_counted_over_all_sessions(
     assert not any(figures["pending_inputs"].values())
 
 
-async def test_who_waits_for_the_user_is_counted_until_he_answers(
+async def test_a_pending_approval_is_counted_until_the_user_decides(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
     permissions = RulePermissions("ask")
@@ -116,7 +116,7 @@ async def test_who_waits_for_the_user_is_counted_until_he_answers(
         await events.until("agent_end")
 
 
-async def test_how_long_it_runs_is_told_by_a_clock_that_nobody_sets(
+async def test_uptime_is_measured_by_the_monotonic_clock(
     provider: Provider, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with memory_daemon(workdir=tmp_path, provider=provider) as daemon:
@@ -128,7 +128,7 @@ async def test_how_long_it_runs_is_told_by_a_clock_that_nobody_sets(
     assert after["started_at"] == before["started_at"]
 
 
-async def test_figures_are_answered_while_the_log_cannot_be_written(
+async def test_metrics_are_answered_while_the_log_cannot_be_written(
     provider: Provider, tmp_path: Path
 ) -> None:
     from nousd.errors import StoreFull
@@ -150,7 +150,9 @@ async def test_figures_are_answered_while_the_log_cannot_be_written(
         full = False
 
 
-async def test_asking_many_times_leaves_nothing_behind(daemon: Daemon, client: Client) -> None:
+async def test_repeated_get_metrics_writes_no_events_and_changes_no_gauges(
+    daemon: Daemon, client: Client
+) -> None:
     first = await metrics(client)
     for _ in range(100):
         last = await metrics(client)
@@ -159,11 +161,15 @@ async def test_asking_many_times_leaves_nothing_behind(daemon: Daemon, client: C
     assert last["log"]["events"] == first["log"]["events"]
 
 
-async def test_the_answer_is_a_small_line(daemon: Daemon, client: Client) -> None:
+async def test_the_metrics_of_an_idle_daemon_fit_in_4096_characters(
+    daemon: Daemon, client: Client
+) -> None:
     assert len(json.dumps(await metrics(client))) < 4096
 
 
-async def test_people_are_shown_a_line_for_each_thing(daemon: Daemon, client: Client) -> None:
+async def test_the_cli_renders_one_line_per_group_of_metrics(
+    daemon: Daemon, client: Client
+) -> None:
     await client.request("new_session")
     shown = "\n".join(lines_of(await metrics(client)))
     assert "sessions     1 in memory, 0 with a run" in shown
@@ -171,7 +177,7 @@ async def test_people_are_shown_a_line_for_each_thing(daemon: Daemon, client: Cl
     assert "pending      0 prompt, 0 steer, 0 follow_up, 0 message" in shown
 
 
-def test_people_are_told_within_which_bound_most_commits_were_synced() -> None:
+def test_durations_render_as_average_median_bound_and_99_percent_bound() -> None:
     from nousd.cli.render.metric_lines import durations
 
     given = {"bounds": [0.001, 0.01], "counts": [5, 4, 1], "sum": 0.1}

@@ -42,7 +42,7 @@ PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAW
 
 
 class Bench:
-    """A daemon whose model and tool do what the test says; ``store`` is what it writes to."""
+    """A daemon with a scripted model and tool; ``store`` is the daemon's store."""
 
     def __init__(
         self,
@@ -62,16 +62,16 @@ class Bench:
         await self.client.request("prompt", text=text, wait=False, **payload)
         return await self.events.run()
 
-    async def told(self, text: str = "go", **payload: Any) -> dict[str, Any]:
-        """Return what is told of the last call of a run."""
+    async def last_input(self, text: str = "go", **payload: Any) -> dict[str, Any]:
+        """Return the ``model_input`` event of the last model call of a run."""
         return of_type(await self.run(text, **payload), "model_input")[-1]
 
-    async def whole(self, told: dict[str, Any]) -> bytes:
-        """Return the input, checked against its hash."""
-        return await checked(self.store, told)
+    async def full_input(self, told: dict[str, Any]) -> bytes:
+        """Return the stored input, checked against its hash."""
+        return await load_input(self.store, told)
 
 
-async def checked(store: Store, told: dict[str, Any]) -> bytes:
+async def load_input(store: Store, told: dict[str, Any]) -> bytes:
     parts: dict[str, bytes] = {}
     ref: str | None = told["input_ref"]
     while ref is not None:
@@ -90,7 +90,7 @@ async def data_of(store: Store, ref: str) -> bytes:
 
 
 @asynccontextmanager
-async def opened(
+async def open_bench(
     workdir: Path,
     store: Store | None = None,
     *,
@@ -109,28 +109,28 @@ async def opened(
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    async with opened(tmp_path) as bench:
+    async with open_bench(tmp_path) as bench:
         yield bench
 
 
-# --- what was sent, byte for byte --------------------------------------------------------------
+# --- inputs, byte for byte ---------------------------------------------------------------------
 
 
 @pytest.mark.behaviour("what_a_model_saw_can_be_put_together")
-async def test_each_input_is_kept_as_the_model_was_given_it(bench: Bench) -> None:
+async def test_each_input_is_stored_byte_for_byte_as_the_model_received_it(bench: Bench) -> None:
     bench.model.answer(asks_for_tools(2), asks_for_tools(), says("done"))
     bench.tool.finish(*[gives("well")] * 3)
     run = await bench.run("hé")
     calls = of_type(run, "model_input")
     assert len(calls) == 3
     for told, request in zip(calls, bench.model.requests, strict=True):
-        assert await bench.whole(told) == canonical_of(request)
+        assert await bench.full_input(told) == canonical_of(request)
         assert (told["purpose"], told["provider"]) == ("answer", "scripted")
         assert told["context_window"] == 100_000
 
 
 class Talkative(ScriptedProvider):
-    """A model that asks for two tools, then thinks and answers; it summarises when it is asked to."""
+    """A model that calls two tools, then reasons and answers; it summarises on request."""
 
     async def generate(
         self, request: ModelInput, receive: Receive, blobs: Blobs = NO_BLOBS
@@ -146,12 +146,12 @@ class Talkative(ScriptedProvider):
             await says("I thought about it")(receive)
 
 
-async def test_a_long_session_of_every_kind_is_the_same_bytes_twice(tmp_path: Path) -> None:
-    """Tools, thinking, images, previews, compactions: who is told the same keeps the same."""
+async def test_two_equal_long_sessions_store_equal_inputs(tmp_path: Path) -> None:
+    """The sessions have tools, reasoning, images, previews and compactions."""
 
     async def session(folder: Path) -> list[bytes]:
         native = NativeSettings(context_window=12_000, keep_recent_tokens=1_500)
-        async with opened(folder, model=Talkative(), native=native) as bench:
+        async with open_bench(folder, model=Talkative(), native=native) as bench:
             await bench.client.request("set_active_tools", tools=[])
             told: list[dict[str, Any]] = []
             for number in range(16):
@@ -163,7 +163,7 @@ async def test_a_long_session_of_every_kind_is_the_same_bytes_twice(tmp_path: Pa
             strategies = {saving for each in told for saving in each["strategy"]}
             assert {"full", "previews", "compacted"} <= strategies
             assert {each["purpose"] for each in told} == {"answer", "summary"}
-            inputs = [await bench.whole(each) for each in told]
+            inputs = [await bench.full_input(each) for each in told]
             for whole, request in zip(inputs, bench.model.requests, strict=True):
                 assert whole == canonical_of(request)
             everything = b"".join(inputs)
@@ -173,7 +173,7 @@ async def test_a_long_session_of_every_kind_is_the_same_bytes_twice(tmp_path: Pa
     assert await session(tmp_path) == await session(tmp_path)
 
 
-async def test_a_summary_that_was_asked_for_by_hand_is_told_without_a_run(bench: Bench) -> None:
+async def test_the_model_input_of_a_manual_summary_has_no_run(bench: Bench) -> None:
     bench.model.answer(says("one"), says("two"), says("they talked"))
     await bench.run("first")
     await bench.run("second")
@@ -181,7 +181,7 @@ async def test_a_summary_that_was_asked_for_by_hand_is_told_without_a_run(bench:
     told = (await bench.events.until("model_input"))["payload"]
     assert told["purpose"] == "summary"
     assert "run_id" not in told
-    assert await bench.whole(told) == canonical_of(bench.model.requests[-1])
+    assert await bench.full_input(told) == canonical_of(bench.model.requests[-1])
 
 
 # --- stored once ---------------------------------------------------------------------------------
@@ -191,12 +191,14 @@ async def node_of(bench: Bench, told: dict[str, Any]) -> Node:
     return decode_node(await data_of(bench.store, told["input_ref"]))
 
 
-async def test_each_call_stores_what_is_new_and_goes_on_from_the_call_before(bench: Bench) -> None:
+async def test_each_call_stores_only_new_messages_and_links_to_the_previous_input(
+    bench: Bench,
+) -> None:
     await bench.client.request("new_session")
     before: dict[str, Any] | None = None
     for number in range(6):
         bench.model.answer(says(f"answer {number}"))
-        told = await bench.told(f"question {number} {LONG}")
+        told = await bench.last_input(f"question {number} {LONG}")
         node = await node_of(bench, told)
         assert node.previous == (None if before is None else before["input_ref"])
         assert len(node.messages) == (1 if before is None else 2)
@@ -204,45 +206,45 @@ async def test_each_call_stores_what_is_new_and_goes_on_from_the_call_before(ben
         before = told
 
 
-async def test_after_a_restart_the_chain_goes_on_from_the_log(tmp_path: Path) -> None:
+async def test_the_chain_of_inputs_continues_after_a_restart(tmp_path: Path) -> None:
     async with memory.open_store() as store:
         clock = FakeClock()
-        async with opened(tmp_path, store, clock=clock) as bench:
+        async with open_bench(tmp_path, store, clock=clock) as bench:
             bench.model.answer(says("one"), says("two"))
-            await bench.told("first")
-            last = await bench.told("second")
-        async with opened(tmp_path, store, clock=clock) as bench:
+            await bench.last_input("first")
+            last = await bench.last_input("second")
+        async with open_bench(tmp_path, store, clock=clock) as bench:
             bench.model.answer(says("three"))
-            told = await bench.told("third")
+            told = await bench.last_input("third")
             node = await node_of(bench, told)
             assert (node.previous, len(node.messages)) == (last["input_ref"], 2)
-            await bench.whole(told)
+            await bench.full_input(told)
 
 
-async def test_a_session_whose_chain_was_forgotten_goes_on_from_the_log(
+async def test_a_chain_evicted_from_memory_continues_from_the_log(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model_inputs, "KEPT_CHARS_MAX", 0)
     bench.model.answer(says("one"), says("two"), fails(ProviderError("no")), says("three"))
-    last = [await bench.told(text) for text in ("first", "second", "third")][-1]
-    told = await bench.told("fourth")
+    last = [await bench.last_input(text) for text in ("first", "second", "third")][-1]
+    told = await bench.last_input("fourth")
     node = await node_of(bench, told)
     assert node.previous == last["input_ref"]
-    await bench.whole(told)
+    await bench.full_input(told)
 
 
 @pytest.mark.parametrize("good_commits", range(10))
-async def test_what_could_not_be_stored_is_not_gone_on_from(
+async def test_inputs_after_a_failed_commit_are_stored_completely(
     tmp_path: Path, good_commits: int
 ) -> None:
-    """Whichever commit of a run fails, the next inputs come back whole."""
+    """Whichever commit of a run fails, the next inputs can be read completely."""
     disk = Disk()
     async with (
         memory.open_store(before_commit=disk.before_commit) as store,
-        opened(tmp_path, store) as bench,
+        open_bench(tmp_path, store) as bench,
     ):
         bench.model.answer(says("one"))
-        await bench.told("first")
+        await bench.last_input("first")
         bench.model.answer(asks_for_tools(), says("two"))
         bench.tool.finish(gives(LONG))
         disk.fail_once(after=good_commits)
@@ -258,31 +260,31 @@ async def test_what_could_not_be_stored_is_not_gone_on_from(
                 "get_events", after="evt-0", run_id=run_id, types=["model_input"]
             )
             (told,) = page["events"]
-            whole = await bench.whole(told["payload"])
+            whole = await bench.full_input(told["payload"])
             assert whole == canonical_of(bench.model.requests[-1])
 
 
-async def test_another_leaf_begins_another_chain(bench: Bench) -> None:
+async def test_another_leaf_starts_a_new_chain(bench: Bench) -> None:
     bench.model.answer(says("one"), says("two"), says("three"))
     first = await bench.run("first")
     leaf_id = of_type(first, "entry_appended")[0]["entry"]["id"]
-    await bench.told("second")
-    told = await bench.told("sibling", leaf_id=leaf_id)
+    await bench.last_input("second")
+    told = await bench.last_input("sibling", leaf_id=leaf_id)
     node = await node_of(bench, told)
     assert node.previous is None
-    await bench.whole(told)
+    await bench.full_input(told)
 
 
 async def test_a_branch_keeps_its_inputs_when_its_parent_is_deleted(bench: Bench) -> None:
     bench.model.answer(says("one"), says("two"), says("three"))
-    parent = await bench.told("first")
+    parent = await bench.last_input("first")
     branch = await bench.client.request("branch_session", session_id=parent["session_id"])
-    told = await bench.told("second")
+    told = await bench.last_input("second")
     assert told["session_id"] == branch["session_id"]
-    again = await bench.told("third")
+    again = await bench.last_input("third")
     await bench.client.request("delete_session", session_id=parent["session_id"])
     for each in (told, again):
-        await bench.whole(each)
+        await bench.full_input(each)
 
 
 async def test_chains_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,17 +311,17 @@ def chain_of(text: str) -> Chain:
     return store_input(None, request).chain
 
 
-# --- room ------------------------------------------------------------------------------------------
+# --- context window --------------------------------------------------------------------------------
 
 LONG = "x" * 2_000
 
 
 @pytest.mark.behaviour("room_is_saved_in_order")
-async def test_room_is_saved_by_previews_then_a_compaction_then_without_the_oldest(
+async def test_long_inputs_are_shortened_by_previews_then_compaction_then_dropping_the_oldest(
     tmp_path: Path,
 ) -> None:
     native = NativeSettings(context_window=6_000, keep_recent_tokens=500)
-    async with opened(tmp_path, native=native) as bench:
+    async with open_bench(tmp_path, native=native) as bench:
         await bench.client.request("set_active_tools", tools=[])
         strategies: list[list[str]] = []
         for number in range(6):
@@ -345,8 +347,10 @@ async def test_room_is_saved_by_previews_then_a_compaction_then_without_the_olde
 
 
 @pytest.mark.behaviour("what_cannot_fit_says_what_is_largest")
-async def test_what_cannot_fit_is_not_sent_and_says_what_is_largest(tmp_path: Path) -> None:
-    async with opened(tmp_path, native=NativeSettings(context_window=2_000)) as bench:
+async def test_an_input_that_cannot_fit_is_not_sent_and_the_error_names_its_largest_part(
+    tmp_path: Path,
+) -> None:
+    async with open_bench(tmp_path, native=NativeSettings(context_window=2_000)) as bench:
         await bench.client.request("set_active_tools", tools=[])
         run = await bench.run("y" * 10_000)
         (error,) = of_type(run, "error")
@@ -360,10 +364,10 @@ async def test_what_cannot_fit_is_not_sent_and_says_what_is_largest(tmp_path: Pa
         assert run[-1]["payload"]["status"] == "error"
 
 
-async def test_what_a_server_finds_too_long_is_sent_once_more_without_the_oldest(
+async def test_an_input_the_server_finds_too_long_is_resent_once_without_the_oldest(
     bench: Bench,
 ) -> None:
-    """A short turn is not compacted; but its older answers can be left out."""
+    """A short turn is not compacted, but its older messages can be left out."""
     bench.model.answer(asks_for_tools(), asks_for_tools(), fails(ContextOverflow("too long")))
     bench.model.answer(says("well"))
     bench.tool.finish(gives("o" * 3_000), gives("p" * 3_000))
@@ -376,7 +380,7 @@ async def test_what_a_server_finds_too_long_is_sent_once_more_without_the_oldest
     assert again["omitted_count"] == 2
 
 
-async def test_what_neither_compacting_nor_leaving_out_makes_shorter_is_not_sent_again(
+async def test_an_input_that_cannot_be_shortened_is_not_sent_again(
     bench: Bench,
 ) -> None:
     bench.model.answer(fails(ContextOverflow("too long")))
@@ -391,13 +395,13 @@ async def test_what_neither_compacting_nor_leaving_out_makes_shorter_is_not_sent
 
 
 @pytest.mark.behaviour("sources_of_the_prompt_are_told")
-async def test_the_sources_of_the_system_prompt_are_told(tmp_path: Path) -> None:
+async def test_the_model_input_event_lists_the_sources_of_the_system_prompt(tmp_path: Path) -> None:
     (tmp_path / "AGENTS.md").write_text("use tabs")
     places = Places(tmp_path, None, project=True)
     native = NativeSettings(system="Be kind.")
-    async with opened(tmp_path, native=native, read_instructions=reader(places)) as bench:
+    async with open_bench(tmp_path, native=native, read_instructions=reader(places)) as bench:
         bench.model.answer(says("one"))
-        told = await bench.told()
+        told = await bench.last_input()
         path = tmp_path / "AGENTS.md"
         assert told["sources"] == [
             {
@@ -420,7 +424,7 @@ async def test_the_sources_of_the_system_prompt_are_told(tmp_path: Path) -> None
 
 
 @pytest.mark.behaviour("a_project_is_read_once")
-async def test_instructions_are_read_once_in_a_session_and_anew_in_the_next(tmp_path: Path) -> None:
+async def test_instructions_are_read_once_per_session(tmp_path: Path) -> None:
     reads = 0
 
     async def read() -> Sequence[SourceText]:
@@ -428,7 +432,7 @@ async def test_instructions_are_read_once_in_a_session_and_anew_in_the_next(tmp_
         reads += 1
         return (of_file("project_instructions", "/AGENTS.md", f"version {reads}"),)
 
-    async with opened(tmp_path, read_instructions=read) as bench:
+    async with open_bench(tmp_path, read_instructions=read) as bench:
         bench.model.answer(asks_for_tools(), says("one"), says("two"), says("three"))
         bench.tool.finish(gives())
         await bench.run()
@@ -440,9 +444,9 @@ async def test_instructions_are_read_once_in_a_session_and_anew_in_the_next(tmp_
         ]
 
 
-async def test_the_prompt_of_a_run_that_has_none_is_told_as_off(bench: Bench) -> None:
+async def test_absent_sources_of_the_system_prompt_are_reported_as_off(bench: Bench) -> None:
     bench.model.answer(says("one"))
-    told = await bench.told()
+    told = await bench.last_input()
     assert [(each["kind"], each["enabled"], each["reason"]) for each in told["sources"]] == [
         ("system_prompt", False, "off"),
         ("user_instructions", False, "off"),

@@ -48,7 +48,9 @@ def servers(stub: StubModel, other: StubModel) -> dict[str, StubModel]:
 
 
 @asynccontextmanager
-async def running(folder: Path, stub: StubModel, other: StubModel) -> AsyncIterator[Daemon]:
+async def daemon_with_models(
+    folder: Path, stub: StubModel, other: StubModel
+) -> AsyncIterator[Daemon]:
     models = Models(
         {
             "main": partial(provider_of, stub, "main"),
@@ -63,7 +65,7 @@ async def running(folder: Path, stub: StubModel, other: StubModel) -> AsyncItera
                 price=Price(input=1.0, output=2.5, cache_read=0.0),
                 attachments=("image/*",),
             ),
-            # Its provider believes otherwise.
+            # The provider itself would accept images.
             "main/gpt-4o": ModelFacts(attachments=()),
         },
     )
@@ -78,16 +80,16 @@ async def running(folder: Path, stub: StubModel, other: StubModel) -> AsyncItera
 @pytest.fixture
 async def daemon(short_folder: Path, stub: StubModel, other: StubModel) -> AsyncIterator[Daemon]:
     with trio.fail_after(60):
-        async with running(short_folder, stub, other) as daemon:
+        async with daemon_with_models(short_folder, stub, other) as daemon:
             yield daemon
 
 
-async def chosen(client: Client, **session: str) -> tuple[str, str, str | None]:
+async def choice_of(client: Client, **session: str) -> tuple[str, str, str | None]:
     state = await client.request("get_state", **session)
     return state["provider"], state["model"], state.get("thinking")
 
 
-def asked(stub: StubModel) -> list[Any]:
+def requested_models(stub: StubModel) -> list[Any]:
     return [request.json["model"] for request in stub.requests]
 
 
@@ -105,20 +107,20 @@ def asked(stub: StubModel) -> list[Any]:
         ("vendor/m2", "main", "vendor/m2"),
     ],
 )
-async def test_a_name_stands_for_a_provider_and_a_model(
+async def test_a_model_name_resolves_to_a_provider_and_a_model(
     client: Client, servers: dict[str, StubModel], name: str, provider: str, model: str
 ) -> None:
     answer = await client.request("set_model", model=name)
     assert answer == {"command": "set_model", "provider": provider, "model": model}
-    assert await chosen(client) == (provider, model, None)
+    assert await choice_of(client) == (provider, model, None)
     await client.request("prompt", text="hello")
-    assert {name: asked(server) for name, server in servers.items()} == {
+    assert {name: requested_models(server) for name, server in servers.items()} == {
         **{key: [] for key in servers},
         provider: [model],
     }
 
 
-async def test_another_model_answers_from_the_next_call_on_within_a_run(
+async def test_a_changed_model_answers_from_the_next_call_of_the_same_run(
     daemon: Daemon, client: Client, servers: dict[str, StubModel], short_folder: Path
 ) -> None:
     servers["main"].script(tool_reply(("bash", {"command": "cat go"})))
@@ -131,7 +133,7 @@ async def test_another_model_answers_from_the_next_call_on_within_a_run(
     await client.request("set_thinking", level="low")
     await trio.to_thread.run_sync(fifo.write_text, "gone")
     await events.run()
-    assert [asked(server) for server in servers.values()] == [["m1"], ["large"]]
+    assert [requested_models(server) for server in servers.values()] == [["m1"], ["large"]]
     entries = (await client.request("get_messages"))["messages"]
     answers = [entry for entry in entries if entry["role"] == "assistant"]
     assert [(entry["provider"], entry["model"]) for entry in answers] == [
@@ -145,26 +147,26 @@ async def test_another_model_answers_from_the_next_call_on_within_a_run(
     ("name", "nearest"),
     [("othr/large", "other/large"), ("quickk", "quick"), ("other", "other/MODEL")],
 )
-async def test_a_slip_of_the_pen_is_refused_and_changes_nothing(
+async def test_a_misspelled_model_is_refused_with_the_nearest_name(
     client: Client, name: str, nearest: str
 ) -> None:
     error = await client.refusal("set_model", model=name)
     assert (error["code"], error["message"]) == ("command_rejected", "model_unknown")
     assert error["details"] == {"nearest": nearest}
     assert nearest in error["cause"]
-    assert await chosen(client) == ("main", "m1", None)
+    assert await choice_of(client) == ("main", "m1", None)
 
 
-async def test_a_model_of_a_provider_that_cannot_be_used_is_refused(client: Client) -> None:
+async def test_a_model_of_an_unusable_provider_is_refused(client: Client) -> None:
     error = await client.refusal("set_model", model="broken/large")
     assert (error["message"], error["cause"]) == (
         "provider_not_usable",
         "provider broken needs BROKEN_API_KEY",
     )
-    assert await chosen(client) == ("main", "m1", None)
+    assert await choice_of(client) == ("main", "m1", None)
 
 
-async def test_a_model_is_given_the_files_that_the_user_says_it_takes(
+async def test_a_model_receives_only_attachments_that_its_settings_allow(
     client: Client, stub: StubModel, other: StubModel
 ) -> None:
     file = {"data": base64.b64encode(b"\x89PNG\r\n\x1a\n").decode(), "media_type": "image/png"}
@@ -181,7 +183,9 @@ async def test_a_model_is_given_the_files_that_the_user_says_it_takes(
     assert file["data"] not in json.dumps(request.json["messages"])
 
 
-async def test_what_is_known_of_a_model_holds_for_it_alone(client: Client, daemon: Daemon) -> None:
+async def test_a_configured_context_window_applies_to_its_model_alone(
+    client: Client, daemon: Daemon
+) -> None:
     events = await daemon.watch(types="all")
     windows = []
     for name in ("quick", "main/m1"):
@@ -196,10 +200,10 @@ async def test_what_is_known_of_a_model_holds_for_it_alone(client: Client, daemo
 
 
 @pytest.mark.behaviour("set_thinking_holds_from_the_next_call")
-async def test_model_and_thinking_are_a_sessions_own_the_next_ones_default_and_durable(
+async def test_model_and_thinking_are_per_session_durable_and_inherited_by_new_sessions(
     short_folder: Path, stub: StubModel, other: StubModel
 ) -> None:
-    async with running(short_folder, stub, other) as daemon:
+    async with daemon_with_models(short_folder, stub, other) as daemon:
         client = await daemon.connect()
         first = (await client.request("new_session"))["session_id"]
         await client.request("set_model", model="quick")
@@ -208,49 +212,49 @@ async def test_model_and_thinking_are_a_sessions_own_the_next_ones_default_and_d
         await client.request("set_thinking", level="off")
         branch = (await client.request("branch_session", session_id=first))["session_id"]
         sessions = (first, second, branch)
-        before = [await chosen(client, session_id=session) for session in sessions]
+        before = [await choice_of(client, session_id=session) for session in sessions]
         small = ("other", "small")
         assert before == [(*small, "high"), (*small, "off"), (*small, "high")]
-    async with running(short_folder, stub, other) as daemon:
+    async with daemon_with_models(short_folder, stub, other) as daemon:
         client = await daemon.connect()
-        assert [await chosen(client, session_id=session) for session in sessions] == before
+        assert [await choice_of(client, session_id=session) for session in sessions] == before
         await client.request("new_session")
-        assert await chosen(client) == (*small, "off")
+        assert await choice_of(client) == (*small, "off")
 
 
-async def test_null_leaves_thinking_to_the_model_again_also_after_a_restart(
+async def test_null_unsets_thinking_durably_and_for_new_sessions(
     short_folder: Path, stub: StubModel, other: StubModel
 ) -> None:
-    async with running(short_folder, stub, other) as daemon:
+    async with daemon_with_models(short_folder, stub, other) as daemon:
         client = await daemon.connect()
         first = (await client.request("new_session"))["session_id"]
         await client.request("set_thinking", level="high")
         assert await client.request("set_thinking", level=None) == {"command": "set_thinking"}
-        assert await chosen(client) == ("main", "m1", None)
-    async with running(short_folder, stub, other) as daemon:
+        assert await choice_of(client) == ("main", "m1", None)
+    async with daemon_with_models(short_folder, stub, other) as daemon:
         client = await daemon.connect()
-        assert await chosen(client, session_id=first) == ("main", "m1", None)
+        assert await choice_of(client, session_id=first) == ("main", "m1", None)
         await client.request("new_session")
-        assert await chosen(client) == ("main", "m1", None)
+        assert await choice_of(client) == ("main", "m1", None)
 
 
-async def test_a_session_whose_provider_is_gone_asks_the_default(
+async def test_a_session_whose_provider_was_removed_uses_the_default_model(
     short_folder: Path, stub: StubModel, other: StubModel, provider: Provider
 ) -> None:
-    async with running(short_folder, stub, other) as daemon:
+    async with daemon_with_models(short_folder, stub, other) as daemon:
         client = await daemon.connect()
         await client.request("new_session")
         await client.request("set_model", model="quick")
     async with socket_daemon(short_folder, provider=provider) as daemon:
         client = await daemon.connect()
-        assert await chosen(client) == ("openai", "stub-model", None)
+        assert await choice_of(client) == ("openai", "stub-model", None)
         assert (await client.request("prompt", text="hello"))["output"] == "stub-reply"
 
 
-async def test_a_run_whose_provider_cannot_be_used_any_more_says_why(
+async def test_a_run_whose_provider_became_unusable_fails_with_the_cause(
     short_folder: Path, stub: StubModel, other: StubModel, provider: Provider
 ) -> None:
-    async with running(short_folder, stub, other) as daemon:
+    async with daemon_with_models(short_folder, stub, other) as daemon:
         client = await daemon.connect()
         await client.request("new_session")
         await client.request("set_model", model="other/large")
@@ -273,7 +277,7 @@ async def test_a_run_whose_provider_cannot_be_used_any_more_says_why(
 
 
 @pytest.mark.behaviour("list_models_asks_every_server")
-async def test_all_models_are_listed_with_what_is_known_of_them(
+async def test_list_models_returns_the_models_facts_and_errors_of_all_providers(
     client: Client, stub: StubModel, other: StubModel
 ) -> None:
     stub.script(models_reply("m1", "gpt-4o"))
@@ -318,7 +322,7 @@ async def test_all_models_are_listed_with_what_is_known_of_them(
     }
 
 
-async def test_one_provider_is_asked_again_when_it_is_wanted(
+async def test_list_models_asks_the_server_again_only_with_refresh(
     client: Client, stub: StubModel, other: StubModel
 ) -> None:
     other.script(models_reply("a"), models_reply("b"))
@@ -331,13 +335,13 @@ async def test_one_provider_is_asked_again_when_it_is_wanted(
     assert (len(stub.requests), len(other.requests)) == (0, 2)
 
 
-async def test_models_of_a_provider_that_is_not_there_are_not_listed(client: Client) -> None:
+async def test_list_models_refuses_an_unknown_provider(client: Client) -> None:
     error = await client.refusal("list_models", provider="gone")
     assert error["message"] == "provider_not_configured"
     assert error["details"] == {"providers": ["broken", "main", "other"]}
 
 
-async def test_a_server_that_takes_its_time_holds_up_nobody_else(
+async def test_a_slow_model_server_does_not_delay_other_connections(
     client: Client, daemon: Daemon, other: StubModel
 ) -> None:
     gate = Gate()

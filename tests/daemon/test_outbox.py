@@ -1,4 +1,4 @@
-"""Lines on their way to one reader: bounded, joined, in order."""
+"""The outbox of one reader: its lines are bounded, joined and in order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nousd.wire.limits import PIPELINE_MAX
 
 
 class Sink(trio.abc.SendStream):
-    """Takes a write only when the test lets it."""
+    """A stream whose writes wait while ``open`` is not set."""
 
     def __init__(self) -> None:
         self.writes: list[bytes] = []
@@ -30,7 +30,7 @@ class Sink(trio.abc.SendStream):
         await trio.lowlevel.checkpoint()
 
 
-async def test_lines_go_out_in_order_and_whoever_puts_them_in_never_waits() -> None:
+async def test_lines_are_written_in_the_order_of_put() -> None:
     box, sink = Outbox(), Sink()
     lines = [b"%d\n" % number for number in range(5000)]
     with trio.fail_after(5):
@@ -42,7 +42,7 @@ async def test_lines_go_out_in_order_and_whoever_puts_them_in_never_waits() -> N
     assert b"".join(sink.writes) == b"".join(lines)
 
 
-async def test_what_waits_is_written_at_once() -> None:
+async def test_waiting_lines_are_joined_into_one_write() -> None:
     box, sink = Outbox(), Sink()
     sink.open = trio.Event()
     with trio.fail_after(5):
@@ -57,7 +57,7 @@ async def test_what_waits_is_written_at_once() -> None:
     assert sink.writes == [b"first\n", b"one\ntwo\nthree\n"]
 
 
-async def test_closing_lets_everything_out_first_also_when_nothing_ever_came() -> None:
+async def test_a_closed_outbox_writes_its_remaining_lines_and_stops() -> None:
     with trio.fail_after(5):
         for lines in ([], [b"last\n"]):
             box, sink = Outbox(), Sink()
@@ -69,7 +69,7 @@ async def test_closing_lets_everything_out_first_also_when_nothing_ever_came() -
 
 
 @pytest.mark.parametrize("bound", ["lines", "bytes"])
-async def test_a_full_box_makes_whoever_asks_wait_until_something_is_taken(
+async def test_wait_room_waits_while_the_outbox_is_full(
     bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox_module, "PIPELINE_BYTES_MAX", 5000)
@@ -91,7 +91,7 @@ async def test_a_full_box_makes_whoever_asks_wait_until_something_is_taken(
             box.close()
 
 
-async def test_one_line_short_of_full_is_room() -> None:
+async def test_wait_room_returns_at_once_one_line_below_the_limit() -> None:
     box = Outbox()
     for _ in range(PIPELINE_MAX - 1):
         box.put(b"\n")
@@ -99,7 +99,7 @@ async def test_one_line_short_of_full_is_room() -> None:
         await box.wait_room()
 
 
-async def test_a_reader_that_is_gone_is_told_to_the_writer() -> None:
+async def test_run_raises_an_error_if_the_reader_has_gone() -> None:
     box = Outbox()
     ours, theirs = memory_stream_pair()
     await theirs.aclose()
@@ -109,7 +109,7 @@ async def test_a_reader_that_is_gone_is_told_to_the_writer() -> None:
 
 
 class Kernel:
-    """Takes at once as many bytes as the test says."""
+    """A write function that accepts ``room`` bytes without waiting."""
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -123,7 +123,7 @@ class Kernel:
 
 
 @pytest.mark.parametrize("room", [0, 1, 6, 7, 100])
-async def test_a_line_for_now_is_out_before_any_task_runs_as_far_as_the_reader_takes_it(
+async def test_put_now_writes_at_once_as_much_as_the_reader_accepts(
     room: int,
 ) -> None:
     kernel, sink = Kernel(room), Sink()
@@ -136,7 +136,7 @@ async def test_a_line_for_now_is_out_before_any_task_runs_as_far_as_the_reader_t
     assert kernel.taken + b"".join(sink.writes) == b"answer\n"
 
 
-async def test_a_line_for_now_does_not_overtake_what_waits_or_is_just_being_written() -> None:
+async def test_put_now_does_not_overtake_waiting_lines_or_a_write_in_progress() -> None:
     kernel, sink = Kernel(0), Sink()
     sink.open = trio.Event()
     box = Outbox(kernel.write)

@@ -1,4 +1,4 @@
-"""A failing model server, in every way: retries, errors, and what is kept."""
+"""Failures of the model server: retries, errors, and the transcript after them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def codes(run: list[Event]) -> list[str]:
 
 
 async def failed_run(client: Client, events: Events) -> list[Event]:
-    """Run a prompt that has to fail; returns its events."""
+    """Run a prompt that must fail; return its events."""
     await client.request("prompt", text="go", wait=False)
     run = await events.run()
     assert run[-1]["payload"]["status"] == "error"
@@ -38,7 +38,7 @@ async def failed_run(client: Client, events: Events) -> list[Event]:
 
 
 @pytest.mark.behaviour("failed_model_calls_are_retried_first")
-async def test_a_call_that_fails_twice_is_tried_three_times_and_says_so(
+async def test_a_model_call_that_fails_twice_is_retried_with_warnings(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(error_reply(500, "oops", retry_after="0"), error_reply(503, retry_after="0"))
@@ -49,13 +49,13 @@ async def test_a_call_that_fails_twice_is_tried_three_times_and_says_so(
     assert first["code"] == second["code"] == "provider_retry"
     assert first["message"].startswith("openai retry attempt 1/3 after http 500")
     assert second["message"].startswith("openai retry attempt 2/3 after http 503")
-    assert len(of_type(run, "message_start")) == 2, "an attempt that showed nothing is no message"
+    assert len(of_type(run, "message_start")) == 2, "a failed attempt without text has no message"
     assert len(stub.requests) == 3
     assert stub.requests[0].json == stub.requests[2].json
 
 
 @pytest.mark.behaviour("a_failed_model_call_ends_the_run_balanced")
-async def test_a_call_that_never_succeeds_ends_the_run_with_the_servers_words(
+async def test_a_model_call_that_keeps_failing_ends_the_run_with_the_servers_message(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(*[error_reply(500, "out of coffee", retry_after="0")] * 3)
@@ -71,7 +71,7 @@ async def test_a_call_that_never_succeeds_ends_the_run_with_the_servers_words(
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 422])
-async def test_a_refusal_that_cannot_pass_is_not_tried_again(
+async def test_a_permanent_http_error_is_not_retried(
     status: int, client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(error_reply(status, "not like this"))
@@ -81,7 +81,7 @@ async def test_a_refusal_that_cannot_pass_is_not_tried_again(
     assert len(stub.requests) == 1
 
 
-async def test_a_server_that_hangs_up_before_it_answers_is_asked_again(
+async def test_a_connection_dropped_before_the_response_is_retried(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(Reply(drops_at_once=True))
@@ -90,7 +90,7 @@ async def test_a_server_that_hangs_up_before_it_answers_is_asked_again(
     assert codes(await events.run()) == ["provider_retry"]
 
 
-async def test_a_stream_that_breaks_in_mid_text_keeps_the_text_and_is_not_repeated(
+async def test_a_stream_that_breaks_in_mid_text_keeps_the_text_and_is_not_retried(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(Reply((delta(content="half an "),), drops=True))
@@ -104,7 +104,7 @@ async def test_a_stream_that_breaks_in_mid_text_keeps_the_text_and_is_not_repeat
     assert len(stub.requests) == 1
 
 
-async def test_an_error_in_mid_stream_is_told_in_the_servers_own_words(
+async def test_an_error_in_mid_stream_reports_the_servers_message(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(
@@ -115,7 +115,7 @@ async def test_an_error_in_mid_stream_is_told_in_the_servers_own_words(
     assert of_type(run, "message_end")[-1]["text"] == "half an "
 
 
-async def test_a_failed_call_that_said_nothing_is_an_empty_answer_with_its_error(
+async def test_a_failed_call_without_text_leaves_an_empty_answer_that_is_never_sent(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(error_reply(400, "no"))
@@ -150,7 +150,7 @@ async def test_a_failed_run_leaves_its_queue_pending(
     assert state["pending_counts"] == {"steer": 1, "follow_up": 1}
 
 
-async def test_a_silent_stream_is_given_up_after_its_time(
+async def test_a_silent_stream_fails_after_the_idle_timeout(
     short_folder: Path, stub: StubModel
 ) -> None:
     provider = make_provider(
@@ -164,7 +164,7 @@ async def test_a_silent_stream_is_given_up_after_its_time(
     await provider.aclose()
 
 
-async def test_a_context_too_long_is_compacted_and_the_call_made_once_more(
+async def test_a_context_overflow_is_compacted_and_the_call_retried(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     await client.request("prompt", text="an old question")
@@ -188,7 +188,7 @@ async def test_a_context_too_long_is_compacted_and_the_call_made_once_more(
     assert (compaction["trigger"], compaction["summary"]) == ("overflow", "they talked")
 
 
-async def test_a_context_too_long_even_when_compacted_ends_the_run(
+async def test_a_context_overflow_after_compaction_fails_the_run(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     await client.request("prompt", text="an old question")
@@ -201,7 +201,7 @@ async def test_a_context_too_long_even_when_compacted_ends_the_run(
     assert len(stub.requests) == 4
 
 
-async def test_a_first_prompt_too_long_for_the_model_ends_its_run(
+async def test_a_first_prompt_too_long_for_the_model_fails_its_run(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(OVERFLOW)

@@ -22,60 +22,66 @@ def newest(session_id: str, text: str = "") -> Newest:
     entry = MessageEntry(
         id=f"{session_id}-m", role="user", text=text, run_id="", turn_kind="prompt", created_at=""
     )
-    told = Messages(session_id=session_id, messages=(entry,), cursor="evt-1", has_more=False)
-    return Newest(told, ())
+    messages = Messages(session_id=session_id, messages=(entry,), cursor="evt-1", has_more=False)
+    return Newest(messages, ())
 
 
-def test_it_is_given_for_the_very_state_and_as_many_messages_as_it_was_read_for() -> None:
-    kept = Transcripts()
+def test_a_transcript_is_found_only_for_the_same_state_object_and_message_count() -> None:
+    cache = Transcripts()
     state = SessionState(session_id="s")
     read = newest("s")
-    assert kept.find(state, 10) is None
-    kept.keep(state, 10, read)
-    assert kept.find(state, 10) is read
-    assert kept.find(state, 9) is None
-    # One that is equal came to be by other events, which may have been about what is no part of it.
-    assert kept.find(msgspec.structs.replace(state), 10) is None
-    kept.forget("s")
-    assert kept.find(state, 10) is None
-    kept.forget("s")
+    assert cache.find(state, 10) is None
+    cache.keep(state, 10, read)
+    assert cache.find(state, 10) is read
+    assert cache.find(state, 9) is None
+    # An equal state may follow other events, which may have changed something outside the state.
+    assert cache.find(msgspec.structs.replace(state), 10) is None
+    cache.forget("s")
+    assert cache.find(state, 10) is None
+    cache.forget("s")
 
 
-def test_as_many_as_fit_are_kept_and_the_one_that_was_asked_for_last_longest(
+def test_the_least_recently_used_transcripts_are_evicted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(transcripts, "KEPT_SESSIONS_MAX", 3)
-    kept = Transcripts()
+    cache = Transcripts()
     states = [SessionState(session_id=f"s{number}") for number in range(5)]
     for state in states[:3]:
-        kept.keep(state, 1, newest(state.session_id))
-    assert kept.find(states[0], 1) is not None
+        cache.keep(state, 1, newest(state.session_id))
+    assert cache.find(states[0], 1) is not None
     for state in states[3:]:
-        kept.keep(state, 1, newest(state.session_id))
-    assert [kept.find(state, 1) is not None for state in states] == [True, False, False, True, True]
+        cache.keep(state, 1, newest(state.session_id))
+    assert [cache.find(state, 1) is not None for state in states] == [
+        True,
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
-def test_one_that_is_too_long_is_not_kept_nor_pushes_out_what_long_ones_do(
+def test_the_cache_is_bounded_in_bytes_and_skips_a_transcript_that_is_too_large(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(transcripts, "KEPT_BYTES_MAX", 10_000)
-    kept = Transcripts()
+    cache = Transcripts()
     states = [SessionState(session_id=f"s{number}") for number in range(3)]
     for state in states[:2]:
-        kept.keep(state, 1, newest(state.session_id, "x" * 4_000))
-    assert [kept.find(state, 1) is not None for state in states] == [True, True, False]
-    # In the place of what there was of it.
-    kept.keep(states[1], 1, newest("s1", "y" * 4_000))
-    assert [kept.find(state, 1) is not None for state in states] == [True, True, False]
-    kept.keep(states[2], 1, newest("s2", "x" * 4_000))
-    assert [kept.find(state, 1) is not None for state in states] == [False, True, True]
-    kept.keep(states[0], 1, newest("s0", "x" * 10_000))
-    assert [kept.find(state, 1) is not None for state in states] == [False, True, True]
-    kept.keep(states[1], 1, newest("s1", "x" * 10_000))
-    assert [kept.find(state, 1) is not None for state in states] == [False, False, True]
+        cache.keep(state, 1, newest(state.session_id, "x" * 4_000))
+    assert [cache.find(state, 1) is not None for state in states] == [True, True, False]
+    # It replaces the previous transcript of its session.
+    cache.keep(states[1], 1, newest("s1", "y" * 4_000))
+    assert [cache.find(state, 1) is not None for state in states] == [True, True, False]
+    cache.keep(states[2], 1, newest("s2", "x" * 4_000))
+    assert [cache.find(state, 1) is not None for state in states] == [False, True, True]
+    cache.keep(states[0], 1, newest("s0", "x" * 10_000))
+    assert [cache.find(state, 1) is not None for state in states] == [False, True, True]
+    cache.keep(states[1], 1, newest("s1", "x" * 10_000))
+    assert [cache.find(state, 1) is not None for state in states] == [False, False, True]
 
 
-async def test_who_reads_a_session_again_is_told_all_that_happened_meanwhile(
+async def test_a_repeated_read_of_a_session_includes_every_change_since_the_first(
     short_folder: Path, provider: Provider, stub: StubModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths: list[str] = []
@@ -92,7 +98,7 @@ async def test_who_reads_a_session_again_is_told_all_that_happened_meanwhile(
         session_id = (await client.request("new_session"))["session_id"]
 
         async def read() -> Payload:
-            """Read it twice, of which the second time takes nothing of the log."""
+            """Read the session twice; the second read must not read the store."""
             once = await client.request("get_session", session_id=session_id, messages=100)
             count = len(paths)
             again = await client.request("get_session", session_id=session_id, messages=100)
@@ -116,12 +122,14 @@ async def test_who_reads_a_session_again_is_told_all_that_happened_meanwhile(
         assert (await read())["session"]["name"] == "other"
 
 
-async def test_nothing_of_a_deleted_session_is_kept(short_folder: Path, provider: Provider) -> None:
+async def test_the_transcript_of_a_deleted_session_is_evicted(
+    short_folder: Path, provider: Provider
+) -> None:
     async with memory_daemon(workdir=short_folder, provider=provider) as daemon:
-        client, kept = await daemon.connect(), daemon.services.transcripts
+        client, cache = await daemon.connect(), daemon.services.transcripts
         session_id = (await client.request("new_session"))["session_id"]
         await client.request("get_session", session_id=session_id, messages=5)
         state = (await daemon.services.sessions.get(session_id)).committed
-        assert kept.find(state, 5) is not None
+        assert cache.find(state, 5) is not None
         await client.request("delete_session", session_id=session_id)
-        assert kept.find(state, 5) is None
+        assert cache.find(state, 5) is None

@@ -20,12 +20,12 @@ from tests.daemon.scripted import Outcome, ScriptedProvider, fails, says
 from tests.harness.daemon import Client, Payload, memory_daemon, of_type
 
 Clock = trio.testing.MockClock
-TOLD = Usage(input=1000, output=20, total=1020, cache_read=400, cache_write=100)
+USAGE = Usage(input=1000, output=20, total=1020, cache_read=400, cache_write=100)
 PRICE = Price(input=3.0, output=15.0, cache_read=0.3, cache_write=3.75)
 COST = (500 * 3.0 + 400 * 0.3 + 100 * 3.75 + 20 * 15.0) / 1_000_000
 
 
-def priced(provider: ScriptedProvider | MockProvider) -> Models:
+def priced_models(provider: ScriptedProvider | MockProvider) -> Models:
     choice = ModelChoice(provider.name, provider.default_model)
     facts = {f"{choice.provider}/{choice.model}": ModelFacts(price=PRICE)}
     return Models({provider.name: lambda: provider}, choice, facts=facts)
@@ -41,8 +41,10 @@ def answers(*pieces: Any, error: Exception | None = None) -> Outcome:
     return play
 
 
-async def told(workdir: Path, *outcomes: Outcome, **options: Any) -> tuple[list[Payload], Payload]:
-    """Return what is reported of a run with those calls, and the run's record."""
+async def usage_of_run(
+    workdir: Path, *outcomes: Outcome, **options: Any
+) -> tuple[list[Payload], Payload]:
+    """Run the model calls; return the usage reports and the record of the run."""
     provider = ScriptedProvider()
     provider.answer(*outcomes)
     async with memory_daemon(workdir=workdir, provider=provider, **options) as daemon:
@@ -60,7 +62,7 @@ async def session_usage(client: Client) -> Payload:
     return usage
 
 
-async def test_times_are_of_the_attempt_that_is_answered(
+async def test_times_cover_only_the_successful_attempt(
     tmp_path: Path,
     autojump_clock: Clock,
 ) -> None:
@@ -71,17 +73,17 @@ async def test_times_are_of_the_attempt_that_is_answered(
         await trio.sleep(0.4)
         await receive(TextDelta("a"))
         await trio.sleep(1.1)
-        await receive(Finished("stop", TOLD))
+        await receive(Finished("stop", USAGE))
 
-    [report], run = await told(tmp_path, play)
+    [report], run = await usage_of_run(tmp_path, play)
     assert (report["first_token_ms"], report["duration_ms"]) == (400, 1500)
     assert run["usage"]["duration_ms"] == 1500
 
 
-async def test_the_cost_is_that_of_fresh_cached_and_written_tokens(tmp_path: Path) -> None:
+async def test_the_cost_includes_fresh_cached_and_written_tokens(tmp_path: Path) -> None:
     provider = ScriptedProvider()
-    provider.answer(answers(TextDelta("a"), Finished("stop", TOLD)))
-    models = priced(provider)
+    provider.answer(answers(TextDelta("a"), Finished("stop", USAGE)))
+    models = priced_models(provider)
     async with memory_daemon(workdir=tmp_path, provider=provider, models=models) as daemon:
         events, client = await daemon.watch(types="all"), await daemon.connect()
         await client.request("prompt", text="hello", wait=False)
@@ -94,7 +96,7 @@ async def test_the_cost_is_that_of_fresh_cached_and_written_tokens(tmp_path: Pat
 
 
 async def test_a_call_without_usage_has_its_times_and_counts_as_uncounted(tmp_path: Path) -> None:
-    [report], run = await told(tmp_path, says("hello"))
+    [report], run = await usage_of_run(tmp_path, says("hello"))
     assert "usage" not in report
     assert "cost_usd" not in report
     assert report["duration_ms"] >= report["first_token_ms"] >= 0
@@ -104,9 +106,9 @@ async def test_a_call_without_usage_has_its_times_and_counts_as_uncounted(tmp_pa
 BROKEN = ProviderError("the stream broke")
 
 
-async def test_a_call_that_fails_is_told_with_what_was_known_of_it(tmp_path: Path) -> None:
-    failing = answers(UsageSoFar(TOLD), TextDelta("a"), error=BROKEN)
-    [report], run = await told(tmp_path, failing)
+async def test_a_failed_call_reports_its_usage_so_far(tmp_path: Path) -> None:
+    failing = answers(UsageSoFar(USAGE), TextDelta("a"), error=BROKEN)
+    [report], run = await usage_of_run(tmp_path, failing)
     assert report["usage"] == {
         "input": 1000,
         "output": 20,
@@ -118,21 +120,23 @@ async def test_a_call_that_fails_is_told_with_what_was_known_of_it(tmp_path: Pat
     assert run["usage"]["input"] == 1000
 
 
-async def test_a_call_of_which_nothing_was_seen_is_not_told(tmp_path: Path) -> None:
-    reports, run = await told(tmp_path, fails(BROKEN))
+async def test_a_call_that_fails_without_output_is_not_reported(tmp_path: Path) -> None:
+    reports, run = await usage_of_run(tmp_path, fails(BROKEN))
     assert reports == []
     assert "usage" not in run
 
 
-async def test_what_a_repeated_attempt_had_told_is_not_taken_for_the_answers(
+async def test_the_usage_of_a_retried_attempt_is_not_reported(
     tmp_path: Path,
 ) -> None:
-    again = answers(UsageSoFar(TOLD), Retrying(1, 3, "http 503", 0.0), TextDelta("a"), error=BROKEN)
-    [report], _ = await told(tmp_path, again)
+    again = answers(
+        UsageSoFar(USAGE), Retrying(1, 3, "http 503", 0.0), TextDelta("a"), error=BROKEN
+    )
+    [report], _ = await usage_of_run(tmp_path, again)
     assert "usage" not in report
 
 
-async def test_an_aborted_call_is_told_once_inside_of_its_run(
+async def test_an_aborted_call_is_reported_once_within_its_run(
     tmp_path: Path,
     autojump_clock: Clock,
 ) -> None:
@@ -148,7 +152,7 @@ async def test_an_aborted_call_is_told_once_inside_of_its_run(
         assert report["message_id"] == ended["payload"]["message_id"]
 
 
-async def test_the_summary_of_a_compaction_in_a_run_is_part_of_the_run(tmp_path: Path) -> None:
+async def test_a_summary_made_during_a_run_counts_in_the_usage_of_the_run(tmp_path: Path) -> None:
     native = NativeSettings(context_window=1000, compact_at=0.5, keep_recent_tokens=200)
     async with memory_daemon(workdir=tmp_path, provider=MockProvider(), native=native) as daemon:
         events, client = await daemon.watch(types="all"), await daemon.connect()
@@ -164,7 +168,7 @@ async def test_the_summary_of_a_compaction_in_a_run_is_part_of_the_run(tmp_path:
         assert record["usage"]["total"] == sum(report["usage"]["total"] for report in reports)
 
 
-async def test_a_summary_that_is_thrown_away_has_cost_what_it_has(tmp_path: Path) -> None:
+async def test_a_discarded_summary_counts_in_the_usage_of_the_session(tmp_path: Path) -> None:
     provider = ScriptedProvider()
     provider.answer(says("one"), says("two"))
     async with memory_daemon(workdir=tmp_path, provider=provider) as daemon:
@@ -173,12 +177,12 @@ async def test_a_summary_that_is_thrown_away_has_cost_what_it_has(tmp_path: Path
             await client.request("prompt", text="hello")
         assert (await session_usage(client))["calls"] == 2
         tree = await client.request("get_tree")
-        asked = await client.ask("compact_session")
+        request_id = await client.ask("compact_session")
         await provider.calls.wait_waiting()
         await other.request("set_leaf", leaf_id=tree["nodes"][0]["id"])
-        provider.answer(answers(TextDelta("summary"), Finished("stop", TOLD)))
+        provider.answer(answers(TextDelta("summary"), Finished("stop", USAGE)))
         answer = await client.receive()
-        assert (answer["id"], answer["error"]["message"]) == (asked, "session_changed")
+        assert (answer["id"], answer["error"]["message"]) == (request_id, "session_changed")
         usage = await session_usage(client)
         assert (usage["calls"], usage["input"]) == (3, 1000)
         assert all(
