@@ -30,13 +30,13 @@ from tests.harness.daemon import Payload, of_type
 
 pytestmark = pytest.mark.behaviour("an_override_asks_about_what_leads_out")
 
-in_time = pytest.mark.behaviour("an_override_ends_in_time")
-told = pytest.mark.behaviour("override_workspace_says_what_took_effect")
+ends_in_time = pytest.mark.behaviour("an_override_ends_in_time")
+reports_effect = pytest.mark.behaviour("override_workspace_says_what_took_effect")
 
 
-@in_time
-@told
-async def test_the_answer_says_exactly_what_took_effect(
+@ends_in_time
+@reports_effect
+async def test_the_answer_states_the_override_that_took_effect(
     folders: Folders, autojump_clock: MockClock
 ) -> None:
     clock = WallClock()
@@ -52,9 +52,9 @@ async def test_the_answer_says_exactly_what_took_effect(
         assert await bench.shown(session) is None
 
 
-@told
+@reports_effect
 @pytest.mark.parametrize("seconds", [30, 86_400])
-async def test_at_the_bounds_an_override_lasts_as_long_as_was_said(
+async def test_an_override_at_the_bounds_lasts_exactly_its_ttl(
     seconds: int, folders: Folders, autojump_clock: MockClock
 ) -> None:
     clock = WallClock()
@@ -67,9 +67,9 @@ async def test_at_the_bounds_an_override_lasts_as_long_as_was_said(
         assert trio.current_time() - before == pytest.approx(seconds, abs=0.1)
 
 
-@told
+@reports_effect
 @pytest.mark.parametrize("seconds", [-1, 1, 29, 86_401, "60", None, 60.5, True])
-async def test_beyond_the_bounds_nothing_is_granted(seconds: Any, folders: Folders) -> None:
+async def test_a_ttl_outside_the_bounds_is_refused(seconds: Any, folders: Folders) -> None:
     async with overriding(folders) as bench:
         session = await bench.session()
         error = await bench.client.refusal(
@@ -80,7 +80,7 @@ async def test_beyond_the_bounds_nothing_is_granted(seconds: Any, folders: Folde
         assert await bench.shown(session) is None
 
 
-async def test_an_override_is_replaced_by_the_next_and_each_has_one_end(
+async def test_a_new_override_replaces_the_last_and_each_ends_once(
     folders: Folders, autojump_clock: MockClock
 ) -> None:
     async with overriding(folders, clock=WallClock()) as bench:
@@ -100,7 +100,7 @@ async def test_an_override_is_replaced_by_the_next_and_each_has_one_end(
 
 
 @pytest.mark.parametrize("ahead", [3600.0, -3600.0])
-async def test_a_clock_that_is_set_makes_an_override_no_longer(
+async def test_setting_the_wall_clock_never_extends_an_override(
     ahead: float, folders: Folders, autojump_clock: MockClock
 ) -> None:
     clock = WallClock()
@@ -111,14 +111,14 @@ async def test_a_clock_that_is_set_makes_an_override_no_longer(
         clock.ahead = ahead
         call_id = await bench.start(session, folders.outside / "name.txt")
         if ahead > 0:
-            # Nothing waits for the next look at the clock.
+            # The end does not wait for the next check of the clock.
             assert "path_outside_workdir" in (await bench.end_of(call_id)).text
         await bench.later("workspace_override_expired", reason="expired")
         assert trio.current_time() - began <= (10 if ahead > 0 else SECONDS)
 
 
-@in_time
-async def test_a_question_is_denied_when_the_override_runs_out_and_says_so(
+@ends_in_time
+async def test_a_pending_approval_is_denied_with_a_reason_when_the_override_expires(
     folders: Folders, autojump_clock: MockClock
 ) -> None:
     async with overriding(folders, clock=WallClock()) as bench:
@@ -135,7 +135,7 @@ async def test_a_question_is_denied_when_the_override_runs_out_and_says_so(
         assert error["message"] == "already_decided"
 
 
-async def test_an_answer_that_comes_when_the_clock_has_passed_the_end_opens_nothing(
+async def test_an_approval_after_the_expiry_time_is_refused(
     folders: Folders, autojump_clock: MockClock
 ) -> None:
     clock = WallClock()
@@ -150,7 +150,7 @@ async def test_an_answer_that_comes_when_the_clock_has_passed_the_end_opens_noth
         assert (await bench.end_of(request["tool_call_id"])).is_error
 
 
-async def test_an_override_that_ends_between_the_judging_and_the_asking_asks_nobody(
+async def test_an_override_that_ends_during_the_policy_check_asks_nobody(
     folders: Folders,
 ) -> None:
     class _Late(WithoutThread, frozen=True, kw_only=True):
@@ -172,7 +172,7 @@ async def test_an_override_that_ends_between_the_judging_and_the_asking_asks_nob
         assert not await bench.log("permission_requested")
 
 
-async def test_an_end_that_cannot_be_written_is_an_end_and_is_told_when_it_can(
+async def test_an_expiry_that_cannot_be_written_takes_effect_and_is_logged_later(
     folders: Folders, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decide = LiveSession.decide
@@ -199,7 +199,7 @@ async def test_an_end_that_cannot_be_written_is_an_end_and_is_told_when_it_can(
 
 
 @pytest.mark.parametrize("reason", ["ended", "attached"])
-async def test_whatever_ends_an_override_denies_what_waits_under_it(
+async def test_ending_an_override_denies_its_pending_call_and_attaching_waits_for_it(
     reason: str, folders: Folders
 ) -> None:
     async with overriding(folders) as bench:
@@ -207,7 +207,7 @@ async def test_whatever_ends_an_override_denies_what_waits_under_it(
         await bench.override(session)
         request = await bench.asked(session, folders.outside / "name.txt")
         if reason == "attached":
-            # A call that waits is a call that runs: it is not moved away under its feet.
+            # A call that waits for approval is a running call: its session cannot be attached elsewhere.
             error = await bench.client.refusal(
                 "attach_session", session_id=session, workspace=str(folders.a)
             )
@@ -226,7 +226,7 @@ async def test_whatever_ends_an_override_denies_what_waits_under_it(
         assert await bench.shown(session) is None
 
 
-async def test_a_replaced_override_leaves_what_waits_waiting(folders: Folders) -> None:
+async def test_replacing_an_override_keeps_its_pending_approvals(folders: Folders) -> None:
     async with overriding(folders) as bench:
         session = await bench.session()
         await bench.override(session)
@@ -235,7 +235,7 @@ async def test_a_replaced_override_leaves_what_waits_waiting(folders: Folders) -
         assert (await bench.answer(request)).text == "this is outside\n"
 
 
-async def test_a_call_that_has_started_is_finished_after_the_end(
+async def test_a_started_call_finishes_after_its_override_expires(
     folders: Folders, autojump_clock: MockClock
 ) -> None:
     async def slowly(args: Any, context: ToolContext) -> ToolResult:
@@ -269,8 +269,8 @@ async def test_a_call_that_has_started_is_finished_after_the_end(
 # --- across restarts -----------------------------------------------------------------------------
 
 
-@in_time
-async def test_what_is_left_of_an_override_survives_a_restart(
+@ends_in_time
+async def test_the_remaining_time_of_an_override_survives_a_restart(
     folders: Folders, autojump_clock: MockClock
 ) -> None:
     clock = WallClock()
@@ -289,8 +289,8 @@ async def test_what_is_left_of_an_override_survives_a_restart(
             assert trio.current_time() - began == pytest.approx(20, abs=0.1)
 
 
-@in_time
-async def test_what_ran_out_while_the_daemon_was_down_is_over_at_once(
+@ends_in_time
+async def test_an_override_that_expired_during_downtime_allows_nothing_and_ends_once(
     folders: Folders, autojump_clock: MockClock
 ) -> None:
     clock = WallClock()
@@ -305,12 +305,12 @@ async def test_what_ran_out_while_the_daemon_was_down_is_over_at_once(
             [end] = await bench.log("workspace_override_expired")
             assert end["reason"] == "expired"
             assert await bench.shown(session) is None
-        # And it is told once.
+        # The end is logged only once.
         async with overriding(folders, clock=clock, store=store) as bench:
             assert len(await bench.log("workspace_override_expired")) == 1
 
 
-async def test_a_clock_that_was_set_back_while_the_daemon_was_down_gives_no_more_than_was_granted(
+async def test_a_clock_set_back_during_downtime_does_not_extend_an_override_beyond_its_ttl(
     folders: Folders, autojump_clock: MockClock
 ) -> None:
     clock = WallClock()
@@ -325,10 +325,10 @@ async def test_a_clock_that_was_set_back_while_the_daemon_was_down_gives_no_more
             assert trio.current_time() - began <= SECONDS
 
 
-# --- whose it is -----------------------------------------------------------------------------------
+# --- scope -----------------------------------------------------------------------------------------
 
 
-async def test_an_override_is_of_one_session_and_no_branch_has_it(folders: Folders) -> None:
+async def test_an_override_applies_to_one_session_and_not_to_its_branches(folders: Folders) -> None:
     async with overriding(folders) as bench:
         session = await bench.session()
         await bench.override(session)
@@ -339,7 +339,7 @@ async def test_an_override_is_of_one_session_and_no_branch_has_it(folders: Folde
             assert "path_outside_workdir" in (await bench.end_of(call_id)).text
 
 
-async def test_a_deleted_session_leaves_no_override_behind(
+async def test_the_override_of_a_deleted_session_writes_no_expiry_event(
     folders: Folders, autojump_clock: MockClock
 ) -> None:
     async with overriding(folders, clock=WallClock()) as bench:
@@ -351,7 +351,7 @@ async def test_a_deleted_session_leaves_no_override_behind(
         await bench.client.request("ping")
 
 
-async def test_a_deleted_session_does_not_count_among_those_with_an_override(
+async def test_a_deleted_session_does_not_count_toward_the_override_limit(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nousd.daemon.policy.overrides.OVERRIDES_MAX", 1)
@@ -367,7 +367,7 @@ async def test_a_deleted_session_does_not_count_among_those_with_an_override(
 
 
 @pytest.mark.parametrize("overridden", [True, False])
-async def test_a_task_asks_at_the_root_under_the_roots_override_alone(
+async def test_a_task_asks_at_the_root_only_under_the_roots_override(
     overridden: bool, folders: Folders
 ) -> None:
     model = PlannedModel()
@@ -410,7 +410,9 @@ async def _run_of(bench: OverrideBench, session_id: str) -> list[Payload]:
     return list(bench.events.seen)
 
 
-async def test_when_the_roots_override_ends_a_tasks_question_is_denied(folders: Folders) -> None:
+async def test_a_tasks_pending_approval_is_denied_when_the_roots_override_ends(
+    folders: Folders,
+) -> None:
     model = PlannedModel()
     target = folders.outside / "name.txt"
     async with overriding(folders, provider=model) as bench:

@@ -28,7 +28,9 @@ pytestmark = pytest.mark.behaviour("an_override_asks_about_what_leads_out")
 MODES: Final[tuple[PermissionMode, ...]] = get_args(PermissionMode)
 
 
-def ruled(folders: Folders, mode: PermissionMode, **rules: list[str]) -> RulePermissions:
+def permissions_with_rules(
+    folders: Folders, mode: PermissionMode, **rules: list[str]
+) -> RulePermissions:
     kinds: dict[str, RuleDecision] = {"allow": "allow", "ask": "ask", "deny": "deny"}
     all_rules = [
         rule for kind, texts in rules.items() for rule in rules_of(kinds[kind], texts, "a test")
@@ -36,17 +38,17 @@ def ruled(folders: Folders, mode: PermissionMode, **rules: list[str]) -> RulePer
     return RulePermissions(mode, all_rules, workspaces_of_settings(folders.settings()))
 
 
-# --- what is asked ---------------------------------------------------------------------------
+# --- approval requests -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("rule", ["none", "allow", "granted", "deny"])
 @pytest.mark.parametrize("overridden", [True, False])
-async def test_what_leads_out_is_asked_about_in_every_mode_unless_a_rule_denies_it(
+async def test_paths_outside_need_approval_under_an_override_unless_a_rule_denies_them(
     mode: PermissionMode, rule: str, overridden: bool, folders: Folders
 ) -> None:
     rules = {rule: ["look"]} if rule in {"allow", "deny"} else {}
-    permissions = ruled(folders, mode, **rules)
+    permissions = permissions_with_rules(folders, mode, **rules)
     async with overriding(folders, permissions=permissions) as bench:
         session = await bench.session()
         if rule == "granted":
@@ -98,7 +100,7 @@ async def test_what_leads_out_is_asked_about_in_every_mode_unless_a_rule_denies_
         ),
     ],
 )
-async def test_every_file_tool_asks_by_the_same_means(
+async def test_every_file_tool_asks_for_a_path_outside_under_an_override(
     tool: str, args: dict[str, Any], expected: str, folders: Folders
 ) -> None:
     (folders.home / "link").symlink_to(folders.outside)
@@ -121,27 +123,29 @@ async def test_every_file_tool_asks_by_the_same_means(
         assert not ended.is_error
 
 
-async def test_what_stays_inside_is_judged_as_without_an_override(folders: Folders) -> None:
+async def test_a_path_inside_the_workspace_needs_no_approval_under_an_override(
+    folders: Folders,
+) -> None:
     async with overriding(folders) as bench:
         session = await bench.session()
         await bench.override(session)
         assert (await bench.call(session, "read", path="name.txt")).text == "this is home"
 
 
-async def test_the_daemons_own_places_are_refused_without_a_question(folders: Folders) -> None:
+async def test_the_daemons_own_paths_stay_refused_under_an_override(folders: Folders) -> None:
     (folders.home / "link").symlink_to(folders.state)
     async with overriding(folders, folders.home.parent, mode="ask") as bench:
         session = await bench.session()
         await bench.override(session)
-        for way in (
+        for path in (
             folders.state / "name.txt",
             "link/name.txt",
             "../state/new",
             "/proc/self/environ",
         ):
-            await bench.start(session, way, "read")
+            await bench.start(session, path, "read")
             request = (await bench.events.until("permission_requested"))["payload"]
-            # The mode asks for every call; that is no way out.
+            # The mode asks about every call; its approval does not open the path.
             assert "outside" not in request
             ended = await bench.answer(request)
             assert ended.text.startswith("tool_error: path_outside_workdir")
@@ -152,7 +156,7 @@ async def test_the_daemons_own_places_are_refused_without_a_question(folders: Fo
         assert ended.text.startswith("tool_error: path_outside_workdir")
 
 
-async def test_of_a_folder_outside_that_may_be_searched_the_daemons_own_places_are_not_seen(
+async def test_an_approved_search_outside_skips_the_daemons_own_paths(
     folders: Folders,
 ) -> None:
     async with overriding(folders) as bench:
@@ -164,9 +168,9 @@ async def test_of_a_folder_outside_that_may_be_searched_the_daemons_own_places_a
         assert "this is state" not in found
 
 
-async def test_a_denial_of_a_name_holds_outside_as_well(folders: Folders) -> None:
+async def test_a_deny_rule_also_applies_outside_the_workspace(folders: Folders) -> None:
     (folders.outside / ".env").write_text("KEY=1")
-    permissions = ruled(folders, "yolo", deny=["read(**/.env)"])
+    permissions = permissions_with_rules(folders, "yolo", deny=["read(**/.env)"])
     async with overriding(folders, permissions=permissions) as bench:
         session = await bench.session()
         await bench.override(session)
@@ -177,7 +181,9 @@ async def test_a_denial_of_a_name_holds_outside_as_well(folders: Folders) -> Non
         assert (await bench.answer(request)).text == "No matches found."
 
 
-async def test_the_tool_of_an_extension_asks_by_the_same_means(folders: Folders) -> None:
+async def test_an_extensions_tool_asks_for_a_path_outside_under_an_override(
+    folders: Folders,
+) -> None:
     def peek(args: Look, context: ToolContext) -> str:
         with context.path_sandbox.locate(args.path) as place, place.open_file() as file:
             return file.read().decode()
@@ -194,19 +200,19 @@ async def test_the_tool_of_an_extension_asks_by_the_same_means(folders: Folders)
         assert (await bench.answer(request)).text == "this is outside"
 
 
-async def test_bash_is_not_widened(folders: Folders) -> None:
+async def test_bash_needs_no_other_approval_under_an_override(folders: Folders) -> None:
     async with overriding(folders) as bench:
         session = await bench.session()
         await bench.override(session)
         live = await bench.daemon.services.sessions.get(session)
         assert bench.daemon.services.run_services.overrides.under(live.state) is not None
-        # Its paths cannot be known: it is judged and held as ever.
+        # The paths of a command are unknown: it is judged as without an override.
         ended = await bench.call(session, "bash", command="pwd")
         assert ended.text.strip() == str(folders.home)
         assert not await bench.log("permission_requested")
 
 
-async def test_where_nobody_can_be_asked_the_call_is_denied_at_once(folders: Folders) -> None:
+async def test_a_call_outside_is_denied_at_once_if_no_client_can_be_asked(folders: Folders) -> None:
     async with overriding(folders) as bench:
         session = await bench.session()
         await bench.events.subscribe(types="all")
@@ -218,12 +224,14 @@ async def test_where_nobody_can_be_asked_the_call_is_denied_at_once(folders: Fol
         assert decision["reason"].endswith("and no connected client can be asked")
 
 
-# --- what an answer opens ----------------------------------------------------------------------
+# --- scope of an approval ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("decision", ["session", "always"])
 @pytest.mark.parametrize("rule", [None, "look"])
-async def test_only_once_can_be_allowed(decision: str, rule: str | None, folders: Folders) -> None:
+async def test_a_path_outside_can_only_be_approved_for_one_call(
+    decision: str, rule: str | None, folders: Folders
+) -> None:
     async with overriding(folders) as bench:
         session = await bench.session()
         await bench.override(session)
@@ -234,15 +242,13 @@ async def test_only_once_can_be_allowed(decision: str, rule: str | None, folders
         assert error["message"] == "once_only"
         assert error["details"] == {"outside": [str(folders.outside / "name.txt")]}
         assert (await bench.answer(request)).text == "this is outside\n"
-        # The next such call is a question of its own.
+        # The next such call needs another approval.
         again = await bench.asked(session, folders.outside / "name.txt")
         assert (await bench.answer(again, "deny")).is_error
 
 
 @pytest.mark.parametrize("swap", ["the link", "the folder"])
-async def test_a_link_that_is_exchanged_after_the_answer_opens_nothing(
-    swap: str, folders: Folders
-) -> None:
+async def test_a_path_swapped_after_the_approval_is_refused(swap: str, folders: Folders) -> None:
     elsewhere = folders.outside.parent / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "name.txt").write_text("this is elsewhere\n")
@@ -261,7 +267,7 @@ async def test_a_link_that_is_exchanged_after_the_answer_opens_nothing(
         assert ended.text == "tool_error: path_outside_workdir: link/name.txt"
 
 
-async def test_what_is_approved_is_opened_to_that_one_call(folders: Folders) -> None:
+async def test_an_approval_does_not_outlive_the_override(folders: Folders) -> None:
     async with overriding(folders) as bench:
         session = await bench.session()
         await bench.override(session)
@@ -272,7 +278,7 @@ async def test_what_is_approved_is_opened_to_that_one_call(folders: Folders) -> 
         assert "path_outside_workdir" in (await bench.end_of(call_id)).text
 
 
-async def test_a_run_asks_and_the_log_says_why(folders: Folders) -> None:
+async def test_the_policy_snapshot_of_an_approved_call_names_the_override(folders: Folders) -> None:
     target = folders.outside / "name.txt"
     async with overriding(folders) as bench:
         session = await bench.session()
@@ -289,5 +295,5 @@ async def test_a_run_asks_and_the_log_says_why(folders: Folders) -> None:
         [end] = of_type(run, "tool_execution_end")
         assert end["result"] == "this is outside\n"
         [completed] = of_type(run, "tool_call_completed")
-        said = completed["policy_snapshot"]["sources"]
-        assert {"source": "override", "decision": "ask", "reason": request["reason"]} in said
+        sources = completed["policy_snapshot"]["sources"]
+        assert {"source": "override", "decision": "ask", "reason": request["reason"]} in sources

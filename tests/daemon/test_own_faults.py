@@ -15,7 +15,7 @@ ANSWER = "stub-reply"
 
 
 def break_encoding_once(monkeypatch: pytest.MonkeyPatch, kind: type[wire.Event]) -> None:
-    """Make the first event of that kind (of messages: the answer's) impossible to encode."""
+    """Make the first event of the kind (for messages: that of the answer) impossible to encode."""
     due = [kind]
 
     def encode_or_fail(event: wire.Event, ts: str) -> bytes:
@@ -28,7 +28,7 @@ def break_encoding_once(monkeypatch: pytest.MonkeyPatch, kind: type[wire.Event])
 
 
 @pytest.mark.parametrize("kind", [wire.MessageUpdate, wire.MessageEnd, wire.TurnEnd, wire.AgentEnd])
-async def test_an_event_that_cannot_be_written_ends_its_run_and_nothing_else(
+async def test_an_event_that_cannot_be_encoded_fails_only_its_run(
     kind: type[wire.Event], client: Client, events: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_encoding_once(monkeypatch, kind)
@@ -42,7 +42,7 @@ async def test_an_event_that_cannot_be_written_ends_its_run_and_nothing_else(
     assert (await client.request("prompt", text="again"))["output"] == ANSWER
 
 
-async def test_a_run_whose_start_cannot_be_written_is_refused_and_leaves_the_session_free(
+async def test_a_run_whose_start_cannot_be_encoded_is_refused_and_the_session_stays_idle(
     client: Client, events: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_encoding_once(monkeypatch, wire.AgentStart)
@@ -53,7 +53,7 @@ async def test_a_run_whose_start_cannot_be_written_is_refused_and_leaves_the_ses
     assert (await client.request("prompt", text="again"))["output"] == ANSWER
 
 
-async def test_a_run_whose_early_end_fails_is_closed_in_the_log_and_the_daemon_lives(
+async def test_a_run_whose_closing_events_fail_is_logged_as_interrupted(
     client: Client, events: Events, stub: StubModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_args: object, **_named: object) -> NoReturn:

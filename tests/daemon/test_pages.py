@@ -6,7 +6,7 @@ from nousd.daemon.commands.pages import page_of
 from nousd.wire.limits import PAGE_BYTES_MAX, PAGE_ROWS_MAX
 
 HALF = "x" * (PAGE_BYTES_MAX // 2 - 2)
-"""Half of what a page holds, with the quotes around it."""
+"""Half of a page's bytes, its quotes included."""
 
 
 def test_a_page_has_no_more_rows_than_the_bound() -> None:

@@ -1,6 +1,6 @@
-"""Which calls run: mode, class, rule and what the user does about it, as one table.
+"""The decision on a call by mode, tool class, rule and the user's reaction, as one table.
 
-A call that may not run leaves no side effect, one that may leaves exactly one.
+A denied call has no side effect; an approved call has exactly one.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ network      QQR   RRR   QQR   DDD   RRR
 unreadable   QRR   QRR   QQR   QQD   RRR
 outside      QQQ   QQQ   QQQ   DDD   QQQ
 """
-"""What is called, by rule, in the modes ask, auto and yolo: it runs (R), is asked about (Q) or is denied
-(D). ``unreadable`` is a command line that no rule about words can judge. ``outside`` leads out of a
-workspace that is overridden."""
+"""Kinds of calls by rule: in modes ask, auto and yolo, a call runs (R), needs approval (Q) or is denied
+(D). ``unreadable`` is a command line that no rule about words can judge. ``outside`` has a path outside
+an overridden workspace."""
 
 INTERACTIONS: Final = {
     "nobody can answer": ("denied", "policy"),
@@ -48,33 +48,33 @@ INTERACTIONS: Final = {
     "the user says no": ("denied", "user"),
     "the user says yes": ("runs", "user"),
 }
-"""What becomes of a question -> what becomes of the call, and who decided."""
+"""The user's reaction to an approval request -> the outcome of the call, and who decided."""
 
 ANSWERS: Final = {"the user says no": "deny", "the user says yes": "once"}
 
 UNASKED: Final = {"R": ("runs", "policy"), "D": ("denied", "policy")}
 
 
-def touching(*classes: ToolClass, **facts: Any) -> Access:
+def access_to(*classes: ToolClass, **facts: Any) -> Access:
     return Access(classes=frozenset(classes), **facts)
 
 
 CALLS: Final = {
     "nothing": (Access(), "", ""),
-    "read": (touching("read", paths=("place",)), "place", "place"),
-    "write": (touching("write", paths=("place",)), "place", "place"),
-    "protected": (touching("write", paths=("AGENTS.md",)), "AGENTS.md", "AGENTS.md"),
-    "confined": (touching("exec", command="run it", is_confined=True), "run *", "=run it"),
-    "program": (touching("exec", command="run it"), "run *", "=run it"),
-    "network": (touching("network", hosts=("host.example",)), "*.example", "host.example"),
-    "unreadable": (touching("exec", command="run >it", is_confined=True), "run *", "=run >it"),
+    "read": (access_to("read", paths=("place",)), "place", "place"),
+    "write": (access_to("write", paths=("place",)), "place", "place"),
+    "protected": (access_to("write", paths=("AGENTS.md",)), "AGENTS.md", "AGENTS.md"),
+    "confined": (access_to("exec", command="run it", is_confined=True), "run *", "=run it"),
+    "program": (access_to("exec", command="run it"), "run *", "=run it"),
+    "network": (access_to("network", hosts=("host.example",)), "*.example", "host.example"),
+    "unreadable": (access_to("exec", command="run >it", is_confined=True), "run *", "=run >it"),
     "outside": (
-        touching("read", paths=("../place",), outside=("/place",)),
+        access_to("read", paths=("../place",), outside=("/place",)),
         "**/place",
         "**/place",
     ),
 }
-"""What is called -> what it touches, the pattern of a rule about it, that of a rule about it alone."""
+"""Kind of call -> its access, the pattern of a rule about it, the pattern of a rule about it alone."""
 
 
 class Cell(NamedTuple):
@@ -102,7 +102,7 @@ def cells() -> list[Cell]:
 CELLS: Final = cells()
 
 
-def rules_named(name: str, pattern: str) -> tuple[Rule, ...]:
+def rules_for(name: str, pattern: str) -> tuple[Rule, ...]:
     decisions: dict[str, RuleDecision] = {"allow": "allow", "ask": "ask", "deny": "deny"}
     decision = decisions.get(name)
     return () if decision is None else rules_of(decision, [text_of(pattern)], "a test")
@@ -113,7 +113,7 @@ class _Nothing(msgspec.Struct):
 
 
 class Actor:
-    """A tool with a side effect."""
+    """A tool with a side effect; ``acts`` counts it."""
 
     def __init__(self, access: Access) -> None:
         self.acts = 0
@@ -136,7 +136,7 @@ def text_of(pattern: str) -> str:
 
 
 async def run_of(bench: Bench, decision: str | None) -> Sequence[Event]:
-    """Return the events of a run that calls ``act`` once; what it asks is answered by the decision."""
+    """Return the events of a run that calls ``act`` once; decide its approval request, if any."""
     run_id = await bench.start(calls(("act", "{}")))
     if decision is not None:
         request = (await bench.events.until("permission_requested"))["payload"]
@@ -152,11 +152,11 @@ async def run_of(bench: Bench, decision: str | None) -> Sequence[Event]:
     [
         pytest.param(cell, interaction, id="-".join([*cell, interaction.replace(" ", "_")]))
         for cell in CELLS
-        # Where nobody is asked there is nothing that the user could do.
+        # Without an approval request the user has nothing to decide.
         for interaction in (INTERACTIONS if cell.verdict == "Q" else ("nobody can answer",))
     ],
 )
-async def test_what_becomes_of_a_call(
+async def test_a_call_runs_or_is_denied_according_to_the_table(
     cell: Cell, interaction: str, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     access, pattern, exact = CALLS[cell.kind]
@@ -164,7 +164,7 @@ async def test_what_becomes_of_a_call(
     is_asked = cell.verdict == "Q" and interaction != "nobody can answer"
     async with asking_daemon(
         tmp_path,
-        permissions=RulePermissions(cell.mode, rules_named(cell.rule, pattern)),
+        permissions=RulePermissions(cell.mode, rules_for(cell.rule, pattern)),
         approval_timeout_seconds=2,
         subscription={"types": "all", "confirms": interaction != "nobody can answer"},
         tools=[actor.tool],
@@ -182,11 +182,11 @@ async def test_what_becomes_of_a_call(
     (end,) = of_type(run, "tool_execution_end")
     assert end["executed"] == (outcome == "runs")
     assert len(of_type(run, "permission_requested")) == is_asked
-    said = [each["source"] for each in of_type(run, "tool_call_policy_evaluated")]
+    sources = [each["source"] for each in of_type(run, "tool_call_policy_evaluated")]
     is_denied_by_rule = cell.verdict == "D" and cell.kind != "unreadable"
-    behind = "override" if cell.kind == "outside" else "mode"
-    assert [each for each in said if each in ("rules", "mode", "override")] == (
-        ["rules"] if is_denied_by_rule else ["rules", behind]
+    last_source = "override" if cell.kind == "outside" else "mode"
+    assert [each for each in sources if each in ("rules", "mode", "override")] == (
+        ["rules"] if is_denied_by_rule else ["rules", last_source]
     )
     assert of_type(run, "agent_end")[0]["status"] == "completed"
 

@@ -1,4 +1,4 @@
-"""What a project's files may do to a session, before and after the user trusts them."""
+"""The effect of a project's files on a session, before and after the user trusts them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ command = ["server"]
 """
 
 
-def settle(root: Path, text: str | bytes = SETTINGS) -> str:
+def write_settings(root: Path, text: str | bytes = SETTINGS) -> str:
     """Write a project's settings and return their hash."""
     data = text.encode() if isinstance(text, str) else text
     path = root / FILE_NAME
@@ -45,8 +45,8 @@ def settle(root: Path, text: str | bytes = SETTINGS) -> str:
 
 
 @asynccontextmanager
-async def in_project(root: Path, **options: Any) -> AsyncIterator[Bench]:
-    """Run a daemon in a project, in the mode auto, with a client who could answer."""
+async def project_daemon(root: Path, **options: Any) -> AsyncIterator[Bench]:
+    """Run a daemon in a project, in mode auto, with no client that can decide approvals."""
     workspaces = options.pop("workspaces", None) or only_workspace(
         root, Project(root, reader(root))
     )
@@ -54,7 +54,7 @@ async def in_project(root: Path, **options: Any) -> AsyncIterator[Bench]:
     async with asking_daemon(
         root,
         workspaces=workspaces,
-        # What would be asked is denied at once, and says so.
+        # A call that needs approval is denied at once, and its reason says so.
         subscription={"types": "all"},
         **options,
     ) as bench:
@@ -62,7 +62,7 @@ async def in_project(root: Path, **options: Any) -> AsyncIterator[Bench]:
 
 
 async def outcome(bench: Bench, tool: str, **args: str) -> str:
-    """Return ``runs``, ``asks`` or ``denied`` for a call of the model's."""
+    """Return ``runs``, ``asks`` or ``denied`` for a tool call of the model."""
     run = await bench.run(calls((tool, json.dumps(args))))
     return outcome_of(run)
 
@@ -70,22 +70,22 @@ async def outcome(bench: Bench, tool: str, **args: str) -> str:
 def outcome_of(run: Sequence[Event]) -> str:
     if of_type(run, "tool_call_approved"):
         return "runs"
-    said = {each["decision"] for each in of_type(run, "tool_call_policy_evaluated")}
-    return "asks" if "ask" in said else "denied"
+    decisions = {each["decision"] for each in of_type(run, "tool_call_policy_evaluated")}
+    return "asks" if "ask" in decisions else "denied"
 
 
-async def listed(bench: Bench) -> Payload:
+async def trust_entry(bench: Bench) -> Payload:
     (file,) = (await bench.client.request("list_trust"))["files"]
     return dict(file)
 
 
-# --- what counts -----------------------------------------------------------------------------
+# --- effect ----------------------------------------------------------------------------------
 
 
 @pytest.mark.behaviour("a_project_only_narrows")
-async def test_of_an_untrusted_project_only_questions_and_denials_count(tmp_path: Path) -> None:
-    settle(tmp_path)
-    async with in_project(tmp_path) as bench:
+async def test_an_untrusted_project_contributes_only_ask_and_deny_rules(tmp_path: Path) -> None:
+    write_settings(tmp_path)
+    async with project_daemon(tmp_path) as bench:
         assert await outcome(bench, "read", path="secret/key") == "denied"
         assert await outcome(bench, "write", path="precious", content="") == "asks"
         assert await outcome(bench, "fetch") == "asks"
@@ -98,22 +98,24 @@ async def test_of_an_untrusted_project_only_questions_and_denials_count(tmp_path
     assert not (tmp_path / "precious").exists()
 
 
-async def test_what_does_not_count_is_told_in_the_first_run_of_a_session(tmp_path: Path) -> None:
-    settle(tmp_path)
-    async with in_project(tmp_path) as bench:
+async def test_ignored_settings_are_reported_in_the_first_run_of_each_session(
+    tmp_path: Path,
+) -> None:
+    write_settings(tmp_path)
+    async with project_daemon(tmp_path) as bench:
         await bench.client.request("new_session")
-        # Whoever looks before does not take the remark away.
+        # Listing the permissions first does not suppress the warning.
         await bench.client.request("list_permissions")
         (warning,) = of_type(await bench.run(calls(("read", '{"path": "a"}'))), "warning")[:1]
         assert warning["code"] == "project_config_ignored"
-        for said in (
+        for ignored in (
             "provider",
             "sandbox",
             "permission_mode yolo",
             "fetch(example.org)",
             "mcp.files",
         ):
-            assert said in warning["message"]
+            assert ignored in warning["message"]
         again = of_type(await bench.run(calls(("read", '{"path": "a"}'))), "warning")
         assert "project_config_ignored" not in [each["code"] for each in again]
         await bench.client.request("new_session")
@@ -122,9 +124,9 @@ async def test_what_does_not_count_is_told_in_the_first_run_of_a_session(tmp_pat
 
 
 @pytest.mark.behaviour("trust_is_in_a_hash")
-async def test_what_a_trusted_project_adds_counts_at_once(tmp_path: Path) -> None:
-    found = settle(tmp_path)
-    async with in_project(tmp_path) as bench:
+async def test_trusting_a_project_applies_its_settings_at_once(tmp_path: Path) -> None:
+    found = write_settings(tmp_path)
+    async with project_daemon(tmp_path) as bench:
         assert await outcome(bench, "fetch") == "asks"
         await bench.client.request("trust", hash=found)
         assert await outcome(bench, "fetch") == "runs"
@@ -136,7 +138,7 @@ async def test_what_a_trusted_project_adds_counts_at_once(tmp_path: Path) -> Non
 
 @pytest.mark.behaviour("trust_is_in_a_hash")
 async def test_trust_survives_a_restart(tmp_path: Path, short_folder: Path) -> None:
-    found = settle(tmp_path)
+    found = write_settings(tmp_path)
     trusted = []
     for _ in range(2):
         project = Project(tmp_path, reader(tmp_path))
@@ -149,67 +151,67 @@ async def test_trust_survives_a_restart(tmp_path: Path, short_folder: Path) -> N
     assert trusted == [False, True]
 
 
-async def test_a_file_that_changed_is_not_trusted_any_more(tmp_path: Path) -> None:
-    found = settle(tmp_path)
-    async with in_project(tmp_path) as bench:
+async def test_a_changed_file_is_no_longer_trusted(tmp_path: Path) -> None:
+    found = write_settings(tmp_path)
+    async with project_daemon(tmp_path) as bench:
         await bench.client.request("trust", hash=found)
-        settle(tmp_path, SETTINGS + "# and more\n")
+        write_settings(tmp_path, SETTINGS + "# and more\n")
         assert await outcome(bench, "fetch") == "asks"
-        assert (await listed(bench))["trusted"] is False
-        settle(tmp_path)
-        assert (await listed(bench))["trusted"] is True
+        assert (await trust_entry(bench))["trusted"] is False
+        write_settings(tmp_path)
+        assert (await trust_entry(bench))["trusted"] is True
 
 
-async def test_a_hash_that_nobody_has_looked_at_trusts_nothing(tmp_path: Path) -> None:
-    shown = settle(tmp_path)
-    async with in_project(tmp_path) as bench:
-        now = settle(tmp_path, SETTINGS + "# and more\n")
+async def test_the_hash_of_an_earlier_version_trusts_nothing(tmp_path: Path) -> None:
+    shown = write_settings(tmp_path)
+    async with project_daemon(tmp_path) as bench:
+        now = write_settings(tmp_path, SETTINGS + "# and more\n")
         error = await bench.client.refusal("trust", hash=shown)
         assert (error["message"], error["details"]) == ("hash_mismatch", {"hash": now})
-        assert (await listed(bench))["trusted"] is False
+        assert (await trust_entry(bench))["trusted"] is False
 
 
 async def test_a_session_keeps_the_settings_that_it_started_with(tmp_path: Path) -> None:
-    settle(tmp_path, "[permissions]\ndeny = ['fetch']\n")
-    async with in_project(tmp_path) as bench:
+    write_settings(tmp_path, "[permissions]\ndeny = ['fetch']\n")
+    async with project_daemon(tmp_path) as bench:
         assert await outcome(bench, "fetch") == "denied"
-        settle(tmp_path, "")
+        write_settings(tmp_path, "")
         assert await outcome(bench, "fetch") == "denied"
         await bench.client.request("new_session")
         assert await outcome(bench, "fetch") == "asks"
 
 
-async def test_trust_in_a_file_holds_for_sessions_that_started_with_it_alone(
+async def test_trust_in_a_file_applies_only_to_sessions_that_started_with_it(
     tmp_path: Path,
 ) -> None:
-    settle(tmp_path, "[permissions]\nallow = ['read']\n")
-    async with in_project(tmp_path) as bench:
+    write_settings(tmp_path, "[permissions]\nallow = ['read']\n")
+    async with project_daemon(tmp_path) as bench:
         assert await outcome(bench, "fetch") == "asks"
-        await bench.client.request("trust", hash=settle(tmp_path))
-        # It is not what this session knows.
+        await bench.client.request("trust", hash=write_settings(tmp_path))
+        # This session started with another version.
         assert await outcome(bench, "fetch") == "asks"
         await bench.client.request("new_session")
         assert await outcome(bench, "fetch") == "runs"
 
 
-async def test_a_mode_of_ones_own_wins_over_that_of_the_project(tmp_path: Path) -> None:
-    found = settle(tmp_path)
-    async with in_project(tmp_path) as bench:
+async def test_a_mode_set_for_the_session_overrides_the_projects_mode(tmp_path: Path) -> None:
+    found = write_settings(tmp_path)
+    async with project_daemon(tmp_path) as bench:
         await bench.client.request("trust", hash=found)
         await bench.client.request("new_session")
         await bench.client.request("set_permission_mode", mode="ask")
         assert await outcome(bench, "write", path="a", content="") == "asks"
 
 
-async def test_a_mode_that_was_insisted_on_wins_over_that_of_the_project(tmp_path: Path) -> None:
-    found = settle(tmp_path)
+async def test_a_mode_the_user_insists_on_overrides_the_projects_mode(tmp_path: Path) -> None:
+    found = write_settings(tmp_path)
     workspaces = only_workspace(tmp_path, Project(tmp_path, reader(tmp_path)))
     permissions = RulePermissions("ask", (), workspaces, is_mode_insisted_on=True)
-    async with in_project(tmp_path, workspaces=workspaces, permissions=permissions) as bench:
+    async with project_daemon(tmp_path, workspaces=workspaces, permissions=permissions) as bench:
         await bench.client.request("trust", hash=found)
         await bench.client.request("new_session")
         assert await outcome(bench, "write", path="a", content="") == "asks"
-        assert await outcome(bench, "fetch") == "runs"  # what else the project says counts
+        assert await outcome(bench, "fetch") == "runs"  # the project's other settings apply
 
 
 # --- trusting --------------------------------------------------------------------------------
@@ -219,17 +221,17 @@ async def test_other_files_of_a_project_are_trusted_by_their_hash(tmp_path: Path
     agent = tmp_path / ".nousd" / "agents" / "a.md"
     agent.parent.mkdir(parents=True)
     agent.write_text("prompt")
-    async with in_project(tmp_path) as bench:
+    async with project_daemon(tmp_path) as bench:
         await bench.client.request("trust", path=".nousd/agents/a.md", hash=digest(b"prompt"))
-        assert await listed(bench) == {
+        assert await trust_entry(bench) == {
             "path": str(agent),
             "hash": digest(b"prompt"),
             "trusted": True,
         }
         agent.write_text("another prompt")
-        assert (await listed(bench))["trusted"] is False
+        assert (await trust_entry(bench))["trusted"] is False
         agent.unlink()
-        assert (await listed(bench))["hash"] == ""
+        assert (await trust_entry(bench))["hash"] == ""
         await bench.client.request("untrust", path=str(agent))
         assert (await bench.client.request("list_trust"))["files"] == []
 
@@ -237,21 +239,25 @@ async def test_other_files_of_a_project_are_trusted_by_their_hash(tmp_path: Path
 @pytest.mark.parametrize(
     "path", ["a", "/etc/passwd", "../.nousd/config.toml", ".nousd/../a", ".nousd/\0", ".nousdx/a"]
 )
-async def test_what_is_no_file_of_the_project_cannot_be_trusted(tmp_path: Path, path: str) -> None:
-    async with in_project(tmp_path) as bench:
+async def test_a_path_that_is_not_a_project_file_cannot_be_trusted(
+    tmp_path: Path, path: str
+) -> None:
+    async with project_daemon(tmp_path) as bench:
         error = await bench.client.refusal("trust", path=path, hash="sha256:0")
         assert error["code"] == "invalid_payload"
         error = await bench.client.refusal("untrust", path=path)
         assert error["code"] == "invalid_payload"
 
 
-async def test_a_file_that_leads_out_of_the_project_cannot_be_trusted(tmp_path: Path) -> None:
+async def test_settings_linked_from_outside_the_project_are_ignored_and_cannot_be_trusted(
+    tmp_path: Path,
+) -> None:
     root, outside = tmp_path / "root", tmp_path / "outside"
     root.mkdir()
     outside.mkdir()
-    settle(outside)
+    write_settings(outside)
     (root / ".nousd").symlink_to(outside / ".nousd")
-    async with in_project(root) as bench:
+    async with project_daemon(root) as bench:
         error = await bench.client.refusal("trust", hash=digest(SETTINGS.encode()))
         assert error["message"] == "project_file_not_found"
         assert await outcome(bench, "read", path="secret/key") == "runs"
@@ -260,7 +266,7 @@ async def test_a_file_that_leads_out_of_the_project_cannot_be_trusted(tmp_path: 
 # --- reading ---------------------------------------------------------------------------------
 
 
-def test_a_project_without_settings_says_nothing(tmp_path: Path) -> None:
+def test_a_project_without_a_settings_file_has_empty_settings(tmp_path: Path) -> None:
     settings = read_settings(tmp_path)
     assert (settings.path, settings.adds, settings.restricts, settings.problems) == ("", (), (), ())
 
@@ -288,46 +294,46 @@ def test_a_project_without_settings_says_nothing(tmp_path: Path) -> None:
         ("[permissions]\nallow = ['bash(sudo *)']", "sudo runs other programs"),
     ],
 )
-def test_what_is_wrong_in_a_project_is_a_problem_and_stops_nobody(
+def test_invalid_settings_are_reported_as_problems_and_have_no_effect(
     tmp_path: Path, text: str | bytes, problem: str
 ) -> None:
-    settle(tmp_path, text)
+    write_settings(tmp_path, text)
     settings = read_settings(tmp_path)
-    assert any(problem in said for said in settings.problems), settings.problems
+    assert any(problem in each for each in settings.problems), settings.problems
     assert (settings.adds, settings.restricts) == ((), ())
 
 
-def test_what_is_right_beside_what_is_wrong_counts(tmp_path: Path) -> None:
-    settle(tmp_path, "[permissions]\ndeny = ['x(', 'read(a)', 3]")
+def test_a_valid_rule_beside_invalid_ones_applies(tmp_path: Path) -> None:
+    write_settings(tmp_path, "[permissions]\ndeny = ['x(', 'read(a)', 3]")
     assert read_settings(tmp_path).restricts == ("deny read(a)",)
 
 
-def test_so_many_problems_of_a_project_are_told(tmp_path: Path) -> None:
-    settle(tmp_path, f"[permissions]\ndeny = {json.dumps(['x('] * (PROBLEMS_MAX + 1))}")
+def test_the_number_of_reported_problems_is_bounded(tmp_path: Path) -> None:
+    write_settings(tmp_path, f"[permissions]\ndeny = {json.dumps(['x('] * (PROBLEMS_MAX + 1))}")
     assert len(read_settings(tmp_path).problems) == PROBLEMS_MAX
 
 
 @pytest.mark.parametrize(("levels", "counts"), [(7, True), (8, True), (9, False)])
-def test_what_a_project_says_of_servers_has_at_most_so_many_levels(
+def test_mcp_settings_are_nested_at_most_8_levels_deep(
     tmp_path: Path, levels: int, counts: bool
 ) -> None:
-    settle(tmp_path, f"{'.'.join(['mcp', *'a' * levels])} = 1")
+    write_settings(tmp_path, f"{'.'.join(['mcp', *'a' * levels])} = 1")
     assert bool(read_settings(tmp_path).mcp) == counts
 
 
-def test_the_patterns_of_a_project_cost_at_most_so_much(tmp_path: Path) -> None:
+def test_the_total_cost_of_a_projects_patterns_is_bounded(tmp_path: Path) -> None:
     dear = f"read({'[a-z]' * 200})"
     count = PATTERNS_COST_MAX // meaning_of(dear).cost + 1
     for more, counts in ((-1, count - 1), (0, count), (1, count)):
-        settle(tmp_path, f"[permissions]\ndeny = {json.dumps([dear] * (count + more))}")
+        write_settings(tmp_path, f"[permissions]\ndeny = {json.dumps([dear] * (count + more))}")
         settings = read_settings(tmp_path)
         assert len(settings.deny) == counts
         assert bool(settings.problems) == (more > 0)
 
 
-def test_a_project_has_at_most_so_many_rules_of_that_length(tmp_path: Path) -> None:
+def test_the_number_and_length_of_a_projects_rules_are_bounded(tmp_path: Path) -> None:
     def deny(*rules: str) -> tuple[str, ...]:
-        settle(tmp_path, f"[permissions]\ndeny = {json.dumps(rules)}")
+        write_settings(tmp_path, f"[permissions]\ndeny = {json.dumps(rules)}")
         return read_settings(tmp_path).deny
 
     assert len(deny(*["read"] * (RULES_MAX - 1))) == RULES_MAX - 1
@@ -337,16 +343,16 @@ def test_a_project_has_at_most_so_many_rules_of_that_length(tmp_path: Path) -> N
     assert deny(longest[:-2] + ")", longest, longest[:-1] + "a)") == (longest[:-2] + ")", longest)
 
 
-def test_the_settings_of_a_project_have_at_most_so_many_bytes(tmp_path: Path) -> None:
+def test_the_size_of_a_projects_settings_file_is_bounded(tmp_path: Path) -> None:
     rule = b"[permissions]\ndeny = ['read']\n#"
     for size, counts in ((-1, True), (0, True), (1, False)):
-        settle(tmp_path, rule + b" " * (PROJECT_FILE_BYTES_MAX + size - len(rule)))
+        write_settings(tmp_path, rule + b" " * (PROJECT_FILE_BYTES_MAX + size - len(rule)))
         settings = read_settings(tmp_path)
         assert (settings.deny == ("read",)) == counts
         assert bool(settings.problems) != counts
 
 
-def test_settings_that_are_no_regular_file_inside_are_a_problem(tmp_path: Path) -> None:
+def test_settings_that_are_not_a_regular_file_in_the_project_are_a_problem(tmp_path: Path) -> None:
     root = tmp_path / "root"
     (root / ".nousd").mkdir(parents=True)
     path = root / FILE_NAME

@@ -36,13 +36,13 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
         yield bench
 
 
-def asking(*questions: dict[str, Any]) -> Outcome:
+def question_call(*questions: dict[str, Any]) -> Outcome:
     return calls(("question", json.dumps({"questions": questions})))
 
 
-async def asked(bench: Bench, *questions: dict[str, Any]) -> Payload:
-    """Start a run whose model asks that, and return what the user is shown."""
-    await bench.start(asking(*questions))
+async def ask_user(bench: Bench, *questions: dict[str, Any]) -> Payload:
+    """Start a run whose model asks the questions; return the ``question_asked`` payload."""
+    await bench.start(question_call(*questions))
     payload: Payload = (await bench.events.until("question_asked"))["payload"]
     return payload
 
@@ -53,8 +53,8 @@ def result(run: list[Event]) -> Payload:
 
 
 @pytest.mark.behaviour("a_tool_asks_and_waits")
-async def test_a_question_is_shown_and_its_answer_is_what_the_model_is_told(bench: Bench) -> None:
-    shown = await asked(bench, COLOUR, SIZES, NAME)
+async def test_a_question_reaches_the_user_and_its_answer_reaches_the_model(bench: Bench) -> None:
+    shown = await ask_user(bench, COLOUR, SIZES, NAME)
     [started] = of_type(bench.events.seen, "tool_call_started")
     of_call = {field.name for field in msgspec.structs.fields(ToolCallEvent)} & started.keys()
     assert {key: shown[key] for key in of_call} == {key: started[key] for key in of_call}
@@ -63,10 +63,10 @@ async def test_a_question_is_shown_and_its_answer_is_what_the_model_is_told(benc
     status = (await bench.events.until("status"))["payload"]["message"]
     assert json.loads(status.removeprefix("question_asked: ")) == shown
     answers = [{"chosen": ["Blue"]}, {"chosen": ["S", "L"], "text": "no M"}, {"text": "Ada"}]
-    said = await bench.client.request(
+    response = await bench.client.request(
         "answer_question", question_id=shown["question_id"], answers=answers
     )
-    assert said == {"command": "answer_question"}
+    assert response == {"command": "answer_question"}
     run = await bench.events.run()
     [answered] = of_type(run, "question_answered")
     assert (answered["question_id"], answered["answers"]) == (shown["question_id"], answers)
@@ -79,9 +79,9 @@ async def test_a_question_is_shown_and_its_answer_is_what_the_model_is_told(benc
     assert "Chosen: Blue" in str(bench.provider.requests[1].messages[-1])
 
 
-async def test_a_question_needs_no_permission_in_any_mode(tmp_path: Path) -> None:
+async def test_a_question_needs_no_permission_even_in_mode_ask(tmp_path: Path) -> None:
     async with asking_daemon(tmp_path, mode="ask") as bench:
-        shown = await asked(bench, NAME)
+        shown = await ask_user(bench, NAME)
         await bench.client.request("reject_question", question_id=shown["question_id"])
         assert of_type(await bench.events.run(), "permission_requested") == []
 
@@ -91,10 +91,10 @@ async def test_a_question_needs_no_permission_in_any_mode(tmp_path: Path) -> Non
     ("more", "reason"),
     [({}, "the user does not want to answer"), ({"reason": "ask Bob"}, "ask Bob")],
 )
-async def test_a_rejection_is_what_the_model_is_told(
+async def test_a_rejection_reaches_the_model_with_its_reason(
     bench: Bench, more: dict[str, str], reason: str
 ) -> None:
-    shown = await asked(bench, NAME)
+    shown = await ask_user(bench, NAME)
     await bench.client.request("reject_question", question_id=shown["question_id"], **more)
     run = await bench.events.run()
     [rejected] = of_type(run, "question_rejected")
@@ -122,10 +122,10 @@ async def test_a_rejection_is_what_the_model_is_told(
         ),
     ],
 )
-async def test_an_answer_that_does_not_fit_leaves_the_question_waiting(
+async def test_an_invalid_answer_is_refused_and_leaves_the_question_pending(
     bench: Bench, answers: list[dict[str, Any]], message: str
 ) -> None:
-    shown = await asked(bench, COLOUR, NAME)
+    shown = await ask_user(bench, COLOUR, NAME)
     named = {"question_id": shown["question_id"]}
     error = await bench.client.refusal("answer_question", **named, answers=answers)
     assert (error["code"], error["message"]) == ("invalid_payload", message)
@@ -138,9 +138,9 @@ async def test_an_answer_that_does_not_fit_leaves_the_question_waiting(
 
 @pytest.mark.behaviour("the_first_answer_to_a_question_wins")
 @pytest.mark.parametrize("second", ["answer_question", "reject_question"])
-async def test_the_second_answer_is_told_that_it_comes_too_late(bench: Bench, second: str) -> None:
+async def test_the_second_answer_is_refused_as_already_answered(bench: Bench, second: str) -> None:
     other = await bench.daemon.connect()
-    shown = await asked(bench, NAME)
+    shown = await ask_user(bench, NAME)
     named = {"question_id": shown["question_id"]}
     answers = {"answers": [{"text": "Ada"}]}
     mine = await bench.client.ask("answer_question", **named, **answers)
@@ -156,13 +156,13 @@ async def test_the_second_answer_is_told_that_it_comes_too_late(bench: Bench, se
     assert error["message"] == "question_not_found"
 
 
-async def test_without_an_answer_in_time_the_model_is_told_so(
+async def test_an_unanswered_question_times_out_and_the_run_completes(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with asking_daemon(
         tmp_path, approval_timeout_seconds=900.0, stale_seconds=30.0, tools=[]
     ) as bench:
-        shown = await asked_at_once(bench)
+        shown = await ask_without_thread(bench)
         await trio.sleep(901)
         run = await bench.events.run()
         [rejected] = of_type(run, "question_rejected")
@@ -171,31 +171,33 @@ async def test_without_an_answer_in_time_the_model_is_told_so(
         assert "nobody answered within 900 seconds" in result(run)["result"]
 
 
-async def asked_at_once(bench: Bench) -> Payload:
-    """Ask without a thread, of which a clock that jumps takes no heed."""
+async def ask_without_thread(bench: Bench) -> Payload:
+    """Ask from a tool without a thread, because a mock clock does not wait for threads."""
     bench.fetched.asks = True
-    await bench.client.request("set_permission_mode", mode="yolo", session_id=await session(bench))
+    await bench.client.request(
+        "set_permission_mode", mode="yolo", session_id=await new_session(bench)
+    )
     await bench.start()
     payload: Payload = (await bench.events.until("question_asked"))["payload"]
     return payload
 
 
-async def session(bench: Bench) -> str:
+async def new_session(bench: Bench) -> str:
     session_id: str = (await bench.client.request("new_session"))["session_id"]
     return session_id
 
 
-async def test_with_nobody_to_ask_the_model_is_told_so_at_once(tmp_path: Path) -> None:
+async def test_a_question_fails_at_once_if_no_client_can_be_asked(tmp_path: Path) -> None:
     async with asking_daemon(tmp_path, subscription={"types": "all"}) as bench:
-        run = await bench.run(asking(NAME))
+        run = await bench.run(question_call(NAME))
         assert of_type(run, "question_asked", "question_rejected") == []
         expected = "tool_error: the user did not answer: no connected client can be asked"
         assert result(run)["result"] == expected
 
 
 @pytest.mark.behaviour("abort_resolves_what_waits")
-async def test_an_abort_ends_the_question(bench: Bench) -> None:
-    shown = await asked(bench, NAME)
+async def test_an_abort_rejects_the_pending_question(bench: Bench) -> None:
+    shown = await ask_user(bench, NAME)
     await bench.client.request("abort")
     run = await bench.events.run()
     [rejected] = of_type(run, "question_rejected")
@@ -210,9 +212,9 @@ async def test_an_abort_ends_the_question(bench: Bench) -> None:
 
 
 @pytest.mark.behaviour("questions_that_wait_are_listed")
-async def test_a_question_is_listed_for_its_session_until_it_is_over(bench: Bench) -> None:
-    shown = await asked(bench, NAME)
-    other = await session(bench)
+async def test_a_question_is_listed_for_its_session_until_it_is_resolved(bench: Bench) -> None:
+    shown = await ask_user(bench, NAME)
+    other = await new_session(bench)
     listed = await bench.client.request("list_questions", session_id=shown["session_id"])
     assert listed["questions"] == [shown]
     assert (await bench.client.request("list_questions", session_id=other))["questions"] == []
@@ -231,7 +233,7 @@ async def test_a_question_is_listed_for_its_session_until_it_is_over(bench: Benc
         {"questions": [{"question": "x", "options": [{"label": "a"}] * 17}]},
     ],
 )
-async def test_a_call_that_asks_nothing_or_too_much_is_refused(
+async def test_a_question_call_with_invalid_arguments_is_refused(
     bench: Bench, args: dict[str, Any]
 ) -> None:
     run = await bench.run(calls(("question", json.dumps(args))))

@@ -26,7 +26,7 @@ from tests.harness.daemon import Payload, memory_daemon, of_type
 
 
 class OpenSandbox:
-    """Holds nothing, and says that it does."""
+    """A sandbox that confines nothing but reports that it does."""
 
     name = "open"
 
@@ -48,7 +48,7 @@ ONLINE: FindSandbox = partial(OpenSandbox, has_network=True)
 async def call(
     workdir: Path, sandbox: FindSandbox, tool: str = "bash", allow: str = "", **args: Any
 ) -> dict[str, Payload]:
-    """Let a model call a tool while nobody can be asked. Returns the last event of each type."""
+    """Let a model call a tool while nobody can be asked; return the last event of each type."""
 
     async def asks(receive: Receive) -> None:
         await receive(ToolCallPiece("own", tool, json.dumps(args)))
@@ -68,18 +68,18 @@ async def call(
         run = await events.run()
     return {event["type"]: payload for event in run for payload in [event["payload"]]} | {
         "mode": next(
-            said for said in of_type(run, "tool_call_policy_evaluated") if said["source"] == "mode"
+            each for each in of_type(run, "tool_call_policy_evaluated") if each["source"] == "mode"
         )
     }
 
 
 @pytest.mark.behaviour("auto_asks_where_no_sandbox_holds")
-async def test_auto_lets_a_command_run_in_the_sandbox_and_the_event_tells_of_it(
+async def test_auto_runs_a_command_in_the_sandbox_and_the_event_reports_the_sandbox(
     tmp_path: Path,
 ) -> None:
-    told = await call(tmp_path, CLOSED, command="touch ran")
-    assert told["mode"]["decision"] == "allow"
-    completed = told["tool_call_completed"]
+    outcome = await call(tmp_path, CLOSED, command="touch ran")
+    assert outcome["mode"]["decision"] == "allow"
+    completed = outcome["tool_call_completed"]
     assert completed["execution_env"] == "sandbox"
     assert completed["sandbox"]["backend"] == "open"
     assert completed["sandbox"]["limits"]["time_ms"] == 120_000
@@ -97,13 +97,13 @@ async def test_auto_lets_a_command_run_in_the_sandbox_and_the_event_tells_of_it(
     ],
     ids=["no sandbox", "a network for all", "a network", "none wanted"],
 )
-async def test_auto_asks_about_every_other_command(
+async def test_auto_asks_about_a_command_without_a_sandbox_or_with_network(
     sandbox: FindSandbox, more: dict[str, Any], tmp_path: Path
 ) -> None:
-    told = await call(tmp_path, sandbox, command="touch ran", **more)
-    assert told["mode"]["decision"] == "ask"
-    assert "tool_call_denied" in told
-    assert "tool_call_started" not in told
+    outcome = await call(tmp_path, sandbox, command="touch ran", **more)
+    assert outcome["mode"]["decision"] == "ask"
+    assert "tool_call_denied" in outcome
+    assert "tool_call_started" not in outcome
     assert not (tmp_path / "ran").exists()
 
 
@@ -129,34 +129,36 @@ async def test_a_warning_names_the_files_that_a_command_left_for_programs_to_obe
 
 
 async def test_without_a_sandbox_a_rule_may_allow_a_command(tmp_path: Path) -> None:
-    told = await call(tmp_path, no_sandbox, allow="bash(touch ran)", command="touch ran")
-    assert told["tool_call_completed"]["execution_env"] == "host"
-    assert "sandbox" not in told["tool_call_completed"]
+    outcome = await call(tmp_path, no_sandbox, allow="bash(touch ran)", command="touch ran")
+    assert outcome["tool_call_completed"]["execution_env"] == "host"
+    assert "sandbox" not in outcome["tool_call_completed"]
     assert (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("more", [{"network": True}, {"unsandboxed": True}])
 @pytest.mark.parametrize("rule", ["bash(touch ran)", "bash(=touch ran)", "bash(touch *)"])
-async def test_a_rule_that_allows_a_command_does_not_let_it_out_of_the_sandbox(
+async def test_an_allow_rule_does_not_let_a_command_leave_the_sandbox(
     rule: str, more: dict[str, Any], tmp_path: Path
 ) -> None:
-    told = await call(tmp_path, CLOSED, allow=rule, command="touch ran", **more)
-    assert "tool_call_denied" in told
+    outcome = await call(tmp_path, CLOSED, allow=rule, command="touch ran", **more)
+    assert "tool_call_denied" in outcome
     assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.behaviour("git_runs_in_the_sandbox_only")
-async def test_git_runs_in_a_sandbox_or_not_at_all(tmp_path: Path) -> None:
-    told = await call(tmp_path, no_sandbox, tool="git", subcommand="status")
-    assert told["tool_execution_end"]["is_error"]
-    assert "no sandbox works on this machine" in told["tool_execution_end"]["result"]
+async def test_git_fails_without_a_sandbox(tmp_path: Path) -> None:
+    outcome = await call(tmp_path, no_sandbox, tool="git", subcommand="status")
+    assert outcome["tool_execution_end"]["is_error"]
+    assert "no sandbox works on this machine" in outcome["tool_execution_end"]["result"]
 
 
 # --- settings ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["sandbox_paths", "sandbox_write_paths"])
-def test_no_path_may_show_programs_what_is_the_daemons(name: str, tmp_path: Path) -> None:
+def test_sandbox_paths_that_overlap_the_daemons_state_are_refused(
+    name: str, tmp_path: Path
+) -> None:
     state = tmp_path / "state"
     state.mkdir()
     for path in (tmp_path, state, state / "deeper", Path("/")):
@@ -166,5 +168,5 @@ def test_no_path_may_show_programs_what_is_the_daemons(name: str, tmp_path: Path
     detector(replace(Settings(), **{name: (tmp_path / "beside",)}), [state])
 
 
-def test_no_sandbox_is_looked_for_when_none_is_wanted(tmp_path: Path) -> None:
+def test_no_sandbox_is_detected_if_the_setting_is_none(tmp_path: Path) -> None:
     assert detector(Settings(sandbox="none"), [tmp_path])() is None

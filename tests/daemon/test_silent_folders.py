@@ -14,8 +14,8 @@ from nousd.tools.fs import folder_threads
 from tests.daemon.workspaces_bench import folders_in, several_folders
 
 
-class NoPlace:
-    """The limiter of looks at folders, all of whose places are taken by such as hang."""
+class ExhaustedLimiter:
+    """A limiter of folder threads, all of which hang."""
 
     async def acquire_on_behalf_of(self, borrower: object) -> None:
         await trio.lowlevel.checkpoint()
@@ -36,13 +36,13 @@ class NoPlace:
         ),
     ],
 )
-async def test_a_command_that_needs_a_folder_is_refused_while_too_many_hang(
+async def test_a_command_that_needs_a_folder_is_refused_while_too_many_lookups_hang(
     command: str, fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders = folders_in(tmp_path)
     async with several_folders(folders) as bench:
         await bench.session()
-        monkeypatch.setattr(folder_threads, "_places", NoPlace())
+        monkeypatch.setattr(folder_threads, "_places", ExhaustedLimiter())
         given = {key: str(folders.a) if value == "$A" else value for key, value in fields.items()}
         error = await bench.client.refusal(command, **given)
         assert (error["code"], error["message"]) == ("command_rejected", "folders_do_not_answer")
@@ -50,6 +50,6 @@ async def test_a_command_that_needs_a_folder_is_refused_while_too_many_hang(
         assert (await bench.client.request("ping"))["message"] == "pong"
 
 
-def test_a_run_that_needs_a_folder_ends_with_the_same_word() -> None:
+def test_the_failure_of_a_run_has_the_same_code_and_cause() -> None:
     failure = run_failure(CommandRejected("folders_do_not_answer", cause="32 looks wait"))
     assert (failure.code, failure.cause) == ("folders_do_not_answer", "32 looks wait")

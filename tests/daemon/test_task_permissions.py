@@ -24,11 +24,11 @@ READ = ("read", '{"path": "there"}')
 ALLOW_FETCH = {"allow": ["fetch"]}
 DENY_FETCH = {"deny": ["fetch"]}
 
-# What a call of a task comes to: it runs, nobody can be asked, or it is denied.
+# Outcomes of a task's call: it runs, it needs approval but nobody can be asked, or it is denied.
 RUNS, ASKS, DENIED = "runs", "asks", "denied"
 
 
-def _of_worker(run: list[Event]) -> list[Payload]:
+def _events_of_worker(run: list[Event]) -> list[Payload]:
     [child] = children_of(run)
     return [
         event["payload"] for event in run if event["payload"]["session_id"] == child["session_id"]
@@ -36,7 +36,7 @@ def _of_worker(run: list[Event]) -> list[Payload]:
 
 
 Row = tuple[PermissionMode, dict[str, list[str]], dict[str, Any], tuple[str, str], str]
-"""The parent's mode, rules of the user, the worker's permissions, the call, what it comes to."""
+"""The parent's mode, rules of the user, the worker's permissions, the call, its outcome."""
 
 TABLE: list[Row] = [
     ("auto", {}, {}, WRITE, RUNS),
@@ -64,7 +64,7 @@ TABLE: list[Row] = [
     ("auto", {}, {"deny": ["read(there)"]}, READ, DENIED),
     ("auto", {}, {"deny": ["write"]}, READ, RUNS),
     ("auto", {}, {"deny": ["write"]}, WRITE, DENIED),
-    # In a narrower mode its permissions spare the questions of that mode alone.
+    # In a narrower mode its allow rules avoid only the approvals of that mode.
     ("auto", {}, {"mode": "ask", "allow": ["read"]}, READ, RUNS),
     ("auto", {}, {"mode": "ask", "allow": ["read"]}, WRITE, ASKS),
     ("auto", {}, {"mode": "ask", "allow": ["fetch"]}, FETCH, ASKS),
@@ -76,7 +76,9 @@ TABLE: list[Row] = [
 
 @pytest.mark.behaviour("a_task_may_no_more_than_its_parents")
 @pytest.mark.parametrize("row", TABLE, ids=str)
-async def test_what_a_call_of_a_task_comes_to(tmp_path: Path, row: Row) -> None:
+async def test_a_tasks_call_is_limited_by_its_parent_and_its_worker(
+    tmp_path: Path, row: Row
+) -> None:
     mode, rules, permissions, call, outcome = row
     (tmp_path / "there").write_text("text")
     fetched = Fetched()
@@ -91,9 +93,9 @@ async def test_what_a_call_of_a_task_comes_to(tmp_path: Path, row: Row) -> None:
         task = {"prompt": "a", "worker": {"name": "w", "permissions": permissions}}
         bench.on("go", tasks(task), says("done"))
         bench.on("a", calls(call), says("told"))
-        told = _of_worker(await bench.run())
+        events = _events_of_worker(await bench.run())
         did = bool(fetched.urls) or (tmp_path / "a").exists() or call is READ
-        [end] = [each for each in told if "executed" in each]
+        [end] = [each for each in events if "executed" in each]
         assert end["executed"] == (outcome == RUNS)
         assert did == (outcome == RUNS) or call is READ
         if outcome == DENIED:
@@ -102,22 +104,22 @@ async def test_what_a_call_of_a_task_comes_to(tmp_path: Path, row: Row) -> None:
             assert "no connected client can be asked" in end["result"]
 
 
-async def test_the_worker_is_a_source_of_the_judgement(tmp_path: Path) -> None:
+async def test_the_workers_decisions_are_logged_as_a_policy_source(tmp_path: Path) -> None:
     async with task_daemon(tmp_path, permissions=RulePermissions("auto")) as bench:
         worker = {"name": "w", "permissions": {"deny": ["write"]}}
         bench.on("go", tasks({"prompt": "a", "worker": worker}), says("done"))
         bench.on("a", calls(WRITE), calls(READ), says("told"))
         run = await bench.run()
-        said = [each for each in _of_worker(run) if each.get("source") == "worker"]
-        assert [(each["decision"], each.get("rule")) for each in said] == [
+        evaluations = [each for each in _events_of_worker(run) if each.get("source") == "worker"]
+        assert [(each["decision"], each.get("rule")) for each in evaluations] == [
             ("deny", "write"),
             ("allow", "*"),
         ]
-        assert said[0]["reason"] == "the worker w: the rule write of the worker w"
-        assert said[1]["reason"] == "the worker w has nothing against it"
+        assert evaluations[0]["reason"] == "the worker w: the rule write of the worker w"
+        assert evaluations[1]["reason"] == "the worker w has nothing against it"
 
 
-async def test_the_bounds_of_every_worker_above_hold(tmp_path: Path) -> None:
+async def test_a_nested_task_obeys_the_rules_of_every_worker_above_it(tmp_path: Path) -> None:
     async with task_daemon(tmp_path, permissions=RulePermissions("auto")) as bench:
         worker = {"name": "w", "permissions": {"deny": ["write"]}}
         bench.on("go", tasks({"prompt": "a", "worker": worker}), says("done"))
@@ -129,7 +131,7 @@ async def test_the_bounds_of_every_worker_above_hold(tmp_path: Path) -> None:
         assert not (tmp_path / "a").exists()
 
 
-async def test_a_branch_of_a_task_keeps_the_bounds_of_its_worker(tmp_path: Path) -> None:
+async def test_a_branch_of_a_task_obeys_the_rules_of_its_worker(tmp_path: Path) -> None:
     async with task_daemon(tmp_path, permissions=RulePermissions("yolo")) as bench:
         worker = {"name": "w", "permissions": {"deny": ["write"]}}
         bench.on("go", tasks({"prompt": "a", "worker": worker}), says("done"))
@@ -141,7 +143,7 @@ async def test_a_branch_of_a_task_keeps_the_bounds_of_its_worker(tmp_path: Path)
         assert not (tmp_path / "a").exists()
 
 
-async def test_a_parent_that_is_narrowed_meanwhile_narrows_its_tasks(tmp_path: Path) -> None:
+async def test_a_change_of_the_parents_mode_applies_to_its_tasks(tmp_path: Path) -> None:
     fetched = Fetched()
     async with task_daemon(tmp_path, fetched=fetched, permissions=RulePermissions("yolo")) as bench:
         bench.on("go", tasks({"prompt": "a"}), says("done"))
@@ -151,7 +153,7 @@ async def test_a_parent_that_is_narrowed_meanwhile_narrows_its_tasks(tmp_path: P
         assert len(fetched.urls) == 1
         own = run[-1]["payload"]["session_id"]
         await bench.client.request("set_permission_mode", mode="ask", session_id=own)
-        # Nothing that is said to the task itself widens it again.
+        # The task's own mode does not widen its permissions again.
         session_id = child["session_id"]
         await bench.client.request("set_permission_mode", mode="yolo", session_id=session_id)
         state = await bench.client.request("get_state", session_id=session_id)
@@ -167,13 +169,13 @@ async def test_a_parent_that_is_narrowed_meanwhile_narrows_its_tasks(tmp_path: P
         assert completed["policy_snapshot"]["permission_mode"] == "yolo"
 
 
-# --- questions ---------------------------------------------------------------------------------
+# --- approvals and questions -------------------------------------------------------------------
 
 
 @pytest.mark.behaviour("what_a_task_asks_is_told_at_the_root")
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("decision", ["once", "deny"])
-async def test_who_follows_the_root_alone_sees_and_answers_what_a_task_asks(
+async def test_a_client_of_the_root_receives_and_decides_a_tasks_approval_request(
     tmp_path: Path, depth: int, decision: str
 ) -> None:
     fetched = Fetched()
@@ -208,7 +210,7 @@ async def test_who_follows_the_root_alone_sees_and_answers_what_a_task_asks(
         assert len(fetched.urls) == (decision == "once")
 
 
-async def test_what_is_granted_for_the_session_spares_the_next_question(tmp_path: Path) -> None:
+async def test_a_grant_for_the_session_avoids_the_next_approval_of_its_task(tmp_path: Path) -> None:
     fetched = Fetched()
     async with task_daemon(tmp_path, fetched=fetched, permissions=RulePermissions("auto")) as bench:
         await bench.events.subscribe(types="all", confirms=True)
@@ -223,7 +225,7 @@ async def test_what_is_granted_for_the_session_spares_the_next_question(tmp_path
         assert result_of(run)["result"].startswith("w: completed")
 
 
-async def test_a_task_that_is_stopped_takes_its_question_back_at_the_root(tmp_path: Path) -> None:
+async def test_an_aborted_task_withdraws_its_approval_request_at_the_root(tmp_path: Path) -> None:
     async with task_daemon(
         tmp_path, fetched=Fetched(), permissions=RulePermissions("auto")
     ) as bench:
@@ -242,7 +244,9 @@ async def test_a_task_that_is_stopped_takes_its_question_back_at_the_root(tmp_pa
 
 
 @pytest.mark.parametrize("answers", [True, False])
-async def test_a_question_of_a_task_is_answered_at_the_root(tmp_path: Path, answers: bool) -> None:
+async def test_a_tasks_question_can_be_answered_or_rejected_at_the_root(
+    tmp_path: Path, answers: bool
+) -> None:
     ask = ("question", '{"questions": [{"question": "Which?"}]}')
     async with task_daemon(tmp_path) as bench:
         session = (await bench.client.request("new_session"))["session_id"]
@@ -265,7 +269,7 @@ async def test_a_question_of_a_task_is_answered_at_the_root(tmp_path: Path, answ
         assert run[-1]["payload"]["status"] == "completed"
 
 
-async def test_a_run_that_is_aborted_leaves_no_question_open(tmp_path: Path) -> None:
+async def test_an_aborted_run_leaves_no_approval_pending(tmp_path: Path) -> None:
     async with task_daemon(
         tmp_path, fetched=Fetched(), permissions=RulePermissions("auto")
     ) as bench:
@@ -282,7 +286,7 @@ async def test_a_run_that_is_aborted_leaves_no_question_open(tmp_path: Path) -> 
         assert (await bench.client.request("list_permissions"))["pending"] == []
 
 
-async def test_what_a_task_may_do_is_shown_as_it_is_also_after_a_restart(tmp_path: Path) -> None:
+async def test_the_effective_mode_of_a_task_is_shown_after_a_restart(tmp_path: Path) -> None:
     clock, permissions = FakeClock(), RulePermissions("auto")
     async with memory.open_store() as store:
         options: dict[str, Any] = {"store": store, "clock": clock, "permissions": permissions}

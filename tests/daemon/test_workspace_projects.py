@@ -32,25 +32,25 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folders:
 
 
 def put(folder: Path, name: str, text: str) -> str:
-    """Write a file; returns its hash."""
+    """Write a file and return its hash."""
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return digest(text.encode())
 
 
-async def told(bench: Bench, session: str) -> tuple[str, list[Payload]]:
-    """Return the system prompt of a run in a session, and the sources it is made of."""
+async def system_prompt_of(bench: Bench, session: str) -> tuple[str, list[Payload]]:
+    """Return the system prompt of a run in a session, and its enabled sources."""
     run = await bench.run(session)
-    [given] = of_type(run, "model_input")
+    [model_input] = of_type(run, "model_input")
     system: str = bench.provider.requests[-1].system
-    return system, [source for source in given["sources"] if source["enabled"]]
+    return system, [source for source in model_input["sources"] if source["enabled"]]
 
 
 # --- rules -----------------------------------------------------------------------------------
 
 
-async def test_rules_of_one_project_count_in_its_folder_and_not_in_the_other(
+async def test_the_rules_of_a_project_apply_only_in_its_workspace(
     folders: Folders,
 ) -> None:
     put(folders.a, FILE_NAME, "[permissions]\ndeny = ['read(name.txt)']\n")
@@ -68,7 +68,7 @@ async def test_rules_of_one_project_count_in_its_folder_and_not_in_the_other(
         assert listed == {a: ["read(name.txt)"], b: ["write(name.txt)"], home: []}
 
 
-async def test_the_users_rules_count_in_every_folder_from_there(folders: Folders) -> None:
+async def test_the_users_rules_apply_relative_to_each_workspace(folders: Folders) -> None:
     workspaces = workspaces_of_settings(folders.settings(folders.a, folders.b))
     rules = rules_of("deny", ["read(name.txt)"], "the settings")
     permissions = RulePermissions("auto", rules, workspaces)
@@ -80,7 +80,7 @@ async def test_the_users_rules_count_in_every_folder_from_there(folders: Folders
             assert absolute.decisions == {"deny"}
 
 
-async def test_what_would_be_granted_is_told_from_the_folder_of_the_session(
+async def test_the_rule_offered_with_an_approval_is_relative_to_the_workspace(
     folders: Folders,
 ) -> None:
     async with several_folders(folders, mode="ask") as bench:
@@ -88,9 +88,9 @@ async def test_what_would_be_granted_is_told_from_the_folder_of_the_session(
         accepted = await bench.client.request(
             "call_tool", session_id=session, tool="read", args={"path": str(folders.a / "name.txt")}
         )
-        asked = (await bench.events.until("permission_requested"))["payload"]
-        assert asked["tool_call_id"] == accepted["tool_call_id"]
-        assert asked["rule"] == "read(name.txt)"
+        request = (await bench.events.until("permission_requested"))["payload"]
+        assert request["tool_call_id"] == accepted["tool_call_id"]
+        assert request["rule"] == "read(name.txt)"
         await bench.client.request("cancel_tool_call", tool_call_id=accepted["tool_call_id"])
 
 
@@ -107,7 +107,7 @@ async def mode_in(bench: Bench, folder: Path) -> str:
     return mode
 
 
-async def test_a_project_is_trusted_by_its_workspace_and_no_other_is_with_it(
+async def test_trust_applies_to_the_project_of_one_workspace_and_survives_a_restart(
     folders: Folders,
 ) -> None:
     for folder in (folders.a, folders.b):
@@ -132,7 +132,7 @@ async def test_a_project_is_trusted_by_its_workspace_and_no_other_is_with_it(
             assert await mode_in(bench, folders.a) == "auto"
 
 
-async def test_a_project_is_trusted_only_where_a_session_could_work(folders: Folders) -> None:
+async def test_trust_commands_refuse_a_folder_that_cannot_be_a_workspace(folders: Folders) -> None:
     found = put(folders.outside, FILE_NAME, WIDENS)
     async with several_folders(folders) as bench:
         for command, payload in (("trust", {"hash": found}), ("untrust", {}), ("list_trust", {})):
@@ -142,15 +142,15 @@ async def test_a_project_is_trusted_only_where_a_session_could_work(folders: Fol
             assert error["message"] == "workspace must be an absolute path"
 
 
-# --- what models are told --------------------------------------------------------------------
+# --- prompts ---------------------------------------------------------------------------------
 
 
-async def test_a_model_is_told_the_instructions_of_its_own_project(folders: Folders) -> None:
+async def test_a_model_receives_only_the_instructions_of_its_own_project(folders: Folders) -> None:
     for folder in (folders.home, folders.a, folders.b):
         put(folder, "AGENTS.md", f"Be like {folder.name}.\n")
     async with several_folders(folders) as bench:
         for folder in (folders.a, folders.b, folders.home):
-            system, sources = await told(bench, await bench.session(folder))
+            system, sources = await system_prompt_of(bench, await bench.session(folder))
             assert [line for line in system.splitlines() if "Be like" in line] == [
                 f"Be like {folder.name}."
             ]
@@ -160,7 +160,7 @@ async def test_a_model_is_told_the_instructions_of_its_own_project(folders: Fold
             assert paths == [str(folder / "AGENTS.md")]
 
 
-async def test_instructions_above_a_workspace_count_in_it_as_far_as_its_repository_goes(
+async def test_instructions_apply_from_the_repository_root_down_to_the_workspace(
     folders: Folders,
 ) -> None:
     inner = folders.a / "inner"
@@ -168,18 +168,18 @@ async def test_instructions_above_a_workspace_count_in_it_as_far_as_its_reposito
     put(folders.a, "AGENTS.md", "Be outer.\n")
     put(inner, "AGENTS.md", "Be inner.\n")
     async with several_folders(folders) as bench:
-        system, _ = await told(bench, await bench.session(inner))
+        system, _ = await system_prompt_of(bench, await bench.session(inner))
         assert system.index("Be outer.") < system.index("Be inner.")
-        system, _ = await told(bench, await bench.session(folders.a))
+        system, _ = await system_prompt_of(bench, await bench.session(folders.a))
         assert "Be inner." not in system
 
 
-async def test_the_built_in_prompt_names_the_folder_of_the_session(folders: Folders) -> None:
+async def test_the_built_in_prompt_names_the_workspace_of_the_session(folders: Folders) -> None:
     native = NativeSettings(system=built_in_prompt(folders.home))
     async with several_folders(folders, native=native) as bench:
         hashes = {}
         for folder in (folders.home, folders.a, folders.b):
-            system, sources = await told(bench, await bench.session(folder))
+            system, sources = await system_prompt_of(bench, await bench.session(folder))
             assert f"The working folder is {folder};" in system
             [prompt] = [source for source in sources if source["kind"] == "system_prompt"]
             hashes[folder] = prompt["hash"]
@@ -187,7 +187,7 @@ async def test_the_built_in_prompt_names_the_folder_of_the_session(folders: Fold
         assert len(set(hashes.values())) == 3
 
 
-async def test_the_users_own_prompt_is_the_same_in_every_folder(
+async def test_the_users_own_prompt_is_the_same_in_every_workspace(
     folders: Folders, tmp_path: Path
 ) -> None:
     own = tmp_path / "prompt.md"
@@ -198,14 +198,14 @@ async def test_the_users_own_prompt_is_the_same_in_every_folder(
         native = NativeSettings(system=text)
         async with several_folders(folders, workspaces=workspaces, native=native) as bench:
             for folder in (folders.home, folders.a):
-                system, _ = await told(bench, await bench.session(folder))
+                system, _ = await system_prompt_of(bench, await bench.session(folder))
                 assert system == text
 
 
 # --- agents ----------------------------------------------------------------------------------
 
 
-async def test_agents_of_one_project_are_there_in_its_folder_and_not_in_the_other(
+async def test_the_agents_of_a_project_exist_only_in_its_workspace(
     folders: Folders,
 ) -> None:
     put(folders.a, ".nousd/agents/looker.md", "Look.")

@@ -1,4 +1,4 @@
-"""The folders in which sessions may work, tested on paths alone."""
+"""The roots that allow workspaces, tested on paths alone."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ AROUND = "it contains what belongs to the daemon; name a folder further down"
         ("/home/me/src/app", AROUND),
     ],
 )
-def test_a_folder_may_be_a_workspace_below_a_root_beside_what_is_the_daemons(
+def test_a_workspace_must_lie_in_a_root_and_apart_from_the_daemons_own_paths(
     path: str, fault: str | None
 ) -> None:
     assert ROOTS.fault(Path(path)) == fault
 
 
-@pytest.mark.parametrize("place", ["/proc", "/proc/1", "/sys/kernel", "/dev", "/dev/shm"])
-def test_the_kernels_places_are_workspaces_only_of_who_names_them(place: str) -> None:
-    assert Roots((Path("/"),)).fault(Path(place)) == KERNELS
-    assert Roots((Path("/"), Path(place))).fault(Path(place)) is None
+@pytest.mark.parametrize("path", ["/proc", "/proc/1", "/sys/kernel", "/dev", "/dev/shm"])
+def test_kernel_file_systems_are_allowed_only_as_explicit_roots(path: str) -> None:
+    assert Roots((Path("/"),)).fault(Path(path)) == KERNELS
+    assert Roots((Path("/"), Path(path))).fault(Path(path)) is None
 
 
-def test_roots_and_what_is_hidden_count_where_they_really_are(tmp_path: Path) -> None:
+def test_links_in_roots_and_in_the_daemons_own_paths_are_resolved(tmp_path: Path) -> None:
     real = tmp_path.resolve()
     for name in ("root", "state"):
         (real / name).mkdir()

@@ -1,4 +1,4 @@
-"""Sessions with their own workspaces: which are allowed, and that each session stays in its own."""
+"""The workspaces of sessions: which are allowed, and that each session stays in its own."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ async def workspace_of(bench: Bench, session_id: str) -> str:
     return workspace
 
 
-# --- which folder ----------------------------------------------------------------------------
+# --- allowed workspaces ----------------------------------------------------------------------
 
 
-async def test_a_session_that_names_no_folder_works_in_the_workdir_and_the_log_says_so(
+async def test_a_session_without_a_workspace_works_in_the_workdir_and_logs_it(
     folders: Folders,
 ) -> None:
     async with several_folders(folders) as bench:
@@ -53,7 +53,7 @@ async def test_a_session_that_names_no_folder_works_in_the_workdir_and_the_log_s
         assert (await bench.call(session, "read", path="name.txt")).text == "this is home"
 
 
-async def test_the_first_session_that_a_prompt_makes_has_its_folder_in_the_log_as_well(
+async def test_a_session_created_by_a_first_prompt_logs_its_workspace(
     folders: Folders,
 ) -> None:
     async with several_folders(folders) as bench:
@@ -64,7 +64,7 @@ async def test_the_first_session_that_a_prompt_makes_has_its_folder_in_the_log_a
         await bench.events.run()
 
 
-async def test_a_session_can_be_made_in_a_root_that_was_allowed_and_anywhere_below_it(
+async def test_a_session_can_be_created_in_an_allowed_root_and_anywhere_below_it(
     folders: Folders,
 ) -> None:
     below = folders.a / "deep" / "er"
@@ -75,7 +75,7 @@ async def test_a_session_can_be_made_in_a_root_that_was_allowed_and_anywhere_bel
             assert await workspace_of(bench, session) == str(folder)
 
 
-async def test_a_folder_is_named_by_where_it_really_is(folders: Folders, tmp_path: Path) -> None:
+async def test_a_workspace_is_stored_as_its_real_path(folders: Folders, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(folders.a)
     spellings = (link, f"{folders.b}/../a/.", f"{folders.a}//")
@@ -87,9 +87,7 @@ async def test_a_folder_is_named_by_where_it_really_is(folders: Folders, tmp_pat
             assert (await bench.call(session, "read", path="name.txt")).text == "this is a"
 
 
-async def test_a_root_that_the_user_names_by_a_link_allows_what_it_leads_to(
-    folders: Folders, tmp_path: Path
-) -> None:
+async def test_a_root_given_as_a_link_allows_its_target(folders: Folders, tmp_path: Path) -> None:
     link = tmp_path / "root"
     link.symlink_to(folders.a)
     async with several_folders(folders, link) as bench:
@@ -102,7 +100,7 @@ async def test_a_root_that_the_user_names_by_a_link_allows_what_it_leads_to(
     ["relative", "~", "~/a", "$HOME", "/a\0b"],
     ids=["relative", "home", "below home", "variable", "NUL"],
 )
-async def test_what_is_no_absolute_path_is_refused_and_nothing_in_it_is_expanded(
+async def test_a_workspace_that_is_not_an_absolute_path_is_refused(
     folders: Folders, named: str
 ) -> None:
     async with several_folders(folders) as bench:
@@ -112,12 +110,12 @@ async def test_what_is_no_absolute_path_is_refused_and_nothing_in_it_is_expanded
 
 
 @pytest.mark.parametrize("command", ["new_session", "attach_session", "list_sessions"])
-async def test_a_folder_whose_path_no_log_can_hold_is_refused(
+async def test_a_workspace_whose_path_is_not_utf8_is_refused(
     folders: Folders, command: str
 ) -> None:
-    unspeakable = os.fsencode(folders.a) + b"/\xff"
-    os.mkdir(unspeakable)  # noqa: PTH102
-    (folders.a / "link").symlink_to(os.fsdecode(unspeakable))
+    not_utf8 = os.fsencode(folders.a) + b"/\xff"
+    os.mkdir(not_utf8)  # noqa: PTH102
+    (folders.a / "link").symlink_to(os.fsdecode(not_utf8))
     async with several_folders(folders, folders.a) as bench:
         await bench.session()
         error = await bench.client.refusal(command, workspace=str(folders.a / "link"))
@@ -125,7 +123,7 @@ async def test_a_folder_whose_path_no_log_can_hold_is_refused(
         assert error["message"] == "workspace leads to a folder whose path is not UTF-8"
 
 
-async def test_a_path_can_be_as_long_as_the_system_takes_them_and_no_longer(
+async def test_the_length_of_a_workspace_path_is_bounded(
     folders: Folders,
 ) -> None:
     async with several_folders(folders) as bench:
@@ -135,7 +133,7 @@ async def test_a_path_can_be_as_long_as_the_system_takes_them_and_no_longer(
         assert error["message"] == f"workspace is too long: at most {PATH_CHARS_MAX}"
 
 
-async def test_a_folder_that_is_not_there_and_a_file_are_not_found(folders: Folders) -> None:
+async def test_a_missing_folder_and_a_file_are_not_found_as_workspaces(folders: Folders) -> None:
     async with several_folders(folders) as bench:
         for named in (folders.a / "none", folders.a / "name.txt"):
             error = await bench.client.refusal("new_session", workspace=str(named))
@@ -144,7 +142,7 @@ async def test_a_folder_that_is_not_there_and_a_file_are_not_found(folders: Fold
             assert error["cause"] == "there is no such folder"
 
 
-async def test_a_folder_outside_of_every_root_is_refused_and_the_roots_are_named(
+async def test_a_workspace_outside_every_root_is_refused_with_the_list_of_roots(
     folders: Folders, tmp_path: Path
 ) -> None:
     (folders.a / "way_out").symlink_to(folders.outside)
@@ -154,7 +152,7 @@ async def test_a_folder_outside_of_every_root_is_refused_and_the_roots_are_named
         f"{folders.a}/../outside",
         tmp_path,  # contains every root
         f"{folders.a}x",
-        folders.outside / "none",  # whether it is there is not told
+        folders.outside / "none",  # its existence is not revealed
         "/",
     )
     async with several_folders(folders) as bench:
@@ -165,7 +163,7 @@ async def test_a_folder_outside_of_every_root_is_refused_and_the_roots_are_named
             assert error["cause"] == f"it must lie in {folders.home} or {folders.a} or {folders.b}"
 
 
-async def test_what_belongs_to_the_daemon_is_no_workspace_nor_what_contains_it(
+async def test_the_daemons_own_paths_and_their_parents_are_refused_as_workspaces(
     folders: Folders, tmp_path: Path
 ) -> None:
     (folders.state / "below").mkdir()
@@ -179,11 +177,13 @@ async def test_what_belongs_to_the_daemon_is_no_workspace_nor_what_contains_it(
         error = await bench.client.refusal("new_session", workspace=str(tmp_path))
         assert error["message"] == "workspace_not_allowed"
         assert error["cause"].startswith("it contains what belongs to the daemon")
-        # The folders beside it are none of the daemon's business.
+        # Folders beside the daemon's own paths are allowed.
         assert await workspace_of(bench, await bench.session(folders.b)) == str(folders.b)
 
 
-async def test_a_workdir_that_contains_the_daemons_own_is_the_users_choice(tmp_path: Path) -> None:
+async def test_the_workdir_may_contain_the_daemons_own_paths_which_stay_unreadable(
+    tmp_path: Path,
+) -> None:
     folders = folders_in(tmp_path)
     inside = folders._replace(home=folders.home.parent)
     async with several_folders(inside, folders.a) as bench:
@@ -209,13 +209,13 @@ async def test_a_session_of_an_older_log_works_in_the_workdir(folders: Folders) 
             assert created["payload"]["workspace"] == str(folders.home)
 
 
-# --- staying in it ---------------------------------------------------------------------------
+# --- confinement -----------------------------------------------------------------------------
 
 PATCHING = "--- a/{path}\n+++ b/{path}\n@@ -1 +1 @@\n-this is {name}\n+patched\n"
 
 
 def file_calls(path: str, name: str) -> dict[str, dict[str, Any]]:
-    """Return a call of each file tool that touches the file, which says whose it is."""
+    """Return the arguments of each file tool for a file that contains the name."""
     return {
         "read": {"path": path},
         "ls": {"path": path.rpartition("/")[0] or "."},
@@ -228,7 +228,7 @@ def file_calls(path: str, name: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("tool", file_calls("x", "x"))
-async def test_every_file_tool_works_in_the_folder_of_its_session_and_nowhere_else(
+async def test_every_file_tool_works_in_the_workspace_of_its_session_and_nowhere_else(
     folders: Folders, tool: str
 ) -> None:
     async with several_folders(folders) as bench:
@@ -247,14 +247,14 @@ async def test_every_file_tool_works_in_the_folder_of_its_session_and_nowhere_el
         assert (folder / "name.txt").read_text() == f"this is {folder.name}\n"
 
 
-async def test_commands_start_in_the_folder_of_their_session(folders: Folders) -> None:
+async def test_commands_start_in_the_workspace_of_their_session(folders: Folders) -> None:
     async with several_folders(folders) as bench:
         for folder in (folders.a, folders.b, folders.home):
             session = await bench.session(folder)
             assert (await bench.call(session, "bash", command="pwd -P")).text == str(folder)
 
 
-async def test_git_looks_at_the_repository_of_its_session(folders: Folders) -> None:
+async def test_git_uses_the_repository_of_its_sessions_workspace(folders: Folders) -> None:
     for folder in (folders.a, folders.b):
         await trio.run_process(["git", "init", "-q", "-b", f"of_{folder.name}", str(folder)])
     async with several_folders(folders, sandbox=TellingSandbox()) as bench:
@@ -266,7 +266,7 @@ async def test_git_looks_at_the_repository_of_its_session(folders: Folders) -> N
         assert elsewhere.is_error
 
 
-async def test_a_sandbox_shows_the_folder_of_the_session_and_hides_what_is_the_daemons(
+async def test_a_sandbox_request_has_the_sessions_workspace_and_hides_the_daemons_state(
     folders: Folders,
 ) -> None:
     sandbox = TellingSandbox()
@@ -277,7 +277,7 @@ async def test_a_sandbox_shows_the_folder_of_the_session_and_hides_what_is_the_d
     assert all(folders.state in request.hidden for request in sandbox.requests)
 
 
-async def test_a_path_of_an_attachment_starts_in_the_folder_of_the_session(
+async def test_attachment_paths_are_relative_to_the_workspace_and_cannot_leave_it(
     folders: Folders,
 ) -> None:
     async with several_folders(folders) as bench:
@@ -308,12 +308,12 @@ async def test_a_path_of_an_attachment_starts_in_the_folder_of_the_session(
             assert error["message"] == f"attachments[0].path: path_outside_workdir: {path}"
 
 
-async def test_two_sessions_work_side_by_side_each_in_its_own(folders: Folders) -> None:
+async def test_two_concurrent_sessions_each_work_in_their_own_workspace(folders: Folders) -> None:
     model, both = PlannedModel(), trio.Event()
     here: set[str] = set()
 
     def meets(name: str, then: Outcome) -> Outcome:
-        """A model call that waits until the other session's has begun as well."""
+        """Return a model call that waits until that of the other session has begun."""
 
         async def play(receive: Receive) -> None:
             here.add(name)
@@ -344,7 +344,7 @@ async def test_two_sessions_work_side_by_side_each_in_its_own(folders: Folders) 
     assert not (folders.home / "mine.txt").exists()
 
 
-async def test_of_nested_folders_the_inner_one_shows_nothing_of_the_outer(folders: Folders) -> None:
+async def test_a_nested_workspace_does_not_give_access_to_the_outer_one(folders: Folders) -> None:
     inner = folders.a / "inner"
     inner.mkdir()
     (inner / "name.txt").write_text("this is inner\n")
@@ -356,10 +356,10 @@ async def test_of_nested_folders_the_inner_one_shows_nothing_of_the_outer(folder
         assert (await bench.call(around, "read", path="inner/name.txt")).text == "this is inner"
 
 
-# --- who inherits it -------------------------------------------------------------------------
+# --- inheritance -----------------------------------------------------------------------------
 
 
-async def test_a_branch_works_where_its_parent_does(folders: Folders) -> None:
+async def test_a_branch_works_in_the_workspace_of_its_parent(folders: Folders) -> None:
     async with several_folders(folders) as bench:
         session = await bench.session(folders.a)
         branched = await bench.client.request("branch_session", session_id=session)
@@ -369,7 +369,7 @@ async def test_a_branch_works_where_its_parent_does(folders: Folders) -> None:
         assert (await bench.call(branch, "read", path="name.txt")).text == "this is a"
 
 
-async def test_a_task_works_where_the_session_does_that_made_it(folders: Folders) -> None:
+async def test_a_task_works_in_the_workspace_of_its_parent(folders: Folders) -> None:
     model = PlannedModel()
     model.plans["go"] += [tasks({"prompt": "look"}), says("done")]
     model.plans["look"] += [calls(("read", '{"path": "name.txt"}')), says("seen")]
@@ -383,10 +383,10 @@ async def test_a_task_works_where_the_session_does_that_made_it(folders: Folders
         assert [end["result"] for end in read] == ["this is a"]
 
 
-# --- how many are remembered -----------------------------------------------------------------
+# --- cache -----------------------------------------------------------------------------------
 
 
-async def test_workspaces_that_nobody_is_in_are_forgotten_and_one_in_use_is_not(
+async def test_unused_workspaces_are_evicted_and_one_in_use_is_not(
     folders: Folders,
 ) -> None:
     entered = trio.Event()
@@ -417,7 +417,7 @@ async def test_workspaces_that_nobody_is_in_are_forgotten_and_one_in_use_is_not(
         await bench.events.run()
 
 
-async def test_a_daemon_with_one_folder_makes_one_workspace_and_looks_for_no_other(
+async def test_a_daemon_with_one_folder_has_only_its_default_workspace(
     folders: Folders,
 ) -> None:
     async with memory_daemon(workdir=folders.home, provider=PlannedModel()) as daemon:
@@ -433,10 +433,10 @@ async def test_a_daemon_with_one_folder_makes_one_workspace_and_looks_for_no_oth
         assert error["cause"] == f"it must lie in {folders.home}"
 
 
-# --- moving it meanwhile ---------------------------------------------------------------------
+# --- concurrent changes ----------------------------------------------------------------------
 
 
-async def test_a_call_is_made_and_judged_in_the_folder_that_the_session_has_when_it_begins(
+async def test_a_call_uses_the_workspace_that_its_session_has_when_it_starts(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with several_folders(folders) as bench:

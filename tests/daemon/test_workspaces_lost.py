@@ -1,6 +1,6 @@
 """Workspaces that were removed or replaced after their session was created.
 
-A session in such a folder can be read and does nothing; as soon as the folder is right again it goes on.
+Such a session can be read but refuses work; it continues as soon as its workspace is valid again.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ WORK: dict[str, dict[str, Any]] = {
     "resume": {},
     "call_tool": {"tool": "read", "args": {"path": "name.txt"}},
 }
-"""Commands that have something happen in a session's folder."""
+"""Commands that work in the workspace of a session."""
 
 READS = ("get_state", "get_messages", "get_tree", "get_queue", "list_permissions", "get_todos")
 
 
 async def check_reads_only(bench: Bench, session: str, word: str, cause: str = "") -> None:
-    """Asserts that a session can be read, and refuses to work for that reason."""
+    """Assert that a session can be read and refuses work for the given reason."""
     for command, payload in WORK.items():
         error = await bench.client.refusal(command, session_id=session, **payload)
         assert (error["code"], error["message"]) == ("command_rejected", word), command
@@ -57,7 +57,7 @@ async def check_works(bench: Bench, session: str, name: str) -> None:
     assert (await bench.run(session))[-1]["payload"]["status"] == "completed"
 
 
-async def test_a_session_whose_folder_was_deleted_can_be_read_and_does_nothing_until_it_is_back(
+async def test_a_session_whose_workspace_is_deleted_refuses_work_until_it_exists_again(
     folders: Folders,
 ) -> None:
     async with several_folders(folders) as bench:
@@ -70,7 +70,7 @@ async def test_a_session_whose_folder_was_deleted_can_be_read_and_does_nothing_u
         await check_works(bench, session, "new")
 
 
-async def test_a_folder_that_may_be_far_away_is_looked_at_in_a_thread_and_just_as_well(
+async def test_a_workspace_that_may_be_remote_is_checked_in_a_thread(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nousd.daemon.workspace.settings.is_local", lambda _: False)
@@ -91,7 +91,7 @@ async def test_a_folder_that_may_be_far_away_is_looked_at_in_a_thread_and_just_a
     assert threading.main_thread().name not in threads
 
 
-async def test_a_file_in_the_place_of_the_folder_is_no_folder(folders: Folders) -> None:
+async def test_a_session_whose_workspace_became_a_file_refuses_work(folders: Folders) -> None:
     async with several_folders(folders) as bench:
         session = await bench.session(folders.a)
         shutil.rmtree(folders.a)
@@ -99,11 +99,11 @@ async def test_a_file_in_the_place_of_the_folder_is_no_folder(folders: Folders) 
         await check_reads_only(bench, session, "workspace_not_found", "there is no such folder")
 
 
-async def test_a_link_in_the_place_of_the_folder_leads_nowhere(folders: Folders) -> None:
+async def test_a_session_whose_workspace_became_a_link_refuses_work(folders: Folders) -> None:
     async with several_folders(folders) as bench:
         session = await bench.session(folders.a)
         folders.a.rename(folders.a.with_name("was_a"))
-        # Also not where another session may work.
+        # A link to an allowed workspace is not followed either.
         for target in (folders.outside, folders.b, folders.a.with_name("was_a")):
             folders.a.symlink_to(target)
             await check_reads_only(bench, session, "workspace_not_found", "is a link now")
@@ -112,7 +112,9 @@ async def test_a_link_in_the_place_of_the_folder_leads_nowhere(folders: Folders)
         await check_works(bench, session, "a")
 
 
-async def test_a_link_further_up_leads_nowhere_either(folders: Folders) -> None:
+async def test_a_session_refuses_work_if_a_parent_of_its_workspace_became_a_link(
+    folders: Folders,
+) -> None:
     (folders.a / "up" / "inner").mkdir(parents=True)
     (folders.outside / "inner").mkdir()
     async with several_folders(folders) as bench:
@@ -143,7 +145,7 @@ SWAPPED_CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
 @pytest.mark.parametrize(
     ("tool", "args"), SWAPPED_CALLS, ids=[f"{tool}-{len(args)}" for tool, args in SWAPPED_CALLS]
 )
-async def test_a_folder_that_another_session_turns_into_a_link_lets_no_running_session_out(
+async def test_a_workspace_swapped_for_a_link_during_a_run_lets_no_tool_escape(
     folders: Folders, tool: str, args: dict[str, Any], further_up: bool
 ) -> None:
     top = folders.a / "inner"
@@ -158,7 +160,7 @@ async def test_a_folder_that_another_session_turns_into_a_link_lets_no_running_s
         swap = f"mv {top} {top}.was && ln -s {folders.outside} {top}"
 
         async def swapped(receive: Receive) -> None:
-            # While the model thinks, which is in the run.
+            # The swap happens during the run, in the model call.
             assert not (await other.call(around, "bash", command=swap)).is_error
             await calls((tool, json.dumps(args)))(receive)
 
@@ -171,7 +173,7 @@ async def test_a_folder_that_another_session_turns_into_a_link_lets_no_running_s
     assert not (there / "new.txt").exists()
 
 
-async def test_a_run_whose_folder_is_lost_before_it_begins_fails_with_that_reason(
+async def test_a_run_whose_workspace_is_lost_before_its_start_fails_with_the_cause(
     folders: Folders,
 ) -> None:
     async with several_folders(folders) as bench:
@@ -180,7 +182,7 @@ async def test_a_run_whose_folder_is_lost_before_it_begins_fails_with_that_reaso
         of = bench.daemon.services.workspaces.of
 
         async def lost_meanwhile(state: Any) -> Any:
-            # The look before the prompt is accepted was the last good one.
+            # The check before the prompt was accepted is the last that succeeds.
             if live.run is not None and folders.a.exists():
                 shutil.rmtree(folders.a)
             return await of(state)
@@ -196,7 +198,7 @@ async def test_a_run_whose_folder_is_lost_before_it_begins_fails_with_that_reaso
 # --- after a restart -------------------------------------------------------------------------
 
 
-async def test_a_daemon_with_fewer_roots_refuses_work_in_the_others_and_reads_them(
+async def test_sessions_in_a_root_that_was_removed_can_be_read_but_refuse_work(
     folders: Folders,
 ) -> None:
     async with memory.open_store() as store:
@@ -213,7 +215,7 @@ async def test_a_daemon_with_fewer_roots_refuses_work_in_the_others_and_reads_th
             await check_works(bench, a, "a")
 
 
-async def test_a_session_keeps_its_folder_when_the_daemon_gets_another_workdir(
+async def test_a_session_keeps_its_workspace_when_the_daemon_gets_another_workdir(
     folders: Folders,
 ) -> None:
     async with memory.open_store() as store:
@@ -227,7 +229,7 @@ async def test_a_session_keeps_its_folder_when_the_daemon_gets_another_workdir(
             await check_works(bench, session, "home")
 
 
-async def test_a_call_that_was_acknowledged_is_known_also_when_its_folder_is_lost(
+async def test_resent_calls_and_prompts_are_recognised_after_their_workspace_is_lost(
     folders: Folders,
 ) -> None:
     async with several_folders(folders) as bench:

@@ -36,7 +36,7 @@ async def bench_on(place: Place) -> Bench:
 
 
 @pytest.mark.behaviour("a_lost_workspace_refuses_work")
-async def test_a_session_keeps_its_folder_over_a_kill_and_waits_while_that_is_not_allowed(
+async def test_a_session_keeps_its_workspace_after_a_kill_and_works_only_while_it_is_allowed(
     place: Place,
 ) -> None:
     allow(place, "a", "b")
@@ -63,7 +63,7 @@ async def test_a_session_keeps_its_folder_over_a_kill_and_waits_while_that_is_no
 
 @needs_bubblewrap
 @pytest.mark.behaviour("a_session_works_in_its_folder")
-async def test_a_command_in_the_sandbox_sees_the_folder_of_its_session_and_no_other(
+async def test_a_sandboxed_command_sees_only_the_workspace_of_its_session(
     place: Place,
 ) -> None:
     allow(place, "a", "b")
@@ -84,7 +84,7 @@ async def test_a_command_in_the_sandbox_sees_the_folder_of_its_session_and_no_ot
 
 @needs_bubblewrap
 @pytest.mark.behaviour("a_lost_workspace_refuses_work")
-async def test_a_session_further_up_cannot_lead_the_commands_of_one_below_it_out(
+async def test_a_session_cannot_let_the_commands_of_a_nested_session_escape(
     place: Place,
 ) -> None:
     inner, outside = place.folder / "a" / "inner", place.folder / "outside"
@@ -102,7 +102,7 @@ async def test_a_session_further_up_cannot_lead_the_commands_of_one_below_it_out
         error = await bench.client.refusal("call_tool", **call)
         assert error["message"] == "workspace_not_found"
         assert error["cause"] == "a folder on the way there is a link now"
-        # The one around it sees a link that leads out, and what is behind it neither.
+        # The outer session cannot read through the link either.
         leads = await bench.call(around, "bash", command="cat inner/secret.txt")
         assert leads.is_error
         assert "secret\n" not in leads.text
