@@ -13,7 +13,7 @@ from tests.harness.stub_model import Gate, StubModel, text_reply
 
 
 class Running:
-    """A run that stands in the middle of its text."""
+    """A run in the middle of its answer, which continues when ``gate`` opens."""
 
     def __init__(self, accepted: dict[str, Any], gate: Gate) -> None:
         self.session_id: str = accepted["session_id"]
@@ -22,7 +22,7 @@ class Running:
 
 
 async def start(client: Client, events: Events, stub: StubModel, words: str = "one ") -> Running:
-    """Start a run in the active session."""
+    """Start a run in the active session and wait for its first text."""
     gate = Gate()
     stub.script(text_reply(words, gate, "and the rest"))
     accepted = await client.request("prompt", text=f"say {words}", wait=False)
@@ -106,7 +106,7 @@ async def test_with_two_runs_and_none_in_the_active_session_a_target_must_be_nam
     assert by_session["run_id"] == second.run_id
 
 
-async def test_a_command_without_a_target_means_the_active_sessions_run(
+async def test_a_command_without_a_target_applies_to_the_active_sessions_run(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     await start(client, events, stub, "one ")
@@ -115,7 +115,7 @@ async def test_a_command_without_a_target_means_the_active_sessions_run(
     assert (await client.request("steer", text="hello"))["run_id"] == second.run_id
 
 
-async def test_a_command_without_a_target_finds_the_only_run_there_is(
+async def test_a_command_without_a_target_applies_to_the_only_run(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     first = await start(client, events, stub)
@@ -124,7 +124,7 @@ async def test_a_command_without_a_target_finds_the_only_run_there_is(
     assert (await client.request("abort"))["run_id"] == first.run_id
 
 
-async def test_a_named_session_without_a_run_is_never_mistaken_for_another(
+async def test_a_command_for_an_idle_session_never_reaches_another_sessions_run(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     running = await start(client, events, stub)
@@ -138,7 +138,7 @@ async def test_a_named_session_without_a_run_is_never_mistaken_for_another(
     assert (await events.run())[-1]["payload"]["status"] == "completed"
 
 
-async def test_what_would_pull_the_session_from_under_a_run_is_refused(
+async def test_commands_that_conflict_with_a_run_are_refused_until_it_ends(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     await client.request("prompt", text="before")
@@ -159,7 +159,7 @@ async def test_what_would_pull_the_session_from_under_a_run_is_refused(
     await client.request("set_leaf", leaf_id=leaf_id)
 
 
-async def test_a_session_is_deleted_or_runs_but_never_both(short_folder: Path) -> None:
+async def test_a_concurrent_prompt_and_delete_never_both_succeed(short_folder: Path) -> None:
     async with socket_daemon(short_folder, provider=MockProvider()) as daemon:
         client, other = await daemon.connect(), await daemon.connect()
         for number in range(20):
@@ -177,7 +177,7 @@ async def test_a_session_is_deleted_or_runs_but_never_both(short_folder: Path) -
                 await client.request("abort", session_id=session_id)
 
 
-async def test_another_session_is_free_while_one_runs(
+async def test_another_session_accepts_commands_while_one_runs(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     other = await client.request("prompt", text="in the other")
@@ -190,7 +190,7 @@ async def test_another_session_is_free_while_one_runs(
 
 
 @pytest.mark.behaviour("a_branch_is_a_snapshot")
-async def test_a_branch_during_a_run_holds_what_was_committed_and_nothing_later(
+async def test_a_branch_during_a_run_has_the_committed_entries_and_nothing_later(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     await client.request("prompt", text="before")
@@ -213,7 +213,7 @@ async def test_a_branch_during_a_run_holds_what_was_committed_and_nothing_later(
 
 @pytest.mark.behaviour("modes_are_kept_per_session")
 @pytest.mark.behaviour("set_model_holds_from_the_next_call")
-async def test_modes_model_and_tools_are_a_sessions_own_and_the_next_ones_default(
+async def test_modes_model_and_tools_are_per_session_and_inherited_by_new_sessions(
     client: Client, stub: StubModel
 ) -> None:
     first = (await client.request("new_session"))["session_id"]
@@ -221,6 +221,8 @@ async def test_modes_model_and_tools_are_a_sessions_own_and_the_next_ones_defaul
     await client.request("set_model", model="other-model")
     await client.request("set_active_tools", tools=["ls"])
     second = (await client.request("new_session"))["session_id"]
+    inherited = await client.request("get_state")
+    assert (inherited["steering_mode"], inherited["model"]) == ("all", "other-model")
     await client.request("set_model", model="third-model")
     await client.request("set_steering_mode", mode="one-at-a-time")
     await client.request("prompt", text="x", session_id=first)

@@ -1,7 +1,7 @@
-"""Secrets that the daemon holds are planted wherever they may come along, and looked for wherever they
-may end up: in events, answers, the database, artifacts, the log file, and what is seen of processes.
+"""The daemon never reveals its secrets: the tests plant a secret in each of its sources, and search
+events, responses, the database, artifacts, the log file and the process list for them.
 
-What a user writes is his own; see the last tests.
+Texts of the user are not redacted; see the last tests.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from tests.harness.stub_model import Reply, StubModel, error_reply, text_reply, 
 REDACTED: Final = "[redacted]"
 
 
-def planted(prefix: str) -> str:
+def new_secret(prefix: str) -> str:
     return f"{prefix}-{secrets.token_hex(12)}"
 
 
 @dataclass
 class PlantedPlace(Place):
-    """A daemon's place with a secret in each of the places where one belongs.
+    """The folder of a daemon with a secret in each source of secrets.
 
     Args:
         in_file: a provider's key in the settings file.
-        in_environment: the key in the environment of the provider that is asked.
-        of_deployment: a variable that no setting knows, and that sounds like a secret.
+        in_environment: the key of the default provider, in the environment.
+        of_deployment: a variable that no setting names but whose name suggests a secret.
         printed: the key that a provider's program prints.
-        of_mcp: what MCP servers are given, if there is one.
+        of_mcp: the secrets of MCP servers, if there are any.
     """
 
-    in_file: str = field(default_factory=lambda: planted("sk-file"))
-    in_environment: str = field(default_factory=lambda: planted("sk-env"))
-    of_deployment: str = field(default_factory=lambda: planted("deploy"))
-    printed: str = field(default_factory=lambda: planted("printed"))
+    in_file: str = field(default_factory=lambda: new_secret("sk-file"))
+    in_environment: str = field(default_factory=lambda: new_secret("sk-env"))
+    of_deployment: str = field(default_factory=lambda: new_secret("deploy"))
+    printed: str = field(default_factory=lambda: new_secret("printed"))
     of_mcp: tuple[str, ...] = ()
 
     @property
@@ -58,7 +58,7 @@ class PlantedPlace(Place):
         )
 
     def prepare(self) -> None:
-        """Write the settings, and an extension that tells all it knows when it fails."""
+        """Write the settings, and an extension that reveals its environment when it fails."""
         program = self.folder / "print-key"
         program.write_text(f"#!/bin/sh\necho {self.printed}\n")
         program.chmod(0o700)
@@ -105,29 +105,29 @@ class PlantedPlace(Place):
 
 @dataclass
 class Watched:
-    """A daemon, and everything that anybody heard of it."""
+    """A daemon, and everything that its clients received."""
 
     place: PlantedPlace
     process: Process
     stub: StubModel
     client: Client
     events: Events
-    heard: list[Any] = field(default_factory=list)
+    received: list[Any] = field(default_factory=list)
 
     async def ask(self, type: str, **payload: Any) -> dict[str, Any]:
         answer = await self.client.answer(await self.client.ask(type, **payload))
-        self.heard.append(answer)
+        self.received.append(answer)
         return answer
 
     async def run(self, *replies: Reply, text: str = "go", **prompt: Any) -> list[Event]:
         self.stub.script(*replies)
         await self.ask("prompt", text=text, wait=False, **prompt)
         run = await self.events.run()
-        self.heard += run
+        self.received += run
         return run
 
     async def call(self, *calls: tuple[str, dict[str, Any]]) -> list[Event]:
-        """Run those calls, one after the other, as a model's."""
+        """Let the model call the tools one after the other."""
         return await self.run(tool_reply(*calls), text_reply("done"))
 
 
@@ -149,11 +149,11 @@ async def watched(place: PlantedPlace, stub: StubModel) -> AsyncIterator[Watched
 
 @asynccontextmanager
 async def watching(place: PlantedPlace, stub: StubModel) -> AsyncIterator[Watched]:
-    """Run a daemon that knows all its secrets; what is left of it in the end holds none of them."""
+    """Run a daemon that has read its secrets; check in the end that nothing it left contains one."""
     async with running(place) as process:
         client, events = await place.connect(), await place.watch(types="all")
         watched = Watched(place, process, stub, client, events)
-        # A key that a program prints is known once it was used.
+        # A key that a program prints is known after its first use.
         await watched.ask("set_model", model="third/m")
         await watched.run(text_reply("hello"))
         await watched.ask("set_model", model="openai/m")
@@ -162,7 +162,7 @@ async def watching(place: PlantedPlace, stub: StubModel) -> AsyncIterator[Watche
         artifacts = await _artifacts(watched)
         await process.stop()
     for name, text in (
-        ("answers and events", repr(watched.heard)),
+        ("answers and events", repr(watched.received)),
         ("artifacts", artifacts.decode(errors="replace")),
         ("the daemon's log", place.log_file.read_text()),
         ("standard error", (place.folder / "daemon.log").read_text()),
@@ -176,20 +176,20 @@ def _state(place: Place) -> list[Path]:
 
 
 async def _artifacts(watched: Watched) -> bytes:
-    """Return the bytes of every artifact that anything that was heard names."""
-    names = {word for word in repr(watched.heard).split("'") if word.startswith("sha256:")}
+    """Return the bytes of every artifact that a received message names."""
+    names = {word for word in repr(watched.received).split("'") if word.startswith("sha256:")}
     parts = []
     for name in sorted(names):
         answer = await watched.client.answer(
             await watched.client.ask("get_artifact", artifact_id=name)
         )
-        # Hashes are not all of artifacts.
+        # Not every hash names an artifact.
         if answer["ok"]:
             parts.append(base64.b64decode(answer["payload"]["data"]))
     return b"\n".join(parts)
 
 
-async def test_tools_that_come_across_a_key_do_not_tell_it(watched: Watched) -> None:
+async def test_keys_in_tool_results_are_redacted(watched: Watched) -> None:
     run = await watched.call(
         ("read", {"path": "leak.txt"}),
         ("grep", {"pattern": "key"}),
@@ -199,7 +199,7 @@ async def test_tools_that_come_across_a_key_do_not_tell_it(watched: Watched) -> 
         assert end["result"].count(REDACTED) >= len(watched.place.secrets), end
 
 
-async def test_a_key_that_a_program_prints_in_pieces_is_found(watched: Watched) -> None:
+async def test_a_key_that_a_program_prints_in_pieces_is_redacted(watched: Watched) -> None:
     key = watched.place.in_environment
     (watched.place.work / "slow.sh").write_text(
         "".join(f"printf '%s' '{letter}'; sleep 0.01\n" for letter in key) + "echo; echo done\n"
@@ -207,11 +207,11 @@ async def test_a_key_that_a_program_prints_in_pieces_is_found(watched: Watched) 
     run = await watched.call(("bash", {"command": "sh slow.sh"}))
     [end] = of_type(run, "tool_execution_end")
     assert REDACTED in end["result"]
-    told = "".join(update["delta"] for update in of_type(run, "tool_execution_update"))
-    assert f"{REDACTED}\ndone" in told
+    output = "".join(update["delta"] for update in of_type(run, "tool_execution_update"))
+    assert f"{REDACTED}\ndone" in output
 
 
-async def test_a_long_output_is_kept_without_keys(watched: Watched) -> None:
+async def test_keys_in_the_artifact_of_a_long_output_are_redacted(watched: Watched) -> None:
     run = await watched.call(
         ("bash", {"command": 'yes "$(cat leak.txt)" | head -c 3000000'}),
     )
@@ -220,32 +220,37 @@ async def test_a_long_output_is_kept_without_keys(watched: Watched) -> None:
     assert REDACTED.encode() in base64.b64decode(answer["payload"]["data"])
 
 
-async def test_programs_get_none_of_the_daemons_variables(watched: Watched) -> None:
-    run = await watched.call(("bash", {"command": "env; tr '\\0' '\\n' < /proc/$PPID/environ"}))
-    [end] = of_type(run, "tool_execution_end")
+async def test_commands_do_not_inherit_the_daemons_secret_variables(watched: Watched) -> None:
+    run = await watched.call(
+        ("bash", {"command": "env"}),
+        ("bash", {"command": "env; tr '\\0' '\\n' < /proc/$PPID/environ"}),
+    )
+    own, end = of_type(run, "tool_execution_end")
+    assert "PATH=" in own["result"]
+    assert not [name for name in ("OPENAI_API_KEY", "DEPLOY_TOKEN") if name in own["result"]]
     assert "OPENAI_API_KEY" not in end["result"].split("PWD=")[0]
     assert "PATH=" in end["result"]
 
 
-async def test_no_process_shows_a_key(watched: Watched) -> None:
+async def test_no_command_line_and_no_child_environment_contains_a_key(watched: Watched) -> None:
     watched.stub.script(
         tool_reply(("bash", {"command": "echo begun; sleep 30"})), text_reply("done")
     )
     await watched.ask("prompt", text="go", wait=False)
     await watched.events.until("tool_execution_update")
     seen = list(_processes(watched.process.pid))
-    assert len(seen) >= 3, "the daemon, what holds the command, the command"
+    assert len(seen) >= 3, "the daemon, the process that holds the command, and the command"
     keys = watched.place.secrets
     for pid, command_line, environment in seen:
         assert not any(key in command_line for key in keys), command_line
         if pid != watched.process.pid:
             assert not any(key in environment for key in keys), command_line
     await watched.ask("abort")
-    watched.heard += await watched.events.run()
+    watched.received += await watched.events.run()
 
 
 def _processes(root: int) -> Iterator[tuple[int, str, str]]:
-    """Yield a process and all below it: pid, command line, environment."""
+    """Yield pid, command line and environment of a process and its descendants."""
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -273,17 +278,17 @@ def _processes(root: int) -> Iterator[tuple[int, str, str]]:
     [("openai/m", "in_environment"), ("other/m", "in_file"), ("third/m", "printed")],
 )
 @pytest.mark.parametrize("status", [400, 500])
-async def test_an_error_of_a_server_is_told_without_the_key_that_it_repeats(
+async def test_a_key_repeated_in_a_servers_error_is_redacted(
     watched: Watched, model: str, key: str, status: int
 ) -> None:
     await watched.ask("set_model", model=model)
-    said = f"Incorrect API key provided: {getattr(watched.place, key)}" + "x" * 20_000
-    run = await watched.run(*[error_reply(status, said, retry_after="0")] * 3)
+    message = f"Incorrect API key provided: {getattr(watched.place, key)}" + "x" * 20_000
+    run = await watched.run(*[error_reply(status, message, retry_after="0")] * 3)
     [error] = of_type(run, "error")
     assert f"Incorrect API key provided: {REDACTED}" in error["cause"]
 
 
-async def test_an_extension_that_fails_is_told_of_without_what_it_knows(
+async def test_secrets_in_errors_and_results_of_an_extension_are_redacted(
     watched: Watched,
 ) -> None:
     run = await watched.call(("telltale", {}), ("says", {}))
@@ -296,11 +301,11 @@ async def test_an_extension_that_fails_is_told_of_without_what_it_knows(
     assert REDACTED in selected["payload"]["warnings"][0]["message"]
 
 
-async def test_an_mcp_server_that_dies_complaining_is_told_of_without_its_key(
+async def test_a_key_in_the_error_of_an_mcp_server_is_redacted(
     place: PlantedPlace, stub: StubModel
 ) -> None:
     pytest.importorskip("mcp", reason="the extra nousd[mcp] is not installed")
-    place.of_mcp = (planted("mcp"),)
+    place.of_mcp = (new_secret("mcp"),)
     with (place.folder / "nousd" / "config.toml").open("a") as settings:
         command = '["sh", "-c", "echo my key is $API_KEY >&2; echo $API_KEY; exit 1"]'
         settings.write(f"[mcp.broken]\ncommand = {command}\nenv.API_KEY = '{place.of_mcp[0]}'\n")
@@ -309,25 +314,27 @@ async def test_an_mcp_server_that_dies_complaining_is_told_of_without_its_key(
         status = await watched.events.next()
         while status["payload"]["state"] == "connecting":
             status = await watched.events.next()
-        watched.heard.append(status)
+        watched.received.append(status)
         [server] = (await watched.ask("list_mcp"))["payload"]["servers"]
         assert REDACTED in server["error"]
 
 
-async def test_a_call_of_a_clients_own_tells_no_key(watched: Watched) -> None:
+async def test_keys_in_the_result_of_a_clients_call_are_redacted(watched: Watched) -> None:
     accepted = await watched.ask("call_tool", tool="read", args={"path": "leak.txt"})
     call_id = accepted["payload"]["tool_call_id"]
     completed = await watched.events.until("tool_call_completed", tool_call_id=call_id)
-    watched.heard.append(completed)
+    watched.received.append(completed)
     assert completed["payload"]["result"].count(REDACTED) == len(watched.place.secrets)
     found = await watched.ask("get_tool_call", tool_call_id=call_id)
     assert REDACTED in repr(found)
 
 
-# --- what is the user's --------------------------------------------------------------------------
+# --- texts of the user ---------------------------------------------------------------------------
 
 
-async def test_what_the_user_writes_is_kept_as_it_is(place: PlantedPlace, stub: StubModel) -> None:
+async def test_a_key_in_the_users_prompt_is_not_redacted(
+    place: PlantedPlace, stub: StubModel
+) -> None:
     async with running(place):
         client, events = await place.connect(), await place.watch(types="all")
         stub.script(text_reply("I see"))
@@ -338,7 +345,7 @@ async def test_what_the_user_writes_is_kept_as_it_is(place: PlantedPlace, stub: 
         assert stub.requests[-1].json["messages"][-1]["content"] == text
 
 
-async def test_what_a_tool_finds_in_the_workdir_is_kept_as_it_is(watched: Watched) -> None:
+async def test_a_foreign_key_in_a_tool_result_is_not_redacted(watched: Watched) -> None:
     foreign = "ghp_0123456789abcdefghijklmnopqrstuvwxyz"
     await trio.Path(watched.place.work / "notes.txt").write_text(foreign)
     run = await watched.call(("read", {"path": "notes.txt"}))

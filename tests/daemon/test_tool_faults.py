@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.harness.stub_model import Reply, StubModel, call_delta, finish, text_
 async def run_calls(
     client: Client, events: Events, stub: StubModel, *calls: tuple[str, dict[str, Any]]
 ) -> list[Event]:
-    """Let the model make those calls in one message and then answer; returns the run."""
+    """Let the model make the calls in one message and then answer; return the run."""
     stub.script(tool_reply(*calls), text_reply("I see"))
     result = await client.request("prompt", text="go")
     assert (result["status"], result["output"]) == ("completed", "I see")
@@ -24,11 +25,11 @@ async def run_calls(
 
 
 def results(stub: StubModel) -> list[str]:
-    """Return the tool results that the model was given last."""
+    """Return the tool results in the last model request."""
     return [m["content"] for m in stub.requests[-1].json["messages"] if m["role"] == "tool"]
 
 
-async def test_a_call_that_works_is_told_with_arguments_output_and_result(
+async def test_a_successful_call_has_events_with_arguments_output_and_result(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     run = await run_calls(client, events, stub, ("bash", {"command": "printf hello"}))
@@ -58,7 +59,7 @@ async def test_calls_of_one_message_run_one_after_another_in_order(
 
 
 @pytest.mark.behaviour("tool_results_are_entries")
-async def test_the_transcript_holds_calls_and_results(
+async def test_the_transcript_contains_calls_and_results(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     run = await run_calls(client, events, stub, ("bash", {"command": "printf hello"}))
@@ -73,7 +74,7 @@ async def test_the_transcript_holds_calls_and_results(
     assert (result["is_error"], result["executed"]) == (False, True)
 
 
-async def test_an_unknown_tool_is_a_result_and_not_the_end(
+async def test_a_call_of_an_unknown_tool_is_an_error_result(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     run = await run_calls(client, events, stub, ("teleport", {"to": "Mars"}))
@@ -85,7 +86,7 @@ async def test_an_unknown_tool_is_a_result_and_not_the_end(
 
 
 @pytest.mark.behaviour("inactive_tools_are_not_run")
-async def test_an_inactive_tool_is_not_offered_and_calling_it_is_a_result(
+async def test_an_inactive_tool_is_not_offered_and_calling_it_is_an_error_result(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     await client.request("set_active_tools", tools=["read", "ls"])
@@ -97,7 +98,7 @@ async def test_an_inactive_tool_is_not_offered_and_calling_it_is_a_result(
     assert results(stub) == ["tool_error: tool_not_active: bash"]
 
 
-async def test_a_failing_command_is_a_result_with_its_output_and_code(
+async def test_a_failing_command_is_an_error_result_with_its_output_and_code(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     run = await run_calls(client, events, stub, ("bash", {"command": "printf oh; exit 3"}))
@@ -108,7 +109,7 @@ async def test_a_failing_command_is_a_result_with_its_output_and_code(
     assert results(stub) == ["tool_error: oh\n\nCommand exited with code 3"]
 
 
-async def test_output_too_long_for_the_model_is_cut_and_kept_whole(
+async def test_output_too_long_for_the_model_is_truncated_and_stored_completely(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     run = await run_calls(client, events, stub, ("bash", {"command": "seq 200000"}))
@@ -120,9 +121,13 @@ async def test_output_too_long_for_the_model_is_cut_and_kept_whole(
     assert len(result) < 100_000
     entry = (await client.request("get_messages"))["messages"][2]
     assert (entry["text"], entry["artifact_id"]) == (result, end["artifact_id"])
+    artifact = await client.request("get_artifact", artifact_id=end["artifact_id"], length=2**22)
+    assert b64decode(artifact["data"]).split() == [b"%d" % number for number in range(1, 200_001)]
 
 
-async def test_a_missing_file_is_a_result(client: Client, events: Events, stub: StubModel) -> None:
+async def test_a_missing_file_is_an_error_result(
+    client: Client, events: Events, stub: StubModel
+) -> None:
     run = await run_calls(client, events, stub, ("read", {"path": "not-there.txt"}))
     [warning] = of_type(run, "warning")
     assert warning["code"] == "tool_execution_error"
@@ -130,7 +135,7 @@ async def test_a_missing_file_is_a_result(client: Client, events: Events, stub: 
     assert result.startswith("tool_error: read_failed")
 
 
-async def test_arguments_that_do_not_fit_run_nothing(
+async def test_a_call_with_invalid_arguments_is_not_executed(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     run = await run_calls(client, events, stub, ("bash", {}), ("bash", {"command": 7}))
@@ -144,7 +149,7 @@ async def test_arguments_that_do_not_fit_run_nothing(
     ['{"command": ', "[1]", "7", '{"command": NaN}', '{"a":' * 960 + "1" + "}" * 960],
     ids=["half", "array", "number", "nan", "deep"],
 )
-async def test_arguments_that_are_no_json_object_are_a_result_too(
+async def test_arguments_that_are_not_a_json_object_are_an_error_result(
     arguments: str, client: Client, events: Events, stub: StubModel
 ) -> None:
     function = {"name": "bash", "arguments": arguments}
@@ -158,7 +163,7 @@ async def test_arguments_that_are_no_json_object_are_a_result_too(
 
 
 @pytest.mark.behaviour("tool_failures_do_not_end_the_run")
-async def test_a_bad_call_does_not_stop_the_good_ones_after_it(
+async def test_a_failing_call_does_not_prevent_the_calls_after_it(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     run = await run_calls(
@@ -174,7 +179,7 @@ async def test_a_bad_call_does_not_stop_the_good_ones_after_it(
     assert results(stub)[2] == "good"
 
 
-async def test_a_model_that_never_stops_asking_for_tools_is_stopped(
+async def test_a_run_fails_at_the_limit_of_its_model_calls(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
     settings = NativeSettings(model_calls_max=3)
@@ -192,7 +197,7 @@ async def test_a_model_that_never_stops_asking_for_tools_is_stopped(
 
 
 @pytest.mark.parametrize("tools", [["nope"], ["read", "nope"]])
-async def test_only_built_in_tools_can_be_chosen(tools: list[str], daemon: Daemon) -> None:
+async def test_set_active_tools_refuses_an_unknown_tool(tools: list[str], daemon: Daemon) -> None:
     client = await daemon.connect()
     error = await client.refusal("set_active_tools", tools=tools)
     assert (error["code"], error["message"]) == ("command_rejected", "tool_not_registered: nope")
