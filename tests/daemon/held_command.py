@@ -11,10 +11,10 @@ from tests.harness.daemon import WAIT_SECONDS
 
 
 class HeldCommand:
-    """``text`` waits for ``release``, then prints the words given there.
+    """A command, ``text``, that waits for ``release`` and then prints the words given there.
 
     Args:
-        workdir: the daemon's, where the named pipe lies that holds the command.
+        workdir: the daemon's folder, which contains the named pipe that blocks the command.
     """
 
     def __init__(self, workdir: Path, name: str = "hold") -> None:
@@ -23,6 +23,6 @@ class HeldCommand:
         self.text = f"cat {name}"
 
     async def release(self, words: str) -> None:
-        """Let the command go on; waits until it runs."""
+        """Let the command continue; wait until it runs."""
         with trio.fail_after(WAIT_SECONDS):
             await trio.to_thread.run_sync(self._pipe.write_text, words, abandon_on_cancel=True)

@@ -1,8 +1,8 @@
-"""A checker of the queue rules in protocol/semantics/runs-and-queues.md that reads only the log.
+"""Check the queue rules of protocol/semantics/runs-and-queues.md against the log alone.
 
-Every event is fed in the order of the log, which is the order in which things were decided. So the
-checker knows at each moment what is pending, and what has to be consumed next; whatever way several
-clients, a model and tools got in each other's way. It shares no code with the daemon.
+The checker reads every event in the order of the log, which is the order of the decisions. So it knows
+at each moment which inputs are pending and which must be consumed next, however several clients, a model
+and tools interleave. It shares no code with the daemon.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ MODE_OF = {"steer": "steering_mode", "follow_up": "follow_up_mode"}
 
 @dataclass
 class QueueModel:
-    """The state of one session by its log so far. ``pending`` is in the order of acceptance."""
+    """The state of one session according to its log. ``pending`` is in the order of acceptance."""
 
     pending: list[Payload] = field(default_factory=list)
     accepted: list[str] = field(default_factory=list)
     consumed: list[str] = field(default_factory=list)
     cleared: list[str] = field(default_factory=list)
     appended: list[str] = field(default_factory=list)
-    """The entries that messages became, in their order."""
+    """Ids of the entries of consumed messages, in order."""
     placed: int = 0
-    """How many of them have their place in the tree."""
+    """Number of ``appended`` entries that are in the tree."""
     modes: dict[str, str] = field(
         default_factory=lambda: dict.fromkeys(MODE_OF.values(), "one-at-a-time")
     )
@@ -41,16 +41,16 @@ class QueueModel:
     seq: int = 0
     lifecycle: LifecycleChecker = field(default_factory=LifecycleChecker)
     _own_prompt: str | None = None
-    _said: Payload = field(default_factory=dict)
+    _last_user_message: Payload = field(default_factory=dict)
     _owed_results: set[str] = field(default_factory=set)
     _cut_off: set[str] = field(default_factory=set)
-    """Calls that a message was placed behind before they had a result: they never get one."""
+    """Calls without a result when a message was added after them: they never get one."""
 
     def feed(self, line: bytes) -> None:
-        """Take the next line of the log.
+        """Check the next line of the log and update the state.
 
         Raises:
-            AssertionError: a rule is broken.
+            AssertionError: The line breaks a rule.
         """
         self.lifecycle.feed(line)
         event = json.loads(line)
@@ -61,13 +61,13 @@ class QueueModel:
 
     @property
     def in_order(self) -> list[str]:
-        """The pending inputs in the order in which they will be consumed."""
+        """Ids of the pending inputs in the order of their consumption."""
         kinds = ("steer", "prompt", "follow_up")
         return [item["input_id"] for kind in kinds for item in self.of_kind(kind)]
 
     @property
     def waiting(self) -> list[str]:
-        """The entries that appended messages will be, in their order."""
+        """Ids of the future entries of pending messages, in order."""
         return [item["entry_id"] for item in self.of_kind("message")]
 
     def of_kind(self, kind: str) -> list[Payload]:
@@ -84,7 +84,7 @@ class QueueModel:
         )
 
     def next_turn(self) -> list[str]:
-        """The inputs that the next turn has to consume."""
+        """Return the ids of the inputs that the next turn must consume."""
         own = [item for item in self.pending if item["input_id"] == self._own_prompt]
         for kind in ("steer", "prompt", "follow_up"):
             waiting = own or self.of_kind(kind)
@@ -94,7 +94,7 @@ class QueueModel:
         return []
 
     def take(self, inputs: list[Payload]) -> list[str]:
-        """Removes inputs, each of which must be pending."""
+        """Remove inputs, all of which must be pending, and return their ids."""
         ids = [item["input_id"] for item in inputs]
         known = [item["input_id"] for item in self.pending]
         assert set(ids) <= set(known), f"{ids} are not all pending: {known}"
@@ -103,12 +103,12 @@ class QueueModel:
         return ids
 
     def check_no_steer_is_pending(self, what: str) -> None:
-        biting = [
+        pending = [
             item
             for item in self.of_kind("steer")
             if self.run_id in (item.get("run_id"), item.get("promoted_run_id"))
         ]
-        assert not biting, f"{what} although a steer of this run waits: {biting}"
+        assert not pending, f"{what} although a steer of this run is pending: {pending}"
 
 
 # --- the rules, one per event ------------------------------------------------------------------
@@ -149,7 +149,7 @@ def _turn_start(model: QueueModel, _: Payload) -> None:
 
 def _message_start(model: QueueModel, payload: Payload) -> None:
     if payload["role"] == "user":
-        model._said = payload
+        model._last_user_message = payload
 
 
 def _queue_update(model: QueueModel, payload: Payload) -> None:
@@ -192,9 +192,9 @@ def _consumed(model: QueueModel, payload: Payload) -> None:
         return
     assert not model.aborting, "consumed by a run that is being aborted"
     assert ids == model.next_turn(), f"consumed {ids}, but it is the turn of {model.next_turn()}"
-    assert model._said["input_ids"] == ids
-    assert model._said["turn_kind"] == inputs[0]["kind"]
-    assert model._said["text"] == "\n".join(item["text"] for item in inputs)
+    assert model._last_user_message["input_ids"] == ids
+    assert model._last_user_message["turn_kind"] == inputs[0]["kind"]
+    assert model._last_user_message["text"] == "\n".join(item["text"] for item in inputs)
     model.consumed += model.take(inputs)
 
 

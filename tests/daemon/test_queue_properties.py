@@ -1,9 +1,9 @@
-"""The whole daemon against the queue rules: whatever clients, model and tools do, in whatever order.
+"""Check the whole daemon against the queue rules under random interleavings of clients, model and tools.
 
-Each example is a list of operations on a daemon in memory. Some are waited for, and some only for a
-few turns of the event loop, so that commands, model answers and tool results get in each other's way
-at any point; every so often the daemon is killed and started again on the same log. The log itself is
-what is checked (``queue_model``).
+Each example is a list of operations on a daemon in memory. The test waits for some of them to finish,
+and for others only a few turns of the event loop, so that commands, model answers and tool results
+interleave at any point. Sometimes the daemon is killed and restarted on the same log. The rules are
+checked against the log (``queue_model``).
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from tests.harness.daemon import Daemon, FakeClock, memory_daemon
 # --- a daemon that can be killed -------------------------------------------------------------
 
 
-class Mortal:
-    """A store as one process sees it: once the process is killed, nothing it does reaches the log.
+class KillableStore:
+    """The store of one process: after the process is killed, none of its writes reaches the log.
 
-    The disk may pause. What was submitted meanwhile is committed when it goes on; a kill loses it.
+    The disk may pause. Batches submitted meanwhile are committed when it resumes; a kill loses them.
     """
 
     def __init__(self, store: Store) -> None:
@@ -59,7 +59,7 @@ class Mortal:
         self.is_paused = True
 
     def write_held(self) -> None:
-        """Let through what waits now; a disk that pauses goes on pausing."""
+        """Commit the batches that wait now; a paused disk stays paused."""
         held, self._held = self._held, []
         for batch in held:
             self._submit(batch)
@@ -104,7 +104,7 @@ class Mortal:
 
 @dataclass
 class World:
-    """A log, the daemon that runs on it at present, and what its clients were told."""
+    """A log, the daemon that currently runs on it, and the responses that its clients received."""
 
     log: Store
     workdir: Path
@@ -113,7 +113,7 @@ class World:
     acknowledged: list[str] = field(default_factory=list)
     given_back: list[str] = field(default_factory=list)
     stored: list[str] = field(default_factory=list)
-    """The entries that clients were told their messages are."""
+    """Ids of entries in the responses to appended messages."""
     provider: ScriptedProvider = field(default_factory=ScriptedProvider)
     tool: ScriptedTool = field(default_factory=ScriptedTool)
     texts: Any = field(default_factory=lambda: map("text {}".format, itertools.count(1)))
@@ -122,7 +122,7 @@ class World:
     async def running(self) -> AsyncIterator[_Life]:
         """Start the daemon; leaving the block kills it."""
         self.provider, self.tool = ScriptedProvider(), ScriptedTool()
-        mortal = Mortal(self.log)
+        mortal = KillableStore(self.log)
         async with (
             memory_daemon(
                 workdir=self.workdir,
@@ -138,7 +138,7 @@ class World:
             clients.cancel_scope.cancel()
 
     async def read_log(self) -> None:
-        """Feeds what is new in the log to the model."""
+        """Feed the new events of the log to the model."""
         await self.log.flush()
         while page := await self.log.events_after(
             self.model.seq, EventFilter(), limit=1000, bytes_max=2**24
@@ -149,22 +149,22 @@ class World:
 
 @dataclass
 class _Life:
-    """The daemon from one start to its end.
+    """One life of the daemon, from its start to its kill.
 
     Args:
-        is_quiet: everything begun so far has come to its end, or waits for the test.
-        is_alone: the present operation began in quiet and is waited for, so its outcome is certain.
+        is_quiet: True if everything begun so far has ended or waits for the test.
+        is_alone: True if the operation began in quiet and is awaited, so that its outcome is certain.
     """
 
     world: World
     daemon: Daemon
-    disk: Mortal
+    disk: KillableStore
     clients: trio.Nursery
     is_quiet: bool = True
     is_alone: bool = True
 
     async def operate(self, name: str, ticks: int | None = None) -> None:
-        """Do something, and let the loop turn so often; None waits for all it leads to."""
+        """Perform an operation, then run the loop for ``ticks`` turns; None waits for its effects."""
         self.is_alone, self.is_quiet = self.is_quiet and ticks is None, False
         await OPERATIONS[name](self)
         for _ in range(ticks or 0):
@@ -183,8 +183,8 @@ class _Life:
         """Send a command on a connection of its own.
 
         Args:
-            expected: the word it has to be refused with; None if it has to be accepted. What is not
-                sent alone may be either.
+            expected: The message of its refusal; None if it must be accepted. A command that is not
+                sent alone may have either outcome.
         """
         expectation = (expected,) if self.is_alone else None
 
@@ -215,7 +215,7 @@ REFUSALS = (
 Operation = Callable[[_Life], Awaitable[None]]
 
 
-def hand_in(kind: str) -> Operation:
+def send_input(kind: str) -> Operation:
     async def operate(life: _Life) -> None:
         world, model = life.world, life.world.model
         if kind == "prompt":
@@ -243,8 +243,8 @@ async def append_message(life: _Life) -> None:
     )
 
 
-def prompt_of_what_was_appended(life: _Life) -> Awaitable[None]:
-    """Send the leaf's text, so that it is not repeated if it was appended."""
+def prompt_with_leaf_text(life: _Life) -> Awaitable[None]:
+    """Send a prompt with the leaf's text, which reuses the leaf if it was appended."""
     world = life.world
     leaf = world.model.leaf or {}
 
@@ -262,13 +262,13 @@ def prompt_of_what_was_appended(life: _Life) -> Awaitable[None]:
 
 
 async def abort_stale_run(life: _Life) -> None:
-    """Aborts a run that is long over: nothing may come of it."""
+    """Abort a run that ended long ago, which must have no effect."""
     expected = "run_mismatch" if life.world.model.run_id else "no_active_run"
     life.send("abort", expected, lambda _: None, expected_run_id="run-of-yesterday")
 
 
 async def get_messages(life: _Life) -> None:
-    """Read the transcript: what was stored is there, whatever runs."""
+    """Read the transcript, which must contain all stored messages."""
     stored = list(life.world.stored)
 
     def check(answer: Any) -> None:
@@ -279,7 +279,7 @@ async def get_messages(life: _Life) -> None:
     life.send("get_messages", None, check)
 
 
-def take_back(type: str, **payload: Any) -> Operation:
+def clear_inputs(type: str, **payload: Any) -> Operation:
     async def operate(life: _Life) -> None:
         expected = None if type != "abort" or life.world.model.run_id else "no_active_run"
 
@@ -318,7 +318,7 @@ async def resume(life: _Life) -> None:
 
 
 async def get_queue(life: _Life) -> None:
-    """Read the queue; read alone it must be what the log says."""
+    """Read the queue, which must match the log if nothing else happens."""
     is_alone, expected = life.is_alone, life.world.model.in_order
 
     def check(answer: Any) -> None:
@@ -357,18 +357,18 @@ async def disk_goes_on(life: _Life) -> None:
 
 
 OPERATIONS: dict[str, Operation] = {
-    "prompt": hand_in("prompt"),
-    "steer": hand_in("steer"),
-    "follow_up": hand_in("follow_up"),
+    "prompt": send_input("prompt"),
+    "steer": send_input("steer"),
+    "follow_up": send_input("follow_up"),
     "append": append_message,
-    "prompt_of_appended": prompt_of_what_was_appended,
+    "prompt_of_appended": prompt_with_leaf_text,
     "get_messages": get_messages,
-    "abort": take_back("abort"),
-    "abort_keep": take_back("abort", keep_queue=True),
+    "abort": clear_inputs("abort"),
+    "abort_keep": clear_inputs("abort", keep_queue=True),
     "abort_stale": abort_stale_run,
-    "clear": take_back("clear_queue"),
-    "clear_steers": take_back("clear_queue", kind="steer"),
-    "clear_follow_ups": take_back("clear_queue", kind="follow_up"),
+    "clear": clear_inputs("clear_queue"),
+    "clear_steers": clear_inputs("clear_queue", kind="steer"),
+    "clear_follow_ups": clear_inputs("clear_queue", kind="follow_up"),
     "promote_0": promote(0),
     "promote_1": promote(1),
     "promote_2": promote(2),
@@ -395,13 +395,13 @@ OFTEN = ("prompt", "steer", "follow_up", "append", "tool_works", "disk_writes")
 MODEL = ("model_says", "model_wants_1", "model_wants_3")
 
 Steps = list[tuple[str, int | None]]
-"""Operations, each with how many turns of the loop follow it (``_Life.operate``)."""
+"""Operations, each with the number of loop turns after it (``_Life.operate``)."""
 
 NAMES = st.sampled_from([*OPERATIONS, *3 * OFTEN, *3 * MODEL])
 STEPS = st.lists(st.tuples(NAMES, st.none() | st.integers(0, 12)), min_size=2, max_size=30)
 
 LIVES = st.lists(STEPS, min_size=1, max_size=3)
-"""Between two lives the daemon is killed."""
+"""The daemon is killed between two lives."""
 
 
 # --- the property ----------------------------------------------------------------------------
@@ -431,7 +431,7 @@ async def daemon_client(life: _Life) -> Any:
 
 
 async def check_restart(life: _Life, *, is_first: bool) -> None:
-    """Asserts that nothing runs by itself, and that the queue is what the log says."""
+    """Assert that nothing runs by itself and that the queue matches the log."""
     model = life.world.model
     assert model.run_id is None
     assert not life.world.provider.requests
@@ -443,7 +443,7 @@ async def check_restart(life: _Life, *, is_first: bool) -> None:
 
 
 async def finish(life: _Life) -> None:
-    """Let everything that is accepted be consumed."""
+    """Run until every accepted input is consumed."""
     model = life.world.model
     await life.operate("disk_goes_on")
     for _ in range(500):
@@ -457,11 +457,11 @@ async def finish(life: _Life) -> None:
 
 
 def check_accounts(world: World) -> None:
-    """Asserts that each input was accepted once and consumed or given back, once."""
+    """Assert that each input was accepted once, and consumed or cleared once."""
     model = world.model
     assert sorted(model.consumed + model.cleared) == sorted(model.accepted)
     assert not model.pending
-    # A kill may come between the commit and the answer; never the other way round.
+    # A kill may prevent the response to a committed input, but no response precedes its commit.
     assert set(world.acknowledged) <= set(model.accepted)
     assert len(set(world.acknowledged)) == len(world.acknowledged)
     assert set(world.given_back) <= set(model.cleared)
@@ -484,7 +484,7 @@ def at_once(*names: str) -> Steps:
 
 
 ALMOST_OVER = ("prompt", "disk_pauses", "model_says", "disk_writes")
-"""After this a run has decided on its end, which is not on the disk yet."""
+"""Afterwards a run has decided to end, but its end is not on disk yet."""
 
 
 @settings(
@@ -514,7 +514,7 @@ ALMOST_OVER = ("prompt", "disk_pauses", "model_says", "disk_writes")
 )
 @example([[*quietly("prompt"), *at_once("model_says", "abort", "append", "abort_keep", "prompt")]])
 @example([[*quietly("prompt"), *at_once("model_says", "follow_up", "steer", "prompt", "abort")]])
-def test_an_accepted_input_is_consumed_or_given_back_once_and_in_order(
+def test_each_accepted_input_is_consumed_or_cleared_once_and_in_order(
     workdir: Path, lives: list[Steps]
 ) -> None:
     trio.run(live, lives, workdir, clock=MockClock(autojump_threshold=0))

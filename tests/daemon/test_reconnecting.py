@@ -1,4 +1,4 @@
-"""Reconnecting: read the state, subscribe after its cursor, and nothing is missed or doubled."""
+"""Reconnecting: reading the state and subscribing after its cursor misses and repeats nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def ids(events: Sequence[Event]) -> list[str]:
 
 
 @pytest.mark.behaviour("state_shows_the_open_message")
-async def test_a_client_that_comes_in_mid_text_reads_the_beginning_and_hears_the_rest(
+async def test_a_client_connecting_in_mid_message_reads_its_start_and_follows_the_rest(
     daemon: Daemon, client: Client, events: Events, stub: StubModel
 ) -> None:
     gate = Gate()
@@ -37,41 +37,41 @@ async def test_a_client_that_comes_in_mid_text_reads_the_beginning_and_hears_the
     following = await daemon.watch(after=state["cursor"])
     gate.open()
     run = await following.run(state["run_id"])
-    told = "".join(update["delta"] for update in of_type(run, "message_update"))
-    assert state["open_message"]["text"] + told == of_type(run, "message_end")[0]["text"]
+    rest = "".join(update["delta"] for update in of_type(run, "message_update"))
+    assert state["open_message"]["text"] + rest == of_type(run, "message_end")[0]["text"]
     assert of_type(run, "message_start") == []
     assert "open_message" not in await late.request("get_state")
 
 
 @pytest.mark.behaviour("state_then_subscribe_misses_nothing")
-async def test_the_state_and_what_follows_its_cursor_agree_at_every_moment_of_a_stream(
+async def test_the_state_and_the_events_after_its_cursor_form_the_whole_message(
     daemon: Daemon, client: Client, events: Events, stub: StubModel
 ) -> None:
     gate, some = Gate(), ["word "] * 300
     stub.script(text_reply(*some, gate, *some))
     run_id = (await client.request("prompt", text="go", wait=False))["run_id"]
-    looks = []
+    snapshots = []
     reader = await daemon.connect()
     for number in range(12):
         state = await reader.request("get_state")
-        looks.append((state, await daemon.watch(after=state["cursor"])))
+        snapshots.append((state, await daemon.watch(after=state["cursor"])))
         if number == 6:
             gate.open()
     whole = of_type(await events.run(), "message_end")[-1]["text"]
     assert whole == "word " * 600
-    for state, following in looks:
+    for state, following in snapshots:
         if state["run_id"] != run_id:
-            continue  # it was over before this look
+            continue  # the run ended before this snapshot
         rest = await following.run(run_id)
         message = state.get("open_message", {"role": "assistant", "text": ""})
         before = message["text"] if message["role"] == "assistant" else ""
         updates = "".join(update["delta"] for update in of_type(rest, "message_update"))
         if "message_end" in types(rest):
             assert before + updates == whole
-    assert looks[0][0]["run_id"] == run_id
+    assert snapshots[0][0]["run_id"] == run_id
 
 
-async def test_a_replay_has_the_same_lines_as_the_live_stream(
+async def test_a_replay_has_the_same_events_as_the_live_stream(
     daemon: Daemon, client: Client, events: Events
 ) -> None:
     await client.request("prompt", text="first")
@@ -82,7 +82,7 @@ async def test_a_replay_has_the_same_lines_as_the_live_stream(
     assert from_within == live[5:]
 
 
-async def test_event_ids_only_grow(client: Client, events: Events) -> None:
+async def test_event_ids_strictly_increase(client: Client, events: Events) -> None:
     seqs = []
     for _ in range(3):
         await client.request("prompt", text="x")
@@ -91,7 +91,7 @@ async def test_event_ids_only_grow(client: Client, events: Events) -> None:
 
 
 @pytest.mark.behaviour("subscribing_replays_then_follows")
-async def test_a_replay_goes_over_into_the_live_stream_without_a_seam(
+async def test_a_replay_continues_into_the_live_stream_without_gap_or_repetition(
     daemon: Daemon, client: Client, stub: StubModel
 ) -> None:
     witness = await daemon.watch(types="all")
@@ -105,7 +105,7 @@ async def test_a_replay_goes_over_into_the_live_stream_without_a_seam(
         assert len(set(seen)) == len(seen)
 
 
-async def test_all_types_are_sent_to_those_who_ask(daemon: Daemon, client: Client) -> None:
+async def test_a_subscriber_receives_the_types_it_asks_for(daemon: Daemon, client: Client) -> None:
     everything = await daemon.watch(types="all")
     chosen = await daemon.watch(types=["entry_appended", "agent_end"])
     await client.request("prompt", text="x")
@@ -115,7 +115,7 @@ async def test_all_types_are_sent_to_those_who_ask(daemon: Daemon, client: Clien
 
 
 @pytest.mark.behaviour("cursors_beyond_the_head_are_refused")
-async def test_a_cursor_beyond_the_head_is_an_error_and_the_connection_lives(
+async def test_a_cursor_beyond_the_head_is_refused_and_the_connection_stays_open(
     daemon: Daemon, client: Client
 ) -> None:
     silent = await daemon.listen()
@@ -156,7 +156,7 @@ async def test_history_can_be_replayed_after_a_restart_with_the_same_ids(
         assert numbers == sorted(set(numbers))
 
 
-async def test_an_answer_is_never_ahead_of_what_another_client_can_read(
+async def test_an_acknowledged_change_is_visible_to_other_clients_at_once(
     daemon: Daemon, client: Client, events: Events, stub: StubModel
 ) -> None:
     gate = Gate()

@@ -1,4 +1,4 @@
-"""The start after a kill: whatever was open in the log is closed once, and nothing else changes."""
+"""Recovery after a kill: everything open in the log is closed once, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Events = list[events.Event]
 
 
 class Bench:
-    """A log as a killed process may have left it."""
+    """The log that a killed process left."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -64,7 +64,7 @@ async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             yield Bench(store)
 
 
-# --- what a process can leave behind -----------------------------------------------------------
+# --- logs of killed processes ------------------------------------------------------------------
 
 
 def run_key(session: str) -> Any:
@@ -72,7 +72,7 @@ def run_key(session: str) -> Any:
 
 
 def started(session: str = "s") -> Events:
-    """A session with a prompt and a run that has just started."""
+    """Return the events of a session with a prompt and a run that has just started."""
     prompt = QueuedInput(
         input_id=f"in-{session}", kind="prompt", text="go", run_id=f"run-{session}"
     )
@@ -89,7 +89,7 @@ def started(session: str = "s") -> Events:
 
 
 def turn(session: str = "s") -> Events:
-    """A turn that has said the user's message."""
+    """Return the events of a turn up to the user's message."""
     where: Any = run_key(session) | {"turn_id": "1"}
     entry = MessageEntry(
         id=f"user-{session}",
@@ -110,7 +110,7 @@ def turn(session: str = "s") -> Events:
 
 
 def message(session: str = "s", deltas: int = 2) -> Events:
-    """An answer that has begun to stream."""
+    """Return the events of an answer that has begun to stream."""
     where: Any = run_key(session) | {"turn_id": "1", "message_id": f"answer-{session}"}
     return [
         events.MessageStart(**where, role="assistant"),
@@ -118,8 +118,8 @@ def message(session: str = "s", deltas: int = 2) -> Events:
     ]
 
 
-def given(session: str = "s") -> Events:
-    """The messages that a model receives before it answers."""
+def model_input(session: str = "s") -> Events:
+    """Return the event of the model input before the answer."""
     where: Any = run_key(session) | {"turn_id": "1"}
     return [
         events.ModelInput(
@@ -135,20 +135,20 @@ def given(session: str = "s") -> Events:
     ]
 
 
-def counted(session: str = "s") -> Events:
-    """The usage of that answer."""
+def usage(session: str = "s") -> Events:
+    """Return the event of the usage of that answer."""
     where: Any = run_key(session) | {"turn_id": "1", "message_id": f"answer-{session}"}
     return [events.UsageReported(**where, model="asked", provider="p", purpose="answer")]
 
 
 def tool(session: str = "s") -> Events:
-    """A tool call that may have had an effect."""
+    """Return the events of a tool call that may have had an effect."""
     shown: Any = run_key(session) | {"turn_id": "1", "tool_call_id": "c.0", "tool_name": "bash"}
-    return [*asked(session), events.ToolExecutionUpdate(**shown, delta="output")]
+    return [*tool_request(session), events.ToolExecutionUpdate(**shown, delta="output")]
 
 
-def asked(session: str = "s", *, decided: bool = True) -> Events:
-    """A tool call that was requested, and approved and started if it was decided."""
+def tool_request(session: str = "s", *, decided: bool = True) -> Events:
+    """Return the events of a requested tool call, approved and started if ``decided``."""
     shown: Any = run_key(session) | {"turn_id": "1", "tool_call_id": "c.0", "tool_name": "bash"}
     call = shown | {"attempt": 2}
     requested: Events = [
@@ -166,7 +166,7 @@ def asked(session: str = "s", *, decided: bool = True) -> Events:
 
 
 def earlier_tool(session: str = "s") -> Events:
-    """The same as version 1 told it."""
+    """Return the events of the same tool call in version 1."""
     shown: Any = run_key(session) | {"turn_id": "1", "tool_call_id": "c.0", "tool_name": "bash"}
     return [
         events.ToolExecutionStart(**shown, args={}),
@@ -175,7 +175,7 @@ def earlier_tool(session: str = "s") -> Events:
     ]
 
 
-def aborting() -> Events:
+def abort() -> Events:
     return [events.RunAborting(**run_key("s"))]
 
 
@@ -187,14 +187,14 @@ LEFT: dict[str, tuple[Events, list[str]]] = {
         ["message_end", "entry_appended", "turn_end", "agent_end"],
     ),
     "in an answer of a model that is known": (
-        started() + turn() + given() + message(),
+        started() + turn() + model_input() + message(),
         ["usage_reported", "message_end", "entry_appended", "turn_end", "agent_end"],
     ),
     "in an answer that is counted": (
-        started() + turn() + given() + message() + counted(),
+        started() + turn() + model_input() + message() + usage(),
         ["message_end", "entry_appended", "turn_end", "agent_end"],
     ),
-    "before an answer": (started() + turn() + given(), ["turn_end", "agent_end"]),
+    "before an answer": (started() + turn() + model_input(), ["turn_end", "agent_end"]),
     "in a tool call": (
         started() + turn() + tool(),
         ["tool_call_completed", "tool_execution_end", "entry_appended", "turn_end", "agent_end"],
@@ -204,18 +204,18 @@ LEFT: dict[str, tuple[Events, list[str]]] = {
         ["tool_call_completed", "tool_execution_end", "entry_appended", "turn_end", "agent_end"],
     ),
     "in a tool call that waits for a decision": (
-        started() + turn() + asked(decided=False),
+        started() + turn() + tool_request(decided=False),
         ["tool_call_denied", "tool_execution_end", "entry_appended", "turn_end", "agent_end"],
     ),
     "being aborted": (
-        started() + turn() + message() + aborting(),
+        started() + turn() + message() + abort(),
         ["message_end", "entry_appended", "turn_end", "agent_end"],
     ),
 }
 
 
 @pytest.mark.parametrize(("left", "owed"), LEFT.values(), ids=LEFT)
-async def test_what_was_open_is_closed_as_interrupted(
+async def test_everything_open_is_closed_as_interrupted(
     left: Events, owed: list[str], bench: Bench
 ) -> None:
     await bench.write(left)
@@ -229,7 +229,7 @@ async def test_what_was_open_is_closed_as_interrupted(
     assert await bench.store.open_runs() == ()
 
 
-async def test_closing_again_closes_nothing(bench: Bench) -> None:
+async def test_a_second_recovery_changes_nothing(bench: Bench) -> None:
     await bench.write(started() + turn())
     assert await bench.recover() == 1
     head = bench.store.head
@@ -237,12 +237,12 @@ async def test_closing_again_closes_nothing(bench: Bench) -> None:
     assert bench.store.head == head
 
 
-async def test_an_empty_log_has_nothing_to_close(bench: Bench) -> None:
+async def test_the_recovery_of_an_empty_log_changes_nothing(bench: Bench) -> None:
     assert await bench.recover() == 0
     assert bench.store.head == 0
 
 
-async def test_a_partial_answer_is_kept_where_the_session_stood(bench: Bench) -> None:
+async def test_a_partial_answer_becomes_the_leaf_of_its_session(bench: Bench) -> None:
     await bench.write(started() + turn() + message())
     await bench.recover()
     leaf = await bench.leaf("s")
@@ -250,7 +250,9 @@ async def test_a_partial_answer_is_kept_where_the_session_stood(bench: Bench) ->
     assert (leaf.text, leaf.stop_reason, leaf.turn_kind) == ("0 1 ", "interrupted", "prompt")
 
 
-async def test_a_call_that_may_have_had_an_effect_has_a_result_that_says_so(bench: Bench) -> None:
+async def test_an_interrupted_tool_call_gets_an_error_result_marked_as_executed(
+    bench: Bench,
+) -> None:
     await bench.write(started() + turn() + tool())
     await bench.recover()
     leaf = await bench.leaf("s")
@@ -258,13 +260,13 @@ async def test_a_call_that_may_have_had_an_effect_has_a_result_that_says_so(benc
     assert (leaf.text, leaf.is_error, leaf.executed) == ("tool_error: interrupted", True, True)
 
 
-async def test_what_no_turn_has_consumed_is_still_pending(bench: Bench) -> None:
+async def test_an_unconsumed_input_stays_pending(bench: Bench) -> None:
     await bench.write(started())
     await bench.recover()
     assert [item.input_id for item in await bench.store.pending_inputs("s")] == ["in-s"]
 
 
-async def test_every_sessions_run_is_closed(bench: Bench) -> None:
+async def test_the_open_runs_of_all_sessions_are_closed(bench: Bench) -> None:
     for session in ("a", "b", "c"):
         await bench.write(started(session) + turn(session) + message(session))
     assert await bench.recover() == 3
@@ -273,13 +275,13 @@ async def test_every_sessions_run_is_closed(bench: Bench) -> None:
         assert (await bench.leaf(session)).id == f"answer-{session}"
 
 
-async def test_one_sessions_run_can_be_closed_alone(bench: Bench) -> None:
+async def test_the_open_run_of_one_session_can_be_closed_alone(bench: Bench) -> None:
     await bench.write([*started("a"), *started("b")])
     assert await bench.recover(session_id="b") == 1
     assert [run.run_id for run in await bench.store.open_runs()] == ["run-a"]
 
 
-async def test_a_run_of_any_length_is_walked_page_by_page(
+async def test_a_run_longer_than_a_page_of_the_log_is_closed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_walk, "_PAGE_EVENTS", 7)
@@ -289,7 +291,7 @@ async def test_a_run_of_any_length_is_walked_page_by_page(
     assert (await bench.leaf("s")).text == "".join(f"{number} " for number in range(100))
 
 
-async def test_the_ends_are_events_like_any_other(bench: Bench) -> None:
+async def test_closing_events_belong_to_their_session_and_run(bench: Bench) -> None:
     await bench.write(started() + turn())
     head = bench.store.head
     await bench.recover()
@@ -299,8 +301,8 @@ async def test_the_ends_are_events_like_any_other(bench: Bench) -> None:
     assert decode_event(last.line).type == "agent_end"
 
 
-async def test_a_call_that_was_cut_off_counts_in_the_sums_of_its_run(bench: Bench) -> None:
-    await bench.write(started() + turn() + given() + message())
+async def test_an_interrupted_model_call_counts_in_the_usage_of_its_run(bench: Bench) -> None:
+    await bench.write(started() + turn() + model_input() + message())
     await bench.recover()
     run = await bench.store.run("run-s")
     assert run is not None
@@ -308,7 +310,7 @@ async def test_a_call_that_was_cut_off_counts_in_the_sums_of_its_run(bench: Benc
     assert (run.usage.calls, run.usage.uncounted_calls, run.usage.unpriced_calls) == (1, 1, 1)
 
 
-# --- calls that clients made -------------------------------------------------------------------
+# --- calls of clients --------------------------------------------------------------------------
 
 CALL: Any = {"session_id": "s", "tool_call_id": "call-1", "attempt": 1, "tool_name": "ls"}
 REQUESTED = events.ToolCallRequested(**CALL, args={})
@@ -329,7 +331,7 @@ DENIED, COMPLETED = "tool_call_denied", "tool_call_completed"
         ([REQUESTED, APPROVED, STARTED], COMPLETED),
     ],
 )
-async def test_a_client_s_call_is_closed_once(
+async def test_an_open_call_of_a_client_is_closed_once(
     bench: Bench, left: list[events.Event], end: str
 ) -> None:
     created = events.SessionCreated(session_id="s", created_at="then", contract_version="1")
@@ -344,14 +346,14 @@ async def test_a_client_s_call_is_closed_once(
     assert row.started is (STARTED in left)
 
 
-async def test_a_client_s_call_that_is_over_is_left_alone(bench: Bench) -> None:
+async def test_a_completed_call_of_a_client_stays_unchanged(bench: Bench) -> None:
     created = events.SessionCreated(session_id="s", created_at="then", contract_version="1")
     completed = events.ToolCallCompleted(**CALL, is_error=False, duration_ms=1, result="r")
     await bench.write([created, REQUESTED, APPROVED, STARTED, completed])
     assert await bench.recover() == 0
 
 
-async def test_only_the_calls_of_one_session_are_closed_when_it_is_read_again(
+async def test_the_recovery_of_one_session_closes_only_its_client_calls(
     bench: Bench,
 ) -> None:
     other: Any = {**CALL, "session_id": "t", "tool_call_id": "call-2"}

@@ -12,13 +12,13 @@ from tests.harness.daemon import Client, Daemon, Events, Payload, of_type, socke
 from tests.harness.stub_model import Gate, StubModel, hanging_reply, text_reply
 
 
-def again_as(first: Payload) -> Payload:
-    """The first acknowledgement, as it is given once more."""
+def resend_response(first: Payload) -> Payload:
+    """Return the response to a resend of the input with this first acknowledgement."""
     return {**first, "repeated": True}
 
 
 @pytest.mark.behaviour("resending_is_idempotent")
-async def test_a_prompt_sent_again_is_acknowledged_as_the_first_time(
+async def test_a_resent_prompt_gets_the_first_acknowledgement_and_starts_no_run(
     daemon: Daemon, client: Client, events: Events, stub: StubModel
 ) -> None:
     gate = Gate()
@@ -26,16 +26,16 @@ async def test_a_prompt_sent_again_is_acknowledged_as_the_first_time(
     first = await client.request("prompt", text="go", wait=False, client_message_id="m1")
     other = await daemon.connect()
     again = await other.request("prompt", text="go", wait=False, client_message_id="m1")
-    assert again == again_as(first)
+    assert again == resend_response(first)
     gate.open()
     await events.run()
     again = await other.request("prompt", text="go", wait=False, client_message_id="m1")
-    assert again == again_as(first)
+    assert again == resend_response(first)
     assert len(stub.requests) == 1
     assert len((await client.request("get_messages"))["messages"]) == 2
 
 
-async def test_a_prompt_sent_again_with_wait_gives_the_result_of_the_one_run(
+async def test_a_resent_awaited_prompt_gets_the_result_of_the_first_run(
     client: Client, stub: StubModel
 ) -> None:
     first = await client.request("prompt", text="go", client_message_id="m1")
@@ -45,7 +45,7 @@ async def test_a_prompt_sent_again_with_wait_gives_the_result_of_the_one_run(
 
 
 @pytest.mark.behaviour("resending_is_idempotent")
-async def test_a_steer_sent_again_is_queued_once_also_after_its_run(
+async def test_a_resent_steer_is_queued_once_even_after_its_run(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     gate = Gate()
@@ -53,12 +53,16 @@ async def test_a_steer_sent_again_is_queued_once_also_after_its_run(
     await client.request("prompt", text="go", wait=False)
     await events.until("message_update")
     first = await client.request("steer", text="left", client_message_id="m2")
-    assert await client.request("steer", text="left", client_message_id="m2") == again_as(first)
+    assert await client.request("steer", text="left", client_message_id="m2") == resend_response(
+        first
+    )
     assert (await client.request("get_state"))["pending_counts"]["steer"] == 1
     gate.open()
     run = await events.run()
     assert len(of_type(run, "turn_start")) == 2
-    assert await client.request("steer", text="left", client_message_id="m2") == again_as(first)
+    assert await client.request("steer", text="left", client_message_id="m2") == resend_response(
+        first
+    )
 
 
 async def test_the_same_prompt_pipelined_twice_starts_one_run(
@@ -74,7 +78,7 @@ async def test_the_same_prompt_pipelined_twice_starts_one_run(
         )
     first, second = await client.receive(), await client.receive()
     assert (first["id"], second["id"]) == ("a", "b")
-    assert second["payload"] == again_as(first["payload"])
+    assert second["payload"] == resend_response(first["payload"])
     await events.run()
     assert len(stub.requests) == 1
 
@@ -84,11 +88,11 @@ async def test_the_same_prompt_from_two_connections_at_once_starts_one_run(
 ) -> None:
     other = await daemon.connect()
     await client.request("new_session")
-    asked = [
+    requests = [
         (connection, await connection.ask("prompt", text="go", client_message_id="m1"))
         for connection in (client, other)
     ]
-    answers = [(await connection.answer(id_))["payload"] for connection, id_ in asked]
+    answers = [(await connection.answer(id_))["payload"] for connection, id_ in requests]
     assert answers[0]["run_id"] == answers[1]["run_id"]
     assert len(stub.requests) == 1
 
@@ -103,7 +107,7 @@ async def test_the_same_id_in_another_session_is_another_message(
     assert len(stub.requests) == 2
 
 
-async def test_an_id_is_remembered_over_a_restart(
+async def test_a_client_message_id_is_remembered_across_a_restart(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
     async with socket_daemon(short_folder, provider=provider) as daemon:
@@ -113,7 +117,7 @@ async def test_an_id_is_remembered_over_a_restart(
     async with socket_daemon(short_folder, provider=provider) as daemon:
         client = await daemon.connect()
         again = await client.request("prompt", text="go", wait=False, client_message_id="m1")
-        assert again == again_as(first)
+        assert again == resend_response(first)
         assert len(stub.requests) == 1
 
 
@@ -132,10 +136,10 @@ async def test_a_follow_up_promoted_in_a_later_run_keeps_its_first_acknowledgeme
         later = await client.request("prompt", text="go on", wait=False)
         assert later["run_id"] != first["run_id"]
         await client.request("promote", input_id=first["input_id"])
-        assert await client.request("follow_up", **follow_up) == again_as(first)
+        assert await client.request("follow_up", **follow_up) == resend_response(first)
 
 
-async def test_a_promoted_follow_up_sent_again_after_a_restart_is_acknowledged_as_before(
+async def test_a_promoted_follow_up_resent_after_a_restart_gets_its_first_acknowledgement(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
     stub.script(hanging_reply())
@@ -148,27 +152,25 @@ async def test_a_promoted_follow_up_sent_again_after_a_restart_is_acknowledged_a
         await client.request("promote", input_id=first["input_id"])
     async with socket_daemon(short_folder, provider=provider) as daemon:
         client = await daemon.connect()
-        assert await client.request("follow_up", **follow_up) == again_as(first)
+        assert await client.request("follow_up", **follow_up) == resend_response(first)
 
 
-async def test_of_an_input_that_is_on_the_disk_memory_keeps_nothing(
-    daemon: Daemon, client: Client
-) -> None:
+async def test_a_committed_input_is_not_kept_in_memory(daemon: Daemon, client: Client) -> None:
     result = await client.request("prompt", text="go", client_message_id="m1")
     live = await daemon.services.sessions.get(result["session_id"])
     assert not live.accepted
 
 
-async def test_what_is_committed_while_the_log_is_looked_at_is_found_in_memory(
+async def test_an_input_committed_during_a_lookup_stays_in_memory_until_the_lookup_ends(
     daemon: Daemon, client: Client
 ) -> None:
     other = await client.request("new_session")
     live = await daemon.services.sessions.get(other["session_id"])
     with live.looking_up():
-        # Whoever looks has seen a log without it, and goes on once it is there.
+        # The lookup read the log before the commit and continues after it.
         result = await client.request("prompt", text="go", client_message_id="m1")
         (known,) = live.accepted.values()
-        # A handle, and with it whatever its commit had to do, would be kept as long.
+        # A commit handle would keep everything alive that its commit refers to.
         assert isinstance(known.reply, Accepted)
         assert known.reply.run_id == result["run_id"]
     assert not live.accepted

@@ -1,4 +1,4 @@
-"""The result of an awaited run: the same for every client, joined, bounded."""
+"""The result of an awaited run: the same for a resend, with joined deltas, and bounded."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Flat = list[dict[str, Any]]
 async def result_of(workdir: Path, provider: ScriptedProvider, tool: ScriptedTool) -> Any:
     async with memory_daemon(workdir=workdir, provider=provider, tools=[tool.tool]) as daemon:
         client = await daemon.connect()
-        asked: dict[str, Any] = {"text": "go", "client_message_id": "m"}
-        result = await client.request("prompt", **asked)
-        assert await client.request("prompt", **asked) == result
+        prompt: dict[str, Any] = {"text": "go", "client_message_id": "m"}
+        result = await client.request("prompt", **prompt)
+        assert await client.request("prompt", **prompt) == result
         return result
 
 
@@ -27,7 +27,7 @@ def deltas(events: Flat) -> list[str]:
     return [event["delta"] for event in events if event["type"] == "message_update"]
 
 
-async def test_neighbouring_deltas_are_joined_however_many_there_are(tmp_path: Path) -> None:
+async def test_any_number_of_neighbouring_deltas_is_joined(tmp_path: Path) -> None:
     provider, tool = ScriptedProvider(), ScriptedTool()
     words = [f"{number} " for number in range(4_000)]
     provider.answer(says(*words))
@@ -38,7 +38,7 @@ async def test_neighbouring_deltas_are_joined_however_many_there_are(tmp_path: P
     assert "events_truncated" not in result
 
 
-async def test_deltas_of_different_messages_stay_apart(tmp_path: Path) -> None:
+async def test_deltas_of_different_tool_calls_are_not_joined(tmp_path: Path) -> None:
     provider, tool = ScriptedProvider(), ScriptedTool()
     provider.answer(asks_for_tools(2), says("one ", "two"), says("unasked"))
     tool.finish(gives("a"), gives("b"))
@@ -48,7 +48,7 @@ async def test_deltas_of_different_messages_stay_apart(tmp_path: Path) -> None:
     assert {event["turn"] for event in result["events"] if "turn" in event} == {1}
 
 
-async def test_a_result_has_no_more_events_than_its_bound_and_says_so(
+async def test_a_result_beyond_the_event_limit_is_truncated_and_marked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(results, "RESULT_EVENTS_MAX", 5)

@@ -20,12 +20,12 @@ from tests.harness.stub_model import (
 )
 
 
-def told(request: Any) -> list[tuple[str, Any]]:
+def messages_of(request: Any) -> list[tuple[str, Any]]:
     return [(message["role"], message["content"]) for message in request.json["messages"]]
 
 
 async def fail_with_queue(client: Client, events: Events, stub: StubModel) -> None:
-    """Leaves F1, S1 and F2 pending behind a run that failed."""
+    """Fail a run while F1, S1 and F2 are pending."""
     gate = Gate()
     stub.script(Reply((delta(content="half "), gate), drops=True))
     await client.request("prompt", text="go", wait=False)
@@ -36,7 +36,7 @@ async def fail_with_queue(client: Client, events: Events, stub: StubModel) -> No
     await events.run()
 
 
-async def test_nothing_runs_again_by_itself_after_a_failure(
+async def test_a_failed_run_is_not_resumed_automatically(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     await fail_with_queue(client, events, stub)
@@ -47,7 +47,7 @@ async def test_nothing_runs_again_by_itself_after_a_failure(
 
 
 @pytest.mark.behaviour("resume_runs_what_is_pending")
-async def test_resume_takes_pending_steers_then_follow_ups(
+async def test_resume_consumes_pending_steers_before_follow_ups(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     await fail_with_queue(client, events, stub)
@@ -60,10 +60,10 @@ async def test_resume_takes_pending_steers_then_follow_ups(
         "status": "completed",
     }
     assert users(run) == [("steer", "S1"), ("follow_up", "F1"), ("follow_up", "F2")]
-    assert told(stub.requests[1]) == [("user", "go"), ("assistant", "half "), ("user", "S1")]
+    assert messages_of(stub.requests[1]) == [("user", "go"), ("assistant", "half "), ("user", "S1")]
 
 
-async def test_a_new_prompt_goes_before_what_an_earlier_run_left_behind(
+async def test_a_new_prompt_is_consumed_before_inputs_left_by_an_earlier_run(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     await fail_with_queue(client, events, stub)
@@ -76,7 +76,7 @@ async def test_a_new_prompt_goes_before_what_an_earlier_run_left_behind(
     ]
 
 
-async def test_a_steer_left_behind_does_not_cut_into_the_next_run(
+async def test_a_steer_left_by_an_earlier_run_does_not_interrupt_the_next_runs_tools(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     await fail_with_queue(client, events, stub)
@@ -91,7 +91,7 @@ async def test_a_steer_left_behind_does_not_cut_into_the_next_run(
 
 
 @pytest.mark.behaviour("resume_continues_an_unanswered_leaf")
-async def test_resume_answers_a_question_that_an_error_left_open(
+async def test_resume_answers_a_prompt_whose_run_failed(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(error_reply(400, "no"))
@@ -102,7 +102,7 @@ async def test_resume_answers_a_question_that_an_error_left_open(
     assert users(run) == []
     assert len(of_type(run, "turn_start")) == 1
     assert of_type(run, "message_end")[-1]["text"] == "stub-reply"
-    assert told(stub.requests[1]) == [("user", "go")]
+    assert messages_of(stub.requests[1]) == [("user", "go")]
     entries = (await client.request("get_messages"))["messages"]
     assert [(entry["role"], entry["text"]) for entry in entries] == [
         ("user", "go"),
@@ -112,7 +112,7 @@ async def test_resume_answers_a_question_that_an_error_left_open(
     assert entries[-1]["turn_kind"] == "resume"
 
 
-async def test_resume_lets_the_model_go_on_with_an_answer_that_broke_off(
+async def test_resume_continues_an_aborted_answer(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(text_reply("half an ", Gate(), "answer"))
@@ -122,12 +122,12 @@ async def test_resume_lets_the_model_go_on_with_an_answer_that_broke_off(
     await events.run()
     await client.request("resume")
     assert (await events.run())[-1]["payload"]["status"] == "completed"
-    question, half, wish = told(stub.requests[1])
+    question, half, wish = messages_of(stub.requests[1])
     assert (question, half) == (("user", "go"), ("assistant", "half an "))
     assert wish[0] == "user"
 
 
-async def test_resume_goes_on_after_a_tool_that_was_aborted(
+async def test_resume_continues_after_an_aborted_tool_without_running_it_again(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(tool_reply(("bash", {"command": "sleep 1000"})))
@@ -138,11 +138,11 @@ async def test_resume_goes_on_after_a_tool_that_was_aborted(
     await client.request("resume")
     run = await events.run()
     assert of_type(run, "tool_execution_start") == [], "no tool is run twice"
-    assert told(stub.requests[1])[-1] == ("tool", "tool_error: aborted")
+    assert messages_of(stub.requests[1])[-1] == ("tool", "tool_error: aborted")
 
 
 @pytest.mark.behaviour("resume_needs_something_to_resume")
-async def test_resume_without_anything_left_to_do_is_refused(
+async def test_resume_is_refused_if_nothing_is_left_to_do(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     await client.request("new_session")
@@ -156,7 +156,7 @@ async def test_resume_without_anything_left_to_do_is_refused(
     assert len(stub.requests) == 2
 
 
-async def test_a_resumed_run_can_be_steered_and_aborted_like_any_other(
+async def test_a_resumed_run_can_be_steered_and_aborted(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     await fail_with_queue(client, events, stub)

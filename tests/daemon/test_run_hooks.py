@@ -1,4 +1,4 @@
-"""Hooks of runs and turns: what they add, and how the log reports failing ones."""
+"""Hooks of runs and turns: their instructions, and the reports of failing hooks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from tests.harness.daemon import of_type
 
 
 @pytest.mark.behaviour("an_extension_may_add_instructions_to_a_run")
-async def test_what_is_added_before_a_run_stands_in_its_system_prompt_alone(tmp_path: Path) -> None:
+async def test_instructions_added_before_a_run_are_in_its_system_prompt_only(
+    tmp_path: Path,
+) -> None:
     runs: list[str] = []
 
     def add(beginning: Any) -> AddInstructions | None:
@@ -38,39 +40,41 @@ async def test_what_is_added_before_a_run_stands_in_its_system_prompt_alone(tmp_
         systems = [request.system for request in bench.provider.requests]
     assert systems[0] == "# Instructions of an extension (one)\n\nSay please."
     assert systems[1] == ""
-    [told] = of_type(first, "model_input")
-    assert told["sources"][-1].items() >= {"kind": "extension", "extension": "one"}.items()
-    assert told["sources"][-1]["bytes"] == len("Say please.")
+    [model_input] = of_type(first, "model_input")
+    assert model_input["sources"][-1].items() >= {"kind": "extension", "extension": "one"}.items()
+    assert model_input["sources"][-1]["bytes"] == len("Say please.")
 
 
-async def test_what_extensions_add_to_a_run_is_bounded(tmp_path: Path) -> None:
+async def test_instructions_added_by_extensions_are_bounded(tmp_path: Path) -> None:
     half = AddInstructions("x" * (INSTRUCTIONS_BYTES_MAX // 2))
     several = [on("before_run", lambda _: half) for _ in range(3)]
     async with open_bench(tmp_path, *several) as bench:
-        [told] = of_type(await bench.run(says("ok")), "model_input")
-    reasons = [source.get("reason") for source in told["sources"] if source["kind"] == "extension"]
+        [model_input] = of_type(await bench.run(says("ok")), "model_input")
+    reasons = [
+        source.get("reason") for source in model_input["sources"] if source["kind"] == "extension"
+    ]
     assert reasons == [None, None, "no_room"]
 
 
 @pytest.mark.behaviour("extensions_are_told_of_runs_and_turns")
-async def test_a_run_is_told_from_its_beginning_to_its_end(tmp_path: Path) -> None:
-    told: list[HookPayload] = []
+async def test_hooks_receive_the_start_of_a_run_and_each_of_its_turns(tmp_path: Path) -> None:
+    payloads: list[HookPayload] = []
     names = ("before_run", "turn_start", "turn_end")
-    registers = [on(name, told.append) for name in names]
+    registers = [on(name, payloads.append) for name in names]
     async with open_bench(tmp_path, *registers) as bench:
         await bench.client.request("prompt", text="go", wait=False)
         await bench.client.request("follow_up", text="and then")
         bench.provider.answer(says("1"), says("2"))
         await bench.events.run()
-    assert [type(each).__name__ for each in told] == [
+    assert [type(each).__name__ for each in payloads] == [
         "RunBeginning",
         *["TurnStarted", "TurnEnding"] * 2,
     ]
-    assert [getattr(each, "text", None) for each in told[1::2]] == ["go", "and then"]
-    assert [each.turn_id for each in told[1:]] == ["1", "1", "2", "2"]  # type: ignore[attr-defined]
+    assert [getattr(each, "text", None) for each in payloads[1::2]] == ["go", "and then"]
+    assert [each.turn_id for each in payloads[1:]] == ["1", "1", "2", "2"]  # type: ignore[attr-defined]
 
 
-async def test_the_end_of_a_run_is_told_when_it_is_durable(tmp_path: Path) -> None:
+async def test_run_end_hooks_receive_the_status_of_the_run(tmp_path: Path) -> None:
     send, receive = trio.open_memory_channel[RunEnded](1)
     async with open_bench(tmp_path, on("run_end", send.send)) as bench:
         await bench.run(says("ok"))
@@ -84,7 +88,7 @@ async def test_the_end_of_a_run_is_told_when_it_is_durable(tmp_path: Path) -> No
         assert (end.run_id, end.status) == (begun["run_id"], "cancelled")
 
 
-async def test_a_hook_that_fails_after_a_run_is_in_the_daemons_log(
+async def test_a_failing_run_end_hook_is_reported_in_the_daemons_own_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_bench(tmp_path, on("run_end", failing)) as bench:
@@ -92,7 +96,7 @@ async def test_a_hook_that_fails_after_a_run_is_in_the_daemons_log(
     assert "extension_hook_error: one: run_end: ValueError: no idea" in caplog.text
 
 
-async def test_the_next_run_waits_for_nobody_who_is_told_of_an_end(
+async def test_the_next_run_does_not_wait_for_run_end_hooks(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with open_bench(tmp_path, on("run_end", asleep, timeout_seconds=1000)) as bench:
@@ -101,7 +105,7 @@ async def test_the_next_run_waits_for_nobody_who_is_told_of_an_end(
         assert trio.current_time() == 0
 
 
-async def test_the_end_of_the_daemon_waits_only_briefly_for_those_who_are_told(
+async def test_shutdown_waits_only_briefly_for_run_end_hooks(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with open_bench(tmp_path, on("run_end", asleep, timeout_seconds=1000)) as bench:
@@ -120,7 +124,7 @@ async def test_the_end_of_the_daemon_waits_only_briefly_for_those_who_are_told(
         (asleep, "extension_timeout", "did not return within 0.01 seconds"),
     ],
 )
-async def test_a_hook_that_fails_is_a_warning_and_the_run_goes_on(
+async def test_a_failing_hook_is_a_warning_and_the_run_completes(
     name: str,
     handler: Callable[..., Any],
     code: str,
@@ -135,10 +139,10 @@ async def test_a_hook_that_fails_is_a_warning_and_the_run_goes_on(
     assert of_type(run, "tool_execution_end")[0]["executed"] is True
 
 
-async def test_a_hook_that_takes_its_time_makes_no_run_stale(
+async def test_a_slow_hook_does_not_make_its_run_stale(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    async def think(_told: object) -> None:
+    async def think(_payload: object) -> None:
         await trio.sleep(10)
 
     def register(api: ExtensionApi) -> None:

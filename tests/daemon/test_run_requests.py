@@ -61,20 +61,20 @@ async def daemon(short_folder: Path, stub: StubModel) -> AsyncIterator[Daemon]:
 
 @pytest.fixture
 async def events(daemon: Daemon) -> Events:
-    """A subscriber of everything, from the start on."""
+    """A subscriber of all event types, from the start on."""
     return await daemon.watch(types="all")
 
 
-def offered(stub: StubModel, request: int) -> list[str]:
+def offered_tools(stub: StubModel, request: int) -> list[str]:
     tools = stub.requests[request].json.get("tools", [])
     return [tool["function"]["name"] for tool in tools]
 
 
-# --- who asks --------------------------------------------------------------------------------
+# --- client identification -------------------------------------------------------------------
 
 
 @pytest.mark.behaviour("runs_say_who_asked_for_them")
-async def test_who_asks_is_shown_with_the_run(
+async def test_a_run_shows_the_identification_given_in_its_prompt(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(hanging_reply())
@@ -84,9 +84,9 @@ async def test_who_asks_is_shown_with_the_run(
     (active,) = (await client.request("get_state"))["runs"]
     record = (await client.request("get_run", run_id=accepted["run_id"]))["run"]
     (listed,) = (await client.request("list_runs"))["runs"]
-    for told in (active, record, listed):
-        assert NAMES.items() <= told.items()
-        assert told["started_at"] <= told["last_activity_at"]
+    for shown in (active, record, listed):
+        assert NAMES.items() <= shown.items()
+        assert shown["started_at"] <= shown["last_activity_at"]
     await client.request("abort")
     await events.run()
     over = (await client.request("get_run", run_id=accepted["run_id"]))["run"]
@@ -94,7 +94,7 @@ async def test_who_asks_is_shown_with_the_run(
     assert "last_activity_at" not in over
 
 
-async def test_what_a_run_used_says_what_its_prompt_gave_to_tell_it_by(
+async def test_a_usage_report_has_the_correlation_id_of_its_prompt(
     client: Client, events: Events
 ) -> None:
     await client.request("prompt", text="go", **NAMES)
@@ -102,7 +102,7 @@ async def test_what_a_run_used_says_what_its_prompt_gave_to_tell_it_by(
     assert used["correlation_id"] == NAMES["correlation_id"]
 
 
-async def test_of_a_run_of_which_nothing_is_said_nothing_is_shown(
+async def test_a_run_without_identification_and_options_shows_neither(
     client: Client, events: Events
 ) -> None:
     result = await client.request("prompt", text="go")
@@ -112,35 +112,35 @@ async def test_of_a_run_of_which_nothing_is_said_nothing_is_shown(
     assert not {*NAMES, "options"} & started["payload"].keys()
 
 
-# --- what holds for one run ------------------------------------------------------------------
+# --- run options -----------------------------------------------------------------------------
 
 
 @pytest.mark.behaviour("run_options_hold_for_one_run")
-async def test_tools_are_those_of_the_run_and_of_no_other(
+async def test_the_tools_of_a_prompt_apply_to_its_run_only(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(text_reply("one"), tool_reply(("write", {"path": "a", "content": "b"})))
     await client.request("prompt", text="go", tools=[])
     await client.request("prompt", text="go", tools=["read", "ls"])
     await client.request("prompt", text="go")
-    assert offered(stub, 0) == []
-    assert sorted(offered(stub, 1)) == ["ls", "read"]
-    assert {"bash", "write", "read"} <= set(offered(stub, 3))
+    assert offered_tools(stub, 0) == []
+    assert sorted(offered_tools(stub, 1)) == ["ls", "read"]
+    assert {"bash", "write", "read"} <= set(offered_tools(stub, 3))
     await events.run()
     codes = [warning["code"] for warning in of_type(await events.run(), "warning")]
     assert codes == ["tool_not_active"]
 
 
-async def test_what_the_session_has_not_made_active_stays_so(
+async def test_the_tools_of_a_prompt_do_not_activate_a_tool_inactive_in_the_session(
     client: Client, stub: StubModel
 ) -> None:
     await client.request("set_active_tools", tools=["read"])
     await client.request("prompt", text="go", tools=["read", "write"])
-    assert offered(stub, 0) == ["read"]
+    assert offered_tools(stub, 0) == ["read"]
 
 
 @pytest.mark.behaviour("run_options_hold_for_one_run")
-async def test_a_model_is_that_of_the_run_and_the_session_keeps_its_own(
+async def test_the_model_of_a_prompt_applies_to_its_run_only(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(hanging_reply())
@@ -154,18 +154,18 @@ async def test_a_model_is_that_of_the_run_and_the_session_keeps_its_own(
     assert stub.requests[1].json["model"] == "m1"
 
 
-async def test_sampling_stands_in_the_place_of_the_sessions(
+async def test_the_sampling_of_a_prompt_overrides_the_sessions_for_one_run(
     client: Client, stub: StubModel
 ) -> None:
     await client.request("new_session", sampling={"temperature": 0.5, "top_p": 0.25})
     await client.request("prompt", text="go", sampling={"temperature": 1.5})
     await client.request("prompt", text="go")
-    asked = [(request.json["temperature"], request.json["top_p"]) for request in stub.requests]
-    assert asked == [(1.5, 0.25), (0.5, 0.25)]
+    sampled = [(request.json["temperature"], request.json["top_p"]) for request in stub.requests]
+    assert sampled == [(1.5, 0.25), (0.5, 0.25)]
 
 
 @pytest.mark.behaviour("tool_choice_is_told_to_models")
-async def test_a_required_call_is_required_of_the_first_answer_alone(
+async def test_a_required_tool_call_is_required_of_the_first_answer_only(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(tool_reply(("ls", {})))
@@ -175,38 +175,36 @@ async def test_a_required_call_is_required_of_the_first_answer_alone(
 
 
 @pytest.mark.behaviour("tool_choice_is_told_to_models")
-async def test_a_model_that_does_not_call_a_tool_all_the_same_is_told_of(
-    client: Client, events: Events
-) -> None:
+async def test_a_missing_required_tool_call_is_a_warning(client: Client, events: Events) -> None:
     await client.request("prompt", text="go", tool_choice="required")
     (warning,) = of_type(await events.run(), "warning")
     assert warning["code"] == "tool_choice_unmet"
 
 
 @pytest.mark.behaviour("tool_choice_is_told_to_models")
-async def test_where_no_call_is_allowed_none_is_carried_out(
+async def test_a_tool_call_under_tool_choice_none_is_rejected_with_a_warning(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(tool_reply(("ls", {})))
     await client.request("prompt", text="go", tool_choice="none")
     assert [request.json.get("tool_choice") for request in stub.requests] == ["none", "none"]
-    assert "ls" in offered(stub, 0)
+    assert "ls" in offered_tools(stub, 0)
     (warning,) = of_type(await events.run(), "warning")
     assert warning["code"] == "tool_not_active"
 
 
 @pytest.mark.parametrize(
-    ("said", "model"),
+    ("target", "model"),
     [
         ({"provider": "main", "model": "m2"}, "m2"),
         ({"provider": "main", "model": "main/m2"}, "m2"),
         ({"provider": "main", "model": "quick"}, "quick"),
     ],
 )
-async def test_a_run_has_the_model_of_the_provider_that_its_prompt_names(
-    said: Payload, model: str, client: Client, events: Events, stub: StubModel
+async def test_a_prompt_may_name_its_provider_separately(
+    target: Payload, model: str, client: Client, events: Events, stub: StubModel
 ) -> None:
-    await client.request("prompt", text="go", **said)
+    await client.request("prompt", text="go", **target)
     assert stub.requests[0].json["model"] == model
 
 
@@ -229,7 +227,7 @@ async def test_a_run_has_the_model_of_the_provider_that_its_prompt_names(
         ),
     ],
 )
-async def test_what_cannot_be_meant_is_refused_and_nothing_happens(
+async def test_a_prompt_with_invalid_options_is_refused_without_effect(
     wrong: Payload, code: str, message: str, client: Client, stub: StubModel
 ) -> None:
     error = await client.refusal("prompt", text="go", **wrong)
@@ -239,7 +237,7 @@ async def test_what_cannot_be_meant_is_refused_and_nothing_happens(
 
 
 @pytest.mark.behaviour("resume_keeps_run_options")
-async def test_resume_goes_on_under_the_options_of_what_it_resumes(
+async def test_resume_keeps_the_tools_and_the_model_of_the_failed_run(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(tool_reply(("ls", {})), error_reply(400, "no"))
@@ -251,17 +249,17 @@ async def test_resume_goes_on_under_the_options_of_what_it_resumes(
     await client.request("resume")
     resumed = await events.run()
     assert resumed[-1]["payload"]["status"] == "completed"
-    assert (offered(stub, 2), stub.requests[2].json["model"]) == (["ls"], "m2")
+    assert (offered_tools(stub, 2), stub.requests[2].json["model"]) == (["ls"], "m2")
     assert "tool_choice" not in stub.requests[2].json
     start = of_type(resumed, "agent_start")[0]
     assert start["options"] == {"tools": ["ls"], "provider": "main", "model": "m2"}
     assert not NAMES.keys() & start.keys()
     await client.request("prompt", text="new")
-    assert len(offered(stub, 3)) > 1
+    assert len(offered_tools(stub, 3)) > 1
 
 
 @pytest.mark.behaviour("resume_keeps_run_options")
-async def test_a_prompt_that_a_kill_kept_from_beginning_is_resumed_as_it_was_meant(
+async def test_a_prompt_interrupted_by_a_kill_is_resumed_with_its_options(
     short_folder: Path, stub: StubModel
 ) -> None:
     place = Place(short_folder, stub)
@@ -280,21 +278,21 @@ async def test_a_prompt_that_a_kill_kept_from_beginning_is_resumed_as_it_was_mea
         assert record["options"] == {"tools": ["ls"], "tool_choice": "required"}
         await client.request("resume")
         await events.run()
-        assert offered(stub, -1) == ["ls"]
+        assert offered_tools(stub, -1) == ["ls"]
 
 
-async def test_a_task_has_no_tool_that_its_run_does_not_have(
+async def test_a_task_has_only_the_tools_and_the_model_of_its_run(
     client: Client, stub: StubModel
 ) -> None:
     task = ("task", {"tasks": [{"prompt": "look"}]})
     stub.script(tool_reply(task), text_reply("looked"), text_reply("done"))
     await client.request("prompt", text="go", tools=["task", "ls"], model="quick")
-    assert set(offered(stub, 1)) <= {"task", "ls"}
-    assert "ls" in offered(stub, 1)
+    assert set(offered_tools(stub, 1)) <= {"task", "ls"}
+    assert "ls" in offered_tools(stub, 1)
     assert stub.requests[1].json["model"] == "m2"
 
 
-async def test_what_a_client_calls_itself_is_no_matter_of_the_run(
+async def test_the_tools_of_a_run_do_not_restrict_the_calls_of_clients(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(hanging_reply())
@@ -306,11 +304,11 @@ async def test_what_a_client_calls_itself_is_no_matter_of_the_run(
     assert {"bash", "ls"} <= {tool["name"] for tool in listed if tool["active"]}
 
 
-# --- who is in the way -----------------------------------------------------------------------
+# --- conflicts -------------------------------------------------------------------------------
 
 
 @pytest.mark.behaviour("conflicts_say_who_is_in_the_way")
-async def test_who_comes_second_is_told_of_the_run_that_goes_on(
+async def test_a_conflicting_prompt_is_refused_with_the_details_of_the_active_run(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(hanging_reply())
@@ -331,7 +329,9 @@ async def test_who_comes_second_is_told_of_the_run_that_goes_on(
 
 
 @pytest.mark.behaviour("conflicts_are_told_once_a_second")
-async def test_who_hammers_does_not_fill_the_log(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_conflicts_are_logged_at_most_once_a_second(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
     model = ScriptedProvider()
     async with memory_daemon(workdir=tmp_path, provider=model) as daemon:
         client, events = await daemon.connect(), await daemon.watch(types=["run_conflict"])
@@ -348,7 +348,7 @@ async def test_who_hammers_does_not_fill_the_log(tmp_path: Path, autojump_clock:
         assert nothing_more.cancelled_caught
 
 
-async def test_a_sign_of_life_is_seen_and_quiet_is_as_well(
+async def test_an_idle_run_keeps_its_activity_time_until_its_deadline_is_extended(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     tool = ScriptedTool()
@@ -370,13 +370,13 @@ async def test_a_sign_of_life_is_seen_and_quiet_is_as_well(
         assert run.active_at == pytest.approx(trio.current_time() - 10)
 
 
-# --- once ------------------------------------------------------------------------------------
+# --- strict resends --------------------------------------------------------------------------
 
 
 @pytest.mark.behaviour("strict_resends_are_compared")
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("strict", [False, True])
-async def test_another_text_under_the_same_id_is_refused_to_who_is_strict(
+async def test_a_changed_prompt_with_the_same_id_is_refused_only_with_strict_resend(
     strict: bool, restart: bool, short_folder: Path, stub: StubModel
 ) -> None:
     place = Place(short_folder, stub)
@@ -388,13 +388,13 @@ async def test_another_text_under_the_same_id_is_refused_to_who_is_strict(
         if restart:
             await process.kill()
         else:
-            await _is_compared(client, first, strict=strict, file=file, **more)
+            await _check_resends(client, first, strict=strict, file=file, **more)
     if restart:
         async with running(place):
-            await _is_compared(await place.connect(), first, strict=strict, file=file, **more)
+            await _check_resends(await place.connect(), first, strict=strict, file=file, **more)
 
 
-async def _is_compared(
+async def _check_resends(
     client: Client, first: Payload, *, strict: bool, file: Payload, **more: Any
 ) -> None:
     again = {**first, "repeated": True}
@@ -411,9 +411,7 @@ async def _is_compared(
 @pytest.mark.parametrize(
     "option", [{"tools": []}, {"tool_choice": "none"}, {"sampling": {"temperature": 1}}]
 )
-async def test_the_same_text_that_is_asked_otherwise_is_another_prompt_to_who_is_strict(
-    option: Payload, client: Client
-) -> None:
+async def test_strict_resend_also_compares_run_options(option: Payload, client: Client) -> None:
     more: Payload = {"text": "a", "client_message_id": "m1", "strict_resend": True, "wait": False}
     first = await client.request("prompt", **more, **option)
     assert await client.request("prompt", **more, **option) == {**first, "repeated": True}
@@ -421,11 +419,11 @@ async def test_the_same_text_that_is_asked_otherwise_is_another_prompt_to_who_is
     assert error["message"] == "client_message_id_reused"
 
 
-# --- aborted by its run ----------------------------------------------------------------------
+# --- aborts by run id ------------------------------------------------------------------------
 
 
 @pytest.mark.behaviour("aborts_can_keep_the_queue")
-async def test_an_abort_that_keeps_the_queue_leaves_what_others_handed_in(
+async def test_an_abort_with_keep_queue_leaves_the_queued_inputs_for_resume(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(text_reply("half ", Gate(), "an answer"))
@@ -442,12 +440,14 @@ async def test_an_abort_that_keeps_the_queue_leaves_what_others_handed_in(
     assert [item["text"] for item in waiting] == ["left", "later"]
     await client.request("resume")
     resumed = await events.run()
-    said = [start["text"] for start in of_type(resumed, "message_start") if start["role"] == "user"]
-    assert said == ["left", "later"]
+    texts = [
+        start["text"] for start in of_type(resumed, "message_start") if start["role"] == "user"
+    ]
+    assert texts == ["left", "later"]
 
 
 @pytest.mark.behaviour("aborts_by_run_are_certain")
-async def test_whether_an_abort_by_its_run_stopped_it_is_certain(
+async def test_an_abort_by_run_id_stops_exactly_that_run_or_is_refused(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     async def refusal(**wanted: Any) -> str:

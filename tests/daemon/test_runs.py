@@ -32,7 +32,7 @@ async def test_a_prompt_streams_its_answer_and_ends_once(client: Client, events:
     assert "error" not in run[-1]["payload"]
 
 
-async def test_events_say_what_they_are_about(
+async def test_events_carry_ids_roles_texts_and_usage(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     accepted = await client.request("prompt", text="hello", wait=False, client_message_id="mine")
@@ -55,21 +55,21 @@ async def test_events_say_what_they_are_about(
 
 
 @pytest.mark.behaviour("message_ids_are_entry_ids")
-async def test_messages_are_kept_under_the_ids_of_their_events(
+async def test_messages_are_stored_under_the_ids_of_their_events(
     client: Client, events: Events
 ) -> None:
     await client.request("prompt", text="hello", wait=False)
-    told = [start["message_id"] for start in of_type(await events.run(), "message_start")]
+    ids = [start["message_id"] for start in of_type(await events.run(), "message_start")]
     messages = await client.request("get_messages")
-    assert [entry["id"] for entry in messages["messages"]] == told
+    assert [entry["id"] for entry in messages["messages"]] == ids
     assert [entry["text"] for entry in messages["messages"]] == ["hello", "stub-reply"]
-    assert messages["messages"][1]["parent_id"] == told[0]
-    assert messages["leaf_id"] == told[1]
+    assert messages["messages"][1]["parent_id"] == ids[0]
+    assert messages["leaf_id"] == ids[1]
 
 
 @pytest.mark.behaviour("wait_true_answers_the_result")
 @pytest.mark.behaviour("results_carry_flat_events")
-async def test_a_waited_for_prompt_answers_with_its_whole_run(
+async def test_an_awaited_prompt_returns_the_output_and_the_events_of_its_run(
     client: Client, events: Events
 ) -> None:
     result = await client.request("prompt", text="hello")
@@ -87,7 +87,7 @@ async def test_a_waited_for_prompt_answers_with_its_whole_run(
     assert update["id"] in {event["id"] for event in run}
 
 
-async def test_a_prompt_tells_the_leaf_it_continues_from(client: Client) -> None:
+async def test_a_prompt_returns_the_leaf_it_continues_from(client: Client) -> None:
     await client.request("prompt", text="first")
     leaf_id = (await client.request("get_state"))["leaf_id"]
     result = await client.request("prompt", text="second")
@@ -107,8 +107,10 @@ async def test_a_second_prompt_is_refused_while_the_session_has_a_run(
     error = await other.refusal("prompt", text="second", wait=False)
     assert (error["code"], error["message"]) == ("command_rejected", "run_in_progress")
     [active] = (await other.request("get_state"))["runs"]
-    told = ("run_id", "session_id", "started_at")
-    assert {name: error["details"][name] for name in told} == {name: active[name] for name in told}
+    shown = ("run_id", "session_id", "started_at")
+    assert {name: error["details"][name] for name in shown} == {
+        name: active[name] for name in shown
+    }
     waited = await other.refusal("prompt", text="third")
     assert waited["message"] == "run_in_progress"
     gate.open()
@@ -118,7 +120,7 @@ async def test_a_second_prompt_is_refused_while_the_session_has_a_run(
 
 
 @pytest.mark.behaviour("waiting_for_a_failed_run_is_provider_error")
-async def test_a_failed_run_answers_the_one_who_waited_with_its_id(
+async def test_an_awaited_run_that_fails_returns_an_error_with_its_id(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(error_reply(400, "no such thing"))
@@ -133,7 +135,7 @@ async def test_a_failed_run_answers_the_one_who_waited_with_its_id(
 
 
 @pytest.mark.behaviour("waiting_too_long_leaves_the_run_going")
-async def test_a_command_timeout_answers_and_leaves_the_run_going(
+async def test_a_command_timeout_returns_an_error_and_the_run_continues(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
     async with socket_daemon(
@@ -153,7 +155,7 @@ async def test_a_command_timeout_answers_and_leaves_the_run_going(
         assert messages[-1]["text"] == "late but whole"
 
 
-async def test_white_space_in_a_stream_is_content(
+async def test_white_space_in_a_stream_is_preserved(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(text_reply("a", " ", "b", "\n", "\n", "c", " "))
@@ -165,7 +167,7 @@ async def test_white_space_in_a_stream_is_content(
 
 
 @pytest.mark.behaviour("reasoning_is_never_in_the_message")
-async def test_reasoning_is_told_apart_from_the_answer(
+async def test_reasoning_is_streamed_and_stored_apart_from_the_answer(
     daemon: Daemon, client: Client, stub: StubModel
 ) -> None:
     everything, frozen = await daemon.watch(types="all"), await daemon.watch()
@@ -192,7 +194,7 @@ async def test_reasoning_is_told_apart_from_the_answer(
     assert (answer["text"], answer["reasoning"]) == ("42", "hm, well")
 
 
-async def test_a_model_that_says_nothing_leaves_an_empty_answer(
+async def test_an_empty_model_response_leaves_an_empty_answer(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(text_reply())
@@ -206,7 +208,7 @@ async def test_a_model_that_says_nothing_leaves_an_empty_answer(
     assert (await client.request("prompt", text="go on"))["output"] == "and on"
 
 
-async def test_an_answer_cut_by_its_length_limit_says_so(
+async def test_an_answer_cut_by_its_length_limit_has_the_stop_reason_length(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     stub.script(Reply((delta(content="half an"), *finish("length"))))
@@ -217,7 +219,7 @@ async def test_an_answer_cut_by_its_length_limit_says_so(
 
 
 @pytest.mark.behaviour("runs_are_remembered")
-async def test_a_run_is_on_record_after_its_end(client: Client) -> None:
+async def test_a_run_can_be_read_and_listed_after_its_end(client: Client) -> None:
     result = await client.request("prompt", text="hello")
     run = (await client.request("get_run", run_id=result["run_id"]))["run"]
     assert (run["status"], run["turns"], run["session_id"]) == (
@@ -235,7 +237,7 @@ async def test_a_run_is_on_record_after_its_end(client: Client) -> None:
 
 
 @pytest.mark.behaviour("silent_subscribers_get_the_frozen_events")
-async def test_a_client_that_never_subscribes_gets_the_frozen_events_only(
+async def test_a_client_that_never_subscribes_receives_only_frozen_events(
     daemon: Daemon, client: Client
 ) -> None:
     silent = await daemon.listen()

@@ -20,7 +20,7 @@ from tests.daemon.scripted import Outcome, ScriptedProvider, ScriptedTool, asks_
 from tests.harness.daemon import Client, Event, Events, memory_daemon, of_type, types
 
 STALE = 1.5
-"""Seconds without a sign of life, in these tests; less than the harness waits for anything."""
+"""Seconds without activity that make a run stale in these tests; the harness waits longer."""
 
 QUIET = 0.9 * STALE
 LONG = 2.5 * STALE
@@ -40,7 +40,7 @@ class Bench(NamedTuple):
 
 
 @asynccontextmanager
-async def opened(workdir: Path, **options: Any) -> AsyncIterator[Bench]:
+async def open_bench(workdir: Path, **options: Any) -> AsyncIterator[Bench]:
     model, tool = ScriptedProvider(), ScriptedTool()
     provider = RetryingProvider(model, lambda: 0.0)
     async with memory_daemon(
@@ -51,14 +51,14 @@ async def opened(workdir: Path, **options: Any) -> AsyncIterator[Bench]:
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    async with opened(tmp_path) as bench:
+    async with open_bench(tmp_path) as bench:
         yield bench
 
 
 def status(run: list[Event]) -> str:
     (end,) = of_type(run, "agent_end")
-    said: str = end["status"]
-    return said
+    text: str = end["status"]
+    return text
 
 
 async def silent(_: Receive) -> None:
@@ -73,7 +73,7 @@ async def streams_slowly(receive: Receive) -> None:
 
 
 @pytest.mark.behaviour("a_stale_run_is_ended_as_timeout")
-async def test_a_run_without_a_sign_of_life_ends_as_timeout(
+async def test_a_run_without_activity_ends_as_timeout(
     bench: Bench, autojump_clock: MockClock
 ) -> None:
     started = trio.current_time()
@@ -88,9 +88,7 @@ async def test_a_run_without_a_sign_of_life_ends_as_timeout(
     assert record["run"]["status"] == "timeout"
 
 
-async def test_what_was_said_before_the_silence_is_kept(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_the_text_before_a_timeout_is_stored(bench: Bench, autojump_clock: MockClock) -> None:
     async def falls_silent(receive: Receive) -> None:
         await receive(TextDelta("so far"))
         await trio.sleep_forever()
@@ -103,7 +101,7 @@ async def test_what_was_said_before_the_silence_is_kept(
 
 
 @pytest.mark.behaviour("a_stale_run_leaves_inputs_pending")
-async def test_inputs_stay_pending_and_the_session_is_free(
+async def test_a_timeout_leaves_inputs_pending_and_the_session_idle(
     bench: Bench, autojump_clock: MockClock
 ) -> None:
     bench.model.answer(silent)
@@ -120,9 +118,7 @@ async def test_inputs_stay_pending_and_the_session_is_free(
     assert of_type(run, "message_start")[0]["text"] == "later"
 
 
-async def test_one_stale_run_is_ended_and_the_others_are_not(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_a_timeout_ends_only_the_stale_run(bench: Bench, autojump_clock: MockClock) -> None:
     bench.model.answer(silent, streams_slowly)
     first = await bench.client.request("prompt", text="one", wait=False)
     await bench.client.request("new_session")
@@ -134,15 +130,17 @@ async def test_one_stale_run_is_ended_and_the_others_are_not(
     }
 
 
-# --- what counts as life -------------------------------------------------------------------------
+# --- activity ------------------------------------------------------------------------------------
 
 
 @pytest.mark.behaviour("what_is_at_work_is_not_stale")
-async def test_a_model_that_streams_is_alive(bench: Bench, autojump_clock: MockClock) -> None:
+async def test_a_streaming_model_keeps_its_run_alive(
+    bench: Bench, autojump_clock: MockClock
+) -> None:
     assert status(await bench.prompt(streams_slowly)) == "completed"
 
 
-async def test_a_model_that_sends_what_cannot_be_shown_yet_is_alive(
+async def test_stream_activity_without_text_keeps_a_run_alive(
     bench: Bench, autojump_clock: MockClock
 ) -> None:
     async def writes_a_long_call(receive: Receive) -> None:
@@ -155,7 +153,7 @@ async def test_a_model_that_sends_what_cannot_be_shown_yet_is_alive(
     assert status(await bench.prompt(writes_a_long_call)) == "completed"
 
 
-async def test_a_retry_that_waits_is_alive(bench: Bench, autojump_clock: MockClock) -> None:
+async def test_a_waiting_retry_keeps_its_run_alive(bench: Bench, autojump_clock: MockClock) -> None:
     async def overloaded(_: Receive) -> None:
         raise ProviderError("busy", status=429, retryable=True, retry_after_seconds=LONG)
 
@@ -164,7 +162,7 @@ async def test_a_retry_that_waits_is_alive(bench: Bench, autojump_clock: MockClo
     assert [warning["code"] for warning in of_type(run, "warning")] == ["provider_retry"] * 2
 
 
-async def test_a_retry_that_hangs_after_its_wait_is_stale(
+async def test_a_retry_that_hangs_after_its_wait_makes_its_run_stale(
     bench: Bench, autojump_clock: MockClock
 ) -> None:
     async def overloaded(_: Receive) -> None:
@@ -181,14 +179,14 @@ async def quiet_within_its_limit(context: ToolContext) -> ToolResult:
     return ToolResult("done")
 
 
-async def test_a_tool_within_its_own_limit_is_alive(
+async def test_a_tool_within_its_own_time_limit_keeps_its_run_alive(
     bench: Bench, autojump_clock: MockClock
 ) -> None:
     bench.tool.finish(quiet_within_its_limit)
     assert status(await bench.prompt(asks_for_tools(), says("done"))) == "completed"
 
 
-async def test_output_in_between_does_not_shorten_a_tool_s_limit(
+async def test_output_does_not_shorten_a_tools_time_limit(
     bench: Bench, autojump_clock: MockClock
 ) -> None:
     async def speaks_once(context: ToolContext) -> ToolResult:
@@ -202,7 +200,7 @@ async def test_output_in_between_does_not_shorten_a_tool_s_limit(
     assert status(await bench.prompt(asks_for_tools(), says("done"))) == "completed"
 
 
-async def test_a_tool_that_outlasts_its_limit_is_stale(
+async def test_a_tool_that_exceeds_its_time_limit_makes_its_run_stale(
     bench: Bench, autojump_clock: MockClock
 ) -> None:
     async def hangs(context: ToolContext) -> ToolResult:
@@ -218,7 +216,7 @@ async def test_a_tool_that_outlasts_its_limit_is_stale(
     assert (end["is_error"], end["executed"], status(run)) == (True, True, "timeout")
 
 
-async def test_a_tool_without_a_limit_that_says_nothing_is_stale(
+async def test_a_silent_tool_without_a_time_limit_makes_its_run_stale(
     bench: Bench, autojump_clock: MockClock
 ) -> None:
     async def hangs(_: ToolContext) -> ToolResult:
@@ -231,7 +229,9 @@ async def test_a_tool_without_a_limit_that_says_nothing_is_stale(
     assert trio.current_time() - started == pytest.approx(STALE, abs=0.1)
 
 
-async def test_a_tool_s_limit_ends_with_the_tool(bench: Bench, autojump_clock: MockClock) -> None:
+async def test_a_tools_time_limit_ends_with_the_tool(
+    bench: Bench, autojump_clock: MockClock
+) -> None:
     async def is_done_early(context: ToolContext) -> ToolResult:
         context.extend_idle_deadline(1000 * STALE)
         return ToolResult("done")
@@ -242,21 +242,19 @@ async def test_a_tool_s_limit_ends_with_the_tool(bench: Bench, autojump_clock: M
     assert trio.current_time() - started == pytest.approx(STALE, abs=0.1)
 
 
-async def test_a_summary_that_is_being_written_is_a_sign_of_life(
+async def test_a_streaming_summary_keeps_its_run_alive(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     native = NativeSettings(context_window=600, keep_recent_tokens=0, compact_at=0.5)
-    async with opened(tmp_path, native=native) as bench:
+    async with open_bench(tmp_path, native=native) as bench:
         await bench.client.request("set_active_tools", tools=[])
         assert status(await bench.prompt(says("long " * 300), text="first")) == "completed"
         run = await bench.prompt(streams_slowly, says("done"), text="second")
         assert status(run) == "completed"
-        assert any("compaction" in said["message"] for said in of_type(run, "status"))
+        assert any("compaction" in each["message"] for each in of_type(run, "status"))
 
 
-async def test_an_abort_that_takes_long_stays_an_abort(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_a_slow_abort_ends_as_cancelled(bench: Bench, autojump_clock: MockClock) -> None:
     async def is_slow_to_stop(_: Receive) -> None:
         try:
             await trio.sleep_forever()

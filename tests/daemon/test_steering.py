@@ -15,12 +15,12 @@ SKIPPED = "Skipped due to queued user message."
 
 
 @pytest.fixture
-def held(short_folder: Path, daemon: Daemon) -> HeldCommand:
+def hold(short_folder: Path, daemon: Daemon) -> HeldCommand:
     return HeldCommand(short_folder / "work")
 
 
-def told(request: Any) -> list[tuple[str, Any]]:
-    """Return (role, content) of the messages that the model was given."""
+def messages_of(request: Any) -> list[tuple[str, Any]]:
+    """Return role and content of the messages that the model received."""
     return [
         (message["role"], message["content"])
         for message in request.json["messages"]
@@ -34,7 +34,7 @@ async def pending(client: Client) -> tuple[int, int]:
 
 
 async def start_slowly(client: Client, events: Events, stub: StubModel) -> Gate:
-    """Start a run that stands in the middle of its text; returns the gate that lets it go on."""
+    """Start a run and wait for the middle of its answer; return the gate that lets it continue."""
     gate = Gate()
     stub.script(text_reply("one ", gate, "two"))
     await client.request("prompt", text="go", wait=False)
@@ -42,7 +42,7 @@ async def start_slowly(client: Client, events: Events, stub: StubModel) -> Gate:
     return gate
 
 
-async def test_a_steer_in_mid_text_waits_for_its_end_and_is_the_next_turn(
+async def test_a_steer_sent_while_the_model_writes_is_the_next_turn(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     gate = await start_slowly(client, events, stub)
@@ -62,7 +62,7 @@ async def test_a_steer_in_mid_text_waits_for_its_end_and_is_the_next_turn(
     assert [turn["turn_id"] for turn in of_type(run, "turn_start")] == ["1", "2"]
     assert types(run).count("agent_start") == types(run).count("agent_end") == 1
     assert await pending(client) == (0, 0)
-    assert told(stub.requests[1]) == [
+    assert messages_of(stub.requests[1]) == [
         ("user", "go"),
         ("assistant", "one two"),
         ("user", "turn left"),
@@ -70,12 +70,12 @@ async def test_a_steer_in_mid_text_waits_for_its_end_and_is_the_next_turn(
 
 
 @pytest.mark.behaviour("a_steer_skips_calls_not_yet_begun")
-async def test_a_steer_in_mid_tool_skips_the_calls_not_yet_begun(
-    client: Client, events: Events, stub: StubModel, held: HeldCommand
+async def test_a_steer_during_a_tool_call_skips_the_calls_not_yet_started(
+    client: Client, events: Events, stub: StubModel, hold: HeldCommand
 ) -> None:
     stub.script(
         tool_reply(
-            ("bash", {"command": held.text}),
+            ("bash", {"command": hold.text}),
             ("bash", {"command": "echo two"}),
             ("read", {"path": "three"}),
             text="calling tools",
@@ -84,7 +84,7 @@ async def test_a_steer_in_mid_tool_skips_the_calls_not_yet_begun(
     await client.request("prompt", text="go", wait=False)
     await events.until("tool_execution_start")
     steered = await client.request("steer", text="stop the tools")
-    await held.release("one")
+    await hold.release("one")
     run = await events.run()
     assert types(run) == [
         *("agent_start", "turn_start", "message_start", "message_end"),
@@ -106,19 +106,23 @@ async def test_a_steer_in_mid_tool_skips_the_calls_not_yet_begun(
         assert end["result"] == f"tool_error: {SKIPPED}"
 
 
-async def test_the_model_sees_a_result_for_every_call_and_then_the_steer(
-    client: Client, events: Events, stub: StubModel, held: HeldCommand
+async def test_the_model_receives_a_result_for_every_call_before_the_steer(
+    client: Client, events: Events, stub: StubModel, hold: HeldCommand
 ) -> None:
     stub.script(
-        tool_reply(("bash", {"command": held.text}), ("bash", {"command": "echo two"}), text="now")
+        tool_reply(
+            ("bash", {"command": hold.text}),
+            ("bash", {"command": "echo two"}),
+            text="now",
+        )
     )
     await client.request("prompt", text="go", wait=False)
     await events.until("tool_execution_start")
     await client.request("steer", text="stop the tools")
-    await held.release("one")
+    await hold.release("one")
     run = await events.run()
     assert len(stub.requests) == 2, "the old turn made no further model call"
-    assert told(stub.requests[1]) == [
+    assert messages_of(stub.requests[1]) == [
         ("user", "go"),
         ("assistant", "now"),
         ("tool", "one"),
@@ -132,26 +136,26 @@ async def test_the_model_sees_a_result_for_every_call_and_then_the_steer(
     assert users(run) == [("prompt", "go"), ("steer", "stop the tools")]
 
 
-async def test_a_steer_in_the_last_tool_goes_before_the_next_model_call(
-    client: Client, events: Events, stub: StubModel, held: HeldCommand
+async def test_a_steer_during_the_last_tool_call_precedes_the_next_model_call(
+    client: Client, events: Events, stub: StubModel, hold: HeldCommand
 ) -> None:
-    stub.script(tool_reply(("bash", {"command": held.text})))
+    stub.script(tool_reply(("bash", {"command": hold.text})))
     await client.request("prompt", text="go", wait=False)
     await events.until("tool_execution_start")
     await client.request("steer", text="never mind")
-    await held.release("one")
+    await hold.release("one")
     run = await events.run()
     assert "tool_execution_skipped" not in [w["code"] for w in of_type(run, "warning")]
-    assert told(stub.requests[1])[-2:] == [("tool", "one"), ("user", "never mind")]
+    assert messages_of(stub.requests[1])[-2:] == [("tool", "one"), ("user", "never mind")]
     assert len(stub.requests) == 2
 
 
 @pytest.mark.behaviour("follow_ups_wait_for_the_end_of_a_turn")
-async def test_a_follow_up_skips_no_tools_and_comes_when_the_turn_is_over(
-    client: Client, events: Events, stub: StubModel, held: HeldCommand
+async def test_a_follow_up_skips_no_tool_calls_and_starts_after_the_turn(
+    client: Client, events: Events, stub: StubModel, hold: HeldCommand
 ) -> None:
     stub.script(
-        tool_reply(("bash", {"command": held.text}), ("bash", {"command": "printf two"})),
+        tool_reply(("bash", {"command": hold.text}), ("bash", {"command": "printf two"})),
         text_reply("both done"),
     )
     await client.request("prompt", text="go", wait=False)
@@ -159,13 +163,13 @@ async def test_a_follow_up_skips_no_tools_and_comes_when_the_turn_is_over(
     accepted = await client.request("follow_up", text="and then this")
     assert accepted["command"] == "follow_up"
     assert await pending(client) == (0, 1)
-    await held.release("one")
+    await hold.release("one")
     run = await events.run()
     assert [end["result"] for end in of_type(run, "tool_execution_end")] == ["one", "two"]
     assert of_type(run, "warning") == []
     assert users(run) == [("prompt", "go"), ("follow_up", "and then this")]
     assert of_type(run, "message_end")[2]["text"] == "both done"
-    assert told(stub.requests[2])[-2:] == [
+    assert messages_of(stub.requests[2])[-2:] == [
         ("assistant", "both done"),
         ("user", "and then this"),
     ]
@@ -174,7 +178,7 @@ async def test_a_follow_up_skips_no_tools_and_comes_when_the_turn_is_over(
 @pytest.mark.behaviour("steers_go_before_follow_ups")
 @pytest.mark.behaviour("one_at_a_time_takes_one_text_per_turn")
 @pytest.mark.behaviour("the_queue_is_in_order_of_consumption")
-async def test_steers_go_before_follow_ups_each_in_the_order_they_came(
+async def test_steers_precede_follow_ups_each_in_order_of_arrival(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     gate = await start_slowly(client, events, stub)
@@ -200,7 +204,7 @@ async def test_steers_go_before_follow_ups_each_in_the_order_they_came(
     assert len(stub.requests) == 5
 
 
-async def test_a_steer_during_a_follow_up_goes_before_the_remaining_follow_ups(
+async def test_a_steer_during_a_follow_up_precedes_the_remaining_follow_ups(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     gate, in_follow_up = await start_slowly(client, events, stub), Gate()
@@ -252,7 +256,7 @@ async def test_mode_all_joins_a_queue_into_one_turn(
     ]
 
 
-async def test_the_modes_of_the_two_queues_are_apart(
+async def test_steering_mode_and_follow_up_mode_are_independent(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     await client.request("set_follow_up_mode", mode="all")
@@ -273,7 +277,9 @@ async def test_the_modes_of_the_two_queues_are_apart(
 
 
 @pytest.mark.parametrize("command", ["steer", "follow_up"])
-async def test_without_a_run_nothing_can_be_queued(command: str, client: Client) -> None:
+async def test_steers_and_follow_ups_are_refused_without_a_run(
+    command: str, client: Client
+) -> None:
     error = await client.refusal(command, text="hello?")
     assert (error["code"], error["message"]) == ("command_rejected", "no_active_run")
     await client.request("prompt", text="hello")
@@ -298,10 +304,10 @@ async def test_a_command_for_another_run_than_the_active_one_is_refused(
 
 
 @pytest.mark.behaviour("promote_makes_a_follow_up_a_steer")
-async def test_a_promoted_follow_up_is_a_steer(
-    client: Client, events: Events, stub: StubModel, held: HeldCommand
+async def test_a_promoted_follow_up_acts_as_a_steer(
+    client: Client, events: Events, stub: StubModel, hold: HeldCommand
 ) -> None:
-    stub.script(tool_reply(("bash", {"command": held.text}), ("bash", {"command": "echo no"})))
+    stub.script(tool_reply(("bash", {"command": hold.text}), ("bash", {"command": "echo no"})))
     await client.request("prompt", text="go", wait=False)
     await events.until("tool_execution_start")
     await client.request("follow_up", text="F1")
@@ -312,14 +318,14 @@ async def test_a_promoted_follow_up_is_a_steer(
         "message"
     ] == "input_not_promotable"
     assert (await client.refusal("promote", input_id="in-none"))["message"] == "input_not_found"
-    await held.release("one")
+    await hold.release("one")
     run = await events.run()
     assert users(run) == [("prompt", "go"), ("steer", "F2"), ("follow_up", "F1")]
     assert [w["code"] for w in of_type(run, "warning")] == ["tool_execution_skipped"]
 
 
 @pytest.mark.behaviour("clear_queue_returns_what_it_took")
-async def test_a_cleared_queue_gives_its_texts_back_and_runs_none_of_them(
+async def test_clear_queue_returns_the_inputs_and_runs_none_of_them(
     client: Client, events: Events, stub: StubModel
 ) -> None:
     gate = await start_slowly(client, events, stub)

@@ -1,4 +1,4 @@
-"""SIGTERM: an orderly shutdown within seconds, whoever is connected and whatever is running."""
+"""SIGTERM: an orderly shutdown within seconds, despite connected clients and active runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_a_stop_does_not_wait_for_idle_clients(place: Place) -> None:
         assert sorted(path.name for path in place.socket.parent.iterdir()) == ["nous.sock.lock"]
 
 
-async def test_the_log_says_where_the_daemon_listened_and_why_it_stopped(place: Place) -> None:
+async def test_the_log_records_the_socket_and_the_reason_for_the_stop(place: Place) -> None:
     async with running(place) as process:
         assert await process.stop() == 0
     log = [json.loads(line) for line in (place.folder / "daemon.log").read_text().splitlines()]
@@ -42,7 +42,7 @@ async def test_the_log_says_where_the_daemon_listened_and_why_it_stopped(place: 
     ]
 
 
-async def test_a_verbose_log_names_what_was_refused(short_folder: Path) -> None:
+async def test_a_verbose_log_records_refused_commands(short_folder: Path) -> None:
     place = Place(short_folder, options=("--verbose",))
     async with running(place) as process:
         client = await place.connect()
@@ -66,13 +66,13 @@ async def test_a_stop_does_not_wait_for_clients_that_never_read(
         await deaf.aclose()
 
 
-async def test_a_stop_in_mid_run_tells_its_balanced_end_and_keeps_the_queue(
+async def test_a_stop_during_a_run_sends_its_closing_events_and_keeps_the_queue(
     place: Place, stub: StubModel
 ) -> None:
     stub.script(text_reply("half an ", Gate(), "answer"))
     async with running(place) as process:
         events, client, waiting = await place.watch(), await place.connect(), await place.connect()
-        asked = await waiting.ask("prompt", text="go")
+        request_id = await waiting.ask("prompt", text="go")
         await events.until("message_update")
         await client.request("follow_up", text="later")
         await client.request("steer", text="sooner")
@@ -81,7 +81,7 @@ async def test_a_stop_in_mid_run_tells_its_balanced_end_and_keeps_the_queue(
         assert types(run)[-4:] == ["warning", "message_end", "turn_end", "agent_end"]
         assert of_type(run, "message_end")[-1]["stop_reason"] == "interrupted"
         assert run[-1]["payload"]["status"] == "interrupted"
-        result = (await waiting.answer(asked))["payload"]
+        result = (await waiting.answer(request_id))["payload"]
         assert (result["status"], result["output"]) == ("interrupted", "half an ")
         with pytest.raises(EOFError):
             await events.next()
@@ -97,7 +97,7 @@ async def test_a_stop_in_mid_run_tells_its_balanced_end_and_keeps_the_queue(
         assert len(stub.requests) == 1, "nothing runs again by itself"
 
 
-async def test_a_stop_in_mid_tool_leaves_no_process(
+async def test_a_stop_during_a_tool_call_leaves_no_process(
     place: Place, stub: StubModel, short_folder: Path
 ) -> None:
     with lifeline(short_folder / "lifeline") as line:

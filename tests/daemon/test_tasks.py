@@ -41,7 +41,7 @@ def last_of(run: list[Event]) -> Any:
 
 
 @pytest.mark.behaviour("a_task_is_a_session_of_its_own")
-async def test_a_task_runs_in_a_session_of_its_own_and_gives_its_last_answer(
+async def test_a_task_runs_in_its_own_session_and_returns_its_last_answer(
     tmp_path: Path,
 ) -> None:
     async with task_daemon(tmp_path) as bench:
@@ -83,7 +83,7 @@ async def test_tasks_of_one_call_run_together_and_their_results_keep_their_order
     first, second = trio.Event(), trio.Event()
     async with task_daemon(tmp_path) as bench:
         bench.on("go", tasks({"prompt": "a"}, {"prompt": "b"}), says("done"))
-        # Each waits until the other was asked.
+        # Both wait for the test, which lets the second task end first.
         bench.on("a", holds(first, says("of a")))
         bench.on("b", holds(second, says("of b")))
         accepted = await bench.start()
@@ -100,7 +100,7 @@ async def test_tasks_of_one_call_run_together_and_their_results_keep_their_order
 
 
 async def _sessions(bench: TaskBench) -> dict[str, str]:
-    """Return the sessions of tasks by their first prompt."""
+    """Return the ids of the tasks' sessions by their first prompt."""
     listed = (await bench.client.request("list_sessions", children=True))["sessions"]
     found = {}
     for each in listed:
@@ -111,7 +111,7 @@ async def _sessions(bench: TaskBench) -> dict[str, str]:
     return found
 
 
-async def test_no_more_than_so_many_tasks_of_a_call_run_at_a_time(
+async def test_the_number_of_tasks_that_run_in_parallel_is_bounded(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     gate = trio.Event()
@@ -129,7 +129,9 @@ async def test_no_more_than_so_many_tasks_of_a_call_run_at_a_time(
 
 
 @pytest.mark.behaviour("the_results_of_tasks_are_an_artifact")
-async def test_long_results_are_cut_for_the_model_and_whole_in_an_artifact(tmp_path: Path) -> None:
+async def test_long_results_are_truncated_for_the_model_and_complete_in_an_artifact(
+    tmp_path: Path,
+) -> None:
     long = "x" * 100_000
     async with task_daemon(tmp_path) as bench:
         bench.on("go", tasks({"prompt": "a"}, {"prompt": "b"}), says("done"))
@@ -164,7 +166,7 @@ async def test_a_failing_task_does_not_end_the_run(tmp_path: Path) -> None:
         assert "[2/2] worker: completed" in end["result"]
 
 
-async def test_a_call_of_which_every_task_failed_is_an_error(tmp_path: Path) -> None:
+async def test_a_call_whose_tasks_all_failed_is_an_error(tmp_path: Path) -> None:
     async with task_daemon(tmp_path) as bench:
         bench.on("go", tasks({"prompt": "bad"}), says("done"))
         bench.on("bad", fails(ProviderError("it broke")))
@@ -182,12 +184,12 @@ async def test_a_single_task_needs_no_list(tmp_path: Path) -> None:
 
 
 def _nested(depth: int) -> str:
-    """Return the prompt of a task that is the beginning of so many below each other."""
+    """Return the prompt of the task at this depth."""
     return f"depth {depth}"
 
 
 @pytest.mark.behaviour("tasks_are_bounded")
-async def test_tasks_can_be_so_deep_and_no_deeper(tmp_path: Path) -> None:
+async def test_the_depth_of_tasks_is_bounded(tmp_path: Path) -> None:
     async with task_daemon(tmp_path) as bench:
         for depth in range(TASK_DEPTH_MAX + 1):
             bench.on(_nested(depth), tasks({"prompt": _nested(depth + 1)}), says(f"end {depth}"))
@@ -203,7 +205,7 @@ async def test_tasks_can_be_so_deep_and_no_deeper(tmp_path: Path) -> None:
         )
 
 
-async def test_a_run_can_start_so_many_tasks_and_no_more(tmp_path: Path) -> None:
+async def test_the_number_of_tasks_of_a_run_is_bounded(tmp_path: Path) -> None:
     full = [{"prompt": "t"}] * TASKS_PER_CALL_MAX
     count = TASKS_PER_ROOT_MAX // TASKS_PER_CALL_MAX
     assert count * TASKS_PER_CALL_MAX == TASKS_PER_ROOT_MAX
@@ -220,7 +222,7 @@ async def test_a_run_can_start_so_many_tasks_and_no_more(tmp_path: Path) -> None
         assert "completed" in result_of(await bench.run())["result"]
 
 
-async def test_a_call_takes_so_many_tasks_and_no_more(tmp_path: Path) -> None:
+async def test_the_number_of_tasks_of_a_call_is_bounded(tmp_path: Path) -> None:
     async with task_daemon(tmp_path) as bench:
         bench.on("go", tasks(*[{"prompt": "t"}] * (TASKS_PER_CALL_MAX + 1)), says("done"))
         run = await bench.run()
@@ -229,7 +231,7 @@ async def test_a_call_takes_so_many_tasks_and_no_more(tmp_path: Path) -> None:
 
 
 @pytest.mark.behaviour("a_worker_has_its_own_bounds")
-async def test_a_worker_may_ask_its_model_so_often_and_no_more(tmp_path: Path) -> None:
+async def test_the_model_calls_of_a_worker_are_bounded_by_max_calls(tmp_path: Path) -> None:
     work = ScriptedTool()
     work.finish(*[gives()] * 4)
     async with task_daemon(tmp_path, tools=[work.tool]) as bench:
@@ -250,7 +252,7 @@ async def test_a_worker_may_ask_its_model_so_often_and_no_more(tmp_path: Path) -
 # --- workers -----------------------------------------------------------------------------------
 
 
-async def test_a_worker_is_asked_with_its_own_prompt_tools_and_model(tmp_path: Path) -> None:
+async def test_a_worker_runs_with_its_own_prompt_tools_and_model(tmp_path: Path) -> None:
     worker = {"name": "w", "prompt": "Be brief.", "tools": ["read", "task"], "model": "other-model"}
     async with task_daemon(tmp_path) as bench:
         await bench.client.request("new_session")
@@ -267,13 +269,13 @@ async def test_a_worker_is_asked_with_its_own_prompt_tools_and_model(tmp_path: P
         assert told["sources"][0]["kind"] == "agent_prompt"
         assert told["sources"][0]["bytes"] == len("Be brief.")
         assert bench.model.requests["look"][0].system.startswith("Be brief.")
-        # Its own task has no tool that it does not have, and its model.
+        # Its own task has only its tools, and its model.
         below = inputs[second["session_id"]]
         assert (below["tools"], below["model"]) == (["read", "task"], "other-model")
         assert below["sources"][0]["kind"] == "system_prompt"
 
 
-async def test_a_worker_gets_no_tool_that_its_parent_does_not_have(tmp_path: Path) -> None:
+async def test_a_worker_cannot_use_a_tool_that_its_parent_does_not_have(tmp_path: Path) -> None:
     worker = {"tools": ["read", "write"]}
     async with task_daemon(tmp_path) as bench:
         await bench.client.request("new_session")
@@ -295,7 +297,7 @@ async def test_a_worker_gets_no_tool_that_its_parent_does_not_have(tmp_path: Pat
     ],
     ids=["agent", "rule"],
 )
-async def test_a_task_that_cannot_start_is_an_error_in_its_part(
+async def test_a_task_that_cannot_start_is_an_error_in_its_part_of_the_result(
     tmp_path: Path, task: dict[str, Any], why: str
 ) -> None:
     async with task_daemon(tmp_path) as bench:
@@ -307,7 +309,7 @@ async def test_a_task_that_cannot_start_is_an_error_in_its_part(
         assert not result["is_error"]
 
 
-async def test_what_a_worker_is_survives_a_restart(tmp_path: Path) -> None:
+async def test_the_definition_of_a_worker_survives_a_restart(tmp_path: Path) -> None:
     worker = {"name": "w", "prompt": "Be brief.", "tools": ["read"], "max_calls": 1}
     clock, model = FakeClock(), PlannedModel()
     async with memory.open_store() as store:
@@ -354,7 +356,9 @@ async def test_an_abort_ends_the_tasks_before_the_run(tmp_path: Path) -> None:
         assert (await bench.client.request("get_state"))["runs"] == []
 
 
-async def test_an_aborted_task_is_an_error_in_its_part(tmp_path: Path) -> None:
+async def test_an_aborted_task_is_reported_as_cancelled_and_its_parent_completes(
+    tmp_path: Path,
+) -> None:
     async with task_daemon(tmp_path) as bench:
         bench.on("go", tasks({"prompt": "a"}), says("done"))
         bench.on("a", hangs)
@@ -367,7 +371,7 @@ async def test_an_aborted_task_is_an_error_in_its_part(tmp_path: Path) -> None:
         assert "worker: cancelled" in result_of(run)["result"]
 
 
-async def test_a_task_can_be_steered_by_its_session(tmp_path: Path) -> None:
+async def test_a_task_can_be_steered_through_its_session(tmp_path: Path) -> None:
     gate = trio.Event()
     async with task_daemon(tmp_path) as bench:
         bench.on("go", tasks({"prompt": "a"}), says("done"))
@@ -383,7 +387,7 @@ async def test_a_task_can_be_steered_by_its_session(tmp_path: Path) -> None:
 
 
 @pytest.mark.behaviour("tasks_are_nobodys_unnamed_target")
-async def test_whoever_names_no_run_never_means_a_task(tmp_path: Path) -> None:
+async def test_a_command_without_a_target_never_applies_to_a_task(tmp_path: Path) -> None:
     async with task_daemon(tmp_path) as bench:
         bench.on("go", tasks({"prompt": "a"}))
         bench.on("a", hangs)
@@ -412,7 +416,7 @@ async def test_a_shutdown_ends_tasks_and_their_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.behaviour("a_task_is_stale_by_itself")
-async def test_a_stale_task_is_given_up_and_its_parent_goes_on(
+async def test_a_stale_task_ends_as_timeout_and_its_parent_continues(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with task_daemon(tmp_path, stale_seconds=5) as bench:
@@ -423,7 +427,7 @@ async def test_a_stale_task_is_given_up_and_its_parent_goes_on(
         assert "worker: timeout" in result_of(run)["result"]
 
 
-async def test_a_run_is_not_stale_while_a_task_of_it_works(
+async def test_a_run_is_not_stale_while_its_task_is_active(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async def slow(receive: Receive) -> None:
@@ -445,7 +449,9 @@ async def test_a_run_is_not_stale_while_a_task_of_it_works(
 
 @pytest.mark.behaviour("sessions_of_tasks_are_listed_if_asked_for")
 @pytest.mark.behaviour("deleting_a_session_deletes_its_tasks")
-async def test_sessions_of_tasks_are_hidden_and_go_with_their_parent(tmp_path: Path) -> None:
+async def test_sessions_of_tasks_are_listed_on_request_and_deleted_with_their_parent(
+    tmp_path: Path,
+) -> None:
     async with task_daemon(tmp_path) as bench:
         bench.on("go", tasks({"prompt": "a"}), says("done"))
         bench.on("a", tasks({"prompt": "b"}), says("of a"))
@@ -471,7 +477,7 @@ async def test_a_session_with_a_running_task_is_not_deleted(tmp_path: Path) -> N
         bench.on("go", tasks({"prompt": "a"}), says("done"))
         run = await bench.run()
         [child] = children_of(run)
-        # Somebody goes on with it by himself.
+        # A client continues the task's session directly.
         bench.on("a", hangs)
         more = await bench.start("more", session_id=child["session_id"])
         refused = await bench.client.refusal(
@@ -492,7 +498,9 @@ async def test_a_session_with_a_running_task_is_not_deleted(tmp_path: Path) -> N
 
 
 @pytest.mark.behaviour("deletions_can_stop_what_runs")
-async def test_a_deletion_that_stops_a_run_stops_its_tasks_through_it(tmp_path: Path) -> None:
+async def test_a_deletion_with_abort_stops_a_run_with_tasks_and_then_succeeds(
+    tmp_path: Path,
+) -> None:
     async with task_daemon(tmp_path) as bench:
         bench.on("go", tasks({"prompt": "a"}))
         bench.on("a", hangs)
@@ -510,7 +518,9 @@ async def test_a_deletion_that_stops_a_run_stops_its_tasks_through_it(tmp_path: 
         assert gone == {"session_id": own, "deleted": True}
 
 
-async def test_a_branch_of_a_task_is_the_users_own_and_keeps_the_worker(tmp_path: Path) -> None:
+async def test_a_branch_of_a_task_is_an_ordinary_session_with_the_same_worker(
+    tmp_path: Path,
+) -> None:
     worker = {"name": "w", "tools": ["read"]}
     async with task_daemon(tmp_path) as bench:
         bench.on("go", tasks({"prompt": "a", "worker": worker}), says("done"))
@@ -525,7 +535,7 @@ async def test_a_branch_of_a_task_is_the_users_own_and_keeps_the_worker(tmp_path
         assert [tool["name"] for tool in tools if tool["active"]] == ["read"]
 
 
-# --- a process that dies -----------------------------------------------------------------------
+# --- killed daemons ----------------------------------------------------------------------------
 
 
 @pytest.mark.behaviour("tasks_of_a_killed_daemon_are_closed")
@@ -552,14 +562,14 @@ async def test_a_killed_daemon_closes_tasks_at_the_next_start(short_folder: Path
         assert len([each for each in listed if "origin" in each]) == 2
 
 
-def test_the_tool_touches_nothing_by_itself() -> None:
+def test_the_task_tool_is_executed_by_the_daemon_and_is_not_read_only() -> None:
     assert (TASK.executed_by, TASK.is_read_only) == ("nousd", False)
 
 
-async def test_what_a_task_was_asking_when_the_daemon_was_killed_is_expired_and_ended_twice(
+async def test_the_approval_request_of_a_task_is_expired_after_a_kill(
     short_folder: Path,
 ) -> None:
-    """Once in the task's own run, once at the root; and it is listed once."""
+    """It is denied in the task's own run and at the root, and listed as expired once."""
     place = Place(short_folder, permission_mode="auto")
     fetch = '[[tool web_fetch {"url": "http://127.0.0.1:9/"}]]'
     inner = json.dumps({"prompt": fetch})

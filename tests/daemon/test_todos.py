@@ -18,14 +18,14 @@ from tests.harness.daemon import Client, Event, Events, memory_daemon, of_type, 
 
 READ: dict[str, Any] = {"content": "Read the tests", "status": "completed"}
 FIX: dict[str, Any] = {"content": "Fix the parser", "priority": "high", "id": "fix"}
-KEPT = [
+STORED = [
     {"id": "1", "content": "Read the tests", "status": "completed"},
     {"id": "fix", "content": "Fix the parser", "status": "pending", "priority": "high"},
 ]
 
 
 def writes(todos: Any) -> Outcome:
-    """A model call that asks for one call of ``todo``."""
+    """Return a model call that calls the tool ``todo`` once."""
 
     async def play(receive: Receive) -> None:
         await receive(ToolCallPiece("own", "todo", json.dumps({"todos": todos})))
@@ -35,7 +35,7 @@ def writes(todos: Any) -> Outcome:
 
 
 class Desk:
-    """A daemon whose model writes lists."""
+    """A daemon whose model writes to-do lists."""
 
     def __init__(self, client: Client, events: Events, model: ScriptedProvider) -> None:
         self.client = client
@@ -52,7 +52,7 @@ class Desk:
         result: str = end["result"]
         return result
 
-    async def kept(self, **session: str) -> Any:
+    async def todos(self, **session: str) -> Any:
         return (await self.client.request("get_todos", **session))["todos"]
 
 
@@ -65,7 +65,7 @@ async def store() -> AsyncIterator[Store]:
 @pytest.fixture
 async def desk(tmp_path: Path, store: Store) -> AsyncIterator[Desk]:
     model = ScriptedProvider()
-    # Nobody can be asked: what needs a permission is denied.
+    # Nobody can be asked, so a call that needs approval is denied.
     asking = RulePermissions("ask")
     async with memory_daemon(
         workdir=tmp_path, provider=model, store=store, permissions=asking
@@ -75,30 +75,30 @@ async def desk(tmp_path: Path, store: Store) -> AsyncIterator[Desk]:
 
 
 @pytest.mark.behaviour("the_list_of_things_to_do_is_kept")
-async def test_a_list_is_told_inside_of_its_call_and_needs_nobodys_permission(desk: Desk) -> None:
+async def test_a_list_is_reported_within_its_call_and_needs_no_approval(desk: Desk) -> None:
     events = await desk.call([READ, FIX])
     inside = types(events)
     told = inside.index("todo_updated")
     assert inside.index("tool_call_started") < told < inside.index("tool_call_completed")
     (updated,) = of_type(events, "todo_updated")
-    assert updated["todos"] == KEPT
+    assert updated["todos"] == STORED
     (end,) = of_type(events, "tool_execution_end")
     assert updated["tool_call_id"] == end["tool_call_id"]
     assert end["result"] == "[x] 1. Read the tests\n[ ] fix. Fix the parser"
-    assert await desk.kept() == KEPT
+    assert await desk.todos() == STORED
 
 
 async def test_a_call_replaces_the_whole_list(desk: Desk) -> None:
     await desk.call([READ, FIX])
     await desk.call([FIX])
-    assert await desk.kept() == KEPT[1:]
+    assert await desk.todos() == STORED[1:]
     assert await desk.result([]) == "The list is empty."
-    assert await desk.kept() == []
+    assert await desk.todos() == []
 
 
 @pytest.mark.behaviour("a_list_that_does_not_fit_changes_nothing")
 @pytest.mark.parametrize(
-    ("todos", "said"),
+    ("todos", "message"),
     [
         ([READ, {**FIX, "id": "1"}], "todo_failed: two items have the id 1"),
         ([{**READ, "status": "done"}], "validation_failed: todo: Invalid enum value 'done'"),
@@ -110,36 +110,36 @@ async def test_a_call_replaces_the_whole_list(desk: Desk) -> None:
         ([{"content": "x"}] * 101, "validation_failed: todo: "),
     ],
 )
-async def test_a_list_that_does_not_fit_changes_nothing(desk: Desk, todos: Any, said: str) -> None:
+async def test_an_invalid_list_changes_nothing(desk: Desk, todos: Any, message: str) -> None:
     await desk.call([READ, FIX])
-    assert (await desk.result(todos)).startswith(f"tool_error: {said}")
-    assert await desk.kept() == KEPT
+    assert (await desk.result(todos)).startswith(f"tool_error: {message}")
+    assert await desk.todos() == STORED
 
 
-async def test_sessions_have_lists_of_their_own(desk: Desk) -> None:
+async def test_each_session_has_its_own_list(desk: Desk) -> None:
     await desk.call([READ, FIX])
     first = (await desk.client.request("get_state"))["session_id"]
     await desk.client.request("new_session")
-    assert await desk.kept() == []
-    assert await desk.kept(session_id=first) == KEPT
+    assert await desk.todos() == []
+    assert await desk.todos(session_id=first) == STORED
 
 
-async def test_a_branch_begins_with_the_list_of_its_parent(desk: Desk) -> None:
+async def test_a_branch_starts_with_a_copy_of_its_parents_list(desk: Desk) -> None:
     await desk.call([READ, FIX])
     parent = (await desk.client.request("get_state"))["session_id"]
     branch = (await desk.client.request("branch_session", session_id=parent))["session_id"]
-    assert await desk.kept(session_id=branch) == KEPT
+    assert await desk.todos(session_id=branch) == STORED
     await desk.client.request("switch_session", session_id=branch)
     await desk.call([])
-    assert await desk.kept(session_id=branch) == []
-    assert await desk.kept(session_id=parent) == KEPT
+    assert await desk.todos(session_id=branch) == []
+    assert await desk.todos(session_id=parent) == STORED
 
 
-async def test_without_a_session_there_is_no_list(desk: Desk) -> None:
-    assert await desk.kept() == []
+async def test_the_list_is_empty_without_a_session(desk: Desk) -> None:
+    assert await desk.todos() == []
 
 
-async def test_a_list_is_kept_over_restarts(tmp_path: Path) -> None:
+async def test_a_list_survives_a_restart(tmp_path: Path) -> None:
     model = ScriptedProvider()
     async with socket_daemon(tmp_path, provider=model) as daemon:
         client = await daemon.connect()
@@ -151,24 +151,24 @@ async def test_a_list_is_kept_over_restarts(tmp_path: Path) -> None:
         sessions = (await client.request("list_sessions"))["sessions"]
         assert len(sessions) == 2
         for session in sessions:
-            kept = await client.request("get_todos", session_id=session["session_id"])
-            assert kept["todos"] == KEPT
+            stored = await client.request("get_todos", session_id=session["session_id"])
+            assert stored["todos"] == STORED
 
 
-async def test_a_list_in_memory_is_kept_like_one_on_the_disk(tmp_path: Path, store: Store) -> None:
+async def test_a_list_in_a_memory_store_survives_a_restart(tmp_path: Path, store: Store) -> None:
     model = ScriptedProvider()
     async with memory_daemon(workdir=tmp_path, provider=model, store=store) as daemon:
         client = await daemon.connect()
         await Desk(client, await daemon.watch(types="all"), model).call([READ, FIX])
     async with memory_daemon(workdir=tmp_path, provider=model, store=store) as daemon:
         client = await daemon.connect()
-        assert (await client.request("get_todos"))["todos"] == KEPT
+        assert (await client.request("get_todos"))["todos"] == STORED
 
 
-async def test_a_client_can_write_the_list_itself(desk: Desk) -> None:
+async def test_a_client_can_write_the_list(desk: Desk) -> None:
     await desk.client.request("new_session")
     await desk.client.request("call_tool", tool="todo", args={"todos": [READ, FIX]})
     updated = (await desk.events.until("todo_updated"))["payload"]
-    assert updated["todos"] == KEPT
+    assert updated["todos"] == STORED
     assert "run_id" not in updated
-    assert await desk.kept() == KEPT
+    assert await desk.todos() == STORED

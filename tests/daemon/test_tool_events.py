@@ -1,7 +1,7 @@
-"""What is told of a tool call and of a model call to who asks for more than the frozen types.
+"""The events of tool calls and model calls, for subscribers of more than the frozen types.
 
-The table of protocol/semantics/tools.md, case by case. That the order holds in every other test is
-checked on every log that a test leaves (``tests.harness.lifecycle``).
+The tests follow the table of protocol/semantics/tools.md case by case. The order of these events in all
+other tests is checked on the log that each of them leaves (``tests.harness.lifecycle``).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.tools.bench import lifeline
 
 
 class Bench:
-    """A daemon whose model and tool do what the test says, and who asked for everything."""
+    """A daemon with a scripted model and tool, and a subscriber of all events."""
 
     def __init__(
         self, client: Client, events: Events, provider: ScriptedProvider, tool: ScriptedTool
@@ -81,7 +81,7 @@ async def bench(
 
 
 def asks_for(*calls: tuple[str, str]) -> Outcome:
-    """A model call that asks for calls with those names and arguments as the model writes them."""
+    """Return a model call that requests tool calls with these names and raw arguments."""
 
     async def play(receive: Receive) -> None:
         for number, (name, args) in enumerate(calls):
@@ -95,7 +95,7 @@ STEPS = ("tool_call_", "tool_execution_", "permission_")
 
 
 def steps(run: list[Event]) -> list[str]:
-    """Return what was told of the calls of a run, shortened."""
+    """Return the shortened types of the events of a run's tool calls."""
     told = [event for event in run if event["type"].startswith(STEPS)]
     return [name.removeprefix("tool_call_").removeprefix("tool_") for name in types(told)]
 
@@ -108,7 +108,7 @@ RAN = [
 
 
 @pytest.mark.behaviour("tool_calls_are_told_step_by_step")
-async def test_a_call_that_runs_is_told_from_request_to_completion(
+async def test_a_completed_call_has_an_event_for_each_step(
     bench: Bench, provider: ScriptedProvider, tool: ScriptedTool
 ) -> None:
     provider.answer(asks_for_tools(), says("done"))
@@ -137,7 +137,7 @@ async def test_a_call_that_runs_is_told_from_request_to_completion(
     assert (completed["executed_by"], completed["execution_env"]) == ("nousd", "host")
     snapshot = completed["policy_snapshot"]
     assert snapshot["permission_mode"] == "yolo"
-    assert [said["source"] for said in snapshot["sources"]] == [
+    assert [each["source"] for each in snapshot["sources"]] == [
         *("registry", "session", "arguments", "rules", "mode", "runtime")
     ]
     everything = [e["payload"] for e in run if e["type"].startswith(STEPS)]
@@ -155,7 +155,7 @@ async def test_a_call_that_runs_is_told_from_request_to_completion(
     ],
     ids=["well", "failed", "tool error", "system error"],
 )
-async def test_a_call_that_fails_is_completed_like_one_that_does_not(
+async def test_a_failed_call_is_completed_like_a_successful_one(
     bench: Bench, provider: ScriptedProvider, tool: ScriptedTool, outcome: Any, is_error: bool
 ) -> None:
     provider.answer(asks_for_tools(), says("done"))
@@ -169,7 +169,7 @@ async def test_a_call_that_fails_is_completed_like_one_that_does_not(
 
 @pytest.mark.behaviour("refused_calls_are_denied_and_never_started")
 @pytest.mark.parametrize(
-    ("name", "args", "asked", "reason"),
+    ("name", "args", "consulted", "reason"),
     [
         ("nope", "{}", ["registry"], "tool_not_found: nope"),
         ("ls", "{}", ["registry", "session"], "tool_not_active: ls"),
@@ -188,8 +188,8 @@ async def test_a_call_that_fails_is_completed_like_one_that_does_not(
     ],
     ids=["unknown", "inactive", "unreadable", "invalid"],
 )
-async def test_a_call_that_is_refused_is_denied_by_the_last_source_that_is_asked(
-    bench: Bench, name: str, args: str, asked: list[str], reason: str
+async def test_a_refused_call_is_denied_by_the_last_consulted_source(
+    bench: Bench, name: str, args: str, consulted: list[str], reason: str
 ) -> None:
     await bench.client.request("new_session")
     await bench.client.request("set_active_tools", tools=["read"])
@@ -197,18 +197,21 @@ async def test_a_call_that_is_refused_is_denied_by_the_last_source_that_is_asked
     run = await bench.run()
     assert steps(run) == [
         *("execution_start", "requested"),
-        *["policy_evaluated" for _ in asked],
+        *["policy_evaluated" for _ in consulted],
         *("denied", "execution_end"),
     ]
     evaluated = of_type(run, "tool_call_policy_evaluated")
-    assert [source["source"] for source in evaluated] == asked
-    assert [source["decision"] for source in evaluated] == [*["allow"] * (len(asked) - 1), "deny"]
+    assert [source["source"] for source in evaluated] == consulted
+    assert [source["decision"] for source in evaluated] == [
+        *["allow"] * (len(consulted) - 1),
+        "deny",
+    ]
     [denied], [warning] = of_type(run, "tool_call_denied"), of_type(run, "warning")
     assert denied["by"] == "policy"
     assert denied["reason"] == evaluated[-1]["reason"] == warning["message"] == reason
 
 
-async def test_without_exec_there_is_no_bash_to_allow(place: Place, stub: StubModel) -> None:
+async def test_bash_does_not_exist_if_exec_is_not_allowed(place: Place, stub: StubModel) -> None:
     place.options = ("--no-allow-exec",)
     stub.script(tool_reply(("bash", {"command": "true"})))
     async with running(place):
@@ -219,7 +222,7 @@ async def test_without_exec_there_is_no_bash_to_allow(place: Place, stub: StubMo
         assert evaluated["reason"] == "tool_not_found: bash"
 
 
-async def test_a_call_that_a_steer_skips_is_denied_and_no_source_is_asked(
+async def test_a_call_skipped_by_a_steer_is_denied_without_a_policy_evaluation(
     bench: Bench, provider: ScriptedProvider, tool: ScriptedTool
 ) -> None:
     provider.answer(asks_for_tools(2), says("steered"))
@@ -237,19 +240,19 @@ async def test_a_call_that_a_steer_skips_is_denied_and_no_source_is_asked(
     assert denied["reason"] == "Skipped due to queued user message."
 
 
-def assert_facts_are_told(run: list[Event]) -> None:
-    """The one call of a run, which was cut off, has all that is known of it."""
+def assert_facts_are_reported(run: list[Event]) -> None:
+    """Assert that the completion of the run's interrupted call has all its known facts."""
     [started], [completed] = of_type(run, "tool_call_started"), of_type(run, "tool_call_completed")
     assert (completed["executed_by"], completed["execution_env"]) == ("nousd", "unknown")
     snapshot = completed["policy_snapshot"]
     assert snapshot["permission_mode"] == started["permission_mode"]
-    assert [said["source"] for said in snapshot["sources"]] == [
+    assert [each["source"] for each in snapshot["sources"]] == [
         *("registry", "session", "arguments", "rules", "mode", "runtime")
     ]
 
 
 @pytest.mark.behaviour("started_calls_are_completed")
-async def test_a_call_that_an_abort_cuts_off_is_completed_and_those_behind_it_are_not_told(
+async def test_an_aborted_call_is_completed_and_the_calls_after_it_have_no_events(
     bench: Bench, provider: ScriptedProvider
 ) -> None:
     provider.answer(asks_for_tools(3))
@@ -261,7 +264,7 @@ async def test_a_call_that_an_abort_cuts_off_is_completed_and_those_behind_it_ar
     [completed], [end] = of_type(run, "tool_call_completed"), of_type(run, "tool_execution_end")
     assert (completed["is_error"], completed["stop_reason"]) == (True, "aborted")
     assert "duration_ms" not in completed
-    assert_facts_are_told(run)
+    assert_facts_are_reported(run)
     assert (end["executed"], end["result"]) == (True, "tool_error: aborted")
 
 
@@ -271,7 +274,7 @@ def place(short_folder: Path, stub: StubModel) -> Place:
 
 
 @pytest.mark.behaviour("started_calls_are_completed")
-async def test_a_call_that_a_kill_cuts_off_is_completed_at_the_next_start(
+async def test_a_call_interrupted_by_a_kill_is_completed_at_the_next_start(
     place: Place, stub: StubModel, short_folder: Path
 ) -> None:
     with lifeline(short_folder / "lifeline") as line:
@@ -289,14 +292,14 @@ async def test_a_call_that_a_kill_cuts_off_is_completed_at_the_next_start(
         [completed] = of_type(run, "tool_call_completed")
         assert (completed["is_error"], completed["stop_reason"]) == (True, "interrupted")
         assert (completed["tool_name"], completed["attempt"]) == ("bash", 1)
-        assert_facts_are_told(run)
+        assert_facts_are_reported(run)
         assert types(run)[-5:] == [
             *("tool_call_completed", "tool_execution_end", "entry_appended"),
             *("turn_end", "agent_end"),
         ]
 
 
-async def test_who_says_nothing_is_told_the_frozen_types_alone(
+async def test_a_client_that_never_subscribes_receives_only_the_frozen_types(
     tmp_path: Path, provider: ScriptedProvider, tool: ScriptedTool
 ) -> None:
     async with memory_daemon(workdir=tmp_path, provider=provider, tools=[tool.tool]) as daemon:
@@ -314,11 +317,11 @@ async def test_who_says_nothing_is_told_the_frozen_types_alone(
         ]
 
 
-# --- what a model is given -------------------------------------------------------------------
+# --- model inputs ----------------------------------------------------------------------------
 
 
 @pytest.mark.behaviour("model_inputs_are_told")
-async def test_each_model_call_is_told_by_what_the_model_is_given(
+async def test_each_model_call_has_a_model_input_event_that_matches_its_request(
     bench: Bench, provider: ScriptedProvider, tool: ScriptedTool
 ) -> None:
     await bench.client.request("new_session")
@@ -339,7 +342,7 @@ async def test_each_model_call_is_told_by_what_the_model_is_given(
     assert first["tokens_estimated"] < second["tokens_estimated"]
 
 
-async def test_a_model_input_comes_before_anything_the_model_says(
+async def test_the_model_input_event_precedes_the_models_message(
     bench: Bench, provider: ScriptedProvider
 ) -> None:
     await bench.client.request("prompt", text="go", wait=False)
@@ -349,7 +352,7 @@ async def test_a_model_input_comes_before_anything_the_model_says(
     assert types(run)[types(run).index("model_input") + 1] == "message_start"
 
 
-async def test_what_a_model_is_not_told_is_named_with_the_reason(
+async def test_an_omitted_entry_is_named_with_its_reason(
     bench: Bench, provider: ScriptedProvider
 ) -> None:
     provider.answer(says(), says("done"))
@@ -360,7 +363,7 @@ async def test_what_a_model_is_not_told_is_named_with_the_reason(
     assert told["omitted_count"] == 1
 
 
-async def test_of_many_entries_left_out_the_oldest_are_named_and_all_are_counted(
+async def test_of_many_omitted_entries_the_oldest_are_named_and_all_are_counted(
     bench: Bench, provider: ScriptedProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nousd.machine.context.model_input_event.OMITTED_MAX", 2)
@@ -374,7 +377,7 @@ async def test_of_many_entries_left_out_the_oldest_are_named_and_all_are_counted
     assert told["omitted_count"] == 3
 
 
-async def test_a_call_made_again_with_a_compacted_context_is_told_again(
+async def test_a_model_call_retried_after_compaction_has_its_own_model_input_event(
     tmp_path: Path, provider: ScriptedProvider, tool: ScriptedTool
 ) -> None:
     native = NativeSettings(keep_recent_tokens=1)
@@ -397,7 +400,9 @@ async def test_a_call_made_again_with_a_compacted_context_is_told_again(
         assert after["leaf_id"] == compaction["id"]
 
 
-async def test_a_call_that_fails_was_told_too(bench: Bench, provider: ScriptedProvider) -> None:
+async def test_a_failed_model_call_also_has_a_model_input_event(
+    bench: Bench, provider: ScriptedProvider
+) -> None:
     provider.answer(fails(ProviderError("no")))
     run = await bench.run()
     told = types(run)
@@ -405,12 +410,12 @@ async def test_a_call_that_fails_was_told_too(bench: Bench, provider: ScriptedPr
     assert told[-1] == "agent_end"
 
 
-# --- what it costs ---------------------------------------------------------------------------
+# --- commits ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def batches(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The types of the events of each batch that was handed to the store, as it happens."""
+    """The event types of each batch submitted to the store so far."""
     seen: list[list[str]] = []
     submit = memory.MemoryStore.submit
 
@@ -423,7 +428,7 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(("name", "commits"), [("work", 2), ("nope", 1)], ids=["run", "refused"])
-async def test_what_is_told_of_a_call_shares_the_commits_before_and_after_it(
+async def test_a_tool_call_takes_two_commits_and_a_refused_one_takes_one(
     bench: Bench, batches: list[list[str]], name: str, commits: int
 ) -> None:
     bench.provider.answer(asks_for(*[(name, "{}")] * 3), says("done"))
@@ -433,7 +438,7 @@ async def test_what_is_told_of_a_call_shares_the_commits_before_and_after_it(
     assert len(of_calls) == 3 * commits
 
 
-async def test_what_a_model_is_given_shares_the_commit_that_says_it_is_asked_again(
+async def test_a_model_input_event_shares_the_commit_of_the_status_before_it(
     bench: Bench, batches: list[list[str]], provider: ScriptedProvider
 ) -> None:
     provider.answer(asks_for(("nope", "{}")), says("done"))
@@ -443,7 +448,7 @@ async def test_what_a_model_is_given_shares_the_commit_that_says_it_is_asked_aga
 
 
 @pytest.mark.parametrize("breaks_off", [False, True])
-async def test_half_a_character_from_a_tool_is_told_as_one_that_cannot_be_shown(
+async def test_a_lone_surrogate_from_a_tool_becomes_a_replacement_character(
     bench: Bench, provider: ScriptedProvider, tool: ScriptedTool, *, breaks_off: bool
 ) -> None:
     async def play(context: ToolContext) -> ToolResult:
