@@ -1,4 +1,4 @@
-"""Old deltas are pruned while the daemon runs; what clients see of it."""
+"""The pruning of old deltas while the daemon runs, and its effect on clients."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ DAY = 24 * 3600.0
 
 
 class Calendar(FakeClock):
-    """A clock that goes with trio's, from a day on that the test chooses."""
+    """A clock that follows trio's, starting on a day that the test chooses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class World:
         self._workdir = workdir
 
     def daemon(self, **options: Any) -> AbstractAsyncContextManager[Daemon]:
-        """Run a daemon, started at the time that it is now."""
+        """Run a daemon that starts at the calendar's current time."""
         parts: dict[str, Any] = {
             "store": self.store,
             "clock": self.calendar,
@@ -92,11 +92,11 @@ async def deltas(store: Store) -> list[str]:
     return [event.line.decode() for event in log if event.type == "message_update"]
 
 
-# --- when ----------------------------------------------------------------------------------------
+# --- schedule ------------------------------------------------------------------------------------
 
 
 @pytest.mark.behaviour("old_deltas_are_pruned")
-async def test_what_ended_longer_ago_than_the_setting_says_is_pruned_at_the_start(
+async def test_deltas_older_than_the_retention_are_pruned_at_startup(
     autojump_clock: MockClock, world: World
 ) -> None:
     async with world.daemon() as daemon:
@@ -112,7 +112,7 @@ async def test_what_ended_longer_ago_than_the_setting_says_is_pruned_at_the_star
     assert len(young) == 2
 
 
-async def test_then_it_is_looked_for_every_hour_also_in_what_the_hub_holds(
+async def test_old_deltas_are_pruned_every_hour_even_if_the_hub_holds_them(
     autojump_clock: MockClock, world: World
 ) -> None:
     async with world.daemon(delta_retention_days=1) as daemon:
@@ -125,7 +125,7 @@ async def test_then_it_is_looked_for_every_hour_also_in_what_the_hub_holds(
 
 
 @pytest.mark.parametrize("days", [0, 36_500])
-async def test_a_setting_of_none_or_many_keeps_them(
+async def test_a_retention_of_zero_or_very_many_days_prunes_nothing(
     days: int, autojump_clock: MockClock, world: World
 ) -> None:
     async with world.daemon() as daemon:
@@ -136,7 +136,7 @@ async def test_a_setting_of_none_or_many_keeps_them(
     assert len(await deltas(world.store)) == 2
 
 
-async def test_there_is_a_pause_between_two_steps(
+async def test_pruning_pauses_between_its_steps(
     autojump_clock: MockClock, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nousd.store.pruning.DELTAS_PER_STEP", 3)
@@ -152,7 +152,7 @@ async def test_there_is_a_pause_between_two_steps(
     assert lengths == [11, 9, 7, 5, 3, 1]
 
 
-async def test_where_the_clock_was_set_back_nothing_is_pruned_that_the_hub_holds(
+async def test_deltas_in_the_hub_are_not_pruned_if_the_clock_was_set_back(
     autojump_clock: MockClock, world: World
 ) -> None:
     async with world.daemon() as daemon:
@@ -172,7 +172,7 @@ async def test_where_the_clock_was_set_back_nothing_is_pruned_that_the_hub_holds
 
 
 class Failing:
-    """A store whose first attempts at pruning fail."""
+    """A store whose first ``failures`` prunings fail."""
 
     def __init__(self, store: Store, failures: int) -> None:
         self._store = store
@@ -188,7 +188,7 @@ class Failing:
         return await self._store.prune_deltas(old)
 
 
-async def test_a_step_that_fails_is_logged_and_tried_again_an_hour_later(
+async def test_a_failed_pruning_is_logged_and_retried_after_an_hour(
     autojump_clock: MockClock, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world.daemon() as daemon:
@@ -206,10 +206,10 @@ async def test_a_step_that_fails_is_logged_and_tried_again_an_hour_later(
         assert len(await deltas(world.store)) == 3
 
 
-# --- who reads the log ---------------------------------------------------------------------------
+# --- readers of the log --------------------------------------------------------------------------
 
 
-async def test_a_run_that_a_kill_left_open_is_closed_on_a_pruned_log(
+async def test_a_run_left_open_by_a_kill_is_closed_in_a_pruned_log(
     autojump_clock: MockClock, world: World
 ) -> None:
     happened = turn_of(message("m1", "one ", "two"), message("m2", "three ", "four", "five"))
@@ -222,7 +222,7 @@ async def test_a_run_that_a_kill_left_open_is_closed_on_a_pruned_log(
     assert b'"text":"three fourfive","stop_reason":"interrupted"' in ends[-1]
 
 
-ASKED = {"text": "go", "client_message_id": "once"}
+PROMPT = {"text": "go", "client_message_id": "once"}
 
 
 async def test_the_result_of_a_pruned_run_has_the_same_texts(
@@ -230,26 +230,26 @@ async def test_the_result_of_a_pruned_run_has_the_same_texts(
 ) -> None:
     async with world.daemon() as daemon:
         world.model.answer(says("one ", "two ", "three"))
-        before = await (await daemon.connect()).request("prompt", **ASKED)
+        before = await (await daemon.connect()).request("prompt", **PROMPT)
     world.calendar.days = 8
     async with world.daemon() as daemon:
         await trio.sleep(10)
         assert len(await deltas(world.store)) == 1
-        after = await (await daemon.connect()).request("prompt", **ASKED)
-    assert told(after) == told(before)
+        after = await (await daemon.connect()).request("prompt", **PROMPT)
+    assert events_of(after) == events_of(before)
     assert after["output"] == before["output"] == "one two three"
 
 
-def told(result: Any) -> list[tuple[str, Any]]:
+def events_of(result: Any) -> list[tuple[str, Any]]:
     return [(event["type"], event.get("delta")) for event in result["events"]]
 
 
-class PrunedMeanwhile:
-    """A store that prunes everything behind the back of whoever reads a page in the midst of deltas."""
+class PruningStore:
+    """A store that prunes all deltas after it has read a page that ends within them."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.overtaken = 0
+        self.pruned = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -259,36 +259,36 @@ class PrunedMeanwhile:
     ) -> tuple[StoredEvent, ...]:
         page = await self._store.events_after(after, *wanted, **bounds)
         if page and page[-1].type == "message_update":
-            self.overtaken += await prune(self._store, "9999")
+            self.pruned += await prune(self._store, "9999")
         return page
 
 
-async def test_a_result_that_pruning_overtakes_tells_no_text_twice(
+async def test_a_result_read_during_pruning_repeats_no_text(
     autojump_clock: MockClock, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world.daemon() as daemon:
         world.model.answer(says("one ", "two ", "three ", "four"))
-        before = await (await daemon.connect()).request("prompt", **ASKED)
+        before = await (await daemon.connect()).request("prompt", **PROMPT)
     monkeypatch.setattr(log_walk, "_PAGE_EVENTS", 4)
-    overtaking = PrunedMeanwhile(world.store)
-    async with world.daemon(store=overtaking) as daemon:
-        after = await (await daemon.connect()).request("prompt", **ASKED)
-    assert overtaking.overtaken == 3
-    assert told(after) == told(before)
+    pruning_store = PruningStore(world.store)
+    async with world.daemon(store=pruning_store) as daemon:
+        after = await (await daemon.connect()).request("prompt", **PROMPT)
+    assert pruning_store.pruned == 3
+    assert events_of(after) == events_of(before)
 
 
-# --- what a client is told -----------------------------------------------------------------------
+# --- clients -------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
 async def pruned_daemon(folder: Path) -> AsyncIterator[tuple[Daemon, Client, list[Event]]]:
-    """A daemon on real sockets whose log was pruned; with all events as they were before."""
+    """Run a daemon on a pruned log; yield it, a client, and the events before the pruning."""
     model, tool = ScriptedProvider(), ScriptedTool()
     parts: dict[str, Any] = {"provider": model, "tools": [tool.tool]}
     model.answer(asks_for_tools(1), says("one ", "two ", "three ", "four"))
     tool.finish(gives("done"))
     async with socket_daemon(folder, **parts) as daemon:
-        await (await daemon.connect()).request("prompt", **ASKED)
+        await (await daemon.connect()).request("prompt", **PROMPT)
         events = await daemon.watch(after="evt-0", types="all")
         before = [await events.next() for _ in range(daemon.services.hub.head)]
     assert vacuum(folder).deltas_joined == 3
@@ -304,8 +304,8 @@ def number(event: Event) -> int:
     return int(event["id"].removeprefix("evt-"))
 
 
-def kept(before: list[Event]) -> list[Event]:
-    """The contents of a log with those events after it was pruned."""
+def log_after_pruning(before: list[Event]) -> list[Event]:
+    """Return the events of the log after pruning."""
     *gone, last = [event for event in before if event["type"] == "message_update"]
     payload = {**last["payload"], "delta": "one two three four", "joined_from": gone[0]["id"]}
     joined = {**last, "payload": payload}
@@ -313,12 +313,12 @@ def kept(before: list[Event]) -> list[Event]:
 
 
 @pytest.mark.behaviour("pruned_cursors_go_on")
-async def test_a_cursor_among_pruned_deltas_goes_on_from_the_next_kept_event(
+async def test_a_cursor_among_pruned_deltas_continues_at_the_next_stored_event(
     short_folder: Path,
 ) -> None:
     async with pruned_daemon(short_folder) as (daemon, client, before):
         first, *_, last = seqs_of(before, "message_update")
-        after_prune = kept(before)
+        after_prune = log_after_pruning(before)
         for cursor in range(len(before)):
             is_among = first <= cursor < last
             expected = [event for event in after_prune if number(event) > cursor]
@@ -337,13 +337,13 @@ async def test_a_cursor_among_pruned_deltas_goes_on_from_the_next_kept_event(
 
 
 @pytest.mark.behaviour("pruned_only_for_those_concerned")
-async def test_only_who_asks_for_such_deltas_is_told_that_some_were_pruned(
+async def test_only_responses_whose_filter_matches_pruned_deltas_are_marked_as_pruned(
     short_folder: Path,
 ) -> None:
     async with pruned_daemon(short_folder) as (daemon, client, before):
         cursor = before[seqs_of(before, "message_update")[0]]["id"]
         run_id = before[-1]["payload"].get("run_id") or before[-2]["payload"]["run_id"]
-        wishes: list[tuple[dict[str, Any], bool]] = [
+        filters: list[tuple[dict[str, Any], bool]] = [
             ({"types": "v1"}, True),
             ({"types": ["message_update"]}, True),
             ({"types": ["message_end"]}, False),
@@ -351,17 +351,17 @@ async def test_only_who_asks_for_such_deltas_is_told_that_some_were_pruned(
             ({"run_id": "run-another"}, False),
             ({"session_id": "sess-another"}, False),
         ]
-        for wish, is_told in wishes:
+        for chosen, is_marked in filters:
             events = await daemon.watch()
-            answer = await events.subscribe(after=cursor, **wish)
-            assert answer.get("pruned", False) is is_told, wish
-            page = await client.request("get_events", after=cursor, **wish)
-            assert page.get("pruned", False) is is_told, wish
+            answer = await events.subscribe(after=cursor, **chosen)
+            assert answer.get("pruned", False) is is_marked, chosen
+            page = await client.request("get_events", after=cursor, **chosen)
+            assert page.get("pruned", False) is is_marked, chosen
             await events.aclose()
 
 
 @pytest.mark.behaviour("pruned_runs_are_whole")
-async def test_a_replay_of_a_pruned_run_is_whole_and_has_the_same_texts(
+async def test_a_replay_of_a_pruned_run_has_the_complete_texts(
     short_folder: Path,
 ) -> None:
     async with pruned_daemon(short_folder) as (daemon, client, before):
@@ -371,12 +371,12 @@ async def test_a_replay_of_a_pruned_run_is_whole_and_has_the_same_texts(
         assert [event for event in replay if event["type"] == "message_end"] == ends
         updates = [e["payload"]["delta"] for e in replay if e["type"] == "message_update"]
         assert updates == ["one two three four"]
-        again = await client.request("prompt", **ASKED)
+        again = await client.request("prompt", **PROMPT)
         assert again["output"] == "one two three four"
 
 
 @pytest.mark.behaviour("unfinished_messages_are_not_pruned")
-async def test_a_message_that_goes_on_for_longer_than_deltas_are_kept_is_not_pruned(
+async def test_a_message_still_streaming_after_the_retention_is_not_pruned(
     autojump_clock: MockClock, world: World
 ) -> None:
     async with world.daemon(delta_retention_days=1, stale_seconds=10 * DAY) as daemon:
@@ -392,7 +392,7 @@ async def test_a_message_that_goes_on_for_longer_than_deltas_are_kept_is_not_pru
 
 
 def says_slowly(*texts: str) -> Outcome:
-    """A model call that is silent for a day after each of those texts."""
+    """Return a model call that is silent for a day after each text."""
 
     async def play(receive: Receive) -> None:
         for text in texts:

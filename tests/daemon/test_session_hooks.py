@@ -1,4 +1,4 @@
-"""Hooks before a session switch or branch, which may cancel it, and failing ones."""
+"""Hooks before a session switch or branch: they may cancel it, and their errors are warnings."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.harness.daemon import memory_daemon
 
 
 @pytest.mark.behaviour("an_extension_may_keep_a_session")
-async def test_a_switch_or_a_fork_that_is_cancelled_does_not_happen(tmp_path: Path) -> None:
-    told: list[HookPayload] = []
+async def test_a_hook_can_cancel_a_session_switch_or_branch(tmp_path: Path) -> None:
+    payloads: list[HookPayload] = []
 
     def cancel(facts: SessionSwitching | SessionForking) -> Cancel:
-        told.append(facts)
+        payloads.append(facts)
         return Cancel("finish this first")
 
     provider = ScriptedProvider()
@@ -50,14 +50,16 @@ async def test_a_switch_or_a_fork_that_is_cancelled_does_not_happen(tmp_path: Pa
         }
         for name in ("one", "one", "two")
     ]
-    assert told == [
+    assert payloads == [
         SessionSwitching(session_id=two, to_session_id=one),
         SessionSwitching(session_id=two, to_session_id=""),
         SessionForking(session_id=one, leaf_id=""),
     ]
 
 
-async def test_a_switch_whose_hook_fails_happens_and_says_so(tmp_path: Path) -> None:
+async def test_a_failing_hook_does_not_prevent_a_switch_or_branch_and_is_a_warning(
+    tmp_path: Path,
+) -> None:
     registers = [on("session_before_switch", failing), on("session_before_fork", failing)]
     async with open_bench(tmp_path, *registers) as bench:
         one = await bench.client.request("new_session")

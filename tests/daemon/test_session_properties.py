@@ -1,5 +1,6 @@
-"""Sessions against a plain model of their list: made, changed, branched, moved and deleted in any order,
-with restarts in between; after each step every list, and each session alone, is what the model says.
+"""Check sessions against a plain model of their list. They are created, changed, branched, moved and
+deleted in any order, with restarts in between; after each step every list and every session must match
+the model.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from tests.harness.daemon import Client, Daemon, FakeClock, Payload, memory_daem
 
 Step = tuple[str, Payload]
 
-SAID: Final = ("name", "archived", "source", "source_metadata", "sampling", "rules")
+SETTINGS: Final = ("name", "archived", "source", "source_metadata", "sampling", "rules")
 AUDIT: Final = ("origin_workspace", "attached_from", "attach_reason")
 
-places = st.integers(0, 5)
+positions = st.integers(0, 5)
 names = st.sampled_from(["Straße", "STRASSE 2", "café", "100%", "plain"])
 sources = st.sampled_from(["chat", "cron"])
 folders = st.sampled_from([".", "one", "two/deeper"])
@@ -55,8 +56,8 @@ steps: st.SearchStrategy[Step] = st.one_of(
     st.tuples(
         st.just("update"),
         st.builds(
-            lambda place, values: {"place": place, **values},
-            places,
+            lambda position, values: {"position": position, **values},
+            positions,
             some(
                 name=names,
                 archived=st.booleans(),
@@ -66,14 +67,16 @@ steps: st.SearchStrategy[Step] = st.one_of(
             ),
         ),
     ),
-    st.tuples(st.just("rename"), st.fixed_dictionaries({"place": places, "name": names})),
-    st.tuples(st.just("switch"), st.fixed_dictionaries({"place": places})),
+    st.tuples(st.just("rename"), st.fixed_dictionaries({"position": positions, "name": names})),
+    st.tuples(st.just("switch"), st.fixed_dictionaries({"position": positions})),
     st.tuples(
         st.just("branch"),
-        st.fixed_dictionaries({"place": places, "activate": st.booleans()}),
+        st.fixed_dictionaries({"position": positions, "activate": st.booleans()}),
     ),
-    st.tuples(st.just("attach"), st.fixed_dictionaries({"place": places, "workspace": folders})),
-    st.tuples(st.just("delete"), st.fixed_dictionaries({"place": places})),
+    st.tuples(
+        st.just("attach"), st.fixed_dictionaries({"position": positions, "workspace": folders})
+    ),
+    st.tuples(st.just("delete"), st.fixed_dictionaries({"position": positions})),
     st.tuples(st.just("restart"), st.just({})),
 )
 lists = some(
@@ -87,7 +90,7 @@ lists = some(
 
 
 class Model:
-    """The expected list of sessions; the one that was used last is at its end."""
+    """The expected list of sessions; the most recently used one is last."""
 
     def __init__(self, workdir: Path) -> None:
         self.workdir = workdir
@@ -97,19 +100,19 @@ class Model:
     def folder(self, name: str) -> str:
         return str((self.workdir / name).resolve())
 
-    def at(self, place: int) -> Payload | None:
-        return self.sessions[place % len(self.sessions)] if self.sessions else None
+    def at(self, position: int) -> Payload | None:
+        return self.sessions[position % len(self.sessions)] if self.sessions else None
 
-    def used(self, session: Payload) -> None:
+    def mark_used(self, session: Payload) -> None:
         self.sessions = [each for each in self.sessions if each is not session] + [session]
 
-    def listed(self, wanted: Payload) -> list[Payload]:
+    def select(self, wanted: Payload) -> list[Payload]:
         return [session for session in reversed(self.sessions) if self._fits(session, wanted)]
 
     def _fits(self, session: Payload, wanted: Payload) -> bool:
         if "q" in wanted:
-            places = (session.get("name") or "", session["workspace"])
-            if not any(folded(wanted["q"]) in folded(place) for place in places):
+            texts = (session.get("name") or "", session["workspace"])
+            if not any(folded(wanted["q"]) in folded(text) for text in texts):
                 return False
         if "workspace" in wanted and self.folder(wanted["workspace"]) != session["workspace"]:
             return False
@@ -119,29 +122,29 @@ class Model:
 
 
 class Game:
-    """A model and the daemon that should behave like it."""
+    """A model and the daemon that must match it."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
         self.client: Client
 
-    async def new(self, **said: Any) -> None:
+    async def new(self, **fields: Any) -> None:
         model = self.model
-        folder = model.folder(said.pop("workspace", "."))
-        answer = await self.client.request("new_session", workspace=folder, **said)
-        is_active = said.pop("activate", True)
-        session = {"archived": False, "workspace": folder, **_kept(said)}
+        folder = model.folder(fields.pop("workspace", "."))
+        answer = await self.client.request("new_session", workspace=folder, **fields)
+        is_active = fields.pop("activate", True)
+        session = {"archived": False, "workspace": folder, **_expected_fields(fields)}
         self._add(session, answer, is_active=is_active)
 
-    async def branch(self, place: int, *, activate: bool) -> None:
-        parent = self.model.at(place)
+    async def branch(self, position: int, *, activate: bool) -> None:
+        parent = self.model.at(position)
         if parent is None:
             return
         answer = await self.client.request(
             "branch_session", session_id=parent["session_id"], activate=activate
         )
-        kept = ("source", "source_metadata", "sampling", "rules", "workspace")
-        session = {key: parent[key] for key in kept if key in parent}
+        inherited = ("source", "source_metadata", "sampling", "rules", "workspace")
+        session = {key: parent[key] for key in inherited if key in parent}
         session |= {"archived": False, "parent_id": parent["session_id"]}
         self._add(session, answer, is_active=activate)
 
@@ -151,38 +154,38 @@ class Game:
         if is_active:
             self.model.active = session["session_id"]
 
-    async def update(self, place: int, **values: Any) -> None:
-        session = self.model.at(place)
+    async def update(self, position: int, **values: Any) -> None:
+        session = self.model.at(position)
         if session is None:
             return
         await self.client.request("update_session", session_id=session["session_id"], **values)
         before = dict(session)
         for key, value in values.items():
             session[key] = value
-            if _kept({key: value}) == {}:
+            if _expected_fields({key: value}) == {}:
                 session.pop(key)
         if session != before:
-            self.model.used(session)
+            self.model.mark_used(session)
 
-    async def rename(self, place: int, name: str) -> None:
-        session = self.model.at(place)
+    async def rename(self, position: int, name: str) -> None:
+        session = self.model.at(position)
         if session is None:
             return
         await self.client.request("rename_session", session_id=session["session_id"], name=name)
         if session.get("name") != name:
             session["name"] = name
-            self.model.used(session)
+            self.model.mark_used(session)
 
-    async def switch(self, place: int) -> None:
-        session = self.model.at(place)
+    async def switch(self, position: int) -> None:
+        session = self.model.at(position)
         if session is None:
             return
         await self.client.request("switch_session", session_id=session["session_id"])
         self.model.active = session["session_id"]
-        self.model.used(session)
+        self.model.mark_used(session)
 
-    async def attach(self, place: int, workspace: str) -> None:
-        session = self.model.at(place)
+    async def attach(self, position: int, workspace: str) -> None:
+        session = self.model.at(position)
         if session is None:
             return
         folder = self.model.folder(workspace)
@@ -195,14 +198,14 @@ class Game:
         before = session["workspace"]
         session.setdefault("origin_workspace", before)
         session |= {"workspace": folder, "attached_from": before, "attach_reason": "a test"}
-        # What allowed calls was said of another folder.
+        # The allow rules were meant for another workspace.
         if "rules" in session:
             left = {key: texts for key, texts in session["rules"].items() if key != "allow"}
             session["rules"] = left
-        self.model.used(session)
+        self.model.mark_used(session)
 
-    async def delete(self, place: int) -> None:
-        session = self.model.at(place)
+    async def delete(self, position: int) -> None:
+        session = self.model.at(position)
         if session is None:
             return
         await self.client.request("delete_session", session_id=session["session_id"])
@@ -211,12 +214,12 @@ class Game:
             self.model.active = None
 
     async def check(self, wanted: Payload) -> None:
-        """Looks at a list, and at each session of it alone."""
-        asked = dict(wanted)
-        if "workspace" in asked:
-            asked["workspace"] = self.model.folder(asked["workspace"])
-        answer = await self.client.request("list_sessions", **asked)
-        right = self.model.listed(wanted)
+        """Check a list, and each of its sessions alone."""
+        payload = dict(wanted)
+        if "workspace" in payload:
+            payload["workspace"] = self.model.folder(payload["workspace"])
+        answer = await self.client.request("list_sessions", **payload)
+        right = self.model.select(wanted)
         start = wanted.get("offset", 0)
         shown = right[start : start + wanted.get("limit", 100)]
         assert [row["session_id"] for row in answer["sessions"]] == [
@@ -231,17 +234,17 @@ class Game:
     def _compare(self, row: Payload, alone: Payload, session: Payload) -> None:
         assert {key: alone[key] for key in row} == row
         assert row["active"] == (row["session_id"] == self.model.active)
-        for key in (*SAID, *AUDIT, "workspace", "parent_id"):
+        for key in (*SETTINGS, *AUDIT, "workspace", "parent_id"):
             assert alone.get(key) == session.get(key), key
         assert "rules" not in row
         assert "sampling" not in row
 
 
-def _kept(said: Payload) -> Payload:
-    """Return the settings to expect: empty rules and samplings are left out."""
+def _expected_fields(fields: Payload) -> Payload:
+    """Return the expected fields, without empty rules and samplings."""
     return {
         key: msgspec.to_builtins(value)
-        for key, value in said.items()
+        for key, value in fields.items()
         if value is not None and not (key in ("sampling", "rules") and not value)
     }
 
@@ -275,6 +278,8 @@ async def play(folder: Path, given_steps: list[tuple[Step, Payload]]) -> None:
 
 @given(given_steps=st.lists(st.tuples(steps, lists), min_size=1, max_size=12))
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_every_list_is_what_was_done(given_steps: list[tuple[Step, Payload]]) -> None:
+def test_every_list_matches_the_model_after_each_step(
+    given_steps: list[tuple[Step, Payload]],
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         trio.run(play, Path(folder), given_steps)

@@ -27,7 +27,7 @@ from tests.harness.daemon import (
 )
 from tests.harness.stub_model import Gate, StubModel, error_reply, hanging_reply, text_reply
 
-SAID: Payload = {
+SETTINGS: Payload = {
     "source": "chat",
     "source_metadata": {"thread": {"id": 7, "old": None}, "big": 10**18},
     "model": "stub-2",
@@ -41,26 +41,26 @@ async def record(client: Client, session_id: str) -> Payload:
     return session
 
 
-async def made(client: Client, **said: Any) -> str:
-    session_id: str = (await client.request("new_session", **said))["session_id"]
+async def create_session(client: Client, **fields: Any) -> str:
+    session_id: str = (await client.request("new_session", **fields))["session_id"]
     return session_id
 
 
-def said_in(session: Payload) -> Payload:
-    return {key: session.get(key) for key in SAID}
+def settings_in(session: Payload) -> Payload:
+    return {key: session.get(key) for key in SETTINGS}
 
 
 # --- read ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.behaviour("a_session_comes_with_its_newest_messages")
-async def test_a_session_comes_with_its_newest_messages_and_the_runs_that_failed(
+async def test_get_session_returns_the_newest_messages_and_the_failed_runs(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
     stub.script(text_reply("well"), error_reply(400, "no"), text_reply("well"), hanging_reply())
     async with socket_daemon(short_folder, provider=provider) as daemon:
         client, events = await daemon.connect(), await daemon.watch()
-        session_id = await made(client)
+        session_id = await create_session(client)
         runs = []
         for text in ("one", "two", "three", "four"):
             runs.append((await client.request("prompt", text=text, wait=False))["run_id"])
@@ -79,35 +79,35 @@ async def test_a_session_comes_with_its_newest_messages_and_the_runs_that_failed
         assert set(alone) == {"session"}
 
 
-async def test_a_session_says_the_same_in_memory_and_in_a_list_also_after_it_was_read_again(
+async def test_get_session_agrees_with_the_list_and_is_the_same_after_a_restart(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
     stub.script(text_reply("well"))
     async with socket_daemon(short_folder, provider=provider) as daemon:
         client, events = await daemon.connect(), await daemon.watch()
-        session_id = await made(client, **SAID)
+        session_id = await create_session(client, **SETTINGS)
         await client.request("prompt", session_id=session_id, text="go", wait=False)
         await events.run()
-        told = await record(client, session_id)
+        before = await record(client, session_id)
         (row,) = (await client.request("list_sessions"))["sessions"]
-        assert {key: told[key] for key in row} == row
+        assert {key: before[key] for key in row} == row
     async with socket_daemon(short_folder, provider=provider) as daemon:
-        assert await record(await daemon.connect(), session_id) == told
+        assert await record(await daemon.connect(), session_id) == before
 
 
-# --- making --------------------------------------------------------------------------------------
+# --- creating ------------------------------------------------------------------------------------
 
 
 @pytest.mark.behaviour("a_session_is_made_as_it_is_to_be")
-async def test_a_session_that_is_made_for_another_is_found_with_it_and_has_nothing_of_it(
+async def test_a_session_created_with_a_parent_is_listed_under_it_and_starts_empty(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
     stub.script(text_reply("said in the first"))
     async with socket_daemon(short_folder, provider=provider) as daemon:
         client = await daemon.connect()
-        parent = await made(client, name="parent")
+        parent = await create_session(client, name="parent")
         await client.request("prompt", text="go", session_id=parent)
-        child = await made(client, parent_id=parent)
+        child = await create_session(client, parent_id=parent)
     async with socket_daemon(short_folder, provider=provider) as daemon:
         client = await daemon.connect()
         found = await client.request("list_sessions", parent_id=parent)
@@ -120,36 +120,38 @@ async def test_a_session_that_is_made_for_another_is_found_with_it_and_has_nothi
 
 
 @pytest.mark.behaviour("a_session_is_made_as_it_is_to_be")
-async def test_what_a_session_is_made_with_holds_over_a_restart_and_for_no_other(
+async def test_settings_given_at_creation_survive_a_restart_and_apply_to_one_session_only(
     short_folder: Path, provider: Provider
 ) -> None:
     async with socket_daemon(short_folder, provider=provider) as daemon:
         client = await daemon.connect()
-        session_id = await made(client, **SAID)
-        assert said_in(await record(client, session_id)) == SAID
+        session_id = await create_session(client, **SETTINGS)
+        assert settings_in(await record(client, session_id)) == SETTINGS
     async with socket_daemon(short_folder, provider=provider) as daemon:
         client = await daemon.connect()
-        assert said_in(await record(client, session_id)) == SAID
-        other = await record(client, await made(client))
+        assert settings_in(await record(client, session_id)) == SETTINGS
+        other = await record(client, await create_session(client))
         assert other["model"] == "stub-model"
         assert not {"source", "source_metadata", "sampling", "rules"} & set(other)
 
 
-async def test_a_branch_begins_with_what_its_parent_was_told_and_goes_its_own_way(
+async def test_a_branch_inherits_its_parents_settings_and_changes_independently(
     client: Client,
 ) -> None:
-    parent = await made(client, name="parent", **SAID)
+    parent = await create_session(client, name="parent", **SETTINGS)
     await client.request("update_session", session_id=parent, archived=True)
     answer = await client.request("branch_session", session_id=parent)
     branch = await record(client, answer["session_id"])
-    assert said_in(branch) == SAID
+    assert settings_in(branch) == SETTINGS
     assert (branch["parent_id"], branch["archived"], "name" in branch) == (parent, False, False)
     await client.request("update_session", session_id=branch["session_id"], rules=None)
-    assert (await record(client, parent))["rules"] == SAID["rules"]
+    assert (await record(client, parent))["rules"] == SETTINGS["rules"]
 
 
-async def test_a_session_on_the_side_moves_nothing(client: Client, daemon: Daemon) -> None:
-    active = await made(client)
+async def test_a_session_created_without_activation_keeps_the_active_session(
+    client: Client, daemon: Daemon
+) -> None:
+    active = await create_session(client)
     events = await daemon.watch(types=["session_created", "session_activated"])
     aside = await client.request("new_session", activate=False)
     branch = await client.request("branch_session", session_id=active, activate=False)
@@ -162,13 +164,15 @@ async def test_a_session_on_the_side_moves_nothing(client: Client, daemon: Daemo
     assert (await client.request("get_state"))["session_id"] == after["session_id"]
 
 
-async def test_a_first_session_on_the_side_leaves_none_active(client: Client) -> None:
+async def test_a_first_session_created_without_activation_leaves_none_active(
+    client: Client,
+) -> None:
     await client.request("new_session", activate=False)
     assert (await client.request("get_state"))["session_id"] == ""
 
 
 @pytest.mark.parametrize(
-    ("said", "model"),
+    ("fields", "model"),
     [
         ({"model": "x"}, "openai/x"),
         ({"model": "openai/x"}, "openai/x"),
@@ -178,15 +182,15 @@ async def test_a_first_session_on_the_side_leaves_none_active(client: Client) ->
         ({"provider": "openai", "model": "meta/llama"}, "openai/meta/llama"),
     ],
 )
-async def test_a_model_is_named_alone_or_with_its_provider(
-    client: Client, said: Payload, model: str
+async def test_new_session_accepts_a_model_with_or_without_its_provider(
+    client: Client, fields: Payload, model: str
 ) -> None:
-    session = await record(client, await made(client, **said))
+    session = await record(client, await create_session(client, **fields))
     assert f"{session['provider']}/{session['model']}" == model
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("fields", "message"),
     [
         ({"provider": "nobody"}, "provider_not_configured"),
         ({"provider": "nobody", "model": "x"}, "provider_not_configured"),
@@ -195,10 +199,10 @@ async def test_a_model_is_named_alone_or_with_its_provider(
         ({"rules": {"ask": ["bash(git *)", "!"]}}, None),
     ],
 )
-async def test_a_session_that_cannot_be_made_as_asked_is_not_made(
-    client: Client, said: Payload, message: str | None
+async def test_new_session_with_invalid_settings_creates_nothing(
+    client: Client, fields: Payload, message: str | None
 ) -> None:
-    error = await client.refusal("new_session", **said)
+    error = await client.refusal("new_session", **fields)
     if message is None:
         assert error["message"].startswith("rules.ask[1]: ask rule '!'")
     else:
@@ -209,12 +213,12 @@ async def test_a_session_that_cannot_be_made_as_asked_is_not_made(
 # --- changing ------------------------------------------------------------------------------------
 
 
-async def test_a_change_is_durable_and_leaves_the_rest(
+async def test_an_update_is_durable_and_leaves_other_fields_unchanged(
     short_folder: Path, provider: Provider
 ) -> None:
     async with socket_daemon(short_folder, provider=provider) as daemon:
         client = await daemon.connect()
-        session_id = await made(client, name="a", **SAID)
+        session_id = await create_session(client, name="a", **SETTINGS)
         await client.request(
             "update_session",
             session_id=session_id,
@@ -225,17 +229,21 @@ async def test_a_change_is_durable_and_leaves_the_rest(
         )
         after = await record(client, session_id)
         assert (after["name"], after["archived"]) == ("b", True)
-        assert said_in(after) == {**SAID, "sampling": {"top_p": 0.5}, "source_metadata": None}
+        assert settings_in(after) == {
+            **SETTINGS,
+            "sampling": {"top_p": 0.5},
+            "source_metadata": None,
+        }
     async with socket_daemon(short_folder, provider=provider) as daemon:
         assert await record(await daemon.connect(), session_id) == after
 
 
-async def test_what_is_so_already_is_acknowledged_and_not_told(
+async def test_an_update_without_a_change_is_acknowledged_and_writes_no_event(
     client: Client, daemon: Daemon
 ) -> None:
-    session_id = await made(client, name="a", **SAID)
+    session_id = await create_session(client, name="a", **SETTINGS)
     before = (await client.request("get_state"))["cursor"]
-    again = {key: SAID[key] for key in ("source_metadata", "sampling", "rules")}
+    again = {key: SETTINGS[key] for key in ("source_metadata", "sampling", "rules")}
     for payload in ({}, {"name": "a", "archived": False}, again):
         await client.request("update_session", session_id=session_id, **payload)
     assert (await client.request("get_state"))["cursor"] == before
@@ -243,8 +251,8 @@ async def test_what_is_so_already_is_acknowledged_and_not_told(
     assert (await client.request("get_state"))["cursor"] == before
 
 
-async def test_a_deleted_session_is_neither_read_nor_changed(client: Client) -> None:
-    session_id = await made(client, name="a")
+async def test_a_deleted_session_cannot_be_read_or_changed(client: Client) -> None:
+    session_id = await create_session(client, name="a")
     await client.request("delete_session", session_id=session_id)
     for type_ in ("get_session", "update_session"):
         error = await client.refusal(type_, session_id=session_id)
@@ -254,7 +262,9 @@ async def test_a_deleted_session_is_neither_read_nor_changed(client: Client) -> 
 # --- lists ---------------------------------------------------------------------------------------
 
 
-async def test_a_row_says_what_runs_where(client: Client, events: Events, stub: StubModel) -> None:
+async def test_a_row_of_the_list_shows_the_run_and_the_model_of_its_session(
+    client: Client, events: Events, stub: StubModel
+) -> None:
     gate = Gate()
     stub.script(text_reply("one ", gate, "two"))
     accepted = await client.request("prompt", text="go", wait=False)
@@ -270,10 +280,10 @@ async def test_a_row_says_what_runs_where(client: Client, events: Events, stub: 
     assert (row["run_state"], "run_id" in row) == ("idle", False)
 
 
-async def test_a_workspace_is_found_by_a_link_to_it(
+async def test_sessions_are_found_by_any_spelling_of_their_workspace(
     client: Client, daemon: Daemon, short_folder: Path
 ) -> None:
-    session_id = await made(client)
+    session_id = await create_session(client)
     workdir = Path((await record(client, session_id))["workspace"])
     link = short_folder / "link"
     link.symlink_to(workdir)
@@ -283,10 +293,10 @@ async def test_a_workspace_is_found_by_a_link_to_it(
     assert (await client.request("list_sessions", workspace="/"))["count"] == 0
 
 
-async def test_a_list_is_cut_where_an_answer_would_be_too_long_and_goes_on(
+async def test_a_list_too_large_for_one_response_continues_on_the_next_page(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ids = [await made(client, source_metadata={"a": "x" * 500}) for _ in range(5)]
+    ids = [await create_session(client, source_metadata={"a": "x" * 500}) for _ in range(5)]
     monkeypatch.setattr(pages, "PAGE_BYTES_MAX", 2000)
     seen: list[str] = []
     page = await client.request("list_sessions")
@@ -302,47 +312,47 @@ async def test_a_list_is_cut_where_an_answer_would_be_too_long_and_goes_on(
 # --- sampling ------------------------------------------------------------------------------------
 
 
-async def sent(stub: StubModel) -> Payload:
+async def sampling_of_last_request(stub: StubModel) -> Payload:
     body: Payload = stub.requests[-1].json
     names = ("model", "temperature", "top_p", "max_tokens")
     return {name: body[name] for name in names if name in body}
 
 
 @pytest.mark.behaviour("sampling_reaches_the_model")
-async def test_a_model_is_told_the_sessions_sampling_and_the_runs_own_first(
+async def test_a_model_call_uses_the_sessions_sampling_overridden_by_the_runs(
     client: Client, daemon: Daemon, stub: StubModel
 ) -> None:
     inputs = await daemon.watch(types=["model_input"])
-    session_id = await made(client, sampling={"temperature": 0.5, "max_tokens": 100})
+    session_id = await create_session(client, sampling={"temperature": 0.5, "max_tokens": 100})
     stub.script(*(text_reply("ok") for _ in range(4)))
     hashes = []
 
-    async def told(**more: Any) -> tuple[Payload, Payload | None]:
+    async def sampling_of_run(**more: Any) -> tuple[Payload, Payload | None]:
         await client.request("prompt", text="go", **more)
         event = (await inputs.next())["payload"]
         hashes.append(event["input_hash"])
-        return await sent(stub), event.get("sampling")
+        return await sampling_of_last_request(stub), event.get("sampling")
 
     model = {"model": "stub-model"}
-    assert await told() == (
+    assert await sampling_of_run() == (
         {**model, "temperature": 0.5, "max_tokens": 100},
         {"temperature": 0.5, "max_tokens": 100},
     )
-    assert await told(sampling={"temperature": 1, "top_p": 0.25}) == (
+    assert await sampling_of_run(sampling={"temperature": 1, "top_p": 0.25}) == (
         {**model, "temperature": 1, "top_p": 0.25, "max_tokens": 100},
         {"temperature": 1, "top_p": 0.25, "max_tokens": 100},
     )
     await client.request("update_session", session_id=session_id, sampling={"top_p": 0.75})
-    assert await told() == ({**model, "top_p": 0.75}, {"top_p": 0.75})
+    assert await sampling_of_run() == ({**model, "top_p": 0.75}, {"top_p": 0.75})
     await client.request("update_session", session_id=session_id, sampling=None)
-    assert await told() == (model, None)
+    assert await sampling_of_run() == (model, None)
     assert len(set(hashes)) == 4
 
 
-async def test_a_change_within_a_run_counts_from_its_next_model_call_on(
+async def test_a_sampling_change_during_a_run_applies_from_the_next_model_call(
     client: Client, events: Events, stub: StubModel
 ) -> None:
-    session_id = await made(client)
+    session_id = await create_session(client)
     gate = Gate()
     stub.script(text_reply("one ", gate, "two"), text_reply("done"))
     accepted = await client.request("prompt", text="go", wait=False)
@@ -355,10 +365,10 @@ async def test_a_change_within_a_run_counts_from_its_next_model_call_on(
     assert ("top_p" in first, second["top_p"]) == (False, 0.5)
 
 
-async def test_a_summary_is_not_cut_short_by_what_answers_are_held_to(
+async def test_a_summary_is_not_limited_by_the_sessions_max_tokens(
     client: Client, stub: StubModel
 ) -> None:
-    await made(client, sampling={"max_tokens": 5})
+    await create_session(client, sampling={"max_tokens": 5})
     stub.script(text_reply("one"), text_reply("two"), text_reply("a summary"))
     await client.request("prompt", text="first " + "x" * 100)
     await client.request("prompt", text="second")
@@ -371,24 +381,24 @@ async def test_a_summary_is_not_cut_short_by_what_answers_are_held_to(
 WRITE = '[[tool write {"path": "a", "content": "b"}]] [[then]] [[say 1]]'
 
 
-async def result(client: Client, session_id: str, text: str = WRITE) -> str:
-    await client.request("prompt", text=text, session_id=session_id)
+async def result(client: Client, session_id: str, prompt: str = WRITE) -> str:
+    await client.request("prompt", text=prompt, session_id=session_id)
     entries = (await client.request("get_messages", session_id=session_id))["messages"]
-    told: str = [entry["text"] for entry in entries if entry["role"] == "tool"][-1]
-    return told
+    text: str = [entry["text"] for entry in entries if entry["role"] == "tool"][-1]
+    return text
 
 
 @pytest.mark.behaviour("a_sessions_rules_hold_for_it_alone")
 @pytest.mark.parametrize("mode", ["auto", "yolo"])
-async def test_a_sessions_own_denial_holds_for_it_and_no_other(
+async def test_a_sessions_deny_rule_applies_to_that_session_only(
     tmp_path: Path, mode: PermissionMode
 ) -> None:
     async with memory_daemon(
         workdir=tmp_path, provider=MockProvider(), permissions=RulePermissions(mode)
     ) as daemon:
         client = await daemon.connect()
-        bound = await made(client, rules={"deny": ["write(a)"]})
-        free = await made(client)
+        bound = await create_session(client, rules={"deny": ["write(a)"]})
+        free = await create_session(client)
         denied = await result(client, bound)
         assert "the rule write(a) of the session" in denied
         assert not (tmp_path / "a").exists()
@@ -401,7 +411,7 @@ async def test_a_sessions_own_denial_holds_for_it_and_no_other(
         assert "the rule" not in await result(client, bound)
 
 
-async def test_a_sessions_own_permission_spares_a_question_and_overrules_no_denial(
+async def test_a_sessions_allow_rule_avoids_an_approval_but_overrides_no_deny_rule(
     tmp_path: Path,
 ) -> None:
     permissions = RulePermissions("ask", rules_of("deny", ["write(secret)"], "the settings"))
@@ -409,18 +419,18 @@ async def test_a_sessions_own_permission_spares_a_question_and_overrules_no_deni
         workdir=tmp_path, provider=MockProvider(), permissions=permissions
     ) as daemon:
         client = await daemon.connect()
-        session_id = await made(client, rules={"allow": ["write"]})
+        session_id = await create_session(client, rules={"allow": ["write"]})
         assert "permission" not in await result(client, session_id)
         assert (tmp_path / "a").exists()
         secret = WRITE.replace('"a"', '"secret"')
         assert "the rule write(secret) of the settings" in await result(client, session_id, secret)
 
 
-async def test_rules_that_come_within_a_run_judge_its_next_call(tmp_path: Path) -> None:
+async def test_rules_set_during_a_run_apply_to_its_next_tool_call(tmp_path: Path) -> None:
     provider = ScriptedProvider()
     async with memory_daemon(workdir=tmp_path, provider=provider) as daemon:
         client, events = await daemon.connect(), await daemon.watch()
-        session_id = await made(client)
+        session_id = await create_session(client)
         await client.request("prompt", text="go", wait=False)
         await provider.calls.wait_waiting()
         await client.request("update_session", session_id=session_id, rules={"deny": ["ls"]})
@@ -431,12 +441,12 @@ async def test_rules_that_come_within_a_run_judge_its_next_call(tmp_path: Path) 
         assert "the rule ls of the session" in end["result"]
 
 
-async def test_a_sessions_own_rules_hold_for_its_tasks_and_a_tasks_own_as_well(
+async def test_a_task_obeys_the_rules_of_its_parent_and_its_own(
     tmp_path: Path,
 ) -> None:
     write = ("write", '{"path": "a", "content": "b"}')
     async with task_daemon(tmp_path, permissions=RulePermissions("yolo")) as bench:
-        session_id = await made(bench.client, rules={"deny": ["write"]})
+        session_id = await create_session(bench.client, rules={"deny": ["write"]})
         bench.on("go", tasks({"prompt": "a"}), says("done"))
         bench.on("a", calls(write), says("told"))
         run = await bench.run()
@@ -452,11 +462,11 @@ async def test_a_sessions_own_rules_hold_for_its_tasks_and_a_tasks_own_as_well(
 
 
 @pytest.mark.parametrize(("worker", "inherits"), [({}, True), ({"model": "other"}, False)])
-async def test_a_task_picks_its_words_as_its_parent_does_unless_it_asks_another_model(
+async def test_a_task_inherits_its_parents_sampling_unless_it_uses_another_model(
     tmp_path: Path, worker: Payload, inherits: bool
 ) -> None:
     async with task_daemon(tmp_path) as bench:
-        await made(bench.client, sampling={"top_p": 0.5})
+        await create_session(bench.client, sampling={"top_p": 0.5})
         bench.on("go", tasks({"prompt": "a", "worker": {"name": "w", **worker}}), says("done"))
         bench.on("a", says("told"))
         [child] = children_of(await bench.run())

@@ -21,7 +21,7 @@ async def test_one_long_turn_is_compacted_between_its_model_calls(tmp_path: Path
     ) as daemon:
         events = await daemon.watch(types=["entry_appended", "agent_end"])
         client = await daemon.connect()
-        # What a model is told of all tools would fill such a window.
+        # The definitions of all tools would fill such a window.
         await client.request("set_active_tools", tools=["read"])
         await client.request("prompt", text="go", wait=False)
         while daemon.services.runs.active():
@@ -40,7 +40,7 @@ async def test_one_long_turn_is_compacted_between_its_model_calls(tmp_path: Path
     assert len([entry for entry in entries if entry["type"] == "compaction"]) >= 3
     for request in provider.requests:
         if request.purpose == "answer":
-            said = sum(len(message.text) for message in request.messages)
-            assert said <= WINDOW * CHARS_PER_TOKEN
+            chars = sum(len(message.text) for message in request.messages)
+            assert chars <= WINDOW * CHARS_PER_TOKEN
     newest = provider.requests[-1].messages[-1]
     assert isinstance(newest, ToolResultMessage), "the newest result is always there"

@@ -14,11 +14,11 @@ from tests.soak.soak import Soak
 
 SECONDS = 3
 SECONDS_MAX = 150
-"""A bound for a machine that is busy; it takes a few seconds longer than the load."""
+"""A limit for a busy machine; a soak usually takes a few seconds longer than its load."""
 
 
 @pytest.mark.slow
-async def test_many_connections_leave_nothing_behind_and_every_reader_has_every_line(
+async def test_a_short_soak_with_many_connections_finds_no_faults(
     short_folder: Path,
 ) -> None:
     soak = Soak(short_folder, seed=1, seconds=SECONDS, sessions=8, connections=40)
@@ -28,7 +28,7 @@ async def test_many_connections_leave_nothing_behind_and_every_reader_has_every_
     assert max(soak.runs_at_once) >= soak.sessions, soak.report()
 
 
-# --- what a soak would find --------------------------------------------------------------------
+# --- faults that a soak detects ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ async def test_many_connections_leave_nothing_behind_and_every_reader_has_every_
         ((1, 2), True),
     ],
 )
-def test_memory_that_grows_after_the_first_third_is_found(
+def test_memory_that_grows_after_the_first_third_is_detected(
     megabytes: tuple[int, ...], grew: bool
 ) -> None:
     assert (growth_of([each * MIB for each in megabytes]) is not None) == grew
@@ -78,14 +78,14 @@ GONE = line(9, "t", "session_deleted")
 TOMBSTONE = Logged(9, reader_of(GONE).sums[0], "session_deleted", "t")
 
 
-def test_a_reader_that_has_the_log_is_complete() -> None:
+def test_a_reader_with_every_matching_line_of_the_log_has_no_faults() -> None:
     log = log_of(ONE, TWO, THREE)
     assert reader_of(ONE, TWO, THREE).faults(log) == []
     assert reader_of(ONE, THREE, session_id="s").faults(log) == []
     assert reader_of(types="turn_end").faults(log) == []
 
 
-def test_what_a_deleted_session_had_may_have_been_read_and_may_not() -> None:
+def test_lines_of_a_deleted_session_may_be_present_or_missing() -> None:
     log = log_of(ONE, THREE, deleted="t")
     assert reader_of(ONE, TWO, THREE, GONE).faults(log) == []
     assert reader_of(ONE, THREE, GONE).faults(log) == []
@@ -102,14 +102,14 @@ def test_what_a_deleted_session_had_may_have_been_read_and_may_not() -> None:
         ((TWO, ONE, THREE), "0 duplicates"),
     ],
 )
-def test_a_reader_with_a_gap_a_duplicate_or_other_bytes_is_found(
+def test_missing_duplicate_reordered_and_changed_lines_are_detected(
     got: tuple[bytes, ...], found: str
 ) -> None:
     [fault] = reader_of(*got).faults(log_of(ONE, TWO, THREE))
     assert found in fault
 
 
-def test_the_daemons_own_faults_are_found_in_its_log() -> None:
+def test_internal_errors_are_detected_in_the_daemons_log() -> None:
     assert faults_in('{"level":"info","message":"listening on x"}\n') == []
     assert len(faults_in("Traceback (most recent call last):\n  ...")) == 1
     assert len(faults_in('{"message":"a fault of ours in ping"}')) == 1

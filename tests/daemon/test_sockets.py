@@ -1,3 +1,5 @@
+"""The daemon's sockets: creation, permissions, stale sockets and removal."""
+
 from __future__ import annotations
 
 import os
@@ -61,7 +63,7 @@ def dead_socket(path: Path) -> None:
         sock.bind(str(path))
 
 
-def living_socket(path: Path) -> socket.socket:
+def listening_socket(path: Path) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX)
     sock.bind(str(path))
     sock.listen(1)
@@ -73,9 +75,9 @@ def remove(path: Path) -> None:
 
 
 def replace(path: Path) -> socket.socket:
-    """Another program takes the path over."""
+    """Replace the socket by that of another program."""
     path.unlink()
-    return living_socket(path)
+    return listening_socket(path)
 
 
 def run_daemon_and_kill_it(path: Path) -> None:
@@ -88,7 +90,7 @@ def run_daemon_and_kill_it(path: Path) -> None:
         daemon.wait(10)
 
 
-async def attempt(path: Path) -> None:
+async def try_to_open(path: Path) -> None:
     async with open_listeners(path):
         pass
 
@@ -101,7 +103,7 @@ async def converse(path: Path, listener: trio.SocketListener) -> bytes:
             return bytes(await stream.receive_some())
 
 
-async def test_both_sockets_take_connections(socket_path: Path) -> None:
+async def test_both_sockets_accept_connections(socket_path: Path) -> None:
     async with open_listeners(socket_path) as listeners:
         assert await converse(socket_path, listeners.command) == b"hello\n"
         assert await converse(events_of(socket_path), listeners.events) == b"hello\n"
@@ -114,7 +116,7 @@ async def test_both_sockets_are_private_under_any_umask(socket_path: Path, any_u
     assert os.umask(any_umask) == any_umask
 
 
-async def test_a_socket_is_private_before_anything_else_can_happen_to_it(
+async def test_a_socket_is_private_from_its_bind_on(
     socket_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
@@ -129,7 +131,7 @@ async def test_a_socket_is_private_before_anything_else_can_happen_to_it(
         assert seen == [0o600, 0o600]
 
 
-async def test_the_event_socket_is_there_before_the_command_socket(
+async def test_the_event_socket_is_bound_before_the_command_socket(
     socket_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bound = []
@@ -144,7 +146,7 @@ async def test_the_event_socket_is_there_before_the_command_socket(
         assert bound == [str(events_of(socket_path)), str(socket_path)]
 
 
-async def test_the_way_out_removes_both_sockets_and_wakes_who_accepts(
+async def test_closing_removes_both_sockets_and_ends_pending_accepts(
     short_folder: Path, socket_path: Path
 ) -> None:
     async def wait_for_end(listener: trio.SocketListener) -> None:
@@ -159,11 +161,11 @@ async def test_the_way_out_removes_both_sockets_and_wakes_who_accepts(
     assert names_in(short_folder) == []
 
 
-@pytest.mark.parametrize("place", [Path, events_of], ids=["command", "events"])
-async def test_the_way_out_leaves_a_socket_that_has_taken_our_place(
-    socket_path: Path, place: Callable[[Path], Path]
+@pytest.mark.parametrize("path_of", [Path, events_of], ids=["command", "events"])
+async def test_closing_does_not_remove_a_socket_that_has_replaced_ours(
+    socket_path: Path, path_of: Callable[[Path], Path]
 ) -> None:
-    taken = place(socket_path)
+    taken = path_of(socket_path)
     async with open_listeners(socket_path):
         other = replace(taken)
         theirs = inode(taken)
@@ -174,13 +176,13 @@ async def test_the_way_out_leaves_a_socket_that_has_taken_our_place(
     assert names_in(socket_path.parent) == [taken.name]
 
 
-async def test_the_way_out_minds_no_socket_that_is_gone_already(socket_path: Path) -> None:
+async def test_closing_tolerates_a_socket_that_was_removed(socket_path: Path) -> None:
     async with open_listeners(socket_path):
         remove(socket_path)
     assert names_in(socket_path.parent) == []
 
 
-async def test_sockets_that_a_killed_daemon_left_behind_are_replaced(socket_path: Path) -> None:
+async def test_sockets_left_by_a_killed_daemon_are_replaced(socket_path: Path) -> None:
     await trio.to_thread.run_sync(run_daemon_and_kill_it, socket_path)
     assert names_in(socket_path.parent) == ["nous.sock", "nous.sock.events", "nous.sock.lock"]
     with lock_socket(socket_path):
@@ -190,7 +192,7 @@ async def test_sockets_that_a_killed_daemon_left_behind_are_replaced(socket_path
     assert names_in(socket_path.parent) == ["nous.sock.lock"]
 
 
-async def test_a_second_daemon_is_refused_and_the_first_goes_on(socket_path: Path) -> None:
+async def test_a_second_daemon_is_refused_and_the_first_continues(socket_path: Path) -> None:
     with lock_socket(socket_path):
         async with open_listeners(socket_path) as listeners:
             before = inode(socket_path), inode(events_of(socket_path))
@@ -200,28 +202,28 @@ async def test_a_second_daemon_is_refused_and_the_first_goes_on(socket_path: Pat
             assert await converse(socket_path, listeners.command) == b"hello\n"
 
 
-@pytest.mark.parametrize("place", [Path, events_of], ids=["command", "events"])
-async def test_a_living_socket_without_a_lock_is_refused_and_left_alone(
-    socket_path: Path, place: Callable[[Path], Path]
+@pytest.mark.parametrize("path_of", [Path, events_of], ids=["command", "events"])
+async def test_a_listening_socket_without_a_lock_is_refused_and_not_replaced(
+    socket_path: Path, path_of: Callable[[Path], Path]
 ) -> None:
-    taken = place(socket_path)
-    with closing(living_socket(taken)):
+    taken = path_of(socket_path)
+    with closing(listening_socket(taken)):
         theirs = inode(taken)
         with pytest.raises(ConfigError, match=f"already listens on the socket {taken}$"):
-            await attempt(socket_path)
+            await try_to_open(socket_path)
         assert inode(taken) == theirs
         assert names_in(socket_path.parent) == [taken.name]
 
 
-async def test_a_living_socket_with_no_place_left_to_wait_in_is_not_taken_for_dead(
+async def test_a_listening_socket_with_a_full_backlog_is_not_considered_stale(
     socket_path: Path,
 ) -> None:
-    with closing(living_socket(socket_path)) as busy:
+    with closing(listening_socket(socket_path)) as busy:
         busy.listen(0)
         with socket.socket(socket.AF_UNIX) as waiting:
             waiting.connect(str(socket_path))
             with trio.fail_after(5), pytest.raises(ConfigError, match="already listens"):
-                await attempt(socket_path)
+                await try_to_open(socket_path)
 
 
 def datagram_socket(path: Path) -> socket.socket:
@@ -230,10 +232,10 @@ def datagram_socket(path: Path) -> socket.socket:
     return sock
 
 
-async def test_a_socket_of_another_kind_is_not_taken_for_dead(socket_path: Path) -> None:
+async def test_a_datagram_socket_is_not_considered_stale(socket_path: Path) -> None:
     with closing(datagram_socket(socket_path)):
         with pytest.raises(ConfigError, match="already listens"):
-            await attempt(socket_path)
+            await try_to_open(socket_path)
         assert names_in(socket_path.parent) == ["nous.sock"]
 
 
@@ -259,18 +261,18 @@ def link_to_nowhere(path: Path) -> None:
     path.symlink_to(path.with_name("nowhere"))
 
 
-@pytest.mark.parametrize("place", [Path, events_of], ids=["command", "events"])
+@pytest.mark.parametrize("path_of", [Path, events_of], ids=["command", "events"])
 @pytest.mark.parametrize(
     "plant", [regular_file, folder, named_pipe, link_to_a_dead_socket, link_to_nowhere]
 )
-async def test_what_is_no_socket_is_refused_and_left_alone(
-    socket_path: Path, place: Callable[[Path], Path], plant: Plant
+async def test_a_file_that_is_not_a_socket_is_refused_and_not_replaced(
+    socket_path: Path, path_of: Callable[[Path], Path], plant: Plant
 ) -> None:
-    taken = place(socket_path)
+    taken = path_of(socket_path)
     plant(taken)
     before = inode(taken), names_in(socket_path.parent)
     with pytest.raises(ConfigError, match=f"^{taken} exists and is not a socket"):
-        await attempt(socket_path)
+        await try_to_open(socket_path)
     assert (inode(taken), names_in(socket_path.parent)) == before
 
 
@@ -280,26 +282,26 @@ async def test_a_stale_socket_stays_while_something_else_blocks_the_other_path(
     dead_socket(events_of(socket_path))
     regular_file(socket_path)
     with pytest.raises(ConfigError):
-        await attempt(socket_path)
+        await try_to_open(socket_path)
     assert names_in(socket_path.parent) == ["nous.sock", "nous.sock.events"]
 
 
 @pytest.mark.usefixtures("as_root")
-async def test_a_stale_socket_of_another_user_is_refused_and_left_alone(socket_path: Path) -> None:
+async def test_a_stale_socket_of_another_user_is_refused_and_not_removed(socket_path: Path) -> None:
     dead_socket(socket_path)
     os.chown(socket_path, 65_534, -1)
     with pytest.raises(ConfigError, match="belongs to another user"):
-        await attempt(socket_path)
+        await try_to_open(socket_path)
     assert names_in(socket_path.parent) == ["nous.sock"]
 
 
-async def test_a_missing_folder_is_named(short_folder: Path) -> None:
+async def test_the_error_for_a_missing_folder_names_the_path(short_folder: Path) -> None:
     path = short_folder / "missing" / "nous.sock"
     with pytest.raises(ConfigError, match=f"{path}.* cannot be created: No such file"):
-        await attempt(path)
+        await try_to_open(path)
 
 
-async def test_what_was_bound_is_removed_when_the_second_socket_cannot_be(
+async def test_the_first_socket_is_removed_if_the_second_cannot_be_bound(
     socket_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class FailsForCommands(socket.socket):
@@ -310,7 +312,7 @@ async def test_what_was_bound_is_removed_when_the_second_socket_cannot_be(
 
     monkeypatch.setattr(socket, "socket", FailsForCommands)
     with pytest.raises(ConfigError, match=f"{socket_path} cannot be created: No space left"):
-        await attempt(socket_path)
+        await try_to_open(socket_path)
     assert names_in(socket_path.parent) == []
 
 
@@ -337,7 +339,7 @@ def test_the_length_of_a_path_is_counted_in_bytes(short_folder: Path) -> None:
 
 
 async def test_passed_sockets_are_used_and_never_removed(socket_path: Path) -> None:
-    passed = PassedSockets(living_socket(socket_path), living_socket(events_of(socket_path)))
+    passed = PassedSockets(listening_socket(socket_path), listening_socket(events_of(socket_path)))
     async with open_listeners(socket_path, passed) as listeners:
         assert await converse(socket_path, listeners.command) == b"hello\n"
         assert await converse(events_of(socket_path), listeners.events) == b"hello\n"

@@ -25,9 +25,9 @@ from tests.harness.daemon import Client, Daemon, Events, FakeClock, memory_daemo
 
 
 class Disk:
-    """Fails every commit while ``is_broken``, or a single one after ``good_commits``.
+    """A disk that fails every commit while ``is_broken``, or a single one after ``good_commits``.
 
-    ``trouble``: with what it fails while it is broken. A full one has a reserve for what is owed.
+    ``trouble``: the error while it is broken. A full disk has a reserve for closing events.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Bench:
         return accepted
 
     async def run_to_end(self, text: str = "fine") -> None:
-        """Shows that the session works as if nothing had been."""
+        """Check that the session works as if nothing had failed."""
         self.provider.calls.forget()
         self.tool.calls.forget()
         await self.client.request("clear_queue")
@@ -128,7 +128,7 @@ async def test_a_command_that_cannot_be_written_is_an_error_and_changes_nothing(
 
 
 @pytest.mark.parametrize("has_session", [False, True])
-async def test_a_setting_that_cannot_be_written_is_no_default_of_new_sessions(
+async def test_a_setting_that_cannot_be_written_does_not_become_the_default(
     bench: Bench, has_session: bool
 ) -> None:
     if has_session:
@@ -140,7 +140,7 @@ async def test_a_setting_that_cannot_be_written_is_no_default_of_new_sessions(
     assert (await bench.client.request("get_state"))["steering_mode"] == "one-at-a-time"
 
 
-async def test_the_first_prompt_of_all_may_fail_and_come_again(bench: Bench) -> None:
+async def test_a_first_prompt_that_cannot_be_written_can_be_sent_again(bench: Bench) -> None:
     bench.disk.is_broken = True
     payload = {"text": "x", "wait": False, "client_message_id": "m1"}
     check_session_error(await bench.client.refusal("prompt", **payload))
@@ -152,7 +152,7 @@ async def test_the_first_prompt_of_all_may_fail_and_come_again(bench: Bench) -> 
     assert len((await bench.client.request("list_sessions"))["sessions"]) == 1
 
 
-async def test_two_new_sessions_that_fail_together_leave_the_active_one(bench: Bench) -> None:
+async def test_two_new_sessions_that_fail_together_keep_the_active_session(bench: Bench) -> None:
     active = (await bench.client.request("new_session"))["session_id"]
     other = await bench.daemon.connect()
     bench.disk.is_broken = True
@@ -163,7 +163,7 @@ async def test_two_new_sessions_that_fail_together_leave_the_active_one(bench: B
     await bench.run_to_end()
 
 
-async def test_a_session_whose_deletion_failed_is_still_there(bench: Bench) -> None:
+async def test_a_session_whose_deletion_failed_still_exists(bench: Bench) -> None:
     session_id = (await bench.client.request("new_session"))["session_id"]
     bench.disk.is_broken = True
     check_session_error(await bench.client.refusal("delete_session", session_id=session_id))
@@ -172,7 +172,7 @@ async def test_a_session_whose_deletion_failed_is_still_there(bench: Bench) -> N
     await bench.client.request("delete_session", session_id=session_id)
 
 
-async def test_other_sessions_do_not_notice(bench: Bench) -> None:
+async def test_a_failed_commit_does_not_affect_the_run_of_another_session(bench: Bench) -> None:
     first = (await bench.client.request("new_session"))["session_id"]
     await bench.start_run()
     await bench.client.request("new_session")
@@ -186,7 +186,7 @@ async def test_other_sessions_do_not_notice(bench: Bench) -> None:
 # --- runs ------------------------------------------------------------------------------------
 
 
-async def test_an_input_that_cannot_be_written_stops_its_run_with_an_end_in_the_log(
+async def test_an_input_that_cannot_be_written_interrupts_its_run_but_keeps_the_queue(
     bench: Bench,
 ) -> None:
     await bench.start_run()
@@ -205,9 +205,7 @@ async def test_an_input_that_cannot_be_written_stops_its_run_with_an_end_in_the_
 
 
 @pytest.mark.parametrize("good_commits", range(8))
-async def test_a_commit_of_a_run_may_fail_anywhere_and_the_run_still_ends_once(
-    bench: Bench, good_commits: int
-) -> None:
+async def test_a_run_ends_whichever_of_its_commits_fails(bench: Bench, good_commits: int) -> None:
     await bench.client.request("new_session")
     bench.disk.fail_once(after=good_commits)
     bench.provider.answer(asks_for_tools(1), says("one ", "two"))
@@ -222,10 +220,10 @@ async def test_a_commit_of_a_run_may_fail_anywhere_and_the_run_still_ends_once(
 
 
 @pytest.mark.parametrize("good_commits", range(1, 6))
-async def test_a_later_run_is_told_nothing_of_what_could_not_be_written(
+async def test_a_later_model_call_contains_only_tool_calls_that_were_stored(
     bench: Bench, good_commits: int
 ) -> None:
-    """The answer's own id comes into the log all the same, with the end that it is given."""
+    """The id of the interrupted answer is still in the log, in its closing events."""
     await bench.client.request("new_session")
     bench.disk.fail_once(after=good_commits)
     bench.provider.answer(asks_for_tools(1), says("one ", "two"))
@@ -235,11 +233,11 @@ async def test_a_later_run_is_told_nothing_of_what_could_not_be_written(
     await bench.client.request("clear_queue")
     bench.provider.answer(says("done"))
     await bench.client.request("prompt", text="again")
-    kept = (await bench.client.request("get_messages"))["messages"][:-2]
-    calls = [call["tool_call_id"] for entry in kept for call in entry.get("tool_calls", ())]
+    stored = (await bench.client.request("get_messages"))["messages"][:-2]
+    calls = [call["tool_call_id"] for entry in stored for call in entry.get("tool_calls", ())]
     messages = bench.provider.requests[-1].messages
-    told = [call.id for message in messages for call in getattr(message, "tool_calls", ())]
-    assert told == calls
+    sent = [call.id for message in messages for call in getattr(message, "tool_calls", ())]
+    assert sent == calls
 
 
 async def test_a_failing_run_that_cannot_write_its_error_is_closed_as_interrupted(
@@ -274,7 +272,7 @@ READS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.behaviour("disk_trouble_serves_reads")
-async def test_while_the_disk_stays_broken_reads_are_served_and_a_run_ends_afterwards(
+async def test_a_broken_disk_serves_reads_and_its_run_is_closed_after_the_repair(
     bench: Bench,
 ) -> None:
     request_id = await bench.client.ask("prompt", text="go")
@@ -297,7 +295,7 @@ async def test_while_the_disk_stays_broken_reads_are_served_and_a_run_ends_after
 @pytest.mark.behaviour("disk_trouble_stops_runs")
 @pytest.mark.behaviour("disk_trouble_refuses_inputs")
 @pytest.mark.parametrize("wait", [False, True])
-async def test_on_a_full_disk_a_run_gets_its_end_out_of_the_reserve_and_inputs_are_refused(
+async def test_a_full_disk_writes_the_end_of_a_run_from_its_reserve_and_refuses_inputs(
     bench: Bench, wait: bool
 ) -> None:
     request_id = await bench.client.ask("prompt", text="go", wait=wait)
@@ -346,7 +344,7 @@ async def test_a_daemon_starts_on_a_broken_disk_and_serves_reads(
 
 
 async def leave_an_open_run(store: Store) -> None:
-    """Write what a killed process may have left."""
+    """Write the log of a killed process."""
     log = Log(store, Hub(store), FakeClock())
     started = (
         events.SessionCreated(
@@ -359,12 +357,12 @@ async def leave_an_open_run(store: Store) -> None:
     await log.submit(log.encode(started)).wait_committed()
 
 
-async def test_nothing_that_was_decided_behind_a_failed_commit_ever_happens(bench: Bench) -> None:
+async def test_inputs_queued_after_a_failed_commit_are_refused_and_never_run(bench: Bench) -> None:
     await bench.start_run()
     clients = [await bench.daemon.connect() for _ in range(4)]
     bench.disk.fail_once()
-    asked = [(await c.ask("steer", text=f"steer {n}"), c) for n, c in enumerate(clients)]
-    for request_id, client in asked:
+    requests = [(await c.ask("steer", text=f"steer {n}"), c) for n, c in enumerate(clients)]
+    for request_id, client in requests:
         answer = await client.answer(request_id)
         check_session_error(answer["error"])
     await wait_all_tasks_blocked()
@@ -373,7 +371,7 @@ async def test_nothing_that_was_decided_behind_a_failed_commit_ever_happens(benc
     assert (await bench.client.request("get_queue"))["inputs"] == []
 
 
-async def test_a_shutdown_on_a_broken_disk_comes_to_an_end(
+async def test_a_shutdown_with_a_failing_commit_finishes(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     with trio.fail_after(60):
@@ -382,7 +380,7 @@ async def test_a_shutdown_on_a_broken_disk_comes_to_an_end(
             bench.disk.fail_once()
 
 
-async def test_a_commit_that_fails_in_a_nursery_of_the_model_while_the_run_is_stopped_harms_no_more(
+async def test_a_commit_that_fails_in_a_nursery_of_the_provider_interrupts_the_run(
     bench: Bench,
 ) -> None:
     request_id = await bench.client.ask("prompt", text="go")

@@ -1,3 +1,5 @@
+"""Sockets passed by systemd, and notifications to it."""
+
 from __future__ import annotations
 
 import os
@@ -30,7 +32,7 @@ print(passed.command.getsockname(), passed.events.getsockname())
 print([os.get_inheritable(sock.fileno()) for sock in passed])
 print([name for name in os.environ if name.startswith("LISTEN_")])
 """
-"""Puts the descriptors where systemd would and says what became of them."""
+"""A program that puts the descriptors where systemd would, and prints the sockets that it takes."""
 
 
 def start_with(
@@ -51,7 +53,7 @@ def start_with(
     )
 
 
-def listening(path: Path) -> socket.socket:
+def listening_socket(path: Path) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX)
     sock.bind(str(path))
     sock.listen()
@@ -60,17 +62,17 @@ def listening(path: Path) -> socket.socket:
 
 @pytest.fixture
 def first(short_folder: Path) -> Iterator[socket.socket]:
-    with closing(listening(short_folder / "a")) as sock:
+    with closing(listening_socket(short_folder / "a")) as sock:
         yield sock
 
 
 @pytest.fixture
 def second(short_folder: Path) -> Iterator[socket.socket]:
-    with closing(listening(short_folder / "a.events")) as sock:
+    with closing(listening_socket(short_folder / "a.events")) as sock:
         yield sock
 
 
-def test_passed_sockets_are_told_apart_by_their_paths_in_either_order(
+def test_passed_sockets_are_distinguished_by_their_paths_in_either_order(
     first: socket.socket, second: socket.socket
 ) -> None:
     expected = f"{first.getsockname()} {second.getsockname()}"
@@ -80,7 +82,7 @@ def test_passed_sockets_are_told_apart_by_their_paths_in_either_order(
         assert started.stdout.splitlines()[0] == expected, started.stderr
 
 
-def test_names_count_more_than_paths(first: socket.socket, second: socket.socket) -> None:
+def test_names_take_precedence_over_paths(first: socket.socket, second: socket.socket) -> None:
     started = start_with(first, second, names="events:command")
     expected = f"{second.getsockname()} {first.getsockname()}"
     assert started.stdout.splitlines()[0] == expected, started.stderr
@@ -93,14 +95,14 @@ def test_children_inherit_neither_the_sockets_nor_the_environment(
     assert started.stdout.splitlines()[1:] == ["[False, False]", "[]"], started.stderr
 
 
-def test_one_socket_is_not_enough(first: socket.socket) -> None:
+def test_a_single_passed_socket_is_refused(first: socket.socket) -> None:
     assert "ConfigError: systemd passed 1 sockets" in start_with(first).stderr
 
 
-def test_sockets_that_cannot_be_told_apart_are_refused(
+def test_sockets_that_cannot_be_distinguished_are_refused(
     first: socket.socket, short_folder: Path
 ) -> None:
-    with closing(listening(short_folder / "b")) as other:
+    with closing(listening_socket(short_folder / "b")) as other:
         assert (
             "ConfigError: the sockets from systemd are neither" in start_with(first, other).stderr
         )
@@ -118,7 +120,7 @@ def test_a_socket_that_does_not_listen_is_refused(first: socket.socket) -> None:
     assert "ConfigError: descriptor 4 from systemd is not a listening Unix" in started.stderr
 
 
-def test_a_descriptor_that_is_no_socket_is_refused(first: socket.socket) -> None:
+def test_a_descriptor_that_is_not_a_socket_is_refused(first: socket.socket) -> None:
     with Path(os.devnull).open() as no_socket:
         started = start_with(first, no_socket, names="command:events")
     assert "ConfigError: descriptor 4 from systemd is not a socket" in started.stderr
@@ -136,7 +138,7 @@ def test_a_descriptor_that_is_no_socket_is_refused(first: socket.socket) -> None
     ],
     ids=["nothing", "another_process", "no_pid", "no_count", "none", "no_number"],
 )
-def test_what_was_not_meant_for_us_is_left_alone_but_not_passed_on(environ: dict[str, str]) -> None:
+def test_invalid_or_foreign_variables_are_ignored_and_removed(environ: dict[str, str]) -> None:
     assert take_passed_sockets(environ) is None
     assert environ == {}
 
@@ -151,7 +153,7 @@ def manager(address: str) -> socket.socket:
     return sock
 
 
-def test_the_manager_is_told_how_far_we_are(short_folder: Path) -> None:
+def test_the_manager_receives_status_ready_and_stopping(short_folder: Path) -> None:
     environ = {"NOTIFY_SOCKET": str(short_folder / "notify"), "HOME": "/"}
     with closing(manager(environ["NOTIFY_SOCKET"])) as receiver:
         notifier = take_notifier(environ)
@@ -163,22 +165,22 @@ def test_the_manager_is_told_how_far_we_are(short_folder: Path) -> None:
     assert environ == {"HOME": "/"}
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="abstract sockets are a thing of Linux")
-def test_an_abstract_address_is_understood() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="abstract sockets exist only on Linux")
+def test_an_abstract_notify_address_is_supported() -> None:
     name = f"nousd-test-{os.getpid()}"
     with closing(manager(f"\0{name}")) as receiver:
         Notifier(f"@{name}").stopping()
         assert receiver.recv(4096) == b"STOPPING=1"
 
 
-def test_a_status_cannot_smuggle_in_another_message(short_folder: Path) -> None:
+def test_a_line_break_in_a_status_does_not_inject_another_message(short_folder: Path) -> None:
     with closing(manager(str(short_folder / "notify"))) as receiver:
         Notifier(str(short_folder / "notify")).status("one\nREADY=1")
         assert receiver.recv(4096) == b"STATUS=one READY=1"
 
 
 @pytest.mark.parametrize("address", [None, ""])
-def test_without_a_manager_nothing_happens(
+def test_a_notifier_without_a_manager_does_nothing(
     address: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     Notifier(address).ready("serving")
@@ -186,14 +188,14 @@ def test_without_a_manager_nothing_happens(
 
 
 @pytest.mark.parametrize("address", ["/nowhere/notify", "/" + "x" * 200, "vsock:2:9999"])
-def test_a_manager_that_does_not_listen_costs_a_warning_and_no_more(
+def test_an_unreachable_manager_causes_only_a_warning(
     address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     Notifier(address).ready("serving")
     assert "cannot be notified" in caplog.text
 
 
-def test_a_manager_that_does_not_read_holds_nobody_up(
+def test_a_manager_that_does_not_read_never_blocks_the_daemon(
     short_folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Impatient(socket.socket):

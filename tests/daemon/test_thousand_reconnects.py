@@ -1,7 +1,7 @@
-"""A client that loses its connection a thousand times within one run has every byte in the end.
+"""A client that loses its connection a thousand times during one run still receives every byte.
 
-The model's answer is held back so that the reader is always close behind it: each connection begins
-in the middle of a run that is streaming, and breaks at a random byte.
+The model's answer is released just ahead of the reader: each connection begins in the middle of a
+streaming run and breaks at a random byte.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tests.harness.stub_model import Gate, Reply, StubModel, burst, burst_reply,
 RECONNECTS: Final = 1000
 PORTION: Final = 400
 PORTIONS: Final = 50
-"""The answer: deltas between two gates, and how often."""
+"""The answer: the number of deltas after each gate, and the number of gates."""
 
 TAKE_BYTES_MAX: Final = 5_000
 AHEAD_BYTES: Final = 20_000
-"""How much of the answer is let out before the reader needs it; more than one connection reads."""
+"""Bytes of the answer released ahead of the reader; more than one connection reads."""
 
 LINE_BYTES_MIN: Final = 150
 SECONDS_MAX: Final = 120
-"""A bound for a machine that is busy; it takes a few seconds."""
+"""A limit for a busy machine; the test usually takes a few seconds."""
 
 FILTERS: Final[tuple[dict[str, Any], ...]] = (
     {"types": "v1"},
@@ -44,33 +44,33 @@ async def place(short_folder: Path, stub: StubModel) -> Place:
 
 
 class HeldAnswer:
-    """A long answer that comes in portions, each let out when it is needed."""
+    """A long answer in portions, each released when the reader needs it."""
 
     def __init__(self) -> None:
         self._gates = [Gate() for _ in range(PORTIONS)]
-        # Text and reasoning by turns, since neighbours of one kind may be joined on their way.
+        # Text and reasoning alternate, because neighbouring deltas of one kind may be joined.
         portion = burst(*[delta(content="word "), delta(reasoning="hm ")] * (PORTION // 2))
         held = itertools.chain.from_iterable((gate, portion) for gate in self._gates)
         self.reply = Reply((*held, *finish()))
-        self._let_out = 0
+        self._released = 0
 
     @property
     def is_held(self) -> bool:
-        return self._let_out < PORTIONS
+        return self._released < PORTIONS
 
     def keep_ahead_of(self, bytes_read: int) -> None:
-        """Let out portions until there is more to read than one connection will."""
-        while self.is_held and self._bytes_let_out < bytes_read + AHEAD_BYTES:
-            self._gates[self._let_out].open()
-            self._let_out += 1
+        """Release portions until there is more to read than one connection reads."""
+        while self.is_held and self._bytes_released < bytes_read + AHEAD_BYTES:
+            self._gates[self._released].open()
+            self._released += 1
 
     @property
-    def _bytes_let_out(self) -> int:
-        return self._let_out * PORTION * LINE_BYTES_MIN
+    def _bytes_released(self) -> int:
+        return self._released * PORTION * LINE_BYTES_MIN
 
 
-def ends(run_id: str) -> Any:
-    """Return what recognises the end of that run."""
+def end_matcher(run_id: str) -> Any:
+    """Return a predicate for the line that ends the run."""
     end, run = b'"type":"agent_end"', f'"run_id":"{run_id}"'.encode()
     return lambda line: end in line and run in line
 
@@ -84,7 +84,7 @@ async def whole_log(place: Place, is_last: Any, **subscription: Any) -> AsyncIte
 
 @pytest.mark.slow
 @pytest.mark.behaviour("subscribing_replays_then_follows")
-async def test_a_thousand_reconnects_in_one_run_give_exactly_the_bytes_of_the_log(
+async def test_a_reader_with_a_thousand_reconnects_receives_exactly_the_bytes_of_the_log(
     place: Place, stub: StubModel
 ) -> None:
     seed = Random().randrange(2**32)
@@ -95,7 +95,7 @@ async def test_a_thousand_reconnects_in_one_run_give_exactly_the_bytes_of_the_lo
         async with running(place):
             client = await place.connect()
             started = await client.request("prompt", text="go", wait=False)
-            run_id, is_last = started["run_id"], ends(started["run_id"])
+            run_id, is_last = started["run_id"], end_matcher(started["run_id"])
             await stub.next_request()
             reader = ResumingReader(place.events_socket, types="all")
             filtered = [
@@ -114,7 +114,7 @@ async def test_a_thousand_reconnects_in_one_run_give_exactly_the_bytes_of_the_lo
                 assert answer.is_held, "the run was over before the thousandth connection"
                 answer.keep_ahead_of(2**30)
                 await reader.take(2**30, is_last=is_last)
-        # Started again, a daemon has nothing but the log to read from.
+        # A restarted daemon can read from the log only.
         async with running(place):
             logged = [line async for line in whole_log(place, is_last, types="all")]
             assert reader.lines == logged
@@ -126,7 +126,7 @@ async def test_a_thousand_reconnects_in_one_run_give_exactly_the_bytes_of_the_lo
 
 
 async def read_to_the_end(reader: ResumingReader, is_last: Any, random: Random) -> None:
-    """Read with its own losses until the run is over; once in a while enough for the longest line."""
+    """Read with random losses until the run ends; some takes are enough for the longest line."""
     while not await reader.take(
         random.choice((0, 700, 700, 5_000, 20_000, 200_000)), is_last=is_last
     ):
@@ -139,6 +139,6 @@ async def another_session(client: Any) -> str:
 
 
 async def other_run(client: Any, session_id: str) -> None:
-    """Start a run in another session, whose events come between those of the long one."""
+    """Start a run in another session; its events interleave with those of the long run."""
     await client.ask("prompt", text="meanwhile", wait=False, session_id=session_id)
     await client.receive()

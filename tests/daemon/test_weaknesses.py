@@ -29,7 +29,7 @@ def names(folder: Path) -> list[str]:
 async def test_subscribers_that_do_not_read_are_never_dropped_and_lose_nothing(
     daemon: Daemon, client: Client, events: Events, stub: StubModel
 ) -> None:
-    """Neither a burst nor a reader that sleeps through it costs any reader an event."""
+    """Neither a burst nor a sleeping reader makes any reader lose an event."""
     stalled = [await daemon.watch() for _ in range(4)]
     stub.script(burst_reply(5000))
     run_id = (await client.request("prompt", text="go", wait=False))["run_id"]
@@ -39,10 +39,10 @@ async def test_subscribers_that_do_not_read_are_never_dropped_and_lose_nothing(
         assert await late.run(run_id) == live
 
 
-async def test_a_subscriber_that_slept_through_more_than_memory_holds_reads_it_from_the_log(
+async def test_a_subscriber_far_behind_the_memory_window_reads_from_the_log(
     daemon: Daemon, client: Client, events: Events, stub: StubModel
 ) -> None:
-    """Events missed for long come from the disk, in order and without a gap."""
+    """Events that left memory come from the disk, in order and without a gap."""
     asleep = await daemon.watch()
     big = "x" * 500_000
     live = []
@@ -56,8 +56,8 @@ async def test_a_subscriber_that_slept_through_more_than_memory_holds_reads_it_f
     assert seen == live
 
 
-async def test_a_session_lives_on_after_a_very_long_line(client: Client, stub: StubModel) -> None:
-    """Texts of hundreds of kilobytes are stored, read back and sent to the model whole."""
+async def test_a_session_continues_after_a_very_long_line(client: Client, stub: StubModel) -> None:
+    """Texts of hundreds of kilobytes are stored, read back and sent to the model completely."""
     question, answer = "q" * 150_000, "a" * 150_000
     stub.script(text_reply(answer))
     assert (await client.request("prompt", text=question))["output"] == answer
@@ -70,15 +70,15 @@ async def test_a_session_lives_on_after_a_very_long_line(client: Client, stub: S
 
 
 @pytest.mark.slow
-async def test_hundreds_of_turns_neither_end_a_session_nor_let_its_summaries_grow(
+async def test_summaries_stay_bounded_over_hundreds_of_turns(
     tmp_path: Path,
 ) -> None:
-    """Compaction goes on for ever: its summaries are bounded and each call fits the window."""
+    """Compaction works any number of times: its summaries are bounded and each call succeeds."""
     provider = MockProvider(context_window_tokens=2000)
     settings = NativeSettings(context_window=2000, keep_recent_tokens=500)
     async with memory_daemon(workdir=tmp_path, provider=provider, native=settings) as daemon:
         client = await daemon.connect()
-        # What a model is told of all tools would fill such a window.
+        # The definitions of all tools would fill such a window.
         await client.request("set_active_tools", tools=["read"])
         for number in range(250):
             result = await client.request("prompt", text=f"{number} " + "x" * 500)
@@ -91,13 +91,13 @@ async def test_hundreds_of_turns_neither_end_a_session_nor_let_its_summaries_gro
         assert len(told) < 20
 
 
-async def test_every_accepted_prompt_runs_however_fast_they_come(
+async def test_every_accepted_prompt_of_a_rapid_series_runs(
     client: Client, daemon: Daemon, stub: StubModel
 ) -> None:
-    """Between the end of a run and the next prompt nothing is accepted and forgotten."""
+    """A prompt at the end of a run is either run or refused, never accepted and forgotten."""
     everything = await daemon.watch(types=["message_start", "agent_end"])
-    asked = [await client.ask("prompt", text=f"p{n}", wait=False) for n in range(300)]
-    answers = [await client.answer(request_id) for request_id in asked]
+    request_ids = [await client.ask("prompt", text=f"p{n}", wait=False) for n in range(300)]
+    answers = [await client.answer(request_id) for request_id in request_ids]
     accepted = [answer["payload"]["run_id"] for answer in answers if answer["ok"]]
     assert accepted
     ended: dict[str, str] = {}
@@ -112,7 +112,7 @@ async def test_every_accepted_prompt_runs_however_fast_they_come(
 
 
 @pytest.mark.behaviour("an_input_at_the_end_of_a_run_is_run_or_refused")
-async def test_every_accepted_follow_up_is_run_by_the_run_that_accepted_it(
+async def test_every_accepted_follow_up_is_consumed_by_the_run_that_accepted_it(
     client: Client, daemon: Daemon
 ) -> None:
     """An input at the very end of a run is either run or refused, never accepted and forgotten."""
@@ -140,7 +140,7 @@ async def test_every_accepted_follow_up_is_run_by_the_run_that_accepted_it(
 async def test_the_active_session_and_its_leaf_survive_a_restart(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
-    """After a restart work goes on where it was left, and siblings stay apart."""
+    """After a restart work continues at the same leaf, and siblings stay separate."""
     async with socket_daemon(short_folder, provider=provider) as daemon:
         client = await daemon.connect()
         await client.request("new_session")
@@ -163,10 +163,10 @@ async def test_the_active_session_and_its_leaf_survive_a_restart(
 
 
 @pytest.mark.parametrize("session_id", ["../outside", "/etc/passwd", ".", "a/../../outside", "%00"])
-async def test_a_session_id_is_never_a_path(
+async def test_a_session_id_is_never_used_as_a_path(
     session_id: str, short_folder: Path, client: Client
 ) -> None:
-    """An id that is not known is an unknown session, and nothing outside is read or written."""
+    """A path as an id is an unknown session, and no file is created or deleted."""
     before = names(short_folder)
     for command, payload in (
         ("get_messages", {}),
@@ -185,8 +185,8 @@ async def test_a_session_id_is_never_a_path(
 
 
 @pytest.mark.behaviour("unknown_leaves_are_refused")
-async def test_an_unknown_leaf_is_refused_and_leaves_no_trace(client: Client) -> None:
-    """No command takes an entry that the session does not have."""
+async def test_an_unknown_leaf_is_refused_and_changes_nothing(client: Client) -> None:
+    """No command accepts an entry that the session does not have."""
     await client.request("prompt", text="one")
     elsewhere = (await client.request("get_state"))["leaf_id"]
     await client.request("new_session")
@@ -203,25 +203,27 @@ async def test_an_unknown_leaf_is_refused_and_leaves_no_trace(client: Client) ->
     assert await client.request("get_tree") == before
 
 
-async def test_an_unknown_leaf_creates_no_session(client: Client) -> None:
-    """A first prompt that is refused has done nothing."""
+async def test_a_first_prompt_with_an_unknown_leaf_creates_no_session(client: Client) -> None:
+    """A refused first prompt has no effect."""
     error = await client.refusal("prompt", text="hello", leaf_id="no-such-leaf")
     assert error["message"] == "leaf_not_found"
     assert (await client.request("list_sessions"))["sessions"] == []
 
 
-async def test_a_deleted_session_is_in_no_replay(client: Client, daemon: Daemon) -> None:
-    """A deleted session cannot be read back, neither from the log nor from memory."""
+async def test_a_replay_contains_nothing_of_a_deleted_session(
+    client: Client, daemon: Daemon
+) -> None:
+    """A deleted session can be read back neither from the log nor from memory."""
     session_id = (await client.request("prompt", text="secret words"))["session_id"]
     await client.request("delete_session", session_id=session_id)
     replay = await daemon.watch(after="evt-0", types="all")
     assert (await replay.next())["type"] == "session_deleted"
 
 
-async def test_a_stream_may_last_as_long_as_it_goes_on(
+async def test_a_stream_may_last_for_hours_while_it_sends_text(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Only silence is limited: a model that keeps talking is listened to for hours."""
+    """Only silence is limited, not the duration of a stream."""
     async with memory_daemon(workdir=tmp_path, provider=MockProvider()) as daemon:
         events, client = await daemon.watch(), await daemon.connect()
         began = trio.current_time()
@@ -232,10 +234,10 @@ async def test_a_stream_may_last_as_long_as_it_goes_on(
         assert len(deltas(run).split()) == 1000
 
 
-async def test_file_tools_do_not_leave_the_working_folder(
+async def test_file_tools_cannot_leave_the_workspace(
     short_folder: Path, client: Client, stub: StubModel
 ) -> None:
-    """A path outside of it is neither written nor read."""
+    """A path outside the workspace is neither written nor read."""
     stub.script(
         tool_reply(
             ("write", {"path": "../escaped.txt", "content": "x"}),
@@ -251,8 +253,10 @@ async def test_file_tools_do_not_leave_the_working_folder(
 
 
 @pytest.mark.slow
-async def test_runs_that_fail_leave_no_descriptor_open(client: Client, stub: StubModel) -> None:
-    """Calls of unknown tools, over and over, end with as many open files as they began with."""
+async def test_calls_of_unknown_tools_leave_no_descriptor_open(
+    client: Client, stub: StubModel
+) -> None:
+    """Two thousand calls of unknown tools leave as many open files as there were before."""
     calls = tool_reply(*[(f"unknown{number}", {}) for number in range(20)])
     stub.script(calls)
     await client.request("prompt", text="go")
@@ -265,10 +269,10 @@ async def test_runs_that_fail_leave_no_descriptor_open(client: Client, stub: Stu
     assert stub.connections_open <= 1
 
 
-async def test_connections_that_come_and_go_and_lines_without_end_cost_nothing(
+async def test_closed_connections_and_endless_lines_hold_no_descriptors_or_memory(
     short_folder: Path,
 ) -> None:
-    """Hundreds of megabytes without a line feed, and hundreds of connections, leave no trace."""
+    """Neither hundreds of connections nor hundreds of megabytes without a line feed are kept."""
     async with running(Place(short_folder)) as process:
         place = Place(short_folder)
         client = await place.connect()

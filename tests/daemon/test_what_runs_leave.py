@@ -1,4 +1,4 @@
-"""What an ended run leaves in memory: no cycles that would have to be collected."""
+"""An ended run leaves no reference cycles in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.harness.daemon import memory_daemon, of_type
 
 @pytest.fixture
 def without_collector() -> Iterator[None]:
-    """Cycles that there are before are none of the test's, and those that it makes stay."""
+    """Collect the cycles of earlier tests, and let those of this test stay."""
     gc.collect()
     gc.disable()
     yield
@@ -30,7 +30,7 @@ def without_collector() -> Iterator[None]:
     ["[[say 3]]", '[[tool read {"path":"missing.txt"}]]', '[[tool grep {"pattern":"("}]]'],
     ids=["an answer", "a tool that fails in a thread", "a tool that refuses its arguments"],
 )
-async def test_a_run_that_is_over_goes_without_a_search_for_cycles(
+async def test_an_ended_run_is_freed_without_the_cycle_collector(
     tmp_path: Path, without_collector: None, text: str
 ) -> None:
     with trio.fail_after(30):
