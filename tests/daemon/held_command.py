@@ -11,7 +11,7 @@ from tests.harness.daemon import WAIT_SECONDS
 
 
 class HeldCommand:
-    """A command, ``text``, that waits for ``release`` and then prints the words given there.
+    """``text`` waits for ``release``, then prints the words given there.
 
     Args:
         workdir: the daemon's folder, which contains the named pipe that blocks the command.
