@@ -46,7 +46,7 @@ def aborting(**fields: Any) -> SessionState:
 
 
 def after(state: SessionState, decided: decisions.Events) -> SessionState:
-    """Return the state once the events have happened."""
+    """Return the state after the events."""
     for event in decided:
         state = apply(state, event, TS)
     return state
@@ -69,15 +69,15 @@ def user(entry_id: str, text: str = "question") -> MessageEntry:
 
 
 def answer(entry_id: str, text: str = "answer", *, calls: int = 0) -> MessageEntry:
-    """Return an assistant's message that asks for that many tool calls."""
-    asked = tuple(
+    """Return an assistant's message with that many tool calls."""
+    calls_made = tuple(
         ToolCall(
             tool_call_id=f"{entry_id}.{index}", runtime_tool_call_id="x", name="read", args={"n": 1}
         )
         for index in range(calls)
     )
     reason = "tool_use" if calls else "stop"
-    return message(entry_id, "assistant", text, tool_calls=asked or UNSET, stop_reason=reason)
+    return message(entry_id, "assistant", text, tool_calls=calls_made or UNSET, stop_reason=reason)
 
 
 def result(call_id: str, text: str = "result", *, is_error: bool = False) -> MessageEntry:

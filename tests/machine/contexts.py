@@ -1,4 +1,4 @@
-"""Contexts, tools and budgets of every kind, including ones that no run would produce."""
+"""Contexts, tools and budgets of every kind, including ones that no run produces."""
 
 from __future__ import annotations
 

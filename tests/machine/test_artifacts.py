@@ -1,4 +1,4 @@
-"""The artifacts that each kind of event refers to."""
+"""The artifacts that each kind of event references."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def structs_in(type_: Any) -> Iterator[type[msgspec.Struct]]:
         yield from structs_in(part)
 
 
-def places(struct: type[msgspec.Struct]) -> list[tuple[str, ...]]:
-    """Return the way to each field below a struct that names an artifact."""
+def reference_paths(struct: type[msgspec.Struct]) -> list[tuple[str, ...]]:
+    """Return the field path of each artifact reference in a struct."""
     found: list[tuple[str, ...]] = []
     for field in msgspec.structs.fields(struct):
         if names_artifact(field.name):
             found.append((field.name,))
         for inner in structs_in(field.type):
-            found += [(field.name, inner.__name__, *rest) for rest in places(inner)]
+            found += [(field.name, inner.__name__, *rest) for rest in reference_paths(inner)]
     return found
 
 
-def made(type_: Any) -> Any:
-    """Return some value of a type."""
+def example_value(type_: Any) -> Any:
+    """Return an example value of a type."""
     schema = msgspec.json.schema(type_)
     names = {"string": "x", "integer": 1, "boolean": True, "number": 1.0}
     for struct in structs_in(type_):
@@ -51,14 +51,16 @@ def made(type_: Any) -> Any:
 
 
 def example(struct: type[msgspec.Struct], **fields: Any) -> Any:
-    """Return a struct with those fields, and just as many others as it needs."""
+    """Return a struct with those fields and the other required ones."""
     required = [field for field in msgspec.structs.fields(struct) if field.required]
-    return struct(**{field.name: made(field.type) for field in required} | fields)
+    return struct(**{field.name: example_value(field.type) for field in required} | fields)
 
 
-def with_reference(struct: type[msgspec.Struct], way: tuple[str, ...], artifact_id: str) -> Any:
-    """Return a struct that names the artifact at the end of that way, and none elsewhere."""
-    name, *rest = way
+def with_reference(
+    struct: type[msgspec.Struct], field_path: tuple[str, ...], artifact_id: str
+) -> Any:
+    """Return a struct whose only artifact reference is at that field path."""
+    name, *rest = field_path
     (field,) = [field for field in msgspec.structs.fields(struct) if field.name == name]
     if not rest:
         several = name.endswith("_refs")
@@ -70,14 +72,16 @@ def with_reference(struct: type[msgspec.Struct], way: tuple[str, ...], artifact_
 
 
 def structs_in_alone(type_: Any) -> set[Any]:
-    """Return the structs that a field itself may hold, not those in an array of its."""
+    """Return the structs that a field itself may hold, without those in an array."""
     return set() if get_origin(type_) is tuple else {type_, *get_args(type_)}
 
 
-REFERRING = [(name, way) for name, struct in EVENTS.items() for way in places(struct)]
+REFERRING = [
+    (name, field_path) for name, struct in EVENTS.items() for field_path in reference_paths(struct)
+]
 
 
-def test_the_events_that_refer_to_artifacts_are_found() -> None:
+def test_the_search_finds_the_reference_fields_of_events() -> None:
     assert {
         ("tool_execution_end", ("artifact_id",)),
         ("tool_call_completed", ("artifact_id",)),
@@ -93,25 +97,27 @@ def test_the_events_that_refer_to_artifacts_are_found() -> None:
     } <= set(REFERRING)
 
 
-@pytest.mark.parametrize(("name", "way"), REFERRING)
-def test_whatever_an_event_refers_to_is_used_by_its_session(
-    name: str, way: tuple[str, ...]
+@pytest.mark.parametrize(("name", "field_path"), REFERRING)
+def test_each_artifact_reference_in_an_event_is_a_use_by_its_session(
+    name: str, field_path: tuple[str, ...]
 ) -> None:
-    event = with_reference(EVENTS[name], way, "sha256:1")
+    event = with_reference(EVENTS[name], field_path, "sha256:1")
     assert artifacts_of(event) == ("sha256:1",)
     uses = [change for change in row_changes(event, 1, TS) if isinstance(change, UseArtifact)]
     assert uses == [UseArtifact(event.session_id, "sha256:1")]
 
 
 @pytest.mark.parametrize("name", EVENTS)
-def test_an_event_without_a_reference_uses_nothing(name: str) -> None:
-    required = {way[0] for way in places(EVENTS[name]) if len(way) == 1}
+def test_an_event_without_a_reference_uses_no_artifact(name: str) -> None:
+    required = {
+        field_path[0] for field_path in reference_paths(EVENTS[name]) if len(field_path) == 1
+    }
     event: Event = example(EVENTS[name])
     if not required & {f.name for f in msgspec.structs.fields(EVENTS[name]) if f.required}:
         assert artifacts_of(event) == ()
 
 
-def test_deltas_which_change_no_row_refer_to_nothing() -> None:
+def test_delta_events_have_no_artifact_references() -> None:
     assert not [name for name, _ in REFERRING if name in DELTA_EVENTS]
 
 
@@ -122,7 +128,7 @@ def attached(*artifact_ids: str) -> tuple[Attachment, ...]:
     )
 
 
-def test_an_artifact_that_is_named_several_times_is_used_once() -> None:
+def test_an_artifact_referenced_several_times_is_listed_once() -> None:
     inputs = (
         example(QueuedInput, text_ref="sha256:1", attachments=attached("sha256:2", "sha256:1")),
         example(QueuedInput, attachments=attached("sha256:3", "sha256:2")),
@@ -136,7 +142,7 @@ def test_an_artifact_that_is_named_several_times_is_used_once() -> None:
     assert artifacts_of(event) == ("sha256:2", "sha256:1", "sha256:3")
 
 
-def test_an_entry_that_may_be_of_two_kinds_is_looked_into() -> None:
+def test_references_are_found_in_entries_of_either_kind() -> None:
     message = example(MessageEntry, artifact_id="sha256:1", text_ref=UNSET)
     for entry, ids in ((message, ("sha256:1",)), (example(CompactionEntry), ())):
         assert artifacts_of(events.EntryAppended(session_id="s1", entry=entry)) == ids

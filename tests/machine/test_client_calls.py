@@ -54,12 +54,12 @@ def tracker_in(phase: Phase) -> CallLifecycle:
     return tracker
 
 
-def test_there_is_a_way_into_each_phase() -> None:
+def test_the_tests_reach_each_phase() -> None:
     assert WAY.keys() == CALL_TRANSITIONS.keys()
 
 
 @pytest.mark.parametrize("phase", WAY)
-def test_what_cannot_come_is_a_fault(phase: Phase) -> None:
+def test_an_event_that_the_phase_does_not_allow_raises(phase: Phase) -> None:
     for event in (REQUESTED, EVALUATED, ASKED, APPROVED, DENIED, STARTED, OUTPUT, COMPLETED):
         tracker = tracker_in(phase)
         if type(event) in CALL_TRANSITIONS[phase]:
@@ -70,7 +70,7 @@ def test_what_cannot_come_is_a_fault(phase: Phase) -> None:
 
 
 @pytest.mark.parametrize("reason", ["aborted", "error", "timeout", "interrupted"])
-def test_a_call_that_is_stopped_gets_the_end_that_it_owes(reason: CutOff) -> None:
+def test_a_stopped_call_gets_its_missing_closing_event(reason: CutOff) -> None:
     denied = events.ToolCallDenied(**CALL, by="stop", reason=reason)
     not_begun = cut_off(CALL, [EVALUATED.said], None, reason, result=f"tool_error: {reason}")
     completed = cut_off(CALL, [EVALUATED.said], STARTED, reason, result=f"tool_error: {reason}")
@@ -88,7 +88,7 @@ def test_a_call_that_is_stopped_gets_the_end_that_it_owes(reason: CutOff) -> Non
 
 
 @pytest.mark.parametrize("phase", [phase for phase in WAY if phase is not Phase.BEFORE])
-def test_with_the_ends_that_it_owes_it_is_over(phase: Phase) -> None:
+def test_a_call_has_ended_after_its_closing_events(phase: Phase) -> None:
     tracker = tracker_in(phase)
     for event in tracker.closing_events("aborted"):
         tracker.note(event)
@@ -96,7 +96,7 @@ def test_with_the_ends_that_it_owes_it_is_over(phase: Phase) -> None:
     assert tracker.closing_events("aborted") == ()
 
 
-def test_what_it_has_asked_ends_before_it_does() -> None:
+def test_an_open_question_is_rejected_before_its_call_completes() -> None:
     tracker = tracker_in(Phase.EXECUTING)
     tracker.note(QUESTION)
     rejected, completed = tracker.closing_events("aborted")
@@ -135,13 +135,13 @@ def message(entry_id: str, role: Any, **more: Any) -> MessageEntry:
         ([user("u"), answer("m.0", "m.1")], ("m.0", "m.1")),
         ([answer("m.0", "m.1", "m.2"), result("m.0")], ("m.1", "m.2")),
         ([answer("m.0", "m.1"), result("m.0"), result("m.1")], ()),
-        # What stands before a result was passed over: the model is told that it was interrupted.
+        # A call before a stored result was skipped: the model receives "interrupted" for it.
         ([answer("m.0", "m.1", "m.2"), result("m.1")], ("m.2",)),
         ([answer("m.0", "m.1"), result("m.0"), user("u")], ()),
         ([answer("m.0"), user("u"), answer("n.0")], ("n.0",)),
     ],
 )
-def test_the_calls_at_the_end_that_have_no_result_are_owed(
+def test_the_last_calls_without_a_result_are_owed(
     context: list[Entry], owed: tuple[str, ...]
 ) -> None:
     assert tuple(call.tool_call_id for call in owed_calls(context)) == owed

@@ -57,7 +57,7 @@ def verdict(
         ("grep a=b --x=y @ % + ^ , :", (("grep", "a=b", "--x=y", "@", "%", "+", "^", ",", ":"),)),
     ],
 )
-def test_a_line_of_the_grammar_has_parts(line: str, parts: object) -> None:
+def test_a_line_in_the_grammar_splits_into_commands_and_words(line: str, parts: object) -> None:
     assert parts_of(line) == parts
 
 
@@ -107,7 +107,7 @@ OUTSIDE = [
 
 
 @pytest.mark.parametrize("line", OUTSIDE)
-def test_a_line_outside_of_the_grammar_has_none(line: str) -> None:
+def test_a_line_outside_the_grammar_has_no_parts_and_matches_no_allow_pattern(line: str) -> None:
     assert parts_of(line) is None
     assert verdict(line, allow=["bash(*)", "bash(git *)", "bash(ls *)", "bash(echo *)"]) == "ask"
 
@@ -118,7 +118,7 @@ def test_a_line_that_is_too_long_has_no_parts() -> None:
     assert parts_of(longest + "a") is None
 
 
-def test_a_line_of_too_many_words_or_commands_has_no_parts() -> None:
+def test_a_line_with_too_many_words_or_commands_has_no_parts() -> None:
     words = " ".join(["a"] * JUDGED_WORDS_MAX)
     commands = ";".join(["a"] * JUDGED_PARTS_MAX)
     assert parts_of(words) is not None
@@ -137,26 +137,28 @@ _lines = st.lists(
 
 
 @given(_lines)
-def test_a_shell_reads_a_line_of_the_grammar_as_the_same_words(line: str) -> None:
+def test_bash_splits_a_line_in_the_grammar_into_the_same_words(line: str) -> None:
     parts = parts_of(line)
     if parts is None:
         return
-    # Every word is printed by a function of the name of the first one, each part on its own.
+    # For each command name a shell function prints the words of its call on one line.
     names = sorted({part[0] for part in parts})
     if not all(name.isalnum() for name in names):
         return
     shows = "".join(
         f"{name}() {{ printf '<%s>' {name} \"$@\" >&2; echo >&2; }}\n" for name in names
     )
-    # A part behind || would not run, one behind | would run beside the others: their order is not told.
+    # A part after || would not run; one after | would run concurrently, in unknown order.
     script = shows + line.replace("||", ";").replace("|", ";").replace("&&", ";")
-    told = subprocess.run(["/bin/bash", "-c", script], capture_output=True, text=True, timeout=10)
+    printed = subprocess.run(
+        ["/bin/bash", "-c", script], capture_output=True, text=True, timeout=10
+    )
     if not set("|&;") & set("".join(word for part in parts for word in part)):
         wanted = ["".join(f"<{word}>" for word in part) for part in parts]
-        assert told.stderr.splitlines() == wanted
+        assert printed.stderr.splitlines() == wanted
 
 
-# --- permissions ---------------------------------------------------------------------------------
+# --- allow rules ---------------------------------------------------------------------------------
 
 
 ALLOWED = [
@@ -184,7 +186,7 @@ ALLOWED = [
 
 
 @pytest.mark.parametrize(("pattern", "line"), ALLOWED)
-def test_a_permission_allows(pattern: str, line: str) -> None:
+def test_an_allow_rule_allows_a_matching_line(pattern: str, line: str) -> None:
     assert verdict(line, allow=[f"bash({pattern})"]) == "allow"
 
 
@@ -410,11 +412,11 @@ FOR_THE_FIRST = [
 
 @pytest.mark.behaviour("a_rule_for_one_command_allows_no_other")
 @pytest.mark.parametrize(("pattern", "line"), FOR_THE_FIRST)
-def test_a_permission_for_the_first_command_allows_no_second(pattern: str, line: str) -> None:
+def test_an_allow_rule_for_one_command_allows_no_other(pattern: str, line: str) -> None:
     assert verdict(line, allow=[f"bash({pattern})"]) == "ask"
 
 
-def test_every_part_of_a_line_has_to_be_allowed() -> None:
+def test_every_command_in_a_line_must_be_allowed() -> None:
     rules = ["bash(git log *)", "bash(head *)"]
     assert verdict("git log | head -5", allow=rules) == "allow"
     assert verdict("git log | head -5 && wc", allow=rules) == "ask"
@@ -451,17 +453,17 @@ def test_every_part_of_a_line_has_to_be_allowed() -> None:
         ),
     ],
 )
-def test_what_would_allow_anything_or_means_nothing_is_no_permission(rule: str) -> None:
+def test_an_allow_rule_that_is_malformed_or_allows_any_command_is_refused(rule: str) -> None:
     with pytest.raises(RuleInvalid, match="allow rule"):
         check_rule(rule, "allow")
 
 
-def test_a_denial_may_be_about_programs_that_run_others() -> None:
+def test_a_deny_rule_may_name_a_program_that_runs_others() -> None:
     check_rule("bash(sudo *)", "deny")
     assert verdict("sudo rm x", deny=["bash(sudo *)"], mode="yolo") == "deny"
 
 
-# --- denials and questions -----------------------------------------------------------------------
+# --- deny and ask rules -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -477,7 +479,9 @@ def test_a_denial_may_be_about_programs_that_run_others() -> None:
     ],
 )
 @pytest.mark.parametrize("mode", ["ask", "auto", "yolo"])
-def test_a_denial_holds_wherever_it_is_recognized(line: str, mode: PermissionMode) -> None:
+def test_a_deny_rule_matches_any_command_in_the_line_in_every_mode(
+    line: str, mode: PermissionMode
+) -> None:
     rules = {"allow": ["bash", "bash(*)", f"bash(={line})"], "granted": [f"bash(={line})"]}
     assert verdict(line, deny=["bash(curl *)"], mode=mode, **rules) == "deny"
 
@@ -513,7 +517,7 @@ DOUBTFUL = [
 
 
 DODGES = [
-    # options of a shell behind -c, and what a second reading makes of a word
+    # options of a shell after -c, and words that are parsed a second time
     *("bash -c -- 'curl x'", "bash -c -x 'curl x'", "sh -c +x 'curl x'", "bash -co posix 'curl x'"),
     *("env -S 'cu\"\"rl x'", "env -vS 'cu\\rl x'", "env --split='cu\\rl x'", "sudo -s 'cu\\rl x'"),
     *(
@@ -535,7 +539,7 @@ DODGES = [
 
 
 @pytest.mark.parametrize("line", DODGES)
-def test_no_spelling_of_a_command_dodges_a_denial(line: str) -> None:
+def test_an_obfuscated_command_does_not_evade_a_deny_rule(line: str) -> None:
     assert verdict(line, deny=["bash(curl *)"], mode="auto") == "ask"
     assert verdict(line, deny=["bash(curl *)"], mode="yolo") == "deny"
 
@@ -548,17 +552,17 @@ def test_no_spelling_of_a_command_dodges_a_denial(line: str) -> None:
         "env X=alias.p git p",
     ],
 )
-def test_another_name_for_what_is_denied_is_asked_about(line: str) -> None:
+def test_options_that_may_hide_a_denied_git_command_need_approval(line: str) -> None:
     assert verdict(line, deny=["bash(git push *)"], mode="auto") == "ask"
 
 
-def test_a_denial_is_about_a_command_of_git_that_is_a_program_of_its_own() -> None:
+def test_a_deny_rule_matches_a_git_command_run_as_its_own_program() -> None:
     assert verdict("/usr/lib/git-core/git-push x", deny=["bash(git push *)"]) == "deny"
     assert verdict("git-lfs x", deny=["bash(git-lfs *)"]) == "deny"
 
 
 @pytest.mark.parametrize("line", DOUBTFUL)
-def test_where_a_denial_may_be_meant_somebody_is_asked_and_yolo_denies(line: str) -> None:
+def test_a_possible_match_of_a_deny_rule_needs_approval_and_is_denied_in_yolo(line: str) -> None:
     deny = ["bash(curl *)"]
     assert verdict(line, deny=deny, mode="auto") == "ask"
     assert verdict(line, deny=deny, mode="yolo") == "deny"
@@ -576,12 +580,12 @@ def test_where_a_denial_may_be_meant_somebody_is_asked_and_yolo_denies(line: str
         *("git -c color.ui=never log", "find . -exec grep y '{}' ';'", "env A=b make all"),
     ],
 )
-def test_what_a_denial_is_not_about_it_leaves_alone(line: str) -> None:
+def test_a_deny_rule_does_not_affect_other_commands(line: str) -> None:
     assert verdict(line, deny=["bash(curl *)"], mode="auto") == "allow"
     assert verdict(line, deny=["bash(curl *)"], mode="yolo") == "allow"
 
 
-def test_options_before_and_between_the_words_of_a_denial_do_not_hide_it() -> None:
+def test_options_before_or_between_the_words_of_a_deny_rule_do_not_hide_a_match() -> None:
     deny = ["bash(git push *)"]
     assert verdict("git -C x push", deny=deny, mode="auto") == "ask"
     assert verdict("git --no-pager push origin", deny=deny, mode="auto") == "ask"
@@ -592,7 +596,7 @@ def test_options_before_and_between_the_words_of_a_denial_do_not_hide_it() -> No
     )
 
 
-def test_a_question_that_may_be_meant_is_asked_and_yolo_goes_on() -> None:
+def test_a_possible_match_of_an_ask_rule_needs_approval_except_in_yolo() -> None:
     ask = ["bash(curl *)"]
     assert verdict("curl x", ask=ask, mode="auto") == "ask"
     assert verdict("ls > x", ask=ask, mode="auto") == "ask"
@@ -600,7 +604,7 @@ def test_a_question_that_may_be_meant_is_asked_and_yolo_goes_on() -> None:
     assert verdict("curl x", ask=ask, mode="yolo") == "allow"
 
 
-def test_without_such_a_rule_the_mode_decides_on_a_line_outside_of_the_grammar() -> None:
+def test_the_mode_decides_a_line_outside_the_grammar_if_no_command_pattern_applies() -> None:
     assert verdict("ls > x", mode="auto") == "allow"
     assert verdict("ls > x", mode="auto", deny=["read(secret/**)", "bash(=rm)"]) == "allow"
     assert verdict("rm", mode="auto", deny=["bash(=rm)"]) == "deny"

@@ -1,4 +1,4 @@
-"""Compaction: what stays together, what stays, and summaries that never grow."""
+"""Compaction: cut points, summary requests, and summaries that never grow."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def text_of(request: ModelInput) -> str:
         "an answer",
     ],
 )
-def test_nothing_can_be_cut_off_where_nothing_is_older_than_the_newest_turn(
+def test_a_context_with_nothing_older_than_the_newest_turn_cannot_be_cut(
     context: list[Entry],
 ) -> None:
     assert plan_cut(context, 1_000_000) is None
@@ -90,7 +90,7 @@ def test_a_single_long_message_cannot_be_cut() -> None:
     assert plan_cut([compacted("c", "u"), user("u", LONG)], 10) is None
 
 
-def test_asked_for_by_hand_a_short_transcript_keeps_its_newest_turn() -> None:
+def test_a_short_transcript_is_cut_before_its_newest_turn() -> None:
     context = [*turn(1), *turn(2), *turn(3, calls=1)]
     cut = planned(context)
     assert cut.first_kept.id == "u3"
@@ -105,7 +105,7 @@ def test_a_long_transcript_keeps_as_many_whole_turns_as_fit() -> None:
     assert planned(context, keep - 1).first_kept.id == "u8"
 
 
-def test_a_turn_that_alone_is_too_long_is_cut_between_its_model_calls() -> None:
+def test_a_turn_that_is_too_long_is_cut_between_its_model_calls() -> None:
     context: list[Entry] = [user("u")]
     for number in range(5):
         context += [answer(f"c{number}", calls=1), result(f"c{number}.0", LONG)]
@@ -113,12 +113,12 @@ def test_a_turn_that_alone_is_too_long_is_cut_between_its_model_calls() -> None:
     assert cut.first_kept.id == "c4"
 
 
-def test_where_not_even_the_last_message_fits_it_is_kept_alone() -> None:
+def test_a_last_message_that_does_not_fit_is_kept_alone() -> None:
     context = [*turn(1), user("u2"), answer("a2", LONG)]
     assert planned(context, 10).first_kept.id == "a2"
 
 
-def test_right_behind_a_summary_there_is_nothing_to_cut_off_but_further_on_there_is() -> None:
+def test_a_later_cut_drops_the_earlier_summary_and_the_older_turns() -> None:
     context = [compacted("c", "u1"), *turn(1), *turn(2)]
     cut = planned(context)
     assert cut.first_kept.id == "u2"
@@ -169,14 +169,14 @@ def test_the_newest_turn_stays_whole_if_it_fits(context: list[Entry], keep: int)
         assert len(cut.dropped) <= users[-1]
 
 
-def test_a_turn_that_does_not_fit_beside_the_summary_before_it_is_cut() -> None:
+def test_a_turn_that_does_not_fit_with_the_summary_before_it_is_cut() -> None:
     context = [compacted("c", "u1"), *turn(1, calls=1)]
     assert planned(context, estimate_tokens(context) - 1).first_kept.id == "c1"
     assert plan_cut(context, estimate_tokens(context)) is None
 
 
 @given(conversations(), KEEP)
-def test_what_stays_fits_unless_the_last_message_alone_does_not(
+def test_the_kept_entries_fit_unless_only_one_message_and_its_results_are_left(
     context: list[Entry], keep: int
 ) -> None:
     cut = plan_cut(context, keep)
@@ -187,13 +187,13 @@ def test_what_stays_fits_unless_the_last_message_alone_does_not(
 
 
 @given(conversations(), KEEP)
-def test_a_transcript_too_long_is_shorter_after_the_cut(context: list[Entry], keep: int) -> None:
+def test_a_cut_leaves_fewer_messages(context: list[Entry], keep: int) -> None:
     cut = plan_cut(context, keep)
     if cut is not None:
         assert len(kept_of(cut, context)) < sum(isinstance(e, MessageEntry) for e in context)
 
 
-def test_each_entry_is_weighed_once_however_long_the_transcript(
+def test_planning_a_cut_estimates_each_entry_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     weighed = 0
@@ -209,7 +209,7 @@ def test_each_entry_is_weighed_once_however_long_the_transcript(
     assert weighed == len(context)
 
 
-# --- what a model is asked -------------------------------------------------------------------
+# --- summary requests -------------------------------------------------------------------
 
 
 def request_for(cut: Cut, *, window: int = 100_000, wish: str | None = None) -> ModelInput:
@@ -222,7 +222,7 @@ def compiled_for(cut: Cut, *, window: int = 100_000, wish: str | None = None) ->
     )
 
 
-def test_a_summary_is_asked_for_with_everything_that_is_cut_off() -> None:
+def test_a_summary_request_contains_every_dropped_entry() -> None:
     context = [compacted("c", "u1", "what was before"), *turn(1, calls=1), *turn(2)]
     request = request_for(planned(context))
     assert (request.model, request.purpose, request.tools) == ("m", "summary", ())
@@ -230,13 +230,13 @@ def test_a_summary_is_asked_for_with_everything_that_is_cut_off() -> None:
         assert piece in text_of(request)
 
 
-def test_the_users_wish_is_passed_on() -> None:
+def test_a_summary_request_contains_the_users_instruction() -> None:
     cut = planned([*turn(1), *turn(2)])
     assert "keep the file names" in text_of(request_for(cut, wish="keep the file names"))
     assert "The user adds" not in text_of(request_for(cut))
 
 
-def test_a_request_for_a_summary_fits_into_half_the_window_and_keeps_the_newest() -> None:
+def test_a_summary_request_fits_half_the_window_and_keeps_the_newest_messages() -> None:
     context = [entry for number in range(200) for entry in turn(number, text=f"{number} {LONG}")]
     window = 20_000
     text = text_of(request_for(planned(context), window=window))
@@ -246,7 +246,7 @@ def test_a_request_for_a_summary_fits_into_half_the_window_and_keeps_the_newest(
     assert "assistant: 0 xxx" not in text
 
 
-def test_what_the_author_of_a_summary_is_not_told_is_named() -> None:
+def test_entries_left_out_of_a_summary_request_are_reported() -> None:
     whole = compiled_for(planned([*turn(1), *turn(2)]))
     assert (whole.omitted, whole.strategy) == ((), ("full",))
     context = [entry for number in range(200) for entry in turn(number, text=f"{number} {LONG}")]
@@ -268,7 +268,7 @@ def test_what_the_author_of_a_summary_is_not_told_is_named() -> None:
     assert f"[{sum(o.reason == 'oldest' for o in compiled.omitted)} earlier messages left" in text
 
 
-def test_an_answer_with_very_many_calls_does_not_push_out_everything_else() -> None:
+def test_the_text_of_an_answer_with_very_many_calls_stays_in_its_summary() -> None:
     many = answer("many", "so much to do", calls=500)
     cut = Cut((*turn(1), many), user("u2"), 1)
     assert "so much to do" in text_of(request_for(cut, window=1))
@@ -281,7 +281,7 @@ def test_an_answer_with_very_many_calls_does_not_push_out_everything_else() -> N
 # --- summaries -------------------------------------------------------------------------------
 
 
-def test_a_models_summary_is_trimmed_and_cut_to_the_bound() -> None:
+def test_a_models_summary_is_trimmed_and_cut_to_the_limit() -> None:
     assert compaction.bounded_summary("  words \n") == "words"
     assert compaction.bounded_summary(" \n") == ""
     cut_off = compaction.bounded_summary("y" * (SUMMARY_CHARS_MAX + 1))
@@ -289,7 +289,7 @@ def test_a_models_summary_is_trimmed_and_cut_to_the_bound() -> None:
     assert cut_off.endswith(" ...")
 
 
-def test_a_mechanical_summary_has_the_earlier_one_and_a_line_for_each_message() -> None:
+def test_a_mechanical_summary_contains_the_earlier_one_and_a_line_for_each_message() -> None:
     cut = planned([compacted("c", "u1", "earlier"), *turn(1, calls=1), *turn(2)])
     assert compaction.mechanical_summary(cut).splitlines() == [
         "earlier",
@@ -301,14 +301,14 @@ def test_a_mechanical_summary_has_the_earlier_one_and_a_line_for_each_message() 
     ]
 
 
-def test_a_message_of_many_lines_is_one_line_of_a_mechanical_summary() -> None:
+def test_a_multiline_message_becomes_one_line_of_a_mechanical_summary() -> None:
     cut = Cut((message("m", "user", "one\n\ntwo\u2028three"),), user("u"), 1)
     assert compaction.mechanical_summary(cut) == "user: one two three"
 
 
 @pytest.mark.parametrize("previous", ["", LONG * 10])
 @pytest.mark.parametrize("count", [1, 10, 1000])
-def test_a_mechanical_summary_keeps_to_the_bound_and_to_the_newest(
+def test_a_mechanical_summary_is_bounded_and_keeps_the_newest_message(
     previous: str, count: int
 ) -> None:
     entries = [user(f"u{number}", f"number {number} {LONG}") for number in range(count)]
@@ -320,12 +320,12 @@ def test_a_mechanical_summary_keeps_to_the_bound_and_to_the_newest(
 
 
 def echo(cut: Cut) -> str:
-    """Summarises like a model that repeats all it is told."""
+    """Summarise like a model that repeats its whole request."""
     return compaction.bounded_summary(text_of(request_for(cut)))
 
 
 @pytest.mark.parametrize("summarise", [compaction.mechanical_summary, echo])
-def test_two_hundred_compactions_cost_no_more_than_one(summarise: object) -> None:
+def test_the_context_stays_bounded_over_two_hundred_compactions(summarise: object) -> None:
     assert callable(summarise)
     keep = 2_000
     context: list[Entry] = []
@@ -351,5 +351,5 @@ def test_two_hundred_compactions_cost_no_more_than_one(summarise: object) -> Non
         assert context[0] is entry
         sizes.append(estimate_tokens(context))
     assert max(sizes) <= keep + SUMMARY_CHARS_MAX // CHARS_PER_TOKEN + MESSAGE_TOKENS
-    # Once the bound is reached nothing grows any more.
+    # Nothing grows after the limit is reached.
     assert max(sizes[100:]) <= max(sizes[:100])

@@ -74,10 +74,10 @@ def rounds(count: int, chars: int = 40_000) -> list[Entry]:
     return entries
 
 
-# --- what fits is told whole -----------------------------------------------------------------
+# --- contexts that fit -----------------------------------------------------------------
 
 
-def test_what_fits_is_told_whole() -> None:
+def test_a_context_that_fits_is_sent_whole() -> None:
     compiled = compile_input(rounds(2), FRAME, budget(200_000))
     assert compiled.strategy == ("full",)
     assert (compiled.omitted, compiled.crowded) == ((), False)
@@ -85,7 +85,7 @@ def test_what_fits_is_told_whole() -> None:
     assert texts(compiled)[2] == "o" * 40_000
 
 
-def test_prompt_tools_and_files_count() -> None:
+def test_the_system_prompt_and_the_tools_count_as_tokens() -> None:
     tools = (ToolSpec("read", "d" * 4000, {}),)
     frame = Frame(CHOICE, "p" * 4000, tools, lambda _: True)
     bare = compile_input([user("u")], FRAME, budget(100_000))
@@ -94,7 +94,7 @@ def test_prompt_tools_and_files_count() -> None:
     assert (framed.request.system, framed.request.tools) == (frame.system, tools)
 
 
-def test_no_document_is_too_large_by_its_size_alone() -> None:
+def test_a_document_of_the_maximum_size_fits_the_budget() -> None:
     scanned = Attachment(
         artifact_id="sha256:0", media_type="application/pdf", size_bytes=ATTACHMENT_BYTES_MAX
     )
@@ -108,7 +108,7 @@ def test_no_document_is_too_large_by_its_size_alone() -> None:
 # --- previews --------------------------------------------------------------------------------
 
 
-def test_old_large_outputs_become_previews_that_name_the_whole() -> None:
+def test_old_large_outputs_become_previews_that_name_the_whole_output() -> None:
     context = rounds(4)
     context[2] = output("a0.0", artifact_id="sha256:whole", text_ref="sha256:told")
     context[4] = output("a1.0", text_ref="sha256:told")
@@ -125,7 +125,7 @@ def test_old_large_outputs_become_previews_that_name_the_whole() -> None:
         assert preview(entry).endswith(f"[... the whole output: {place}]")
 
 
-def test_what_is_small_or_recent_or_no_tools_output_is_left_as_it_is() -> None:
+def test_only_large_old_tool_outputs_become_previews() -> None:
     context: list[Entry] = [
         user("u", "x" * 40_000),
         answer("a", "y" * 40_000, calls=2),
@@ -140,7 +140,7 @@ def test_what_is_small_or_recent_or_no_tools_output_is_left_as_it_is() -> None:
     assert compiled.crowded
 
 
-def test_in_a_small_window_an_output_that_reaches_into_the_newest_part_gives_way_first() -> None:
+def test_in_a_small_window_an_output_partly_in_the_recent_part_becomes_a_preview() -> None:
     context = [*rounds(1, 52_000), *rounds(2, 10_000)[1:]]
     within = budget(20_000, keep_recent=20_000)
     compiled = compile_input(context, FRAME, within)
@@ -148,7 +148,7 @@ def test_in_a_small_window_an_output_that_reaches_into_the_newest_part_gives_way
     assert reasons(compiled) == {"a0.0.result": "preview"}
 
 
-def test_an_output_that_the_model_has_not_seen_yet_is_never_old() -> None:
+def test_an_output_that_the_model_has_not_seen_stays_whole_if_it_fits() -> None:
     context = [*rounds(1, 8_000), answer("b", calls=1), output("b.0", 52_000)]
     within = budget(20_000)
     compiled = compile_input(context, FRAME, within)
@@ -156,8 +156,8 @@ def test_an_output_that_the_model_has_not_seen_yet_is_never_old() -> None:
     assert "b.0.result" not in reasons(compiled)
 
 
-def test_a_growing_context_begins_the_same_for_many_calls() -> None:
-    """Prompt caches and the chain of inputs depend on it."""
+def test_a_growing_context_rarely_changes_its_earlier_messages() -> None:
+    """Prompt caches and the chain of inputs depend on this."""
     context = rounds(0)
     within = budget(60_000, keep_recent=10_000)
     changes = compactions = 0
@@ -180,7 +180,7 @@ def test_a_growing_context_begins_the_same_for_many_calls() -> None:
     assert changes <= calls // 7
 
 
-# --- leaving out -----------------------------------------------------------------------------
+# --- omissions -----------------------------------------------------------------------------
 
 
 def turns(count: int, chars: int = 4_000) -> list[Entry]:
@@ -190,13 +190,13 @@ def turns(count: int, chars: int = 4_000) -> list[Entry]:
     return entries
 
 
-def test_what_cannot_be_shortened_asks_for_a_compaction_and_is_sent_as_long_as_it_fits() -> None:
+def test_a_crowded_context_that_fits_the_window_is_sent_whole() -> None:
     compiled = compile_input(turns(10), FRAME, budget(22_000))
     assert compiled.crowded
     assert (compiled.strategy, compiled.omitted) == (("full",), ())
 
 
-def test_past_the_window_the_oldest_turns_are_left_out_and_the_model_is_told() -> None:
+def test_a_context_larger_than_the_window_has_a_notice_in_place_of_its_oldest_turns() -> None:
     context = [*turns(10), user("now", "and now?")]
     compiled = compile_input(context, FRAME, budget(12_000))
     assert compiled.strategy == ("oldest_dropped",)
@@ -209,7 +209,7 @@ def test_past_the_window_the_oldest_turns_are_left_out_and_the_model_is_told() -
     assert compiled.tokens <= 12_000 * 15 // 16
 
 
-def test_the_summary_is_the_last_to_go_and_the_question_stays() -> None:
+def test_the_summary_is_dropped_last_and_the_question_stays() -> None:
     context = [
         compacted("c", "u0", "s" * 2_000),
         *turns(3),
@@ -230,14 +230,14 @@ def test_the_summary_is_the_last_to_go_and_the_question_stays() -> None:
     assert len(texts(tighter)) == 4
 
 
-def test_a_summary_that_holds_the_users_last_words_stays() -> None:
+def test_a_summary_that_covers_the_users_last_message_stays() -> None:
     context = [compacted("c", "a0", "s" * 2_000), *rounds(3, 3_000)[1:]]
     compiled = compile_input(context, FRAME, budget(1_500))
     assert compiled.strategy == ("compacted", "oldest_dropped")
     assert texts(compiled)[0].startswith(SUMMARY_INTRODUCTION)
 
 
-def test_before_nothing_fits_the_newest_output_is_shortened_too() -> None:
+def test_the_newest_output_is_shortened_if_nothing_else_makes_the_context_fit() -> None:
     context = [user("u", "do it"), answer("a", calls=1), output("a.0")]
     compiled = compile_input(context, FRAME, budget(2_000, keep_recent=1_000))
     assert reasons(compiled) == {"a.0.result": "preview"}
@@ -258,7 +258,7 @@ def test_before_nothing_fits_the_newest_output_is_shortened_too() -> None:
     ],
     ids=["a question", "an output", "the tools", "a summary"],
 )
-def test_what_does_not_fit_says_what_is_largest(
+def test_the_largest_part_of_a_context_that_does_not_fit_is_named(
     context: list[Entry], tools: int, said: str
 ) -> None:
     frame = msgspec.structs.replace(FRAME, tools=(ToolSpec("read", "d" * tools, {}),))
@@ -277,7 +277,7 @@ def test_instructions_that_fill_the_window_are_named() -> None:
 # --- budgets ---------------------------------------------------------------------------------
 
 
-def test_a_large_frame_leaves_half_of_the_rest_before_a_compaction_is_due() -> None:
+def test_a_large_frame_moves_the_compaction_limit_to_half_of_the_rest() -> None:
     frame = msgspec.structs.replace(FRAME, system="p" * 100_000)
     within = budget(32_000, frame=frame, keep_recent=20_000)
     assert within.hard == 30_000
@@ -286,7 +286,7 @@ def test_a_large_frame_leaves_half_of_the_rest_before_a_compaction_is_due() -> N
     assert budget(32_000, keep_recent=5_000) == Budget(25_600, 30_000, 5_000, 32_000)
 
 
-def test_far_more_than_a_window_is_compacted_although_previews_would_fit() -> None:
+def test_a_context_far_larger_than_the_window_is_crowded_even_if_previews_fit() -> None:
     within = budget(60_000, keep_recent=10_000)
     for count, crowded in [(17, False), (19, True)]:
         compiled = compile_input(rounds(count), FRAME, within)
@@ -301,8 +301,8 @@ CASES = frames().flatmap(
 )
 
 
-def named(compiled: Compiled, context: Sequence[Entry]) -> None:
-    """Asserts that exactly those entries are named whose content is not whole in the request."""
+def assert_omissions_are_reported(compiled: Compiled, context: Sequence[Entry]) -> None:
+    """Assert that every entry whose content is not whole in the request is reported."""
     request = compiled.request
     said = [told.text for told in request.messages]
     calls = [
@@ -330,24 +330,24 @@ def named(compiled: Compiled, context: Sequence[Entry]) -> None:
         if found.get(entry.id) == "attachment":
             assert files
         elif entry.id not in found:
-            assert is_whole, f"{entry.id} is not told and not named"
+            assert is_whole, f"{entry.id} is neither sent nor reported"
 
 
 @given(CASES)
-def test_any_transcript_in_any_budget_is_valid_fits_and_names_what_it_leaves_out(
+def test_any_compiled_input_is_valid_and_bounded_and_reports_its_omissions(
     case: tuple[list[Entry], Frame, Budget],
 ) -> None:
     context, frame, within = case
     compiled = compile_input(context, frame, within)
     check_valid(compiled.request.messages)
     assert compiled.tokens == tokens_of(compiled.request)
-    named(compiled, context)
+    assert_omissions_are_reported(compiled, context)
     if compiled.tokens > within.hard:
         assert_nothing_more_can_go(compiled)
 
 
 def assert_nothing_more_can_go(compiled: Compiled) -> None:
-    """Asserts that only the question and the newest message are left, with previews of its outputs."""
+    """Assert that only the question and the newest message are left, with previews of its outputs."""
     heads = [entry for entry in compiled.entries if getattr(entry, "role", "") != "tool"]
     told = [
         entry
@@ -374,7 +374,7 @@ def test_equal_arguments_give_equal_bytes(case: tuple[list[Entry], Frame, Budget
 
 
 @given(contexts())
-def test_no_two_messages_of_the_user_are_merged(context: list[Entry]) -> None:
+def test_user_messages_are_never_merged(context: list[Entry]) -> None:
     compiled = compile_input(context, FRAME, budget(10_000_000))
     users = [m for m in compiled.request.messages if isinstance(m, UserMessage)]
     asked = [entry for entry in context if entry.id[0] in "uc"]

@@ -110,18 +110,18 @@ REFUSED: list[tuple[str, Decide, SessionState, tuple[str, dict[str, Any] | None]
 @pytest.mark.parametrize(
     ("decide", "state", "refused"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED]
 )
-def test_a_refusal_is_a_word_and_facts_to_act_on(
+def test_a_refused_command_has_a_code_and_details(
     decide: Decide, state: SessionState, refused: tuple[str, dict[str, Any] | None]
 ) -> None:
     error = refusal_of(decide, state)
     assert (error.message, error.details) == refused
 
 
-def test_idle_is_what_an_idle_session_is() -> None:
+def test_a_session_without_a_run_is_idle() -> None:
     decisions.require_idle(session(queue=(queued("a"),)))
 
 
-def test_a_full_queue_takes_no_further_input_of_any_kind() -> None:
+def test_a_full_queue_refuses_prompts_and_inputs() -> None:
     full = tuple(queued(f"i{n}", "follow_up") for n in range(QUEUED_INPUTS_MAX))
     for decide, state in ((start, session(queue=full)), (accept, running(queue=full))):
         error = refusal_of(decide, state)
@@ -132,7 +132,7 @@ def test_a_full_queue_takes_no_further_input_of_any_kind() -> None:
 # --- prompt ----------------------------------------------------------------------------------
 
 
-def test_a_prompt_is_accepted_and_its_run_started_in_one_step() -> None:
+def test_a_prompt_is_accepted_and_starts_its_run_in_one_step() -> None:
     decided = start(session())
     assert decided == (
         events.QueueUpdate(
@@ -146,17 +146,17 @@ def test_a_prompt_is_accepted_and_its_run_started_in_one_step() -> None:
     )
 
 
-def test_a_prompt_on_another_leaf_moves_there_first() -> None:
+def test_a_prompt_on_another_leaf_moves_the_leaf_first() -> None:
     decided = start(session(leaf_id="here"), "there")
     assert decided[0] == events.SessionUpdated(session_id="s", leaf_id="there")
     assert after(session(leaf_id="here"), decided).leaf_id == "there"
 
 
-def test_a_prompt_on_the_leaf_that_is_moves_nothing() -> None:
+def test_a_prompt_on_the_current_leaf_does_not_move_it() -> None:
     assert kinds(start(session(leaf_id="here"), "here")) == [events.QueueUpdate, events.AgentStart]
 
 
-def test_a_prompt_goes_behind_what_an_earlier_run_left_but_counts_as_nothing_waiting() -> None:
+def test_a_prompt_joins_the_end_of_the_queue_but_does_not_count_as_pending() -> None:
     left = session(queue=(queued("old", "follow_up"),))
     update = start(left)[0]
     assert isinstance(update, events.QueueUpdate)
@@ -188,7 +188,9 @@ UNANSWERED: list[tuple[Entry, bool]] = [
         for leaf, _ in UNANSWERED
     ],
 )
-def test_a_leaf_is_resumed_exactly_if_no_answer_finishes_it(leaf: Entry, unanswered: bool) -> None:
+def test_a_leaf_is_resumable_unless_it_is_a_finished_answer_or_a_compaction(
+    leaf: Entry, unanswered: bool
+) -> None:
     assert decisions.is_unanswered(leaf) is unanswered
     if unanswered:
         assert kinds(resume(session(), leaf)) == [events.AgentStart]
@@ -197,7 +199,7 @@ def test_a_leaf_is_resumed_exactly_if_no_answer_finishes_it(leaf: Entry, unanswe
 
 
 @pytest.mark.parametrize("kind", ["steer", "prompt", "follow_up"])
-def test_whatever_is_pending_is_resumed_on_an_answered_leaf_too(kind: str) -> None:
+def test_a_session_with_a_pending_input_resumes_on_an_answered_leaf(kind: str) -> None:
     decided = resume(session(queue=(queued("a", kind),)), answer("m"))
     assert decided == (
         events.AgentStart(session_id="s", run_id="run-2", runtime="native", model="m"),
@@ -224,13 +226,13 @@ def test_an_input_belongs_to_the_run_that_accepts_it(kind: str, expected: str | 
 # --- abort -----------------------------------------------------------------------------------
 
 
-def test_an_abort_of_an_empty_queue_only_aborts() -> None:
+def test_an_abort_with_an_empty_queue_only_aborts() -> None:
     decided, cleared = abort(running(), "run-1")
     assert decided == (events.RunAborting(session_id="s", run_id="run-1"),)
     assert cleared == ()
 
 
-def test_an_abort_takes_back_everything_in_the_order_of_consumption() -> None:
+def test_an_abort_clears_the_queue_in_the_order_of_consumption() -> None:
     state = running(queue=(queued("f", "follow_up"), prompt_input(), queued("s")))
     decided, cleared = abort(state)
     assert names(cleared) == ["s", "p1", "f"]
@@ -260,7 +262,7 @@ WAITING = (
         (session(queue=WAITING), "prompt", ["own", "old"], ["f", "s"]),
     ],
 )
-def test_clearing_takes_back_what_it_names_but_not_the_prompt_about_to_begin(
+def test_clear_queue_removes_the_given_kind_but_not_the_prompt_of_the_active_run(
     state: SessionState, kind: str | None, cleared: list[str], kept: list[str]
 ) -> None:
     decided, taken = decisions.clear_queue(state, kind)
@@ -275,14 +277,14 @@ def test_clearing_takes_back_what_it_names_but_not_the_prompt_about_to_begin(
 
 
 @pytest.mark.parametrize("state", [session(), running(), aborting()])
-def test_clearing_nothing_is_no_event(state: SessionState) -> None:
+def test_clearing_an_empty_queue_has_no_events(state: SessionState) -> None:
     assert decisions.clear_queue(state, None) == ((), ())
 
 
 # --- promote ---------------------------------------------------------------------------------
 
 
-def test_a_promoted_follow_up_is_the_newest_steer_of_the_run() -> None:
+def test_a_promoted_follow_up_becomes_the_newest_steer_of_the_run() -> None:
     state = running(
         queue=(queued("f1", "follow_up", "run-0"), queued("f2", "follow_up"), queued("s"))
     )
@@ -299,7 +301,7 @@ def test_a_promoted_follow_up_is_the_newest_steer_of_the_run() -> None:
     assert queue.has_pending_steer(promoted, "run-1")
 
 
-def test_without_a_run_a_promoted_follow_up_keeps_its_own_and_bites_no_later_one() -> None:
+def test_a_follow_up_promoted_without_a_run_does_not_steer_a_later_run() -> None:
     state = session(queue=(queued("f", "follow_up", "run-0"),))
     (update,) = decisions.promote(state, "f")
     assert isinstance(update, events.QueueUpdate)
@@ -317,7 +319,7 @@ def begin(state: SessionState, turn: queue.Turn) -> decisions.Events:
     )
 
 
-def test_a_turn_consumes_its_inputs_and_says_them_in_one_step() -> None:
+def test_a_turn_consumes_its_inputs_as_one_message_in_one_step() -> None:
     first, second = queued("a", client_message_id="x"), queued("b")
     state = running(leaf_id="leaf", queue=(first, second, queued("c")))
     decided = begin(state, queue.Turn("steer", (first, second)))
@@ -374,7 +376,7 @@ def test_a_single_input_keeps_its_client_message_id_and_a_root_has_no_parent() -
     assert entries[0].parent_id is UNSET
 
 
-def test_the_files_of_a_turn_are_those_of_its_inputs_in_their_order() -> None:
+def test_a_turn_has_the_files_of_its_inputs_in_order() -> None:
     one, two, three = (
         Attachment(artifact_id=f"sha256:{name}", media_type="text/plain", size_bytes=1)
         for name in "123"
@@ -392,7 +394,7 @@ def test_the_files_of_a_turn_are_those_of_its_inputs_in_their_order() -> None:
     assert entries[0].attachments == (one, two, three)
 
 
-def test_a_long_text_of_its_own_keeps_its_artifact_and_one_of_several_does_not() -> None:
+def test_only_a_long_text_that_is_a_turn_of_its_own_keeps_its_artifact() -> None:
     long = queued("a", text_ref="sha256:1", text_bytes=9000)
     for items, ref in (((long,), "sha256:1"), ((long, queued("b")), UNSET)):
         decided = begin(running(queue=items), queue.Turn("steer", items))
@@ -404,7 +406,7 @@ def test_a_long_text_of_its_own_keeps_its_artifact_and_one_of_several_does_not()
                 assert event.entry.text_ref == ref
 
 
-def test_a_text_that_is_an_artifact_counts_with_its_bytes() -> None:
+def test_a_text_stored_as_an_artifact_counts_with_its_full_size() -> None:
     left = QUEUED_CHARS_MAX - len("text of new")
     waiting = queued("a", text_ref="sha256:1", text_bytes=left)
     accept(running(queue=(waiting,)))
@@ -413,7 +415,7 @@ def test_a_text_that_is_an_artifact_counts_with_its_bytes() -> None:
     assert refused.message == "queue_full"
 
 
-def test_many_long_texts_that_are_gone_are_told_in_several_events() -> None:
+def test_an_abort_reports_many_long_cleared_texts_in_several_events() -> None:
     waiting = tuple(queued(f"f{n}", "follow_up", text_bytes=10**6) for n in range(10))
     waiting += tuple(queued(f"g{n}", "follow_up") for n in range(10))
     decided, cleared = abort(running(queue=waiting))
@@ -423,13 +425,13 @@ def test_many_long_texts_that_are_gone_are_told_in_several_events() -> None:
     assert [update.pending_counts.follow_up for update in updates] == [16, 12, 0]
 
 
-def test_a_turn_that_resumes_has_no_message_of_its_own() -> None:
+def test_a_resume_turn_has_no_message_of_its_own() -> None:
     assert begin(running(), queue.Turn("resume", ())) == (
         events.TurnStart(session_id="s", run_id="run-1", turn_id="3"),
     )
 
 
-def test_no_decision_changes_the_state_it_looked_at() -> None:
+def test_decisions_do_not_change_the_given_state() -> None:
     state = running(queue=(queued("f", "follow_up"),), leaf_id="leaf")
     before = msgspec.json.encode(state)
     decisions.promote(state, "f")
@@ -442,7 +444,7 @@ def test_no_decision_changes_the_state_it_looked_at() -> None:
 # --- a deletion that stops a run first ---------------------------------------------------------
 
 
-def test_a_deletion_tells_the_run_to_stop_and_leaves_what_waits() -> None:
+def test_a_deferred_deletion_aborts_the_run_and_keeps_the_queued_inputs() -> None:
     kept = (queued("s1"), queued("f1", "follow_up"))
     state = running(queue=(*kept, prompt_input("p1")))
     decided = decisions.defer_deletion(state)
@@ -455,5 +457,5 @@ def test_a_deletion_tells_the_run_to_stop_and_leaves_what_waits() -> None:
     assert after(state, decided).queue == kept
 
 
-def test_a_run_that_is_being_stopped_is_told_of_and_not_stopped_again() -> None:
+def test_a_deferred_deletion_does_not_abort_an_aborting_run_again() -> None:
     assert kinds(decisions.defer_deletion(aborting())) == [events.SessionDeleteDeferred]

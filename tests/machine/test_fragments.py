@@ -50,35 +50,39 @@ class Shelf:
         return sum(map(len, self.artifacts.values()))
 
 
-def asked(*messages: ModelMessage, system: str = "Be kind.") -> ModelInput:
+def request_of(*messages: ModelMessage, system: str = "Be kind.") -> ModelInput:
     return ModelInput(messages=messages, model="m", provider="p", system=system, tools=TOOLS)
 
 
 def check(shelf: Shelf, stored: Stored, request: ModelInput) -> None:
-    """Asserts that what is stored is the input, and its hash the hash of that."""
+    """Assert that the artifacts restore the input, and that its hash is stored."""
     whole = canonical_of(request)
     assert shelf.whole(stored) == whole
     assert stored.input_hash == f"sha256:{hashlib.sha256(whole).hexdigest()}"
 
 
-def said(count: int) -> list[ModelMessage]:
+def conversation(count: int) -> list[ModelMessage]:
     return [
         UserMessage(f"q{number}") if number % 2 == 0 else AssistantMessage(f"a{number}")
         for number in range(count)
     ]
 
 
-def test_an_input_comes_back_from_its_artifacts() -> None:
+def test_an_input_is_restored_from_its_artifacts() -> None:
     shelf = Shelf()
-    for request in (asked(), asked(UserMessage("hé\ud800")), asked(*said(5))):
+    for request in (
+        request_of(),
+        request_of(UserMessage("hé\ud800")),
+        request_of(*conversation(5)),
+    ):
         check(shelf, shelf.put(store_input(None, request)), request)
 
 
-def test_the_next_input_stores_what_is_new_and_nothing_else() -> None:
+def test_the_next_input_stores_only_its_new_messages() -> None:
     shelf = Shelf()
-    long = said(500)
-    first = shelf.put(store_input(None, asked(*long)))
-    request = asked(*long, AssistantMessage("yes"), UserMessage("and?"))
+    long = conversation(500)
+    first = shelf.put(store_input(None, request_of(*long)))
+    request = request_of(*long, AssistantMessage("yes"), UserMessage("and?"))
     second = shelf.put(store_input(first.chain, request))
     check(shelf, second, request)
     [(node_ref, node)] = second.artifacts
@@ -94,7 +98,7 @@ def test_five_thousand_calls_store_their_history_once() -> None:
     messages: list[ModelMessage] = []
     for number in range(5_000):
         messages += [UserMessage(f"question {number} " * 10), AssistantMessage("answer " * 20)]
-        request = asked(*messages[:-1])
+        request = request_of(*messages[:-1])
         stored = shelf.put(store_input(chain, request))
         chain = stored.chain
     check(shelf, stored, request)
@@ -102,9 +106,9 @@ def test_five_thousand_calls_store_their_history_once() -> None:
     assert shelf.size < whole + 5_000 * 400
 
 
-def test_what_was_hashed_is_not_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    long = said(100)
-    chain = store_input(None, asked(*long)).chain
+def test_messages_in_the_chain_are_not_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = conversation(100)
+    chain = store_input(None, request_of(*long)).chain
     encoded: list[ModelMessage] = []
     encode = fragments._encoded
 
@@ -113,50 +117,50 @@ def test_what_was_hashed_is_not_encoded_again(monkeypatch: pytest.MonkeyPatch) -
         return encode(message)
 
     monkeypatch.setattr(fragments, "_encoded", counted)
-    store_input(chain, asked(*long, UserMessage("new")))
+    store_input(chain, request_of(*long, UserMessage("new")))
     assert encoded == [UserMessage("new")]
 
 
-def test_a_message_of_one_call_only_is_not_part_of_the_chain() -> None:
+def test_a_closing_message_is_not_part_of_the_chain() -> None:
     shelf = Shelf()
-    first_request = asked(*said(2), UserMessage("go on"))
+    first_request = request_of(*conversation(2), UserMessage("go on"))
     first = shelf.put(store_input(None, first_request, closing=1))
     check(shelf, first, first_request)
-    second_request = asked(*said(2), AssistantMessage("more"), UserMessage("thanks"))
+    second_request = request_of(*conversation(2), AssistantMessage("more"), UserMessage("thanks"))
     second = shelf.put(store_input(first.chain, second_request))
     check(shelf, second, second_request)
     assert decode_node(second.artifacts[0][1]).previous == first.input_ref
-    only = asked(UserMessage("go on"))
+    only = request_of(UserMessage("go on"))
     check(shelf, shelf.put(store_input(None, only, closing=1)), only)
-    nothing_yet = shelf.put(store_input(None, asked())).chain
+    nothing_yet = shelf.put(store_input(None, request_of())).chain
     check(shelf, shelf.put(store_input(nothing_yet, only)), only)
 
 
 @pytest.mark.parametrize(
     "messages",
     [
-        [UserMessage("another beginning"), *said(6)[1:]],
-        said(3),
+        [UserMessage("another beginning"), *conversation(6)[1:]],
+        conversation(3),
         [],
-        [*said(5), UserMessage("another end")],
+        [*conversation(5), UserMessage("another end")],
     ],
     ids=["begins differently", "is shorter", "is empty", "ends differently"],
 )
-def test_where_the_messages_are_others_a_new_chain_begins(
+def test_different_messages_begin_a_new_chain(
     messages: Sequence[ModelMessage],
 ) -> None:
     shelf = Shelf()
-    first = shelf.put(store_input(None, asked(*said(6))))
-    request = asked(*messages)
+    first = shelf.put(store_input(None, request_of(*conversation(6))))
+    request = request_of(*messages)
     stored = shelf.put(store_input(first.chain, request))
     check(shelf, stored, request)
     assert decode_node(stored.artifacts[0][1]).previous is None
 
 
-def test_another_prompt_is_stored_and_the_history_is_not() -> None:
+def test_a_new_system_prompt_is_stored_without_the_history() -> None:
     shelf = Shelf()
-    first = shelf.put(store_input(None, asked(*said(100))))
-    request = asked(*said(100), system="Be brief.")
+    first = shelf.put(store_input(None, request_of(*conversation(100))))
+    request = request_of(*conversation(100), system="Be brief.")
     second = shelf.put(store_input(first.chain, request))
     check(shelf, second, request)
     assert [artifact_id for artifact_id, _ in second.artifacts] == [
@@ -166,19 +170,19 @@ def test_another_prompt_is_stored_and_the_history_is_not() -> None:
     assert sum(len(data) for _, data in second.artifacts) < 1_500
 
 
-def test_what_was_left_out_stands_in_the_node() -> None:
+def test_a_node_lists_the_omitted_entries() -> None:
     omitted = (Omitted("msg-1", "oldest"), Omitted("msg-2", "preview"))
-    stored = store_input(None, asked(*said(1)), omitted=omitted)
+    stored = store_input(None, request_of(*conversation(1)), omitted=omitted)
     assert decode_node(stored.artifacts[0][1]).omitted == omitted
 
 
-# --- going on from what is stored ----------------------------------------------------------------
+# --- resumed chains ----------------------------------------------------------------
 
 
-def test_a_chain_goes_on_from_a_stored_node() -> None:
+def test_a_chain_resumes_from_a_stored_node() -> None:
     shelf = Shelf()
-    first = shelf.put(store_input(None, asked(*said(7))))
-    longer = asked(*said(7), AssistantMessage("yes"), UserMessage("and?"))
+    first = shelf.put(store_input(None, request_of(*conversation(7))))
+    longer = request_of(*conversation(7), AssistantMessage("yes"), UserMessage("and?"))
     node = decode_node(shelf.artifacts[first.input_ref])
     chain = resumed_chain(node, first.input_ref, longer.messages)
     stored = shelf.put(store_input(chain, longer))
@@ -188,20 +192,20 @@ def test_a_chain_goes_on_from_a_stored_node() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 3, 6])
-def test_a_chain_does_not_go_on_from_a_node_with_other_messages(count: int) -> None:
-    stored = store_input(None, asked(*said(7)))
+def test_a_chain_does_not_resume_from_a_node_with_other_messages(count: int) -> None:
+    stored = store_input(None, request_of(*conversation(7)))
     node = decode_node(stored.artifacts[0][1])
-    others = [*said(count), *[UserMessage("other")] * (7 - count)]
+    others = [*conversation(count), *[UserMessage("other")] * (7 - count)]
     assert resumed_chain(node, stored.input_ref, others) is None
-    assert resumed_chain(node, stored.input_ref, said(6)) is None
+    assert resumed_chain(node, stored.input_ref, conversation(6)) is None
 
 
-# --- what was damaged ------------------------------------------------------------------------
+# --- damaged artifacts ------------------------------------------------------------------------
 
 
-def test_a_changed_artifact_is_noticed() -> None:
+def test_a_changed_artifact_is_refused() -> None:
     shelf = Shelf()
-    stored = shelf.put(store_input(None, asked(*said(3))))
+    stored = shelf.put(store_input(None, request_of(*conversation(3))))
     for artifact_id in (stored.input_ref, stored.rest_ref):
         damaged = {**shelf.artifacts, artifact_id: shelf.artifacts[artifact_id] + b" "}
         with pytest.raises(InputNotWhole, match="other bytes than its id says"):
@@ -209,7 +213,7 @@ def test_a_changed_artifact_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"\xff", b'{"messages":3}', b"[]"])
-def test_an_artifact_that_is_no_part_of_an_input_is_refused(data: bytes) -> None:
+def test_a_malformed_artifact_is_refused(data: bytes) -> None:
     with pytest.raises(InputNotWhole):
         assemble_input(digest(data), {digest(data): data}.__getitem__)
 
@@ -223,7 +227,7 @@ def test_an_artifact_that_is_no_part_of_an_input_is_refused(data: bytes) -> None
     st.lists(contexts(), min_size=1, max_size=3),
     st.data(),
 )
-def test_every_input_of_any_session_comes_back(
+def test_every_input_of_any_session_is_restored(
     framed: tuple[Frame, Budget], paths: list[list[Entry]], data: st.DataObject
 ) -> None:
     frame, within = framed

@@ -143,7 +143,7 @@ WAY: dict[Phase, list[str]] = {
     Phase.COMPLETED: [*STARTED, "tool_call_completed"],
     Phase.ENDED: ["agent_start", "agent_end"],
 }
-"""How a run gets into each phase."""
+"""The events that lead a run into each phase."""
 
 TABLE = """
 agent_start                before>run
@@ -216,7 +216,9 @@ def tracker_in(phase: Phase) -> LifecycleTracker:
 
 
 @pytest.mark.parametrize(("name", "before", "after"), cells())
-def test_each_event_in_each_phase(name: str, before: Phase, after: Phase | None) -> None:
+def test_each_event_in_each_phase_moves_or_raises_as_the_table_says(
+    name: str, before: Phase, after: Phase | None
+) -> None:
     tracker = tracker_in(before)
     if after is None:
         with pytest.raises(AssertionError, match=rf"{type(EVENTS[name]).__name__} in {before}"):
@@ -227,7 +229,7 @@ def test_each_event_in_each_phase(name: str, before: Phase, after: Phase | None)
         assert tracker.phase is after
 
 
-def test_the_table_above_has_every_event_and_every_phase() -> None:
+def test_the_table_has_every_event_and_every_phase() -> None:
     assert {(name, phase) for name, phase, _ in cells()} == {
         (name, phase) for name in events.EVENTS for phase in Phase
     }
@@ -236,7 +238,7 @@ def test_the_table_above_has_every_event_and_every_phase() -> None:
 # --- questions -------------------------------------------------------------------------------
 
 
-def test_a_question_without_an_end_gets_one_before_its_call_does() -> None:
+def test_an_open_question_is_rejected_before_its_call_completes() -> None:
     tracker = tracker_in(Phase.EXECUTING)
     tracker.note(EVENTS["question_asked"])
     first, second, *_ = closing_events(tracker, "cancelled", leaf_id=None, now=TS)
@@ -245,7 +247,7 @@ def test_a_question_without_an_end_gets_one_before_its_call_does() -> None:
 
 
 @pytest.mark.parametrize("end", ["question_answered", "question_rejected"])
-def test_a_question_that_has_ended_is_owed_nothing(end: str) -> None:
+def test_an_ended_question_gets_no_closing_event(end: str) -> None:
     tracker = tracker_in(Phase.EXECUTING)
     tracker.note(EVENTS["question_asked"])
     tracker.note(EVENTS[end])
@@ -253,10 +255,10 @@ def test_a_question_that_has_ended_is_owed_nothing(end: str) -> None:
     assert not any(isinstance(event, events.QuestionRejected) for event in ends)
 
 
-# --- what a ledger remembers -----------------------------------------------------------------
+# --- what a tracker records -----------------------------------------------------------------
 
 
-def test_a_ledger_knows_the_text_so_far_of_the_open_message() -> None:
+def test_a_tracker_collects_the_text_of_the_open_message() -> None:
     tracker = tracker_in(Phase.MESSAGE)
     for delta in ("one ", "two"):
         tracker.note(events.MessageUpdate(**MESSAGE, delta=delta))
@@ -264,7 +266,7 @@ def test_a_ledger_knows_the_text_so_far_of_the_open_message() -> None:
     assert tracker.message.text == "one two"
 
 
-def test_what_was_ended_is_no_longer_open() -> None:
+def test_an_ended_message_or_call_is_no_longer_open() -> None:
     tracker = tracker_in(Phase.MESSAGE)
     tracker.note(EVENTS["message_end"])
     assert tracker.message is None
@@ -273,14 +275,14 @@ def test_what_was_ended_is_no_longer_open() -> None:
     assert tracker.tool is None
 
 
-def test_two_messages_never_share_their_deltas() -> None:
+def test_two_trackers_do_not_share_the_deltas_of_their_messages() -> None:
     one, other = tracker_in(Phase.MESSAGE), tracker_in(Phase.MESSAGE)
     one.note(EVENTS["message_update"])
     assert other.message is not None
     assert other.message.text == ""
 
 
-def test_a_ledger_knows_whether_the_open_call_may_have_had_an_effect() -> None:
+def test_a_tracker_records_whether_the_open_call_has_started() -> None:
     tracker = tracker_in(Phase.CALL)
     tracker.note(events.ToolCallRequested(**SHOWN, attempt=3, args={}))
     assert tracker.tool == OpenTool("c", "read", attempt=3, started=None)
@@ -291,7 +293,7 @@ def test_a_ledger_knows_whether_the_open_call_may_have_had_an_effect() -> None:
     assert tracker.tool == OpenTool("c", "read", attempt=3, started=started)
 
 
-def test_turns_are_counted_and_forget_the_kind_of_the_one_before() -> None:
+def test_each_turn_has_its_own_number_and_kind() -> None:
     tracker = tracker_in(Phase.TURN)
     tracker.note(events.MessageStart(**MESSAGE, role="user", text="t", turn_kind="steer"))
     assert (tracker.turn_id, tracker.turn_kind) == ("1", "steer")
@@ -301,7 +303,7 @@ def test_turns_are_counted_and_forget_the_kind_of_the_one_before() -> None:
     assert tracker.where == {"session_id": "s", "run_id": "run-1", "turn_id": "2"}
 
 
-# --- owed ends -------------------------------------------------------------------------------
+# --- closing events -------------------------------------------------------------------------------
 
 CALL_ENDS = ["tool_execution_end", "entry_appended", "turn_end", "agent_end"]
 
@@ -338,7 +340,7 @@ def ends_of(tracker: LifecycleTracker, status: EndStatus, **more: Any) -> tuple[
         if status in STOP_REASONS or phase in (Phase.RUN, Phase.TURN)
     ],
 )
-def test_the_owed_ends_balance_a_run_in_every_phase(phase: Phase, status: EndStatus) -> None:
+def test_closing_events_balance_a_run_in_every_phase(phase: Phase, status: EndStatus) -> None:
     tracker = tracker_in(phase)
     ends = ends_of(tracker, status)
     assert [events.EVENT_TYPES[type(end)] for end in ends] == CLOSES[phase]
@@ -352,7 +354,7 @@ def test_the_owed_ends_balance_a_run_in_every_phase(phase: Phase, status: EndSta
 
 
 @pytest.mark.parametrize(("status", "reason"), STOP_REASONS.items())
-def test_a_partial_answer_is_kept_with_the_reason_it_stopped(
+def test_a_partial_answer_is_stored_with_its_stop_reason(
     status: EndStatus, reason: StopReason
 ) -> None:
     tracker = tracker_in(Phase.MESSAGE)
@@ -379,7 +381,7 @@ def test_a_partial_answer_is_kept_with_the_reason_it_stopped(
     assert last.error == "what failed"
 
 
-def test_an_answer_that_said_nothing_is_kept_empty() -> None:
+def test_a_partial_answer_without_text_is_stored_empty() -> None:
     _, appended, *_ = ends_of(tracker_in(Phase.MESSAGE), "cancelled")
     assert isinstance(appended, events.EntryAppended)
     assert isinstance(appended.entry, MessageEntry)
@@ -393,12 +395,12 @@ CUT_OFF: dict[Phase, bool] = {
     Phase.EXECUTING: True,
     Phase.COMPLETED: True,
 }
-"""Where a call may be cut off, and whether it may have had an effect by then."""
+"""Phases in which a call may be cut off, and whether it may have had an effect by then."""
 
 
 @pytest.mark.parametrize(("phase", "executed"), CUT_OFF.items())
 @pytest.mark.parametrize(("status", "reason"), STOP_REASONS.items())
-def test_a_call_that_was_cut_off_has_a_result_that_says_so(
+def test_a_call_that_was_cut_off_has_an_error_result_with_the_reason(
     status: EndStatus, reason: str, phase: Phase, executed: bool
 ) -> None:
     *decided, end, appended, _, _ = ends_of(tracker_in(phase), status)
@@ -419,7 +421,7 @@ def test_a_call_that_was_cut_off_has_a_result_that_says_so(
 
 
 @pytest.mark.parametrize(("status", "reason"), STOP_REASONS.items())
-def test_a_call_that_runs_is_completed_and_one_not_decided_is_denied(
+def test_closing_events_complete_an_executing_call_and_deny_an_undecided_one(
     status: EndStatus, reason: Any
 ) -> None:
     completed, *_ = ends_of(tracker_in(Phase.EXECUTING), status)
@@ -437,7 +439,7 @@ def test_a_call_that_runs_is_completed_and_one_not_decided_is_denied(
     assert denied == events.ToolCallDenied(**CALL, by="stop", reason=reason)
 
 
-def test_the_end_of_a_call_that_was_cut_off_tells_what_its_start_told() -> None:
+def test_the_completion_of_a_call_that_was_cut_off_has_the_facts_of_its_start() -> None:
     source = PolicySource(source="mode", decision="allow", reason="r")
     told = events.ToolCallStarted(**CALL, executed_by="mcp", permission_mode="ask")
     assert cut_off(CALL, [source], told, "aborted") == events.ToolCallCompleted(
@@ -448,7 +450,7 @@ def test_the_end_of_a_call_that_was_cut_off_tells_what_its_start_told() -> None:
         execution_env="unknown",
         policy_snapshot=PolicySnapshot(permission_mode="ask", sources=(source,)),
     )
-    # One of an earlier log, and what did not start, tell of neither.
+    # A start in an earlier log has neither fact; nor has a call that did not start.
     untold = events.ToolCallCompleted(
         **CALL,
         is_error=True,
@@ -468,7 +470,7 @@ EARLIER: list[list[str]] = [
 
 
 @pytest.mark.parametrize("call", EARLIER)
-def test_what_version_1_told_of_a_call_can_be_read_and_not_written(call: list[str]) -> None:
+def test_the_call_events_of_version_1_are_readable_but_not_writable(call: list[str]) -> None:
     happened = [*WAY[Phase.TURN], *call]
     for cut in range(len(WAY[Phase.TURN]), len(happened) + 1):
         tracker = LifecycleTracker("s", "run-1", LOGGED)
@@ -483,7 +485,7 @@ def test_what_version_1_told_of_a_call_can_be_read_and_not_written(call: list[st
         strict.note(EVENTS[call[1]])
 
 
-def test_in_an_empty_tree_what_is_kept_is_a_root() -> None:
+def test_a_partial_answer_in_an_empty_tree_is_a_root() -> None:
     _, appended, *_ = closing_events(tracker_in(Phase.MESSAGE), "error", leaf_id=None, now=TS)
     assert isinstance(appended, events.EntryAppended)
     assert appended.entry.parent_id is UNSET
@@ -492,7 +494,7 @@ def test_in_an_empty_tree_what_is_kept_is_a_root() -> None:
 # --- ids that follow from one another --------------------------------------------------------
 
 
-def test_calls_are_known_by_their_message_and_index_whatever_the_model_calls_them() -> None:
+def test_a_tool_call_id_is_the_message_id_and_an_index() -> None:
     calls = tool_calls_of("msg-1", [("same", "read", {"a": 1}), ("same", "bash", {})])
     assert calls == (
         ToolCall(tool_call_id="msg-1.0", runtime_tool_call_id="same", name="read", args={"a": 1}),
@@ -501,7 +503,7 @@ def test_calls_are_known_by_their_message_and_index_whatever_the_model_calls_the
 
 
 @pytest.mark.parametrize(("attempt", "name"), [(1, "c.result"), (2, "c.result.2")])
-def test_each_attempt_has_a_result_of_its_own(attempt: int, name: str) -> None:
+def test_each_attempt_has_its_own_result_id(attempt: int, name: str) -> None:
     end = events.ToolExecutionEnd(
         **SHOWN, attempt=attempt, result="", is_error=False, executed=True
     )
@@ -509,7 +511,7 @@ def test_each_attempt_has_a_result_of_its_own(attempt: int, name: str) -> None:
     assert (entry.id, entry.tool_call_id) == (name, "c")
 
 
-def test_a_result_is_known_by_its_call() -> None:
+def test_the_id_of_a_result_follows_from_its_call() -> None:
     end = events.ToolExecutionEnd(
         **SHOWN, result="cut", is_error=False, executed=True, artifact_id="sha256:0"
     )
@@ -522,7 +524,7 @@ def test_a_result_is_known_by_its_call() -> None:
 
 
 def next_event(tracker: LifecycleTracker, kind: type[events.Event], serial: int) -> events.Event:
-    """Return an event of that type as this run could have it now."""
+    """Return an event of that type that this run may have now."""
     where: Any = tracker.where
     turn = where | {"turn_id": str(tracker.turns + 1)}
     told = "" if tracker.message is None else tracker.message.text
@@ -533,7 +535,7 @@ def next_event(tracker: LifecycleTracker, kind: type[events.Event], serial: int)
     call: Any = shown | {"attempt": 1}
     open_questions = [] if tracker.tool is None else list(tracker.tool.questions)
     if open_questions and kind is events.ToolCallCompleted:
-        kind = events.QuestionAnswered  # a call waits for what it has asked
+        kind = events.QuestionAnswered  # a call waits for its questions
     if not open_questions and kind in (events.QuestionAnswered, events.QuestionRejected):
         kind = events.QuestionAsked
     makers: dict[type[events.Event], Any] = {
@@ -594,7 +596,9 @@ def next_event(tracker: LifecycleTracker, kind: type[events.Event], serial: int)
 
 
 @given(st.lists(st.integers(0, 9), max_size=40), st.sampled_from(sorted(STOP_REASONS)))
-def test_a_run_stopped_anywhere_is_balanced(choices: list[int], status: EndStatus) -> None:
+def test_closing_events_balance_a_run_stopped_anywhere(
+    choices: list[int], status: EndStatus
+) -> None:
     tracker = LifecycleTracker("s", "run-1")
     happened = [EVENTS["agent_start"]]
     tracker.note(happened[0])

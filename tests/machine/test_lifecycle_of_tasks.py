@@ -30,7 +30,7 @@ ANSWERED = events.QuestionAnswered(**BELOW, question_id="q", answers=())
 
 
 def executing() -> LifecycleTracker:
-    """Return a run whose call of ``task`` is being carried out."""
+    """Return the tracker of a run that is executing a call of ``task``."""
     tracker = LifecycleTracker("s", "r")
     for event in (
         events.AgentStart(session_id="s", run_id="r", runtime="native", model="m"),
@@ -49,7 +49,9 @@ def ends_of(tracker: LifecycleTracker) -> list[events.Event]:
 
 
 @pytest.mark.parametrize("told", [(ASKS, APPROVED), (ASKS, DENIED), (QUESTION, ANSWERED)])
-def test_what_a_task_asks_and_is_answered_leaves_no_trace(told: tuple[events.Event, ...]) -> None:
+def test_an_answered_request_of_a_task_does_not_change_the_run(
+    told: tuple[events.Event, ...],
+) -> None:
     tracker = executing()
     plain = ends_of(tracker)
     for event in told:
@@ -58,7 +60,7 @@ def test_what_a_task_asks_and_is_answered_leaves_no_trace(told: tuple[events.Eve
     assert ends_of(tracker) == plain
 
 
-def test_what_is_left_open_gets_its_end_before_the_calls() -> None:
+def test_open_requests_of_a_task_are_closed_before_its_call() -> None:
     tracker = executing()
     plain = ends_of(tracker)
     tracker.note(ASKS)
@@ -71,7 +73,7 @@ def test_what_is_left_open_gets_its_end_before_the_calls() -> None:
     assert (rejected.question_id, rejected.by, rejected.origin) == ("q", "stop", BELOW["origin"])
 
 
-def test_a_task_asks_only_while_its_call_is_carried_out() -> None:
+def test_a_request_of_a_task_outside_its_call_raises() -> None:
     tracker = LifecycleTracker("s", "r")
     tracker.note(events.AgentStart(session_id="s", run_id="r", runtime="native", model="m"))
     with pytest.raises(AssertionError, match="PermissionRequested of a task"):

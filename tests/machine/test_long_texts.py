@@ -34,7 +34,7 @@ def cut_one(event: events.Event) -> tuple[Any, dict[str, bytes]]:
     return cut.events[0], {id: data for id, (_, data) in cut.wholes.items()}
 
 
-def accepted(*inputs: QueuedInput) -> events.QueueUpdate:
+def queue_update(*inputs: QueuedInput) -> events.QueueUpdate:
     return events.QueueUpdate(
         session_id="s",
         change="accepted",
@@ -43,39 +43,39 @@ def accepted(*inputs: QueuedInput) -> events.QueueUpdate:
     )
 
 
-def said(text: str, **more: Any) -> QueuedInput:
+def input_with(text: str, **more: Any) -> QueuedInput:
     return msgspec.structs.replace(queued("in"), text=text, **more)
 
 
-def appended(entry: Any) -> events.EntryAppended:
+def entry_appended(entry: Any) -> events.EntryAppended:
     return events.EntryAppended(session_id="s", entry=entry)
 
 
-def calling(args: dict[str, Any]) -> MessageEntry:
+def answer_with_call(args: dict[str, Any]) -> MessageEntry:
     call = ToolCall(tool_call_id="m.0", runtime_tool_call_id="own", name="write", args=args)
     return message("m", "assistant", tool_calls=(call,))
 
 
 @pytest.mark.parametrize("size", [BOUND - 1, BOUND])
-def test_a_text_up_to_the_bound_stays_as_it_is(size: int) -> None:
-    event = accepted(said("x" * size))
+def test_a_text_up_to_the_limit_is_unchanged(size: int) -> None:
+    event = queue_update(input_with("x" * size))
     assert cut_one(event) == (event, {})
 
 
-def test_a_longer_text_is_its_beginning_and_an_artifact() -> None:
-    short, wholes = cut_one(accepted(said(LONG)))
+def test_a_longer_text_becomes_a_prefix_and_an_artifact() -> None:
+    short, wholes = cut_one(queue_update(input_with(LONG)))
     (found,) = short.inputs
     assert (found.text, found.text_bytes) == ("x" * BOUND, len(LONG))
     assert wholes == {found.text_ref: LONG.encode()}
     assert found.text_ref == ref_of(LONG)
 
 
-def test_bytes_count_and_no_character_is_split() -> None:
+def test_the_limit_counts_bytes_and_splits_no_character() -> None:
     text = "ä" * (BOUND // 2) + "x"
-    short, _ = cut_one(accepted(said("a" + text)))
+    short, _ = cut_one(queue_update(input_with("a" + text)))
     assert short.inputs[0].text == "a" + "ä" * (BOUND // 2 - 1)
     assert short.inputs[0].text_bytes == len(("a" + text).encode())
-    event = accepted(said("ä" * (BOUND // 2)))
+    event = queue_update(input_with("ä" * (BOUND // 2)))
     assert cut_one(event) == (event, {})
 
 
@@ -86,41 +86,43 @@ def test_bytes_count_and_no_character_is_split() -> None:
         events.MessageEnd(**TURN, message_id="m", text=LONG),
     ],
 )
-def test_what_a_user_says_is_cut_in_its_message(event: events.Event) -> None:
+def test_a_long_user_text_is_cut_in_its_message_events(event: events.Event) -> None:
     short, wholes = cut_one(event)
     assert (len(short.text), short.text_bytes) == (BOUND, len(LONG))
     assert list(wholes) == [short.text_ref]
 
 
-def test_a_models_answer_is_whole_in_its_message_and_cut_in_its_entry() -> None:
+def test_a_long_answer_is_whole_in_its_message_and_cut_in_its_entry() -> None:
     ended = events.MessageEnd(**TURN, message_id="m", text=LONG, stop_reason="stop")
-    cut = long_texts.cut([ended, appended(message("m", "assistant", LONG))])
+    cut = long_texts.cut([ended, entry_appended(message("m", "assistant", LONG))])
     assert cut.events[0] == ended
     entry: Any = cut.events[1]
     assert len(entry.entry.text) == BOUND
     assert list(cut.wholes) == [entry.entry.text_ref]
 
 
-def test_a_text_that_several_events_repeat_is_kept_once() -> None:
+def test_a_text_repeated_by_several_events_is_stored_once() -> None:
     start = events.MessageStart(**TURN, message_id="m", role="user", text=LONG)
-    cut = long_texts.cut([start, appended(message("m", "user", LONG)), accepted(said(LONG))])
+    cut = long_texts.cut(
+        [start, entry_appended(message("m", "user", LONG)), queue_update(input_with(LONG))]
+    )
     assert list(cut.wholes) == [ref_of(LONG)]
     assert cut.wholes[ref_of(LONG)] == (long_texts.TEXT_MEDIA_TYPE, LONG.encode())
 
 
-def test_a_text_that_was_read_back_is_cut_again_and_not_kept_again() -> None:
-    whole = said(LONG, text_ref=ref_of(LONG), text_bytes=len(LONG))
-    short, wholes = cut_one(accepted(whole))
+def test_a_restored_text_is_cut_again_and_not_stored_again() -> None:
+    whole = input_with(LONG, text_ref=ref_of(LONG), text_bytes=len(LONG))
+    short, wholes = cut_one(queue_update(whole))
     assert short.inputs[0] == msgspec.structs.replace(whole, text="x" * BOUND)
     assert wholes == {}
 
 
-def test_a_beginning_is_left_as_it_is() -> None:
-    event = accepted(said("beginning", text_ref="sha256:x", text_bytes=10_000))
+def test_a_text_that_is_already_cut_is_unchanged() -> None:
+    event = queue_update(input_with("beginning", text_ref="sha256:x", text_bytes=10_000))
     assert cut_one(event) == (event, {})
 
 
-def test_a_long_result_is_told_in_part_with_the_name_of_the_whole() -> None:
+def test_a_long_result_becomes_a_preview_and_an_artifact() -> None:
     text = "y" * (TOOL_PREVIEW_CHARS_MAX + 1)
     end = events.ToolExecutionEnd(
         **TURN, tool_call_id="c", tool_name="t", result=text, is_error=False, executed=True
@@ -133,7 +135,7 @@ def test_a_long_result_is_told_in_part_with_the_name_of_the_whole() -> None:
 
 
 @pytest.mark.parametrize("kind", [events.ToolExecutionStart, events.ToolCallRequested])
-def test_long_arguments_show_what_is_short_of_them(kind: Any) -> None:
+def test_long_arguments_keep_short_values_and_prefixes_of_long_texts(kind: Any) -> None:
     args = {"path": "a.txt", "content": LONG, "mode": 3, "lines": [LONG], "last": True}
     more = {} if kind is events.ToolExecutionStart else {"attempt": 1}
     short, wholes = cut_one(kind(**TURN, tool_call_id="c", tool_name="t", args=args, **more))
@@ -144,17 +146,17 @@ def test_long_arguments_show_what_is_short_of_them(kind: Any) -> None:
 
 def test_many_arguments_are_bounded_together() -> None:
     args = {f"key{n}": "v" * 1000 for n in range(1000)}
-    short, _ = cut_one(appended(calling(args)))
+    short, _ = cut_one(entry_appended(answer_with_call(args)))
     shown = short.entry.tool_calls[0].args
     assert 0 < len(msgspec.json.encode(shown)) <= BOUND
     assert shown.items() <= args.items()
 
 
-def test_arguments_up_to_the_bound_stay_as_they_are() -> None:
+def test_arguments_up_to_the_limit_are_unchanged() -> None:
     frame = len(msgspec.json.encode({"a": ""}))
-    event = appended(calling({"a": "x" * (BOUND - frame)}))
+    event = entry_appended(answer_with_call({"a": "x" * (BOUND - frame)}))
     assert cut_one(event) == (event, {})
-    short, _ = cut_one(appended(calling({"a": "x" * (BOUND - frame + 1)})))
+    short, _ = cut_one(entry_appended(answer_with_call({"a": "x" * (BOUND - frame + 1)})))
     assert short.entry.tool_calls[0].args_bytes == BOUND + 1
 
 
@@ -169,8 +171,8 @@ def test_the_arguments_of_many_calls_are_bounded_together() -> None:
         for number in range(100)
     )
     entry = message("m", "assistant", tool_calls=calls)
-    short, wholes = cut_one(appended(entry))
-    # What there is to say of each call besides.
+    short, wholes = cut_one(entry_appended(entry))
+    # Each call has up to 250 bytes besides its arguments.
     assert len(msgspec.json.encode(short)) < 5 * BOUND + 100 * 250
     assert short.entry.tool_calls[:20] == calls[:20]
     assert short.entry.tool_calls[-1].args == {}
@@ -178,16 +180,16 @@ def test_the_arguments_of_many_calls_are_bounded_together() -> None:
     assert isinstance(whole, MessageEntry)
     assert whole.tool_calls is not UNSET
     assert [call.args for call in whole.tool_calls] == [call.args for call in calls]
-    assert long_texts.cut([appended(whole)]) == long_texts.Cut((short,), {})
+    assert long_texts.cut([entry_appended(whole)]) == long_texts.Cut((short,), {})
 
 
-def test_a_compaction_is_left_as_it_is() -> None:
-    event = appended(compacted("c", "first"))
+def test_a_compaction_is_unchanged() -> None:
+    event = entry_appended(compacted("c", "first"))
     assert cut_one(event) == (event, {})
 
 
-def test_a_lone_surrogate_is_kept_as_what_a_line_has_for_it() -> None:
-    _, wholes = cut_one(accepted(said("\ud800" + LONG)))
+def test_a_lone_surrogate_is_stored_as_a_replacement_character() -> None:
+    _, wholes = cut_one(queue_update(input_with("\ud800" + LONG)))
     assert list(wholes.values()) == [("\ufffd" + LONG).encode()]
 
 
@@ -198,7 +200,7 @@ json_values = st.recursive(
 
 
 @given(st.lists(st.text(max_size=20).map(lambda text: text * 900), max_size=4).map("".join))
-def test_the_pieces_of_a_text_are_small_in_a_line_and_no_more_than_it_takes(text: str) -> None:
+def test_the_deltas_of_a_text_are_small_and_few(text: str) -> None:
     pieces = list(long_texts.deltas(text))
     assert "".join(pieces) == text
     sizes = [len(encode_json(piece)) - len('""') for piece in pieces]
@@ -210,9 +212,9 @@ def test_the_pieces_of_a_text_are_small_in_a_line_and_no_more_than_it_takes(text
     text=st.text(st.characters(exclude_categories=["Cs"])).map(lambda text: text * 900),
     args=st.dictionaries(st.text(), json_values),
 )
-def test_an_entry_that_was_cut_is_put_together_again(text: str, args: dict[str, Any]) -> None:
-    entry = msgspec.structs.replace(calling(args), text=text)
-    cut = long_texts.cut([appended(entry)])
+def test_a_cut_entry_is_restored_from_its_artifacts(text: str, args: dict[str, Any]) -> None:
+    entry = msgspec.structs.replace(answer_with_call(args), text=text)
+    cut = long_texts.cut([entry_appended(entry)])
     (logged,) = cut.events
     assert isinstance(logged, events.EntryAppended)
     assert len(logged.entry.text.encode()) <= BOUND  # type: ignore[union-attr]
@@ -222,18 +224,18 @@ def test_an_entry_that_was_cut_is_put_together_again(text: str, args: dict[str, 
     assert isinstance(whole, MessageEntry)
     assert (whole.text, whole.tool_calls[0].args) == (text, args)  # type: ignore[index]
     assert long_texts.as_logged(logged.entry, entry) == whole
-    # And once more into the log: the same line, and nothing new to keep.
-    assert long_texts.cut([appended(whole)]) == long_texts.Cut((logged,), {})
+    # Logged again, it is the same line with nothing new to store.
+    assert long_texts.cut([entry_appended(whole)]) == long_texts.Cut((logged,), {})
 
 
-def test_what_is_missing_stays_cut() -> None:
-    short, _ = cut_one(appended(message("m", "tool", LONG)))
+def test_an_entry_whose_artifact_is_missing_stays_cut() -> None:
+    short, _ = cut_one(entry_appended(message("m", "tool", LONG)))
     ref = short.entry.text_ref
     assert long_texts.whole_entry(short.entry, {ref: None}) == short.entry
 
 
-def test_an_input_is_put_together_again() -> None:
-    short, wholes = cut_one(accepted(said(LONG), said("short")))
+def test_a_cut_input_is_restored_from_its_artifact() -> None:
+    short, wholes = cut_one(queue_update(input_with(LONG), input_with("short")))
     first, second = long_texts.whole_inputs(short.inputs, wholes)
     assert (first.text, first.text_ref) == (LONG, ref_of(LONG))
     assert (second.text, second.text_ref) == ("short", UNSET)

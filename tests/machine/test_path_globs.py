@@ -52,18 +52,18 @@ def matches(glob: str, place: str) -> bool:
         (".", ".", "a"),
     ],
 )
-def test_a_glob_means_these_places_and_no_others(glob: str, places: str, others: str) -> None:
+def test_a_glob_matches_these_paths_and_no_others(glob: str, places: str, others: str) -> None:
     assert [place for place in places.split() if not matches(glob, place)] == []
     assert [place for place in others.split() if matches(glob, place)] == []
 
 
 @pytest.mark.parametrize("glob", ["/etc", "~/x", "../x", "a/../b", "[z-a]", "{a,b}" * 7])
-def test_what_cannot_mean_a_place_inside_is_no_glob(glob: str) -> None:
+def test_a_glob_that_is_invalid_or_leaves_the_workspace_is_refused(glob: str) -> None:
     with pytest.raises(RuleInvalid):
         glob_regex(glob)
 
 
-def test_braces_may_stand_for_that_many_globs() -> None:
+def test_braces_expand_to_a_limited_number_of_globs() -> None:
     most = "{" + ",".join(map(str, range(ALTERNATIVES_MAX))) + "}"
     assert matches(most, str(ALTERNATIVES_MAX - 1))
     with pytest.raises(RuleInvalid, match="more than 64"):
@@ -77,14 +77,14 @@ _places = st.lists(_names, min_size=1, max_size=3).map("/".join)
 
 
 @given(st.lists(_places, min_size=1, max_size=3), _places)
-def test_a_literal_glob_means_its_paths_alone(paths: list[str], other: str) -> None:
+def test_a_literal_glob_matches_only_its_paths(paths: list[str], other: str) -> None:
     glob = literal_glob(paths)
     assert [path for path in paths if not matches(glob, path)] == []
     assert matches(glob, other) == (other in paths)
 
 
-def spelled_out(glob: tuple[str, ...], place: tuple[str, ...]) -> bool:
-    """Says the same without any expression of ours."""
+def matches_plainly(glob: tuple[str, ...], place: tuple[str, ...]) -> bool:
+    """Match part by part, without an expression of ``glob_regex``."""
 
     @cache
     def rest(want: int, part: int) -> bool:
@@ -107,17 +107,19 @@ _wanted = st.one_of(st.just("**"), st.text(st.sampled_from("ab*?"), min_size=1, 
     st.lists(_wanted.filter(lambda name: name == "**" or "**" not in name), min_size=1, max_size=5),
     st.lists(_parts, min_size=1, max_size=5),
 )
-def test_stars_that_never_look_back_find_the_same(glob: list[str], place: list[str]) -> None:
-    assert matches("/".join(glob), "/".join(place)) == spelled_out(tuple(glob), tuple(place))
+def test_stars_without_backtracking_match_like_a_plain_matcher(
+    glob: list[str], place: list[str]
+) -> None:
+    assert matches("/".join(glob), "/".join(place)) == matches_plainly(tuple(glob), tuple(place))
 
 
-def test_a_hostile_glob_takes_no_time() -> None:
-    # With stars that look back this takes longer than the world has been there.
+def test_a_hostile_glob_is_matched_without_backtracking() -> None:
+    # With backtracking this would take longer than the age of the universe.
     glob = "/".join(["**", "*a" * 50 + "*b"] * 20)
     assert not matches(glob, "/".join(["a" * 200] * 100))
 
 
-def test_a_glob_becomes_an_expression_of_at_most_so_many_characters() -> None:
+def test_the_regular_expression_of_a_glob_has_a_maximum_length() -> None:
     one, several = (len(glob_regex("[a-z]" * count)) for count in (1, 101))
     each = (several - one) // 100
     fits = (REGEX_CHARS_MAX - one) // each + 1

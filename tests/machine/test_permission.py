@@ -19,7 +19,7 @@ from nousd.wire.objects.tool_footprint import Access, ToolClass
 MODES: tuple[PermissionMode, ...] = get_args(PermissionMode)
 
 
-def judged(
+def judgement_of(
     tool: str,
     access: Access,
     mode: PermissionMode = "auto",
@@ -72,8 +72,8 @@ def runs(line: str, *, network: bool = False, confined: bool = True) -> Access:
         (Access(classes=frozenset({"read"}), paths=("/x",), is_inside=False), "ask ask allow"),
     ],
 )
-def test_where_no_rule_decides_the_mode_does(access: Access, verdicts: str) -> None:
-    assert " ".join(judged("t", access, mode).verdict for mode in MODES) == verdicts
+def test_the_mode_decides_if_no_rule_does(access: Access, verdicts: str) -> None:
+    assert " ".join(judgement_of("t", access, mode).verdict for mode in MODES) == verdicts
 
 
 @pytest.mark.parametrize(
@@ -85,21 +85,21 @@ def test_where_no_rule_decides_the_mode_does(access: Access, verdicts: str) -> N
         (fetches("a.example"), "it reaches a network"),
     ],
 )
-def test_the_mode_auto_says_what_it_found(access: Access, reason: str) -> None:
-    assert judged("t", access).sources[-1].reason == reason
+def test_the_reason_of_mode_auto_says_what_the_call_touches(access: Access, reason: str) -> None:
+    assert judgement_of("t", access).sources[-1].reason == reason
 
 
-def test_what_is_kept_of_rules_is_not_taken_for_others() -> None:
+def test_a_rule_parsed_before_is_not_confused_with_one_of_another_kind_or_tool() -> None:
     for _ in range(2):
-        assert judged("read", reads("a"), deny=["read(a)"]).verdict == "deny"
-        assert judged("read", reads("a"), ask=["read(a)"]).verdict == "ask"
-        assert judged("read", reads("a"), allow=["read(a)"]).verdict == "allow"
-        assert judged("write", writes("a"), deny=["read(a)"]).verdict == "allow"
-        assert judged("read", reads("b", "a"), "ask", allow=["read(b)"]).verdict == "ask"
+        assert judgement_of("read", reads("a"), deny=["read(a)"]).verdict == "deny"
+        assert judgement_of("read", reads("a"), ask=["read(a)"]).verdict == "ask"
+        assert judgement_of("read", reads("a"), allow=["read(a)"]).verdict == "allow"
+        assert judgement_of("write", writes("a"), deny=["read(a)"]).verdict == "allow"
+        assert judgement_of("read", reads("b", "a"), "ask", allow=["read(b)"]).verdict == "ask"
 
 
-def test_each_source_says_what_it_thinks_in_turn() -> None:
-    judgement = judged("write", writes("a"), "ask", ask=["write(a)"])
+def test_a_judgement_lists_the_decision_of_each_source_in_order() -> None:
+    judgement = judgement_of("write", writes("a"), "ask", ask=["write(a)"])
     assert [(said.source, said.decision) for said in judgement.sources] == [
         ("rules", "ask"),
         ("mode", "ask"),
@@ -116,11 +116,11 @@ def test_each_source_says_what_it_thinks_in_turn() -> None:
         (fetches("a.example"), "it reaches a network"),
     ],
 )
-def test_auto_says_the_weightiest_reason_for_its_question(access: Access, reason: str) -> None:
-    assert judged("tool", access).reason == reason
-    abstaining = judged("write", writes("a"), "ask")
+def test_mode_auto_gives_the_most_serious_reason(access: Access, reason: str) -> None:
+    assert judgement_of("tool", access).reason == reason
+    abstaining = judgement_of("write", writes("a"), "ask")
     assert [said.decision for said in abstaining.sources] == ["abstain", "ask"]
-    denied = judged("write", writes("a"), "yolo", deny=["write"])
+    denied = judgement_of("write", writes("a"), "yolo", deny=["write"])
     assert [said.source for said in denied.sources] == ["rules"]
 
 
@@ -128,60 +128,68 @@ def test_auto_says_the_weightiest_reason_for_its_question(access: Access, reason
 @pytest.mark.parametrize(
     "rules", [{}, {"allow": ["read"]}, {"granted": ["read"]}, {"ask": ["read"]}]
 )
-def test_what_leads_out_and_may_be_asked_about_is_asked_about_whatever_else_is_said(
+def test_a_path_outside_the_workspace_needs_approval_in_every_mode_and_despite_rules(
     mode: PermissionMode, rules: dict[str, list[str]]
 ) -> None:
     access = Access(
         classes=frozenset({"read"}), paths=("link", "../../etc/hosts"), outside=("/etc/hosts",)
     )
-    judgement = judged("read", access, mode, **rules)
+    judgement = judgement_of("read", access, mode, **rules)
     assert judgement.verdict == "ask"
     assert judgement.reason == "it leads out of the workspace, to /etc/hosts"
     assert judgement.sources[-1].source == "override"
-    # No rule can say it, so none is offered.
+    # No rule can express it, so none is suggested.
     assert judgement.rule == ""
 
 
 @pytest.mark.parametrize("denial", ["read", "read(link)", "read(**/hosts)", "read(**)"])
-def test_a_denial_of_either_spelling_wins_over_an_override(denial: str) -> None:
+def test_a_deny_rule_for_a_link_or_its_target_wins_over_an_override(denial: str) -> None:
     access = Access(
         classes=frozenset({"read"}), paths=("link", "../../etc/hosts"), outside=("/etc/hosts",)
     )
-    assert judged("read", access, "yolo", deny=[denial]).verdict == "deny"
-    # A rule about a place of the workspace is not about one outside of the same name.
-    assert judged("read", access, "yolo", deny=["read(etc/hosts)"]).verdict == "ask"
+    assert judgement_of("read", access, "yolo", deny=[denial]).verdict == "deny"
+    # A rule for a path in the workspace does not apply to one outside with the same name.
+    assert judgement_of("read", access, "yolo", deny=["read(etc/hosts)"]).verdict == "ask"
 
 
-def test_a_reason_names_some_of_many_places() -> None:
+def test_a_reason_names_three_of_many_paths() -> None:
     access = Access(outside=tuple(f"/{number}" for number in range(5)))
     assert (
-        judged("patch", access).reason == "it leads out of the workspace, to /0, /1, /2 and 2 more"
+        judgement_of("patch", access).reason
+        == "it leads out of the workspace, to /0, /1, /2 and 2 more"
     )
 
 
 # --- rules ---------------------------------------------------------------------------------------
 
 
-def test_a_denial_wins_over_a_question_and_that_over_a_permission() -> None:
+def test_deny_rules_win_over_ask_rules_and_those_over_allow_rules() -> None:
     both = ["write(a)"]
-    assert judged("write", writes("a"), "ask", allow=["write(a)"]).verdict == "allow"
-    assert judged("write", writes("a"), allow=both, ask=both).verdict == "ask"
-    assert judged("write", writes("a"), "yolo", allow=both, ask=both, deny=both).verdict == "deny"
-
-
-def test_everything_that_a_call_touches_has_to_be_allowed() -> None:
-    assert judged("patch", writes("a", "b"), "ask", allow=["patch(a)"]).verdict == "ask"
+    assert judgement_of("write", writes("a"), "ask", allow=["write(a)"]).verdict == "allow"
+    assert judgement_of("write", writes("a"), allow=both, ask=both).verdict == "ask"
     assert (
-        judged("patch", writes("a", "b"), "ask", allow=["patch(a)", "patch(b)"]).verdict == "allow"
+        judgement_of("write", writes("a"), "yolo", allow=both, ask=both, deny=both).verdict
+        == "deny"
     )
-    assert judged("patch", writes("a", "b"), "ask", allow=["patch(*)"]).verdict == "allow"
+
+
+def test_every_path_and_host_of_a_call_must_be_allowed() -> None:
+    assert judgement_of("patch", writes("a", "b"), "ask", allow=["patch(a)"]).verdict == "ask"
+    assert (
+        judgement_of("patch", writes("a", "b"), "ask", allow=["patch(a)", "patch(b)"]).verdict
+        == "allow"
+    )
+    assert judgement_of("patch", writes("a", "b"), "ask", allow=["patch(*)"]).verdict == "allow"
     two = Access(classes=frozenset({"read", "network"}), paths=("a",), hosts=("h.example",))
-    assert judged("t", two, "ask", allow=["t(a)"]).verdict == "ask"
-    assert judged("t", two, "ask", allow=["t(a)", "t(h.example)"]).verdict == "allow"
+    assert judgement_of("t", two, "ask", allow=["t(a)"]).verdict == "ask"
+    assert judgement_of("t", two, "ask", allow=["t(a)", "t(h.example)"]).verdict == "allow"
 
 
-def test_one_thing_that_is_denied_denies_the_call() -> None:
-    assert judged("patch", writes("a", "b"), allow=["patch"], deny=["patch(b)"]).verdict == "deny"
+def test_one_denied_path_denies_the_call() -> None:
+    assert (
+        judgement_of("patch", writes("a", "b"), allow=["patch"], deny=["patch(b)"]).verdict
+        == "deny"
+    )
 
 
 @pytest.mark.parametrize(
@@ -195,40 +203,42 @@ def test_one_thing_that_is_denied_denies_the_call() -> None:
         ("Read", "read", False),
     ],
 )
-def test_a_rule_names_tools(rule: str, tool: str, is_meant: bool) -> None:
-    # Of no class, so that nothing but the name can be meant.
-    assert (judged(tool, Access(), deny=[rule]).verdict == "deny") == is_meant
-    assert (judged(tool, reads("a"), "ask", allow=[rule]).verdict == "allow") == is_meant
+def test_a_rule_matches_tools_by_name_or_glob(rule: str, tool: str, is_meant: bool) -> None:
+    # The call has no class, so that only the name can match.
+    assert (judgement_of(tool, Access(), deny=[rule]).verdict == "deny") == is_meant
+    assert (judgement_of(tool, reads("a"), "ask", allow=[rule]).verdict == "allow") == is_meant
 
 
-def test_in_denials_and_questions_a_class_means_every_tool_that_does_it() -> None:
-    assert judged("grep", reads("secret/a"), deny=["read(secret/**)"]).verdict == "deny"
-    assert judged("edit", writes("a"), ask=["write"]).verdict == "ask"
-    assert judged("anything", runs("curl x"), deny=["exec(curl *)"]).verdict == "deny"
-    assert judged("t", fetches("a.example"), "yolo", deny=["network"]).verdict == "deny"
-    assert judged("edit", writes("secret/a"), deny=["read(secret/**)"]).verdict == "allow"
-    assert judged("grep", reads("a"), "ask", allow=["read"]).verdict == "ask"
+def test_a_class_covers_its_tools_in_deny_and_ask_rules_but_not_in_allow_rules() -> None:
+    assert judgement_of("grep", reads("secret/a"), deny=["read(secret/**)"]).verdict == "deny"
+    assert judgement_of("edit", writes("a"), ask=["write"]).verdict == "ask"
+    assert judgement_of("anything", runs("curl x"), deny=["exec(curl *)"]).verdict == "deny"
+    assert judgement_of("t", fetches("a.example"), "yolo", deny=["network"]).verdict == "deny"
+    assert judgement_of("edit", writes("secret/a"), deny=["read(secret/**)"]).verdict == "allow"
+    assert judgement_of("grep", reads("a"), "ask", allow=["read"]).verdict == "ask"
 
 
-def test_who_may_not_write_may_run_no_program_that_could() -> None:
+def test_deny_and_ask_rules_for_all_reads_or_writes_apply_to_programs() -> None:
     for name in ("read", "write"):
-        assert judged("bash", runs("make"), "yolo", deny=[name]).verdict == "deny"
-        assert judged("bash", runs("make"), ask=[name]).verdict == "ask"
-        # About certain places the sandbox has the last word.
-        assert judged("bash", runs("make > a"), "yolo", deny=[f"{name}(a)"]).verdict == "allow"
+        assert judgement_of("bash", runs("make"), "yolo", deny=[name]).verdict == "deny"
+        assert judgement_of("bash", runs("make"), ask=[name]).verdict == "ask"
+        # The sandbox enforces rules for single paths.
+        assert (
+            judgement_of("bash", runs("make > a"), "yolo", deny=[f"{name}(a)"]).verdict == "allow"
+        )
 
 
-def test_a_denial_of_a_folder_is_about_all_in_it_in_any_case() -> None:
+def test_a_deny_rule_for_a_directory_covers_its_contents_and_ignores_case() -> None:
     for path in ("secret", "secret/a", "SECRET/a/b", "Secret"):
-        assert judged("read", reads(path), deny=["read(secret)"]).verdict == "deny"
-    assert judged("read", reads("secrets"), deny=["read(secret)"]).verdict == "allow"
+        assert judgement_of("read", reads(path), deny=["read(secret)"]).verdict == "deny"
+    assert judgement_of("read", reads("secrets"), deny=["read(secret)"]).verdict == "allow"
 
 
-def test_a_permission_for_a_folder_is_about_nothing_in_it() -> None:
-    assert judged("read", reads("src/a"), "ask", allow=["read(src)"]).verdict == "ask"
-    assert judged("read", reads("src/a/b"), "ask", allow=["read(src/*)"]).verdict == "ask"
-    assert judged("read", reads("SRC/a"), "ask", allow=["read(src/*)"]).verdict == "ask"
-    assert judged("read", reads("src/a/b"), "ask", allow=["read(src/**)"]).verdict == "allow"
+def test_an_allow_rule_for_a_directory_does_not_cover_its_contents() -> None:
+    assert judgement_of("read", reads("src/a"), "ask", allow=["read(src)"]).verdict == "ask"
+    assert judgement_of("read", reads("src/a/b"), "ask", allow=["read(src/*)"]).verdict == "ask"
+    assert judgement_of("read", reads("SRC/a"), "ask", allow=["read(src/*)"]).verdict == "ask"
+    assert judgement_of("read", reads("src/a/b"), "ask", allow=["read(src/**)"]).verdict == "allow"
 
 
 @pytest.mark.parametrize(
@@ -242,20 +252,24 @@ def test_a_permission_for_a_folder_is_about_nothing_in_it() -> None:
         ("a.example", "a.example.evil", False),
     ],
 )
-def test_a_rule_names_hosts(pattern: str, host: str, is_meant: bool) -> None:
+def test_a_rule_matches_hosts_by_name_or_glob(pattern: str, host: str, is_meant: bool) -> None:
     rule = f"web_fetch({pattern})"
-    assert (judged("web_fetch", fetches(host), "yolo", deny=[rule]).verdict == "deny") == is_meant
-    assert (judged("web_fetch", fetches(host), allow=[rule]).verdict == "allow") == is_meant
+    assert (
+        judgement_of("web_fetch", fetches(host), "yolo", deny=[rule]).verdict == "deny"
+    ) == is_meant
+    assert (judgement_of("web_fetch", fetches(host), allow=[rule]).verdict == "allow") == is_meant
 
 
-def test_a_rule_about_a_definition_holds_for_that_alone() -> None:
+def test_a_rule_with_a_definition_hash_applies_to_that_definition_only() -> None:
     access = Access(classes=frozenset({"exec"}), definition="abc")
-    assert judged("mcp__f__get", access, "ask", allow=["mcp__f__get(#abc)"]).verdict == "allow"
-    assert judged("mcp__f__get", access, "ask", allow=["mcp__f__get(#abd)"]).verdict == "ask"
-    assert judged("mcp__f__get", access, "yolo", deny=["mcp__f__*"]).verdict == "deny"
+    assert (
+        judgement_of("mcp__f__get", access, "ask", allow=["mcp__f__get(#abc)"]).verdict == "allow"
+    )
+    assert judgement_of("mcp__f__get", access, "ask", allow=["mcp__f__get(#abd)"]).verdict == "ask"
+    assert judgement_of("mcp__f__get", access, "yolo", deny=["mcp__f__*"]).verdict == "deny"
 
 
-# --- protected places ----------------------------------------------------------------------------
+# --- protected paths ----------------------------------------------------------------------------
 
 
 @pytest.mark.behaviour("protected_places_are_asked_about")
@@ -266,12 +280,12 @@ def test_a_rule_about_a_definition_holds_for_that_alone() -> None:
         *("a/b/.git/hooks/x", ".GIT/config", "sub/agents.MD", ".nousd/agents/x.md", ".git"),
     ],
 )
-def test_writes_to_protected_places_are_asked_about_whatever_is_allowed(path: str) -> None:
+def test_writes_to_protected_paths_need_approval_despite_allow_rules(path: str) -> None:
     allow = ["*", f"write({path})", "write(**)"]
-    assert judged("write", writes(path), "ask", allow=allow).verdict == "ask"
-    assert judged("write", writes(path), "auto", allow=allow).verdict == "ask"
-    assert judged("write", writes(path), "yolo").verdict == "allow"
-    assert judged("read", reads(path), "auto").verdict == "allow"
+    assert judgement_of("write", writes(path), "ask", allow=allow).verdict == "ask"
+    assert judgement_of("write", writes(path), "auto", allow=allow).verdict == "ask"
+    assert judgement_of("write", writes(path), "yolo").verdict == "allow"
+    assert judgement_of("read", reads(path), "auto").verdict == "allow"
 
 
 def test_the_documented_table_names_every_protected_path_beside_its_program() -> None:
@@ -288,22 +302,24 @@ def test_the_documented_table_names_every_protected_path_beside_its_program() ->
 @pytest.mark.parametrize(
     "path", ["a.git", "git", "AGENTS.mdx", "MY-AGENTS.md", "nousd/x", "x.nousd"]
 )
-def test_what_only_looks_like_one_is_not_protected(path: str) -> None:
-    assert judged("write", writes(path), "auto").verdict == "allow"
+def test_names_similar_to_protected_paths_are_not_protected(path: str) -> None:
+    assert judgement_of("write", writes(path), "auto").verdict == "allow"
 
 
-def test_a_grant_of_exactly_that_write_holds_and_no_other_does() -> None:
+def test_only_a_grant_for_exactly_that_write_opens_a_protected_path() -> None:
     access = writes("AGENTS.md")
     rule = rule_for("write", access)
-    assert judged("write", access, granted=[rule]).verdict == "allow"
-    assert judged("edit", access, granted=[rule]).verdict == "ask"
-    assert judged("write", access, granted=["write(AGENTS.*)"]).verdict == "ask"
-    assert judged("write", access, granted=["write"]).verdict == "ask"
-    assert judged("write", access, allow=[rule]).verdict == "ask"
-    assert judged("write", access, granted=[rule], deny=["write(AGENTS.md)"]).verdict == "deny"
+    assert judgement_of("write", access, granted=[rule]).verdict == "allow"
+    assert judgement_of("edit", access, granted=[rule]).verdict == "ask"
+    assert judgement_of("write", access, granted=["write(AGENTS.*)"]).verdict == "ask"
+    assert judgement_of("write", access, granted=["write"]).verdict == "ask"
+    assert judgement_of("write", access, allow=[rule]).verdict == "ask"
+    assert (
+        judgement_of("write", access, granted=[rule], deny=["write(AGENTS.md)"]).verdict == "deny"
+    )
 
 
-# --- the narrowest rule --------------------------------------------------------------------------
+# --- suggested rules --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -324,19 +340,19 @@ def test_a_grant_of_exactly_that_write_holds_and_no_other_does() -> None:
         ("two", Access(paths=("a",), command="ls"), ""),
     ],
 )
-def test_the_narrowest_rule_allows_such_a_call(tool: str, access: Access, rule: str) -> None:
+def test_the_suggested_rule_allows_its_call(tool: str, access: Access, rule: str) -> None:
     assert rule_for(tool, access) == rule
-    assert judged(tool, access, "ask").rule == rule
+    assert judgement_of(tool, access, "ask").rule == rule
     if rule:
         check_rule(rule, "allow")
-        assert judged(tool, access, "ask", granted=[rule]).verdict == "allow"
-        assert judged(tool, access, "ask", allow=[rule]).verdict == "allow"
+        assert judgement_of(tool, access, "ask", granted=[rule]).verdict == "allow"
+        assert judgement_of(tool, access, "ask", allow=[rule]).verdict == "allow"
 
 
-# --- what is closed ------------------------------------------------------------------------------
+# --- closed paths ------------------------------------------------------------------------------
 
 
-def closed(judgement: Judgement, kind: str, place: str) -> bool:
+def is_closed(judgement: Judgement, kind: str, place: str) -> bool:
     patterns = getattr(judgement.closed, kind)
     parts = place.split("/")
     above = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
@@ -345,36 +361,36 @@ def closed(judgement: Judgement, kind: str, place: str) -> bool:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("rule", ["read(secret/**)", "grep(secret)", "g*(**/SECRET)"])
-def test_what_is_denied_is_closed_to_a_search_of_everything(
+def test_denied_paths_are_closed_to_a_search_of_the_workspace(
     mode: PermissionMode, rule: str
 ) -> None:
-    judgement = judged("grep", reads("."), mode, deny=[rule])
+    judgement = judgement_of("grep", reads("."), mode, deny=[rule])
     assert judgement.verdict != "deny"
-    assert closed(judgement, "reading", "secret/key")
-    assert not closed(judgement, "reading", "public/key")
+    assert is_closed(judgement, "reading", "secret/key")
+    assert not is_closed(judgement, "reading", "public/key")
 
 
-def test_a_denial_of_writing_closes_nothing_to_reading() -> None:
-    judgement = judged("grep", reads("."), deny=["write(a)"])
-    assert closed(judgement, "writing", "a/b")
-    assert not closed(judgement, "reading", "a/b")
+def test_a_deny_rule_for_writing_does_not_close_reading() -> None:
+    judgement = judgement_of("grep", reads("."), deny=["write(a)"])
+    assert is_closed(judgement, "writing", "a/b")
+    assert not is_closed(judgement, "reading", "a/b")
 
 
-def test_what_is_asked_about_is_closed_unless_the_call_named_it() -> None:
+def test_paths_that_need_approval_are_closed_unless_the_call_names_them() -> None:
     ask = ["read(private/**)"]
-    assert closed(judged("grep", reads("."), ask=ask), "reading", "private/x")
-    assert not closed(judged("grep", reads("."), "yolo", ask=ask), "reading", "private/x")
-    named = judged("grep", reads("private/x"), ask=ask)
+    assert is_closed(judgement_of("grep", reads("."), ask=ask), "reading", "private/x")
+    assert not is_closed(judgement_of("grep", reads("."), "yolo", ask=ask), "reading", "private/x")
+    named = judgement_of("grep", reads("private/x"), ask=ask)
     assert named.verdict == "ask"
-    assert not closed(named, "reading", "private/x")
-    assert not closed(named, "reading", "private/x/y")
-    assert closed(named, "reading", "private/xy")
-    assert closed(named, "reading", "private/z")
+    assert not is_closed(named, "reading", "private/x")
+    assert not is_closed(named, "reading", "private/x/y")
+    assert is_closed(named, "reading", "private/xy")
+    assert is_closed(named, "reading", "private/z")
 
 
-def test_a_write_that_was_approved_opens_that_place_and_no_other() -> None:
-    judgement = judged("write", writes("sub/.nousd/agents/a.md"))
-    assert not closed(judgement, "writing", "sub/.nousd/agents/a.md")
+def test_a_write_to_a_protected_path_opens_only_that_path() -> None:
+    judgement = judgement_of("write", writes("sub/.nousd/agents/a.md"))
+    assert not is_closed(judgement, "writing", "sub/.nousd/agents/a.md")
     for place in (
         "sub/.nousd/agents/b.md",
         "sub/.nousd/agents/A.md",
@@ -382,19 +398,19 @@ def test_a_write_that_was_approved_opens_that_place_and_no_other() -> None:
         "AGENTS.md",
         ".git/x",
     ):
-        assert closed(judgement, "writing", place)
-    assert not closed(judgement, "writing", "sub/x")
-    ordinary = judged("write", writes("a"))
-    assert closed(ordinary, "writing", "x/.git/hooks/post-commit")
+        assert is_closed(judgement, "writing", place)
+    assert not is_closed(judgement, "writing", "sub/x")
+    ordinary = judgement_of("write", writes("a"))
+    assert is_closed(ordinary, "writing", "x/.git/hooks/post-commit")
 
 
-def test_no_question_opens_what_is_denied() -> None:
-    judgement = judged(
+def test_a_grant_for_one_path_leaves_denied_paths_closed() -> None:
+    judgement = judgement_of(
         "write", writes("AGENTS.md"), deny=["write(.git)"], granted=["write(AGENTS.md)"]
     )
     assert judgement.verdict == "allow"
-    assert closed(judgement, "writing", ".git/config")
-    assert not closed(judgement, "writing", "AGENTS.md")
+    assert is_closed(judgement, "writing", ".git/config")
+    assert not is_closed(judgement, "writing", "AGENTS.md")
 
 
 @pytest.mark.parametrize(
@@ -410,15 +426,19 @@ def test_no_question_opens_what_is_denied() -> None:
         ("192.0.2.1", "::ffff:192.0.2.1"),
     ],
 )
-def test_a_host_is_the_same_however_it_is_written(pattern: str, host: str) -> None:
-    assert judged("fetch", fetches(host), "yolo", deny=[f"network({pattern})"]).verdict == "deny"
+def test_a_deny_rule_matches_every_spelling_of_a_host(pattern: str, host: str) -> None:
+    assert (
+        judgement_of("fetch", fetches(host), "yolo", deny=[f"network({pattern})"]).verdict == "deny"
+    )
 
 
-def test_a_command_that_may_reach_any_host_may_reach_one_that_is_denied() -> None:
+def test_a_host_deny_rule_applies_to_commands_that_may_reach_any_host() -> None:
     anywhere = Access(classes=frozenset({"exec", "network"}), command="curl x", hosts=("*",))
     deny = ["network(example.org)"]
-    assert judged("bash", anywhere, "yolo", deny=deny).verdict == "deny"
-    assert judged("bash", anywhere, "auto", deny=deny, allow=["bash"]).verdict == "ask"
-    assert judged("bash", anywhere, "yolo", deny=["*(secret/**)", "*(rm *)"]).verdict == "allow"
-    assert judged("bash", anywhere, "yolo", deny=["read(example.org)"]).verdict == "allow"
-    assert judged("bash", runs("curl x"), "yolo", deny=deny).verdict == "allow"
+    assert judgement_of("bash", anywhere, "yolo", deny=deny).verdict == "deny"
+    assert judgement_of("bash", anywhere, "auto", deny=deny, allow=["bash"]).verdict == "ask"
+    assert (
+        judgement_of("bash", anywhere, "yolo", deny=["*(secret/**)", "*(rm *)"]).verdict == "allow"
+    )
+    assert judgement_of("bash", anywhere, "yolo", deny=["read(example.org)"]).verdict == "allow"
+    assert judgement_of("bash", runs("curl x"), "yolo", deny=deny).verdict == "allow"

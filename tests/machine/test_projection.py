@@ -35,11 +35,11 @@ DELTAS: list[events.Event] = [
 
 
 @pytest.mark.parametrize("event", DELTAS, ids=lambda event: type(event).__name__)
-def test_a_delta_changes_nothing(event: events.Event) -> None:
+def test_a_delta_changes_no_row(event: events.Event) -> None:
     assert row_changes(event, 7, "now") == ()
 
 
-def test_every_delta_event_is_looked_at() -> None:
+def test_the_tests_cover_every_delta_event() -> None:
     assert {events.EVENT_TYPES[type(event)] for event in DELTAS} == events.DELTA_EVENTS
 
 
@@ -65,7 +65,7 @@ def test_a_durable_event_without_rows_of_its_own_touches_its_session(event: even
 
 
 @pytest.mark.parametrize("leaf_id", ["e1", None])
-def test_a_branch_is_put_first_and_then_gets_its_parent_s_entries_and_one_without_a_leaf_none(
+def test_a_branch_is_stored_before_its_parents_entries_are_copied_if_it_has_a_leaf(
     leaf_id: str | None,
 ) -> None:
     event = events.SessionCreated(
@@ -103,7 +103,7 @@ UPDATES: list[tuple[dict[str, Any], tuple[Any, ...]]] = [
 
 
 @pytest.mark.parametrize(("fields", "changes"), UPDATES)
-def test_an_update_is_a_default_for_new_sessions_except_for_name_and_leaf(
+def test_updated_settings_except_name_and_leaf_become_defaults_of_new_sessions(
     fields: dict[str, Any], changes: tuple[Any, ...]
 ) -> None:
     event = events.SessionUpdated(session_id="s1", **fields)
@@ -111,7 +111,7 @@ def test_an_update_is_a_default_for_new_sessions_except_for_name_and_leaf(
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=200))
-def test_a_snippet_is_the_text_or_a_bounded_beginning_of_it(text: str) -> None:
+def test_a_snippet_is_the_text_or_a_bounded_prefix_of_it(text: str) -> None:
     shown = snippet(text)
     if len(text.encode()) <= SNIPPET_BYTES_MAX:
         assert shown == text

@@ -39,7 +39,7 @@ def test_steers_go_before_prompts_and_both_before_follow_ups() -> None:
     assert names(queue.in_order(MIXED)) == ["s1", "s2", "p1", "f1", "f2"]
 
 
-def test_of_one_kind_what_was_accepted_first_goes_first() -> None:
+def test_inputs_of_one_kind_keep_the_order_of_acceptance() -> None:
     assert names(queue.of_kind(MIXED, "follow_up")) == ["f1", "f2"]
 
 
@@ -51,16 +51,16 @@ def test_an_empty_queue_has_no_next_turn() -> None:
     assert next_turn(()) is None
 
 
-def test_a_run_begins_with_the_prompt_that_started_it_whatever_is_left_from_before() -> None:
+def test_a_run_begins_with_its_own_prompt_before_all_queued_inputs() -> None:
     assert next_turn(MIXED, own_prompt="p1") == queue.Turn("prompt", (MIXED[2],))
 
 
-def test_once_its_prompt_is_consumed_a_run_goes_on_with_steers() -> None:
+def test_a_run_continues_with_steers_after_its_prompt() -> None:
     left = queue.without(MIXED, (MIXED[2],))
     assert next_turn(left, own_prompt="p1") == queue.Turn("steer", (MIXED[1],))
 
 
-def test_a_prompt_of_another_run_waits_behind_the_steers() -> None:
+def test_a_prompt_of_another_run_goes_after_the_steers() -> None:
     turn = next_turn(MIXED, own_prompt="another")
     assert turn is not None
     assert (turn.kind, names(turn.inputs)) == ("steer", ["s1"])
@@ -84,7 +84,7 @@ def test_a_prompt_that_never_began_goes_before_follow_ups() -> None:
         ("all", "all", [["s1", "s2"], ["p1"], ["f1", "f2"]]),
     ],
 )
-def test_a_mode_empties_its_own_queue_and_no_other(
+def test_a_queue_mode_applies_only_to_its_own_kind_of_input(
     steering: QueueMode, follow_up: QueueMode, turns: list[list[str]]
 ) -> None:
     left: queue.Inputs = MIXED
@@ -102,16 +102,16 @@ def test_mode_all_never_joins_prompts() -> None:
     assert names(turn.inputs) == ["p1"]
 
 
-def test_texts_taken_together_are_joined_with_a_line_feed() -> None:
+def test_the_texts_of_one_turn_are_joined_with_a_line_feed() -> None:
     turn = queue.Turn("steer", (queued("s1"), queued("s2")))
     assert turn.text == "text of s1\ntext of s2"
 
 
-# --- when a steer bites ----------------------------------------------------------------------
+# --- pending steers ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("waiting", "bites"),
+    ("waiting", "is_pending"),
     [
         ((), False),
         ((queued("s", "steer", "run-1"),), True),
@@ -122,18 +122,20 @@ def test_texts_taken_together_are_joined_with_a_line_feed() -> None:
         ((queued("old", "steer", "run-0"), queued("new", "steer", "run-1")), True),
     ],
 )
-def test_only_a_steer_of_this_very_run_bites(waiting: queue.Inputs, bites: bool) -> None:
-    assert queue.has_pending_steer(waiting, "run-1") is bites
+def test_only_a_steer_of_the_same_run_is_a_pending_steer(
+    waiting: queue.Inputs, is_pending: bool
+) -> None:
+    assert queue.has_pending_steer(waiting, "run-1") is is_pending
 
 
 # --- changing --------------------------------------------------------------------------------
 
 
-def test_taking_inputs_out_keeps_the_order_of_the_others() -> None:
+def test_removing_inputs_keeps_the_order_of_the_others() -> None:
     assert names(queue.without(MIXED, (MIXED[0], MIXED[4]))) == ["s1", "p1", "f2"]
 
 
-def test_an_input_is_known_by_its_id_and_not_by_what_it_says() -> None:
+def test_inputs_are_removed_by_their_id() -> None:
     assert names(queue.without(MIXED, (queued("f1", "steer", "another-run"),))) == [
         "s1",
         "p1",
@@ -142,7 +144,7 @@ def test_an_input_is_known_by_its_id_and_not_by_what_it_says() -> None:
     ]
 
 
-def test_what_is_accepted_anew_goes_to_the_end_once() -> None:
+def test_an_input_that_is_put_again_moves_to_the_end() -> None:
     promoted = queued("f1", "steer")
     changed = queue.with_each(MIXED, (promoted,))
     assert names(changed) == ["s1", "p1", "f2", "s2", "f1"]

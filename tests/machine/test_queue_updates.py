@@ -67,22 +67,22 @@ STEPS: tuple[Step, ...] = (
 
 
 @given(st.lists(st.sampled_from(STEPS), max_size=40))
-def test_what_a_state_says_of_its_queue_is_what_waits_there(steps: list[Step]) -> None:
+def test_the_queue_counters_of_a_state_match_its_queue(steps: list[Step]) -> None:
     state = running()
     for number, step in enumerate(steps):
         state = after(state, step(state, number))
-        told = {name: getattr(state, name) for name in queue_fields(())}
-        assert told == queue_fields(state.queue)
+        counters = {name: getattr(state, name) for name in queue_fields(())}
+        assert counters == queue_fields(state.queue)
 
 
-def test_accepting_does_not_look_at_what_waits() -> None:
+def test_accepting_an_input_does_not_iterate_over_the_queue() -> None:
     class Unread(tuple[object, ...]):
-        """A queue whose inputs nobody may go through."""
+        """A queue that raises if it is iterated over."""
 
         __slots__ = ()
 
         def __iter__(self) -> None:  # type: ignore[override]
-            raise AssertionError("it was looked at")
+            raise AssertionError("the queue was iterated over")
 
     state = running(queue=(queued("a", "follow_up"), queued("b")))
     unread = SessionState(
@@ -96,7 +96,7 @@ def test_accepting_does_not_look_at_what_waits() -> None:
     assert update.pending_counts == PendingCounts(steer=1, follow_up=2)
 
 
-def test_a_message_that_joins_the_tree_at_once_does_not_meet_the_bound_of_what_waits() -> None:
+def test_a_message_appended_at_once_ignores_the_queue_limit() -> None:
     full = session(queue=tuple(queued(f"i{number}") for number in range(QUEUED_INPUTS_MAX)))
     message = queued("m", "message", None, entry_id="e", accepted_at="")
     taken, consumed, appended = appending.append_message(full, message)

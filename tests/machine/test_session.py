@@ -32,7 +32,7 @@ def changed(before: SessionState, event: events.Event, ts: str = TS) -> dict[str
     return {name: value for name, value in new.items() if value != old[name]}
 
 
-def test_a_session_begins_as_its_event_says() -> None:
+def test_a_session_begins_with_the_fields_of_its_created_event() -> None:
     created = events.SessionCreated(
         session_id="s",
         created_at=TS,
@@ -59,7 +59,7 @@ def test_a_session_begins_as_its_event_says() -> None:
     }
 
 
-def test_a_session_that_says_nothing_begins_with_the_defaults() -> None:
+def test_a_session_without_settings_begins_with_the_defaults() -> None:
     assert changed(
         session(), events.SessionCreated(session_id="s", created_at=TS, contract_version="1")
     ) == {"created_at": TS}
@@ -78,11 +78,11 @@ def test_a_session_that_says_nothing_begins_with_the_defaults() -> None:
     ],
     ids=lambda setting: next(iter(setting)),
 )
-def test_an_update_changes_what_it_names_and_nothing_else(setting: dict[str, Any]) -> None:
+def test_an_update_changes_only_the_field_it_names(setting: dict[str, Any]) -> None:
     assert changed(session(), events.SessionUpdated(session_id="s", **setting)) == setting
 
 
-def test_an_appended_entry_is_the_leaf() -> None:
+def test_an_appended_entry_becomes_the_leaf() -> None:
     state = session(leaf_id="before")
     for entry in (user("m1"), compacted("c1", "m1")):
         assert changed(state, events.EntryAppended(session_id="s", entry=entry)) == {
@@ -110,7 +110,7 @@ def test_a_deleted_session_has_no_queue_and_no_leaf() -> None:
         ("cleared", "b", ["a", "c"]),
     ],
 )
-def test_the_queue_follows_each_kind_of_change_and_is_measured(
+def test_each_queue_change_updates_the_queue_and_its_size(
     change: Any, name: str, names_after: list[str]
 ) -> None:
     state = session(queue=(queued("a"), queued("b"), queued("c", text_bytes=9000)))
@@ -124,7 +124,7 @@ def test_the_queue_follows_each_kind_of_change_and_is_measured(
     assert after.pending_counts == counts
 
 
-def test_a_run_holds_the_session_from_its_start_to_its_end() -> None:
+def test_a_session_has_a_run_from_its_start_to_its_end() -> None:
     start = events.AgentStart(session_id="s", run_id="run-1", runtime="native", model="m")
     started = apply(session(), start, TS)
     assert started.run == RunInfo(run_id="run-1", phase="running", started_at=TS)
@@ -134,7 +134,7 @@ def test_a_run_holds_the_session_from_its_start_to_its_end() -> None:
     assert apply(stopping, end, TS) == session()
 
 
-def test_a_run_that_is_not_there_cannot_be_aborted() -> None:
+def test_aborting_a_run_that_is_not_active_raises() -> None:
     for state, run_id in ((session(), "run-1"), (running(), "another")):
         with pytest.raises(AssertionError):
             apply(state, events.RunAborting(session_id="s", run_id=run_id), TS)
@@ -209,9 +209,9 @@ SILENT: dict[type[events.Event], dict[str, Any]] = {
     events.Warning: {"session_id": "s", "run_id": "run-1", "code": "c", "message": "m"},
     events.Error: {"session_id": "s", "run_id": "run-1", "code": "c", "message": "m", "cause": ""},
 }
-"""The events that are about what a run does and not about what a session is."""
+"""The events that do not change a session."""
 
-TELLING = {
+CHANGING = {
     events.SessionCreated,
     events.SessionUpdated,
     events.SessionDeleted,
@@ -228,7 +228,7 @@ TELLING = {
 }
 
 
-def test_an_attached_session_works_elsewhere_and_knows_from_where_it_came() -> None:
+def test_an_attached_session_records_its_new_and_its_former_workspace() -> None:
     attached = events.SessionAttached(
         session_id="s", workspace="/b", attached_from="/a", origin_workspace="/o", reason="why"
     )
@@ -246,7 +246,7 @@ def test_an_attached_session_works_elsewhere_and_knows_from_where_it_came() -> N
     assert (after.attach_reason, after.attached_at) == (None, "later")
 
 
-def test_an_override_is_known_from_its_grant_to_its_end() -> None:
+def test_a_session_has_an_override_from_its_grant_to_its_end() -> None:
     granted = events.WorkspaceOverrideGranted(session_id="s", ttl_seconds=60, expires_at="then")
     assert changed(session(), granted) == {"override_expires_at": "then", "override_seconds": 60}
     over = events.WorkspaceOverrideExpired(session_id="s", reason="expired")
@@ -254,11 +254,11 @@ def test_an_override_is_known_from_its_grant_to_its_end() -> None:
 
 
 @pytest.mark.parametrize("struct", SILENT, ids=lambda struct: struct.__name__)
-def test_what_a_run_does_changes_no_session(struct: type[events.Event]) -> None:
+def test_a_silent_event_does_not_change_the_session(struct: type[events.Event]) -> None:
     state = running(leaf_id="leaf", queue=(queued("s1"),))
     assert apply(state, struct(**SILENT[struct]), "later") is state
 
 
-def test_every_event_is_of_one_sort_or_the_other() -> None:
-    assert set(events.EVENTS.values()) == TELLING | set(SILENT)
-    assert not TELLING & set(SILENT)
+def test_every_event_is_listed_as_silent_or_as_changing() -> None:
+    assert set(events.EVENTS.values()) == CHANGING | set(SILENT)
+    assert not CHANGING & set(SILENT)

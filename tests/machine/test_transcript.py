@@ -50,7 +50,7 @@ def transcript_of(context: Sequence[Entry]) -> ModelTranscript:
     return build_transcript(context, CHOICE, lambda _: True)
 
 
-def said(path: Sequence[Entry]) -> tuple[ModelMessage, ...]:
+def messages_of(path: Sequence[Entry]) -> tuple[ModelMessage, ...]:
     return transcript_of(in_context(path)).messages
 
 
@@ -69,7 +69,7 @@ def ids(entries: Sequence[Entry]) -> list[str]:
 # --- pairing ---------------------------------------------------------------------------------
 
 
-def test_a_conversation_is_told_as_it_was() -> None:
+def test_a_conversation_becomes_the_same_sequence_of_messages() -> None:
     path = [
         user("u1", "read it"),
         answer("a1", "let me see", calls=1),
@@ -77,7 +77,7 @@ def test_a_conversation_is_told_as_it_was() -> None:
         answer("a2", "done"),
         user("u2", "thanks"),
     ]
-    assert said(path) == (
+    assert messages_of(path) == (
         UserMessage("read it"),
         AssistantMessage("let me see", (call("a1.0"),)),
         ToolResultMessage("a1.0", "read", "content", is_error=False),
@@ -86,23 +86,27 @@ def test_a_conversation_is_told_as_it_was() -> None:
     )
 
 
-def test_a_failed_call_says_that_it_failed() -> None:
+def test_the_result_of_a_failed_call_is_an_error() -> None:
     path = [answer("a", calls=1), result("a.0", "no such file", is_error=True)]
-    assert said(path)[-1] == ToolResultMessage("a.0", "read", "no such file", is_error=True)
+    assert messages_of(path)[-1] == ToolResultMessage("a.0", "read", "no such file", is_error=True)
 
 
-def test_calls_without_results_get_one_that_says_interrupted() -> None:
+def test_calls_without_results_get_interrupted_results() -> None:
     path = [user("u"), answer("a", calls=2), user("v")]
-    assert said(path)[2:] == (interrupted("a.0"), interrupted("a.1"), UserMessage("question"))
+    assert messages_of(path)[2:] == (
+        interrupted("a.0"),
+        interrupted("a.1"),
+        UserMessage("question"),
+    )
 
 
-def test_a_result_is_owed_also_where_the_path_ends() -> None:
-    assert said([user("u"), answer("a", calls=1)])[2:] == (interrupted("a.0"),)
+def test_a_call_at_the_end_of_the_path_gets_an_interrupted_result() -> None:
+    assert messages_of([user("u"), answer("a", calls=1)])[2:] == (interrupted("a.0"),)
 
 
-def test_a_missing_result_is_put_where_its_call_is_in_the_order() -> None:
+def test_missing_results_keep_the_order_of_the_calls() -> None:
     path = [answer("a", calls=3), result("a.1")]
-    assert said(path)[1:] == (
+    assert messages_of(path)[1:] == (
         interrupted("a.0"),
         ToolResultMessage("a.1", "read", "result", is_error=False),
         interrupted("a.2"),
@@ -117,55 +121,60 @@ def test_a_missing_result_is_put_where_its_call_is_in_the_order() -> None:
         [answer("a", calls=1), result("a.0"), result("a.0", "again"), user("u")],
         [answer("a", calls=1), user("u"), result("a.0", "too late"), user("v")],
     ],
-    ids=["of no call", "without id", "twice", "behind the user's next word"],
+    ids=["of no call", "without id", "twice", "after the user's next message"],
 )
-def test_a_result_that_no_call_waits_for_is_left_out(path: list[Entry]) -> None:
-    check_valid(said(path))
-    assert sum(isinstance(m, ToolResultMessage) for m in said(path)) == sum(
-        len(m.tool_calls) for m in said(path) if isinstance(m, AssistantMessage)
+def test_a_result_that_no_call_waits_for_is_omitted(path: list[Entry]) -> None:
+    check_valid(messages_of(path))
+    assert sum(isinstance(m, ToolResultMessage) for m in messages_of(path)) == sum(
+        len(m.tool_calls) for m in messages_of(path) if isinstance(m, AssistantMessage)
     )
     [omitted] = transcript_of(path).omitted
     assert (omitted.entry_id, omitted.reason) in {(entry.id, "no_call") for entry in path}
 
 
-# --- what is left out, and how it ends -------------------------------------------------------
+# --- omissions, and the last message -------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t"])
-def test_an_answer_without_content_is_left_out(text: str) -> None:
-    assert said([user("u"), answer("a", text), user("v", "well?")]) == (
+def test_an_answer_without_content_is_omitted(text: str) -> None:
+    assert messages_of([user("u"), answer("a", text), user("v", "well?")]) == (
         UserMessage("question"),
         UserMessage("well?"),
     )
     assert transcript_of([user("u"), answer("a", text)]).omitted == (Omitted("a", "empty"),)
 
 
-def test_an_answer_without_words_but_with_calls_is_kept() -> None:
-    assert said([user("u"), answer("a", "", calls=1), result("a.0")])[1] == AssistantMessage(
+def test_an_answer_without_text_but_with_calls_is_kept() -> None:
+    assert messages_of([user("u"), answer("a", "", calls=1), result("a.0")])[1] == AssistantMessage(
         "", (call("a.0"),)
     )
 
 
-def test_white_space_around_words_is_content() -> None:
-    assert said([answer("a", " indented\n"), user("u")])[0] == AssistantMessage(" indented\n")
+def test_white_space_around_text_is_kept() -> None:
+    assert messages_of([answer("a", " indented\n"), user("u")])[0] == AssistantMessage(
+        " indented\n"
+    )
 
 
-def test_a_model_is_asked_to_go_on_with_its_own_last_words() -> None:
-    assert said([user("u"), answer("a", "half a")])[1:] == (
+def test_a_path_that_ends_with_an_answer_asks_the_model_to_continue() -> None:
+    assert messages_of([user("u"), answer("a", "half a")])[1:] == (
         AssistantMessage("half a"),
         UserMessage(CONTINUE),
     )
 
 
-def test_two_messages_of_the_user_in_a_row_stay_two() -> None:
-    assert said([user("u", "one"), user("v", "two")]) == (UserMessage("one"), UserMessage("two"))
+def test_two_consecutive_user_messages_are_not_merged() -> None:
+    assert messages_of([user("u", "one"), user("v", "two")]) == (
+        UserMessage("one"),
+        UserMessage("two"),
+    )
 
 
-def test_what_was_reasoned_goes_to_the_model_that_reasoned_it_and_to_no_other() -> None:
+def test_reasoning_blocks_go_only_to_the_model_that_produced_them() -> None:
     blocks = (ReasoningBlock(dialect="d", data={"signature": "x"}),)
     own = message("a", "assistant", "so", provider="here", model="model-1", reasoning_blocks=blocks)
     asked = user("u")
-    (said_it, _) = said([own, asked])
+    (said_it, _) = messages_of([own, asked])
     assert said_it == AssistantMessage("so", (), blocks)
     for other in (ModelChoice("there", "model-1"), ModelChoice("here", "model-2")):
         (without, _) = build_transcript([own, asked], other, lambda _: True).messages
@@ -176,13 +185,13 @@ IMAGE = Attachment(artifact_id="sha256:a", media_type="image/png", size_bytes=9,
 NOTES = Attachment(artifact_id="sha256:b", media_type="text/plain", size_bytes=400)
 
 
-def test_files_stand_beside_the_text_that_they_came_with() -> None:
+def test_files_stay_with_the_text_of_their_message() -> None:
     asked = message("u", "user", "look", attachments=(IMAGE, NOTES))
-    assert said([asked]) == (UserMessage("look", (IMAGE, NOTES)),)
+    assert messages_of([asked]) == (UserMessage("look", (IMAGE, NOTES)),)
     assert entry_tokens(asked) == MESSAGE_TOKENS + 1 + IMAGE_TOKENS + 100
 
 
-def test_a_file_that_the_model_cannot_take_is_left_out_and_the_model_is_told() -> None:
+def test_a_file_that_the_model_cannot_take_is_replaced_by_a_remark() -> None:
     asked = message("u", "user", "look", attachments=(IMAGE, NOTES))
     messages, omitted, _ = build_transcript(
         [asked], CHOICE, lambda media_type: media_type == "text/plain"
@@ -192,23 +201,23 @@ def test_a_file_that_the_model_cannot_take_is_left_out_and_the_model_is_told() -
     assert omitted == (Omitted("u", "attachment"),)
 
 
-def test_a_number_that_json_cannot_carry_exactly_is_told_as_its_digits() -> None:
+def test_an_integer_that_json_cannot_carry_exactly_becomes_a_string() -> None:
     asked = ToolCall(
         tool_call_id="a.0", runtime_tool_call_id="x", name="read", args={"id": 2**64 + 1, "n": 1}
     )
-    (called, *_) = said([message("a", "assistant", tool_calls=(asked,))])
+    (called, *_) = messages_of([message("a", "assistant", tool_calls=(asked,))])
     assert isinstance(called, AssistantMessage)
     assert called.tool_calls[0].args == {"id": str(2**64 + 1), "n": 1}
 
 
 def test_a_path_without_entries_has_no_messages() -> None:
-    assert said([]) == ()
+    assert messages_of([]) == ()
 
 
 # --- compactions -----------------------------------------------------------------------------
 
 
-def test_what_counts_is_the_same_told_entry_by_entry_and_at_once() -> None:
+def test_a_context_built_entry_by_entry_equals_one_built_at_once() -> None:
     path: list[Entry] = []
     context: list[Entry] = []
     entries: list[Entry] = [
@@ -225,11 +234,11 @@ def test_what_counts_is_the_same_told_entry_by_entry_and_at_once() -> None:
     assert ids(context) == ["c2", "a2", "u3", "a3"]
 
 
-def test_a_summary_stands_for_everything_before_the_first_kept_entry() -> None:
+def test_a_summary_replaces_everything_before_the_first_kept_entry() -> None:
     path: list[Entry] = [user("u1"), answer("a1"), user("u2", "kept"), answer("a2")]
     path.append(compacted("c", "u2"))
     assert ids(in_context(path)) == ["c", "u2", "a2"]
-    assert said([*path, user("u3", "new")]) == (
+    assert messages_of([*path, user("u3", "new")]) == (
         UserMessage(SUMMARY_INTRODUCTION + "summary"),
         UserMessage("kept"),
         AssistantMessage("answer"),
@@ -251,17 +260,17 @@ def test_only_the_last_compaction_counts() -> None:
     assert ids(in_context(path)) == ["c2", "a2", "u3", "a3"]
 
 
-def test_what_was_kept_before_an_earlier_compaction_is_still_kept() -> None:
+def test_an_entry_before_an_earlier_compaction_can_be_kept_again() -> None:
     path: list[Entry] = [user("u1"), user("u2"), compacted("c1", "u2"), user("u3")]
     assert ids(in_context([*path, compacted("c2", "u2")])) == ["c2", "u2", "u3"]
 
 
-def test_where_the_kept_entry_is_not_on_the_path_only_what_follows_counts() -> None:
+def test_a_compaction_whose_kept_entry_is_not_on_the_path_keeps_only_later_entries() -> None:
     path: list[Entry] = [user("u1"), compacted("c", "elsewhere"), user("u2")]
     assert ids(in_context(path)) == ["c", "u2"]
 
 
-def test_looking_at_a_context_again_changes_nothing() -> None:
+def test_the_context_of_a_context_is_the_same() -> None:
     path: list[Entry] = [user("u1"), user("u2"), compacted("c", "u2"), user("u3")]
     context = in_context(path)
     assert in_context(context) == context
@@ -273,7 +282,7 @@ def test_looking_at_a_context_again_changes_nothing() -> None:
 
 
 def check_valid(messages: Sequence[ModelMessage]) -> None:
-    """Asserts what every model API demands: each call answered once, in order, right behind."""
+    """Assert what every model API demands: each call has one result, in order, directly after it."""
     owed: list[str] = []
     for item in messages:
         if isinstance(item, ToolResultMessage):
@@ -297,9 +306,9 @@ def every_entry(path: list[Entry]) -> list[Entry]:
 
 @st.composite
 def paths(draw: st.DrawFn, kept: Callable[[list[Entry]], list[Entry]] = every_entry) -> list[Entry]:
-    """Any path of a tree: also such as no run of ours would leave behind.
+    """Return any path of a tree, also one that no run would produce.
 
-    ``kept`` says which entries of the path so far a compaction may keep first.
+    ``kept`` returns the entries of the path so far that a compaction may keep first.
     """
     path: list[Entry] = []
     calls: list[str] = []
@@ -322,12 +331,12 @@ def paths(draw: st.DrawFn, kept: Callable[[list[Entry]], list[Entry]] = every_en
 
 
 @given(paths())
-def test_any_path_gives_a_model_something_it_accepts(path: list[Entry]) -> None:
-    check_valid(said(path))
+def test_any_path_becomes_valid_model_input(path: list[Entry]) -> None:
+    check_valid(messages_of(path))
 
 
 @given(paths())
-def test_every_entry_is_told_or_named_as_left_out(path: list[Entry]) -> None:
+def test_every_entry_becomes_a_message_or_is_reported_as_omitted(path: list[Entry]) -> None:
     context = in_context(path)
     messages, omitted, closing = transcript_of(context)
     added = [
@@ -342,12 +351,12 @@ def test_every_entry_is_told_or_named_as_left_out(path: list[Entry]) -> None:
 
 
 @given(paths())
-def test_the_same_path_gives_the_same_messages_every_time(path: list[Entry]) -> None:
-    assert said(path) == said(list(path))
+def test_equal_paths_give_equal_messages(path: list[Entry]) -> None:
+    assert messages_of(path) == messages_of(list(path))
 
 
 @given(paths())
-def test_what_counts_is_in_the_order_of_the_path_and_begins_with_the_only_compaction(
+def test_a_context_keeps_the_order_of_the_path_and_begins_with_its_only_compaction(
     path: list[Entry],
 ) -> None:
     context = in_context(path)
@@ -356,19 +365,19 @@ def test_what_counts_is_in_the_order_of_the_path_and_begins_with_the_only_compac
         assert isinstance(context[0], CompactionEntry)
         messages_only = context[1:]
     assert all(isinstance(entry, MessageEntry) for entry in messages_only)
-    # Results may come twice on a path, so places are compared and not ids.
-    places = iter(path)
-    assert all(any(entry is other for other in places) for entry in messages_only)
+    # A result may occur twice on a path, so objects are compared and not ids.
+    entries = iter(path)
+    assert all(any(entry is other for other in entries) for entry in messages_only)
 
 
 def kept_messages(path: Sequence[Entry]) -> list[Entry]:
-    """Return what a compaction of ours may keep first: what still counts and is no result."""
+    """Return the entries that a real compaction may keep first: messages in context, except results."""
     messages = [entry for entry in in_context(path) if isinstance(entry, MessageEntry)]
     return [entry for entry in messages if entry.role != "tool"]
 
 
 @given(paths(kept=kept_messages))
-def test_a_context_grows_entry_by_entry_as_if_it_were_read_anew(path: list[Entry]) -> None:
+def test_a_context_extended_by_each_entry_equals_one_read_from_the_path(path: list[Entry]) -> None:
     context: list[Entry] = []
     for number, entry in enumerate(path, 1):
         context = in_context([*context, entry])
@@ -378,7 +387,7 @@ def test_a_context_grows_entry_by_entry_as_if_it_were_read_anew(path: list[Entry
 # --- estimates -------------------------------------------------------------------------------
 
 
-def test_tokens_are_estimated_from_everything_a_model_would_read() -> None:
+def test_token_estimates_count_texts_summaries_calls_and_reasoning() -> None:
     assert entry_tokens(user("u", "x" * 400)) == MESSAGE_TOKENS + 100
     assert entry_tokens(compacted("c", "u", "x" * 400)) == MESSAGE_TOKENS + 100
     assert entry_tokens(answer("a", "x" * 400, calls=1)) > MESSAGE_TOKENS + 100

@@ -49,13 +49,13 @@ def test_a_worker_has_no_tool_that_its_parent_does_not_have(
         assert has_tool(worker, name) == (left is UNSET or name in left)
 
 
-def test_who_is_no_worker_has_every_tool() -> None:
+def test_a_session_that_is_not_a_worker_has_every_tool() -> None:
     assert has_tool(None, "bash")
     assert of_parent(WorkerSpec(tools=("bash",)), None).tools == ("bash",)
 
 
 @pytest.mark.parametrize("kind", ["allow", "ask", "deny"])
-def test_a_text_that_is_no_rule_is_refused(kind: str) -> None:
+def test_a_malformed_rule_is_refused(kind: str) -> None:
     def worker(rule: str) -> WorkerSpec:
         return WorkerSpec(permissions=msgspec.convert({kind: [rule]}, WorkerPermissions))
 
