@@ -34,7 +34,7 @@ from nousd.views.tandem.tools import allowed_tools, is_same_tool, tools_of, tool
         ("*search", ("*search", "grep")),
     ],
 )
-def test_a_name_means_these_tools(name: str, ours: tuple[str, ...]) -> None:
+def test_a_name_of_the_contract_maps_to_these_tools(name: str, ours: tuple[str, ...]) -> None:
     assert tools_of(name) == ours
 
 
@@ -50,32 +50,32 @@ def test_a_name_means_these_tools(name: str, ours: tuple[str, ...]) -> None:
         ("*", ("*",)),
     ],
 )
-def test_a_rule_is_also_about_the_name_as_the_engine_writes_it(
+def test_a_rule_covers_the_name_as_written_and_the_tools_it_maps_to(
     name: str, ours: tuple[str, ...]
 ) -> None:
     assert tools_ruled(name) == ours
 
 
-def test_every_tool_that_is_meant_is_there_and_no_name_of_ours_means_another() -> None:
+def test_every_mapped_tool_exists_and_no_builtin_name_is_mapped() -> None:
     meant = {ours for several in tools._OURS.values() for ours in several}
     assert meant <= BUILTIN_NAMES
     assert not tools._OURS.keys() & BUILTIN_NAMES
 
 
-def test_the_contract_has_the_names_that_are_understood() -> None:
+def test_the_contract_lists_exactly_the_mapped_names() -> None:
     text = (Path(__file__).parents[2] / "protocol" / "http.md").read_text()
     section = text.partition("### Names of tools")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`.*`) \| (.*) \|$", section, re.MULTILINE)
-    told = {
+    listed = {
         name: () if ours == "nothing" else (ours.strip("`"),)
         for names, ours in rows
         for name in re.findall(r"`([^`]*)`", names)
     }
-    assert told.pop("mcp.SERVER.TOOL") == tools_of("mcp.SERVER.TOOL")
-    assert told == tools._OURS
+    assert listed.pop("mcp.SERVER.TOOL") == tools_of("mcp.SERVER.TOOL")
+    assert listed == tools._OURS
 
 
-def test_a_list_allows_each_tool_once_and_looks_for_patterns_among_those_there_are() -> None:
+def test_a_list_allows_each_tool_once_and_expands_patterns_to_existing_tools() -> None:
     there = ("read", "mcp__github__list", "mcp__github__close", "find")
     assert allowed_tools(["read", "glob", "list", "ls", "websearch"]) == ("read", "find", "ls")
     assert allowed_tools(["mcp.github.*", "read"], there) == (
@@ -87,6 +87,6 @@ def test_a_list_allows_each_tool_once_and_looks_for_patterns_among_those_there_a
     assert allowed_tools(["websearch"]) == ()
 
 
-def test_names_are_the_same_however_they_are_written() -> None:
+def test_two_spellings_of_a_tool_name_are_the_same_tool() -> None:
     assert is_same_tool("Todo-Write", "todo_write")
     assert not is_same_tool("read", "write")

@@ -87,18 +87,20 @@ def _json(value: Any) -> Any:
 
 
 @given(ENTRIES, FAILURES)
-def test_any_transcript_is_told(entries: list[Entry], failures: dict[str, Failure]) -> None:
-    told = render_messages("s1", entries, failures)
-    for message in _json(told):
+def test_any_transcript_is_rendered_completely_and_in_order(
+    entries: list[Entry], failures: dict[str, Failure]
+) -> None:
+    rendered = render_messages("s1", entries, failures)
+    for message in _json(rendered):
         assert message["info"]["sessionID"] == "s1"
         assert message["info"]["role"] in ("user", "assistant")
         for part in message["parts"]:
             assert part["type"] in ("text", "reasoning", "tool")
             assert part["type"] == "tool" or isinstance(part["text"], str)
     spoken = [each for each in entries if isinstance(each, MessageEntry) and each.role != "tool"]
-    ids = iter([message.info.id for message in told])
-    assert all(each.id in ids for each in spoken), "each is there, in its order"
-    assert isinstance(last_answer_text(told), str)
+    ids = iter([message.info.id for message in rendered])
+    assert all(each.id in ids for each in spoken), "every message is rendered, in order"
+    assert isinstance(last_answer_text(rendered), str)
 
 
 def _entry(id: str, role: Any, text: str = "", **more: Any) -> MessageEntry:
@@ -110,19 +112,19 @@ def _entry(id: str, role: Any, text: str = "", **more: Any) -> MessageEntry:
     )
 
 
-def _parts(told: list[Message]) -> list[tuple[str, list[Any]]]:
+def _parts(rendered: list[Message]) -> list[tuple[str, list[Any]]]:
     return [
         (message["info"]["role"], [part.get("text", part["type"]) for part in message["parts"]])
-        for message in _json(told)
+        for message in _json(rendered)
     ]
 
 
-def test_reasoning_comes_before_the_text_and_calls_behind_it() -> None:
+def test_reasoning_comes_before_the_text_and_calls_after_it() -> None:
     call = ToolCall(tool_call_id="a.0", runtime_tool_call_id="x", name="read", args={"path": "a"})
-    told = render_messages(
+    rendered = render_messages(
         "s1", [_entry("a", "assistant", "words", reasoning="thoughts", tool_calls=(call,))]
     )
-    assert _json(told[0].parts) == [
+    assert _json(rendered[0].parts) == [
         {"type": "reasoning", "text": "thoughts"},
         {"type": "text", "text": "words"},
         {"type": "tool", "id": "a.0", "tool": "read", "args": {"path": "a"}, "state": "running"},
@@ -134,7 +136,7 @@ ERROR = "ENGINE_ERROR: ENGINE_TIMEOUT: too slow"
 
 
 @pytest.mark.parametrize(
-    ("entries", "told"),
+    ("entries", "rendered"),
     [
         ([_entry("u", "user", "go")], [("user", ["go"]), ("assistant", [ERROR])]),
         (
@@ -163,8 +165,8 @@ ERROR = "ENGINE_ERROR: ENGINE_TIMEOUT: too slow"
         ),
     ],
 )
-def test_a_failure_is_the_last_text_of_its_run(entries: list[Entry], told: Any) -> None:
-    assert _parts(render_messages("s1", entries, {"r1": FAILED})) == told
+def test_a_failure_becomes_the_last_text_of_its_run(entries: list[Entry], rendered: Any) -> None:
+    assert _parts(render_messages("s1", entries, {"r1": FAILED})) == rendered
 
 
 def test_the_reply_is_the_text_of_the_last_answer() -> None:
@@ -186,7 +188,7 @@ def test_the_reply_is_the_text_of_the_last_answer() -> None:
         (None, "ENGINE_DISPATCH_FAILED"),
     ],
 )
-def test_codes_are_the_contracts(ours: str | None, theirs: str) -> None:
+def test_error_codes_map_to_those_of_the_contract(ours: str | None, theirs: str) -> None:
     assert engine_code(ours) == theirs
 
 
@@ -216,15 +218,17 @@ RECORD: dict[str, Any] = SUMMARY | {
 
 
 @given(st.builds(SessionSummary, **SUMMARY), st.builds(SessionRecord, **RECORD))
-def test_any_session_is_told(summary: SessionSummary, record: SessionRecord) -> None:
-    for told in (
+def test_any_session_is_rendered_without_null_values(
+    summary: SessionSummary, record: SessionRecord
+) -> None:
+    for rendered in (
         render_session(summary),
         render_session(record, ok=True),
         render_changed_session(record),
     ):
-        body = _json(told)
+        body = _json(rendered)
         assert body.keys() >= {"id", "title", "time", "directory", "workspaceRoot", "messages"}
-        assert None not in body.values(), "what is not known is left out"
+        assert None not in body.values(), "unknown values are omitted"
         assert body["projectID"].startswith("workspace-")
     assert _json(render_changed_session(record))["workspace_root"] == record.workspace
 
@@ -242,7 +246,7 @@ def test_any_session_is_told(summary: SessionSummary, record: SessionRecord) -> 
         agent_profile=maybe(TEXTS),
     )
 )
-def test_any_run_is_told_and_is_in_the_way(run: ActiveRun) -> None:
+def test_any_active_run_is_rendered_as_a_state_and_as_a_conflict(run: ActiveRun) -> None:
     active = _json(render_run_state("s 1", run))["active"]
     assert active["runID"] == run.run_id
     assert None not in active.values()

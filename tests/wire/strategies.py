@@ -73,4 +73,4 @@ _STRATEGIES: Final[dict[type[inspect.Type], Callable[[Any], st.SearchStrategy[An
     inspect.NoneType: lambda _: st.none(),
     inspect.AnyType: lambda _: json_values,
 }
-"""A type that is not here has no value that could be made up, such as ``msgspec.Raw``."""
+"""Other types, such as ``msgspec.Raw``, have no arbitrary values."""

@@ -14,7 +14,7 @@ PAGES = Path(__file__).resolve().parents[2] / "protocol" / "reference" / "comman
 
 
 def documented_answers(command: str) -> set[str]:
-    """Return the responses that the page of a command says it answers with."""
+    """Return the responses that the page of a command lists."""
     page = (PAGES / f"{command}.md").read_text(encoding="utf-8")
     sentence = re.search(r"^Answer: (.*)\.$", page, re.MULTILINE)
     assert sentence is not None, f"the page of {command} does not say what it answers"
@@ -22,17 +22,17 @@ def documented_answers(command: str) -> set[str]:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_is_answered_as_the_document_says(command: str) -> None:
-    said = {RESPONSE_TYPES[struct] for struct in responses_of(COMMANDS[command])}
-    assert (said or {"extension_result"}) == documented_answers(command)
+def test_a_command_has_the_responses_that_its_page_lists(command: str) -> None:
+    declared = {RESPONSE_TYPES[struct] for struct in responses_of(COMMANDS[command])}
+    assert (declared or {"extension_result"}) == documented_answers(command)
 
 
-def test_a_command_may_have_one_answer_or_several() -> None:
+def test_a_command_may_have_one_response_or_several() -> None:
     assert responses_of(GetState) == (State,)
     assert responses_of(Prompt) == (Accepted, Result)
 
 
-def test_a_command_that_says_nothing_has_no_known_answer() -> None:
+def test_a_command_that_declares_no_response_has_none() -> None:
     class Silent(Command, frozen=True):
         pass
 

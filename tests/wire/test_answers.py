@@ -30,13 +30,13 @@ TS = "2026-11-21T05:13:01.739690Z"
 
 
 def sample(type_: Any) -> Any:
-    """Return some value that fits an annotation, from its JSON Schema."""
+    """Return an example value of a type, made from its JSON Schema."""
     (schema,), components = msgspec.json.schema_components([type_], ref_template="{name}")
     return _sample(schema, components)
 
 
-def converted(values: Any, type_: Any) -> Any:
-    """Return the struct of these values, through JSON, because some fields keep it raw."""
+def convert(values: Any, type_: Any) -> Any:
+    """Return a struct of these values, converted through JSON because some fields are raw JSON."""
     return msgspec.json.decode(msgspec.json.encode(values), type=type_)
 
 
@@ -65,32 +65,32 @@ def event_line(event: Event, seq: int = 7) -> bytes:
 
 
 @pytest.mark.parametrize("name", RESPONSES)
-def test_every_response_is_one_line_to_the_schema(name: str) -> None:
-    payload = converted(sample(RESPONSES[name]), RESPONSES[name])
+def test_every_response_is_one_line_that_matches_the_schema(name: str) -> None:
+    payload = convert(sample(RESPONSES[name]), RESPONSES[name])
     line = encode_response("r-1", payload)
     answer = check_response(line)
     assert list(answer) == ["v", "id", "type", "payload", "ok"]
     assert (answer["v"], answer["id"], answer["type"], answer["ok"]) == ("1", "r-1", name, True)
-    assert converted(answer["payload"], RESPONSES[name]) == payload
+    assert convert(answer["payload"], RESPONSES[name]) == payload
 
 
 @pytest.mark.parametrize("name", EVENTS)
-def test_every_event_is_one_line_to_the_schema(name: str) -> None:
+def test_every_event_is_one_line_that_matches_the_schema(name: str) -> None:
     event = msgspec.convert(sample(EVENTS[name]), EVENTS[name])
     line = event_line(event)
-    told = check_event(line)
-    assert list(told) == ["v", "id", "type", "payload", "ts"]
+    envelope = check_event(line)
+    assert list(envelope) == ["v", "id", "type", "payload", "ts"]
     decoded = decode_event(line)
     assert (decoded.id, decoded.type, decoded.ts) == ("evt-7", name, TS)
     assert msgspec.json.decode(decoded.payload, type=EVENTS[name]) == event
 
 
 @pytest.mark.parametrize("name", [*RESPONSES, *EVENTS])
-def test_required_keys_are_never_left_out(name: str) -> None:
+def test_required_keys_are_never_omitted(name: str) -> None:
     struct: type[Any] = {**EVENTS, **RESPONSES}[name]
     required = {field.name for field in msgspec.structs.fields(struct) if field.required}
     values = sample(struct)
-    least = converted({key: values[key] for key in required}, struct)
+    least = convert({key: values[key] for key in required}, struct)
     encoded = msgspec.json.decode(msgspec.json.encode(least))
     assert set(encoded) == required
 
@@ -100,7 +100,7 @@ def all_errors(root: type[WireError] = WireError) -> list[type[WireError]]:
 
 
 @pytest.mark.parametrize("error", all_errors())
-def test_every_error_is_one_line_to_the_schema(error: type[WireError]) -> None:
+def test_every_error_is_one_line_that_matches_the_schema(error: type[WireError]) -> None:
     answer = check_response(encode_error("r-1", error("words")))
     assert answer["error"] == {"code": error.code, "message": "words"}
     assert answer["payload"] == {}
@@ -111,7 +111,7 @@ def test_every_error_code_belongs_to_an_error() -> None:
     assert {error.code for error in all_errors()} == set(WIRE_ERROR_CODES)
 
 
-def test_an_error_carries_cause_and_details_where_there_are_any() -> None:
+def test_an_error_carries_its_cause_and_details() -> None:
     error = CommandRejected("run_in_progress", cause="why", details={"run_id": "run-1"})
     assert check_response(encode_error("a", error))["error"] == {
         "code": "command_rejected",
@@ -126,7 +126,7 @@ def test_an_extension_may_answer_with_any_object() -> None:
     assert check_response(line)["payload"] == {"echo": ["\ufffd", 2**70]}
 
 
-def test_lone_surrogates_are_found_in_tuples_as_well() -> None:
+def test_lone_surrogates_are_replaced_in_nested_tuples_and_objects() -> None:
     assert (
         encode_json((("\ud800",), {"a": ("\udfff",)})) == '[["\ufffd"],{"a":["\ufffd"]}]'.encode()
     )
@@ -136,19 +136,19 @@ any_text = st.text(st.characters(codec=None, exclude_categories=()), max_size=60
 
 
 @given(any_text)
-def test_any_text_survives_in_a_response(text: str) -> None:
+def test_any_text_except_lone_surrogates_survives_in_a_response(text: str) -> None:
     line = encode_response(scrub(text) or "a", Accepted(command=text))
     assert check_response(line)["payload"] == {"command": scrub(text)}
 
 
 @given(any_text)
-def test_any_text_survives_in_an_error(text: str) -> None:
+def test_any_text_except_lone_surrogates_survives_in_an_error(text: str) -> None:
     line = encode_error(text, InvalidCommand(text or "a"))
     assert check_response(line)["error"]["message"] == scrub(text or "a")
 
 
 @given(any_text)
-def test_any_text_survives_in_an_event(text: str) -> None:
+def test_any_text_except_lone_surrogates_survives_in_an_event(text: str) -> None:
     event = MessageUpdate(session_id="s", run_id="r", turn_id="1", message_id="m", delta=text)
     assert check_event(event_line(event))["payload"]["delta"] == scrub(text)
 
@@ -161,7 +161,7 @@ def test_a_line_holds_one_lf_and_leaves_other_separators_raw() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "plain", "\U0001f600", "a\u2028"])
-def test_scrubbing_leaves_unicode_alone(text: str) -> None:
+def test_scrub_does_not_change_valid_unicode(text: str) -> None:
     assert scrub(text) == text
 
 
@@ -173,7 +173,7 @@ def test_cursors_round_trip(seq: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "evt-", "evt-x", "evt--1", "7", "evt-1\n", "evt-\u0967", "e-1"]
 )
-def test_what_is_no_cursor_of_ours_is_refused(text: str) -> None:
+def test_a_malformed_cursor_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a cursor"):
         cursor_seq(text)
 

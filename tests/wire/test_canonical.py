@@ -24,18 +24,18 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-def test_the_hash_is_the_one_that_others_have_for_the_same_value() -> None:
+def test_the_hash_of_a_value_is_the_sha256_of_its_canonical_json() -> None:
     of_one = "sha256:015abd7f5cc57a2dd94b7590f04ad8084273905ee33ec5cebeae62276a97f862"
     assert hash_of({"a": 1}) == of_one
     assert digest(b'{"a":1}') == of_one
 
 
-def test_keys_are_sorted_and_numbers_are_written_as_ecmascript_does() -> None:
+def test_keys_are_sorted_and_numbers_are_written_as_in_ecmascript() -> None:
     value = {"b": 1, "a": [1, {"c": None}], "z": 1e21, "f": 1.0, "é": 2}
     assert canonical(value).decode() == '{"a":[1,{"c":null}],"b":1,"f":1,"z":1e+21,"é":2}'
 
 
-def test_the_example_of_the_rfc() -> None:
+def test_the_example_of_the_rfc_is_encoded_as_printed_there() -> None:
     value = {
         "numbers": [333333333.33333329, 1e30, 4.50, 2e-3, 0.000000000000000000000000001],
         "string": "\u20ac$\u000f\u000aA'\u0042\u0022\u005c\\\"\u002f",
@@ -98,7 +98,7 @@ def test_keys_are_sorted_by_their_utf_16_code_units() -> None:
         ("43143ff3c1cb0959", "1424953923781206.2"),
     ],
 )
-def test_the_numbers_of_the_rfc(bits: str, text: str) -> None:
+def test_the_numbers_of_the_rfc_are_encoded_as_printed_there(bits: str, text: str) -> None:
     (number,) = struct.unpack(">d", bytes.fromhex(bits))
     assert canonical(number).decode() == text
 
@@ -119,18 +119,18 @@ def test_the_numbers_of_the_rfc(bits: str, text: str) -> None:
     ],
     ids=repr,
 )
-def test_what_json_does_not_have_has_no_canonical_form(value: Any) -> None:
+def test_a_value_that_json_cannot_express_exactly_is_refused(value: Any) -> None:
     with pytest.raises(NotCanonical):
         canonical(value)
 
 
-def test_lone_surrogates_become_what_they_are_on_the_wire() -> None:
+def test_lone_surrogates_become_replacement_characters() -> None:
     assert canonical({"a\ud800": ["\udfff"]}).decode() == '{"a\ufffd":["\ufffd"]}'
     assert canonical("\ud83d\ude00").decode() == '"\U0001f600"'
 
 
 @given(VALUES)
-def test_what_was_written_is_read_as_the_same_value_and_written_the_same_way(value: Any) -> None:
+def test_canonical_json_decodes_to_an_equal_value_and_encodes_to_the_same_text(value: Any) -> None:
     text = canonical(value)
     assert json.loads(text, parse_int=float) == value
     assert canonical(json.loads(text)) == text
@@ -144,7 +144,7 @@ def test_the_order_of_keys_makes_no_difference(value: dict[str, int], random: An
 
 
 @given(st.integers())
-def test_a_whole_number_is_written_exactly_or_not_at_all(number: int) -> None:
+def test_an_integer_is_encoded_exactly_or_refused(number: int) -> None:
     replaced = expressible(number)
     if isinstance(replaced, str):
         assert replaced == str(number)
@@ -154,7 +154,7 @@ def test_a_whole_number_is_written_exactly_or_not_at_all(number: int) -> None:
         assert float(canonical(number)) == float(number)
 
 
-def test_numbers_that_no_double_holds_are_replaced_and_nothing_else_is_touched() -> None:
+def test_expressible_replaces_only_the_numbers_that_no_double_holds() -> None:
     value = {"id": 12345678901234567891, "n": [1, 2.5, True], "s": "x"}
     assert expressible(value) == {"id": "12345678901234567891", "n": [1, 2.5, True], "s": "x"}
     assert expressible({"max": 2**64 - 1}, nearest) == {"max": float(2**64)}
@@ -164,13 +164,13 @@ def test_numbers_that_no_double_holds_are_replaced_and_nothing_else_is_touched()
 
 
 @given(VALUES)
-def test_inside_its_domain_the_package_of_the_rfc_writes_the_same(value: Any) -> None:
-    """Whole numbers up to 2**53, finite floats, strings without lone surrogates."""
+def test_the_reference_package_writes_the_same_bytes_in_its_domain(value: Any) -> None:
+    """The domain: integers below 2**53, finite floats, strings without lone surrogates."""
     assert canonical(value) == rfc8785.dumps(value)
 
 
 @pytest.mark.parametrize("value", [2**53, -(2**60)])
-def test_ours_also_writes_whole_numbers_that_the_package_refuses(value: int) -> None:
+def test_integers_that_the_reference_package_refuses_are_encoded(value: int) -> None:
     with pytest.raises(rfc8785.IntegerDomainError):
         rfc8785.dumps(value)
     assert float(json.loads(canonical(value))) == float(value)

@@ -37,12 +37,12 @@ any_subscription: Final = structs(Subscribe)
 
 
 def line_of(type_: str, payload: Command) -> bytes:
-    """Return the line by which a client says it."""
+    """Return the line that a client sends for a command."""
     fields = msgspec.to_builtins(payload)
     return json.dumps({"v": "1", "id": "a", "type": type_, "payload": fields}).encode()
 
 
-# --- what comes in -------------------------------------------------------------------------------
+# --- decoding -------------------------------------------------------------------------------
 
 pieces: Final = st.sampled_from(
     (
@@ -54,7 +54,7 @@ pieces: Final = st.sampled_from(
 
 
 def refusal_of(decode: Callable[[], object]) -> InvalidCommand | InvalidPayload | None:
-    """Return what a line is refused with; anything else that is raised fails the test."""
+    """Return the error that refuses a line; any other exception fails the test."""
     try:
         decode()
     except (InvalidCommand, InvalidPayload) as error:
@@ -77,8 +77,8 @@ def test_any_bytes_are_a_request_or_an_invalid_command(line: bytes) -> None:
 
 @_SLOW
 @given(any_command)
-def test_a_command_is_understood_as_it_was_meant(meant: tuple[str, Command]) -> None:
-    type_, command = meant
+def test_any_command_is_decoded_to_an_equal_struct(sent: tuple[str, Command]) -> None:
+    type_, command = sent
     line = line_of(type_, command)
     check_command(line + b"\n")
     assert decode_payload(decode_request(line)) == command
@@ -86,36 +86,36 @@ def test_a_command_is_understood_as_it_was_meant(meant: tuple[str, Command]) -> 
 
 @_SLOW
 @given(any_subscription)
-def test_a_subscription_is_understood_as_it_was_meant(meant: Subscribe) -> None:
-    line = line_of("subscribe", meant)
+def test_any_subscription_is_decoded_to_an_equal_struct(sent: Subscribe) -> None:
+    line = line_of("subscribe", sent)
     check_subscription(line + b"\n")
-    assert convert_payload(decode_request(line).payload, Subscribe) == meant
+    assert convert_payload(decode_request(line).payload, Subscribe) == sent
 
 
-def flipped(line: bytes, at: int, byte: int) -> bytes:
+def replace_byte(line: bytes, at: int, byte: int) -> bytes:
     return line[:at] + bytes([byte]) + line[at + 1 :]
 
 
-def inserted(line: bytes, at: int, byte: int) -> bytes:
+def insert_byte(line: bytes, at: int, byte: int) -> bytes:
     return line[:at] + bytes([byte]) + line[at:]
 
 
-def removed(line: bytes, at: int, _: int) -> bytes:
+def remove_byte(line: bytes, at: int, _: int) -> bytes:
     return line[:at] + line[at + 1 :]
 
 
-def cut(line: bytes, at: int, _: int) -> bytes:
+def truncate(line: bytes, at: int, _: int) -> bytes:
     return line[:at]
 
 
 @pytest.mark.slow(keep=1)
 @_SLOW
-@pytest.mark.parametrize("mutate", [flipped, inserted, removed, cut])
+@pytest.mark.parametrize("mutate", [replace_byte, insert_byte, remove_byte, truncate])
 @given(any_command, st.integers(0, 10**6), st.integers(0, 255))
-def test_a_command_changed_at_one_point_is_a_command_or_refused_with_words(
-    mutate: Callable[[bytes, int, int], bytes], meant: tuple[str, Command], at: int, byte: int
+def test_a_command_changed_at_one_byte_is_decoded_or_refused_with_a_message(
+    mutate: Callable[[bytes, int, int], bytes], sent: tuple[str, Command], at: int, byte: int
 ) -> None:
-    line = line_of(*meant)
+    line = line_of(*sent)
     changed = mutate(line, at % len(line), byte)
     refused = refusal_of(lambda: decode_payload(decode_request(changed)))
     if refused is None:
@@ -125,27 +125,29 @@ def test_a_command_changed_at_one_point_is_a_command_or_refused_with_words(
         assert refused.message
 
 
-# --- what goes out -------------------------------------------------------------------------------
+# --- encoding -------------------------------------------------------------------------------
 
-# What ``events`` holds are lines of the log, which are made below.
+# The response ``events`` holds lines of the log, which the second test covers.
 
 
-def decoded(line: bytes, struct: type[msgspec.Struct]) -> Any:
+def decode_struct(line: bytes, struct: type[msgspec.Struct]) -> Any:
     return msgspec.json.decode(msgspec.json.encode(json.loads(line)["payload"]), type=struct)
 
 
 @_SLOW
 @given(st.data(), st.sampled_from(sorted(RESPONSES.keys() - {"events"})))
-def test_any_response_is_one_good_line_that_says_the_same(data: st.DataObject, type_: str) -> None:
+def test_any_response_is_a_valid_line_that_decodes_to_an_equal_struct(
+    data: st.DataObject, type_: str
+) -> None:
     payload = data.draw(structs(RESPONSES[type_]))
     line = encode_response("a", payload)
     check_response(line)
-    assert decoded(line, RESPONSES[type_]) == payload
+    assert decode_struct(line, RESPONSES[type_]) == payload
 
 
 @_SLOW
 @given(st.data(), st.sampled_from(sorted(EVENTS)), st.integers(1, 10**12))
-def test_any_event_is_one_good_line_that_says_the_same(
+def test_any_event_is_a_valid_line_that_decodes_to_an_equal_struct(
     data: st.DataObject, type_: str, seq: int
 ) -> None:
     payload = data.draw(structs(EVENTS[type_]))
@@ -153,4 +155,4 @@ def test_any_event_is_one_good_line_that_says_the_same(
     check_event(line)
     event = decode_event(line)
     assert (event.id, event.type) == (f"evt-{seq}", type_)
-    assert decoded(line, EVENTS[type_]) == payload
+    assert decode_struct(line, EVENTS[type_]) == payload

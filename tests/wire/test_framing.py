@@ -97,7 +97,7 @@ def test_lines_are_never_longer_than_the_limit(data: bytes) -> None:
     assert all(len(line) <= LIMIT for line in split([data]) if not isinstance(line, LineTooLong))
 
 
-def test_a_line_is_given_as_soon_as_its_lf_is_there() -> None:
+def test_a_line_is_returned_as_soon_as_its_lf_arrives() -> None:
     splitter = LineSplitter(LIMIT)
     assert splitter.feed(b"one\ntw") == [b"one"]
     assert splitter.feed(b"o") == []
@@ -106,14 +106,14 @@ def test_a_line_is_given_as_soon_as_its_lf_is_there() -> None:
 
 
 @pytest.mark.behaviour("a_long_line_is_one_error")
-def test_a_long_line_is_told_before_it_ends() -> None:
+def test_a_long_line_is_reported_once_before_it_ends() -> None:
     splitter = LineSplitter(LIMIT)
     assert splitter.feed(b"x" * 20) == [LINE_TOO_LONG]
     assert splitter.feed(b"x" * 20) == []
     assert splitter.feed(b"\nnext\n") == [b"next"]
 
 
-def test_skipping_a_long_line_keeps_nothing_of_it() -> None:
+def test_a_skipped_long_line_is_not_buffered() -> None:
     splitter = LineSplitter(LIMIT)
     for _ in range(100):
         splitter.feed(b"x" * 1000)
@@ -128,16 +128,16 @@ def test_a_chunk_given_as_bytearray_can_be_reused() -> None:
     assert lines + splitter.end() == [b"one", b"two"]
 
 
-# --- one budget for the long lines of many ---------------------------------------------------
+# --- one budget for many connections ---------------------------------------------------
 
 
 @pytest.fixture
 def no_free_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every byte of a half-written line counts."""
+    """Count every byte of an unfinished line."""
     monkeypatch.setattr(framing, "LONG_LINE_BYTES", 0)
 
 
-def test_a_line_up_to_the_free_size_takes_nothing() -> None:
+def test_a_line_up_to_the_free_size_takes_no_budget() -> None:
     budget = LineBudget(0)
     splitter = LineSplitter(2 * LONG_LINE_BYTES, budget)
     assert splitter.feed(b"x" * LONG_LINE_BYTES) == []
@@ -147,18 +147,18 @@ def test_a_line_up_to_the_free_size_takes_nothing() -> None:
 
 
 @pytest.mark.usefixtures("no_free_bytes")
-def test_a_line_without_room_is_told_once_and_skipped_and_the_next_one_is_fine() -> None:
+def test_a_line_without_budget_is_reported_once_and_skipped() -> None:
     budget = LineBudget(10)
     other, splitter = LineSplitter(100, budget), LineSplitter(100, budget)
     other.feed(b"x" * 8)
     assert splitter.feed(b"yyy") == [NO_ROOM_FOR_LINE]
     assert splitter.feed(b"yyyy") == []
     assert splitter.feed(b"y\nz\nzz\n") == [b"z", b"zz"]
-    assert other.feed(b"xx\n") == [b"x" * 10], "who has room keeps it"
+    assert other.feed(b"xx\n") == [b"x" * 10], "a line that has its budget keeps it"
 
 
 @pytest.mark.usefixtures("no_free_bytes")
-def test_a_line_is_held_until_its_taker_asks_for_more() -> None:
+def test_a_line_keeps_its_budget_until_the_next_feed() -> None:
     budget = LineBudget(10)
     splitter = LineSplitter(100, budget)
     splitter.feed(b"12345678")
@@ -176,7 +176,7 @@ def test_a_line_is_held_until_its_taker_asks_for_more() -> None:
         max_size=40,
     )
 )
-def test_whatever_comes_the_budget_is_kept_to_and_given_back(
+def test_the_budget_is_never_exceeded_and_is_returned_in_full(
     fed: list[tuple[int, bytes]],
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -19,7 +19,7 @@ from nousd.wire.codec.framing import (
 
 Line = bytes | LineTooLong
 
-# Bytes that mean something here are frequent, so that lines of every length up to the limit appear.
+# Bytes with a meaning are frequent, so that lines of every length up to the limit appear.
 bytes_of_all_kinds: Final = st.lists(
     st.binary(max_size=12) | st.sampled_from([b"\n", b"\r\n", b"\r", b"\n\n", b"x" * 30]),
     max_size=20,
@@ -27,7 +27,7 @@ bytes_of_all_kinds: Final = st.lists(
 
 
 def lines_by_the_rules(data: bytes, limit: int) -> list[Line]:
-    """Return the lines of the whole input, as the contract words it."""
+    """Return the lines of the whole input, as the contract defines them."""
     *lines, last = data.split(b"\n")
     lines += [last] if last else []
     stripped = [line[:-1] if line.endswith(b"\r") else line for line in lines]
@@ -35,17 +35,17 @@ def lines_by_the_rules(data: bytes, limit: int) -> list[Line]:
 
 
 @st.composite
-def chunked(draw: st.DrawFn) -> list[bytes]:
+def chunk_lists(draw: st.DrawFn) -> list[bytes]:
     data = draw(bytes_of_all_kinds)
     cuts = sorted(draw(st.lists(st.integers(0, len(data)), max_size=10)))
     return [data[start:end] for start, end in pairwise([0, *cuts, len(data)])]
 
 
-@given(chunked(), st.integers(0, 40))
+@given(chunk_lists(), st.integers(0, 40))
 @example([b"x" * 9, b"\r", b"\n"], 9)
 @example([b"x" * 10, b"\r", b"\n"], 9)
 @example([b"x" * 9, b"\r", b"\r", b"\n"], 9)
-def test_any_chunks_of_any_bytes_give_the_lines_of_the_rules(
+def test_any_chunks_of_any_bytes_give_the_lines_of_the_contract(
     chunks: list[bytes], limit: int
 ) -> None:
     splitter, lines = LineSplitter(limit), list[Line]()
@@ -57,11 +57,11 @@ def test_any_chunks_of_any_bytes_give_the_lines_of_the_rules(
 
 
 @given(
-    st.lists(chunked(), min_size=1, max_size=4),
+    st.lists(chunk_lists(), min_size=1, max_size=4),
     st.lists(st.integers(0, 3), max_size=40),
     st.integers(0, 60),
 )
-def test_lines_of_many_connections_share_a_budget_that_is_whole_in_the_end(
+def test_many_connections_share_a_budget_that_is_returned_in_full(
     streams: list[list[bytes]], turns: list[int], budget_bytes: int
 ) -> None:
     limit, long_line = 40, 8

@@ -65,13 +65,13 @@ def test_every_frozen_command_exists() -> None:
 
 
 @pytest.mark.parametrize("name", FROZEN["commands"])
-def test_a_frozen_request_needs_no_key_beyond_the_frozen_ones(name: str) -> None:
+def test_a_frozen_request_requires_exactly_the_frozen_keys(name: str) -> None:
     request = FROZEN["commands"][name]["request"]
     assert required_keys(COMMANDS[name]) == set(request["required"])
 
 
 @pytest.mark.parametrize("name", FROZEN["commands"])
-def test_a_frozen_request_key_is_taken(name: str) -> None:
+def test_a_frozen_request_key_is_accepted(name: str) -> None:
     assert frozen_keys(FROZEN["commands"][name]["request"]) <= keys(COMMANDS[name])
 
 
@@ -90,7 +90,7 @@ def test_a_frozen_response_key_exists(command: str, response: str) -> None:
 
 
 @pytest.mark.parametrize("response", sorted({response for _, response in RESPONSES_OF_COMMANDS}))
-def test_what_every_command_gets_in_a_response_is_never_left_out(response: str) -> None:
+def test_a_response_key_that_every_command_requires_is_required(response: str) -> None:
     contracts = [
         set(contract["responses"][response]["required"])
         for contract in FROZEN["commands"].values()
@@ -100,7 +100,7 @@ def test_what_every_command_gets_in_a_response_is_never_left_out(response: str) 
 
 
 @pytest.mark.parametrize("path", sorted(FIXTURES.glob("*.ndjson")), ids=lambda path: path.stem)
-def test_recorded_answers_carry_the_keys_frozen_for_their_command(path: Path) -> None:
+def test_recorded_responses_have_the_keys_frozen_for_their_command(path: Path) -> None:
     """``accepted`` and ``session`` answer several commands, which froze different keys."""
     conversation = load(path)
     for step in conversation.steps:
@@ -118,7 +118,7 @@ def test_a_frozen_shape_keeps_its_keys(shape: str) -> None:
     assert set(contract["optional"]) <= keys(SHAPES[shape])
 
 
-def test_the_frozen_events_are_exactly_these() -> None:
+def test_the_list_of_frozen_events_matches_the_file() -> None:
     assert set(FROZEN["events"]) == set(FROZEN_EVENTS)
     assert set(FROZEN_EVENTS) <= set(EVENTS)
 
@@ -137,11 +137,11 @@ def test_a_frozen_event_keeps_its_keys(name: str) -> None:
         ("run_state", get_args(RunState)),
     ],
 )
-def test_a_closed_list_of_values_stays_as_it_is(name: str, values: tuple[str, ...]) -> None:
+def test_a_closed_enum_keeps_exactly_its_values(name: str, values: tuple[str, ...]) -> None:
     assert set(FROZEN["enums"][name]) == set(values)
 
 
-def test_turn_kinds_and_roles_lose_none() -> None:
+def test_turn_kinds_lose_no_value_and_roles_keep_exactly_theirs() -> None:
     roles = get_type_hints(MessageStart)["role"]
     assert set(FROZEN["enums"]["turn_kind"]) <= set(get_args(TurnKind))
     assert set(FROZEN["enums"]["message_role"]) == set(get_args(roles))
@@ -156,10 +156,10 @@ def test_the_envelopes_have_the_frozen_keys() -> None:
     ok = json.loads(encode_response("a", Pong(message="pong")))
     failed = json.loads(encode_error("a", CommandRejected("word", cause="why")))
     event = TurnStart(session_id="s", run_id="r", turn_id="1")
-    told = json.loads(number_event(1, encode_event_tail(event, "2026-11-21T05:13:01Z")))
+    numbered = json.loads(number_event(1, encode_event_tail(event, "2026-11-21T05:13:01Z")))
     assert set(ok) == set(envelope["ok"])
     assert set(failed) == set(envelope["error"])
     assert set(failed["error"]) == frozen_keys(envelope["error_body"])
-    assert set(told) == set(envelope["event"])
-    assert (ok["v"], failed["v"], told["v"]) == ("1", "1", "1")
+    assert set(numbered) == set(envelope["event"])
+    assert (ok["v"], failed["v"], numbered["v"]) == ("1", "1", "1")
     assert (ok["ok"], failed["ok"], failed["type"]) == (True, False, "error")

@@ -29,7 +29,7 @@ def parts(line: bytes) -> Any:
     return json.loads(line)
 
 
-def test_a_started_call_of_version_1_was_the_first_attempt() -> None:
+def test_a_started_call_of_version_1_becomes_the_first_attempt() -> None:
     lifted = check_event(lift(STARTED_1, 1))
     before = parts(STARTED_1)
     assert lifted["payload"] == before["payload"] | {"attempt": 1}
@@ -38,39 +38,39 @@ def test_a_started_call_of_version_1_was_the_first_attempt() -> None:
     assert struct == EVENTS["tool_call_started"](**lifted["payload"])
 
 
-def test_what_no_step_names_keeps_its_bytes() -> None:
+def test_an_event_without_a_step_keeps_its_bytes() -> None:
     assert lift(UPDATE_1, 1) is UPDATE_1
 
 
 @pytest.mark.parametrize("name", EVENTS)
-def test_a_line_of_the_present_version_keeps_its_bytes(name: str) -> None:
+def test_a_line_of_the_current_version_keeps_its_bytes(name: str) -> None:
     event = msgspec.convert(sample(EVENTS[name]), EVENTS[name])
     line = number_event(7, encode_event_tail(event, "2026-11-21T05:13:01.739690Z"))
     assert lift(line, EVENT_SCHEMA_VERSION) is line
 
 
-def test_a_line_of_a_later_version_is_refused_by_name() -> None:
+def test_a_line_of_a_later_version_is_refused_with_its_id_and_version() -> None:
     later = EVENT_SCHEMA_VERSION + 1
     complaint = f"evt-86 has schema version {later}, this nousd knows up to {EVENT_SCHEMA_VERSION}"
     with pytest.raises(StoreTooNew, match=complaint):
         lift(UPDATE_1, later)
 
 
-def test_a_version_that_there_never_was_is_a_fault_of_the_log() -> None:
+def test_a_line_of_a_version_that_never_existed_is_refused() -> None:
     with pytest.raises(StoreError, match="evt-86 has schema version 0, which there never was"):
         lift(UPDATE_1, 0)
 
 
-def test_every_version_before_the_present_has_its_steps_and_no_other() -> None:
+def test_exactly_the_earlier_versions_have_steps() -> None:
     assert list(STEPS) == list(range(1, EVENT_SCHEMA_VERSION))
     assert {name for steps in STEPS.values() for name in steps} <= set(EVENTS)
 
 
-def test_steps_are_taken_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_run_in_order_from_the_version_of_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def append(text: str) -> Any:
         def step(payload: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
-            said = msgspec.json.decode(payload["delta"]) + text
-            return {**payload, "delta": msgspec.Raw(msgspec.json.encode(said))}
+            extended = msgspec.json.decode(payload["delta"]) + text
+            return {**payload, "delta": msgspec.Raw(msgspec.json.encode(extended))}
 
         return step
 
@@ -81,7 +81,7 @@ def test_steps_are_taken_one_after_another(monkeypatch: pytest.MonkeyPatch) -> N
         assert parts(lift(UPDATE_1, version))["payload"]["delta"] == text
 
 
-def test_a_step_changes_nothing_that_it_does_not_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_keeps_the_bytes_of_the_other_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(STEPS, 1, {"status": lambda payload: {**payload, "new": msgspec.Raw(b"1")}})
     exact = b'"a":1.0,"b":123456789012345678901234567890,"c":"\\u00e4\\/","d":[1e2, 2]'
     line = b'{"v":"1","id":"evt-1","type":"status","payload":{%b},"ts":"2026-11-21T05:13:01Z"}\n'

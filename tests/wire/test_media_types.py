@@ -23,7 +23,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
         ("Makefile", "text/plain"),
     ],
 )
-def test_the_suffix_of_a_name_says_what_a_file_is(name: str, media_type: str) -> None:
+def test_the_suffix_of_a_file_name_gives_its_media_type(name: str, media_type: str) -> None:
     assert media_types.guess_from_name(name) == media_type
 
 
@@ -43,13 +43,11 @@ def test_the_suffix_of_a_name_says_what_a_file_is(name: str, media_type: str) ->
         ("", False),
     ],
 )
-def test_images_pdf_and_texts_can_be_attached_and_nothing_else(
-    media_type: str, attachable: bool
-) -> None:
+def test_only_images_pdf_and_texts_can_be_attached(media_type: str, attachable: bool) -> None:
     assert media_types.is_attachable(media_type) is attachable
 
 
-def test_parameters_and_case_of_a_media_type_say_nothing() -> None:
+def test_a_bare_media_type_has_no_parameters_and_is_lower_case() -> None:
     assert media_types.bare("Text/Plain; charset=utf-8") == "text/plain"
 
 
@@ -66,7 +64,7 @@ def test_parameters_and_case_of_a_media_type_say_nothing() -> None:
         ("text/plain", "grüße\n".encode()),
     ],
 )
-def test_bytes_that_are_what_they_are_said_to_be(media_type: str, data: bytes) -> None:
+def test_content_of_a_media_type_matches_it(media_type: str, data: bytes) -> None:
     assert media_types.matches_content(media_type, data)
 
 
@@ -84,5 +82,5 @@ def test_bytes_that_are_what_they_are_said_to_be(media_type: str, data: bytes) -
         *((media_type, b"") for media_type in ("image/png", "application/pdf", "text/plain")),
     ],
 )
-def test_bytes_that_are_not(media_type: str, data: bytes) -> None:
+def test_other_content_does_not_match_a_media_type(media_type: str, data: bytes) -> None:
     assert not media_types.matches_content(media_type, data)

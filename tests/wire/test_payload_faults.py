@@ -42,7 +42,7 @@ NO_OBJECTS: list[Any] = [4, []]
 NO_NUMBERS: list[Any] = [None, "1", []]
 NO_RULE_LISTS: list[Any] = [None, "bash", {}]
 NO_SOURCES: list[Any] = [4, [], "a b", "-a"]
-SAID_OF_SESSION_FAULTS: Faults = [
+SESSION_METADATA_FAULTS: Faults = [
     *[({"source_metadata": value}, "source_metadata must be an object") for value in NO_OBJECTS],
     *[({"sampling": value}, "sampling must be an object") for value in NO_OBJECTS],
     *[
@@ -61,7 +61,7 @@ SAID_OF_SESSION_FAULTS: Faults = [
     ({"rules": {"ask": ["x"] * 65}}, "rules.ask is too long: at most 64"),
     ({"rules": {"allow": ["x" * 4097]}}, "an item of rules.allow is too long: at most 4096"),
 ]
-FOLDER_FAULTS: Faults = [
+WORKSPACE_FAULTS: Faults = [
     *[
         ({"workspace": value}, "workspace must be a string like /home/me/project")
         for value in (4, True)
@@ -70,14 +70,14 @@ FOLDER_FAULTS: Faults = [
 ]
 NEW_SESSION_FAULTS: Faults = [
     ({"name": 4}, "name must be a string"),
-    *FOLDER_FAULTS,
+    *WORKSPACE_FAULTS,
     *[({"activate": value}, "activate must be a boolean") for value in NO_BOOLEANS],
     *[({"source": value}, "source must be a string like chat") for value in NO_SOURCES],
     ({"source": "a\n"}, "source must be a string like chat"),
     ({"model": 4}, "model must be a string"),
     ({"provider": 4}, "provider must be a string"),
     ({"parent_id": 4}, "parent_id must be a string"),
-    *SAID_OF_SESSION_FAULTS,
+    *SESSION_METADATA_FAULTS,
 ]
 ATTACH_FAULTS: Faults = [
     ({}, "workspace is required"),
@@ -171,7 +171,7 @@ ATTACHMENT_FAULTS: Faults = [
     ({"attachments": [{"artifact_id": ""}]}, "attachments[0].artifact_id must be a string"),
 ]
 
-CONFIRMED: dict[str, Any] = {
+CONFIRMATION: dict[str, Any] = {
     "tool_call_id": "c",
     "attempt": 1,
     "input_hash": "h",
@@ -179,23 +179,23 @@ CONFIRMED: dict[str, Any] = {
 }
 CONFIRM_FAULTS: Faults = [
     ({}, "tool_call_id is required"),
-    *[(CONFIRMED | {"tool_call_id": value}, "tool_call_id is required") for value in NO_NAMES],
-    *[(CONFIRMED | {"input_hash": value}, "input_hash is required") for value in NO_NAMES],
-    *[(CONFIRMED | {"attempt": value}, "attempt must be an integer") for value in NO_INTEGERS],
-    (CONFIRMED | {"attempt": 0}, "attempt must be at least 1"),
-    (CONFIRMED | {"attempt": 2**53 + 1}, "attempt must be at most 9007199254740992"),
-    *[(CONFIRMED | {"decision": value}, "decision is required") for value in NO_MODES],
+    *[(CONFIRMATION | {"tool_call_id": value}, "tool_call_id is required") for value in NO_NAMES],
+    *[(CONFIRMATION | {"input_hash": value}, "input_hash is required") for value in NO_NAMES],
+    *[(CONFIRMATION | {"attempt": value}, "attempt must be an integer") for value in NO_INTEGERS],
+    (CONFIRMATION | {"attempt": 0}, "attempt must be at least 1"),
+    (CONFIRMATION | {"attempt": 2**53 + 1}, "attempt must be at most 9007199254740992"),
+    *[(CONFIRMATION | {"decision": value}, "decision is required") for value in NO_MODES],
     *[
         (
-            CONFIRMED | {"decision": value},
+            CONFIRMATION | {"decision": value},
             "decision must be once, session, always, deny or deny_session",
         )
         for value in ("ONCE", "yes")
     ],
-    (CONFIRMED | {"reason": 4}, "reason must be a string"),
-    (CONFIRMED | {"rule": 4}, "rule must be a string"),
-    (CONFIRMED | {"rule": "r" * 4097}, "rule is too long: at most 4096"),
-    (CONFIRMED | {"reason": "r" * 4097}, "reason is too long: at most 4096"),
+    (CONFIRMATION | {"reason": 4}, "reason must be a string"),
+    (CONFIRMATION | {"rule": 4}, "rule must be a string"),
+    (CONFIRMATION | {"rule": "r" * 4097}, "rule is too long: at most 4096"),
+    (CONFIRMATION | {"reason": "r" * 4097}, "reason is too long: at most 4096"),
 ]
 ANSWER_FAULTS: Faults = [
     ({}, "question_id is required"),
@@ -302,10 +302,10 @@ FAULTS: dict[str, Faults] = {
         ({}, "hash is required"),
         *[({"hash": value}, "hash is required") for value in NO_NAMES],
         ({"hash": "h" * 257}, "hash is too long: at most 256"),
-        *with_required("hash", "h", [*PROJECT_PATH_FAULTS, *FOLDER_FAULTS]),
+        *with_required("hash", "h", [*PROJECT_PATH_FAULTS, *WORKSPACE_FAULTS]),
     ],
-    "untrust": [*PROJECT_PATH_FAULTS, *FOLDER_FAULTS],
-    "list_trust": FOLDER_FAULTS,
+    "untrust": [*PROJECT_PATH_FAULTS, *WORKSPACE_FAULTS],
+    "list_trust": WORKSPACE_FAULTS,
     "list_questions": SESSION_FAULTS,
     "answer_question": ANSWER_FAULTS,
     "reject_question": [
@@ -397,7 +397,7 @@ FAULTS: dict[str, Faults] = {
             [
                 *[({"name": value}, "name must be a string") for value in NO_NAMES],
                 *[({"archived": value}, "archived must be a boolean") for value in NO_BOOLEANS],
-                *SAID_OF_SESSION_FAULTS,
+                *SESSION_METADATA_FAULTS,
             ],
         ),
     ],
@@ -464,7 +464,7 @@ FAULTS: dict[str, Faults] = {
 
 @pytest.mark.behaviour("payload_faults_name_the_field")
 @pytest.mark.parametrize("type_", FAULTS)
-def test_a_payload_fault_is_answered_with_these_words(type_: str) -> None:
+def test_an_invalid_payload_is_refused_with_a_message_that_names_the_field(type_: str) -> None:
     for payload, message in FAULTS[type_]:
         with pytest.raises(InvalidPayload) as caught:
             decode_payload(request(type_, payload))
@@ -497,7 +497,7 @@ def test_a_null_optional_id_counts_as_absent() -> None:
 
 
 @pytest.mark.behaviour("get_messages_ignores_ids_of_a_wrong_type")
-def test_get_messages_takes_ids_that_are_no_strings_as_absent() -> None:
+def test_get_messages_treats_ids_that_are_not_strings_as_absent() -> None:
     assert (
         decode_payload(request("get_messages", {"session_id": 4, "leaf_id": []})) == GetMessages()
     )

@@ -17,7 +17,7 @@ def sections_with_behaviours() -> set[str]:
 
 
 def commands_in_conversations() -> set[str | None]:
-    """Return the commands that some conversation sends and sees answered with success."""
+    """Return the commands that succeed in at least one conversation."""
     answered = set()
     for path in (ROOT / "fixtures" / "conversations").glob("*.ndjson"):
         conversation = load(path)

@@ -27,7 +27,7 @@ CONTRACT = (PROTOCOL / "v1.md").read_text(encoding="utf-8")
 
 
 def page_of(kind: str, name: str) -> str:
-    """Return the text of a page of protocol/reference; empty if it was not generated yet."""
+    """Return the text of a page of protocol/reference; empty if it is not generated yet."""
     path = PROTOCOL / "reference" / kind / f"{name}.md"
     return path.read_text(encoding="utf-8") if path.exists() else ""
 
@@ -58,24 +58,24 @@ def rows(text: str) -> Iterator[list[str]]:
 # --- the contract and its pages --------------------------------------------------------------
 
 
-def test_the_contract_can_be_read_from_top_to_bottom() -> None:
+def test_the_contract_has_at_most_8000_words() -> None:
     assert len(CONTRACT.split()) <= 8000
 
 
-def test_each_page_has_a_title_and_what_it_is_about() -> None:
+def test_each_page_has_a_title_and_a_summary() -> None:
     for page in (page for page in PAGES if not page.startswith("objects/")):
         title, _, text = PAGES[page].partition("\n")
         assert title == f"# {page.partition('/')[2]}", "run scripts/generate"
         assert text.partition("<!-- generated: summary -->\n")[2][0] not in "<\n", page
 
 
-def test_each_page_belongs_to_a_struct() -> None:
+def test_each_page_belongs_to_a_struct_and_each_struct_has_a_page() -> None:
     found = {f"{path.parent.name}/{path.stem}" for path in (PROTOCOL / "reference").glob("*/*.md")}
     assert found == PAGES.keys()
 
 
 @pytest.mark.parametrize("kind", ["commands", "events"])
-def test_the_contract_leads_to_each_page(kind: str) -> None:
+def test_the_contract_links_to_each_page(kind: str) -> None:
     linked = re.findall(rf"\]\(reference/{kind}/(\w+)\.md\)", CONTRACT)
     assert set(linked) == pages()[kind].keys()
 
@@ -109,11 +109,11 @@ def test_each_key_has_a_meaning() -> None:
 @pytest.mark.parametrize(
     "message", [UserMessage, AssistantMessage, ToolResultMessage], ids=lambda each: each.__name__
 )
-def test_what_a_model_is_given_lists_the_keys_of_each_message(message: type[Any]) -> None:
+def test_the_section_on_model_input_lists_the_keys_of_each_message(message: type[Any]) -> None:
     role = message.__struct_config__.tag
     text = section("models.md", "Model input")
-    [told] = re.findall(rf"^\| `{role}` \| (.*) \|$", text, re.MULTILINE)
-    named = re.findall(r"`(\w+)`", re.sub(r"\(array.*?\)(?=,|$)|\(the.*?\)", "", told))
+    [listing] = re.findall(rf"^\| `{role}` \| (.*) \|$", text, re.MULTILINE)
+    named = re.findall(r"`(\w+)`", re.sub(r"\(array.*?\)(?=,|$)|\(the.*?\)", "", listing))
     assert named == [field.encode_name for field in msgspec.structs.fields(message)]
 
 
@@ -147,7 +147,7 @@ CHECKS = {
 }
 
 
-def test_each_example_is_to_the_schema() -> None:
+def test_each_example_matches_the_schema() -> None:
     assert EXAMPLES
     for example in EXAMPLES:
         CHECKS[kind_of(example)](example.encode() + b"\n")
@@ -159,12 +159,12 @@ def test_each_example_of_a_command_can_be_decoded() -> None:
         assert isinstance(decode_payload(request), COMMANDS[request.type]), example
 
 
-def test_each_command_has_an_example_each_way() -> None:
+def test_each_command_page_has_an_example_request_and_response() -> None:
     for name in COMMANDS:
         lines = examples_in(PAGES[f"commands/{name}"])
         assert [kind_of(line) for line in lines] == ["command", "response"], name
-        asked, answered = (json.loads(line) for line in lines)
-        assert (asked["type"], asked["id"]) == (name, answered["id"])
+        request, response = (json.loads(line) for line in lines)
+        assert (request["type"], request["id"]) == (name, response["id"])
 
 
 def test_each_event_has_an_example() -> None:
@@ -179,7 +179,7 @@ def test_each_event_has_an_example() -> None:
 
 
 def rejections_in_code() -> set[str]:
-    """Return the machine words that the code rejects commands with."""
+    """Return the messages with which the code rejects commands."""
     found = set()
     for path in (ROOT / "nousd").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -193,17 +193,17 @@ def words_in(message: ast.expr) -> set[str]:
     return {text.split(":")[0] for text in texts if isinstance(text, str)}
 
 
-def test_every_word_of_command_rejected_is_listed_and_none_else() -> None:
+def test_the_document_lists_exactly_the_messages_of_command_rejected() -> None:
     table = section("errors.md", "Messages of command_rejected")
     listed = {cells[0].strip("`").split(":")[0] for cells in rows(table)}
     assert listed == rejections_in_code()
 
 
-def test_everything_generated_is_fresh() -> None:
-    ran = subprocess.run(
+def test_the_generated_files_are_up_to_date() -> None:
+    process = subprocess.run(
         [sys.executable, "-m", "scripts.generation", "--check"],
         cwd=ROOT,
         capture_output=True,
         text=True,
     )
-    assert (ran.stdout, ran.stderr, ran.returncode) == ("", "", 0)
+    assert (process.stdout, process.stderr, process.returncode) == ("", "", 0)

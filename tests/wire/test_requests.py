@@ -79,7 +79,7 @@ MALFORMED: list[tuple[bytes, str, str]] = [
 @pytest.mark.behaviour("errors_echo_readable_ids")
 @pytest.mark.behaviour("malformed_lines_are_invalid_command")
 @pytest.mark.parametrize(("line", "request_id", "message"), MALFORMED)
-def test_a_malformed_line_is_refused_with_these_words(
+def test_a_malformed_line_is_refused_with_its_id_and_a_message(
     line: bytes, request_id: str, message: str
 ) -> None:
     with pytest.raises(InvalidCommand) as caught:
@@ -99,14 +99,14 @@ def test_a_malformed_line_is_refused_with_these_words(
         ('{"id":"a","type":"nope","payload":{"text":7}}', "invalid_command: nope"),
     ],
 )
-def test_faults_are_looked_for_in_a_fixed_order(line: str, message: str) -> None:
+def test_the_first_fault_in_a_fixed_order_is_reported(line: str, message: str) -> None:
     with pytest.raises(InvalidCommand, match=message):
         decode(line)
 
 
 @pytest.mark.behaviour("nesting_is_limited")
 @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}"), ('[{"\\"[":', "}]")])
-def test_nesting_past_the_limit_is_refused_and_up_to_it_is_not(opening: str, closing: str) -> None:
+def test_only_nesting_beyond_the_limit_is_refused(opening: str, closing: str) -> None:
     per_level = opening.count("{") + (opening[0] == "[")
     levels = (NESTING_MAX - 2) // per_level
 
@@ -121,14 +121,14 @@ def test_nesting_past_the_limit_is_refused_and_up_to_it_is_not(opening: str, clo
         decode(line(levels + 1))
 
 
-def test_brackets_inside_strings_are_no_nesting() -> None:
+def test_brackets_inside_strings_do_not_count_as_nesting() -> None:
     text = '[{"' * 1000 + "\\"
     decoded = decode(json.dumps({"id": "a", "type": "prompt", "payload": {"text": text}}))
     assert isinstance(decoded, Prompt)
     assert decoded.text == text
 
 
-def test_measuring_the_nesting_takes_no_memory_for_long_strings() -> None:
+def test_decoding_a_line_with_a_long_string_takes_bounded_memory() -> None:
     line = b'{"v":"1","id":"a","type":"ping","payload":{"a":"%b","b":[%b]}}' % (
         b"x" * 2_000_000,
         b",".join([b"{}"] * 1000),
@@ -172,19 +172,19 @@ TOLERATED: list[tuple[bytes, str]] = [
 
 @pytest.mark.behaviour("the_envelope_is_tolerant")
 @pytest.mark.parametrize(("line", "request_id"), TOLERATED)
-def test_a_tolerable_line_is_a_ping(line: bytes, request_id: str) -> None:
+def test_a_tolerated_line_is_decoded_as_a_ping(line: bytes, request_id: str) -> None:
     decoded = decode_request(line)
     assert (decoded.id, decoded.type) == (request_id, "ping")
     assert decode_payload(decoded) == Ping()
 
 
 @pytest.mark.parametrize("payload_key", ["payload", "Payload", "PAYLOAD"])
-def test_the_payload_is_found_in_any_case(payload_key: str) -> None:
+def test_the_payload_key_ignores_case(payload_key: str) -> None:
     decoded = decode(f'{{"v":"1","id":"a","type":"prompt","{payload_key}":{{"text":"hi"}}}}')
     assert decoded == Prompt(text="hi")
 
 
-def test_a_version_is_checked_in_any_case() -> None:
+def test_the_version_key_ignores_case() -> None:
     with pytest.raises(InvalidCommand, match="invalid_version"):
         decode('{"V":"2","id":"a","type":"ping","payload":{}}')
 
@@ -199,17 +199,17 @@ def test_a_version_is_checked_in_any_case() -> None:
         (b"\\u0000\\n", "\x00\n"),
     ],
 )
-def test_a_text_that_is_not_unicode_is_repaired(raw: bytes, text: str) -> None:
+def test_invalid_unicode_in_a_text_is_replaced(raw: bytes, text: str) -> None:
     line = b'{"v":"1","id":"a","type":"prompt","payload":{"text":"x%b"}}' % raw
     assert decode(line) == Prompt(text="x" + text)
 
 
-def test_unknown_payload_keys_are_skipped_and_the_last_duplicate_counts() -> None:
+def test_unknown_payload_keys_are_ignored_and_the_last_duplicate_counts() -> None:
     line = '{"id":"a","type":"prompt","payload":{"text":"one","more":[1],"text":"two"}}'
     assert decode(line) == Prompt(text="two")
 
 
-# --- anything at all -----------------------------------------------------------------------------
+# --- arbitrary input -----------------------------------------------------------------------------
 
 
 json_values = st.recursive(
@@ -222,7 +222,7 @@ json_values = st.recursive(
 
 
 @given(st.binary(max_size=300))
-def test_arbitrary_bytes_raise_nothing_but_wire_errors(line: bytes) -> None:
+def test_arbitrary_bytes_raise_only_wire_errors(line: bytes) -> None:
     try:
         decode(line)
     except (InvalidCommand, InvalidPayload):
@@ -230,7 +230,7 @@ def test_arbitrary_bytes_raise_nothing_but_wire_errors(line: bytes) -> None:
 
 
 @given(json_values)
-def test_any_json_raises_nothing_but_wire_errors(value: Any) -> None:
+def test_any_json_raises_only_wire_errors(value: Any) -> None:
     try:
         decode(json.dumps(value).encode())
     except (InvalidCommand, InvalidPayload):
@@ -258,7 +258,7 @@ def test_any_payload_gives_the_struct_or_invalid_payload(
 
 
 @given(st.text(min_size=1, max_size=50), st.text(max_size=50))
-def test_any_id_and_text_arrive_as_they_were_sent(request_id: str, text: str) -> None:
+def test_any_id_and_text_are_decoded_unchanged(request_id: str, text: str) -> None:
     line = json.dumps(
         {"v": "1", "id": request_id, "type": "prompt", "payload": {"text": "." + text}}
     )
@@ -267,7 +267,7 @@ def test_any_id_and_text_arrive_as_they_were_sent(request_id: str, text: str) ->
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes_inside_a_text_never_make_another_command(raw: bytes) -> None:
+def test_any_bytes_inside_a_text_are_decoded_or_raise_invalid_command(raw: bytes) -> None:
     line = b'{"v":"1","id":"a","type":"prompt","payload":{"text":"' + raw + b'"}}'
     try:
         decoded = decode_request(line)

@@ -49,14 +49,16 @@ def decode(payload: dict[str, Any]) -> Subscribe:
         ({"session_id": "s", "run_id": "r", "more": 1}, Subscribe(session_id="s", run_id="r")),
     ],
 )
-def test_a_subscription_is_understood(payload: dict[str, Any], expected: Subscribe) -> None:
+def test_a_subscription_is_decoded_with_its_options(
+    payload: dict[str, Any], expected: Subscribe
+) -> None:
     assert decode(payload) == expected
 
 
 @pytest.mark.parametrize(
     "payload", [{}, {"after": "evt-1"}, {"types": ["status"]}, {"types": "v1"}]
 )
-def test_the_schema_takes_what_the_codec_takes(payload: dict[str, Any]) -> None:
+def test_the_schema_accepts_a_valid_subscription(payload: dict[str, Any]) -> None:
     line = json.dumps({"v": "1", "id": "s", "type": "subscribe", "payload": payload}).encode()
     assert check_subscription(line + b"\n")["payload"] == payload
 
@@ -87,7 +89,7 @@ def test_the_schema_takes_what_the_codec_takes(payload: dict[str, Any]) -> None:
         ({"run_id": "r" * 257}, "run_id is too long: at most 256"),
     ],
 )
-def test_a_wrong_subscription_is_answered_with_these_words(
+def test_an_invalid_subscription_is_refused_with_a_message_that_names_the_option(
     payload: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidPayload) as caught:
