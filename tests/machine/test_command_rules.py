@@ -463,7 +463,7 @@ def test_a_deny_rule_may_name_a_program_that_runs_others() -> None:
     assert verdict("sudo rm x", deny=["bash(sudo *)"], mode="yolo") == "deny"
 
 
-# --- deny and ask rules -----------------------------------------------------------------------
+# --- deny and ask rules --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -209,7 +209,7 @@ def test_planning_a_cut_estimates_each_entry_once(
     assert weighed == len(context)
 
 
-# --- summary requests -------------------------------------------------------------------
+# --- summary requests ------------------------------------------------------------------------
 
 
 def request_for(cut: Cut, *, window: int = 100_000, wish: str | None = None) -> ModelInput:

@@ -74,7 +74,7 @@ def rounds(count: int, chars: int = 40_000) -> list[Entry]:
     return entries
 
 
-# --- contexts that fit -----------------------------------------------------------------
+# --- contexts that fit -----------------------------------------------------------------------
 
 
 def test_a_context_that_fits_is_sent_whole() -> None:
@@ -180,7 +180,7 @@ def test_a_growing_context_rarely_changes_its_earlier_messages() -> None:
     assert changes <= calls // 7
 
 
-# --- omissions -----------------------------------------------------------------------------
+# --- omissions -------------------------------------------------------------------------------
 
 
 def turns(count: int, chars: int = 4_000) -> list[Entry]:

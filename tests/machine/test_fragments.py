@@ -176,7 +176,7 @@ def test_a_node_lists_the_omitted_entries() -> None:
     assert decode_node(stored.artifacts[0][1]).omitted == omitted
 
 
-# --- resumed chains ----------------------------------------------------------------
+# --- resumed chains --------------------------------------------------------------------------
 
 
 def test_a_chain_resumes_from_a_stored_node() -> None:
@@ -200,7 +200,7 @@ def test_a_chain_does_not_resume_from_a_node_with_other_messages(count: int) -> 
     assert resumed_chain(node, stored.input_ref, conversation(6)) is None
 
 
-# --- damaged artifacts ------------------------------------------------------------------------
+# --- damaged artifacts -----------------------------------------------------------------------
 
 
 def test_a_changed_artifact_is_refused() -> None:

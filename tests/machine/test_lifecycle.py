@@ -255,7 +255,7 @@ def test_an_ended_question_gets_no_closing_event(end: str) -> None:
     assert not any(isinstance(event, events.QuestionRejected) for event in ends)
 
 
-# --- what a tracker records -----------------------------------------------------------------
+# --- what a tracker records ------------------------------------------------------------------
 
 
 def test_a_tracker_collects_the_text_of_the_open_message() -> None:
@@ -303,7 +303,7 @@ def test_each_turn_has_its_own_number_and_kind() -> None:
     assert tracker.where == {"session_id": "s", "run_id": "run-1", "turn_id": "2"}
 
 
-# --- closing events -------------------------------------------------------------------------------
+# --- closing events --------------------------------------------------------------------------
 
 CALL_ENDS = ["tool_execution_end", "entry_appended", "turn_end", "agent_end"]
 

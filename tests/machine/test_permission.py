@@ -269,7 +269,7 @@ def test_a_rule_with_a_definition_hash_applies_to_that_definition_only() -> None
     assert judgement_of("mcp__f__get", access, "yolo", deny=["mcp__f__*"]).verdict == "deny"
 
 
-# --- protected paths ----------------------------------------------------------------------------
+# --- protected paths -----------------------------------------------------------------------------
 
 
 @pytest.mark.behaviour("protected_places_are_asked_about")
@@ -319,7 +319,7 @@ def test_only_a_grant_for_exactly_that_write_opens_a_protected_path() -> None:
     )
 
 
-# --- suggested rules --------------------------------------------------------------------------
+# --- suggested rules -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_the_suggested_rule_allows_its_call(tool: str, access: Access, rule: str
         assert judgement_of(tool, access, "ask", allow=[rule]).verdict == "allow"
 
 
-# --- closed paths ------------------------------------------------------------------------------
+# --- closed paths --------------------------------------------------------------------------------
 
 
 def is_closed(judgement: Judgement, kind: str, place: str) -> bool:

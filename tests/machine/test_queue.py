@@ -107,7 +107,7 @@ def test_the_texts_of_one_turn_are_joined_with_a_line_feed() -> None:
     assert turn.text == "text of s1\ntext of s2"
 
 
-# --- pending steers ----------------------------------------------------------------------
+# --- pending steers --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_a_result_that_no_call_waits_for_is_omitted(path: list[Entry]) -> None:
     assert (omitted.entry_id, omitted.reason) in {(entry.id, "no_call") for entry in path}
 
 
-# --- omissions, and the last message -------------------------------------------------------
+# --- omissions, and the last message ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t"])

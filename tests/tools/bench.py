@@ -1,4 +1,4 @@
-"""A workspace with a folder outside it, and ways to call tools and observe real processes."""
+"""A workspace with a directory outside it, tool calls, and observation of real processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 class Bench:
-    """Calls built-in tools in a folder of the test's own."""
+    """Built-in tools in a workspace of the test's own."""
 
     def __init__(self, root: Path) -> None:
         self.outside = root / "outside"
@@ -62,21 +62,21 @@ class Bench:
         return target
 
     def close(self, *, reading: Iterable[str] = (), writing: Iterable[str] = ()) -> None:
-        """Closes places to the calls from here on."""
+        """Close paths to later calls."""
         path_sandbox = self.context.path_sandbox.closed_to(
             reading=map(re.compile, reading), writing=map(re.compile, writing)
         )
         self.restrict(path_sandbox)
 
     def open(self, *paths: str) -> None:
-        """Open where these paths lead to the calls from here on, as if the user had allowed it."""
+        """Open the targets of these paths to later calls, as if the user had approved it."""
         asking = PathSandbox(self.work, (self.hidden,)).asking()
         places = [place for path in paths if (place := asking.beyond(path)) is not None]
         assert len(places) == len(paths)
         self.restrict(self.context.path_sandbox.opened_to(places))
 
     def restrict(self, path_sandbox: PathSandbox) -> None:
-        """Put the calls from here on into another confinement."""
+        """Use another path sandbox for later calls."""
         self.context = msgspec.structs.replace(self.context, path_sandbox=path_sandbox)
 
     def names(self) -> set[str]:
@@ -84,7 +84,7 @@ class Bench:
 
 
 class Lifeline:
-    """A FIFO that processes hold open: it ends when the last of them is gone, and only then.
+    """A FIFO that processes hold open: it ends only when the last of them is gone.
 
     In a shell: ``exec 9>"$FIFO"; echo ready >&9``.
     """
@@ -94,7 +94,7 @@ class Lifeline:
         self._descriptor = descriptor
 
     async def wait_ready(self, processes: int) -> None:
-        """Return when that many processes have said ``ready``."""
+        """Return when that many processes have written ``ready``."""
         seen = b""
         with trio.fail_after(20):
             while seen.count(b"ready\n") < processes:
@@ -104,7 +104,7 @@ class Lifeline:
                 seen += chunk
 
     def is_gone(self) -> bool:
-        """True if no process holds it any more."""
+        """True if no process holds the FIFO open any more."""
         try:
             while os.read(self._descriptor, 4096):
                 pass
@@ -113,7 +113,7 @@ class Lifeline:
         return True
 
     async def wait_gone(self) -> None:
-        """Return when no process holds it any more."""
+        """Return when no process holds the FIFO open any more."""
         with trio.fail_after(20):
             while True:
                 await trio.lowlevel.wait_readable(self._descriptor)
@@ -131,7 +131,7 @@ def lifeline(path: Path) -> Iterator[Lifeline]:
         os.close(descriptor)
 
 
-# Says ``ready`` three times; among them is one that left its group and one whose parent is gone.
+# Writes ``ready`` three times; one process has left its group, and one has lost its parent.
 FAMILY = """
 exec 9>'{fifo}'
 (setsid sh -c 'trap "" TERM HUP; echo ready >&9; while :; do sleep 1000; done' &)
@@ -143,7 +143,7 @@ while :; do sleep 1000; done
 
 @asynccontextmanager
 async def another_daemon(code: str, script: str) -> AsyncIterator[trio.Process]:
-    """Run Python code in a process of its own, with a shell script and a PATH as its arguments."""
+    """Run Python code in another process, with a shell script and a PATH as its arguments."""
     daemon = await trio.lowlevel.open_process(
         [sys.executable, "-c", code, script, os.environ["PATH"]],
         cwd=REPOSITORY,

@@ -21,7 +21,7 @@ def line(tmp_path: Path) -> Iterator[Lifeline]:
 
 
 @pytest.fixture(params=BACKENDS)
-def held(
+def sandbox_bench(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> SandboxBench:
     """Each kind of sandbox that works here, with a home that contains secrets."""
@@ -31,7 +31,7 @@ def held(
 
 
 @pytest.fixture
-def held_line(held: SandboxBench) -> Iterator[Lifeline]:
+def sandbox_line(sandbox_bench: SandboxBench) -> Iterator[Lifeline]:
     """A lifeline that commands in the sandbox can hold."""
-    with lifeline(held.work / "lifeline") as found:
+    with lifeline(sandbox_bench.work / "lifeline") as found:
         yield found

@@ -51,7 +51,7 @@ json.dump(outcomes, open("outcomes.json", "w"))
 
 
 def show(text: str) -> None:
-    """Put something into the output of the test."""
+    """Print a text into the output of the test."""
     print(text)  # noqa: T201
 
 
@@ -59,7 +59,7 @@ class SandboxBench(Bench):
     """A bench whose commands are in a sandbox, with a repository and a home beside it.
 
     Args:
-        name: which one; the test is skipped where it does not work.
+        name: the sandbox; the test is skipped if it does not work here.
     """
 
     def __init__(self, root: Path, name: SandboxName, chosen: Chosen = CHOSEN) -> None:
@@ -77,15 +77,15 @@ class SandboxBench(Bench):
         self.context = msgspec.structs.replace(self.context, sandbox=self.find)
 
     async def call(self, tool: str, **args: Any) -> ToolResult:
-        """Call a tool, and shows what came of it in the output of the test."""
+        """Call a tool, and print its result into the output of the test."""
         result = await super().call(tool, **args)
         show(f"--- in {self.name}: {tool} {str(args)[:_SHOWN_MAX]}\n{result.text[-_SHOWN_MAX:]}")
         show(f"--- held by {result.sandbox and (result.sandbox.backend, result.sandbox.limits)}")
         return result
 
     async def attack(self, script: str, **arguments: Any) -> dict[str, Any]:
-        """Run a script of attempts ``tried(what, attempt)``. Returns what came of each: ``done``, the
-        number of an error, or the type of one that has none.
+        """Run a script of attempts ``tried(what, attempt)``. Return the outcome of each: ``done``, the
+        number of an error, or the type of an error that has no number.
         """
         result = await self.run_python(_TRYING + script + _TELLING, **arguments)
         assert not result.is_error, result.text

@@ -2,8 +2,8 @@
 
     python stub_mcp_server.py [--silent] [--no-list] [--chatty] [--count FILE]
 
-``--silent`` answers nothing, ``--no-list`` does not list its tools, ``--chatty`` writes what is no
-message and a flood of logs and notifications, ``--count FILE`` appends a line for each start.
+``--silent`` answers nothing, ``--no-list`` does not list its tools, ``--chatty`` writes lines that
+are not messages and a flood of logs and notifications, ``--count FILE`` appends a line for each start.
 """
 
 from __future__ import annotations

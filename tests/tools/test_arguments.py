@@ -27,7 +27,7 @@ def fault(tool: str, args: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("alias", ["file_path", "filePath", "filepath", "file", "filename"])
 @pytest.mark.parametrize("tool", ["read", "write", "edit", "ls", "find", "grep"])
-def test_a_path_may_go_by_other_names(tool: str, alias: str) -> None:
+def test_the_path_argument_has_aliases(tool: str, alias: str) -> None:
     args = {"content": "", "oldText": "a", "newText": "b", "pattern": "x"}
     assert fields(tool, args | {alias: "p"})["path"] == "p"
 
@@ -50,9 +50,7 @@ def test_a_path_may_go_by_other_names(tool: str, alias: str) -> None:
         ("grep", "ignore_case", "ignoreCase", True),
     ],
 )
-def test_an_argument_may_go_by_another_name(
-    tool: str, alias: str, name: str, value: object
-) -> None:
+def test_other_arguments_have_aliases(tool: str, alias: str, name: str, value: object) -> None:
     needed = {
         "edit": {"path": "p", "oldText": "a", "newText": "b"},
         "bash": {"command": "c"},
@@ -72,18 +70,18 @@ def test_the_proper_name_wins_over_an_alias() -> None:
 @pytest.mark.parametrize(
     ("value", "number"), [(5, 5), (5.0, 5), ("5", 5), (" 5 ", 5), ("+5", 5), (None, 1)]
 )
-def test_whole_numbers_are_taken_however_they_are_written(value: object, number: int) -> None:
+def test_an_integer_is_accepted_in_several_spellings(value: object, number: int) -> None:
     assert fields("read", {"path": "p", "offset": value})["offset"] == number
 
 
 @pytest.mark.parametrize("value", [5.5, "five", "5.5", "", True, [5], {}, "٥"])
-def test_what_is_no_whole_number_is_refused(value: object) -> None:
+def test_a_value_that_is_not_an_integer_is_refused(value: object) -> None:
     text = fault("read", {"path": "p", "offset": value})
     assert text == "validation_failed: read.offset must be an integer"
 
 
 @pytest.mark.parametrize(("value", "truth"), [("true", True), ("False", False), (True, True)])
-def test_truth_may_come_as_text(value: object, truth: object) -> None:
+def test_a_boolean_is_accepted_as_text(value: object, truth: object) -> None:
     assert fields("grep", {"pattern": "x", "literal": value})["literal"] is truth
 
 
@@ -102,7 +100,9 @@ def test_truth_may_come_as_text(value: object, truth: object) -> None:
         ("grep", {"pattern": "x", "literal": 1}, "grep.literal must be true or false"),
     ],
 )
-def test_a_fault_names_the_field_and_the_limit(tool: str, args: dict[str, Any], text: str) -> None:
+def test_an_invalid_argument_is_refused_with_its_field_and_limit(
+    tool: str, args: dict[str, Any], text: str
+) -> None:
     assert fault(tool, args) == f"validation_failed: {text}"
 
 
@@ -115,7 +115,7 @@ class Outer(msgspec.Struct):
     extra: Inner | None = None
 
 
-def test_nested_structs_are_written_out_in_the_schema_and_checked() -> None:
+def test_nested_structs_are_inlined_in_the_schema_and_validated() -> None:
     arguments = struct_arguments(Outer)
     inner = {
         "title": "Inner",
@@ -136,7 +136,7 @@ class Endless(msgspec.Struct):
     below: list[Endless]
 
 
-def test_a_struct_that_holds_itself_is_refused() -> None:
+def test_a_recursive_struct_is_refused() -> None:
     with pytest.raises(ValueError, match="Endless refers to itself"):
         struct_arguments(Endless)
 
@@ -162,12 +162,12 @@ SCHEMA: dict[str, Any] = {
         ({"mode": "fast", "ratio": True}, "t.ratio must be a number"),
     ],
 )
-def test_a_plain_schema_is_checked_at_its_top_level(args: dict[str, Any], text: str) -> None:
+def test_the_top_level_of_a_plain_schema_is_validated(args: dict[str, Any], text: str) -> None:
     with pytest.raises(ToolArgumentsInvalid) as caught:
         Arguments(schema=SCHEMA).checked("t", args)
     assert str(caught.value) == f"validation_failed: {text}"
 
 
-def test_a_plain_schema_leaves_a_dict_with_all_that_was_given() -> None:
+def test_a_plain_schema_keeps_all_given_arguments() -> None:
     args = {"mode": "slow", "tag": None, "more": [1]}
     assert Arguments(schema=SCHEMA).checked("t", args) == args

@@ -22,7 +22,7 @@ async def test_output_is_the_text_without_its_last_newline(bench: Bench) -> None
     assert "".join(bench.emitted) == "hello\n"
 
 
-async def test_stdout_and_stderr_are_one_in_the_order_they_were_written(bench: Bench) -> None:
+async def test_stdout_and_stderr_are_merged_in_the_order_of_writing(bench: Bench) -> None:
     assert await bench.text("bash", command="echo a; echo b >&2; echo c") == "a\nb\nc"
 
 
@@ -36,7 +36,7 @@ async def test_stdout_and_stderr_are_one_in_the_order_they_were_written(bench: B
         ("no_such_program_1", None, True),
     ],
 )
-async def test_the_end_of_a_command_is_told_in_the_words_of_v1(
+async def test_the_exit_status_of_a_command_is_reported_in_the_words_of_v1(
     command: str, text: str | None, is_error: bool, bench: Bench
 ) -> None:
     result = await bench.call("bash", command=command)
@@ -47,7 +47,7 @@ async def test_the_end_of_a_command_is_told_in_the_words_of_v1(
         assert result.text == text
 
 
-async def test_a_command_runs_in_the_workdir_without_input_and_in_its_own_session(
+async def test_a_command_runs_in_the_workspace_without_input_and_in_its_own_session(
     bench: Bench,
 ) -> None:
     command = 'pwd; cat; read -r _ _ _ _ _ sid _ < /proc/$$/stat; [ "$sid" = $$ ] && echo leader'
@@ -91,7 +91,7 @@ async def test_output_is_streamed_while_the_command_runs(bench: Bench, line: Lif
     assert "".join(bench.emitted) == "first\nmiddle\nlast\n"
 
 
-async def test_a_command_that_prints_200_megabytes_stays_bounded(bench: Bench) -> None:
+async def test_a_command_that_prints_200_megabytes_takes_bounded_memory(bench: Bench) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     command = "yes 123456789012345678901234567890123456789 | head -c 200000000"
     result = await bench.call("bash", command=command)
@@ -106,7 +106,7 @@ async def test_a_command_that_prints_200_megabytes_stays_bounded(bench: Bench) -
     assert grown < 32 * 1024  # KiB
 
 
-async def test_a_command_past_its_time_is_ended_and_keeps_its_output(
+async def test_a_command_past_its_timeout_is_ended_and_keeps_its_output(
     bench: Bench, line: Lifeline
 ) -> None:
     hold = HOLD.format(fifo=line.path)
@@ -119,15 +119,17 @@ async def test_a_command_past_its_time_is_ended_and_keeps_its_output(
 SAY = "echo ready >&9; "
 ABORTED = {
     "a group": "sleep 1000 & sleep 1000",
-    "who ignores SIGTERM": f"trap '' TERM; {SAY} (sleep 1000 & sleep 1000); sleep 1000",
-    "who left the group": f"setsid sh -c '{SAY} sleep 1000; true' & sleep 1000",
+    "ignores SIGTERM": f"trap '' TERM; {SAY} (sleep 1000 & sleep 1000); sleep 1000",
+    "left the group": f"setsid sh -c '{SAY} sleep 1000; true' & sleep 1000",
     "a double fork": f"(setsid sh -c 'trap \"\" TERM; {SAY} sleep 1000; true' &); sleep 1000",
-    "who is stopped": f"sh -c '{SAY} kill -STOP $$' & sleep 1000",
+    "is stopped": f"sh -c '{SAY} kill -STOP $$' & sleep 1000",
 }
 
 
 @pytest.mark.parametrize("command", ABORTED.values(), ids=ABORTED.keys())
-async def test_abort_ends(command: str, bench: Bench, line: Lifeline) -> None:
+async def test_an_abort_ends_every_process_of_the_command(
+    command: str, bench: Bench, line: Lifeline
+) -> None:
     hold = HOLD.format(fifo=line.path)
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
@@ -137,7 +139,7 @@ async def test_abort_ends(command: str, bench: Bench, line: Lifeline) -> None:
     assert line.is_gone()  # the call did not end before they did
 
 
-async def test_a_child_in_the_background_neither_holds_up_the_end_nor_outlives_it(
+async def test_a_background_child_neither_delays_nor_outlives_the_end_of_its_command(
     bench: Bench, line: Lifeline
 ) -> None:
     hold = HOLD.format(fifo=line.path)
@@ -146,7 +148,7 @@ async def test_a_child_in_the_background_neither_holds_up_the_end_nor_outlives_i
     assert line.is_gone()
 
 
-async def test_a_command_that_kills_its_supervisor_goes_with_it(
+async def test_a_command_that_kills_its_supervisor_fails_and_ends_with_it(
     bench: Bench, line: Lifeline
 ) -> None:
     hold = HOLD.format(fifo=line.path)
@@ -162,7 +164,7 @@ async def test_a_command_that_kills_its_supervisor_goes_with_it(
         ("#" * 131072, "must have at most 131071 bytes"),
     ],
 )
-async def test_a_command_that_no_program_can_be_given_is_refused(
+async def test_a_command_with_a_nul_or_too_many_bytes_is_refused(
     command: str, reason: str, bench: Bench
 ) -> None:
     with pytest.raises(ToolArgumentsInvalid, match=f"^validation_failed: bash.command {reason}$"):
@@ -174,13 +176,13 @@ async def test_the_longest_command_runs(bench: Bench) -> None:
     assert result.text == "ok"
 
 
-async def test_a_workdir_that_went_away_is_an_error_of_the_call(bench: Bench) -> None:
+async def test_a_missing_workspace_is_an_error_of_the_call(bench: Bench) -> None:
     bench.work.rename(bench.work.with_name("gone"))
     with pytest.raises(ToolError, match="could not be started: No such file or directory"):
         await bench.call("bash", command="true")
 
 
-async def test_many_commands_side_by_side_leave_no_descriptor(bench: Bench) -> None:
+async def test_concurrent_commands_leave_no_descriptor_open(bench: Bench) -> None:
     def open_descriptors() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
 

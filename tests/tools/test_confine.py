@@ -61,7 +61,7 @@ every_path_tool = pytest.mark.parametrize("tool", PATH_TOOLS)
 
 @pytest.fixture
 def trap(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """A workdir full of ways out."""
+    """A workspace with many paths that lead out of it."""
     (bench.work / "sub").mkdir()
     links = {
         "link_to_file": bench.outside / "secret.txt",
@@ -77,9 +77,11 @@ def trap(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 
 @every_path_tool
-async def test_ways_out_are_refused_by_the_name_they_were_given(tool: str, trap: Bench) -> None:
+async def test_a_path_out_of_the_workspace_is_refused_in_the_spelling_given(
+    tool: str, trap: Bench
+) -> None:
     names = trap.names()
-    # A process is started for each search: a part of the list tells as much.
+    # Each search starts a process: a part of the list is enough.
     ways = OUTSIDE[::4] if tool in {"find", "grep"} else OUTSIDE
     for way in ways:
         path = way.format(outside=trap.outside, work=trap.work, hidden=trap.hidden)
@@ -93,7 +95,7 @@ async def test_ways_out_are_refused_by_the_name_they_were_given(tool: str, trap:
 
 
 @every_path_tool
-async def test_impossible_names_are_refused_in_so_many_words(tool: str, bench: Bench) -> None:
+async def test_an_impossible_path_is_refused_with_the_reason(tool: str, bench: Bench) -> None:
     (bench.work / "loop").symlink_to("loop")
     cases = {
         "a\0b": "path_invalid: a\\0b holds a NUL character",
@@ -111,7 +113,7 @@ async def test_impossible_names_are_refused_in_so_many_words(tool: str, bench: B
 
 
 @every_path_tool
-async def test_a_very_long_path_never_becomes_a_long_error(tool: str, bench: Bench) -> None:
+async def test_a_very_long_path_is_cut_in_the_error(tool: str, bench: Bench) -> None:
     with pytest.raises(ToolError) as caught:
         await bench.call(tool, path="x" * 5000, **PATH_TOOLS[tool])
     assert len(str(caught.value)) < 300
@@ -125,7 +127,7 @@ async def test_a_fifo_is_refused_without_waiting_for_it(tool: str, bench: Bench)
 
 
 @every_path_tool
-async def test_a_device_inside_the_workdir_is_no_file(tool: str, bench: Bench) -> None:
+async def test_a_device_in_the_workspace_is_refused(tool: str, bench: Bench) -> None:
     if tool in {"ls", "find"}:
         path = "/dev/null"
     else:
@@ -138,7 +140,7 @@ async def test_a_device_inside_the_workdir_is_no_file(tool: str, bench: Bench) -
         await bench.call(tool, path=path, **PATH_TOOLS[tool])
 
 
-async def test_links_that_stay_inside_are_followed(bench: Bench, tmp_path: Path) -> None:
+async def test_links_inside_the_workspace_are_followed(bench: Bench, tmp_path: Path) -> None:
     bench.put("sub/a.txt", "hello")
     (bench.work / "relative").symlink_to("sub/a.txt")
     (bench.work / "absolute").symlink_to(bench.work / "sub")
@@ -154,7 +156,7 @@ async def test_links_that_stay_inside_are_followed(bench: Bench, tmp_path: Path)
     assert await bench.text("read", path=str(bench.work / "sub/a.txt")) == "hello"
 
 
-async def test_writing_through_a_link_changes_what_it_leads_to(bench: Bench) -> None:
+async def test_writing_through_a_link_changes_its_target(bench: Bench) -> None:
     target = bench.put("sub/a.txt", "old")
     (bench.work / "link").symlink_to("sub/a.txt")
     await bench.call("write", path="link", content="new")
@@ -173,7 +175,7 @@ async def test_home_and_variables_are_expanded(
     assert await bench.text("read", path="$UNKNOWN") == "literal"
 
 
-async def test_a_secret_in_the_environment_does_not_become_part_of_a_name(
+async def test_secret_variables_are_not_expanded_in_a_path(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
@@ -182,7 +184,7 @@ async def test_a_secret_in_the_environment_does_not_become_part_of_a_name(
     assert "sk-very-secret" not in bench.names()
 
 
-async def test_a_workdir_reached_by_a_link_is_the_same_workdir(
+async def test_a_workspace_given_by_a_link_is_the_same_workspace(
     bench: Bench, tmp_path: Path
 ) -> None:
     bench.put("a.txt", "hello")
@@ -198,14 +200,14 @@ async def test_a_workdir_reached_by_a_link_is_the_same_workdir(
         await bench.call("read", path=".state/log.db")
 
 
-async def test_hidden_places_are_not_listed(bench: Bench) -> None:
+async def test_hidden_paths_are_not_listed(bench: Bench) -> None:
     bench.put("a.txt", "the-secret-inside")
     assert await bench.text("ls") == "a.txt"
     assert await bench.text("find", pattern="*") == "a.txt"
     assert await bench.text("grep", pattern="the-secret") == "a.txt:1: the-secret-inside"
 
 
-def test_a_hidden_place_that_is_not_there_yet_cannot_be_made(bench: Bench) -> None:
+def test_a_hidden_path_that_does_not_exist_cannot_be_created(bench: Bench) -> None:
     path_sandbox = PathSandbox(bench.work, (bench.work / "config" / "nousd",))
     with (
         pytest.raises(ToolError, match="path_outside_workdir"),
@@ -215,7 +217,7 @@ def test_a_hidden_place_that_is_not_there_yet_cannot_be_made(bench: Bench) -> No
     assert not (bench.work / "config" / "nousd").exists()
 
 
-def test_a_workdir_that_is_hidden_or_missing_is_refused(tmp_path: Path) -> None:
+def test_a_workspace_that_is_hidden_or_missing_is_refused(tmp_path: Path) -> None:
     for hidden in (tmp_path, tmp_path.parent):
         with pytest.raises(ConfigError, match="lies in the daemon's own state"):
             PathSandbox(tmp_path, (hidden,))
@@ -228,7 +230,7 @@ def exchange_for_link(folder: Path, target: Path) -> None:
     folder.symlink_to(target)
 
 
-def test_a_folder_exchanged_for_a_link_after_the_check_leads_nowhere(bench: Bench) -> None:
+def test_a_directory_replaced_by_a_link_after_the_check_is_not_followed(bench: Bench) -> None:
     bench.put("sub/secret.txt", "inside")
     with bench.context.path_sandbox.locate("sub/secret.txt") as place:
         exchange_for_link(bench.work / "sub", bench.outside)
@@ -236,7 +238,7 @@ def test_a_folder_exchanged_for_a_link_after_the_check_leads_nowhere(bench: Benc
             assert file.read() == b"inside"
 
 
-def test_a_file_exchanged_for_a_link_after_the_check_is_not_opened(bench: Bench) -> None:
+def test_a_file_replaced_by_a_link_after_the_check_is_not_opened(bench: Bench) -> None:
     file = bench.put("secret.txt", "inside")
     with bench.context.path_sandbox.locate("secret.txt") as place:
         exchange_for_link(file, bench.outside / "secret.txt")
@@ -244,7 +246,7 @@ def test_a_file_exchanged_for_a_link_after_the_check_is_not_opened(bench: Bench)
             place.open_file()
 
 
-def test_a_folder_exchanged_between_two_steps_of_the_walk_is_not_entered(
+def test_a_directory_replaced_by_a_link_during_the_walk_is_not_entered(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.put("sub/secret.txt", "inside")
@@ -265,7 +267,7 @@ def test_a_folder_exchanged_between_two_steps_of_the_walk_is_not_entered(
         place.open_file()
 
 
-def test_a_folder_exchanged_during_a_search_is_not_entered(bench: Bench) -> None:
+def test_a_directory_replaced_by_a_link_during_a_search_is_not_entered(bench: Bench) -> None:
     bench.put("a.txt", "")
     bench.put("sub/b.txt", "")
     with open_tree(bench.context.path_sandbox, ".") as tree:
@@ -291,7 +293,7 @@ def test_no_descriptor_is_left_open(bench: Bench) -> None:
     assert set(Path("/proc/self/fd").iterdir()) == before
 
 
-# --- real places -----------------------------------------------------------------------------
+# --- resolved paths --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -314,7 +316,7 @@ def test_no_descriptor_is_left_open(bench: Bench) -> None:
         ("$HERE/new/x", "sub/new/x"),
     ],
 )
-def test_the_real_place_of_a_path_is_known_before_it_is_there(
+def test_a_path_is_resolved_before_it_exists(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, given: str, real: str
 ) -> None:
     bench.put("sub/a.txt", "")
@@ -328,19 +330,17 @@ def test_the_real_place_of_a_path_is_known_before_it_is_there(
 
 
 @pytest.mark.parametrize("given", ["new/../..", "new/../../outside/x", ".state/new/x", "a/" * 200])
-def test_what_has_no_real_place_inside_is_refused(bench: Bench, given: str) -> None:
+def test_a_path_that_resolves_to_none_in_the_workspace_is_refused(bench: Bench, given: str) -> None:
     with pytest.raises(ToolError, match=r"^path_(outside_workdir|invalid): "):
         bench.context.path_sandbox.real(given)
 
 
 @pytest.mark.parametrize("given", ["../x", "/etc/passwd", "new/../../x", "a\0b"])
-def test_the_facts_of_a_call_have_the_path_as_it_was_given_if_it_leads_out(
-    bench: Bench, given: str
-) -> None:
+def test_real_path_returns_a_path_out_of_the_workspace_as_given(bench: Bench, given: str) -> None:
     assert real_path(given, bench.context) == given.replace("\0", "\\0")
 
 
-async def test_nothing_is_made_on_the_way_to_what_may_not_be_made(bench: Bench) -> None:
+async def test_a_refused_write_creates_no_directory(bench: Bench) -> None:
     bench.close(writing=["new/folder/secret"])
     for path in ("new/folder/secret", "new/x/../../../outside/x", "new/../.state/x"):
         with pytest.raises(ToolError, match=r"^path_"):
@@ -348,7 +348,7 @@ async def test_nothing_is_made_on_the_way_to_what_may_not_be_made(bench: Bench) 
     assert bench.names() == {".state"}
 
 
-# --- places that are closed to a call --------------------------------------------------------
+# --- paths that are closed to a call ---------------------------------------------------------
 
 CLOSED_USES = {
     "read": {},
@@ -358,7 +358,7 @@ CLOSED_USES = {
 
 
 @pytest.fixture
-def closed(bench: Bench) -> Bench:
+def closed_bench(bench: Bench) -> Bench:
     bench.put("secret/key.txt", "secret")
     bench.put("src/.env", "secret")
     bench.put("src/main.py", "secret")
@@ -369,35 +369,37 @@ def closed(bench: Bench) -> Bench:
 
 @pytest.mark.behaviour("a_closed_place_is_closed_where_it_is_opened")
 @pytest.mark.parametrize("tool", CLOSED_USES)
-async def test_a_place_that_is_closed_to_reading_is_not_read(tool: str, closed: Bench) -> None:
+async def test_a_path_closed_to_reading_is_not_read(tool: str, closed_bench: Bench) -> None:
     for path in ("secret/key.txt", "link/key.txt", "src/.env", "src/../src/.env"):
         with pytest.raises(ToolError) as caught:
-            await closed.call(tool, path=path, **CLOSED_USES[tool])
+            await closed_bench.call(tool, path=path, **CLOSED_USES[tool])
         assert str(caught.value) == f"path_denied: {path}: reading it is not allowed"
-    assert "src/main.py" in await closed.text("grep", pattern="secret")
+    assert "src/main.py" in await closed_bench.text("grep", pattern="secret")
 
 
 @pytest.mark.parametrize("tool", ["ls", "find", "grep"])
-async def test_a_folder_that_is_closed_is_not_listed(tool: str, closed: Bench) -> None:
+async def test_a_closed_directory_is_not_listed(tool: str, closed_bench: Bench) -> None:
     args = {} if tool == "ls" else {"pattern": "secret" if tool == "grep" else "*"}
     for path in ("secret", "link"):
         with pytest.raises(ToolError, match=rf"^path_denied: {path}: reading it is not allowed$"):
-            await closed.call(tool, path=path, **args)
+            await closed_bench.call(tool, path=path, **args)
 
 
-async def test_what_is_closed_to_reading_is_not_seen_in_lists_and_searches(closed: Bench) -> None:
-    assert await closed.text("ls") == "link\nsrc/"
-    assert await closed.text("find", pattern="*") == "link\nsrc/\nsrc/main.py"
-    assert await closed.text("grep", pattern="secret") == "src/main.py:1: secret"
-    assert await closed.text("ls", path="src") == "main.py"
+async def test_paths_closed_to_reading_do_not_appear_in_lists_and_searches(
+    closed_bench: Bench,
+) -> None:
+    assert await closed_bench.text("ls") == "link\nsrc/"
+    assert await closed_bench.text("find", pattern="*") == "link\nsrc/\nsrc/main.py"
+    assert await closed_bench.text("grep", pattern="secret") == "src/main.py:1: secret"
+    assert await closed_bench.text("ls", path="src") == "main.py"
 
 
-async def test_what_is_closed_to_reading_can_be_written(closed: Bench) -> None:
-    await closed.call("write", path="src/.env", content="new")
-    assert (closed.work / "src/.env").read_text() == "new"
+async def test_a_path_closed_to_reading_can_be_written(closed_bench: Bench) -> None:
+    await closed_bench.call("write", path="src/.env", content="new")
+    assert (closed_bench.work / "src/.env").read_text() == "new"
 
 
-async def test_what_is_closed_to_writing_can_be_read_and_nothing_else(bench: Bench) -> None:
+async def test_a_path_closed_to_writing_can_only_be_read(bench: Bench) -> None:
     file = bench.put(".git/config", "old\n")
     bench.put("mine", "old\n")
     bench.close(writing=[r"\.git"])
@@ -421,7 +423,7 @@ async def test_what_is_closed_to_writing_can_be_read_and_nothing_else(bench: Ben
     assert (bench.work / "mine").read_text() == "old\n"
 
 
-def test_what_is_closed_stays_closed_in_a_further_copy(bench: Bench) -> None:
+def test_closed_paths_stay_closed_in_a_further_copy(bench: Bench) -> None:
     first = bench.context.path_sandbox.closed_to(reading=[re.compile("a")])
     second = first.closed_to(reading=[re.compile("b")], writing=[re.compile("c")])
     assert [second.is_seen((name,)) for name in ("a", "b", "c")] == [False, False, True]
@@ -442,8 +444,8 @@ async def test_patterns_of_any_length_and_with_flags_reach_a_search(bench: Bench
     assert await bench.text("grep", pattern="x") == "other:1: x"
 
 
-def test_a_folder_that_becomes_a_link_to_a_closed_place_is_not_read_through(bench: Bench) -> None:
-    """The rule was asked of what the path led to before."""
+def test_a_directory_that_becomes_a_link_to_a_closed_path_is_not_read(bench: Bench) -> None:
+    """The rule was checked against the earlier target of the path."""
     bench.put("secret/key.txt", "secret")
     bench.put("open/key.txt", "open")
     path_sandbox = bench.context.path_sandbox.closed_to(reading=[re.compile("secret")])
@@ -456,7 +458,7 @@ def test_a_folder_that_becomes_a_link_to_a_closed_place_is_not_read_through(benc
         place.open_file()
 
 
-# --- places outside that are opened to one call ---------------------------------------------------
+# --- paths outside that are opened to one call -----------------------------------------------
 
 
 USES_OUTSIDE: dict[str, dict[str, Any]] = {
@@ -465,23 +467,26 @@ USES_OUTSIDE: dict[str, dict[str, Any]] = {
     "edit": {"oldText": SECRET, "newText": "overwritten"},
     "grep": {"pattern": "secret"},
 }
-"""What each tool does with a file outside."""
+"""Tool -> its arguments besides the path of a file outside."""
 
 
 @pytest.fixture
-def beside(trap: Bench) -> Bench:
-    """A workdir full of ways out, whose calls somebody can be asked about."""
+def asking_bench(trap: Bench) -> Bench:
+    """A workspace with many paths that lead out of it, whose calls can be approved."""
     trap.restrict(trap.context.path_sandbox.asking())
     return trap
 
 
 @pytest.mark.parametrize("way", [way for way in OUTSIDE[:-6] if not way.startswith("/proc")])
-def test_a_way_out_is_known_by_where_it_arrives(way: str, beside: Bench) -> None:
-    path_sandbox = beside.context.path_sandbox
-    given = way.format(outside=beside.outside, work=beside.work)
+def test_a_path_out_of_the_workspace_is_resolved_to_its_target(
+    way: str, asking_bench: Bench
+) -> None:
+    path_sandbox = asking_bench.context.path_sandbox
+    given = way.format(outside=asking_bench.outside, work=asking_bench.work)
     place = path_sandbox.beyond(given)
     assert place is not None
-    assert place == os.path.realpath(beside.work / os.path.expandvars(os.path.expanduser(given)))  # noqa: PTH111
+    expanded = os.path.expandvars(os.path.expanduser(given))  # noqa: PTH111
+    assert place == os.path.realpath(asking_bench.work / expanded)
     assert path_sandbox.opened_to(()).real(given) == path_sandbox.spelled_from_workdir(place)
 
 
@@ -505,122 +510,126 @@ def test_a_way_out_is_known_by_where_it_arrives(way: str, beside: Bench) -> None
         "{outside}/loop/x",
     ],
 )
-def test_nobody_is_asked_about_what_is_inside_hidden_or_no_place(way: str, beside: Bench) -> None:
-    (beside.work / "link_to_environment").symlink_to("/proc/self/environ")
-    (beside.outside / "loop").symlink_to("loop")
-    given = way.format(outside=beside.outside, hidden=beside.hidden)
-    assert beside.context.path_sandbox.beyond(given) is None
-    assert PathSandbox(beside.work).beyond("../outside") is None
+def test_a_path_that_is_inside_or_hidden_or_invalid_cannot_be_approved(
+    way: str, asking_bench: Bench
+) -> None:
+    (asking_bench.work / "link_to_environment").symlink_to("/proc/self/environ")
+    (asking_bench.outside / "loop").symlink_to("loop")
+    given = way.format(outside=asking_bench.outside, hidden=asking_bench.hidden)
+    assert asking_bench.context.path_sandbox.beyond(given) is None
+    assert PathSandbox(asking_bench.work).beyond("../outside") is None
 
 
 @pytest.mark.parametrize("tool", USES_OUTSIDE)
-async def test_a_place_that_was_opened_is_used_and_nothing_beside_it(
-    tool: str, beside: Bench
+async def test_an_opened_path_outside_is_usable_and_its_siblings_are_not(
+    tool: str, asking_bench: Bench
 ) -> None:
-    other = beside.outside / "other.txt"
+    other = asking_bench.outside / "other.txt"
     other.write_text(SECRET)
-    beside.open("../outside/secret.txt")
-    await beside.call(tool, path="link_to_file", **USES_OUTSIDE[tool])
+    asking_bench.open("../outside/secret.txt")
+    await asking_bench.call(tool, path="link_to_file", **USES_OUTSIDE[tool])
     written = tool in {"write", "edit"}
-    assert (beside.outside / "secret.txt").read_text() == ("overwritten" if written else SECRET)
+    assert (asking_bench.outside / "secret.txt").read_text() == (
+        "overwritten" if written else SECRET
+    )
     for way in ("../outside/other.txt", "../outside", str(other), "/etc/hostname"):
         with pytest.raises(ToolError, match="path_outside_workdir"):
-            await beside.call(tool, path=way, **USES_OUTSIDE[tool])
+            await asking_bench.call(tool, path=way, **USES_OUTSIDE[tool])
     assert other.read_text() == SECRET
 
 
-async def test_of_a_folder_that_was_opened_all_in_it_is_seen_but_what_is_hidden(
-    beside: Bench,
+async def test_an_opened_directory_shows_its_contents_except_hidden_paths(
+    asking_bench: Bench,
 ) -> None:
-    beside.put("inside.txt", "a secret")
-    beside.open("..")
-    assert "outside/" in await beside.text("ls", path="..")
-    found = (await beside.text("find", pattern="*.txt", path="..")).splitlines()
+    asking_bench.put("inside.txt", "a secret")
+    asking_bench.open("..")
+    assert "outside/" in await asking_bench.text("ls", path="..")
+    found = (await asking_bench.text("find", pattern="*.txt", path="..")).splitlines()
     assert {"../outside/secret.txt", "../work/inside.txt"} <= set(found)
     assert not [line for line in found if "state" in line]
-    assert "log.db" not in await beside.text("grep", pattern="secret", path="..")
+    assert "log.db" not in await asking_bench.text("grep", pattern="secret", path="..")
 
 
-async def test_a_denial_holds_in_a_folder_outside_that_was_opened(beside: Bench) -> None:
-    beside.put("inside.txt", "a secret")
-    beside.open("..")
-    beside.close(reading=[r"inside\.txt", r"(?:[^/]+/)*secret\.txt"])
-    assert await beside.text("grep", pattern="secret", path="..") == "No matches found."
+async def test_a_denial_applies_inside_an_opened_directory(asking_bench: Bench) -> None:
+    asking_bench.put("inside.txt", "a secret")
+    asking_bench.open("..")
+    asking_bench.close(reading=[r"inside\.txt", r"(?:[^/]+/)*secret\.txt"])
+    assert await asking_bench.text("grep", pattern="secret", path="..") == "No matches found."
     with pytest.raises(ToolError, match="path_denied"):
-        await beside.call("read", path="../work/inside.txt")
-    beside.open("../outside/secret.txt")
+        await asking_bench.call("read", path="../work/inside.txt")
+    asking_bench.open("../outside/secret.txt")
     with pytest.raises(ToolError, match="path_denied"):
-        await beside.call("read", path="../outside/secret.txt")
+        await asking_bench.call("read", path="../outside/secret.txt")
 
 
-async def test_the_kernels_folders_are_entered_nowhere_in_what_was_opened(
-    beside: Bench, monkeypatch: pytest.MonkeyPatch
+async def test_kernel_file_systems_are_not_entered_in_an_opened_directory(
+    asking_bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beside.open("..")
-    opened = beside.context.path_sandbox
+    asking_bench.open("..")
+    opened = asking_bench.context.path_sandbox
     with open_tree(opened, "..") as tree:
         assert ("outside", "secret.txt") in {found.parts for found in tree}
-        # As if all of it were the kernel's, mounted once more in another place.
-        device = beside.outside.stat().st_dev
+        # As if all of it were a kernel file system, mounted at another path.
+        device = asking_bench.outside.stat().st_dev
         monkeypatch.setattr(opened, "_kernel_devices", frozenset({device}))
         assert {len(found.parts) for found in tree} == {1}
-    beside.open("../outside/secret.txt")
-    assert await beside.text("read", path="../outside/secret.txt") == SECRET
-    monkeypatch.setattr(beside.context.path_sandbox, "_kernel_devices", frozenset({device}))
+    asking_bench.open("../outside/secret.txt")
+    assert await asking_bench.text("read", path="../outside/secret.txt") == SECRET
+    monkeypatch.setattr(asking_bench.context.path_sandbox, "_kernel_devices", frozenset({device}))
     with pytest.raises(ToolError, match="path_outside_workdir"):
-        await beside.call("read", path="../outside/secret.txt")
+        await asking_bench.call("read", path="../outside/secret.txt")
 
 
 @pytest.mark.parametrize("tool", USES_OUTSIDE)
 @pytest.mark.parametrize("target", ["../outside/other.txt", "/etc/hostname", ".state/log.db"])
-async def test_a_link_that_is_exchanged_after_a_place_was_opened_leads_nowhere(
-    tool: str, target: str, beside: Bench
+async def test_a_link_changed_after_its_target_was_opened_is_refused(
+    tool: str, target: str, asking_bench: Bench
 ) -> None:
-    (beside.outside / "other.txt").write_text(SECRET)
-    beside.open("link_to_file")
-    (beside.work / "link_to_file").unlink()
-    (beside.work / "link_to_file").symlink_to(target)
+    (asking_bench.outside / "other.txt").write_text(SECRET)
+    asking_bench.open("link_to_file")
+    (asking_bench.work / "link_to_file").unlink()
+    (asking_bench.work / "link_to_file").symlink_to(target)
     with pytest.raises(ToolError, match="path_outside_workdir"):
-        await beside.call(tool, path="link_to_file", **USES_OUTSIDE[tool])
-    assert (beside.outside / "other.txt").read_text() == SECRET
+        await asking_bench.call(tool, path="link_to_file", **USES_OUTSIDE[tool])
+    assert (asking_bench.outside / "other.txt").read_text() == SECRET
 
 
 @pytest.mark.parametrize("tool", USES_OUTSIDE)
-async def test_a_place_that_became_a_link_after_it_was_opened_leads_nowhere(
-    tool: str, beside: Bench
+async def test_an_opened_path_whose_directory_became_a_link_is_refused(
+    tool: str, asking_bench: Bench
 ) -> None:
-    beside.open("../outside/secret.txt")
-    elsewhere = beside.outside.parent / "elsewhere"
+    asking_bench.open("../outside/secret.txt")
+    elsewhere = asking_bench.outside.parent / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "secret.txt").write_text(SECRET)
-    beside.outside.rename(beside.outside.with_name("before"))
-    beside.outside.symlink_to(elsewhere)
+    asking_bench.outside.rename(asking_bench.outside.with_name("before"))
+    asking_bench.outside.symlink_to(elsewhere)
     with pytest.raises(ToolError, match="path_outside_workdir"):
-        await beside.call(tool, path="../outside/secret.txt", **USES_OUTSIDE[tool])
+        await asking_bench.call(tool, path="../outside/secret.txt", **USES_OUTSIDE[tool])
     assert (elsewhere / "secret.txt").read_text() == SECRET
 
 
-async def test_folders_are_made_on_the_way_to_what_was_opened_and_nowhere_else(
-    beside: Bench,
+async def test_directories_are_created_only_for_an_opened_path(
+    asking_bench: Bench,
 ) -> None:
-    beside.open("../outside/new/deep/file.txt")
-    await beside.call("write", path="../outside/new/deep/file.txt", content="x")
-    assert (beside.outside / "new/deep/file.txt").read_text() == "x"
-    beside.open("link_to_folder/newer/file.txt")
-    elsewhere = beside.outside.parent / "elsewhere"
+    asking_bench.open("../outside/new/deep/file.txt")
+    await asking_bench.call("write", path="../outside/new/deep/file.txt", content="x")
+    assert (asking_bench.outside / "new/deep/file.txt").read_text() == "x"
+    asking_bench.open("link_to_folder/newer/file.txt")
+    elsewhere = asking_bench.outside.parent / "elsewhere"
     elsewhere.mkdir()
-    (beside.work / "link_to_folder").unlink()
-    (beside.work / "link_to_folder").symlink_to(elsewhere)
+    (asking_bench.work / "link_to_folder").unlink()
+    (asking_bench.work / "link_to_folder").symlink_to(elsewhere)
     with pytest.raises(ToolError, match="path_outside_workdir"):
-        await beside.call("write", path="link_to_folder/newer/file.txt", content="x")
+        await asking_bench.call("write", path="link_to_folder/newer/file.txt", content="x")
     assert not list(elsewhere.iterdir())
 
 
-def test_no_folder_is_made_on_a_way_that_turned_elsewhere_meanwhile(beside: Bench) -> None:
-    beside.open("../outside/new/file.txt")
-    elsewhere = beside.outside.parent / "elsewhere"
+def test_a_walk_creates_no_directory_for_a_path_that_was_not_opened(asking_bench: Bench) -> None:
+    asking_bench.open("../outside/new/file.txt")
+    elsewhere = asking_bench.outside.parent / "elsewhere"
     elsewhere.mkdir()
-    way = PathWalk(beside.context.path_sandbox, "given")
+    way = PathWalk(asking_bench.context.path_sandbox, "given")
     try:
         with pytest.raises(ToolError, match="path_outside_workdir: given"):
             way.to([*elsewhere.parts[1:], "new", "file.txt"], missing="create")
@@ -629,45 +638,47 @@ def test_no_folder_is_made_on_a_way_that_turned_elsewhere_meanwhile(beside: Benc
     assert not list(elsewhere.iterdir())
 
 
-async def test_a_patch_changes_files_inside_and_outside_together_or_none(beside: Bench) -> None:
-    beside.put("inside.txt", "one\n")
-    (beside.outside / "note.txt").write_text("one\n")
+async def test_a_patch_changes_files_inside_and_outside_together_or_none(
+    asking_bench: Bench,
+) -> None:
+    asking_bench.put("inside.txt", "one\n")
+    (asking_bench.outside / "note.txt").write_text("one\n")
     patch = "".join(
         f"--- {path}\n+++ {path}\n@@ -1 +1 @@\n-one\n+two\n"
         for path in ("inside.txt", "../outside/note.txt")
     )
     patch += "--- /dev/null\n+++ ../outside/made/new.txt\n@@ -0,0 +1 @@\n+made\n"
-    beside.open("../outside/note.txt")
+    asking_bench.open("../outside/note.txt")
     with pytest.raises(ToolError, match="path_outside_workdir"):
-        await beside.call("patch", patch=patch, strip=0)
-    assert (beside.work / "inside.txt").read_text() == "one\n"
-    assert not (beside.outside / "made").exists()
-    beside.open("../outside/note.txt", "../outside/made/new.txt")
-    await beside.call("patch", patch=patch, strip=0)
-    assert (beside.work / "inside.txt").read_text() == "two\n"
-    assert (beside.outside / "note.txt").read_text() == "two\n"
-    assert (beside.outside / "made/new.txt").read_text() == "made\n"
+        await asking_bench.call("patch", patch=patch, strip=0)
+    assert (asking_bench.work / "inside.txt").read_text() == "one\n"
+    assert not (asking_bench.outside / "made").exists()
+    asking_bench.open("../outside/note.txt", "../outside/made/new.txt")
+    await asking_bench.call("patch", patch=patch, strip=0)
+    assert (asking_bench.work / "inside.txt").read_text() == "two\n"
+    assert (asking_bench.outside / "note.txt").read_text() == "two\n"
+    assert (asking_bench.outside / "made/new.txt").read_text() == "made\n"
 
 
-async def test_what_a_call_would_touch_names_the_places_outside_by_both_spellings(
-    beside: Bench,
+async def test_the_access_of_a_call_lists_a_path_outside_in_both_spellings(
+    asking_bench: Bench,
 ) -> None:
-    tool = beside.registry.get("read")
+    tool = asking_bench.registry.get("read")
     assert tool is not None
-    access = await tool.access(tool.validated({"path": "link_to_file"}), beside.context)
-    assert access.outside == (str(beside.outside.resolve() / "secret.txt"),)
+    access = await tool.access(tool.validated({"path": "link_to_file"}), asking_bench.context)
+    assert access.outside == (str(asking_bench.outside.resolve() / "secret.txt"),)
     assert access.paths == ("link_to_file", "../outside/secret.txt")
 
 
 @pytest.mark.parametrize("more", [0, 1])
-async def test_a_call_that_leads_to_more_places_than_anyone_reads_is_not_asked_about(
-    more: int, beside: Bench
+async def test_a_call_with_too_many_paths_outside_cannot_be_approved(
+    more: int, asking_bench: Bench
 ) -> None:
-    tool = beside.registry.get("patch")
+    tool = asking_bench.registry.get("patch")
     assert tool is not None
     patch = "".join(
         f"--- /dev/null\n+++ ../outside/{number}\n@@ -0,0 +1 @@\n+x\n"
         for number in range(OUTSIDE_PLACES_MAX + more)
     )
-    access = await tool.access(tool.validated({"patch": patch, "strip": 0}), beside.context)
+    access = await tool.access(tool.validated({"patch": patch, "strip": 0}), asking_bench.context)
     assert len(access.outside) == (0 if more else OUTSIDE_PLACES_MAX)

@@ -1,4 +1,4 @@
-"""What all tools have in common."""
+"""Properties that every tool has."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ MINIMAL: dict[str, dict[str, Any]] = {
 every_tool = pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
 
 
-def test_these_are_the_tools() -> None:
+def test_the_table_covers_every_tool() -> None:
     assert {tool.name for tool in TOOLS} == set(MINIMAL)
     assert set(MINIMAL) - {"demo.echo"} == BUILTIN_NAMES
 
 
-def test_without_execution_there_is_no_bash() -> None:
+def test_without_execution_there_is_no_bash_and_no_git() -> None:
     names = [tool.name for tool in builtin_tools(allow_exec=False)]
     assert names == [name for name in MINIMAL if name not in {"bash", "git", "demo.echo"}]
 
@@ -62,12 +62,12 @@ def test_minimal_arguments_fit_the_schema_and_are_accepted(tool: Tool) -> None:
 
 
 @every_tool
-def test_arguments_nobody_asked_for_are_ignored(tool: Tool) -> None:
+def test_unknown_arguments_are_ignored(tool: Tool) -> None:
     assert tool.validated(MINIMAL[tool.name] | {"mood": 1}) == tool.validated(MINIMAL[tool.name])
 
 
 @every_tool
-def test_each_required_argument_is_missed_by_name(tool: Tool) -> None:
+def test_a_missing_required_argument_is_named(tool: Tool) -> None:
     for field in tool.parameters.get("required", ()):
         args = {name: value for name, value in MINIMAL[tool.name].items() if name != field}
         for incomplete in (args, args | {field: None}):
@@ -86,20 +86,20 @@ def test_an_argument_of_the_wrong_type_is_named(tool: Tool) -> None:
 
 
 @every_tool
-def test_null_leaves_an_optional_argument_out(tool: Tool) -> None:
+def test_a_null_optional_argument_counts_as_absent(tool: Tool) -> None:
     optional = set(tool.parameters["properties"]) - set(tool.parameters.get("required", ()))
     nulls = dict.fromkeys(optional)
     assert tool.validated(nulls | MINIMAL[tool.name]) == tool.validated(MINIMAL[tool.name])
 
 
 @every_tool
-def test_arguments_that_are_no_object_are_refused(tool: Tool) -> None:
+def test_arguments_that_are_not_an_object_are_refused(tool: Tool) -> None:
     with pytest.raises(ToolArgumentsInvalid, match="takes an object of arguments"):
         tool.validated([])  # type: ignore[arg-type]
 
 
 @every_tool
-def test_text_that_is_no_unicode_is_refused(tool: Tool) -> None:
+def test_text_that_is_not_valid_unicode_is_refused(tool: Tool) -> None:
     field, value = next(iter(MINIMAL[tool.name].items()), ("path", "."))
     bad = "\ud800" if isinstance(value, str) else [dict.fromkeys(value[0], "\ud800")]
     with pytest.raises(ToolArgumentsInvalid, match=f"{field} must be valid Unicode"):

@@ -15,7 +15,7 @@ WORKS = 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"'
 
 
 def install(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a bubblewrap of the test's own the one that is found; returns where it notes its runs."""
+    """Install a fake bubblewrap in PATH, and return the file in which it records its runs."""
     folder.mkdir()
     runs = folder / "runs"
     program = folder / "bwrap"
@@ -33,7 +33,7 @@ def reasons(detector: Detector) -> list[tuple[str, str]]:
     return [(finding.name, finding.reason) for finding in detector.findings()]
 
 
-def test_the_first_that_a_program_runs_in_is_taken(
+def test_the_first_sandbox_that_works_is_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path / "bin", WORKS, monkeypatch)
@@ -44,7 +44,7 @@ def test_the_first_that_a_program_runs_in_is_taken(
     assert reasons(detector) == [("bubblewrap", "")]
 
 
-def test_it_is_tried_when_it_is_first_needed_and_then_never_again(
+def test_a_sandbox_is_tried_once_when_it_is_first_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = install(tmp_path / "bin", WORKS, monkeypatch)
@@ -54,7 +54,7 @@ def test_it_is_tried_when_it_is_first_needed_and_then_never_again(
     assert runs.read_text() == "run\n"
 
 
-def test_one_that_is_there_and_does_not_work_is_passed_over_with_its_reason(
+def test_a_sandbox_that_does_not_work_is_skipped_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(
@@ -73,7 +73,7 @@ def test_one_that_is_there_and_does_not_work_is_passed_over_with_its_reason(
     assert all(finding.advice for finding in detector.findings())
 
 
-def test_one_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sandbox_that_hangs_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path / "bin", "exec sleep 1000", monkeypatch)
     without_landlock(monkeypatch)
     monkeypatch.setattr(detect, "TRIAL_SECONDS", 0.2)
@@ -82,7 +82,7 @@ def test_one_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "did not end within 0.2 seconds" in reasons(detector)[0][1]
 
 
-def test_a_reason_is_not_endless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_reason_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path / "bin", "head -c 100000 /dev/zero | tr '\\0' x >&2; exit 1", monkeypatch)
     without_landlock(monkeypatch)
     detector = Detector("auto", Chosen())
@@ -90,7 +90,7 @@ def test_a_reason_is_not_endless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert len(reasons(detector)[0][1]) < 400
 
 
-def test_only_the_one_that_is_wanted_is_looked_at(
+def test_only_the_configured_sandbox_is_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = install(tmp_path / "bin", WORKS, monkeypatch)
@@ -104,7 +104,7 @@ def test_only_the_one_that_is_wanted_is_looked_at(
     assert not runs.exists()
 
 
-def test_what_is_not_installed_is_said_with_how_to_install_it(
+def test_a_sandbox_that_is_not_installed_is_reported_with_advice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
@@ -117,7 +117,7 @@ def test_what_is_not_installed_is_said_with_how_to_install_it(
     assert second.advice == "use Linux 6.12 or later"
 
 
-def test_a_machine_without_a_filter_of_system_calls_has_no_sandbox(
+def test_a_machine_without_a_system_call_filter_has_no_sandbox(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = install(tmp_path / "bin", WORKS, monkeypatch)
@@ -140,7 +140,7 @@ def test_a_machine_without_a_filter_of_system_calls_has_no_sandbox(
         (9, None),
     ],
 )
-def test_landlock_counts_from_the_abi_that_holds_signals(
+def test_landlock_is_usable_from_abi_6(
     abi: int, reason: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(seccomp, "why_not", lambda: None)

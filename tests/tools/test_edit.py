@@ -24,7 +24,7 @@ async def test_the_only_occurrence_is_replaced_and_the_change_is_shown(bench: Be
     )
 
 
-async def test_a_change_within_a_line_at_either_end_of_the_file(bench: Bench) -> None:
+async def test_a_change_within_the_first_or_last_line_is_shown_in_whole_lines(bench: Bench) -> None:
     bench.put("a.txt", "first word\nlast")
     text = await bench.text("edit", path="a.txt", oldText="first", newText="1st")
     assert text.endswith("@@ -1,2 +1,2 @@\n-first word\n+1st word\n last")
@@ -33,7 +33,7 @@ async def test_a_change_within_a_line_at_either_end_of_the_file(bench: Bench) ->
     assert (bench.work / "a.txt").read_text() == "1st word\nend\n"
 
 
-async def test_text_that_is_not_there_is_an_error(bench: Bench) -> None:
+async def test_a_text_that_is_not_found_is_an_error(bench: Bench) -> None:
     file = bench.put("a.txt", "abc")
     text = await fault(bench, oldText="abd", newText="x")
     assert text.startswith("edit_failed: oldText was not found in a.txt; it must match exactly")
@@ -41,7 +41,7 @@ async def test_text_that_is_not_there_is_an_error(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("content", "old", "count"), [("a b a b a", "a", 3), ("aaa", "aa", 2)])
-async def test_text_that_is_there_more_than_once_is_an_error(
+async def test_a_text_with_several_matches_is_an_error(
     content: str, old: str, count: int, bench: Bench
 ) -> None:
     file = bench.put("a.txt", content)
@@ -58,7 +58,7 @@ async def test_all_occurrences_can_be_replaced(name: str, bench: Bench) -> None:
     assert file.read_text() == "b\n" * 3
 
 
-async def test_the_same_text_twice_is_an_error(bench: Bench) -> None:
+async def test_equal_old_and_new_texts_are_an_error(bench: Bench) -> None:
     bench.put("a.txt", "a")
     assert await fault(bench, oldText="a", newText="a") == (
         "edit_failed: oldText and newText are the same"
@@ -72,13 +72,13 @@ async def test_text_can_be_deleted(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("old", ["one\ntwo", "one\r\ntwo"])
-async def test_crlf_and_byte_order_mark_stay(old: str, bench: Bench) -> None:
+async def test_crlf_and_byte_order_mark_are_kept(old: str, bench: Bench) -> None:
     file = bench.put("a.txt", b"\xef\xbb\xbfone\r\ntwo\r\nthree\r\n")
     await bench.call("edit", path="a.txt", oldText=old, newText="1\n2")
     assert file.read_bytes() == b"\xef\xbb\xbf1\r\n2\r\nthree\r\n"
 
 
-async def test_in_mixed_endings_only_the_replaced_text_changes(bench: Bench) -> None:
+async def test_in_mixed_line_endings_only_the_replaced_text_changes(bench: Bench) -> None:
     file = bench.put("a.txt", b"a\r\nb\r\nc\nd\n\re\r\n")
     await bench.call("edit", path="a.txt", oldText="c\nd", newText="x\ny")
     assert file.read_bytes() == b"a\r\nb\r\nx\ny\n\re\r\n"
@@ -94,7 +94,7 @@ async def test_in_mixed_endings_only_the_replaced_text_changes(bench: Bench) -> 
         (b"a" * (TEXT_BYTES_MAX + 1), "is larger than 16777216 bytes"),
     ],
 )
-async def test_what_cannot_be_edited_safely_is_left_alone(
+async def test_a_binary_or_too_large_file_is_not_changed(
     content: bytes, reason: str, bench: Bench
 ) -> None:
     file = bench.put("a.txt", content)
@@ -102,14 +102,14 @@ async def test_what_cannot_be_edited_safely_is_left_alone(
     assert file.read_bytes() == content
 
 
-async def test_the_mode_of_the_file_stays(bench: Bench) -> None:
+async def test_the_file_mode_is_kept(bench: Bench) -> None:
     file = bench.put("a.txt", "a")
     file.chmod(0o751)
     await bench.call("edit", path="a.txt", oldText="a", newText="b")
     assert file.stat().st_mode & 0o7777 == 0o751
 
 
-async def test_edits_of_one_file_side_by_side_are_all_in_it(bench: Bench) -> None:
+async def test_concurrent_edits_of_one_file_are_all_applied(bench: Bench) -> None:
     file = bench.put("a.txt", "".join(f"<{number}>" for number in range(20)))
 
     async def edit(number: int) -> None:
@@ -121,7 +121,7 @@ async def test_edits_of_one_file_side_by_side_are_all_in_it(bench: Bench) -> Non
     assert file.read_text() == "".join(f"[{number}]" for number in range(20))
 
 
-async def test_a_huge_change_is_described_rather_than_shown(bench: Bench) -> None:
+async def test_the_diff_of_a_huge_change_is_omitted(bench: Bench) -> None:
     bench.put("a.txt", "start\n" + "x\n" * 1000 + "end\n")
     text = await bench.text("edit", path="a.txt", oldText="x\n" * 1000, newText="y\n")
     assert text == (

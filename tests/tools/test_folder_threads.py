@@ -15,8 +15,8 @@ from nousd.tools.fs.folder_threads import THREADS_MAX, WAIT_SECONDS, in_folder_t
 
 
 @asynccontextmanager
-async def hung(count: int) -> AsyncIterator[threading.Event]:
-    """Give what lets as many looks go on that hang and whose callers have given up."""
+async def hanging_checks(count: int) -> AsyncIterator[threading.Event]:
+    """Start that many checks that hang and whose callers have given up; yield the event to end them."""
     answer = threading.Event()
 
     async def give_up() -> None:
@@ -34,15 +34,15 @@ async def hung(count: int) -> AsyncIterator[threading.Event]:
 
 
 @pytest.mark.slow
-async def test_there_is_a_place_beside_one_look_less_than_there_may_be() -> None:
-    async with hung(THREADS_MAX - 1):
+async def test_a_check_runs_while_one_thread_less_than_the_limit_hangs() -> None:
+    async with hanging_checks(THREADS_MAX - 1):
         assert await in_folder_thread(int, "7") == 7
 
 
-async def test_whoever_finds_no_place_in_time_is_told_so(
+async def test_a_check_that_finds_no_free_thread_in_time_fails(
     mock_clock: trio.testing.MockClock,
 ) -> None:
-    async with hung(THREADS_MAX) as answer:
+    async with hanging_checks(THREADS_MAX) as answer:
         async with trio.open_nursery() as nursery:
 
             @nursery.start_soon
@@ -52,14 +52,14 @@ async def test_whoever_finds_no_place_in_time_is_told_so(
 
             await trio.testing.wait_all_tasks_blocked()
             mock_clock.jump(WAIT_SECONDS)
-        # Threads for all else are there, and places again once the disks answer.
+        # Other work has its threads, and checks have theirs again after the disks respond.
         assert await trio.to_thread.run_sync(int, "8") == 8
         answer.set()
         assert await in_folder_thread(int, "9") == 9
 
 
 @pytest.mark.parametrize("may_be_left", [True, False])
-async def test_only_a_look_that_may_be_left_is_not_waited_for(may_be_left: bool) -> None:
+async def test_cancellation_abandons_only_a_check_that_may_be_left(may_be_left: bool) -> None:
     answer, left, scope = threading.Event(), trio.Event(), trio.CancelScope()
 
     async def look() -> None:

@@ -26,13 +26,13 @@ def git(folder: Path, *arguments: str) -> None:
 
 
 @pytest.fixture
-def repository(held: SandboxBench) -> SandboxBench:
-    git(held.work, "init", "-q", "-b", "main")
-    held.put(".gitignore", ".state\noutcomes.json\n")
-    held.put("a.txt", "one\n")
-    git(held.work, "add", ".")
-    git(held.work, "commit", "-qm", "first")
-    return held
+def repository(sandbox_bench: SandboxBench) -> SandboxBench:
+    git(sandbox_bench.work, "init", "-q", "-b", "main")
+    sandbox_bench.put(".gitignore", ".state\noutcomes.json\n")
+    sandbox_bench.put("a.txt", "one\n")
+    git(sandbox_bench.work, "add", ".")
+    git(sandbox_bench.work, "commit", "-qm", "first")
+    return sandbox_bench
 
 
 async def test_status_log_and_diff_show_the_repository(repository: SandboxBench) -> None:
@@ -53,7 +53,7 @@ async def test_status_log_and_diff_show_the_repository(repository: SandboxBench)
     assert "1 file changed, 1 insertion(+), 1 deletion(-)" in stat
 
 
-async def test_log_shows_so_many_commits_of_a_range_or_path(repository: SandboxBench) -> None:
+async def test_log_is_limited_by_count_and_range_and_path(repository: SandboxBench) -> None:
     for number in range(3):
         repository.put("b.txt", str(number))
         git(repository.work, "add", "b.txt")
@@ -64,7 +64,9 @@ async def test_log_shows_so_many_commits_of_a_range_or_path(repository: SandboxB
     assert (await repository.text("git", subcommand="log", path="a.txt")).endswith("first")
 
 
-async def test_a_branch_is_created_listed_and_deleted(repository: SandboxBench) -> None:
+async def test_a_branch_is_created_and_listed_and_in_bubblewrap_deleted(
+    repository: SandboxBench,
+) -> None:
     await repository.call("git", subcommand="branch", action="create", name="topic", ref="main")
     assert "topic" in await repository.text("git", subcommand="branch")
     deleted = await repository.call("git", subcommand="branch", action="delete", name="topic")
@@ -73,7 +75,7 @@ async def test_a_branch_is_created_listed_and_deleted(repository: SandboxBench) 
     assert there is not repository.is_bubblewrap
 
 
-async def test_a_worktree_is_made_inside_of_the_workdir_and_removed(
+async def test_in_bubblewrap_a_worktree_is_created_in_the_workspace_and_removed(
     repository: SandboxBench,
 ) -> None:
     made = await repository.call("git", subcommand="worktree", action="create", name="topic")
@@ -94,30 +96,32 @@ async def test_a_worktree_is_made_inside_of_the_workdir_and_removed(
     assert not (repository.work / ".worktrees" / "topic").exists()
 
 
-async def test_a_failure_of_git_is_told_in_its_words(repository: SandboxBench) -> None:
+async def test_a_failure_of_git_is_reported_with_its_message(repository: SandboxBench) -> None:
     result = await repository.call("git", subcommand="log", ref="no-such-branch")
     assert result.is_error
     assert "'no-such-branch'" in result.text
 
 
-async def test_a_folder_that_is_no_repository_is_told_as_such(held: SandboxBench) -> None:
-    result = await held.call("git", subcommand="status")
+async def test_a_directory_that_is_not_a_repository_is_an_error(
+    sandbox_bench: SandboxBench,
+) -> None:
+    result = await sandbox_bench.call("git", subcommand="status")
     assert result.is_error
     assert "not a git repository" in result.text
 
 
 async def test_a_folder_that_only_has_the_layout_of_a_repository_is_not_taken_for_one(
-    held: SandboxBench,
+    sandbox_bench: SandboxBench,
 ) -> None:
     for name, content in (("HEAD", "ref: refs/heads/main\n"), ("objects/x", ""), ("refs/x", "")):
-        held.put(name, content)
-    held.put("config", "[core]\nrepositoryformatversion = 0\nbare = false\nworktree = .\n")
-    result = await held.call("git", subcommand="status")
+        sandbox_bench.put(name, content)
+    sandbox_bench.put("config", "[core]\nrepositoryformatversion = 0\nbare = false\nworktree = .\n")
+    result = await sandbox_bench.call("git", subcommand="status")
     assert result.is_error
     assert "safe.bareRepository" in result.text
 
 
-async def test_what_a_repository_makes_git_run_finds_itself_in_the_sandbox(
+async def test_programs_that_a_repository_configures_cannot_write_outside_the_workspace(
     repository: SandboxBench,
 ) -> None:
     escape = f"touch {repository.outside}/escaped; touch {repository.work}/ran; cat"
@@ -149,7 +153,7 @@ async def test_what_a_repository_makes_git_run_finds_itself_in_the_sandbox(
     assert [path.name for path in repository.outside.iterdir()] == ["secret.txt"]
 
 
-async def test_looking_changes_nothing_in_the_workdir(repository: SandboxBench) -> None:
+async def test_status_and_diff_do_not_change_the_workspace(repository: SandboxBench) -> None:
     git(repository.work, "config", "filter.evil.clean", "touch ran; cat")
     repository.put(".gitattributes", "*.txt filter=evil\n")
     repository.put("a.txt", "two\n")
@@ -177,28 +181,30 @@ async def test_looking_changes_nothing_in_the_workdir(repository: SandboxBench) 
         ({"subcommand": "diff", "path": "a\0b"}, "git.path must not hold a NUL character"),
     ],
 )
-async def test_what_git_could_take_for_an_option_is_refused(
+async def test_arguments_that_are_invalid_or_look_like_options_are_refused(
     arguments: dict[str, Any], message: str, bench: Bench
 ) -> None:
     with pytest.raises(ToolArgumentsInvalid, match=f"^validation_failed: {message}"):
         await bench.call("git", **arguments)
 
 
-def test_another_subcommand_is_refused() -> None:
+def test_an_unknown_subcommand_is_refused() -> None:
     tool = next(tool for tool in builtin_tools(allow_exec=True) if tool.name == "git")
     with pytest.raises(ToolArgumentsInvalid, match="must be one of branch, diff, log, status, wor"):
         tool.validated({"subcommand": "push"})
 
 
-async def test_a_path_is_never_an_option_or_magic(repository: SandboxBench) -> None:
+async def test_a_path_is_never_taken_for_an_option_or_pathspec_magic(
+    repository: SandboxBench,
+) -> None:
     for path in ("--output=stolen", ":(top)a.txt"):
         assert await repository.text("git", subcommand="diff", path=path) == "(nothing)"
     assert "stolen" not in repository.names()
 
 
 @pytest.fixture
-def closed(repository: SandboxBench) -> SandboxBench:
-    """A repository in which rules close a folder and a file, both changed since they were committed."""
+def closed_repository(repository: SandboxBench) -> SandboxBench:
+    """A repository with a directory and a file closed by rules, both changed since their commit."""
     repository.put("secrets/key", "old key\n")
     repository.put("deep/.env", "old environment\n")
     git(repository.work, "add", ".")
@@ -225,10 +231,10 @@ def closed(repository: SandboxBench) -> SandboxBench:
     ],
     ids=str,
 )
-async def test_what_rules_close_to_reading_is_left_out_and_said(
-    closed: SandboxBench, arguments: dict[str, Any]
+async def test_paths_closed_to_reading_are_omitted_with_a_notice(
+    closed_repository: SandboxBench, arguments: dict[str, Any]
 ) -> None:
-    result = await closed.call("git", **arguments)
+    result = await closed_repository.call("git", **arguments)
     assert not result.is_error, result.text
     assert "a.txt" in result.text
     for word in ("key", "environment", ".env"):
@@ -236,35 +242,35 @@ async def test_what_rules_close_to_reading_is_left_out_and_said(
     assert re.search(r"\[left out, because rules close them to reading: [12]\]\Z", result.text)
 
 
-async def test_what_was_committed_of_closed_places_is_left_out_as_well(
-    closed: SandboxBench,
+async def test_committed_and_staged_changes_of_closed_paths_are_omitted(
+    closed_repository: SandboxBench,
 ) -> None:
-    text = await closed.text("git", subcommand="diff", ref="HEAD~1..HEAD")
+    text = await closed_repository.text("git", subcommand="diff", ref="HEAD~1..HEAD")
     assert text == "(nothing)\n\n[left out, because rules close them to reading: 2]"
-    git(closed.work, "add", "secrets/key")
-    assert "key" not in await closed.text("git", subcommand="diff", staged=True)
+    git(closed_repository.work, "add", "secrets/key")
+    assert "key" not in await closed_repository.text("git", subcommand="diff", staged=True)
 
 
-async def test_where_it_cannot_be_told_what_is_closed_nothing_is_shown(
-    closed: SandboxBench, monkeypatch: pytest.MonkeyPatch
+async def test_nothing_is_shown_if_the_closed_paths_cannot_be_determined(
+    closed_repository: SandboxBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    closed.put("a\nb", "x")
+    closed_repository.put("a\nb", "x")
     with pytest.raises(
         ToolError, match=r"^git_failed: rules close files to reading, and it cannot"
     ):
-        await closed.call("git", subcommand="status")
+        await closed_repository.call("git", subcommand="status")
     with pytest.raises(ToolError, match=r"^git_failed: .*no-such"):
-        await closed.call("git", subcommand="diff", ref="no-such")
+        await closed_repository.call("git", subcommand="diff", ref="no-such")
     monkeypatch.setattr("nousd.tools.builtin.git.NAMES_BYTES_MAX", 3)
     with pytest.raises(ToolError, match=r"^git_failed: it said more than 3 bytes"):
-        await closed.call("git", subcommand="diff")
+        await closed_repository.call("git", subcommand="diff")
     monkeypatch.undo()
     monkeypatch.setattr("nousd.tools.builtin.git.CLOSED_MAX", 1)
     with pytest.raises(ToolError, match=r"^git_failed: rules close more than 1 of the changed"):
-        await closed.call("git", subcommand="diff")
+        await closed_repository.call("git", subcommand="diff")
 
 
-async def test_what_a_call_touches_is_told(bench: Bench) -> None:
+async def test_the_access_of_a_call_has_its_classes_and_paths(bench: Bench) -> None:
     tool = bench.registry.get("git")
     assert tool is not None
 
@@ -279,7 +285,7 @@ async def test_what_a_call_touches_is_told(bench: Bench) -> None:
     )
 
 
-async def test_without_a_sandbox_git_is_not_run(bench: Bench) -> None:
+async def test_git_does_not_run_without_a_sandbox(bench: Bench) -> None:
     git(bench.work, "init", "-q")
     git(bench.work, "config", "core.fsmonitor", f"touch {bench.outside}/ran")
     with pytest.raises(

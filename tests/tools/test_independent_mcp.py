@@ -19,7 +19,7 @@ import pytest
 import trio
 
 from tests.harness.foreign_server import foreign_server
-from tests.tools.test_mcp_servers import Host, kept
+from tests.tools.test_mcp_servers import Host, running_host
 
 PROGRAM: Final = (
     Path(__file__).parent.parent
@@ -60,8 +60,8 @@ def _port_of(pid: int) -> int:
 
 
 @asynccontextmanager
-async def ready(folder: Path, **spec: Any) -> AsyncIterator[Host]:
-    async with kept(folder, **spec) as host:
+async def ready_host(folder: Path, **spec: Any) -> AsyncIterator[Host]:
+    async with running_host(folder, **spec) as host:
         with trio.fail_after(START_SECONDS):
             await host.until(lambda status: status.state == "ready", START_SECONDS)
         yield host
@@ -81,25 +81,25 @@ async def play_everything(host: Host) -> None:
     assert "".join(host.said).startswith("[1/2]")
 
 
-async def test_a_server_for_node_of_the_generation_with_a_handshake(tmp_path: Path) -> None:
-    async with ready(tmp_path, command=(node(), str(PROGRAM), "stdio")) as host:
+async def test_a_node_server_with_a_handshake_works_over_stdio(tmp_path: Path) -> None:
+    async with ready_host(tmp_path, command=(node(), str(PROGRAM), "stdio")) as host:
         assert host.server.status.protocol_version == "2025-11-25"
         await play_everything(host)
 
 
-async def test_the_same_server_over_streamable_http(tmp_path: Path, url: str) -> None:
-    async with ready(tmp_path, command=(), url=url) as host:
+async def test_the_node_server_works_over_streamable_http(tmp_path: Path, url: str) -> None:
+    async with ready_host(tmp_path, command=(), url=url) as host:
         await play_everything(host)
 
 
 @pytest.mark.slow
-async def test_a_server_for_python_of_the_generation_without_a_handshake(tmp_path: Path) -> None:
+async def test_a_python_server_without_a_handshake_works_over_stdio(tmp_path: Path) -> None:
     if importlib.util.find_spec("mcp_server_time") is None:
         pytest.skip("mcp-server-time is not installed")
     command = (sys.executable, "-m", "mcp_server_time", "--local-timezone", "UTC")
-    async with ready(tmp_path, command=command) as host:
+    async with ready_host(tmp_path, command=command) as host:
         assert host.server.status.protocol_version == "2026-07-28"
-        told = await host.call("get_current_time", timezone="Europe/Berlin")
-        assert json.loads(told.text)["timezone"] == "Europe/Berlin"
+        answer = await host.call("get_current_time", timezone="Europe/Berlin")
+        assert json.loads(answer.text)["timezone"] == "Europe/Berlin"
         wrong = await host.call("get_current_time", timezone="Nowhere/AtAll")
         assert wrong.is_error

@@ -24,17 +24,17 @@ def hash_of(spec: ServerSpec = SPEC, description: str = "d", **schema: Any) -> s
 
 
 @pytest.mark.parametrize("name", ["t", "get-sum", "a.b", "x" * 61])
-def test_a_name_that_fits_is_kept(name: str) -> None:
+def test_a_tool_name_begins_with_the_name_of_the_server_and_its_own(name: str) -> None:
     assert tool_name("s", name)[:64].startswith(f"mcp__s__{name}"[:55])
     assert TOOL_NAME.fullmatch(tool_name("s", name))
 
 
 @pytest.mark.parametrize("name", ["x" * 57, "a b", "a/b", "é", "", "a\nb", "\ud800"])
-def test_any_name_of_a_server_becomes_one_that_models_take(name: str) -> None:
+def test_any_tool_name_becomes_one_that_models_accept(name: str) -> None:
     assert TOOL_NAME.fullmatch(tool_name("s" * 32, name))
 
 
-def test_names_that_look_alike_when_they_are_shortened_stay_apart() -> None:
+def test_similar_and_long_names_stay_distinct() -> None:
     names = ["a b", "a_b", "a/b", "x" * 100, "x" * 101]
     assert len({tool_name("s", name) for name in names}) == len(names)
 
@@ -48,13 +48,13 @@ def test_names_that_look_alike_when_they_are_shortened_stay_apart() -> None:
         ({"default": float("nan")}, "its schema cannot be written as JSON"),
     ],
 )
-def test_a_tool_that_cannot_be_described_is_left_out_and_named(schema: Any, fault: str) -> None:
+def test_a_tool_with_an_invalid_schema_is_left_out_with_the_reason(schema: Any, fault: str) -> None:
     found = definitions_of(SPEC, [Offered("good", "", OBJECT), Offered("bad", "", schema)])
     assert [tool.name for tool in found.usable] == ["mcp__s__good"]
     assert found.left_out == (f"bad: {fault}",)
 
 
-def test_of_two_tools_of_one_name_the_first_counts() -> None:
+def test_of_two_tools_with_one_name_the_first_is_used() -> None:
     found = definitions_of(SPEC, [Offered("t", "first", OBJECT), Offered("t", "second", OBJECT)])
     assert [tool.description for tool in found.usable] == ["first"]
     assert found.left_out == ("t: there are two of that name",)
@@ -71,13 +71,13 @@ def test_of_two_tools_of_one_name_the_first_counts() -> None:
         {"properties": {"a": {"pattern": "(a+)+$"}}},
     ],
 )
-def test_a_schema_that_makes_no_sense_lets_the_server_decide(schema: dict[str, Any]) -> None:
+def test_a_schema_that_makes_no_sense_does_not_restrict_arguments(schema: dict[str, Any]) -> None:
     (tool,) = definitions_of(SPEC, [Offered("t", "", schema)]).usable
     assert tool.arguments.checked("t", {"a": "a" * 40 + "b"}) == {"a": "a" * 40 + "b"}
     assert tool.schema == {**schema, "type": "object"}
 
 
-def test_what_is_read_of_a_schema_is_checked() -> None:
+def test_arguments_are_validated_against_the_schema() -> None:
     schema = {"properties": {"n": {"type": "integer", "maximum": 5}}, "required": ["n"]}
     (tool,) = definitions_of(SPEC, [Offered("t", "", schema)]).usable
     assert tool.arguments.checked("t", {"n": 5, "more": 1}) == {"n": 5, "more": 1}
@@ -86,11 +86,11 @@ def test_what_is_read_of_a_schema_is_checked() -> None:
             tool.arguments.checked("t", wrong)
 
 
-def test_what_a_server_says_of_its_tools_is_told_without_its_key() -> None:
-    said = {"title": "k3y", "properties": {"k3y": {"enum": ["a k3y"]}}}
+def test_secrets_are_redacted_in_tool_definitions() -> None:
+    schema = {"title": "k3y", "properties": {"k3y": {"enum": ["a k3y"]}}}
     found = definitions_of(
         SPEC,
-        [Offered("first", "with k3y", said), Offered("k3y-one", "", {})],
+        [Offered("first", "with k3y", schema), Offered("k3y-one", "", {})],
         lambda text: text.replace("k3y", "[gone]"),
     )
     assert found.left_out == ("[gone]-one: its name holds a secret",)
@@ -99,7 +99,7 @@ def test_what_a_server_says_of_its_tools_is_told_without_its_key() -> None:
     assert "k3y" not in str(tool.schema)
 
 
-def test_the_hash_is_of_all_that_is_said_and_of_who_says_it() -> None:
+def test_the_hash_covers_the_definition_and_the_server() -> None:
     hashes = {
         hash_of(),
         hash_of(description="other"),
@@ -108,12 +108,12 @@ def test_the_hash_is_of_all_that_is_said_and_of_who_says_it() -> None:
         hash_of(ServerSpec(name="s", url="http://other")),
     }
     assert len(hashes) == 5
-    # What has nothing to do with what a call does changes nothing.
+    # Settings that do not affect the effect of a call do not change the hash.
     assert hash_of(ServerSpec(name="s", command=("program",), timeout_seconds=5)) == hash_of()
     assert hash_of(a=1, b=2) == hash_of(b=2, a=1)
 
 
-def test_a_value_is_filled_in_and_what_stands_for_it_is_told() -> None:
+def test_variables_are_filled_in_and_their_values_are_reported() -> None:
     known: list[str] = []
     given = {"A": "Bearer ${TOKEN}", "B": "plain", "C": "${TOKEN}${OTHER}"}
     environ = {"TOKEN": "t0ken", "OTHER": "0ther"}
@@ -127,12 +127,12 @@ def test_a_value_is_filled_in_and_what_stands_for_it_is_told() -> None:
         filled_in({"A": "${NONE}"}, environ, known.append)
 
 
-def test_a_spec_shows_none_of_its_values() -> None:
+def test_the_repr_of_a_spec_contains_no_secret() -> None:
     spec = ServerSpec(name="s", env={"KEY": "s3cret"}, headers={"X": "s3cret"})
     assert "s3cret" not in repr(spec)
 
 
-def test_a_block_of_a_kind_that_is_not_known_is_described() -> None:
+def test_a_block_that_is_not_text_is_described() -> None:
     blob = {"type": "resource", "resource": {"uri": "file:///a", "blob": "QUJD"}}
     result = result_of([{"type": "audio", "data": "QUI="}, blob], None, is_error=False)
     assert result.text.splitlines() == [
@@ -141,7 +141,9 @@ def test_a_block_of_a_kind_that_is_not_known_is_described() -> None:
     ]
 
 
-async def test_more_than_a_seconds_worth_waits(autojump_clock: trio.testing.MockClock) -> None:
+async def test_traffic_above_the_limit_per_second_waits(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     pace = Pace()
     began = trio.current_time()
     for _ in range(MESSAGES_PER_SECOND):

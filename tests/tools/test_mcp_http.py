@@ -17,7 +17,7 @@ from nousd.errors import ToolError, ToolServerFailed
 from nousd.tools.mcp import server as server_module
 from nousd.tools.mcp.http import BoundedTransport
 from nousd.wire.limits import MCP_MESSAGE_BYTES_MAX, MCP_MESSAGE_VALUES_MAX
-from tests.tools.test_mcp_servers import WAIT_SECONDS, Host, kept
+from tests.tools.test_mcp_servers import WAIT_SECONDS, Host, running_host
 
 pytestmark = pytest.mark.filterwarnings(
     # The SDK leaves streams of events where it stops reading them; trio closes them and says so.
@@ -51,7 +51,7 @@ STAYING_OPEN = {
     "resumable": _OPEN + b"id: 7\ndata:\n\n",
     "half": _OPEN.replace(b"text/event-stream", b"application/json") + b"{",
 }
-"""Tool -> how its answers begin, which have no end."""
+"""Tool -> the beginning of its response, which never ends."""
 
 
 class Web:
@@ -62,7 +62,7 @@ class Web:
         self.url = ""
         self.notified: list[str] = []
         self.news = trio.Event()
-        """Set when something stays open, and when it was closed."""
+        """Set when a response stays open, and when the client has closed it."""
 
     async def serve(self, stream: trio.SocketStream) -> None:
         async with stream:
@@ -78,7 +78,7 @@ class Web:
                 return
 
     async def _stay_open(self, stream: trio.SocketStream, message: dict[str, Any]) -> None:
-        """Begins an answer, and ends it never; returns when the other side has closed it."""
+        """Begin a response that never ends; return when the client has closed the connection."""
         await stream.send_all(STAYING_OPEN[message["params"]["name"]])
         self.news.set()
         while await stream.receive_some():
@@ -109,10 +109,10 @@ class Web:
             return _http(b"", "202 Accepted")
         called = message.get("params", {}).get("name")
         result = ANSWERS.get(message["method"]) or (RESULT if called else None)
-        told = (
+        outcome = (
             {"error": {"code": -32601, "message": "no"}} if result is None else {"result": result}
         )
-        body = json.dumps({"jsonrpc": "2.0", "id": message["id"], **told}).encode()
+        body = json.dumps({"jsonrpc": "2.0", "id": message["id"], **outcome}).encode()
         match called:
             case "too_large":
                 return _http(b'"' + b"x" * (MCP_MESSAGE_BYTES_MAX + 1) + b'"')
@@ -147,23 +147,23 @@ def _http(
 
 
 @asynccontextmanager
-async def served(folder: Path, **more: Any) -> AsyncIterator[tuple[Web, Host]]:
+async def serve_web(folder: Path, **more: Any) -> AsyncIterator[tuple[Web, Host]]:
     web = Web()
     async with trio.open_nursery() as nursery:
         listeners = await nursery.start(partial(trio.serve_tcp, web.serve, 0, host="127.0.0.1"))
         web.url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}/mcp"
-        async with kept(folder, command=(), url=web.url, **more) as host:
+        async with running_host(folder, command=(), url=web.url, **more) as host:
             await host.until(lambda status: status.state == "ready")
             yield web, host
         nursery.cancel_scope.cancel()
 
 
-async def test_a_server_behind_a_url_gets_the_headers_and_no_proxy(
+async def test_an_http_server_receives_the_headers_and_no_proxy_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     headers = {"Authorization": "Bearer ${TOKEN}"}
-    async with served(tmp_path, headers=headers, environ={"TOKEN": "s3cret"}) as (web, host):
+    async with serve_web(tmp_path, headers=headers, environ={"TOKEN": "s3cret"}) as (web, host):
         result = await host.call("near")
         assert (result.text, result.execution_env) == ("from afar", "remote")
         assert (await host.call("stream")).text == "from afar"
@@ -173,8 +173,8 @@ async def test_a_server_behind_a_url_gets_the_headers_and_no_proxy(
 
 
 @pytest.mark.parametrize("tool", ["elsewhere", "broken", "too_many_in_a_stream"])
-async def test_an_answer_that_is_none_fails_its_call_alone(tool: str, tmp_path: Path) -> None:
-    async with served(tmp_path) as (_, host):
+async def test_an_invalid_response_fails_only_its_call(tool: str, tmp_path: Path) -> None:
+    async with serve_web(tmp_path) as (_, host):
         with pytest.raises(ToolError):
             await host.call(tool)
         assert (await host.call("near")).text == "from afar"
@@ -190,11 +190,11 @@ async def test_an_answer_that_is_none_fails_its_call_alone(tool: str, tmp_path: 
         ("drop", ""),
     ],
 )
-async def test_what_cannot_be_borne_ends_the_connection_and_it_is_opened_again(
+async def test_an_unacceptable_response_ends_the_connection_which_is_reopened(
     tool: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "FIRST_PAUSE_SECONDS", 0.01)
-    async with served(tmp_path) as (_, host):
+    async with serve_web(tmp_path) as (_, host):
         with pytest.raises(ToolServerFailed, match="mcp_server_failed"):
             await host.call(tool)
         failed = await host.until(lambda status: status.state == "backoff")
@@ -204,14 +204,14 @@ async def test_what_cannot_be_borne_ends_the_connection_and_it_is_opened_again(
 
 
 @pytest.mark.parametrize("tool", STAYING_OPEN)
-async def test_nothing_of_a_call_that_is_cancelled_stays_open(tool: str, tmp_path: Path) -> None:
+async def test_a_cancelled_call_leaves_no_stream_open(tool: str, tmp_path: Path) -> None:
     cancelled = trio.CancelScope()
 
     async def call(host: Host) -> None:
         with cancelled:
             await host.call(tool)
 
-    async with served(tmp_path) as (web, host), trio.open_nursery() as nursery:
+    async with serve_web(tmp_path) as (web, host), trio.open_nursery() as nursery:
         nursery.start_soon(call, host)
         with trio.fail_after(WAIT_SECONDS):
             await web.news.wait()
@@ -224,7 +224,7 @@ async def test_nothing_of_a_call_that_is_cancelled_stays_open(tool: str, tmp_pat
 
 
 class Answering(httpx2.AsyncBaseTransport):
-    """Answers what takes something back, refuses what has the id 0, and leaves the rest waiting."""
+    """Accept notifications, fail the request with id 0, and leave other requests waiting."""
 
     def __init__(self) -> None:
         self.waiting = trio.Event()
@@ -239,19 +239,19 @@ class Answering(httpx2.AsyncBaseTransport):
         return httpx2.Response(202, stream=httpx2.ByteStream(b""))
 
 
-def posted(**message: Any) -> httpx2.Request:
+def post(**message: Any) -> httpx2.Request:
     return httpx2.Request("POST", "http://127.0.0.1/mcp", json={"jsonrpc": "2.0", **message})
 
 
-async def test_of_a_call_that_failed_or_was_cancelled_nothing_is_remembered() -> None:
+async def test_the_transport_forgets_a_failed_or_cancelled_call() -> None:
     server = Answering()
     transport = BoundedTransport(server)
     with pytest.raises(httpx2.ConnectError):
-        await transport.handle_async_request(posted(method="tools/call", id=0))
+        await transport.handle_async_request(post(method="tools/call", id=0))
     assert len(transport.answers) == 0
 
     async def call() -> None:
-        response = await transport.handle_async_request(posted(method="tools/call", id=1))
+        response = await transport.handle_async_request(post(method="tools/call", id=1))
         assert response.status_code == 499
 
     async with trio.open_nursery() as nursery:
@@ -259,6 +259,6 @@ async def test_of_a_call_that_failed_or_was_cancelled_nothing_is_remembered() ->
         with trio.fail_after(WAIT_SECONDS):
             await server.waiting.wait()
             assert len(transport.answers) == 1
-            cancel = posted(method="notifications/cancelled", params={"requestId": 1})
+            cancel = post(method="notifications/cancelled", params={"requestId": 1})
             await (await transport.handle_async_request(cancel)).aclose()
     assert len(transport.answers) == 0

@@ -31,7 +31,7 @@ WAIT_SECONDS = 20
 
 
 class Host:
-    """A server that is kept, and what it told."""
+    """A managed server, with its statuses and the text it streamed."""
 
     def __init__(self, spec: ServerSpec, workdir: Path, environ: Mapping[str, str]) -> None:
         self.tools = ToolRegistry()
@@ -53,7 +53,7 @@ class Host:
         self._news.set()
 
     async def until(self, holds: Callable[[Status], bool], seconds: float = WAIT_SECONDS) -> Status:
-        """Return the first status from now on of which that holds; looked at are also past ones."""
+        """Return the first status, past or future, for which ``holds`` is true."""
         seen = 0
         with trio.fail_after(seconds):
             while True:
@@ -75,7 +75,7 @@ class Host:
 
 
 @asynccontextmanager
-async def kept(
+async def running_host(
     folder: Path, *flags: str, environ: Mapping[str, str] = {}, **more: Any
 ) -> AsyncIterator[Host]:
     more = {"command": (sys.executable, "-S", str(STUB), *flags), **more}
@@ -87,8 +87,8 @@ async def kept(
 
 
 @asynccontextmanager
-async def ready(folder: Path, *flags: str, **more: Any) -> AsyncIterator[Host]:
-    async with kept(folder, *flags, **more) as host:
+async def ready_host(folder: Path, *flags: str, **more: Any) -> AsyncIterator[Host]:
+    async with running_host(folder, *flags, **more) as host:
         await host.until(lambda status: status.state == "ready")
         yield host
 
@@ -97,11 +97,11 @@ def is_ready_again(status: Status) -> bool:
     return status.state == "ready" and status.restarts > 0
 
 
-# --- what is offered ---------------------------------------------------------------------------
+# --- offered tools -----------------------------------------------------------------------------
 
 
 async def test_the_tools_of_a_server_are_offered_under_its_name(tmp_path: Path) -> None:
-    async with ready(tmp_path) as host:
+    async with ready_host(tmp_path) as host:
         echo = host.tools["mcp__stub__echo"]
         assert echo.source == "mcp:stub"
         assert echo.description == "Gives the text back."
@@ -112,35 +112,37 @@ async def test_the_tools_of_a_server_are_offered_under_its_name(tmp_path: Path) 
     assert not host.tools
 
 
-async def test_what_a_server_says_of_its_own_tools_lowers_no_class(tmp_path: Path) -> None:
-    async with ready(tmp_path, tool_classes={"env": frozenset({"read"})}) as host:
-        context = ToolContext(PathSandbox(tmp_path, ()), _ignored)
+async def test_annotations_of_a_server_do_not_lower_the_classes_of_its_tools(
+    tmp_path: Path,
+) -> None:
+    async with ready_host(tmp_path, tool_classes={"env": frozenset({"read"})}) as host:
+        context = ToolContext(PathSandbox(tmp_path, ()), _ignore)
         echo = await host.tools["mcp__stub__echo"].access({}, context)
-        assert echo.classes == {"exec", "network"}  # although it calls itself read-only
+        assert echo.classes == {"exec", "network"}  # although its annotation is read-only
         assert not host.tools["mcp__stub__echo"].is_read_only
         env = await host.tools["mcp__stub__env"].access({}, context)
-        assert env.classes == {"read"}  # the user said so
+        assert env.classes == {"read"}  # set by the user
 
 
 async def test_only_the_tools_that_the_user_names_are_offered(tmp_path: Path) -> None:
-    async with ready(tmp_path, tools=("echo", "env")) as host:
+    async with ready_host(tmp_path, tools=("echo", "env")) as host:
         assert list(host.tools) == ["mcp__stub__echo", "mcp__stub__env"]
 
 
-async def test_arguments_are_checked_before_the_server_is_asked(tmp_path: Path) -> None:
-    async with ready(tmp_path) as host:
+async def test_invalid_arguments_are_refused_with_the_field(tmp_path: Path) -> None:
+    async with ready_host(tmp_path) as host:
         with pytest.raises(ToolArgumentsInvalid, match=r"mcp__stub__echo\.text is required"):
             await host.call("echo")
         with pytest.raises(ToolArgumentsInvalid, match="text must have at most 100 characters"):
             await host.call("echo", text="x" * 101)
 
 
-async def test_a_changed_list_of_tools_is_taken_over_and_changes_what_is_permitted(
+async def test_a_changed_list_of_tools_replaces_the_tools_and_changes_their_definitions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "REFRESH_SECONDS", 0)
-    async with ready(tmp_path) as host:
-        context = ToolContext(PathSandbox(tmp_path, ()), _ignored)
+    async with ready_host(tmp_path) as host:
+        context = ToolContext(PathSandbox(tmp_path, ()), _ignore)
         before = await host.tools["mcp__stub__echo"].access({}, context)
         other = await host.tools["mcp__stub__env"].access({}, context)
         assert (await host.call("change")).text == "changed"
@@ -151,7 +153,7 @@ async def test_a_changed_list_of_tools_is_taken_over_and_changes_what_is_permitt
 
 
 class NewsSession:
-    """A conversation with a server that has no tools, and says when it likes that they are others."""
+    """A session with a server that has no tools, and announces changes of them on request."""
 
     protocol_version = "2025-11-25"
 
@@ -167,7 +169,7 @@ class NewsSession:
         await trio.sleep_forever()
 
     async def delay_of_news(self) -> float:
-        """Tells news, and returns after how many seconds the tools are looked at."""
+        """Announce a change, and return the seconds until the tools are listed."""
         told_at, self.looked = trio.current_time(), trio.Event()
         self.changed.set()
         await self.looked.wait()
@@ -175,7 +177,7 @@ class NewsSession:
         return trio.current_time() - told_at
 
 
-async def test_who_has_news_all_the_time_is_looked_at_ever_more_seldom_until_a_quiet_while(
+async def test_the_delay_before_a_refresh_doubles_until_a_quiet_period(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     session = NewsSession()
@@ -186,7 +188,7 @@ async def test_who_has_news_all_the_time_is_looked_at_ever_more_seldom_until_a_q
 
     module = SimpleNamespace(open_session=open_session)
     monkeypatch.setitem(server_module._loaded, server_module._SESSION, module)
-    async with kept(tmp_path) as host:
+    async with running_host(tmp_path) as host:
         await host.until(lambda status: status.state == "ready")
         delays = [await session.delay_of_news() for _ in range(8)]
         assert delays == [1, 2, 4, 8, 16, 32, 60, 60]
@@ -194,20 +196,20 @@ async def test_who_has_news_all_the_time_is_looked_at_ever_more_seldom_until_a_q
         assert await session.delay_of_news() == 1
 
 
-async def _ignored(_text: str) -> None:
+async def _ignore(_text: str) -> None:
     pass
 
 
-# --- what a process gets, and what is left of it -----------------------------------------------
+# --- processes ---------------------------------------------------------------------------------
 
 
-async def test_a_server_sees_harmless_variables_and_what_it_is_given(
+async def test_a_server_receives_its_variables_and_no_secret_of_the_daemon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("A_SECRET_OF_THE_DAEMON", "do-not-tell")
     given = {"KEY": "${TOKEN_OF_MINE}", "LEVEL": "high"}
     environ = {"TOKEN_OF_MINE": "s3cret-token"}
-    async with ready(tmp_path, env=given, environ=environ) as host:
+    async with ready_host(tmp_path, env=given, environ=environ) as host:
         seen = json.loads((await host.call("env")).text)
         assert seen["KEY"] == "s3cret-token"
         assert seen["LEVEL"] == "high"
@@ -217,7 +219,7 @@ async def test_a_server_sees_harmless_variables_and_what_it_is_given(
 
 
 async def test_a_variable_that_is_not_set_is_named(tmp_path: Path) -> None:
-    async with kept(tmp_path, env={"KEY": "${NOT_THERE}"}) as host:
+    async with running_host(tmp_path, env={"KEY": "${NOT_THERE}"}) as host:
         status = await host.until(lambda status: status.state == "backoff")
         assert status.error == "the environment variable NOT_THERE is not set"
 
@@ -232,18 +234,18 @@ def _command_lines() -> str:
     return "\n".join(lines)
 
 
-async def test_nothing_is_left_of_a_server_that_is_not_wanted_any_more(tmp_path: Path) -> None:
-    async with ready(tmp_path) as host:
+async def test_the_process_of_a_stopped_server_is_gone(tmp_path: Path) -> None:
+    async with ready_host(tmp_path) as host:
         pid = int((await host.call("pid")).text)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
 
-# --- what calls come to ------------------------------------------------------------------------
+# --- results of calls --------------------------------------------------------------------------
 
 
-async def test_what_a_server_cannot_say_as_text_is_described_and_kept(tmp_path: Path) -> None:
-    async with ready(tmp_path) as host:
+async def test_content_that_is_not_text_is_described_and_stored(tmp_path: Path) -> None:
+    async with ready_host(tmp_path) as host:
         result = await host.call("picture")
         assert result.text.splitlines() == [
             "look:",
@@ -259,8 +261,8 @@ async def test_what_a_server_cannot_say_as_text_is_described_and_kept(tmp_path: 
         assert result.execution_env == "unknown"
 
 
-async def test_a_long_result_is_cut_and_kept_whole(tmp_path: Path) -> None:
-    async with ready(tmp_path) as host:
+async def test_a_long_result_is_cut_and_stored_whole(tmp_path: Path) -> None:
+    async with ready_host(tmp_path) as host:
         result = await host.call("large")
         assert len(result.text.encode()) < TOOL_RESULT_BYTES_MAX + 200
         assert "[Output cut" in result.text
@@ -268,8 +270,8 @@ async def test_a_long_result_is_cut_and_kept_whole(tmp_path: Path) -> None:
         assert len(result.full) == 500_000
 
 
-async def test_progress_is_shown_and_so_is_the_end(tmp_path: Path) -> None:
-    async with ready(tmp_path) as host:
+async def test_progress_and_the_final_text_are_streamed(tmp_path: Path) -> None:
+    async with ready_host(tmp_path) as host:
         assert (await host.call("progress")).text == "done"
         assert "".join(host.said) == "[1/2] step 1\n[2/2] step 2\ndone"
 
@@ -282,32 +284,30 @@ async def test_progress_is_shown_and_so_is_the_end(tmp_path: Path) -> None:
         ("no_object", "mcp_error: the answer is not as the protocol has it"),
     ],
 )
-async def test_what_is_no_result_is_an_error_of_that_call_alone(
-    tool: str, words: str, tmp_path: Path
-) -> None:
-    async with ready(tmp_path) as host:
+async def test_an_invalid_result_fails_only_its_call(tool: str, words: str, tmp_path: Path) -> None:
+    async with ready_host(tmp_path) as host:
         with pytest.raises(ToolError, match=words):
             await host.call(tool)
         assert (await host.call("echo", text="still here")).text == "still here"
         assert host.server.status.restarts == 0
 
 
-async def test_a_tool_that_says_it_failed_is_an_error_with_its_words(tmp_path: Path) -> None:
-    async with ready(tmp_path) as host:
+async def test_a_failed_tool_is_an_error_with_its_message(tmp_path: Path) -> None:
+    async with ready_host(tmp_path) as host:
         result = await host.call("fail")
         assert (result.text, result.is_error) == ("it went wrong", True)
 
 
-async def test_a_server_that_asks_for_a_model_is_told_that_there_is_none(tmp_path: Path) -> None:
-    async with ready(tmp_path) as host:
+async def test_a_sampling_request_of_a_server_is_refused(tmp_path: Path) -> None:
+    async with ready_host(tmp_path) as host:
         assert "not supported" in (await host.call("ask")).text
 
 
-# --- what bad servers can do -------------------------------------------------------------------
+# --- misbehaving servers -----------------------------------------------------------------------
 
 
-async def test_a_call_that_is_never_answered_ends_in_time_and_others_go_on(tmp_path: Path) -> None:
-    async with ready(tmp_path, timeout_seconds=1) as host:
+async def test_an_unanswered_call_times_out_while_others_succeed(tmp_path: Path) -> None:
+    async with ready_host(tmp_path, timeout_seconds=1) as host:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_fails_in_time, host)
             assert (await host.call("echo", text="meanwhile")).text == "meanwhile"
@@ -319,20 +319,20 @@ async def _fails_in_time(host: Host) -> None:
         await host.call("hang")
 
 
-async def test_a_call_that_is_given_up_is_cancelled_at_the_server(tmp_path: Path) -> None:
-    async with ready(tmp_path) as host:
+async def test_a_cancelled_call_is_cancelled_at_the_server(tmp_path: Path) -> None:
+    async with ready_host(tmp_path) as host:
         with trio.move_on_after(0.1) as given_up:
             await host.call("hang")
         assert given_up.cancelled_caught
         assert len(json.loads((await host.call("cancelled")).text)) == 1
 
 
-async def test_a_server_that_dies_fails_its_calls_and_is_started_again(
+async def test_a_server_that_dies_fails_its_calls_and_is_restarted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "FIRST_PAUSE_SECONDS", 0.01)
     count = tmp_path / "starts"
-    async with ready(tmp_path, "--count", str(count)) as host:
+    async with ready_host(tmp_path, "--count", str(count)) as host:
         offered = list(host.tools)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_loses_its_server, host, "hang")
@@ -352,12 +352,12 @@ async def _loses_its_server(host: Host, tool: str) -> None:
 
 
 @pytest.mark.slow
-async def test_a_server_that_answers_nothing_any_more_is_started_again(
+async def test_a_server_that_stops_responding_is_restarted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("FIRST_PAUSE_SECONDS", "REFRESH_SECONDS"):
         monkeypatch.setattr(server_module, name, 0.01)
-    async with ready(tmp_path, timeout_seconds=0.5) as host:
+    async with ready_host(tmp_path, timeout_seconds=0.5) as host:
         monkeypatch.setattr(server_module, "LISTING_SECONDS", 0.5)
         with pytest.raises(ToolServerFailed, match="mcp_timed_out"):
             await host.call("freeze")
@@ -368,7 +368,7 @@ async def test_a_server_that_answers_nothing_any_more_is_started_again(
         assert (await host.call("echo", text="back")).text == "back"
 
 
-async def test_servers_that_start_while_the_sdk_is_read_wait_for_all_of_it(
+async def test_servers_that_start_while_the_sdk_is_imported_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = SimpleNamespace(begun=threading.Event(), open=threading.Event())
@@ -381,9 +381,9 @@ async def test_servers_that_start_while_the_sdk_is_read_wait_for_all_of_it(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(sys.modules, "gate", gate)
     monkeypatch.setattr(server_module, "_SESSION", "slow_session")
-    async with kept(tmp_path) as first:
+    async with running_host(tmp_path) as first:
         assert await trio.to_thread.run_sync(gate.begun.wait, WAIT_SECONDS)
-        async with kept(tmp_path) as second:
+        async with running_host(tmp_path) as second:
             await trio.testing.wait_all_tasks_blocked()
             gate.open.set()
             for host in (first, second):
@@ -394,7 +394,7 @@ async def test_a_message_that_is_too_large_ends_the_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "FIRST_PAUSE_SECONDS", 0.01)
-    async with ready(tmp_path) as host:
+    async with ready_host(tmp_path) as host:
         with pytest.raises(ToolServerFailed):
             await host.call("too_large")
         failed = await host.until(lambda status: status.state == "backoff")
@@ -403,11 +403,11 @@ async def test_a_message_that_is_too_large_ends_the_connection(
 
 
 @pytest.mark.slow
-async def test_noise_of_a_server_costs_it_time_and_nobody_else(
+async def test_a_noisy_server_works_and_its_logged_lines_are_bounded(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="nousd.tools.mcp.stdio")
-    async with ready(tmp_path, "--chatty") as host:
+    async with ready_host(tmp_path, "--chatty") as host:
         assert (await host.call("echo", text="hello")).text == "hello"
     lines = [record for record in caplog.records if "a word of mine" in record.getMessage()]
     assert 0 < len(lines) <= 100
@@ -415,14 +415,14 @@ async def test_noise_of_a_server_costs_it_time_and_nobody_else(
 
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("flag", ["--silent", "--no-list"])
-async def test_a_server_that_never_answers_is_given_up_in_time(
+async def test_a_server_that_never_responds_times_out(
     flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from nousd.tools.mcp import session
 
     monkeypatch.setattr(session, "CONNECT_SECONDS", 0.5 if flag == "--silent" else 20)
     monkeypatch.setattr(server_module, "LISTING_SECONDS", 0.5)
-    async with kept(tmp_path, flag) as host:
+    async with running_host(tmp_path, flag) as host:
         status = await host.until(lambda status: status.state == "backoff")
         assert status.error in {
             "it did not answer within 0.5 seconds",
@@ -438,17 +438,17 @@ async def test_a_server_that_never_answers_is_given_up_in_time(
         ((sys.executable, "-S", "-c", "raise SystemExit('bad day')"), "it ended; bad day"),
     ],
 )
-async def test_why_a_server_does_not_start_is_told(
+async def test_the_reason_why_a_server_does_not_start_is_reported(
     command: tuple[str, ...], words: str, tmp_path: Path
 ) -> None:
-    async with kept(tmp_path, command=command) as host:
+    async with running_host(tmp_path, command=command) as host:
         status = await host.until(lambda status: status.state == "backoff")
         assert status.error == words
 
 
-async def test_its_words_are_told_without_secrets(tmp_path: Path) -> None:
+async def test_secrets_are_redacted_in_the_error_of_a_server(tmp_path: Path) -> None:
     program = "import os; raise SystemExit('bad key: ' + os.environ['KEY'])"
-    async with kept(
+    async with running_host(
         tmp_path,
         command=(sys.executable, "-S", "-c", program),
         env={"KEY": "${TOKEN}"},
@@ -458,12 +458,12 @@ async def test_its_words_are_told_without_secrets(tmp_path: Path) -> None:
         assert status.error == "it ended; bad key: [redacted]"
 
 
-async def test_the_pauses_double_and_after_ten_attempts_it_is_left_alone(
+async def test_the_pauses_double_and_restarts_stop_after_ten_attempts(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     server_module.load_sdk_session()  # no thread is waited for under this clock
 
-    async with kept(tmp_path, command=("no-such-program-of-ours",)) as host:
+    async with running_host(tmp_path, command=("no-such-program-of-ours",)) as host:
         began = trio.current_time()
         await host.until(lambda status: status.state == "failed", seconds=1000)
         assert trio.current_time() - began == pytest.approx(1 + 2 + 4 + 8 + 16 + 32 + 60 * 3, abs=2)

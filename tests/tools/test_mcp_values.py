@@ -30,7 +30,7 @@ def values_of(value: Any) -> int:
         [0] * 1000,
     ],
 )
-def test_no_value_is_overlooked_and_what_stands_in_texts_is_none(value: Any) -> None:
+def test_the_count_is_never_too_low_and_ignores_brackets_in_texts(value: Any) -> None:
     for text in (json.dumps(value), json.dumps(value, indent=1)):
         assert values_of(value) <= values_in(text.encode()) <= 2 * values_of(value) + 1
 
@@ -42,7 +42,7 @@ def test_a_long_text_is_one_value_and_many_texts_are_many() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 1000])
-def test_the_pieces_in_which_a_stream_comes_do_not_matter(size: int) -> None:
+def test_the_count_does_not_depend_on_the_chunks_of_a_stream(size: int) -> None:
     stream = b'data: [1,\r\ndata: "[,",\r\ndata: 3]\r\n\r\ndata: [1]\n\n: "\n\ndata: [1,2]\r\r'
     lines = ValuesOfLines(is_stream=True)
     for start in range(0, len(stream), size):

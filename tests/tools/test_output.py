@@ -18,7 +18,7 @@ from nousd.tools.spooled_file import SpooledFile
 from nousd.wire.limits import TOOL_RESULT_BYTES_MAX, TOOL_RESULT_LINES_MAX, TOOL_UPDATES_BYTES_MAX
 
 
-async def collected(*chunks: bytes) -> OutputCollector:
+async def collect(*chunks: bytes) -> OutputCollector:
     collector = OutputCollector()
     for chunk in chunks:
         collector.feed(chunk)
@@ -27,8 +27,8 @@ async def collected(*chunks: bytes) -> OutputCollector:
     return collector
 
 
-async def kept(result: ToolResult) -> bytes:
-    """Return the whole output that a result goes with."""
+async def full_bytes(result: ToolResult) -> bytes:
+    """Return the whole output that belongs to a result."""
     assert result.full is not None
     if isinstance(result.full, bytes):
         return result.full
@@ -40,15 +40,15 @@ async def kept(result: ToolResult) -> bytes:
 @pytest.mark.parametrize(
     "output", [b"", b"x", b"x" * TOOL_RESULT_BYTES_MAX, b"\n" * TOOL_RESULT_LINES_MAX, "é".encode()]
 )
-async def test_what_fits_is_told_whole_and_kept_nowhere_else(output: bytes) -> None:
-    for result in ((await collected(output)).head(), (await collected(output)).tail()):
+async def test_an_output_that_fits_is_returned_whole_and_not_stored(output: bytes) -> None:
+    for result in ((await collect(output)).head(), (await collect(output)).tail()):
         assert result.text == output.decode().rstrip("\n")
         assert result.full is None
 
 
-async def test_more_lines_than_fit_are_cut_at_either_end() -> None:
+async def test_too_many_lines_are_cut_at_either_end() -> None:
     output = "".join(f"line {number}\n" for number in range(TOOL_RESULT_LINES_MAX + 1)).encode()
-    head, tail = (await collected(output)).head(), (await collected(output)).tail()
+    head, tail = (await collect(output)).head(), (await collect(output)).tail()
     note = f"[Output cut: the %s 2000 of 2001 lines are shown, {len(output)} bytes in all.]"
     assert head.text.startswith("line 0\n")
     assert head.text.endswith(f"line 1999\n\n{note % 'first'}")
@@ -57,54 +57,54 @@ async def test_more_lines_than_fit_are_cut_at_either_end() -> None:
     assert head.full == tail.full == output
 
 
-async def test_a_last_line_without_an_end_counts() -> None:
+async def test_a_last_line_without_a_newline_counts() -> None:
     output = b"\n".join(b"x" for _ in range(TOOL_RESULT_LINES_MAX + 1))
-    assert "the last 2000 of 2001 lines" in (await collected(output)).tail().text
+    assert "the last 2000 of 2001 lines" in (await collect(output)).tail().text
 
 
-async def test_more_bytes_than_fit_are_cut_between_lines() -> None:
+async def test_too_many_bytes_are_cut_between_lines() -> None:
     output = b"".join(b"%04d" % number + b"x" * 95 + b"\n" for number in range(600))
-    head, tail = (await collected(output)).head(), (await collected(output)).tail()
+    head, tail = (await collect(output)).head(), (await collect(output)).tail()
     assert head.text.split("\n\n")[0] == output[:51200].decode().rstrip("\n")
     assert tail.text.split("\n\n")[0] == output[-51200:].decode().rstrip("\n")
 
 
-async def test_a_line_longer_than_fits_is_cut_between_characters() -> None:
+async def test_a_line_that_is_too_long_is_cut_between_characters() -> None:
     output = b"a" + "é".encode() * TOOL_RESULT_BYTES_MAX
-    for result in ((await collected(output)).head(), (await collected(output)).tail()):
+    for result in ((await collect(output)).head(), (await collect(output)).tail()):
         text = result.text.split("\n\n")[0]
         assert TOOL_RESULT_BYTES_MAX - 2 <= len(text.encode()) <= TOOL_RESULT_BYTES_MAX
         assert "\ufffd" not in text
 
 
-async def test_bytes_that_are_no_text_count_as_they_are_shown() -> None:
-    result = (await collected(b"\xff" * TOOL_RESULT_BYTES_MAX)).head()
+async def test_invalid_bytes_count_as_replacement_characters() -> None:
+    result = (await collect(b"\xff" * TOOL_RESULT_BYTES_MAX)).head()
     text = result.text.split("\n\n")[0]
     assert set(text) == {"\ufffd"}
     assert len(text.encode()) <= TOOL_RESULT_BYTES_MAX
     assert result.full == b"\xff" * TOOL_RESULT_BYTES_MAX
 
 
-async def test_the_cut_does_not_depend_on_how_the_output_arrived() -> None:
+async def test_the_cut_does_not_depend_on_the_chunks_of_the_output() -> None:
     output = b"".join(b"%d\n" % number for number in range(20_000))
     pieces = [output[at : at + 7] for at in range(0, len(output), 7)]
-    assert (await collected(output)).tail() == (await collected(*pieces)).tail()
-    assert (await collected(output)).head() == (await collected(*pieces)).head()
+    assert (await collect(output)).tail() == (await collect(*pieces)).tail()
+    assert (await collect(output)).head() == (await collect(*pieces)).head()
 
 
 @pytest.mark.parametrize("size", [SPOOL_PIECE_BYTES, SPOOL_PIECE_BYTES + 1, 5_000_000])
-async def test_a_long_output_is_kept_whole_and_in_a_file_beyond_a_piece(size: int) -> None:
+async def test_a_long_output_is_stored_whole_and_beyond_one_piece_in_a_file(size: int) -> None:
     output = b"".join(b"%07d\n" % number for number in range(size // 8 + 1))[:size]
     chunks = [output[at : at + 65_536] for at in range(0, size, 65_536)]
-    result = (await collected(*chunks)).tail()
+    result = (await collect(*chunks)).tail()
     assert isinstance(result.full, SpooledFile) is (size > SPOOL_PIECE_BYTES)
-    assert await kept(result) == output
+    assert await full_bytes(result) == output
     assert f"{size} bytes in all.]" in result.text
 
 
 @pytest.fixture
 def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An artifact of 100,000 bytes at most; of a longer output the last 10,000 are kept."""
+    """Limit an artifact to 100,000 bytes, with the last 10,000 of a longer output."""
     monkeypatch.setattr(whole_output, "ARTIFACT_BYTES_MAX", 100_000)
     monkeypatch.setattr(whole_output, "END_BYTES", 10_000)
     monkeypatch.setattr(whole_output, "SPOOL_PIECE_BYTES", 20_000)
@@ -112,12 +112,12 @@ def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("size", [99_999, 100_000, 100_001, 130_000, 1_000_000])
 @pytest.mark.parametrize("piece", [1000, 65_536, 1_000_000])
-async def test_of_an_output_past_the_bound_the_beginning_and_the_end_are_kept(
+async def test_an_output_beyond_the_limit_keeps_its_beginning_and_its_end(
     small_bounds: None, size: int, piece: int
 ) -> None:
     output = b"".join(b"%06d\n" % number for number in range(size // 7 + 1))[:size]
-    result = (await collected(*[output[at : at + piece] for at in range(0, size, piece)])).tail()
-    whole = await kept(result)
+    result = (await collect(*[output[at : at + piece] for at in range(0, size, piece)])).tail()
+    whole = await full_bytes(result)
     assert len(whole) <= 100_000
     if size <= 100_000:
         assert whole == output
@@ -134,7 +134,7 @@ async def test_of_an_output_past_the_bound_the_beginning_and_the_end_are_kept(
         )
 
 
-def test_a_text_past_the_bound_is_kept_as_an_output_is(small_bounds: None) -> None:
+def test_a_text_beyond_the_limit_keeps_its_beginning_and_its_end(small_bounds: None) -> None:
     text = "x" * 89_000 + "y" * 50_000
     result = head_of(text)
     assert isinstance(result.full, bytes)
@@ -146,7 +146,7 @@ def test_a_text_past_the_bound_is_kept_as_an_output_is(small_bounds: None) -> No
     assert within_bounds(b"short") == b"short"
 
 
-async def test_a_disk_that_is_full_costs_what_would_be_kept_and_nothing_else(
+async def test_on_a_full_disk_the_result_is_returned_without_the_whole_output(
     small_bounds: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = 0
@@ -158,7 +158,7 @@ async def test_a_disk_that_is_full_costs_what_would_be_kept_and_nothing_else(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(SpooledFile, "write", write)
-    result = (await collected(*[b"x" * 999 + b"\n"] * 300)).tail()
+    result = (await collect(*[b"x" * 999 + b"\n"] * 300)).tail()
     assert result.full is None
     assert result.text.startswith("x" * 999 + "\n")
     assert result.text.endswith(
@@ -166,7 +166,7 @@ async def test_a_disk_that_is_full_costs_what_would_be_kept_and_nothing_else(
     )
 
 
-async def test_a_folder_that_is_gone_costs_what_would_be_kept_and_nothing_else(
+async def test_without_its_directory_the_result_is_returned_without_the_whole_output(
     small_bounds: None, tmp_path: Path
 ) -> None:
     collector = OutputCollector(tmp_path / "gone")
@@ -183,7 +183,9 @@ def open_descriptors() -> set[str]:
     return set(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
 
-async def test_a_file_has_no_name_is_private_and_goes_with_who_holds_it(tmp_path: Path) -> None:
+async def test_a_spooled_file_is_unnamed_and_private_and_closed_with_its_object(
+    tmp_path: Path,
+) -> None:
     before = open_descriptors()
     spool = SpooledFile(tmp_path)
     spool.write(b"secret")
@@ -200,7 +202,7 @@ async def test_a_file_has_no_name_is_private_and_goes_with_who_holds_it(tmp_path
     assert open_descriptors() == before
 
 
-def test_a_text_is_cut_as_an_output_is() -> None:
+def test_head_of_cuts_a_text_like_an_output() -> None:
     assert head_of("short\n").text == "short"
     assert "the first 2000 of 3000 lines" in head_of("x\n" * 3000).text
     assert head_of("bad \ud800").text == "bad ?"
@@ -217,7 +219,7 @@ class Watcher:
         await self.may_go_on.wait()
 
 
-async def streamed(*chunks: bytes) -> list[str]:
+async def stream_chunks(*chunks: bytes) -> list[str]:
     watcher = Watcher()
     stream = OutputStream(watcher.emit)
     async with trio.open_nursery() as nursery:
@@ -231,24 +233,24 @@ async def streamed(*chunks: bytes) -> list[str]:
 
 async def test_a_character_split_between_chunks_is_one_character(autojump_clock: object) -> None:
     for text in ("é", "€", "😀"):
-        assert "".join(await streamed(*[bytes([byte]) for byte in text.encode()])) == text
+        assert "".join(await stream_chunks(*[bytes([byte]) for byte in text.encode()])) == text
 
 
-async def test_bytes_that_are_no_text_are_streamed_as_replacements(autojump_clock: object) -> None:
-    assert "".join(await streamed(b"a\xffb", b"\xe2\x82")) == "a\ufffdb\ufffd"
+async def test_invalid_bytes_are_streamed_as_replacement_characters(autojump_clock: object) -> None:
+    assert "".join(await stream_chunks(b"a\xffb", b"\xe2\x82")) == "a\ufffdb\ufffd"
 
 
-async def test_no_output_is_no_piece(autojump_clock: object) -> None:
-    assert await streamed() == []
-    assert await streamed(b"") == []
+async def test_an_empty_output_streams_nothing(autojump_clock: object) -> None:
+    assert await stream_chunks() == []
+    assert await stream_chunks(b"") == []
 
 
-async def test_what_comes_during_a_pause_is_one_piece(autojump_clock: object) -> None:
-    pieces = await streamed(b"first\n", *[b"x\n"] * 100)
+async def test_output_during_a_pause_is_one_piece(autojump_clock: object) -> None:
+    pieces = await stream_chunks(b"first\n", *[b"x\n"] * 100)
     assert pieces == ["first\n", "x\n" * 100]
 
 
-async def test_a_watcher_that_stalls_stops_neither_the_tool_nor_fills_the_memory(
+async def test_a_stalled_watcher_does_not_block_the_tool_and_receives_bounded_text(
     autojump_clock: object,
 ) -> None:
     watcher = Watcher()
@@ -265,5 +267,7 @@ async def test_a_watcher_that_stalls_stops_neither_the_tool_nor_fills_the_memory
     assert text == "x" * TOOL_UPDATES_BYTES_MAX + "\n[Output goes on; no more of it is streamed.]\n"
 
 
-async def test_an_output_of_just_the_bound_has_no_note(autojump_clock: object) -> None:
-    assert "".join(await streamed(b"x" * TOOL_UPDATES_BYTES_MAX)) == "x" * TOOL_UPDATES_BYTES_MAX
+async def test_an_output_of_exactly_the_limit_has_no_note(autojump_clock: object) -> None:
+    assert (
+        "".join(await stream_chunks(b"x" * TOOL_UPDATES_BYTES_MAX)) == "x" * TOOL_UPDATES_BYTES_MAX
+    )

@@ -38,7 +38,7 @@ CHANGE = """\
 
 
 def tree(folder: Path) -> dict[str, tuple[bytes, bool]]:
-    """Return every file below a folder: its bytes, and whether it can be run."""
+    """Return the bytes of every file below a directory, and whether it is executable."""
     return {
         str(path.relative_to(folder)): (path.read_bytes(), bool(path.stat().st_mode & stat.S_IXUSR))
         for path in sorted(folder.rglob("*"))
@@ -51,7 +51,7 @@ def left_over(bench: Bench) -> list[str]:
 
 
 async def refusal(bench: Bench, text: str, **args: Any) -> str:
-    """Applies a patch that must not fit; nothing may have changed."""
+    """Apply a patch that must be refused, assert that nothing has changed, and return the error."""
     before, folders = tree(bench.work), sorted(bench.work.rglob("*"))
     with pytest.raises(ToolError) as caught:
         await bench.call("patch", patch=text, **args)
@@ -60,17 +60,17 @@ async def refusal(bench: Bench, text: str, **args: Any) -> str:
     return str(caught.value)
 
 
-# --- what is changed -------------------------------------------------------------------------
+# --- changes ---------------------------------------------------------------------------------
 
 
-async def test_a_change_is_applied_and_told(bench: Bench) -> None:
+async def test_a_change_is_applied_and_reported(bench: Bench) -> None:
     file = bench.put("numbers", NUMBERS)
     assert await bench.text("patch", patch=CHANGE) == "Patched 1 file.\nchanged numbers: +1 -1"
     assert file.read_text() == NUMBERS.replace("5\n", "five\n", 1)
     assert left_over(bench) == []
 
 
-async def test_a_dry_run_says_whether_it_fits_and_changes_nothing(bench: Bench) -> None:
+async def test_a_dry_run_reports_the_changes_and_makes_none(bench: Bench) -> None:
     bench.put("numbers", NUMBERS)
     before = tree(bench.work)
     text = await bench.text("patch", patch=CHANGE, dryRun=True)
@@ -137,15 +137,15 @@ diff --git "a/\\303\\251" "b/\\303\\251"
 """
 
 
-async def test_everything_that_git_says_of_files_is_done(bench: Bench) -> None:
+async def test_every_file_operation_of_a_git_patch_is_applied(bench: Bench) -> None:
     bench.put("numbers", NUMBERS)
     bench.put("gone", "a\n")
     bench.put("old name", "x\ny\n")
     bench.put("source", "s\n")
     bench.put("script", "#!/bin/sh")
     bench.put("é", "é\n")
-    told = await bench.text("patch", patch=EVERYTHING)
-    assert told.split("\n") == [
+    output = await bench.text("patch", patch=EVERYTHING)
+    assert output.split("\n") == [
         "Patched 8 files.",
         "changed numbers: +1 -1",
         "removed gone: +0 -1",
@@ -170,7 +170,7 @@ async def test_everything_that_git_says_of_files_is_done(bench: Bench) -> None:
     }
 
 
-async def test_a_mode_that_the_patch_does_not_name_stays(bench: Bench) -> None:
+async def test_a_file_mode_that_the_patch_does_not_name_is_kept(bench: Bench) -> None:
     file = bench.put("numbers", NUMBERS)
     file.chmod(0o740)
     await bench.call("patch", patch=CHANGE)
@@ -180,7 +180,9 @@ async def test_a_mode_that_the_patch_does_not_name_stays(bench: Bench) -> None:
     assert stat.S_IMODE((bench.work / "n2").stat().st_mode) == 0o740
 
 
-async def test_a_later_part_is_taken_of_what_an_earlier_one_left(bench: Bench) -> None:
+async def test_a_later_part_of_a_patch_applies_to_the_result_of_an_earlier_one(
+    bench: Bench,
+) -> None:
     bench.put("numbers", NUMBERS)
     again = CHANGE.replace("-5\n+five", "-five\n+cinq").replace(" 4\n", " 4\n")
     await bench.call("patch", patch=CHANGE + again)
@@ -198,7 +200,7 @@ async def test_a_later_part_is_taken_of_what_an_earlier_one_left(bench: Bench) -
         ('"a/sub/f"', '"b/sub/f"', None),
     ],
 )
-async def test_paths_are_taken_as_the_names_tell(
+async def test_prefixes_and_quotes_and_dates_are_removed_from_file_names(
     bench: Bench, old: str, new: str, strip: int | None
 ) -> None:
     file = bench.put("sub/f", "x\n")
@@ -207,7 +209,7 @@ async def test_paths_are_taken_as_the_names_tell(
     assert file.read_text() == "y\n"
 
 
-async def test_a_file_that_diff_dates_before_all_time_is_none(bench: Bench) -> None:
+async def test_a_file_dated_at_the_epoch_counts_as_absent(bench: Bench) -> None:
     epoch = "1970-01-01 00:00:00.000000000 +0000"
     await bench.call("patch", patch=f"--- old/n\t{epoch}\n+++ new/n\n@@ -0,0 +1 @@\n+x\n", strip=1)
     assert (bench.work / "n").read_text() == "x\n"
@@ -216,17 +218,17 @@ async def test_a_file_that_diff_dates_before_all_time_is_none(bench: Bench) -> N
     assert not (bench.work / "n").exists()
 
 
-# --- where hunks go --------------------------------------------------------------------------
+# --- positions of hunks ----------------------------------------------------------------------
 
 
-async def test_a_hunk_with_a_wrong_line_goes_to_the_only_place_that_fits(bench: Bench) -> None:
+async def test_a_hunk_with_a_wrong_line_number_applies_at_its_only_match(bench: Bench) -> None:
     file = bench.put("numbers", "0\n0\n" + NUMBERS)
-    told = await bench.text("patch", patch=CHANGE)
-    assert told.endswith("changed numbers: +1 -1 (1 of 1 hunks on other lines than they say)")
+    output = await bench.text("patch", patch=CHANGE)
+    assert output.endswith("changed numbers: +1 -1 (1 of 1 hunks on other lines than they say)")
     assert file.read_text() == "0\n0\n" + NUMBERS.replace("5\n", "five\n", 1)
 
 
-async def test_of_two_places_that_fit_none_is_chosen(bench: Bench) -> None:
+async def test_a_hunk_with_a_wrong_line_number_and_two_matches_is_refused(bench: Bench) -> None:
     bench.put("numbers", "x\n" + NUMBERS + NUMBERS)
     assert await refusal(bench, CHANGE) == (
         "patch_failed: numbers: the hunk of line 3 fits at lines 5 and 35, but not at line 4, which it"
@@ -234,20 +236,22 @@ async def test_of_two_places_that_fit_none_is_chosen(bench: Bench) -> None:
     )
 
 
-async def test_of_two_places_the_one_that_the_line_names_is_taken(bench: Bench) -> None:
+async def test_a_hunk_with_two_matches_applies_at_its_line_number(bench: Bench) -> None:
     file = bench.put("numbers", NUMBERS + NUMBERS)
     await bench.call("patch", patch=CHANGE)
     assert file.read_text() == NUMBERS.replace("5\n", "five\n", 1) + NUMBERS
 
 
-async def test_a_space_that_differs_is_a_difference(bench: Bench) -> None:
+async def test_a_hunk_with_different_white_space_is_refused(bench: Bench) -> None:
     bench.put("numbers", NUMBERS.replace("4\n", "4 \n", 1))
     assert await refusal(bench, CHANGE) == (
         "patch_failed: numbers: the hunk of line 3 does not fit: expected '4\\n', found '4 \\n'"
     )
 
 
-async def test_a_last_line_without_a_newline_is_another_line(bench: Bench) -> None:
+async def test_a_last_line_without_a_newline_does_not_match_one_with_a_newline(
+    bench: Bench,
+) -> None:
     bench.put("f", "a\nb")
     text = "--- f\n+++ f\n@@ -1,2 +1,2 @@\n a\n-b\n+c\n"
     assert "expected 'b\\n', found 'b'" in await refusal(bench, text)
@@ -255,19 +259,19 @@ async def test_a_last_line_without_a_newline_is_another_line(bench: Bench) -> No
     assert (bench.work / "f").read_bytes() == b"a\nc\n"
 
 
-async def test_a_file_with_crlf_keeps_it(bench: Bench) -> None:
+async def test_a_file_with_crlf_keeps_its_line_endings(bench: Bench) -> None:
     file = bench.put("numbers", NUMBERS.replace("\n", "\r\n"))
     await bench.call("patch", patch=CHANGE)
     assert file.read_bytes() == NUMBERS.replace("5\n", "five\n", 1).replace("\n", "\r\n").encode()
 
 
-async def test_a_patch_that_came_with_crlf_is_read_as_lf(bench: Bench) -> None:
+async def test_a_patch_with_crlf_applies_to_a_file_with_lf(bench: Bench) -> None:
     file = bench.put("numbers", NUMBERS)
     await bench.call("patch", patch=CHANGE.replace("\n", "\r\n"))
     assert file.read_text() == NUMBERS.replace("5\n", "five\n", 1)
 
 
-async def test_bytes_that_are_no_text_and_a_byte_order_mark_stay(bench: Bench) -> None:
+async def test_invalid_bytes_and_a_byte_order_mark_are_kept(bench: Bench) -> None:
     file = bench.put("f", b"\xef\xbb\xbfa\nb\n\xff\xfe\n")
     await bench.call("patch", patch="--- f\n+++ f\n@@ -1,2 +1,2 @@\n-a\n+A\n b\n")
     assert file.read_bytes() == b"\xef\xbb\xbfA\nb\n\xff\xfe\n"
@@ -328,7 +332,7 @@ FAULTS = {
 
 @pytest.mark.behaviour("a_patch_is_applied_whole_or_not_at_all")
 @pytest.mark.parametrize("case", FAULTS)
-async def test_a_fault_anywhere_changes_nothing(bench: Bench, case: str) -> None:
+async def test_a_patch_with_a_fault_changes_nothing(bench: Bench, case: str) -> None:
     bench.put("numbers", NUMBERS)
     bench.put("other", "x\n")
     bench.put("binary", b"\0" + NUMBERS.encode())
@@ -340,7 +344,7 @@ async def test_a_fault_anywhere_changes_nothing(bench: Bench, case: str) -> None
 
 
 @pytest.mark.parametrize("put", range(4))
-async def test_what_was_put_is_taken_back_when_a_later_file_fails(
+async def test_written_files_are_restored_when_a_later_one_fails(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, put: int
 ) -> None:
     bench.put("numbers", NUMBERS)
@@ -367,7 +371,7 @@ async def test_what_was_put_is_taken_back_when_a_later_file_fails(
     assert {path: path.stat().st_mode for path in bench.work.iterdir()} == modes
 
 
-async def test_what_cannot_be_taken_back_is_named(
+async def test_files_that_cannot_be_restored_are_named(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.put("numbers", NUMBERS)
@@ -389,7 +393,7 @@ async def test_what_cannot_be_taken_back_is_named(
     )
 
 
-async def test_a_folder_that_becomes_a_link_before_the_files_are_put_stops_it(
+async def test_a_directory_that_becomes_a_link_before_the_write_stops_the_patch(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The patch was allowed for one path and would now be written to another."""
@@ -408,7 +412,7 @@ async def test_a_folder_that_becomes_a_link_before_the_files_are_put_stops_it(
     assert (bench.work / "moved/numbers").read_text() == NUMBERS
 
 
-async def test_a_call_that_is_stopped_while_it_searches_changes_nothing(bench: Bench) -> None:
+async def test_a_call_that_is_cancelled_before_it_begins_changes_nothing(bench: Bench) -> None:
     bench.put("numbers", NUMBERS)
     before = tree(bench.work)
     with trio.CancelScope() as scope:
@@ -421,7 +425,7 @@ async def test_a_call_that_is_stopped_while_it_searches_changes_nothing(bench: B
 # --- bounds and facts ------------------------------------------------------------------------
 
 
-async def test_more_files_than_a_patch_may_have_are_refused(
+async def test_a_patch_with_too_many_files_is_refused(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(patch, "PATCH_FILES_MAX", 1)
@@ -440,7 +444,7 @@ async def test_files_that_are_too_large_are_refused(
     assert "numbers: is larger than" in await refusal(bench, CHANGE)
 
 
-async def test_a_call_touches_every_file_that_it_names_at_its_real_place(bench: Bench) -> None:
+async def test_the_access_of_a_call_lists_the_real_path_of_every_file(bench: Bench) -> None:
     bench.put("real/numbers", NUMBERS)
     (bench.work / "link").symlink_to("real")
     text = (
@@ -483,8 +487,8 @@ def diff_of(old: bytes, new: bytes, context: int) -> str:
     return made.stdout.decode()
 
 
-def by_git(text: str, diff: str) -> str | None:
-    """Return what ``git apply`` makes of a file; None if the patch does not fit."""
+def apply_with_git(text: str, diff: str) -> str | None:
+    """Return the file after ``git apply``; None if the patch does not apply."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "f"
         file.write_bytes(text.encode())
@@ -508,8 +512,8 @@ OTHERS = [
 ]
 
 
-def understood(text: str) -> list[FileDiff] | None:
-    """Return what a text says; None if it is refused, which is no other error."""
+def parse_or_none(text: str) -> list[FileDiff] | None:
+    """Return the diffs in a text; None if it is refused. Any other error fails the test."""
     try:
         return parse(text)
     except ToolError:
@@ -518,16 +522,16 @@ def understood(text: str) -> list[FileDiff] | None:
 
 @settings(max_examples=200, deadline=None)
 @given(lines=st.lists(st.sampled_from(PARTS + OTHERS)), end=st.sampled_from(["\n", "\r\n"]))
-def test_whatever_is_handed_in_is_understood_or_refused(lines: list[str], end: str) -> None:
-    diffs = understood(end.join(lines))
+def test_any_text_is_parsed_or_refused(lines: list[str], end: str) -> None:
+    diffs = parse_or_none(end.join(lines))
     assert diffs is None or all(diff.old or diff.new for diff in diffs)
 
 
 @settings(max_examples=200, deadline=None)
 @given(lines=st.lists(st.sampled_from(PARTS)), end=st.sampled_from(["\n", "\r\n"]))
-def test_not_one_line_of_a_change_is_skipped(lines: list[str], end: str) -> None:
-    """Behind a text that is none of a patch anything may follow; here there is no such text."""
-    diffs = understood(end.join(lines))
+def test_no_changed_line_is_skipped(lines: list[str], end: str) -> None:
+    """Lines after foreign text may be skipped; these inputs contain no foreign text."""
+    diffs = parse_or_none(end.join(lines))
     if diffs is not None:
         taken = sum(hunk.added + hunk.removed for diff in diffs for hunk in diff.hunks)
         before = min(diff.line for diff in diffs) - 1
@@ -538,7 +542,7 @@ def test_not_one_line_of_a_change_is_skipped(lines: list[str], end: str) -> None
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(old=files(), new=files(), context=st.integers(1, 3))
-def test_what_git_says_of_two_files_makes_one_of_the_other(
+def test_a_diff_by_git_turns_the_old_file_into_the_new_one(
     old: bytes, new: bytes, context: int
 ) -> None:
     text = diff_of(old, new, context)
@@ -551,7 +555,7 @@ def test_what_git_says_of_two_files_makes_one_of_the_other(
 @example(old=b"a", new=b"a\na", other=b"a\na")
 @example(old=b"b", new=b"a\nb", other=b"b\nb")
 @given(old=files(), new=files(), other=files())
-def test_on_another_file_it_does_what_git_does_or_refuses(
+def test_a_diff_applies_to_another_file_as_with_git_or_is_refused(
     old: bytes, new: bytes, other: bytes
 ) -> None:
     text = diff_of(old, new, 3)
@@ -562,8 +566,8 @@ def test_on_another_file_it_does_what_git_does_or_refuses(
         ours = put_in(other.decode(), diff.hunks).text
     except ToolError:
         return
-    theirs = by_git(other.decode(), text)
-    # Git takes no LF for a CRLF.
+    theirs = apply_with_git(other.decode(), text)
+    # Git does not match LF with CRLF.
     if theirs is not None and b"\r" not in other and ours != theirs:
         # Git lets a hunk that ends without LF match inside of a file, and joins two lines there.
         assert "\n\\ No newline" in text

@@ -1,7 +1,7 @@
 """Every argument that takes a path, against every way out of the workspace.
 
-A tool that takes a path stands in ``USES``; one that takes none is named in ``PATHLESS``. A tool that is
-in neither fails a test, so that none is forgotten.
+A tool that takes a path is in ``USES``; one that does not is in ``PATHLESS``. A tool that is in
+neither fails a test, so that none is forgotten.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nousd.tools.fs.path_sandbox import PathSandbox
 from tests.tools.bench import SECRET, Bench
 
 Use = Callable[[Bench, str], Awaitable[str]]
-"""Does something with a path; returns what is told of it."""
+"""Use a path, and return the resulting text."""
 
 
 async def _call(bench: Bench, path: str, tool: str, **args: Any) -> str:
@@ -104,11 +104,11 @@ WAYS_OUT = {
 every_use = pytest.mark.parametrize("name", USES)
 
 
-def test_every_tool_is_here() -> None:
+def test_the_tables_cover_every_tool() -> None:
     assert {name.split()[0] for name in USES} - {"attachment"} | PATHLESS == BUILTIN_NAMES
 
 
-def test_a_tool_without_paths_has_no_argument_that_sounds_like_one() -> None:
+def test_a_tool_without_paths_has_no_argument_named_like_a_path() -> None:
     for tool in builtin_tools(allow_exec=True):
         if tool.name in PATHLESS:
             names = " ".join(tool.parameters["properties"])
@@ -117,7 +117,7 @@ def test_a_tool_without_paths_has_no_argument_that_sounds_like_one() -> None:
 
 @pytest.fixture
 def trap(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """A workdir full of ways out."""
+    """A workspace with many paths that lead out of it."""
     bench.put("mine.txt", "mine")
     (bench.work / "sub").mkdir()
     for link, target in {
@@ -137,7 +137,7 @@ def trap(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 
 def everything(bench: Bench) -> dict[str, tuple[int, bytes]]:
-    """Return every name below the folder of workdir and outside: its inode, and what it holds."""
+    """Return the inode and the content of every file in the workspace and outside of it."""
     root = bench.work.parent
     return {
         str(path.relative_to(root)): (
@@ -152,29 +152,31 @@ def everything(bench: Bench) -> dict[str, tuple[int, bytes]]:
 @pytest.mark.behaviour("a_path_leads_nowhere_out_of_the_workdir")
 @every_use
 @pytest.mark.parametrize("way", WAYS_OUT)
-async def test_no_use_of_a_path_leads_out(name: str, way: str, trap: Bench) -> None:
+async def test_no_use_of_a_path_leads_out_of_the_workspace(
+    name: str, way: str, trap: Bench
+) -> None:
     path = WAYS_OUT[way].format(outside=trap.outside, work=trap.work)
     before = everything(trap)
-    told = ""
+    answer = ""
     try:
-        told = await USES[name](trap, path)
+        answer = await USES[name](trap, path)
     except ToolError as error:
-        told = str(error)
-        assert len(told) < 2 * 4096
+        answer = str(error)
+        assert len(answer) < 2 * 4096
     else:
-        # A long name is none that could be anywhere. Git is held by its sandbox instead.
-        assert name.startswith("git"), f"{way} was not refused: {told}"
-    assert SECRET not in told
+        # A long name cannot exist anywhere. Git is confined by its sandbox instead.
+        assert name.startswith("git"), f"{way} was not refused: {answer}"
+    assert SECRET not in answer
     assert everything(trap) == before
 
 
 @pytest.mark.parametrize(
     "name", [name for name in USES if not name.startswith(("git", "find", "grep"))]
 )
-async def test_a_folder_exchanged_while_a_path_is_walked_leads_nowhere(
+async def test_a_directory_replaced_by_a_link_during_the_walk_is_not_followed(
     name: str, trap: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Searching is done in a process of its own; what it walks is tested beside the walk."""
+    """A search runs in another process; the tests of the walk cover it."""
     (trap.work / "sub" / "secret.txt").write_text("inside")
     real = os.readlink
     exchanged: list[str] = []
@@ -196,9 +198,9 @@ async def test_a_folder_exchanged_while_a_path_is_walked_leads_nowhere(
     assert [path.name for path in trap.outside.iterdir()] == ["secret.txt"]
 
 
-async def test_a_search_says_how_many_hard_links_it_left_out(trap: Bench) -> None:
-    told = await trap.text("grep", pattern="mine|secret")
-    assert told == (
+async def test_a_search_reports_the_number_of_skipped_hard_links(trap: Bench) -> None:
+    answer = await trap.text("grep", pattern="mine|secret")
+    assert answer == (
         "mine.txt:1: mine\n\n[3 files were not searched: several names each (hard links).]"
     )
 
@@ -213,7 +215,7 @@ def lenient(trap: Bench) -> Bench:
     return trap
 
 
-async def test_a_hard_link_can_be_allowed_and_is_broken_by_writing(lenient: Bench) -> None:
+async def test_an_allowed_hard_link_is_readable_and_replaced_by_a_write(lenient: Bench) -> None:
     assert await lenient.text("read", path="hard_link") == SECRET
     assert f"sub/hard_link:1: {SECRET}" in await lenient.text("grep", pattern="secret")
     await lenient.call("write", path="hard_link", content="changed")
@@ -221,13 +223,13 @@ async def test_a_hard_link_can_be_allowed_and_is_broken_by_writing(lenient: Benc
 
 
 @every_use
-async def test_own_state_is_out_of_reach_by_a_hard_link_all_the_same(
+async def test_the_daemons_state_is_unreachable_by_an_allowed_hard_link(
     name: str, lenient: Bench
 ) -> None:
     before = everything(lenient)
     try:
-        told = await USES[name](lenient, "hard_state")
+        answer = await USES[name](lenient, "hard_state")
     except ToolError as error:
-        told = str(error)
-    assert SECRET not in told
+        answer = str(error)
+    assert SECRET not in answer
     assert everything(lenient) == before

@@ -20,13 +20,13 @@ from tests.tools.bench import Bench
         ("grep", {"pattern": "x"}, SEARCH_SECONDS_MAX),
     ],
 )
-async def test_a_tool_with_a_limit_of_its_own_says_so(
+async def test_a_tool_with_a_time_limit_announces_it(
     bench: Bench, tool: str, args: dict[str, Any], seconds: float
 ) -> None:
     await bench.call(tool, **args)
     assert bench.quiet_seconds == [seconds]
 
 
-async def test_a_tool_without_a_limit_says_nothing(bench: Bench) -> None:
+async def test_a_tool_without_a_time_limit_announces_nothing(bench: Bench) -> None:
     await bench.call("ls")
     assert bench.quiet_seconds == []

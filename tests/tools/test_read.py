@@ -11,25 +11,25 @@ def numbered(count: int) -> str:
     return "".join(f"line {number}\n" for number in range(1, count + 1))
 
 
-async def test_a_small_file_is_told_whole(bench: Bench) -> None:
+async def test_a_small_file_is_returned_whole(bench: Bench) -> None:
     bench.put("a.txt", "one\ntwo\n")
     bench.put("b.txt", "no newline")
     assert await bench.text("read", path="a.txt") == "one\ntwo"
     assert await bench.text("read", path="b.txt") == "no newline"
 
 
-async def test_an_empty_file_says_so(bench: Bench) -> None:
+async def test_an_empty_file_is_reported_as_empty(bench: Bench) -> None:
     bench.put("a.txt", "")
     assert await bench.text("read", path="a.txt") == "(empty file)"
 
 
 @pytest.mark.parametrize("lines", [1, 1999, 2000])
-async def test_a_file_of_just_the_limit_has_no_note(lines: int, bench: Bench) -> None:
+async def test_a_file_up_to_the_line_limit_has_no_note(lines: int, bench: Bench) -> None:
     bench.put("a.txt", numbered(lines))
     assert await bench.text("read", path="a.txt") == numbered(lines).rstrip("\n")
 
 
-async def test_pages_join_to_the_whole_file_when_their_notes_are_followed(bench: Bench) -> None:
+async def test_pages_read_by_following_the_notes_join_to_the_whole_file(bench: Bench) -> None:
     bench.put("a.txt", numbered(2 * TOOL_RESULT_LINES_MAX + 1))
     pages, offset = [], 1
     for last in (2000, 4000):
@@ -41,7 +41,7 @@ async def test_pages_join_to_the_whole_file_when_their_notes_are_followed(bench:
     assert "\n".join(pages) + "\n" == numbered(4001)
 
 
-async def test_offset_and_limit_choose_lines(bench: Bench) -> None:
+async def test_offset_and_limit_select_lines(bench: Bench) -> None:
     bench.put("a.txt", numbered(10))
     text = await bench.text("read", path="a.txt", offset=4, limit=2)
     assert text == "line 4\nline 5\n\n[Lines 4-5 are shown; continue with offset=6.]"
@@ -50,7 +50,7 @@ async def test_offset_and_limit_choose_lines(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("content", "lines"), [("a\nb\n", 2), ("a\nb", 2), ("a\n\n", 2)])
-async def test_an_offset_behind_the_end_says_how_long_the_file_is(
+async def test_an_offset_after_the_end_is_refused_with_the_number_of_lines(
     content: str, lines: int, bench: Bench
 ) -> None:
     bench.put("a.txt", content)
@@ -62,13 +62,13 @@ async def test_an_offset_behind_the_end_says_how_long_the_file_is(
         )
 
 
-async def test_a_page_ends_where_the_bytes_end(bench: Bench) -> None:
+async def test_a_page_ends_at_the_byte_limit(bench: Bench) -> None:
     bench.put("a.txt", ("x" * 99 + "\n") * 1000)
     text = await bench.text("read", path="a.txt")
     assert text.endswith("\n\n[Lines 1-512 are shown; continue with offset=513.]")
 
 
-async def test_a_line_too_long_is_cut_and_what_follows_is_reachable(bench: Bench) -> None:
+async def test_a_line_that_is_too_long_is_cut_and_later_lines_are_readable(bench: Bench) -> None:
     bench.put("a.txt", "short\n" + "x" * 200_000 + "\nlast\n")
     first = await bench.text("read", path="a.txt")
     assert first == "short\n\n[Lines 1-1 are shown; continue with offset=2.]"
@@ -82,21 +82,19 @@ async def test_a_line_too_long_is_cut_and_what_follows_is_reachable(bench: Bench
 
 
 @pytest.mark.parametrize("offset", [1, 2, 30_000, 100_000, 262_144, 262_145, 400_000])
-async def test_a_line_is_found_however_the_file_is_cut_into_chunks(
-    offset: int, bench: Bench
-) -> None:
+async def test_an_offset_is_found_across_the_chunks_of_a_file(offset: int, bench: Bench) -> None:
     # 400,000 lines of 4 bytes: the first chunk of 1 MiB ends with line 262,144.
     bench.put("a.txt", b"".join(b"%03d\n" % (number % 1000) for number in range(1, 400_001)))
     text = await bench.text("read", path="a.txt", offset=offset, limit=1)
     assert text.split("\n")[0] == f"{offset % 1000:03d}"
 
 
-async def test_bytes_that_are_no_text_are_replaced(bench: Bench) -> None:
+async def test_invalid_bytes_are_replaced(bench: Bench) -> None:
     bench.put("a.txt", b"caf\xe9\n")
     assert await bench.text("read", path="a.txt") == "caf\ufffd"
 
 
-async def test_a_byte_order_mark_is_not_text(bench: Bench) -> None:
+async def test_a_byte_order_mark_is_removed(bench: Bench) -> None:
     bench.put("a.txt", b"\xef\xbb\xbfhello")
     assert await bench.text("read", path="a.txt") == "hello"
 
@@ -110,14 +108,16 @@ async def test_a_byte_order_mark_is_not_text(bench: Bench) -> None:
         ("utf-16".encode("utf-16"), "a binary file"),
     ],
 )
-async def test_what_is_no_text_is_named(content: bytes, kind: str, bench: Bench) -> None:
+async def test_a_file_that_is_not_text_is_refused_with_its_kind(
+    content: bytes, kind: str, bench: Bench
+) -> None:
     bench.put("a.bin", content)
     with pytest.raises(ToolError) as caught:
         await bench.call("read", path="a.bin")
     assert str(caught.value) == f"read_failed: a.bin is {kind}, not text"
 
 
-async def test_what_cannot_be_read_says_why(bench: Bench) -> None:
+async def test_a_path_that_cannot_be_read_is_refused_with_the_reason(bench: Bench) -> None:
     bench.put("sub/a.txt", "")
     cases = {
         "missing.txt": "No such file or directory",
@@ -135,24 +135,28 @@ async def test_what_cannot_be_read_says_why(bench: Bench) -> None:
     ("args", "first", "last"),
     [({}, 1, 3000), ({"offset": 11}, 11, 3000), ({"offset": 11, "limit": 2500}, 11, 2510)],
 )
-async def test_what_the_bounds_cut_off_is_kept_whole(
+async def test_lines_cut_off_by_the_limits_are_stored_whole(
     bench: Bench, args: dict[str, int], first: int, last: int
 ) -> None:
     bench.put("a.txt", numbered(3000))
     result = await bench.call("read", path="a.txt", **args)
     assert isinstance(result.full, bytes)
-    kept = result.full.decode().splitlines()
-    assert (kept[0], kept[-1], len(kept)) == (f"line {first}", f"line {last}", last - first + 1)
+    stored = result.full.decode().splitlines()
+    assert (stored[0], stored[-1], len(stored)) == (
+        f"line {first}",
+        f"line {last}",
+        last - first + 1,
+    )
 
 
-async def test_what_was_not_asked_for_is_not_kept(bench: Bench) -> None:
+async def test_lines_that_were_not_requested_are_not_stored(bench: Bench) -> None:
     bench.put("a.txt", numbered(3000))
     for args in ({"limit": 20}, {"offset": 2990}):
         result = await bench.call("read", path="a.txt", **args)
         assert result.full is None
 
 
-async def test_a_line_that_is_too_long_is_kept_whole(bench: Bench) -> None:
+async def test_a_line_that_is_too_long_is_stored_whole(bench: Bench) -> None:
     bench.put("a.txt", "x" * 200_000 + "\nend\n")
     result = await bench.call("read", path="a.txt", limit=1)
     assert result.full == b"x" * 200_000

@@ -1,4 +1,4 @@
-"""A folder is opened by its real path, and not if it has become a link since."""
+"""A directory is opened by its real path, and refused if part of the path is now a link."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def deep(tmp_path: Path) -> Path:
     return folder
 
 
-def inode_behind(path: Path) -> int:
+def inode_of(path: Path) -> int:
     folder = open_real(path)
     try:
         return os.fstat(folder).st_ino
@@ -26,13 +26,13 @@ def inode_behind(path: Path) -> int:
         os.close(folder)
 
 
-def test_a_real_path_opens_its_folder(deep: Path) -> None:
+def test_a_real_path_opens_its_directory(deep: Path) -> None:
     for path in (deep, deep.parent, Path("/")):
-        assert inode_behind(path) == path.stat().st_ino
+        assert inode_of(path) == path.stat().st_ino
 
 
 @pytest.mark.parametrize("level", [0, 1, 2], ids=["the folder", "above it", "further up"])
-def test_a_link_anywhere_on_the_way_is_not_followed(deep: Path, level: int) -> None:
+def test_a_link_anywhere_in_the_path_is_not_followed(deep: Path, level: int) -> None:
     place = [deep, *deep.parents][level]
     place.rename(place.with_name("was"))
     place.symlink_to(place.with_name("was"))
@@ -43,14 +43,14 @@ def test_a_link_anywhere_on_the_way_is_not_followed(deep: Path, level: int) -> N
         require_real(deep)
 
 
-def test_a_file_in_the_place_of_a_folder_is_not_entered(deep: Path) -> None:
+def test_a_file_in_place_of_the_directory_is_refused(deep: Path) -> None:
     deep.rmdir()
     deep.write_text("")
     with pytest.raises(ToolError, match="workspace_changed"):
         open_real(deep)
 
 
-def test_a_folder_that_is_gone_is_said_to_be_so_by_who_opens_it(deep: Path) -> None:
+def test_a_missing_directory_raises_only_when_it_is_opened(deep: Path) -> None:
     deep.rmdir()
     with pytest.raises(FileNotFoundError):
         open_real(deep)
@@ -61,9 +61,9 @@ def descriptors() -> set[str]:
     return {path.name for path in Path("/proc/self/fd").iterdir()}
 
 
-def test_nothing_stays_open(deep: Path) -> None:
+def test_no_descriptor_stays_open(deep: Path) -> None:
     before = descriptors()
-    inode_behind(deep)
+    inode_of(deep)
     require_real(deep)
     deep.rmdir()
     deep.symlink_to("/")

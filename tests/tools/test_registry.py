@@ -11,7 +11,7 @@ from nousd.tools.registry import ToolRegistry
 READ = builtin_tools(allow_exec=False)[0]
 
 
-def renamed(name: str) -> Tool:
+def with_name(name: str) -> Tool:
     tool: Tool = msgspec.structs.replace(READ, name=name)  # type: ignore[type-var]
     return tool
 
@@ -27,7 +27,7 @@ def test_tools_are_found_by_name_in_the_order_of_registration() -> None:
     assert len(registry) == len(builtin_tools(allow_exec=True))
 
 
-def test_a_name_is_taken_once() -> None:
+def test_a_second_tool_with_the_same_name_is_refused() -> None:
     registry = ToolRegistry([READ])
     with pytest.raises(ConfigError, match="tool read of builtin exists already, from builtin"):
         registry.register(READ)
@@ -36,12 +36,12 @@ def test_a_name_is_taken_once() -> None:
 @pytest.mark.parametrize("name", ["", "1st", "a b", "x" * 65, "naïve", "a\n"])
 def test_an_unusable_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="must match"):
-        ToolRegistry([renamed(name)])
+        ToolRegistry([with_name(name)])
 
 
 @pytest.mark.parametrize("name", ["a", "demo.echo", "mcp__server-1", "x" * 64])
-def test_names_as_model_apis_and_extensions_have_them_are_fine(name: str) -> None:
-    assert list(ToolRegistry([renamed(name)])) == [name]
+def test_names_in_the_style_of_model_apis_and_extensions_are_accepted(name: str) -> None:
+    assert list(ToolRegistry([with_name(name)])) == [name]
 
 
 def of_source(name: str, source: str) -> Tool:
@@ -49,7 +49,7 @@ def of_source(name: str, source: str) -> Tool:
     return tool
 
 
-def test_the_tools_of_a_source_are_replaced_together_and_others_keep_their_places() -> None:
+def test_the_tools_of_a_source_are_replaced_together_and_others_keep_their_order() -> None:
     registry = ToolRegistry([READ, of_source("z", "extension")])
     before = registry.version
     registry.replace_all("server", [of_source("d", "server"), of_source("c", "server")])
@@ -63,21 +63,21 @@ def test_the_tools_of_a_source_are_replaced_together_and_others_keep_their_place
     assert list(registry) == ["read", "z", "f"]
 
 
-def test_late_tools_are_asked_for_once_and_come_first() -> None:
-    asked = []
+def test_late_tools_are_loaded_once_and_come_first() -> None:
+    loads = []
 
     def late() -> list[Tool]:
-        asked.append(True)
+        loads.append(True)
         return [READ]
 
     registry = ToolRegistry([of_source("z", "extension")], late=late)
-    assert asked == []
+    assert loads == []
     assert list(registry) == ["read", "z"]
     registry.replace_all("server", [of_source("a", "server")])
-    assert (list(registry), asked) == (["read", "z", "a"], [True])
+    assert (list(registry), loads) == (["read", "z", "a"], [True])
 
 
-def test_tools_of_a_source_come_behind_late_ones_that_nobody_has_asked_for() -> None:
+def test_tools_of_a_source_come_after_late_tools_that_are_not_loaded_yet() -> None:
     registry = ToolRegistry(late=lambda: [READ])
     registry.replace_all("server", [of_source("a", "server")])
     assert list(registry) == ["read", "a"]
@@ -86,7 +86,7 @@ def test_tools_of_a_source_come_behind_late_ones_that_nobody_has_asked_for() -> 
         registry.replace_all("server", [of_source("read", "server")])
 
 
-def test_a_source_with_a_name_that_is_taken_has_no_tools() -> None:
+def test_a_source_with_a_duplicate_name_registers_no_tools() -> None:
     registry = ToolRegistry([READ])
     registry.replace_all("server", [of_source("a", "server")])
     with pytest.raises(ConfigError, match="tool read of server exists already, from builtin"):

@@ -37,41 +37,43 @@ def git(folder: Path, *arguments: str) -> None:
 
 
 @pytest.fixture
-def repository(held: SandboxBench) -> SandboxBench:
-    """A bench whose workdir is a repository with a hook, a folder, and rules for agents."""
-    git(held.work, "init", "-q")
-    (held.work / ".git" / "hooks" / "post-commit").write_text("#!/bin/sh\n")
-    held.put("src/a.py", "a\n")
-    held.put("AGENTS.md", "be good\n")
-    git(held.work, "add", "src", "AGENTS.md")
-    git(held.work, "commit", "-qm", "first")
-    return held
+def repository(sandbox_bench: SandboxBench) -> SandboxBench:
+    """A bench whose workspace is a repository with a hook, a directory, and rules for agents."""
+    git(sandbox_bench.work, "init", "-q")
+    (sandbox_bench.work / ".git" / "hooks" / "post-commit").write_text("#!/bin/sh\n")
+    sandbox_bench.put("src/a.py", "a\n")
+    sandbox_bench.put("AGENTS.md", "be good\n")
+    git(sandbox_bench.work, "add", "src", "AGENTS.md")
+    git(sandbox_bench.work, "commit", "-qm", "first")
+    return sandbox_bench
 
 
-# --- what may be done ----------------------------------------------------------------------------
+# --- allowed actions -----------------------------------------------------------------------------
 
 
-async def test_a_command_reads_and_writes_in_the_workdir(held: SandboxBench) -> None:
-    held.put("src/old", "old\n")
+async def test_a_command_reads_and_writes_in_the_workspace(sandbox_bench: SandboxBench) -> None:
+    sandbox_bench.put("src/old", "old\n")
     command = "cat src/old; echo new > src/new; mkdir src/deep; mv src/old src/deep; rm -r src/deep"
-    assert await held.text("bash", command=command) == "old"
-    assert (held.work / "src" / "new").read_text() == "new\n"
-    assert {path.name for path in (held.work / "src").iterdir()} == {"new"}
+    assert await sandbox_bench.text("bash", command=command) == "old"
+    assert (sandbox_bench.work / "src" / "new").read_text() == "new\n"
+    assert {path.name for path in (sandbox_bench.work / "src").iterdir()} == {"new"}
 
 
-async def test_usual_programs_work(held: SandboxBench) -> None:
+async def test_common_programs_work(sandbox_bench: SandboxBench) -> None:
     command = """set -e
 echo data | tee "$TMPDIR/t" | sort | head -n 1
 diff <(echo 1) <(echo 1) && ls /usr/bin >/dev/null && id -u && sh -c 'sleep 0 & wait'
 head -c 4 /dev/urandom | wc -c; test -c /dev/null; echo x >/dev/null; getent passwd root
 """
-    result = await held.call("bash", command=command)
+    result = await sandbox_bench.call("bash", command=command)
     assert not result.is_error, result.text
     assert result.text.startswith("data\n")
 
 
-async def test_programs_of_one_command_may_talk_to_each_other(held: SandboxBench) -> None:
-    outcomes = await held.attack("""
+async def test_processes_of_one_command_have_socket_pairs_and_in_bubblewrap_loopback(
+    sandbox_bench: SandboxBench,
+) -> None:
+    outcomes = await sandbox_bench.attack("""
 import socket
 def over_loopback():
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -80,13 +82,16 @@ one, other = socket.socketpair()
 tried("a pair", lambda: one.sendall(b"x"))
 tried("loopback", over_loopback)
 """)
-    assert outcomes == {"a pair": "done", "loopback": "done" if held.is_bubblewrap else errno.EPERM}
+    assert outcomes == {
+        "a pair": "done",
+        "loopback": "done" if sandbox_bench.is_bubblewrap else errno.EPERM,
+    }
 
 
-async def test_paths_that_the_user_chose_are_there_and_found_from_home(
-    held: SandboxBench, tmp_path: Path
+async def test_configured_paths_are_accessible_by_name_and_from_home(
+    sandbox_bench: SandboxBench, tmp_path: Path
 ) -> None:
-    tools, cache = held.home / ".tools", held.home / ".cache"
+    tools, cache = sandbox_bench.home / ".tools", sandbox_bench.home / ".cache"
     for folder in (tools, cache):
         folder.mkdir()
         (folder / "file").write_text("here\n")
@@ -94,14 +99,14 @@ async def test_paths_that_the_user_chose_are_there_and_found_from_home(
         CHOSEN, read_paths=(*CHOSEN.read_paths, tools), write_paths=(cache,)
     )
     (tmp_path / "other").mkdir()
-    bench = SandboxBench(tmp_path / "other", held.name, chosen)
+    bench = SandboxBench(tmp_path / "other", sandbox_bench.name, chosen)
     outcomes = await bench.attack(f"""
 home = os.path.expanduser("~")
 tried("read by name", lambda: open({str(tools / "file")!r}).read())
 tried("read from home", lambda: open(home + "/.tools/file").read())
 tried("write the cache", lambda: open(home + "/.cache/new", "w").write("x"))
 tried("write the tools", lambda: open(home + "/.tools/new", "w"))
-tried("read beside them", lambda: open({str(held.home / ".ssh" / "id")!r}).read())
+tried("read beside them", lambda: open({str(sandbox_bench.home / ".ssh" / "id")!r}).read())
 """)
     assert outcomes.pop("write the tools") in {errno.EROFS, errno.EACCES}
     assert outcomes.pop("read beside them") in {errno.ENOENT, errno.EACCES}
@@ -109,8 +114,8 @@ tried("read beside them", lambda: open({str(held.home / ".ssh" / "id")!r}).read(
     assert (cache / "new").exists()
 
 
-async def test_a_workdir_in_a_chosen_place_is_held_as_any_other(
-    held: SandboxBench, tmp_path: Path
+async def test_a_workspace_in_a_configured_path_is_sandboxed_like_any_other(
+    sandbox_bench: SandboxBench, tmp_path: Path
 ) -> None:
     around = tmp_path / "around"
     chosen = msgspec.structs.replace(
@@ -118,7 +123,7 @@ async def test_a_workdir_in_a_chosen_place_is_held_as_any_other(
         read_paths=(*CHOSEN.read_paths, around, around / "work" / "sub" / "tools"),
         write_paths=(around / "work" / "cache",),
     )
-    bench = SandboxBench(around, held.name, chosen)
+    bench = SandboxBench(around, sandbox_bench.name, chosen)
     for folder in ("work/cache", "work/sub/tools", "kept"):
         (around / folder).mkdir(parents=True)
     bench.put("sub/AGENTS.md", "x")
@@ -139,7 +144,7 @@ tried("read our state", lambda: open(".state/log.db").read())
     } == {}
 
 
-async def test_commits_are_made_where_a_sandbox_can_allow_it(repository: SandboxBench) -> None:
+async def test_commits_succeed_in_bubblewrap_and_fail_in_landlock(repository: SandboxBench) -> None:
     git(repository.work, "config", "branch.main.merge", "refs/heads/main")
     result = await repository.call(
         "bash",
@@ -150,7 +155,7 @@ async def test_commits_are_made_where_a_sandbox_can_allow_it(repository: Sandbox
     assert ("2" in lines, "1" in lines) == (repository.is_bubblewrap, not repository.is_bubblewrap)
 
 
-# --- what is closed ------------------------------------------------------------------------------
+# --- protected paths -----------------------------------------------------------------------------
 
 CHANGING = """
 import shutil
@@ -164,7 +169,9 @@ def replace(name):
 """
 
 
-async def test_what_git_runs_and_agents_obey_cannot_be_changed(repository: SandboxBench) -> None:
+async def test_files_that_git_runs_or_agents_obey_cannot_be_changed(
+    repository: SandboxBench,
+) -> None:
     before = {
         name: (repository.work / name).read_bytes()
         for name in (".git/config", ".git/hooks/post-commit", "AGENTS.md")
@@ -195,7 +202,7 @@ tried("write our config", lambda: write(".nousd/config.toml"))
     assert not (repository.work / ".git" / "hooks" / "pre-commit").exists()
 
 
-async def test_what_git_is_told_to_find_elsewhere_is_closed_as_well(
+async def test_paths_that_the_git_config_names_cannot_be_changed(
     repository: SandboxBench,
 ) -> None:
     repository.put("tools/hooks/pre-commit", "#!/bin/sh\n")
@@ -219,7 +226,7 @@ tried("one that is removed", lambda: os.remove("scripts/clean.py"))
     assert set(outcomes.values()) <= REFUSED
 
 
-async def test_nothing_is_left_of_what_stood_in_for_closed_places(
+async def test_no_placeholder_is_left_after_a_command(
     repository: SandboxBench,
 ) -> None:
     before = {path for path in repository.work.rglob("*") if "objects" not in path.parts}
@@ -240,35 +247,35 @@ with Detector("bubblewrap", CHOSEN)().hold(request):
 
 
 @pytest.mark.parametrize("has_repository", [False, True])
-async def test_what_a_killed_daemon_left_goes_with_the_next_command(
+async def test_the_next_command_removes_the_placeholders_of_a_killed_daemon(
     has_repository: bool, tmp_path: Path
 ) -> None:
-    held = SandboxBench(tmp_path, "bubblewrap")
+    sandbox_bench = SandboxBench(tmp_path, "bubblewrap")
     if has_repository:
-        git(held.work, "init", "-q")
-    (held.work / "hooks").mkdir()
-    before = set(held.work.rglob("*"))
-    daemon = [sys.executable, "-c", KILLED_DAEMON, str(held.work)]
+        git(sandbox_bench.work, "init", "-q")
+    (sandbox_bench.work / "hooks").mkdir()
+    before = set(sandbox_bench.work.rglob("*"))
+    daemon = [sys.executable, "-c", KILLED_DAEMON, str(sandbox_bench.work)]
     ended = await trio.run_process(daemon, cwd=Path(__file__).parents[2], check=False)
     assert ended.returncode == -signal.SIGKILL
-    assert set(held.work.rglob("*")) - before
-    await held.call("bash", command="mkdir .nousd/x .git/modules .git/modules/x")
-    assert set(held.work.rglob("*")) == before
+    assert set(sandbox_bench.work.rglob("*")) - before
+    await sandbox_bench.call("bash", command="mkdir .nousd/x .git/modules .git/modules/x")
+    assert set(sandbox_bench.work.rglob("*")) == before
 
 
 @pytest.mark.parametrize("ends_first", [0, 1])
-async def test_what_stands_in_stays_while_another_command_needs_it(
+async def test_a_placeholder_stays_while_another_command_needs_it(
     ends_first: int, tmp_path: Path
 ) -> None:
-    held = SandboxBench(tmp_path, "bubblewrap")
-    before = held.names()
-    gates = [held.work / "gate0", held.work / "gate1"]
+    sandbox_bench = SandboxBench(tmp_path, "bubblewrap")
+    before = sandbox_bench.names()
+    gates = [sandbox_bench.work / "gate0", sandbox_bench.work / "gate1"]
     ended = [trio.Event(), trio.Event()]
     texts: list[str] = []
 
     async def run(number: int) -> None:
         command = f"cat gate{number}; mkdir .nousd/x || mkdir -p .git/hooks || echo refused"
-        texts.append(await held.text("bash", command=command))
+        texts.append(await sandbox_bench.text("bash", command=command))
         ended[number].set()
 
     with trio.fail_after(20):
@@ -282,63 +289,69 @@ async def test_what_stands_in_stays_while_another_command_needs_it(
             await ended[ends_first].wait()
             writers[1 - ends_first].close()
     assert [text.splitlines()[-1] for text in texts] == ["refused", "refused"]
-    assert held.names() - {"gate0", "gate1"} == before
+    assert sandbox_bench.names() - {"gate0", "gate1"} == before
 
 
-async def test_a_model_is_told_what_a_sandbox_refuses_more_than_others(held: SandboxBench) -> None:
-    text = await held.text("bash", command="echo x > new; true")
-    told = "[In this sandbox nothing new can be made in a folder that holds something protected"
-    assert (told in text) is not held.is_bubblewrap
-    assert told not in await held.text("bash", command="cat no-such-file")
+async def test_the_result_explains_the_additional_refusals_of_landlock(
+    sandbox_bench: SandboxBench,
+) -> None:
+    text = await sandbox_bench.text("bash", command="echo x > new; true")
+    notice = "[In this sandbox nothing new can be made in a folder that holds something protected"
+    assert (notice in text) is not sandbox_bench.is_bubblewrap
+    assert notice not in await sandbox_bench.text("bash", command="cat no-such-file")
 
 
-async def test_a_file_for_agents_that_turns_up_is_set_aside_and_told(held: SandboxBench) -> None:
-    result = await held.call("bash", command="echo obey > OpenCode.jsonc; echo done")
-    if not held.is_bubblewrap:
+async def test_a_new_file_for_agents_is_set_aside_with_a_notice_or_refused(
+    sandbox_bench: SandboxBench,
+) -> None:
+    result = await sandbox_bench.call("bash", command="echo obey > OpenCode.jsonc; echo done")
+    if not sandbox_bench.is_bubblewrap:
         assert "Permission denied" in result.text
-        assert "OpenCode.jsonc" not in held.names()
+        assert "OpenCode.jsonc" not in sandbox_bench.names()
         return
     assert result.text.startswith("done\n\n[OpenCode.jsonc is a file that agents and tools obey;")
-    (aside,) = held.names() & set(re.findall(r"set-aside\.\S+\.jsonc", result.text))
-    assert (held.work / aside).read_text() == "obey\n"
-    assert "OpenCode.jsonc" not in held.names()
+    (aside,) = sandbox_bench.names() & set(re.findall(r"set-aside\.\S+\.jsonc", result.text))
+    assert (sandbox_bench.work / aside).read_text() == "obey\n"
+    assert "OpenCode.jsonc" not in sandbox_bench.names()
 
 
-async def test_a_closed_link_is_what_it_was_when_the_command_has_ended(
-    held: SandboxBench,
+async def test_a_protected_link_is_unchanged_after_the_command(
+    sandbox_bench: SandboxBench,
 ) -> None:
-    held.put("docs/rules.md", "good\n")
-    (held.work / "AGENTS.md").symlink_to("docs/rules.md")
-    await held.call("bash", command="echo bad >> AGENTS.md")
-    await held.call("bash", command="rm AGENTS.md; echo bad > AGENTS.md")
-    await held.call("bash", command="rm AGENTS.md; mkdir AGENTS.md")
-    assert (held.work / "AGENTS.md").readlink() == Path("docs/rules.md")
-    assert (held.work / "docs" / "rules.md").read_text() == "good\n"
+    sandbox_bench.put("docs/rules.md", "good\n")
+    (sandbox_bench.work / "AGENTS.md").symlink_to("docs/rules.md")
+    await sandbox_bench.call("bash", command="echo bad >> AGENTS.md")
+    await sandbox_bench.call("bash", command="rm AGENTS.md; echo bad > AGENTS.md")
+    await sandbox_bench.call("bash", command="rm AGENTS.md; mkdir AGENTS.md")
+    assert (sandbox_bench.work / "AGENTS.md").readlink() == Path("docs/rules.md")
+    assert (sandbox_bench.work / "docs" / "rules.md").read_text() == "good\n"
 
 
-async def test_a_repository_further_down_is_closed_in_the_same_way(held: SandboxBench) -> None:
-    (held.work / "sub").mkdir()
-    git(held.work / "sub", "init", "-q")
-    before = (held.work / "sub" / ".git" / "config").read_bytes()
-    outcomes = await held.attack("""
+async def test_a_nested_repository_is_protected_in_the_same_way(
+    sandbox_bench: SandboxBench,
+) -> None:
+    (sandbox_bench.work / "sub").mkdir()
+    git(sandbox_bench.work / "sub", "init", "-q")
+    before = (sandbox_bench.work / "sub" / ".git" / "config").read_bytes()
+    outcomes = await sandbox_bench.attack("""
 tried("its config", lambda: open("sub/.git/config", "a").write("x"))
 tried("its hooks", lambda: open("sub/.git/hooks/pre-commit", "w"))
 tried("all of it", lambda: os.rename("sub/.git", "sub/old"))
 """)
     assert set(outcomes.values()) <= REFUSED
-    assert (held.work / "sub" / ".git" / "config").read_bytes() == before
+    assert (sandbox_bench.work / "sub" / ".git" / "config").read_bytes() == before
 
 
-async def test_what_rules_deny_is_closed_to_commands(held: SandboxBench) -> None:
-    held.put("secrets/key", SECRET)
-    held.put("src/deep/.env", SECRET)
-    held.put("migrations/1.sql", "kept")
-    restricted = held.context.path_sandbox.closed_to(
+async def test_paths_denied_by_rules_are_closed_to_commands(sandbox_bench: SandboxBench) -> None:
+    sandbox_bench.put("secrets/key", SECRET)
+    sandbox_bench.put("src/deep/.env", SECRET)
+    sandbox_bench.put("migrations/1.sql", "kept")
+    restricted = sandbox_bench.context.path_sandbox.closed_to(
         reading=[re.compile("secrets(/.*)?"), re.compile(r"(.*/)?\.env")],
         writing=[re.compile("migrations(/.*)?")],
     )
-    held.context = msgspec.structs.replace(held.context, path_sandbox=restricted)
-    outcomes = await held.attack(
+    sandbox_bench.context = msgspec.structs.replace(sandbox_bench.context, path_sandbox=restricted)
+    outcomes = await sandbox_bench.attack(
         """
 tried("read", lambda: open("secrets/key").read())
 tried("read by a link", lambda: (os.symlink(os.getcwd() + "/secrets", os.environ["TMPDIR"] + "/l"),
@@ -353,10 +366,10 @@ tried("read deep", lambda: None if SECRET in open("src/deep/.env").read() else o
     assert {
         what: got for what, got in outcomes.items() if got not in REFUSED | {errno.ENOENT}
     } == {}
-    assert (held.work / "migrations" / "1.sql").read_text() == "kept"
+    assert (sandbox_bench.work / "migrations" / "1.sql").read_text() == "kept"
 
 
-def test_a_workdir_in_which_denied_places_cannot_be_found_in_time_is_refused(
+def test_a_workspace_too_large_for_the_search_of_denied_paths_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(4):
@@ -371,12 +384,12 @@ def test_a_workdir_in_which_denied_places_cannot_be_found_in_time_is_refused(
         places_of(request, CHOSEN, Search())
 
 
-def test_the_whole_machine_is_no_workdir() -> None:
+def test_the_root_directory_is_refused_as_a_workspace() -> None:
     with pytest.raises(ToolError, match=r"^sandbox_failed: the workdir is the root folder$"):
         places_of(Request(argv=["/x"], env={}, workdir=Path("/")), Chosen(), Search())
 
 
-def test_a_file_that_names_a_folder_of_git_opens_only_what_names_it_back(tmp_path: Path) -> None:
+def test_a_git_file_opens_only_a_git_directory_that_names_it_back(tmp_path: Path) -> None:
     main, tree = tmp_path / "main", tmp_path / "tree"
     main.mkdir()
     git(main, "init", "-q")
@@ -395,7 +408,7 @@ def test_a_file_that_names_a_folder_of_git_opens_only_what_names_it_back(tmp_pat
         assert places_of(request, CHOSEN, Search()).writable == (foreign,)
 
 
-def test_the_temporary_folder_of_a_killed_daemon_is_removed_by_the_next(
+def test_the_next_daemon_removes_the_temporary_directory_of_a_killed_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -410,7 +423,7 @@ def test_the_temporary_folder_of_a_killed_daemon_is_removed_by_the_next(
 
 
 @pytest.mark.parametrize("call", ["mkdtemp", "home"])
-def test_a_full_disk_is_told_as_what_keeps_a_program_from_being_held(
+def test_a_full_disk_is_reported_as_a_failure_of_the_sandbox(
     call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_space(*_: object, **__: object) -> str:
@@ -434,15 +447,19 @@ def test_a_full_disk_is_told_as_what_keeps_a_program_from_being_held(
     assert list(temporary.iterdir()) == []
 
 
-# --- what is told, and what is asked -----------------------------------------------------------
+# --- reported facts ------------------------------------------------------------------------------
 
 
-async def test_the_result_says_where_it_ran_and_which_limits_held(held: SandboxBench) -> None:
-    result = await held.call("bash", command="true", timeout=7)
+async def test_the_result_reports_the_sandbox_and_its_limits(sandbox_bench: SandboxBench) -> None:
+    result = await sandbox_bench.call("bash", command="true", timeout=7)
     facts = result.sandbox
     assert facts is not None
-    assert (result.execution_env, facts.backend, facts.network) == ("sandbox", held.name, False)
-    assert {"/usr:ro", f"{held.work}:rw"} <= set(facts.mounts)
+    assert (result.execution_env, facts.backend, facts.network) == (
+        "sandbox",
+        sandbox_bench.name,
+        False,
+    )
+    assert {"/usr:ro", f"{sandbox_bench.work}:rw"} <= set(facts.mounts)
     limits = {
         "time_ms": 7000,
         "output_bytes": 256 << 20,
@@ -452,35 +469,41 @@ async def test_the_result_says_where_it_ran_and_which_limits_held(held: SandboxB
     assert facts.limits.items() >= limits.items()
 
 
-async def test_without_a_sandbox_the_result_says_so(bench: Bench) -> None:
+async def test_without_a_sandbox_the_result_reports_the_host(bench: Bench) -> None:
     result = await bench.call("bash", command="true")
     assert (result.execution_env, result.sandbox) == ("host", None)
 
 
-async def test_leaving_the_sandbox_is_said_in_the_arguments(held: SandboxBench) -> None:
-    bash = held.registry.get("bash")
+async def test_the_arguments_network_and_unsandboxed_are_part_of_the_access(
+    sandbox_bench: SandboxBench,
+) -> None:
+    bash = sandbox_bench.registry.get("bash")
     assert bash is not None
 
     async def facts(**arguments: object) -> Access:
-        return await bash.access(bash.validated({"command": "x"} | arguments), held.context)
+        return await bash.access(
+            bash.validated({"command": "x"} | arguments), sandbox_bench.context
+        )
 
     alone = Access(classes=frozenset({"exec"}), command="x", is_confined=True)
     outside = Access(classes=frozenset({"exec", "network"}), command="x", hosts=("*",))
     assert await facts() == alone
     assert await facts(network=True) == msgspec.structs.replace(outside, is_confined=True)
     assert await facts(unsandboxed=True) == outside
-    result = await held.call("bash", command=f"cat {held.outside}/secret.txt", unsandboxed=True)
+    result = await sandbox_bench.call(
+        "bash", command=f"cat {sandbox_bench.outside}/secret.txt", unsandboxed=True
+    )
     assert (result.text, result.execution_env) == (SECRET, "host")
 
 
 @pytest.mark.slow(keep=1)
-async def test_a_timeout_is_told_as_without_a_sandbox(
-    held: SandboxBench, held_line: Lifeline
+async def test_a_timeout_is_reported_as_without_a_sandbox(
+    sandbox_bench: SandboxBench, sandbox_line: Lifeline
 ) -> None:
-    command = f'exec 9>"{held_line.path}"; echo begun; sleep 1000'
-    result = await held.call("bash", command=command, timeout=1)
+    command = f'exec 9>"{sandbox_line.path}"; echo begun; sleep 1000'
+    result = await sandbox_bench.call("bash", command=command, timeout=1)
     assert result.text == "begun\n\nCommand timed out after 1 seconds"
-    assert held_line.is_gone()
+    assert sandbox_line.is_gone()
 
 
 @pytest.mark.parametrize(
@@ -491,7 +514,7 @@ async def test_a_timeout_is_told_as_without_a_sandbox(
         ("echo a; echo b >&2; exit 1", "a\nb\n\nCommand exited with code 1"),
     ],
 )
-async def test_an_exit_code_is_told_as_without_a_sandbox(
-    command: str, text: str, held: SandboxBench
+async def test_an_exit_code_is_reported_as_without_a_sandbox(
+    command: str, text: str, sandbox_bench: SandboxBench
 ) -> None:
-    assert await held.text("bash", command=command) == text
+    assert await sandbox_bench.text("bash", command=command) == text

@@ -38,7 +38,7 @@ async def run(started: SandboxedProcess) -> subprocess.CompletedProcess[bytes]:
         )
 
 
-def test_a_config_of_gits_is_read_in_a_moment_whatever_it_holds(tmp_path: Path) -> None:
+def test_a_hostile_git_config_is_parsed_within_two_seconds(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     size = 60_000
     for content in (
@@ -58,13 +58,13 @@ def test_a_config_of_gits_is_read_in_a_moment_whatever_it_holds(tmp_path: Path) 
 
 @pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("value", ["a\0b", "a" * 5000, "b/" * 3000, "~nobody-here/x", "/", ".."])
-async def test_a_config_of_gits_that_names_no_place_stops_no_command(
-    value: str, held: SandboxBench
+async def test_a_git_config_with_invalid_paths_does_not_stop_a_command(
+    value: str, sandbox_bench: SandboxBench
 ) -> None:
-    git(held.work, "init", "-q", "sub")
+    git(sandbox_bench.work, "init", "-q", "sub")
     named = f"[core]\nhooksPath = {value}\nfsmonitor = {value}/{value}\nworktree = {value}\n"
-    (held.work / "sub" / ".git" / "config").write_text(named)
-    result = await held.call("bash", command="echo done")
+    (sandbox_bench.work / "sub" / ".git" / "config").write_text(named)
+    result = await sandbox_bench.call("bash", command="echo done")
     assert (result.text, result.is_error) == ("done", False)
 
 
@@ -79,26 +79,30 @@ HOSTILE = {
 
 @pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("making", HOSTILE.values(), ids=HOSTILE.keys())
-async def test_nothing_that_a_command_makes_stops_the_next(making: str, held: SandboxBench) -> None:
-    (held.work / "sub").mkdir()
-    shell(making, held.work)
-    result = await held.call("bash", command="echo done")
-    shell("chmod u+rwx sub/*", held.work)
+async def test_hostile_files_of_a_command_do_not_stop_the_next_one(
+    making: str, sandbox_bench: SandboxBench
+) -> None:
+    (sandbox_bench.work / "sub").mkdir()
+    shell(making, sandbox_bench.work)
+    result = await sandbox_bench.call("bash", command="echo done")
+    shell("chmod u+rwx sub/*", sandbox_bench.work)
     assert (result.text, result.is_error) == ("done", False)
 
 
-async def test_a_folder_that_becomes_a_link_before_it_is_opened_opens_nothing(
-    held: SandboxBench,
+async def test_a_directory_that_becomes_a_link_before_it_is_opened_opens_nothing(
+    sandbox_bench: SandboxBench,
 ) -> None:
-    """By another command, that is: a folder is found first, and opened by the program that is held."""
-    held.put("sub/AGENTS.md", "x")
-    held.put("sub/deep/file", "x")
-    secret = held.outside / "secret.txt"
-    request = Request(argv=["/bin/cat", str(secret)], env={"PATH": "/bin"}, workdir=held.work)
-    sandbox = held.find()
+    """Another command makes the link after the daemon has found the directory to open."""
+    sandbox_bench.put("sub/AGENTS.md", "x")
+    sandbox_bench.put("sub/deep/file", "x")
+    secret = sandbox_bench.outside / "secret.txt"
+    request = Request(
+        argv=["/bin/cat", str(secret)], env={"PATH": "/bin"}, workdir=sandbox_bench.work
+    )
+    sandbox = sandbox_bench.find()
     assert sandbox is not None
     with sandbox.hold(request) as started:
-        shell(f"rm -r sub/deep; ln -s {held.outside} sub/deep", held.work)
+        shell(f"rm -r sub/deep; ln -s {sandbox_bench.outside} sub/deep", sandbox_bench.work)
         ended = await run(started)
     assert ended.returncode != 0
     assert ended.stdout == b""
@@ -109,37 +113,42 @@ CLOSING = {"nothing": 0o000, "only listing": 0o444, "only passing": 0o111, "only
 
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("mode", CLOSING.values(), ids=CLOSING.keys())
-async def test_a_command_cannot_open_a_closed_place_by_closing_the_folder(
-    mode: int, held: SandboxBench
+async def test_removing_the_permissions_of_a_directory_does_not_open_a_closed_path(
+    mode: int, sandbox_bench: SandboxBench
 ) -> None:
-    """To a root all folders are open; for others this one is, whenever they say so."""
-    held.put("sub/deep/AGENTS.md", "good")
-    held.put("sub/deep/.env", SECRET)
-    held.close(reading=[r"(.*/)?\.env"])
+    """Root may enter any directory; other users may restore the permissions of their own."""
+    sandbox_bench.put("sub/deep/AGENTS.md", "good")
+    sandbox_bench.put("sub/deep/.env", SECRET)
+    sandbox_bench.close(reading=[r"(.*/)?\.env"])
     for folder in ("sub/deep", "sub"):
-        await held.call("bash", command=f"chmod {mode:o} {folder}")
+        await sandbox_bench.call("bash", command=f"chmod {mode:o} {folder}")
         try:
-            outcomes = await held.attack(f"""
+            outcomes = await sandbox_bench.attack(f"""
 tried("allow it", lambda: os.chmod({folder!r}, 0o755))
 tried("change what agents obey", lambda: open("sub/deep/AGENTS.md", "a").write("bad"))
 tried("read what is denied", lambda: open("sub/deep/.env").read() or open("/none"))
 """)
         finally:
-            (held.work / folder).chmod(0o755)
+            (sandbox_bench.work / folder).chmod(0o755)
         assert set(outcomes.values()) - {"done"}
         assert outcomes["change what agents obey"] != "done"
         assert outcomes["read what is denied"] != "done"
-    assert (held.work / "sub" / "deep" / "AGENTS.md").read_text() == "good"
+    assert (sandbox_bench.work / "sub" / "deep" / "AGENTS.md").read_text() == "good"
 
 
-async def test_a_workdir_that_has_become_a_link_opens_nothing(held: SandboxBench) -> None:
+async def test_a_workspace_that_has_become_a_link_opens_nothing(
+    sandbox_bench: SandboxBench,
+) -> None:
     """Another command in the same workspace may replace it, after any check."""
-    secret = held.outside / "secret.txt"
-    held.work.rename(held.work.with_name("moved"))
-    held.work.symlink_to(held.outside)
-    command = f"cat secret.txt {secret} {held.work}/secret.txt; echo x >> {held.work}/secret.txt"
-    request = Request(argv=["/bin/sh", "-c", command], env={"PATH": "/bin"}, workdir=held.work)
-    sandbox = held.find()
+    secret = sandbox_bench.outside / "secret.txt"
+    sandbox_bench.work.rename(sandbox_bench.work.with_name("moved"))
+    sandbox_bench.work.symlink_to(sandbox_bench.outside)
+    linked = sandbox_bench.work / "secret.txt"
+    command = f"cat secret.txt {secret} {linked}; echo x >> {linked}"
+    request = Request(
+        argv=["/bin/sh", "-c", command], env={"PATH": "/bin"}, workdir=sandbox_bench.work
+    )
+    sandbox = sandbox_bench.find()
     assert sandbox is not None
     with sandbox.hold(request) as started:
         ended = await run(started)
@@ -148,18 +157,20 @@ async def test_a_workdir_that_has_become_a_link_opens_nothing(held: SandboxBench
     assert secret.read_text() == SECRET
 
 
-async def test_of_many_repositories_below_all_of_git_is_closed_in_the_later(
-    held: SandboxBench,
+async def test_nested_repositories_beyond_the_limit_have_all_of_git_protected(
+    sandbox_bench: SandboxBench,
 ) -> None:
     for number in range(places.REPOSITORIES_MAX + 2):
-        git(held.work, "init", "-q", f"r{number}")
-    found = places_of(Request(argv=[], env={}, workdir=held.work), CHOSEN, Search()).protected
-    whole = [path for path in found if path.name == ".git" and path.parent != held.work]
+        git(sandbox_bench.work, "init", "-q", f"r{number}")
+    found = places_of(
+        Request(argv=[], env={}, workdir=sandbox_bench.work), CHOSEN, Search()
+    ).protected
+    whole = [path for path in found if path.name == ".git" and path.parent != sandbox_bench.work]
     assert len(whole) == 2
     assert len([path for path in found if path.name == "hooks"]) == places.REPOSITORIES_MAX
 
 
 @pytest.mark.parametrize("value", ["a\0b", "a" * 5000, ""])
-def test_a_file_of_gits_that_names_no_place_opens_nothing(value: str, tmp_path: Path) -> None:
+def test_a_git_file_with_an_invalid_path_opens_nothing(value: str, tmp_path: Path) -> None:
     (tmp_path / ".git").write_text(f"gitdir: {value}\n")
     assert git_folders.outer_git_folders(tmp_path) == ()

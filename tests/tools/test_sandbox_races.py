@@ -1,9 +1,8 @@
-"""Folders replaced while a sandbox is being set up, always at the worst moment.
+"""Directories replaced while a sandbox is being set up, always at the worst moment.
 
-The other command is the test: what it does, a command in the same workdir could do as well. It is done
-either when a sandbox knows what it will mount, or in the midst of bubblewrap, which first finds out what
-the names of its sources really mean and later mounts that: a wrapper does the first of these between two
-exchanges.
+The test plays the other command: a command in the same workspace could do the same. It swaps a path
+either when the sandbox knows what it will mount, or inside bubblewrap, which first resolves the names
+of its sources and later mounts them: a wrapper resolves them between two swaps.
 """
 
 from __future__ import annotations
@@ -49,12 +48,12 @@ os.execv({program!r}, [{program!r}, *arguments])
 
 
 @pytest.fixture
-def held(tmp_path: Path) -> SandboxBench:
+def sandbox_bench(tmp_path: Path) -> SandboxBench:
     return SandboxBench(tmp_path, "bubblewrap")
 
 
 class Swap:
-    """Turns something into a link, and back, as a command may that is to be mistaken."""
+    """Replace a path by a link, and back, as a hostile command may do."""
 
     def __init__(self, path: Path, target: Path) -> None:
         self._path, self._target = path, target
@@ -79,11 +78,11 @@ def real_program() -> Path:
     return Path(program)
 
 
-# --- what is mounted -----------------------------------------------------------------------------
+# --- mounts --------------------------------------------------------------------------------------
 
 
 class Paused:
-    """A bubblewrap that waits before it looks at its sources, and again behind that."""
+    """A bubblewrap that waits before it resolves its sources, and again after that."""
 
     def __init__(self, folder: Path, chosen: Chosen) -> None:
         folder.mkdir()
@@ -110,23 +109,25 @@ class Paused:
         os.close(self._go)
 
 
-async def swapped_at_the_mounts(
-    held: SandboxBench, command: str, swap: Swap, chosen: Chosen = CHOSEN
+async def swap_during_the_mounts(
+    sandbox_bench: SandboxBench, command: str, swap: Swap, chosen: Chosen = CHOSEN
 ) -> ToolResult:
-    paused = Paused(held.outside.parent / "bin", chosen)
-    held.context = msgspec.structs.replace(held.context, sandbox=lambda: paused.sandbox)
+    paused = Paused(sandbox_bench.outside.parent / "bin", chosen)
+    sandbox_bench.context = msgspec.structs.replace(
+        sandbox_bench.context, sandbox=lambda: paused.sandbox
+    )
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(paused.swap, swap)
-            result = await held.call("bash", command=command)
+            result = await sandbox_bench.call("bash", command=command)
             nursery.cancel_scope.cancel()
     finally:
         paused.close()
     return result
 
 
-async def swapped_before_anything_is_started(
-    held: SandboxBench, command: str, swap: Swap, chosen: Chosen = CHOSEN
+async def swap_before_the_start(
+    sandbox_bench: SandboxBench, command: str, swap: Swap, chosen: Chosen = CHOSEN
 ) -> ToolResult:
     class Swapping(Bubblewrap):
         @contextmanager
@@ -136,12 +137,12 @@ async def swapped_before_anything_is_started(
                 yield started
 
     sandbox = Swapping(real_program(), chosen)
-    held.context = msgspec.structs.replace(held.context, sandbox=lambda: sandbox)
-    return await held.call("bash", command=command)
+    sandbox_bench.context = msgspec.structs.replace(sandbox_bench.context, sandbox=lambda: sandbox)
+    return await sandbox_bench.call("bash", command=command)
 
 
 moments = pytest.mark.parametrize(
-    "run", [swapped_before_anything_is_started, swapped_at_the_mounts], ids=["before", "mounting"]
+    "run", [swap_before_the_start, swap_during_the_mounts], ids=["before", "mounting"]
 )
 Running = Callable[..., Awaitable[ToolResult]]
 
@@ -154,154 +155,166 @@ def files_in(folder: Path) -> dict[str, bytes | None]:
 
 
 @pytest.fixture
-def outside(held: SandboxBench) -> Iterator[Path]:
-    """A folder that has what is closed in others as well, as a home often does; it must not change."""
+def outside(sandbox_bench: SandboxBench) -> Iterator[Path]:
+    """A directory with protected names, as a home often has them; it must not change."""
     for name in ("AGENTS.md", "private", ".nousd", ".git", ".state"):
-        (held.outside / name).mkdir()
-    before = files_in(held.outside)
-    yield held.outside
-    assert files_in(held.outside) == before
+        (sandbox_bench.outside / name).mkdir()
+    before = files_in(sandbox_bench.outside)
+    yield sandbox_bench.outside
+    assert files_in(sandbox_bench.outside) == before
 
 
 def assert_nothing_got_out(result: ToolResult) -> None:
-    show(f"--- with what was exchanged: {result.text}")
+    show(f"--- after the swap: {result.text}")
     assert SECRET not in result.text
 
 
 @moments
-async def test_a_folder_on_the_way_to_a_closed_place_shows_nothing_else(
-    run: Running, held: SandboxBench, outside: Path
+async def test_a_swapped_directory_above_a_protected_file_exposes_nothing(
+    run: Running, sandbox_bench: SandboxBench, outside: Path
 ) -> None:
-    held.put("sub/AGENTS.md", "x")
+    sandbox_bench.put("sub/AGENTS.md", "x")
     command = "cat sub/secret.txt; echo x > sub/attack; echo x > sub/secret.txt"
-    assert_nothing_got_out(await run(held, command, Swap(held.work / "sub", outside)))
+    assert_nothing_got_out(
+        await run(sandbox_bench, command, Swap(sandbox_bench.work / "sub", outside))
+    )
 
 
 @moments
-async def test_a_closed_file_shows_nothing_else(
-    run: Running, held: SandboxBench, outside: Path
+async def test_a_swapped_protected_file_exposes_nothing(
+    run: Running, sandbox_bench: SandboxBench, outside: Path
 ) -> None:
-    swap = Swap(held.put("sub/AGENTS.md", "x"), outside / "secret.txt")
-    assert_nothing_got_out(await run(held, "cat sub/AGENTS.md", swap))
+    swap = Swap(sandbox_bench.put("sub/AGENTS.md", "x"), outside / "secret.txt")
+    assert_nothing_got_out(await run(sandbox_bench, "cat sub/AGENTS.md", swap))
 
 
 @moments
-async def test_a_folder_on_the_way_to_a_hidden_place_shows_nothing_else(
-    run: Running, held: SandboxBench, outside: Path
+async def test_a_swapped_directory_above_a_closed_path_exposes_nothing(
+    run: Running, sandbox_bench: SandboxBench, outside: Path
 ) -> None:
-    held.put("sub/private/key", "x")
-    held.close(reading=["sub/private(/.*)?"])
-    swap = Swap(held.work / "sub", outside)
-    assert_nothing_got_out(await run(held, "cat sub/secret.txt; cat sub/private/key", swap))
+    sandbox_bench.put("sub/private/key", "x")
+    sandbox_bench.close(reading=["sub/private(/.*)?"])
+    swap = Swap(sandbox_bench.work / "sub", outside)
+    assert_nothing_got_out(
+        await run(sandbox_bench, "cat sub/secret.txt; cat sub/private/key", swap)
+    )
 
 
 @moments
-async def test_a_workdir_in_another_one_shows_nothing_else(
-    run: Running, held: SandboxBench, outside: Path
+async def test_a_swapped_workspace_exposes_nothing(
+    run: Running, sandbox_bench: SandboxBench, outside: Path
 ) -> None:
     command = "cat secret.txt; echo x > attack; echo x > secret.txt"
-    assert_nothing_got_out(await run(held, command, Swap(held.work, outside)))
+    assert_nothing_got_out(await run(sandbox_bench, command, Swap(sandbox_bench.work, outside)))
 
 
 @moments
-async def test_a_chosen_place_in_a_workdir_shows_nothing_else(
-    run: Running, held: SandboxBench, outside: Path
+async def test_a_swapped_configured_path_exposes_nothing(
+    run: Running, sandbox_bench: SandboxBench, outside: Path
 ) -> None:
     cache = outside.parent / "shared" / "cache"
     cache.mkdir(parents=True)
     chosen = msgspec.structs.replace(CHOSEN, write_paths=(cache,))
     command = f"cat {cache}/secret.txt; echo x > {cache}/attack"
-    assert_nothing_got_out(await run(held, command, Swap(cache, outside), chosen))
+    assert_nothing_got_out(await run(sandbox_bench, command, Swap(cache, outside), chosen))
 
 
 @moments
-async def test_what_nobody_exchanged_stays_closed_beside_it(
-    run: Running, held: SandboxBench, outside: Path
+async def test_protected_paths_beside_a_swapped_directory_stay_protected(
+    run: Running, sandbox_bench: SandboxBench, outside: Path
 ) -> None:
     for folder in ("one", "two"):
-        git_init(held.work / folder)
-    (held.work / "one" / "sub").mkdir()
-    config = (held.work / "two" / ".git" / "config").read_bytes()
+        git_init(sandbox_bench.work / folder)
+    (sandbox_bench.work / "one" / "sub").mkdir()
+    config = (sandbox_bench.work / "two" / ".git" / "config").read_bytes()
     result = await run(
-        held,
+        sandbox_bench,
         "echo x >> two/.git/config; echo x > two/.git/hooks/pre-commit; mkdir .nousd/x; echo ran",
-        Swap(held.work / "one" / "sub", outside),
+        Swap(sandbox_bench.work / "one" / "sub", outside),
     )
     assert_nothing_got_out(result)
     assert "ran" in result.text.splitlines()
-    assert (held.work / "two" / ".git" / "config").read_bytes() == config
-    assert not (held.work / "two" / ".git" / "hooks" / "pre-commit").exists()
+    assert (sandbox_bench.work / "two" / ".git" / "config").read_bytes() == config
+    assert not (sandbox_bench.work / "two" / ".git" / "hooks" / "pre-commit").exists()
 
 
-async def test_a_chosen_place_that_became_a_link_is_not_followed(
-    held: SandboxBench, outside: Path
+async def test_a_configured_path_that_became_a_link_is_not_followed(
+    sandbox_bench: SandboxBench, outside: Path
 ) -> None:
-    """Nor at any later time: what it leads to is not what the user chose."""
-    cache = held.work / "cache"
+    """The user configured the path and not the target of the link."""
+    cache = sandbox_bench.work / "cache"
     cache.mkdir()
     chosen = msgspec.structs.replace(CHOSEN, write_paths=(cache,), read_paths=(cache,))
     Swap(cache, outside).do()
-    bench = SandboxBench(held.work.parent / "other", "bubblewrap", chosen)
+    bench = SandboxBench(sandbox_bench.work.parent / "other", "bubblewrap", chosen)
     assert_nothing_got_out(await bench.call("bash", command=f"cat {cache}/* {outside}/*"))
 
 
-# --- what the daemon itself makes and removes -----------------------------------------------------
+# --- files that the daemon creates and removes ---------------------------------------------------
 
 
-def hold(held: SandboxBench, meanwhile: Callable[[], None], chosen: Chosen = CHOSEN) -> None:
-    request = Request(argv=["/bin/true"], env={}, workdir=held.work)
+def hold(
+    sandbox_bench: SandboxBench, meanwhile: Callable[[], None], chosen: Chosen = CHOSEN
+) -> None:
+    request = Request(argv=["/bin/true"], env={}, workdir=sandbox_bench.work)
     with Bubblewrap(real_program(), chosen).hold(request):
         meanwhile()
 
 
-def test_a_link_is_made_again_only_where_it_was(held: SandboxBench, outside: Path) -> None:
-    held.put("target.md", "x")
-    (held.work / "sub").mkdir()
-    (held.work / "sub" / "AGENTS.md").symlink_to("../target.md")
+def test_a_protected_link_is_restored_only_in_its_own_directory(
+    sandbox_bench: SandboxBench, outside: Path
+) -> None:
+    sandbox_bench.put("target.md", "x")
+    (sandbox_bench.work / "sub").mkdir()
+    (sandbox_bench.work / "sub" / "AGENTS.md").symlink_to("../target.md")
     (outside / "AGENTS.md").rmdir()
     before = files_in(outside)
-    hold(held, Swap(held.work / "sub", outside).do)
+    hold(sandbox_bench, Swap(sandbox_bench.work / "sub", outside).do)
     assert files_in(outside) == before
     (outside / "AGENTS.md").mkdir()
 
 
-def test_what_stood_in_is_removed_only_where_it_stood(held: SandboxBench, outside: Path) -> None:
-    git_init(held.work / "sub")
+def test_a_placeholder_is_removed_only_from_its_own_directory(
+    sandbox_bench: SandboxBench, outside: Path
+) -> None:
+    git_init(sandbox_bench.work / "sub")
     (outside / ".git" / "modules").mkdir()
     (outside / ".git" / "modules").chmod(0o1755)
     (outside / ".git" / "commondir").write_text(".\n")
     before = files_in(outside)
-    hold(held, Swap(held.work / "sub", outside).do)
+    hold(sandbox_bench, Swap(sandbox_bench.work / "sub", outside).do)
     assert files_in(outside) == before
     shutil.rmtree(outside / ".git")
     (outside / ".git").mkdir()
 
 
-def test_what_stands_in_is_made_only_where_it_is_meant(
-    held: SandboxBench, outside: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_placeholder_is_created_only_in_its_own_directory(
+    sandbox_bench: SandboxBench, outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    git_init(held.work / "sub")
+    git_init(sandbox_bench.work / "sub")
     made = MountPlaceholders.made
 
     def swapped(
         self: MountPlaceholders, closed: Iterable[Path]
     ) -> AbstractContextManager[tuple[Path, ...]]:
         paths = list(closed)
-        Swap(held.work / "sub", outside).do()
+        Swap(sandbox_bench.work / "sub", outside).do()
         return made(self, paths)
 
     monkeypatch.setattr(MountPlaceholders, "made", swapped)
     before, seen = files_in(outside), []
-    hold(held, lambda: seen.append(files_in(outside)))
+    hold(sandbox_bench, lambda: seen.append(files_in(outside)))
     assert seen == [before]
 
 
-def test_a_file_is_set_aside_only_where_it_turned_up(held: SandboxBench, outside: Path) -> None:
-    (held.work / ".a" / "private").mkdir(parents=True)
+def test_a_file_is_set_aside_only_in_its_own_directory(
+    sandbox_bench: SandboxBench, outside: Path
+) -> None:
+    (sandbox_bench.work / ".a" / "private").mkdir(parents=True)
     (outside / "private" / "rules").write_text("theirs")
     before = files_in(outside)
     chosen = msgspec.structs.replace(CHOSEN, protected=(".a/private/rules",))
-    hold(held, Swap(held.work / ".a", outside).do, chosen)
+    hold(sandbox_bench, Swap(sandbox_bench.work / ".a", outside).do, chosen)
     assert files_in(outside) == before
     (outside / "private" / "rules").unlink()
 
@@ -309,51 +322,57 @@ def test_a_file_is_set_aside_only_where_it_turned_up(held: SandboxBench, outside
 # --- two daemons ---------------------------------------------------------------------------------
 
 
-async def test_what_stands_in_stays_while_another_daemon_needs_it(held: SandboxBench) -> None:
-    """Each has its own bubblewrap; a lock of one counts for the other, as for another process."""
-    before = held.names()
+async def test_a_placeholder_stays_while_another_daemon_needs_it(
+    sandbox_bench: SandboxBench,
+) -> None:
+    """Each daemon has its own bubblewrap; a lock of one counts for the other, as between processes."""
+    before = sandbox_bench.names()
     one, other = (Bubblewrap(real_program(), CHOSEN) for _ in range(2))
-    request = Request(argv=["/bin/true"], env={}, workdir=held.work)
-    os.mkfifo(held.work / "gate")
-    held.context = msgspec.structs.replace(held.context, sandbox=lambda: other)
+    request = Request(argv=["/bin/true"], env={}, workdir=sandbox_bench.work)
+    os.mkfifo(sandbox_bench.work / "gate")
+    sandbox_bench.context = msgspec.structs.replace(sandbox_bench.context, sandbox=lambda: other)
     texts: list[str] = []
 
     async def run() -> None:
         command = "cat gate; mkdir .nousd/x || mkdir -p .git/hooks || echo refused"
-        texts.append(await held.text("bash", command=command))
+        texts.append(await sandbox_bench.text("bash", command=command))
 
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             with one.hold(request):
                 nursery.start_soon(run)
-                gate = await trio.to_thread.run_sync(partial(open, held.work / "gate", "w"))
-            assert {".nousd", ".git"} <= held.names()
+                gate = await trio.to_thread.run_sync(
+                    partial(open, sandbox_bench.work / "gate", "w")
+                )
+            assert {".nousd", ".git"} <= sandbox_bench.names()
             gate.close()
     assert texts[0].splitlines()[-1] == "refused"
-    assert held.names() - {"gate"} == before
+    assert sandbox_bench.names() - {"gate"} == before
 
 
-async def test_what_stands_in_cannot_be_locked_by_a_command(held: SandboxBench) -> None:
-    outcomes = await held.attack("""
+async def test_a_placeholder_is_removed_even_if_a_command_locked_it(
+    sandbox_bench: SandboxBench,
+) -> None:
+    outcomes = await sandbox_bench.attack("""
 import fcntl
 tried("lock", lambda: fcntl.flock(os.open(".nousd", os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB))
 """)
     assert outcomes == {"lock": "done"}
-    assert ".nousd" not in held.names()
+    assert ".nousd" not in sandbox_bench.names()
 
 
-def test_who_cannot_have_a_place_for_itself_says_so(
-    held: SandboxBench, monkeypatch: pytest.MonkeyPatch
+def test_a_placeholder_locked_by_another_process_is_an_error(
+    sandbox_bench: SandboxBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stand_ins, "_TRIES_MAX", 2)
-    (held.work / ".nousd").mkdir(mode=0o1755)
-    (held.work / ".nousd").chmod(0o1755)
-    locked = os.open(held.work / ".nousd", os.O_RDONLY)
+    (sandbox_bench.work / ".nousd").mkdir(mode=0o1755)
+    (sandbox_bench.work / ".nousd").chmod(0o1755)
+    locked = os.open(sandbox_bench.work / ".nousd", os.O_RDONLY)
     try:
         fcntl.flock(locked, fcntl.LOCK_EX)
         with pytest.raises(
             ToolError, match=r"^sandbox_failed: .*\.nousd: what stands in for it is"
         ):
-            hold(held, lambda: None)
+            hold(sandbox_bench, lambda: None)
     finally:
         os.close(locked)

@@ -26,23 +26,23 @@ def tree(bench: Bench) -> Bench:
     return bench
 
 
-async def test_ls_sorts_without_regard_to_case_and_marks_folders(tree: Bench) -> None:
+async def test_ls_sorts_without_case_and_marks_directories(tree: Bench) -> None:
     listed = await tree.text("ls")
     assert listed == ".git/\nA.txt\nb.py\ndata.bin\nloop\nsrc/"
     assert await tree.text("ls", path="src") == "deep/\nmain.py"
 
 
-async def test_ls_of_an_empty_folder_says_so(bench: Bench) -> None:
+async def test_ls_reports_an_empty_directory(bench: Bench) -> None:
     (bench.work / "empty").mkdir()
     assert await bench.text("ls", path="empty") == "(empty folder)"
 
 
-async def test_ls_tells_of_the_names_it_leaves_out(tree: Bench) -> None:
+async def test_ls_reports_the_number_of_omitted_names(tree: Bench) -> None:
     listed = await tree.text("ls", limit=2)
     assert listed == ".git/\nA.txt\n\n[2 of 6 names are shown; raise limit for more.]"
 
 
-async def test_names_that_are_no_text_are_listed_all_the_same(bench: Bench) -> None:
+async def test_names_that_are_not_valid_text_are_listed(bench: Bench) -> None:
     (bench.work / "caf\udce9").write_text("x")
     assert await bench.text("ls") == "caf?"
     assert await bench.text("find", pattern="caf*") == "caf?"
@@ -66,13 +66,13 @@ async def test_find_matches_globs_in_order(pattern: str, found: list[str], tree:
     assert await tree.text("find", pattern=pattern) == expected
 
 
-async def test_find_spells_paths_so_that_they_can_be_read(tree: Bench) -> None:
+async def test_paths_from_find_can_be_passed_to_read(tree: Bench) -> None:
     (path,) = (await tree.text("find", pattern="x.*", path="src")).splitlines()
     assert path == "src/deep/x.py"
     assert await tree.text("read", path=path) == "x = 1"
 
 
-async def test_find_tells_that_there_is_more(tree: Bench) -> None:
+async def test_find_reports_that_there_are_more_paths(tree: Bench) -> None:
     text = await tree.text("find", pattern="*.py", limit=2)
     assert (
         text
@@ -81,7 +81,7 @@ async def test_find_tells_that_there_is_more(tree: Bench) -> None:
     assert "[" not in await tree.text("find", pattern="*.py", limit=3)
 
 
-async def test_a_long_list_is_cut_and_kept_whole_beside(bench: Bench) -> None:
+async def test_a_long_list_is_cut_and_stored_whole(bench: Bench) -> None:
     for number in range(2100):
         bench.put(f"{number:04d}", "")
     result = await bench.call("find", pattern="*", limit=3000)
@@ -106,7 +106,9 @@ async def test_a_long_list_is_cut_and_kept_whole_beside(bench: Bench) -> None:
         ),
     ],
 )
-async def test_grep_finds(args: dict[str, Any], found: list[str], tree: Bench) -> None:
+async def test_grep_finds_matching_lines(
+    args: dict[str, Any], found: list[str], tree: Bench
+) -> None:
     assert (await tree.text("grep", **args)).splitlines() == found
 
 
@@ -124,7 +126,7 @@ async def test_lines_of_context_are_printed_once(bench: Bench) -> None:
     ]
 
 
-async def test_grep_tells_that_there_is_more(bench: Bench) -> None:
+async def test_grep_reports_that_there_are_more_matches(bench: Bench) -> None:
     bench.put("a.txt", "x\n" * 5)
     text = await bench.text("grep", pattern="x", limit=2)
     note = "[The first 2 matches are shown; raise limit or narrow pattern.]"
@@ -132,13 +134,13 @@ async def test_grep_tells_that_there_is_more(bench: Bench) -> None:
     assert "[" not in await bench.text("grep", pattern="x", limit=5)
 
 
-async def test_long_lines_are_searched_and_shown_in_part(bench: Bench) -> None:
+async def test_long_lines_are_searched_whole_and_shown_in_part(bench: Bench) -> None:
     bench.put("a.txt", "y" * 60_000 + "x" + "y" * 200_000 + "\nx\n")
     text = await bench.text("grep", pattern="x")
     assert text == "a.txt:1: " + "y" * 500 + "... [line cut]\na.txt:2: x"
 
 
-async def test_files_that_may_not_be_opened_do_not_end_a_search(tree: Bench) -> None:
+async def test_files_that_cannot_be_opened_do_not_end_a_search(tree: Bench) -> None:
     os.mkfifo(tree.work / "fifo")
     (tree.work / "dangling").symlink_to("nowhere")
     assert await tree.text("grep", pattern="import") == "b.py:1: import os"
@@ -156,7 +158,7 @@ async def test_files_that_may_not_be_opened_do_not_end_a_search(tree: Bench) -> 
         ("ls", {"path": "b.py"}, "ls_failed: b.py: Not a directory"),
     ],
 )
-async def test_an_impossible_search_says_why(
+async def test_an_impossible_search_is_refused_with_the_reason(
     tool: str, args: dict[str, Any], text: str, tree: Bench
 ) -> None:
     with pytest.raises(ToolError) as caught:
@@ -175,7 +177,7 @@ CATASTROPHIC = {
 }
 
 
-async def test_an_expression_that_takes_forever_is_ended(bench: Bench) -> None:
+async def test_a_search_that_takes_too_long_is_ended(bench: Bench) -> None:
     bench.put("a.txt", "a" * 60 + "!\n")
     with pytest.raises(ToolError, match=r"^grep_failed: took longer than 0.3 seconds"):
         with trio.fail_after(20):
@@ -214,9 +216,9 @@ async def test_a_search_that_takes_forever_can_be_cancelled(bench: Bench) -> Non
         ("[z-a]", "z", False),
     ],
 )
-def test_globs(pattern: str, path: str, *, matches: bool) -> None:
+def test_a_glob_matches_or_does_not_match_a_path(pattern: str, path: str, *, matches: bool) -> None:
     assert glob_matcher(pattern)(tuple(path.split("/"))) is matches
 
 
-def test_a_glob_of_many_stars_takes_no_time() -> None:
+def test_a_glob_of_many_stars_is_matched_without_backtracking() -> None:
     assert not glob_matcher("**/a/" * 20 + "b")(("a",) * 100)

@@ -37,10 +37,10 @@ YOUNG = {"fchmodat2": 452}
 every_machine = pytest.mark.parametrize("machine", seccomp.ARCHITECTURES)
 
 
-def decided(
+def decision(
     program: bytes, machine: str, name: str, *arguments: int, architecture: int | None = None
 ) -> object:
-    """Return what the filter says of a call: allowed, or the number of an error."""
+    """Return the decision of the filter on a call: allowed, or the number of an error."""
     usual, column = seccomp.ARCHITECTURES[machine]
     number = (NUMBERS | CALLS)[name][column]
     assert number is not None
@@ -66,86 +66,88 @@ def verdict(program: bytes, number: int, architecture: int, *arguments: int) -> 
 
 
 @every_machine
-def test_what_leaves_a_sandbox_is_refused(machine: str) -> None:
+def test_system_calls_that_leave_a_sandbox_are_refused(machine: str) -> None:
     program = seccomp.program(families=(), machine=machine)
     column = seccomp.ARCHITECTURES[machine][1]
     refused = [name for name, numbers in seccomp.REFUSED.items() if numbers[column] is not None]
     assert len(refused) > 40
-    assert {decided(program, machine, name) for name in refused} == {errno.EPERM}
+    assert {decision(program, machine, name) for name in refused} == {errno.EPERM}
     for name in ("read", "execve", "socketpair"):
-        assert decided(program, machine, name) == ALLOWED
+        assert decision(program, machine, name) == ALLOWED
 
 
 @every_machine
 @pytest.mark.parametrize("name", ["clone", "unshare"])
-def test_only_what_makes_no_namespace_may_be_cloned(machine: str, name: str) -> None:
+def test_clone_and_unshare_cannot_create_a_namespace(machine: str, name: str) -> None:
     program = seccomp.program(families=(), machine=machine)
     thread = 0x003D0F00
-    assert decided(program, machine, name, thread) == ALLOWED
+    assert decision(program, machine, name, thread) == ALLOWED
     for bit in (17, 25, 26, 27, 28, 29, 30):
-        assert decided(program, machine, name, thread | 1 << bit) == errno.EPERM
-    assert decided(program, machine, "clone3") == errno.ENOSYS
+        assert decision(program, machine, name, thread | 1 << bit) == errno.EPERM
+    assert decision(program, machine, "clone3") == errno.ENOSYS
 
 
 @every_machine
-def test_sockets_are_only_of_the_families_that_are_named(machine: str) -> None:
+def test_only_sockets_of_the_given_families_are_allowed(machine: str) -> None:
     every = [value for name, value in vars(socket).items() if name.startswith("AF_")]
     none = seccomp.program(families=(), machine=machine)
-    assert {decided(none, machine, "socket", family) for family in every} == {errno.EPERM}
+    assert {decision(none, machine, "socket", family) for family in every} == {errno.EPERM}
     some = seccomp.program(families=seccomp.INTERNET, machine=machine)
-    allowed = {family for family in every if decided(some, machine, "socket", family) == ALLOWED}
+    allowed = {family for family in every if decision(some, machine, "socket", family) == ALLOWED}
     assert allowed == {socket.AF_INET, socket.AF_INET6}
 
 
 @every_machine
-def test_nothing_is_typed_into_a_terminal(machine: str) -> None:
+def test_input_cannot_be_injected_into_a_terminal(machine: str) -> None:
     program = seccomp.program(families=(), machine=machine)
-    assert decided(program, machine, "ioctl", 0, 0x5412) == errno.EPERM
-    assert decided(program, machine, "ioctl", 0, 0x541C) == errno.EPERM
+    assert decision(program, machine, "ioctl", 0, 0x5412) == errno.EPERM
+    assert decision(program, machine, "ioctl", 0, 0x541C) == errno.EPERM
     # Only the lower half of a request counts for the kernel.
-    assert decided(program, machine, "ioctl", 0, 0x5412 | 1 << 32) == errno.EPERM
-    assert decided(program, machine, "ioctl", 0, 0x5401) == ALLOWED
+    assert decision(program, machine, "ioctl", 0, 0x5412 | 1 << 32) == errno.EPERM
+    assert decision(program, machine, "ioctl", 0, 0x5401) == ALLOWED
 
 
 @every_machine
-def test_calls_in_the_manner_of_another_machine_are_refused(machine: str) -> None:
+def test_system_calls_of_another_architecture_are_refused(machine: str) -> None:
     program = seccomp.program(families=seccomp.INTERNET, machine=machine)
     for architecture in (0x40000003, 0x40000028, 0xC00000B7, 0xC000003E):
         if architecture != seccomp.ARCHITECTURES[machine][0]:
-            got = decided(program, machine, "read", architecture=architecture)
+            got = decision(program, machine, "read", architecture=architecture)
             assert got == errno.EPERM
     ours = seccomp.ARCHITECTURES[machine][0]
     assert verdict(program, 0x40000000 + 41, ours, socket.AF_UNIX) == errno.EPERM
 
 
 @every_machine
-def test_what_processes_share_without_files_is_refused_where_it_is_the_machines(
+def test_shared_memory_and_queues_are_refused_if_shared_with_the_machine(
     machine: str,
 ) -> None:
     own = seccomp.program(families=(), machine=machine)
     shared = seccomp.program(families=(), shares_machine=True, machine=machine)
     for name in seccomp.SHARED_MEMORY_AND_QUEUES:
-        assert decided(own, machine, name) == ALLOWED
-        assert decided(shared, machine, name) == errno.EPERM
+        assert decision(own, machine, name) == ALLOWED
+        assert decision(shared, machine, name) == errno.EPERM
 
 
 @every_machine
-def test_only_who_calls_can_be_starved_where_processes_are_the_machines(machine: str) -> None:
+def test_a_process_can_restrict_only_itself_if_processes_are_shared_with_the_machine(
+    machine: str,
+) -> None:
     own = seccomp.program(families=(), machine=machine)
     shared = seccomp.program(families=(), shares_machine=True, machine=machine)
     for name, (_, arguments) in seccomp.OF_A_PROCESS.items():
         assert (
-            decided(shared, machine, name, *[0 if n in arguments else 7 for n in range(4)])
+            decision(shared, machine, name, *[0 if n in arguments else 7 for n in range(4)])
             == ALLOWED
         )
         for argument in arguments:
             given = [int(n == argument) for n in range(4)]
-            assert decided(own, machine, name, *given) == ALLOWED
-            assert decided(shared, machine, name, *given) == errno.EPERM
+            assert decision(own, machine, name, *given) == ALLOWED
+            assert decision(shared, machine, name, *given) == errno.EPERM
 
 
 @every_machine
-def test_no_file_is_made_that_runs_as_its_owner(machine: str) -> None:
+def test_a_setuid_file_cannot_be_created(machine: str) -> None:
     program = seccomp.program(families=(), machine=machine)
     column = seccomp.ARCHITECTURES[machine][1]
     checked = 0
@@ -157,17 +159,17 @@ def test_no_file_is_made_that_runs_as_its_owner(machine: str) -> None:
         opens = name in seccomp.OPENING
         creates.append(os.O_CREAT | os.O_WRONLY if opens else 0o100755)
         usual = [*creates, 0o2777] if opens else creates
-        assert decided(program, machine, name, *usual) == ALLOWED
-        assert decided(program, machine, name, *usual[:-1], 0o104755) == errno.EPERM
+        assert decision(program, machine, name, *usual) == ALLOWED
+        assert decision(program, machine, name, *usual[:-1], 0o104755) == errno.EPERM
         if opens:
             temporary = [*[0] * argument, os.O_TMPFILE, 0o4755]
-            assert decided(program, machine, name, *temporary) == errno.EPERM
-            assert decided(program, machine, name, *[0] * argument, os.O_RDONLY, 0o4755) == ALLOWED
+            assert decision(program, machine, name, *temporary) == errno.EPERM
+            assert decision(program, machine, name, *[0] * argument, os.O_RDONLY, 0o4755) == ALLOWED
     assert checked == {"x86_64": 9, "aarch64": 5}[machine]
-    assert decided(program, machine, "openat2") == errno.ENOSYS
+    assert decision(program, machine, "openat2") == errno.ENOSYS
 
 
-def test_another_machine_has_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unsupported_machine_has_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:
     assert platform.machine() not in seccomp.ARCHITECTURES or seccomp.why_not() is None
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     assert seccomp.why_not() == "there are no numbers of system calls for riscv64"
@@ -190,7 +192,7 @@ os._exit(0)
 
 
 @every_machine
-def test_the_kernel_takes_the_filter(machine: str) -> None:
+def test_the_kernel_accepts_the_filter(machine: str) -> None:
     """A filter for another architecture refuses every call of this one, its own exit included."""
     if platform.machine() not in seccomp.ARCHITECTURES:
         pytest.skip("there is no filter for this machine")
@@ -215,7 +217,7 @@ HEADERS = {
 
 
 @every_machine
-def test_the_numbers_are_those_of_the_kernel(machine: str) -> None:
+def test_the_system_call_numbers_match_the_kernel_headers(machine: str) -> None:
     header = HEADERS[machine]
     if not header.exists():
         pytest.skip(f"{header} is not installed")

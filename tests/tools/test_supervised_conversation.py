@@ -40,15 +40,15 @@ async def test_both_outputs_are_streams_and_end_with_the_program(tmp_path: Path)
             assert b"".join([chunk async for chunk in process.stderr]) == b"of b\n"
 
 
-async def test_a_program_that_is_not_there_says_so(tmp_path: Path) -> None:
+async def test_a_missing_program_is_reported_on_stderr(tmp_path: Path) -> None:
     with trio.fail_after(20):
         async with supervised_conversation(["/no/such"], cwd=tmp_path, env=ENV) as process:
             assert process.stderr is not None
-            said = b"".join([chunk async for chunk in process.stderr])
-    assert said == b"/no/such: No such file or directory\n"
+            errors = b"".join([chunk async for chunk in process.stderr])
+    assert errors == b"/no/such: No such file or directory\n"
 
 
-async def test_what_is_given_is_in_no_list_of_processes(tmp_path: Path) -> None:
+async def test_the_environment_is_not_in_the_list_of_processes(tmp_path: Path) -> None:
     argv = ["/bin/sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '"]
     with trio.fail_after(20):
         env = {**ENV, "KEY": "s3cret-value"}
@@ -59,7 +59,7 @@ async def test_what_is_given_is_in_no_list_of_processes(tmp_path: Path) -> None:
     assert b"s3cret-value" not in seen
 
 
-async def test_leaving_ends_the_program_and_all_its_descendants(line: Lifeline) -> None:
+async def test_leaving_the_context_ends_the_program_and_all_its_descendants(line: Lifeline) -> None:
     argv = ["/bin/sh", "-c", FAMILY.format(fifo=line.path)]
     with trio.fail_after(20):
         async with supervised_conversation(argv, cwd=REPOSITORY, env=ENV, grace_seconds=0.05):
@@ -68,7 +68,9 @@ async def test_leaving_ends_the_program_and_all_its_descendants(line: Lifeline) 
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-async def test_when_the_daemon_dies_so_does_all_of_the_program(number: int, line: Lifeline) -> None:
+async def test_the_program_and_all_its_descendants_die_with_the_daemon(
+    number: int, line: Lifeline
+) -> None:
     async with another_daemon(DAEMON, FAMILY.format(fifo=line.path)) as daemon:
         await line.wait_ready(3)
         daemon.send_signal(number)

@@ -34,13 +34,13 @@ async def run(script: str, cwd: Path, output: list[bytes], **options: float) -> 
 @pytest.mark.parametrize(
     ("script", "code"), [("exit 0", 0), ("exit 255", 255), ("kill -TERM $$", 143)]
 )
-async def test_the_exit_code_is_reported_as_shells_do(
+async def test_the_exit_code_is_reported_as_by_a_shell(
     script: str, code: int, tmp_path: Path
 ) -> None:
     assert await run(script, tmp_path, []) == Ended(code=code)
 
 
-async def test_a_program_that_is_not_there_is_exit_code_127(tmp_path: Path) -> None:
+async def test_a_missing_program_has_exit_code_127(tmp_path: Path) -> None:
     output: list[bytes] = []
     ended = await run_supervised(
         ["/no/such/program"], cwd=tmp_path, env=ENV, on_output=output.append, timeout_seconds=15
@@ -49,7 +49,7 @@ async def test_a_program_that_is_not_there_is_exit_code_127(tmp_path: Path) -> N
     assert b"".join(output) == b"/no/such/program: No such file or directory\n"
 
 
-async def test_nothing_begins_once_the_daemon_is_gone(tmp_path: Path) -> None:
+async def test_nothing_starts_after_the_daemon_is_gone(tmp_path: Path) -> None:
     daemon, control = socket.socketpair()
     daemon.close()
     program = REPOSITORY / "nousd" / "tools" / "process" / "_supervisor_main.py"
@@ -73,7 +73,7 @@ async def test_nothing_begins_once_the_daemon_is_gone(tmp_path: Path) -> None:
     assert not (tmp_path / "effect").exists()
 
 
-async def test_the_environment_is_what_was_given_and_no_more(tmp_path: Path) -> None:
+async def test_a_command_has_exactly_the_given_environment(tmp_path: Path) -> None:
     output: list[bytes] = []
     ended = await run_supervised(
         [sys.executable, "-I", "-S", "-c", "import os; print(sorted(os.environb.items()))"],
@@ -87,13 +87,15 @@ async def test_the_environment_is_what_was_given_and_no_more(tmp_path: Path) -> 
     assert b"".join(output) == repr(expected).encode() + b"\n"
 
 
-async def test_a_command_dies_of_a_broken_pipe_as_it_would_in_a_terminal(tmp_path: Path) -> None:
+async def test_a_command_dies_of_a_broken_pipe_as_in_a_terminal(tmp_path: Path) -> None:
     output: list[bytes] = []
     await run("yes | head -n 1; trap", tmp_path, output)
     assert b"".join(output) == b"y\n"
 
 
-async def test_a_command_may_open_as_many_files_as_usual_whatever_we_may(tmp_path: Path) -> None:
+async def test_a_command_has_the_usual_limit_of_open_files_whatever_the_daemon_has(
+    tmp_path: Path,
+) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard <= OPEN_FILES_USUAL:
         pytest.skip(f"at most {hard} files may be opened here")
@@ -106,14 +108,14 @@ async def test_a_command_may_open_as_many_files_as_usual_whatever_we_may(tmp_pat
     assert b"".join(output) == b"%d\n" % OPEN_FILES_USUAL
 
 
-async def test_no_descriptor_of_ours_reaches_the_command(tmp_path: Path) -> None:
+async def test_no_descriptor_of_the_daemon_reaches_the_command(tmp_path: Path) -> None:
     output: list[bytes] = []
     await run("ls /proc/self/fd", tmp_path, output)
-    # 3 is the folder that ls itself reads.
+    # 3 is the directory that ls itself reads.
     assert b"".join(output).split() == [b"0", b"1", b"2", b"3"]
 
 
-async def test_a_timeout_ends_the_command_and_takes_what_it_still_says(
+async def test_a_timeout_ends_the_command_and_keeps_its_last_output(
     tmp_path: Path, line: Lifeline
 ) -> None:
     output: list[bytes] = []
@@ -123,7 +125,7 @@ async def test_a_timeout_ends_the_command_and_takes_what_it_still_says(
     assert line.is_gone()
 
 
-async def test_who_ignores_sigterm_is_killed_after_the_grace(
+async def test_a_command_that_ignores_sigterm_is_killed_after_the_grace_period(
     tmp_path: Path, line: Lifeline
 ) -> None:
     script = f"exec 9>'{line.path}'; trap '' TERM; while :; do sleep 1000; done"
@@ -144,7 +146,7 @@ trio.run(lambda: run_supervised(
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-async def test_when_the_daemon_dies_its_commands_and_all_their_descendants_die(
+async def test_commands_and_all_their_descendants_die_with_the_daemon(
     number: int, line: Lifeline
 ) -> None:
     async with another_daemon(DAEMON, FAMILY.format(fifo=line.path)) as daemon:
@@ -162,7 +164,7 @@ exec sleep 1000
 """
 
 
-async def test_when_the_supervisor_is_killed_its_command_dies_without_the_daemon(
+async def test_a_command_dies_with_its_supervisor_while_the_daemon_is_stopped(
     line: Lifeline,
 ) -> None:
     async with another_daemon(DAEMON, ABANDONED.format(fifo=line.path)) as daemon:
@@ -170,7 +172,7 @@ async def test_when_the_supervisor_is_killed_its_command_dies_without_the_daemon
         assert daemon.returncode is None
 
 
-async def test_a_supervisor_that_is_told_to_stop_ends_its_command(
+async def test_a_supervisor_that_receives_sigterm_ends_its_command(
     tmp_path: Path, line: Lifeline
 ) -> None:
     script = f"exec 9>'{line.path}'; kill -TERM $PPID; while :; do sleep 1000; done"

@@ -33,7 +33,7 @@ _PUBLIC = """
 
 
 @pytest.mark.parametrize("address", _PRIVATE.split())
-def test_an_address_that_is_not_everybodys_is_not_public(address: str) -> None:
+def test_a_private_or_reserved_address_is_not_public(address: str) -> None:
     assert not is_public(ip_address(address))
 
 
@@ -56,23 +56,27 @@ def test_an_address_on_the_internet_is_public(address: str) -> None:
         *("[64:ff9b::a9fe:a9fe]", "[2002:7f00:1::]", "[fe80::1%25eth0]", "10.0.0.7"),
     ],
 )
-async def test_a_private_address_is_refused_and_the_setting_named(bench: Bench, host: str) -> None:
-    said = await refusal(bench, f"http://{host}/latest/meta-data", allow=(), resolve=never)
-    assert said.startswith("web_fetch_refused: ")
-    assert said.endswith("is not a public address; the user can allow it in the setting web_allow")
+async def test_a_private_address_is_refused_with_the_name_of_the_setting(
+    bench: Bench, host: str
+) -> None:
+    message = await refusal(bench, f"http://{host}/latest/meta-data", allow=(), resolve=never)
+    assert message.startswith("web_fetch_refused: ")
+    assert message.endswith(
+        "is not a public address; the user can allow it in the setting web_allow"
+    )
 
 
 @pytest.mark.parametrize(
     "host", ["2130706433", "0x7f000001", "0x7f.1", "127.1", "0177.0.0.1", "127.0.0.01", "1.2.3.4.5"]
 )
-async def test_a_number_that_is_no_usual_address_is_refused(bench: Bench, host: str) -> None:
-    said = await refusal(bench, f"http://{host}/", resolve=never)
-    assert said.startswith("web_fetch_refused: ")
-    assert "is no address as it is usually written" in said or "is no URL" in said
+async def test_an_address_in_an_unusual_spelling_is_refused(bench: Bench, host: str) -> None:
+    message = await refusal(bench, f"http://{host}/", resolve=never)
+    assert message.startswith("web_fetch_refused: ")
+    assert "is no address as it is usually written" in message or "is no URL" in message
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("ftp://example.com/", "does not begin with http:// or https://"),
         ("file:///etc/passwd", "does not begin with http:// or https://"),
@@ -86,27 +90,29 @@ async def test_a_number_that_is_no_usual_address_is_refused(bench: Bench, host: 
         ("http://exa mple.com:x/", "is no URL"),
     ],
 )
-async def test_what_is_no_url_of_the_web_is_refused(bench: Bench, url: str, said: str) -> None:
+async def test_an_invalid_or_unsupported_url_is_refused(
+    bench: Bench, url: str, message: str
+) -> None:
     text = await refusal(bench, url, resolve=never)
     assert text.startswith("web_fetch_refused: ")
-    assert said in text
+    assert message in text
     assert "secret" not in text
 
 
-async def test_a_name_that_leads_to_a_private_address_is_refused(bench: Bench) -> None:
+async def test_a_name_that_resolves_to_a_private_address_is_refused(bench: Bench) -> None:
     async with web(page("secret")) as server:
         for answer in (["127.0.0.1"], ["1.1.1.1", "127.0.0.1"], ["::ffff:7f00:1"]):
             server.names["evil.example"] = [answer]
-            said = await refusal(
+            message = await refusal(
                 bench, server.url(host="evil.example"), allow=(), resolve=server.resolve
             )
-            assert said.startswith("web_fetch_refused: evil.example is not a public address")
+            assert message.startswith("web_fetch_refused: evil.example is not a public address")
         assert server.requests == []
 
 
 @pytest.mark.behaviour("a_page_comes_from_an_address_that_was_judged")
-async def test_a_name_is_resolved_once_and_what_was_judged_is_connected_to(bench: Bench) -> None:
-    """The second answer would lead to another address, which a second question would take."""
+async def test_a_name_is_resolved_once_and_the_checked_address_is_used(bench: Bench) -> None:
+    """The second answer is another address, which a second resolution would return."""
     async with web(page("hello")) as server:
         server.names["name.example"] = [["127.0.0.1"], ["192.0.2.1"]]
         result = await fetch(bench, server.url("/p?q=1", "name.example"), resolve=server.resolve)
@@ -119,17 +125,17 @@ async def test_a_name_is_resolved_once_and_what_was_judged_is_connected_to(bench
         assert "cookie" not in request.lower()
 
 
-async def test_a_name_that_is_bound_again_between_two_redirects_is_refused(bench: Bench) -> None:
+async def test_a_name_that_resolves_differently_after_a_redirect_is_refused(bench: Bench) -> None:
     async with web(page("", status="302 Found", Location="/next")) as server:
         server.names["rebound.example"] = [["127.0.0.1"], ["127.0.0.2"]]
-        said = await refusal(
+        message = await refusal(
             bench, server.url(host="rebound.example"), allow=("127.0.0.1",), resolve=server.resolve
         )
-        assert said.startswith("web_fetch_refused: rebound.example is not a public address")
+        assert message.startswith("web_fetch_refused: rebound.example is not a public address")
         assert len(server.requests) == 1
 
 
-async def test_an_address_that_does_not_answer_is_followed_by_the_next(bench: Bench) -> None:
+async def test_the_next_address_is_tried_if_the_first_does_not_respond(bench: Bench) -> None:
     async with web(page("hello")) as server:
         server.names["two.example"] = [["127.0.0.9", "127.0.0.1"]]
         result = await fetch(bench, server.url(host="two.example"), resolve=server.resolve)
@@ -146,12 +152,12 @@ async def test_a_host_can_be_allowed_by_its_name(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("entry", ["", "10.0.0.1/8", "http://x", "a b", "host:80", "*"])
-def test_what_allows_nothing_is_a_fault_of_the_settings(entry: str) -> None:
+def test_an_invalid_entry_of_web_allow_is_refused(entry: str) -> None:
     with pytest.raises(ConfigError, match=r"^web_allow: "):
         WebAllow([entry])
 
 
-def test_names_are_no_addresses() -> None:
+def test_literal_returns_an_address_for_addresses_only() -> None:
     assert literal("example.com") is None
     assert literal("10.0.0.1") == ip_address("10.0.0.1")
 
@@ -168,7 +174,7 @@ async def test_proxies_and_netrc_of_the_environment_are_not_used(
         assert "authorization" not in server.requests[0].lower()
 
 
-async def test_a_call_says_which_host_it_reaches(bench: Bench) -> None:
+async def test_the_access_of_a_call_names_its_host(bench: Bench) -> None:
     tool = web_fetch_tool(Reach(WebAllow(), resolve=never))
     for url, host in (
         ("https://Docs.Example.COM./x", "docs.example.com"),
@@ -206,7 +212,7 @@ def tls_server(certificate: Path) -> ssl.SSLContext:
     return context
 
 
-async def test_the_certificate_must_be_of_the_name_although_an_address_is_connected_to(
+async def test_the_certificate_must_match_the_name_and_not_the_address(
     bench: Bench, certificate: Path
 ) -> None:
     trusting = ssl.create_default_context(cafile=str(certificate))
@@ -222,10 +228,10 @@ async def test_the_certificate_must_be_of_the_name_although_an_address_is_connec
             await tool.run(args, bench.context)
 
 
-async def test_a_certificate_that_nobody_trusts_is_refused(bench: Bench, certificate: Path) -> None:
+async def test_an_untrusted_certificate_is_refused(bench: Bench, certificate: Path) -> None:
     async with web(page("hello"), tls=tls_server(certificate)) as server:
         server.names["tls.example"] = [["127.0.0.1"]]
         url = f"https://tls.example:{server.port}/"
-        said = await refusal(bench, url, resolve=server.resolve)
-        assert "certificate verify failed" in said
+        message = await refusal(bench, url, resolve=server.resolve)
+        assert "certificate verify failed" in message
         assert server.requests == []

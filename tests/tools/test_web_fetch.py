@@ -17,19 +17,19 @@ from tests.tools.web_bench import fetch, never, page, redirecting, refusal, web
 # --- redirects -----------------------------------------------------------------------------------
 
 
-async def test_redirects_of_a_host_are_followed(bench: Bench) -> None:
+async def test_redirects_within_a_host_are_followed(bench: Bench) -> None:
     async with web(redirecting({"/a": "/b", "/b": "c?d#e"})) as server:
         result = await fetch(bench, server.url("/a#part"))
         assert result.text == f"{server.url('/c?d')}\nHTTP 200, text/plain\n\nthere"
 
 
-async def test_endless_redirects_end(bench: Bench) -> None:
+async def test_endless_redirects_are_refused_after_five(bench: Bench) -> None:
     async with web(redirecting({"/a": "/a"})) as server:
         assert await refusal(bench, server.url("/a")) == "web_fetch_failed: more than 5 redirects"
         assert len(server.requests) == 6
 
 
-async def test_a_redirect_to_another_host_is_told_and_not_followed(bench: Bench) -> None:
+async def test_a_redirect_to_another_host_is_reported_and_not_followed(bench: Bench) -> None:
     async with web(redirecting({"/a": "http://other.example/b"})) as server:
         result = await fetch(bench, server.url("/a"), resolve=never)
         assert "redirects to http://other.example/b, which is on another host" in result.text
@@ -48,10 +48,10 @@ async def test_a_redirect_to_another_host_is_told_and_not_followed(bench: Bench)
         ),
     ],
 )
-async def test_a_redirect_to_what_is_refused_is_refused(bench: Bench, location: str) -> None:
+async def test_a_redirect_to_a_refused_url_is_refused(bench: Bench, location: str) -> None:
     async with web(redirecting({"/a": location})) as server:
-        said = await refusal(bench, server.url("/a"), allow=("127.0.0.1",), resolve=never)
-        assert said.startswith("web_fetch_refused: ")
+        message = await refusal(bench, server.url("/a"), allow=("127.0.0.1",), resolve=never)
+        assert message.startswith("web_fetch_refused: ")
         assert len(server.requests) == 1
 
 
@@ -63,11 +63,11 @@ def test_a_redirect_from_https_to_http_is_refused() -> None:
         web_request._redirected(httpx2.URL("https://example.com/"), response)
 
 
-# --- bounds --------------------------------------------------------------------------------------
+# --- limits --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "bare", "gzip, two parts"])
-async def test_a_compressed_page_is_read(bench: Bench, coding: str) -> None:
+async def test_a_compressed_page_is_decompressed(bench: Bench, coding: str) -> None:
     bare = zlib.compressobj(wbits=-15)
     packed = {
         "gzip": gzip.compress(b"hello"),
@@ -81,7 +81,7 @@ async def test_a_compressed_page_is_read(bench: Bench, coding: str) -> None:
 
 
 @pytest.mark.behaviour("a_page_is_bounded")
-async def test_a_bomb_of_compression_is_cut_at_the_bound(
+async def test_a_decompression_bomb_is_cut_at_the_limit(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(web_request, "WEB_PAGE_BYTES_MAX", 64 * 1024)
@@ -93,7 +93,7 @@ async def test_a_bomb_of_compression_is_cut_at_the_bound(
         assert len(result.full) == 64 * 1024
 
 
-async def test_a_page_without_an_end_is_cut_at_the_bound(
+async def test_an_endless_page_is_cut_at_the_limit(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(web_request, "WEB_PAGE_BYTES_MAX", 64 * 1024)
@@ -108,7 +108,7 @@ async def test_a_page_without_an_end_is_cut_at_the_bound(
 
 
 @pytest.mark.parametrize(("over", "is_cut"), [(-1, False), (0, False), (1, True)])
-async def test_a_page_is_cut_one_byte_behind_the_bound(
+async def test_a_page_is_cut_from_one_byte_above_the_limit(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, over: int, is_cut: bool
 ) -> None:
     monkeypatch.setattr(web_request, "WEB_PAGE_BYTES_MAX", 1000)
@@ -137,12 +137,12 @@ async def test_a_stream_that_decompresses_to_nothing_is_bounded_too(
 
 
 @pytest.mark.parametrize("coding", ["br", "zstd", "gzip, gzip", "compress"])
-async def test_an_encoding_that_nobody_asked_for_is_refused(bench: Bench, coding: str) -> None:
+async def test_an_encoding_that_was_not_requested_is_refused(bench: Bench, coding: str) -> None:
     async with web(page("x", Content_Encoding=coding)) as server:
         assert "for which nobody asked" in await refusal(bench, server.url())
 
 
-async def test_what_cannot_be_decompressed_is_an_error(bench: Bench) -> None:
+async def test_a_page_that_cannot_be_decompressed_is_an_error(bench: Bench) -> None:
     async with web(page(b"no gzip at all", Content_Encoding="gzip")) as server:
         assert "cannot be decompressed" in await refusal(bench, server.url())
 
@@ -150,19 +150,17 @@ async def test_what_cannot_be_decompressed_is_an_error(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "packed", [gzip.compress(b"hello", mtime=0)[:-9], zlib.compress(b"hello")[:-5]]
 )
-async def test_a_compressed_page_that_ends_in_the_middle_is_an_error(
-    bench: Bench, packed: bytes
-) -> None:
+async def test_a_truncated_compressed_page_is_an_error(bench: Bench, packed: bytes) -> None:
     async with web(page(packed, Content_Encoding="gzip")) as server:
         assert "its end is missing" in await refusal(bench, server.url())
 
 
-async def test_a_content_type_without_an_end_is_told_in_part(bench: Bench) -> None:
+async def test_a_very_long_content_type_is_cut(bench: Bench) -> None:
     async with web(page("hello", "text/" + "a" * 50_000)) as server:
         assert len((await fetch(bench, server.url())).text) < 500
 
 
-async def test_headers_without_an_end_are_refused(bench: Bench) -> None:
+async def test_endless_headers_are_refused(bench: Bench) -> None:
     async def endless(stream: trio.SocketStream, _head: str) -> None:
         await stream.send_all(b"HTTP/1.1 200 OK\r\n")
         while True:
@@ -173,7 +171,7 @@ async def test_headers_without_an_end_are_refused(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nx"])
-async def test_a_server_that_falls_silent_is_left_when_the_time_is_up(
+async def test_a_silent_server_times_out(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, begun: bytes
 ) -> None:
     monkeypatch.setattr(web_request, "TOTAL_SECONDS", 0.05)
@@ -184,11 +182,11 @@ async def test_a_server_that_falls_silent_is_left_when_the_time_is_up(
         await trio.sleep_forever()
 
     async with web(silent) as server:
-        said = await refusal(bench, server.url())
-        assert said.startswith("web_fetch_failed: ")
+        message = await refusal(bench, server.url())
+        assert message.startswith("web_fetch_failed: ")
 
 
-async def test_a_connection_that_breaks_is_an_error(bench: Bench) -> None:
+async def test_a_broken_connection_is_an_error(bench: Bench) -> None:
     async def broken(stream: trio.SocketStream, _head: str) -> None:
         await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nx")
 
@@ -196,13 +194,13 @@ async def test_a_connection_that_breaks_is_an_error(bench: Bench) -> None:
         assert "the connection broke" in await refusal(bench, server.url())
 
 
-async def test_a_name_that_nobody_knows_is_an_error(bench: Bench) -> None:
+async def test_an_unknown_host_is_an_error(bench: Bench) -> None:
     async with web(page("")) as server:
-        said = await refusal(bench, "http://nowhere.example/", resolve=server.resolve)
-        assert said == "web_fetch_failed: the host cannot be found: Name or service not known"
+        message = await refusal(bench, "http://nowhere.example/", resolve=server.resolve)
+        assert message == "web_fetch_failed: the host cannot be found: Name or service not known"
 
 
-async def test_a_call_says_for_how_long_it_may_be_quiet(bench: Bench) -> None:
+async def test_a_call_announces_how_long_it_may_be_quiet(bench: Bench) -> None:
     async with web(page("x")) as server:
         await fetch(bench, server.url())
     assert bench.quiet_seconds == [50.0]

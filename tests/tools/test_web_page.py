@@ -16,15 +16,15 @@ HTML = """<!doctype html><title>T</title><script>var hidden = 1</script><style>p
 async def test_html_becomes_markdown(bench: Bench) -> None:
     async with web(page(HTML, "text/html; charset=utf-8")) as server:
         result = await fetch(bench, server.url())
-        heading, said = result.text.split("\n\n", 1)
+        heading, message = result.text.split("\n\n", 1)
         assert heading == f"{server.url()}\nHTTP 200, text/html"
-        assert "# Head" in said
-        assert "**bold** text" in said
-        assert "[link](/there)" in said
-        assert "hidden" not in said
+        assert "# Head" in message
+        assert "**bold** text" in message
+        assert "[link](/there)" in message
+        assert "hidden" not in message
 
 
-async def test_html_can_be_had_as_text_and_raw(bench: Bench) -> None:
+async def test_html_is_available_as_text_and_raw(bench: Bench) -> None:
     async with web(page(HTML, "text/html")) as server:
         text = (await fetch(bench, server.url(), format="text")).text
         assert "Head" in text
@@ -53,7 +53,7 @@ async def test_html_can_be_had_as_text_and_raw(bench: Bench) -> None:
         ("<p>é".encode(), "text/html"),
     ],
 )
-async def test_the_encoding_is_found(bench: Bench, body: bytes, kind: str) -> None:
+async def test_the_encoding_is_detected(bench: Bench, body: bytes, kind: str) -> None:
     async with web(page(body, kind)) as server:
         result = await fetch(bench, server.url())
         assert result.text.endswith("\n\né")
@@ -72,7 +72,7 @@ async def test_the_encoding_is_found(bench: Bench, body: bytes, kind: str) -> No
     ],
 )
 @pytest.mark.parametrize("where", ["header", "meta", "http-equiv"])
-async def test_pages_of_all_the_world_are_read(
+async def test_pages_in_legacy_encodings_are_decoded(
     bench: Bench, text: str, charset: str, where: str
 ) -> None:
     head = {
@@ -85,36 +85,36 @@ async def test_pages_of_all_the_world_are_read(
         assert (await fetch(bench, server.url())).text.endswith(f"\n\n{text}")
 
 
-async def test_a_wrong_encoding_costs_characters_and_no_error(bench: Bench) -> None:
+async def test_bytes_invalid_in_the_encoding_are_replaced(bench: Bench) -> None:
     async with web(page(b"a\xff\xfeb", "text/plain; charset=utf-8")) as server:
         assert (await fetch(bench, server.url())).text.endswith("a\ufffd\ufffdb")
 
 
 @pytest.mark.parametrize("kind", ["image/png", "application/pdf", "application/octet-stream"])
-async def test_what_is_no_text_is_refused(bench: Bench, kind: str) -> None:
+async def test_a_media_type_that_is_not_text_is_refused(bench: Bench, kind: str) -> None:
     async with web(page(b"\x89PNG", kind)) as server:
         assert await refusal(bench, server.url()) == f"web_fetch_failed: {kind} is no text"
 
 
-async def test_bytes_that_only_pretend_to_be_text_are_refused(bench: Bench) -> None:
+async def test_binary_content_of_a_text_type_is_refused(bench: Bench) -> None:
     async with web(page(b"a\0b", "text/plain")) as server:
         assert "is no text" in await refusal(bench, server.url())
 
 
-async def test_json_and_xml_are_given_as_they_are(bench: Bench) -> None:
+async def test_json_and_xml_are_returned_unchanged(bench: Bench) -> None:
     for kind in ("application/json", "application/problem+json", "application/atom+xml"):
         async with web(page('{"a": 1}', kind)) as server:
             assert (await fetch(bench, server.url())).text.endswith('{"a": 1}')
 
 
-async def test_an_error_of_the_server_is_one_of_the_call(bench: Bench) -> None:
+async def test_an_http_error_is_an_error_of_the_call(bench: Bench) -> None:
     async with web(page("no such page", status="404 Not Found")) as server:
         result = await fetch(bench, server.url())
         assert result.is_error
         assert "HTTP 404, text/plain\n\nno such page" in result.text
 
 
-async def test_a_long_page_is_cut_and_kept_whole(bench: Bench) -> None:
+async def test_a_long_page_is_cut_and_stored_whole(bench: Bench) -> None:
     body = "line\n" * 20_000
     async with web(page(body)) as server:
         result = await fetch(bench, server.url())
@@ -125,7 +125,7 @@ async def test_a_long_page_is_cut_and_kept_whole(bench: Bench) -> None:
         assert isinstance(short.full, bytes)
 
 
-async def test_of_giant_html_the_beginning_is_read(
+async def test_only_the_beginning_of_giant_html_is_read(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(web_page, "HTML_BYTES_MAX", 2000)
@@ -136,12 +136,12 @@ async def test_of_giant_html_the_beginning_is_read(
         assert "end" not in text
 
 
-async def test_deep_nesting_is_survived(bench: Bench) -> None:
+async def test_deeply_nested_html_is_converted(bench: Bench) -> None:
     async with web(page("<div>" * 20_000 + "deep", "text/html")) as server:
         assert (await fetch(bench, server.url())).text.endswith("deep")
 
 
-async def test_a_page_that_takes_forever_is_given_up(
+async def test_a_conversion_that_takes_too_long_is_an_error(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = bench.put("forever.py", "while True: pass")
@@ -151,7 +151,7 @@ async def test_a_page_that_takes_forever_is_given_up(
         assert "took longer than 0.1 seconds" in await refusal(bench, server.url())
 
 
-async def test_a_parser_that_dies_is_an_error(
+async def test_a_parser_that_crashes_is_an_error(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(web_page, "_PROGRAM", bench.put("dies.py", "raise MemoryError"))
@@ -159,11 +159,11 @@ async def test_a_parser_that_dies_is_an_error(
         assert "no text could be made of the page" in await refusal(bench, server.url())
 
 
-async def test_without_the_library_html_is_refused_with_what_to_install(
+async def test_without_the_library_html_is_refused_with_the_package_to_install(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(web_page, "find_spec", lambda _name: None)
     async with web(page(HTML, "text/html")) as server:
-        said = await refusal(bench, server.url())
-        assert "the user can install nousd[web]; format raw gives the page as it is" in said
+        message = await refusal(bench, server.url())
+        assert "the user can install nousd[web]; format raw gives the page as it is" in message
         assert "<h1>" in (await fetch(bench, server.url(), format="raw")).text

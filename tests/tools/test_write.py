@@ -19,13 +19,13 @@ def umask_027() -> Iterator[None]:
     os.umask(before)
 
 
-async def test_a_file_and_its_folders_are_made(bench: Bench) -> None:
+async def test_a_file_and_its_directories_are_created(bench: Bench) -> None:
     result = await bench.call("write", path="a/b/c.txt", content="héllo\r\n")
     assert result.text == "Wrote 8 bytes to a/b/c.txt."
     assert (bench.work / "a/b/c.txt").read_bytes() == "héllo\r\n".encode()
 
 
-async def test_a_new_file_gets_what_the_umask_leaves(bench: Bench, umask_027: None) -> None:
+async def test_a_new_file_has_the_mode_of_the_umask(bench: Bench, umask_027: None) -> None:
     await bench.call("write", path="a.txt", content="")
     assert (bench.work / "a.txt").stat().st_mode & 0o7777 == 0o640
 
@@ -54,7 +54,7 @@ async def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     assert bench.names() == names
 
 
-async def test_a_cancelled_write_is_done_or_not_done(
+async def test_a_write_cancelled_while_it_syncs_is_completed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.put("a.txt", "old")
@@ -85,7 +85,9 @@ async def test_a_reader_of_the_old_file_keeps_reading_the_old_file(bench: Bench)
     ("path", "reason"),
     [("folder", "Is a directory"), (".", "Is a directory"), ("file/x", "Not a directory")],
 )
-async def test_what_cannot_be_written_says_why(path: str, reason: str, bench: Bench) -> None:
+async def test_a_path_that_cannot_be_written_is_refused_with_the_reason(
+    path: str, reason: str, bench: Bench
+) -> None:
     (bench.work / "folder").mkdir()
     bench.put("file", "")
     with pytest.raises(ToolError) as caught:
@@ -93,7 +95,7 @@ async def test_what_cannot_be_written_says_why(path: str, reason: str, bench: Be
     assert str(caught.value) == f"write_failed: {path}: {reason}"
 
 
-async def test_a_file_that_may_not_be_written_is_not_replaced(
+async def test_a_file_without_write_permission_is_not_replaced(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.put("a.txt", "old")
@@ -102,14 +104,14 @@ async def test_a_file_that_may_not_be_written_is_not_replaced(
         assert flags == os.O_WRONLY
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    # Not by the file's mode: for root it would be no obstacle.
+    # The mode of the file would not stop root.
     monkeypatch.setattr(ResolvedPath, "open", refusing)
     with pytest.raises(ToolError, match=r"^write_failed: a.txt: Permission denied$"):
         await bench.call("write", path="a.txt", content="new")
     assert (bench.work / "a.txt").read_text() == "old"
 
 
-async def test_writes_of_one_file_side_by_side_leave_one_of_them_whole(bench: Bench) -> None:
+async def test_concurrent_writes_of_one_file_leave_one_of_them_whole(bench: Bench) -> None:
     contents = [letter * 100_000 for letter in "abcdefgh"]
 
     async def write(content: str) -> None:

@@ -21,11 +21,11 @@ from nousd.tools.web.request import Reach, Resolve
 from tests.tools.bench import Bench
 
 Answer = Callable[[trio.SocketStream, str], Awaitable[None]]
-"""Answers one request, of which it is given the head."""
+"""Respond to one request; the text is its head."""
 
 
 class Web:
-    """A server on this machine, and names that lead to it.
+    """A server on this machine, and host names that resolve to it.
 
     ``names``: what each name resolves to, one answer after another; the last one stays.
     """
@@ -78,7 +78,7 @@ async def web(answer: Answer, *, tls: ssl.SSLContext | None = None) -> AsyncIter
 def page(
     body: bytes | str, kind: str = "text/plain", status: str = "200 OK", **headers: str
 ) -> Answer:
-    """Return what answers with one page."""
+    """Return an answer that sends one page."""
     data = body.encode() if isinstance(body, str) else body
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(data)}"]
     lines += [f"Content-Type: {kind}"] if kind else []

@@ -42,7 +42,7 @@ def line_of(type_: str, payload: Command) -> bytes:
     return json.dumps({"v": "1", "id": "a", "type": type_, "payload": fields}).encode()
 
 
-# --- decoding -------------------------------------------------------------------------------
+# --- decoding ------------------------------------------------------------------------------------
 
 pieces: Final = st.sampled_from(
     (
@@ -125,7 +125,7 @@ def test_a_command_changed_at_one_byte_is_decoded_or_refused_with_a_message(
         assert refused.message
 
 
-# --- encoding -------------------------------------------------------------------------------
+# --- encoding ------------------------------------------------------------------------------------
 
 # The response ``events`` holds lines of the log, which the second test covers.
 

@@ -128,7 +128,7 @@ def test_a_chunk_given_as_bytearray_can_be_reused() -> None:
     assert lines + splitter.end() == [b"one", b"two"]
 
 
-# --- one budget for many connections ---------------------------------------------------
+# --- one budget for many connections ---------------------------------------------------------
 
 
 @pytest.fixture
