@@ -1,4 +1,4 @@
-"""The bridge for tests: a real HTTP server on loopback before a whole daemon, in the test's own loop.
+"""The bridge for tests: a real HTTP server on loopback in front of a daemon, in the test's own loop.
 
 ::
 
@@ -77,7 +77,7 @@ class Frames:
 
 
 def frame_of(text: bytes) -> Frame | None:
-    """Return the frame that a client makes of a piece of a stream; None of a comment."""
+    """Return the frame that a client parses from a part of a stream; None for a comment."""
     assert b"\r" not in text, "frames end in LF only"
     fields = dict(line.split(b": ", 1) for line in text.split(b"\n") if line[:1] != b":")
     if not fields:
@@ -89,7 +89,7 @@ def frame_of(text: bytes) -> Frame | None:
 
 
 def frames_in(received: bytes) -> list[Frame]:
-    """Return the frames that came whole; what follows the last of them is thrown away."""
+    """Return the complete frames, without the bytes after the last one."""
     *whole, _ = received.split(b"\n\n")
     return [frame for text in whole if (frame := frame_of(text))]
 
@@ -102,15 +102,15 @@ class Bridge:
     http: httpx2.AsyncClient
 
     async def get(self, path: str, **query: Any) -> Any:
-        """Return the JSON of an answer, which must be 200."""
+        """Return the JSON of a response, which must be 200."""
         return _good(await self.http.get(path, params=query))
 
     async def post(self, path: str, **body: Any) -> Any:
-        """Return the JSON of an answer, which must be 2xx; None if it has no body."""
+        """Return the JSON of a response, which must be 2xx; None if it has no body."""
         return _good(await self.http.post(path, json=body))
 
     async def new_session(self, **body: Any) -> str:
-        """Make a session and return its id."""
+        """Create a session and return its id."""
         made = await self.post("/session", **body)
         return str(made["id"])
 
@@ -118,7 +118,7 @@ class Bridge:
     async def events(
         self, path: str = "/event", *, headers: dict[str, str] | None = None, **query: Any
     ) -> AsyncIterator[Frames]:
-        """Open an event stream; it has begun when the block is entered."""
+        """Open an event stream, which has begun when the block is entered."""
         async with self.stream_of("GET", path, params=query, headers=headers) as frames:
             yield frames
 
@@ -126,7 +126,7 @@ class Bridge:
     async def stream_of(
         self, method: str, path: str, *, headers: dict[str, str] | None = None, **request: Any
     ) -> AsyncIterator[Frames]:
-        """Send a request that is answered with a stream of events."""
+        """Send a request whose response is a stream of events."""
         wanted = {"accept": "text/event-stream", **(headers or {})}
         built = self.http.build_request(method, path, headers=wanted, **request)
         async with opened(built) as reply:
@@ -147,7 +147,7 @@ def text(words: str) -> list[dict[str, str]]:
 
 @asynccontextmanager
 async def bridge_to(daemon: Daemon, **settings: Any) -> AsyncIterator[Bridge]:
-    """Serves HTTP before a daemon; ``settings`` are those of ``BridgeSettings``."""
+    """Serve HTTP in front of a daemon; ``settings`` are those of ``BridgeSettings``."""
     services = daemon.services
     async with (
         embedded(partial(serve_commands, services), partial(serve_events, services)) as way,
@@ -158,7 +158,7 @@ async def bridge_to(daemon: Daemon, **settings: Any) -> AsyncIterator[Bridge]:
 
 @asynccontextmanager
 async def bridge_alone(socket: Path) -> AsyncIterator[Bridge]:
-    """Serves HTTP before a daemon on sockets, which may go and come back."""
+    """Serve HTTP in front of a daemon on sockets, which may stop and restart."""
     async with _serving(socket, is_patient=True) as bridge:
         yield bridge
 

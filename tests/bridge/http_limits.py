@@ -1,6 +1,6 @@
 """The HTTP rows of the limits table; see ``tests/daemon/test_limits.py``.
 
-Where time is bounded, the server runs under a clock of its own, in a thread beside the daemon.
+For time limits the server runs under its own clock, in a thread beside the daemon.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from nousd.views.stream_position import StreamPosition
 from nousd.views.tandem.events import TANDEM
 from nousd.wire.limit_table import LIMITS
 from tests.bridge.harness import bridge_to, text
-from tests.bridge.raw_http import answer_in, connected, request, said
+from tests.bridge.raw_http import answer_in, connected, exchange, request
 from tests.bridge.small_server import TOKEN, small_server
 from tests.daemon.limits_bench import Kit
 from tests.harness.stub_model import hanging_reply, text_reply
 
 JUST_BEFORE = 0.001
-"""What happens at the very moment of a deadline is late; so ``at`` is a little before it."""
+"""An action at the moment of a deadline is late, so one "at the limit" happens a little earlier."""
 
 
 async def in_its_own_time(play: Callable[[], Awaitable[None]]) -> None:
@@ -39,7 +39,7 @@ async def in_its_own_time(play: Callable[[], Awaitable[None]]) -> None:
 
 
 def moment(name: str, offset: int) -> float:
-    """Return the second at which a client does what it has until the bound for."""
+    """Return the second at which a client does what the limit allows time for."""
     return LIMITS[name][0] + offset - (JUST_BEFORE if offset == 0 else 0)
 
 
@@ -60,7 +60,7 @@ async def headers_bytes(_kit: Kit, offset: int) -> None:
     empty = len(request("GET", "/global/health", "x-a: "))
     sent = request("GET", "/global/health", "x-a: " + "b" * (size - empty))
     async with small_server() as small:
-        answer = answer_in(await said(small.address, sent))
+        answer = answer_in(await exchange(small.address, sent))
     assert answer.status == (431 if offset > 0 else 200)
     assert offset <= 0 or f"431 `{answer.code}`" in LIMITS["http_headers_bytes_max"][1]
 
@@ -69,7 +69,7 @@ async def body_bytes(_kit: Kit, offset: int) -> None:
     body = b"x" * (LIMITS["http_body_bytes_max"][0] + offset)
     sent = request("POST", "/echo", f"content-length: {len(body)}", token=TOKEN, body=body)
     async with small_server() as small:
-        answer = answer_in(await said(small.address, sent))
+        answer = answer_in(await exchange(small.address, sent))
     assert answer.status == (413 if offset > 0 else 200)
     assert offset <= 0 or f"413 `{answer.code}`" in LIMITS["http_body_bytes_max"][1]
 
@@ -120,7 +120,7 @@ async def idle_seconds(_kit: Kit, offset: int) -> None:
 
 
 class _QuietHub:
-    """A hub to which something happens once."""
+    """A hub with one event, at a given time."""
 
     head = 0
     has_ended = False

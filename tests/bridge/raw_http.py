@@ -19,7 +19,7 @@ Address = int | Path
 
 
 class RawReply:
-    """The answer to one request; its body comes as it is asked for."""
+    """The response to one request; its body is read on demand."""
 
     def __init__(self, stream: trio.SocketStream, machine: h11.Connection) -> None:
         self.stream = stream
@@ -55,7 +55,7 @@ class RawReply:
 
 @asynccontextmanager
 async def opened(request: httpx2.Request) -> AsyncIterator[RawReply]:
-    """Send a request on a connection of its own, which is closed when the block is left."""
+    """Send a request on a new connection, which is closed at the end of the block."""
     assert request.url.port is not None
     stream = await trio.open_tcp_stream(request.url.host, request.url.port)
     async with stream:
@@ -70,14 +70,14 @@ async def opened(request: httpx2.Request) -> AsyncIterator[RawReply]:
         yield reply
 
 
-async def said(
+async def exchange(
     place: Address, request: bytes, *, half_close: bool = False, then: bytes = b""
 ) -> bytes:
-    """Send bytes on a connection of its own and return all that comes until the server closes it.
+    """Send bytes on a new connection, and return all bytes until the server closes it.
 
     Args:
-        half_close: says that nothing more will be sent.
-        then: sent after the first bytes of an answer.
+        half_close: close the sending side after the request.
+        then: bytes to send after the first bytes of a response.
     """
     with trio.fail_after(WAIT_SECONDS):
         stream = await connected(place)
@@ -105,7 +105,7 @@ async def _some(stream: trio.SocketStream) -> bytes:
     try:
         return bytes(await stream.receive_some())
     except trio.BrokenResourceError:
-        return b""  # closed while something of ours was not read
+        return b""  # closed before the server has read all bytes
 
 
 def request(
@@ -116,7 +116,7 @@ def request(
     token: str = "",
     body: bytes = b"",
 ) -> bytes:
-    """Return a request that the server closes the connection after."""
+    """Return a request after which the server closes the connection."""
     head = [f"{method} {target} HTTP/1.1", f"host: {host}", "connection: close", *lines]
     if token:
         head.append(f"authorization: Bearer {token}")
@@ -139,14 +139,14 @@ class Answer(NamedTuple):
 
 
 def answer_in(received: bytes, method: str = "GET") -> Answer:
-    """Return the one answer that the bytes are."""
+    """Return the only response in the bytes."""
     answers = answers_in(received, method)
     assert len(answers) == 1, received
     return answers[0]
 
 
 def answers_in(received: bytes, method: str = "GET") -> list[Answer]:
-    """Return the answers to requests of this method, without those that tell to go on."""
+    """Return the final responses to requests with this method."""
     answers = []
     while received:
         machine = h11.Connection(h11.CLIENT)

@@ -1,4 +1,4 @@
-"""Parses metrics as Prometheus does."""
+"""A parser of metrics that works as in Prometheus."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Scrape:
 
     @property
     def names(self) -> set[str]:
-        """Of samples."""
+        """The names of the samples."""
         return {sample.name for family in self.families.values() for sample in family.samples}
 
     @property
     def ours(self) -> set[str]:
-        """Of the families that are not the library's, or about when counting began."""
+        """The names of the families of nousd, without the creation times of others."""
         return {
             name
             for name in self.families
@@ -42,7 +42,7 @@ class Scrape:
         return value
 
     def by(self, name: str, *labels: str) -> dict[Any, float]:
-        """Return what is not 0, by the values of labels."""
+        """Return the values that are not 0, by the values of labels."""
         found = {
             tuple(given[label] for label in labels): value for given, value in self.samples(name)
         }

@@ -22,7 +22,7 @@ from nousd.bridge.http.bodies import read_body
 from nousd.bridge.http.listen_address import HttpPlace
 from nousd.bridge.replies import HttpError, error_reply
 from nousd.bridge.stream.sse import stream_response
-from tests.bridge.raw_http import Address, Answer, answer_in, request, said
+from tests.bridge.raw_http import Address, Answer, answer_in, exchange, request
 from tests.harness.daemon import WAIT_SECONDS
 
 TOKEN: Final = "a-token-that-only-tests-know"
@@ -44,13 +44,13 @@ class SmallServer:
     async def ask(
         self, *words: str, token: str = TOKEN, method: str = "GET", host: str = "localhost"
     ) -> Answer:
-        """Ask for a target with some header lines."""
+        """Request a target with some header lines."""
         target, *lines = words
         sent = request(method, target, *lines, token=token, host=host)
-        return answer_in(await said(self.address, sent), method)
+        return answer_in(await exchange(self.address, sent), method)
 
     async def until(self, holds: Callable[[], object]) -> None:
-        """Wait for something to hold, also under a clock that stands still meanwhile."""
+        """Wait until ``holds`` is true, also under a clock that stands still."""
         deadline = time.monotonic() + WAIT_SECONDS
         while not holds():
             assert time.monotonic() < deadline, "it never came"
@@ -61,7 +61,7 @@ class SmallServer:
         if request.url.path == "/fault":
             raise RuntimeError("planted")
         if request.url.path == "/deaf":
-            await wait_all_tasks_blocked()  # until no more of the body can come to us
+            await wait_all_tasks_blocked()  # until no more of the body can arrive
         try:
             text = await read_body(request) if request.url.path == "/echo" else b"well"
         except HttpError as error:
@@ -97,7 +97,7 @@ class SmallServer:
 async def small_server(
     path: Path | None = None, safety: AccessPolicy | None = None
 ) -> AsyncIterator[SmallServer]:
-    """Serves until the block ends, and its grace is over."""
+    """Serve until the end of the block and of the grace period."""
     place = HttpPlace("127.0.0.1", 0) if path is None else HttpPlace(path=path)
     async with server.open_listeners(place) as listeners:
         small = SmallServer(path or listeners[0].socket.getsockname()[1])

@@ -40,7 +40,7 @@ class Kit(NamedTuple):
 
 
 @asynccontextmanager
-async def asking(
+async def asking_kit(
     folder: Path, provider: Provider, stub: StubModel, **options: Any
 ) -> AsyncIterator[Kit]:
     """A bridge before a daemon in mode ask."""
@@ -55,7 +55,7 @@ async def asking(
 
 @pytest.fixture
 async def kit(short_folder: Path, provider: Provider, stub: StubModel) -> AsyncIterator[Kit]:
-    async with asking(short_folder, provider, stub) as kit:
+    async with asking_kit(short_folder, provider, stub) as kit:
         yield kit
 
 
@@ -68,10 +68,10 @@ async def start(kit: Kit, *calls: tuple[str, Any]) -> str:
 
 
 @asynccontextmanager
-async def asked(
+async def waiting_request(
     kit: Kit, *calls: tuple[str, Any], until: str = "permission.asked"
 ) -> AsyncIterator[tuple[Frames, Frame]]:
-    """Start a run whose model makes these calls; gives the stream behind the frame that asks."""
+    """Start a run whose model makes these calls; yield the stream after the frame that asks."""
     async with kit.bridge.events() as frames:
         await start(kit, *calls)
         (*_, frame) = await frames.until(until)
@@ -87,7 +87,7 @@ async def pending(bridge: Bridge, **query: str) -> list[dict[str, Any]]:
     return listed
 
 
-def refused(reply: httpx2.Response) -> tuple[int, str]:
+def refusal_of(reply: httpx2.Response) -> tuple[int, str]:
     body = reply.json()
     assert body["retryable"] is False
     return reply.status_code, body["code"]
@@ -96,8 +96,8 @@ def refused(reply: httpx2.Response) -> tuple[int, str]:
 # --- permissions ---------------------------------------------------------------------------------
 
 
-async def test_what_waits_is_listed_as_its_frame_tells_it(kit: Kit) -> None:
-    async with asked(kit, WRITE) as (_, frame):
+async def test_a_pending_request_is_listed_with_the_fields_of_its_frame(kit: Kit) -> None:
+    async with waiting_request(kit, WRITE) as (_, frame):
         (listed,) = await pending(kit.bridge)
         told = frame.properties
         assert listed == {
@@ -133,10 +133,10 @@ async def test_what_waits_is_listed_as_its_frame_tells_it(kit: Kit) -> None:
         ("deny", "reject", "deny:write(a.txt)"),
     ],
 )
-async def test_a_reply_is_applied_and_says_which_rule_stands_from_then_on(
+async def test_a_reply_is_applied_and_returns_the_rule_it_created(
     kit: Kit, short_folder: Path, reply: str, told_as: str, rule: str | None
 ) -> None:
-    async with asked(kit, WRITE) as (frames, frame):
+    async with waiting_request(kit, WRITE) as (frames, frame):
         id, session = frame.properties["requestID"], frame.properties["sessionID"]
         applied = await kit.bridge.post(f"/permission/{id}/reply", reply=reply)
         assert applied == {
@@ -161,10 +161,8 @@ async def test_a_reply_is_applied_and_says_which_rule_stands_from_then_on(
 
 
 @pytest.mark.parametrize("reply", ["always", "reject"])
-async def test_a_rule_that_stands_spares_the_next_question_in_its_session_alone(
-    kit: Kit, reply: str
-) -> None:
-    async with asked(kit, WRITE) as (frames, frame):
+async def test_a_created_rule_decides_later_calls_of_its_session_only(kit: Kit, reply: str) -> None:
+    async with waiting_request(kit, WRITE) as (frames, frame):
         id, session = frame.properties["requestID"], frame.properties["sessionID"]
         await kit.bridge.post(f"/permission/{id}/reply", reply=reply)
         await frames.until("session.run.finished")
@@ -176,16 +174,16 @@ async def test_a_rule_that_stands_spares_the_next_question_in_its_session_alone(
         await frames.until("permission.asked")
 
 
-async def test_a_reply_that_is_no_word_of_the_contract_is_told_before_anything_else(
+async def test_an_invalid_reply_is_refused_also_for_an_unknown_request(
     kit: Kit,
 ) -> None:
-    async with asked(kit, WRITE) as (_, frame):
+    async with waiting_request(kit, WRITE) as (_, frame):
         for id in (frame.properties["requestID"], "nobody"):
             path = f"/permission/{id}/reply"
             reply = await kit.bridge.http.post(path, json={"reply": "perhaps"})
-            assert refused(reply) == (400, "APPROVAL_REPLY_INVALID")
+            assert refusal_of(reply) == (400, "APPROVAL_REPLY_INVALID")
             reply = await kit.bridge.http.post(path, json={})
-            assert refused(reply) == (422, "INVALID_REQUEST")
+            assert refusal_of(reply) == (422, "INVALID_REQUEST")
         assert len(await pending(kit.bridge)) == 1
 
 
@@ -193,12 +191,12 @@ async def test_a_reply_that_is_no_word_of_the_contract_is_told_before_anything_e
     "id",
     ["nobody", "msg-none.0-1", "nobody-0", "nobody-99999999999", "x" * 200, "-", "-1", "a%20b"],
 )
-async def test_a_request_that_never_was_is_not_found(kit: Kit, id: str) -> None:
+async def test_an_unknown_request_is_not_found(kit: Kit, id: str) -> None:
     reply = await kit.bridge.http.post(f"/permission/{id}/reply", json={"reply": "once"})
-    assert refused(reply) == (404, "APPROVAL_REQUEST_NOT_FOUND")
+    assert refusal_of(reply) == (404, "APPROVAL_REQUEST_NOT_FOUND")
 
 
-async def test_a_call_that_nobody_was_asked_about_is_no_request(kit: Kit) -> None:
+async def test_a_call_that_needed_no_approval_has_no_request(kit: Kit) -> None:
     async with kit.bridge.events() as frames:
         await start(kit, ("todo", {"todos": []}))
         told = await frames.until("session.run.finished")
@@ -209,13 +207,13 @@ async def test_a_call_that_nobody_was_asked_about_is_no_request(kit: Kit) -> Non
     }
     for id in (part, f"{part}-1", f"{part}-2"):
         reply = await kit.bridge.http.post(f"/permission/{id}/reply", json={"reply": "once"})
-        assert refused(reply) == (404, "APPROVAL_REQUEST_NOT_FOUND")
+        assert refusal_of(reply) == (404, "APPROVAL_REQUEST_NOT_FOUND")
 
 
-async def test_the_first_of_two_replies_wins_and_the_other_is_told(
+async def test_the_first_of_concurrent_replies_wins_and_the_others_are_refused(
     kit: Kit, short_folder: Path
 ) -> None:
-    async with asked(kit, WRITE) as (frames, frame):
+    async with waiting_request(kit, WRITE) as (frames, frame):
         path = f"/permission/{frame.properties['requestID']}/reply"
         replies = []
 
@@ -226,21 +224,21 @@ async def test_the_first_of_two_replies_wins_and_the_other_is_told(
             for word in ("once", "deny", "always", "reject"):
                 nursery.start_soon(reply, word)
         ((word, won),) = [(word, reply) for word, reply in replies if reply.is_success]
-        lost = [refused(reply) for _, reply in replies if reply is not won]
+        lost = [refusal_of(reply) for _, reply in replies if reply is not won]
         assert lost == [(409, "APPROVAL_REPLY_INVALID")] * 3
         await frames.until("session.run.finished")
         written = (short_folder / "work" / "a.txt").exists()
         assert written == (word in ("once", "always"))
         late = await kit.bridge.http.post(path, json={"reply": "once"})
-        assert refused(late) == (409, "APPROVAL_REPLY_INVALID")
+        assert refusal_of(late) == (409, "APPROVAL_REPLY_INVALID")
 
 
-async def test_a_request_that_expired_is_not_pending(
+async def test_an_expired_request_is_not_pending(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
     async with (
-        asking(short_folder, provider, stub, approval_timeout_seconds=0.2) as kit,
-        asked(kit, WRITE) as (frames, frame),
+        asking_kit(short_folder, provider, stub, approval_timeout_seconds=0.2) as kit,
+        waiting_request(kit, WRITE) as (frames, frame),
     ):
         id = frame.properties["requestID"]
         (*_, waited) = await frames.until("permission.wait.timeout")
@@ -248,32 +246,35 @@ async def test_a_request_that_expired_is_not_pending(
         assert waited.properties["tool"] == "write"
         assert await pending(kit.bridge) == []
         reply = await kit.bridge.http.post(f"/permission/{id}/reply", json={"reply": "once"})
-        assert refused(reply) == (409, "APPROVAL_REPLY_INVALID")
+        assert refusal_of(reply) == (409, "APPROVAL_REPLY_INVALID")
         assert "expired" in reply.json()["error"]
 
 
 async def test_a_request_whose_run_is_cancelled_is_not_pending(kit: Kit) -> None:
-    async with asked(kit, WRITE) as (frames, frame):
+    async with waiting_request(kit, WRITE) as (frames, frame):
         id, session = frame.properties["requestID"], frame.properties["sessionID"]
         await kit.bridge.post(f"/session/{session}/cancel")
         await frames.until("session.run.finished")
         assert await pending(kit.bridge) == []
         reply = await kit.bridge.http.post(f"/permission/{id}/reply", json={"reply": "once"})
-        assert refused(reply) == (409, "APPROVAL_REPLY_INVALID")
+        assert refusal_of(reply) == (409, "APPROVAL_REPLY_INVALID")
 
 
-async def test_a_request_of_before_a_restart_is_not_pending(
+async def test_a_request_from_before_a_restart_is_not_pending(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
-    async with asking(short_folder, provider, stub) as kit, asked(kit, WRITE) as (_, frame):
+    async with (
+        asking_kit(short_folder, provider, stub) as kit,
+        waiting_request(kit, WRITE) as (_, frame),
+    ):
         id = frame.properties["requestID"]
-    async with asking(short_folder, provider, stub) as kit:
+    async with asking_kit(short_folder, provider, stub) as kit:
         assert await pending(kit.bridge) == []
         reply = await kit.bridge.http.post(f"/permission/{id}/reply", json={"reply": "once"})
-        assert refused(reply) == (409, "APPROVAL_REPLY_INVALID")
+        assert refusal_of(reply) == (409, "APPROVAL_REPLY_INVALID")
 
 
-async def test_what_leads_out_of_the_workspace_is_allowed_once_whatever_the_reply(
+async def test_a_reply_about_a_path_outside_the_workspace_creates_no_rule(
     kit: Kit, short_folder: Path
 ) -> None:
     (short_folder / "secret.txt").write_text("outside")
@@ -292,11 +293,11 @@ async def test_what_leads_out_of_the_workspace_is_allowed_once_whatever_the_repl
             assert any("outside" in str(result) for result in results) == (reply == "always")
 
 
-async def test_a_reply_counts_although_there_is_no_room_for_its_rule(
+async def test_a_reply_is_applied_although_its_rule_exceeds_the_limit(
     kit: Kit, short_folder: Path
 ) -> None:
     other = [{"permission": f"other{n}", "action": "deny"} for n in range(SESSION_RULES_MAX)]
-    async with asked(kit, WRITE) as (frames, frame):
+    async with waiting_request(kit, WRITE) as (frames, frame):
         id, session = frame.properties["requestID"], frame.properties["sessionID"]
         await kit.bridge.http.patch(f"/session/{session}", json={"permission": other})
         applied = await kit.bridge.post(f"/permission/{id}/reply", reply="reject")
@@ -305,8 +306,8 @@ async def test_a_reply_counts_although_there_is_no_room_for_its_rule(
     assert not (short_folder / "work" / "a.txt").exists()
 
 
-async def test_a_rejection_is_taken_back_with_the_rules_of_its_session(kit: Kit) -> None:
-    async with asked(kit, WRITE) as (frames, frame):
+async def test_clearing_the_rules_of_a_session_revokes_a_rejection(kit: Kit) -> None:
+    async with waiting_request(kit, WRITE) as (frames, frame):
         id, session = frame.properties["requestID"], frame.properties["sessionID"]
         await kit.bridge.post(f"/permission/{id}/reply", reply="reject")
         await frames.until("session.run.finished")
@@ -320,24 +321,24 @@ async def test_a_rejection_is_taken_back_with_the_rules_of_its_session(kit: Kit)
 async def test_a_tool_call_is_approved_or_denied_within_its_own_session(
     kit: Kit, short_folder: Path, word: str, runs: bool
 ) -> None:
-    async with asked(kit, WRITE) as (frames, frame):
+    async with waiting_request(kit, WRITE) as (frames, frame):
         id, session = frame.properties["requestID"], frame.properties["sessionID"]
         other = await kit.bridge.new_session()
         wrong = await kit.bridge.http.post(f"/sessions/{other}/tools/{id}/{word}")
-        assert refused(wrong) == (404, "APPROVAL_REQUEST_NOT_FOUND")
+        assert refusal_of(wrong) == (404, "APPROVAL_REQUEST_NOT_FOUND")
         nowhere = await kit.bridge.http.post(f"/sessions/ses-none/tools/{id}/{word}")
-        assert refused(nowhere) == (404, "SESSION_NOT_FOUND")
+        assert refusal_of(nowhere) == (404, "SESSION_NOT_FOUND")
         assert len(await pending(kit.bridge)) == 1
         path = f"/sessions/{session}/tools/{id}/{word}"
         assert (await kit.bridge.http.post(path)).json() == {"ok": True}
         await frames.until("session.run.finished")
         assert (short_folder / "work" / "a.txt").exists() == runs
         again = await kit.bridge.http.post(path, json={})
-        assert refused(again) == (409, "APPROVAL_REPLY_INVALID")
+        assert refusal_of(again) == (409, "APPROVAL_REPLY_INVALID")
 
 
-async def test_the_id_of_a_messages_part_means_the_request_as_well(kit: Kit) -> None:
-    async with asked(kit, WRITE) as (frames, frame):
+async def test_the_id_of_a_tool_part_names_its_request_too(kit: Kit) -> None:
+    async with waiting_request(kit, WRITE) as (frames, frame):
         session = frame.properties["sessionID"]
         (*_, part) = await frames.until("message.part.updated")
         assert part.properties["part"]["state"] == "pending"
@@ -345,15 +346,15 @@ async def test_the_id_of_a_messages_part_means_the_request_as_well(kit: Kit) -> 
         assert await kit.bridge.post(f"/sessions/{session}/tools/{id}/approve") == {"ok": True}
 
 
-async def test_a_denial_tells_the_model_why(kit: Kit) -> None:
-    async with asked(kit, WRITE) as (frames, frame):
+async def test_the_model_receives_the_reason_of_a_denial(kit: Kit) -> None:
+    async with waiting_request(kit, WRITE) as (frames, frame):
         id = frame.properties["requestID"]
         await kit.bridge.post(f"/permission/{id}/reply", reply="reject", reason="not on Sundays")
         await frames.until("session.run.finished")
     assert "not on Sundays" in str(kit.stub.requests[-1].json["messages"])
 
 
-async def test_what_a_task_asks_is_listed_once_and_answered_in_either_session(kit: Kit) -> None:
+async def test_a_request_of_a_task_is_listed_once_and_answered_in_either_session(kit: Kit) -> None:
     async with kit.bridge.events() as frames:
         for which in (0, 1):
             session = await kit.bridge.new_session()
@@ -388,15 +389,18 @@ async def test_what_a_task_asks_is_listed_once_and_answered_in_either_session(ki
 
 
 @asynccontextmanager
-async def questioned(
+async def waiting_question(
     kit: Kit, *questions: dict[str, Any]
 ) -> AsyncIterator[tuple[Frames, dict[str, Any]]]:
-    async with asked(kit, question(*questions), until="question.asked") as (frames, frame):
+    async with waiting_request(kit, question(*questions), until="question.asked") as (
+        frames,
+        frame,
+    ):
         yield frames, frame.properties
 
 
-async def test_a_question_is_listed_as_its_frame_tells_it(kit: Kit) -> None:
-    async with questioned(kit, COLOUR, SIZES, NAME) as (_, told):
+async def test_a_question_is_listed_with_the_fields_of_its_frame(kit: Kit) -> None:
+    async with waiting_question(kit, COLOUR, SIZES, NAME) as (_, told):
         (listed,) = await kit.bridge.get("/question")
         assert listed == {
             **{key: told[key] for key in ("id", "sessionID", "tenantContext", "expiresAtMs")},
@@ -440,7 +444,7 @@ ANSWERS: list[tuple[list[dict[str, Any]], dict[str, Any], list[dict[str, Any]], 
 
 
 @pytest.mark.parametrize(("questions", "body", "answers", "words"), ANSWERS)
-async def test_an_answer_that_is_a_label_counts_as_chosen(
+async def test_an_answer_equal_to_a_label_counts_as_chosen(
     kit: Kit,
     questions: list[dict[str, Any]],
     body: dict[str, Any],
@@ -448,7 +452,7 @@ async def test_an_answer_that_is_a_label_counts_as_chosen(
     words: str,
 ) -> None:
     events = await kit.daemon.watch(types=["question_answered"])
-    async with questioned(kit, *questions) as (frames, told):
+    async with waiting_question(kit, *questions) as (frames, told):
         assert await kit.bridge.post(f"/question/{told['id']}/reply", **body) == {"ok": True}
         assert (await events.until("question_answered"))["payload"]["answers"] == answers
         (*_, replied) = await frames.until("question.replied")
@@ -470,12 +474,12 @@ async def test_an_answer_that_is_a_label_counts_as_chosen(
         ({"answer": "x" * 40_000}, "too long"),
     ],
 )
-async def test_answers_that_do_not_fit_are_refused_and_the_question_waits(
+async def test_invalid_answers_are_refused_and_the_question_stays_pending(
     kit: Kit, body: dict[str, Any], fault: str
 ) -> None:
-    async with questioned(kit, COLOUR, SIZES) as (_, told):
+    async with waiting_question(kit, COLOUR, SIZES) as (_, told):
         reply = await kit.bridge.http.post(f"/question/{told['id']}/reply", json=body)
-        assert refused(reply) == (422, "INVALID_REQUEST")
+        assert refusal_of(reply) == (422, "INVALID_REQUEST")
         assert fault in reply.json()["error"]
         assert len(await kit.bridge.get("/question")) == 1
 
@@ -491,11 +495,11 @@ async def test_answers_that_do_not_fit_are_refused_and_the_question_waits(
         ("reject", {"json": {"reason": "ask Bob"}}, "ask Bob"),
     ],
 )
-async def test_a_question_that_is_not_answered_goes_on_with_the_reason(
+async def test_a_question_without_an_answer_ends_with_the_reason(
     kit: Kit, word: str, request_: dict[str, Any], reason: str
 ) -> None:
     events = await kit.daemon.watch(types=["question_rejected"])
-    async with questioned(kit, COLOUR) as (frames, told):
+    async with waiting_question(kit, COLOUR) as (frames, told):
         path = f"/question/{told['id']}/{word}"
         reply = await kit.bridge.http.post(path, **request_)
         assert (reply.status_code, reply.json()) == (200, {"ok": True})
@@ -504,24 +508,24 @@ async def test_a_question_that_is_not_answered_goes_on_with_the_reason(
         assert (replied.properties["id"], replied.properties["ok"]) == (told["id"], False)
 
 
-async def test_an_answer_within_a_session_is_for_a_question_of_that_session(kit: Kit) -> None:
-    async with questioned(kit, NAME) as (_, told):
+async def test_a_question_is_answered_only_within_its_own_session(kit: Kit) -> None:
+    async with waiting_question(kit, NAME) as (_, told):
         other = await kit.bridge.new_session()
         body = {"answer": "Ada"}
         wrong = await kit.bridge.http.post(
             f"/sessions/{other}/questions/{told['id']}/answer", json=body
         )
-        assert refused(wrong) == (404, "QUESTION_NOT_FOUND")
+        assert refusal_of(wrong) == (404, "QUESTION_NOT_FOUND")
         nowhere = await kit.bridge.http.post(
             f"/sessions/ses-none/questions/{told['id']}/answer", json=body
         )
-        assert refused(nowhere) == (404, "SESSION_NOT_FOUND")
+        assert refusal_of(nowhere) == (404, "SESSION_NOT_FOUND")
         path = f"/sessions/{told['sessionID']}/questions/{told['id']}/answer"
         assert await kit.bridge.post(path, **body) == {"ok": True}
 
 
-async def test_the_first_of_two_answers_wins_and_the_other_is_told(kit: Kit) -> None:
-    async with questioned(kit, NAME) as (frames, told):
+async def test_the_first_of_concurrent_answers_wins_and_the_others_are_refused(kit: Kit) -> None:
+    async with waiting_question(kit, NAME) as (frames, told):
         replies = []
 
         async def answer(words: str) -> None:
@@ -537,15 +541,15 @@ async def test_the_first_of_two_answers_wins_and_the_other_is_told(kit: Kit) -> 
             late = await kit.bridge.http.post(
                 f"/question/{told['id']}/{word}", json={"answer": "Di"}
             )
-            assert refused(late) == (409, "QUESTION_NOT_PENDING")
+            assert refusal_of(late) == (409, "QUESTION_NOT_PENDING")
 
 
-async def test_a_question_that_expired_or_never_was(
+async def test_an_expired_question_is_a_conflict_and_an_unknown_one_is_not_found(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
     async with (
-        asking(short_folder, provider, stub, approval_timeout_seconds=0.2) as kit,
-        questioned(kit, NAME) as (frames, told),
+        asking_kit(short_folder, provider, stub, approval_timeout_seconds=0.2) as kit,
+        waiting_question(kit, NAME) as (frames, told),
     ):
         (*_, replied) = await frames.until("question.replied")
         assert (replied.properties["id"], replied.properties["ok"]) == (told["id"], False)
@@ -556,17 +560,17 @@ async def test_a_question_that_expired_or_never_was(
                 assert reply.status_code == outcome
 
 
-# --- who is there --------------------------------------------------------------------------------
+# --- present clients -----------------------------------------------------------------------------
 
 
-async def test_where_nobody_reads_a_call_is_denied_at_once_with_the_reason(kit: Kit) -> None:
+async def test_without_a_reader_a_call_is_denied_with_the_reason(kit: Kit) -> None:
     session = await kit.bridge.new_session()
     kit.stub.script(tool_reply(WRITE), text_reply("done"))
     messages = await kit.bridge.post(f"/session/{session}/prompt_sync", parts=text("go"))
     assert "no connected client can be asked" in str(messages)
 
 
-async def test_who_looked_what_waits_is_asked(kit: Kit) -> None:
+async def test_a_client_that_listed_the_requests_is_asked(kit: Kit) -> None:
     await kit.bridge.get("/permission")
     session = await kit.bridge.new_session()
     kit.stub.script(tool_reply(WRITE), text_reply("done"))
@@ -583,7 +587,7 @@ async def test_who_looked_what_waits_is_asked(kit: Kit) -> None:
     ]
 
 
-async def test_who_reads_another_session_is_not_asked(kit: Kit) -> None:
+async def test_a_reader_of_another_session_is_not_asked(kit: Kit) -> None:
     other = await kit.bridge.new_session()
     async with kit.bridge.events(sessionID=other):
         session = await kit.bridge.new_session()

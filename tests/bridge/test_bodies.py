@@ -14,7 +14,7 @@ from nousd.wire.limits import HTTP_BODY_SECONDS
 
 
 class _Sender:
-    """A request whose body comes when the test lets it."""
+    """A request whose body arrives when the test sends it."""
 
     def __init__(self, length: int | None) -> None:
         head = (b"transfer-encoding", b"chunked")
@@ -39,7 +39,7 @@ async def _take(bodies: Bodies, sender: _Sender) -> None:
 
 
 @pytest.mark.parametrize("length", [LARGE_BYTES + 1, None], ids=["long", "of unknown length"])
-async def test_a_large_body_is_read_once_there_is_room_for_it(length: int | None) -> None:
+async def test_a_large_body_waits_until_another_one_was_read(length: int | None) -> None:
     bodies = Bodies()
     senders = [_Sender(length) for _ in range(LARGE_BODIES_MAX + 1)]
     async with trio.open_nursery() as reading:
@@ -55,7 +55,7 @@ async def test_a_large_body_is_read_once_there_is_room_for_it(length: int | None
             sender.send()
 
 
-async def test_a_small_body_waits_for_no_large_one() -> None:
+async def test_a_small_body_does_not_wait_for_large_ones() -> None:
     bodies = Bodies()
     large = [_Sender(LARGE_BYTES + 1) for _ in range(LARGE_BODIES_MAX)]
     small = _Sender(LARGE_BYTES)
@@ -69,7 +69,9 @@ async def test_a_small_body_waits_for_no_large_one() -> None:
             sender.send()
 
 
-async def test_who_finds_no_room_in_time_is_told_to_come_back(autojump_clock: MockClock) -> None:
+async def test_a_large_body_without_room_in_time_is_refused_as_retryable(
+    autojump_clock: MockClock,
+) -> None:
     bodies = Bodies()
     async with trio.open_nursery() as reading:
         for _ in range(LARGE_BODIES_MAX):

@@ -1,4 +1,4 @@
-"""Clients with contradictory expectations each get theirs; all others get the engine's behaviour."""
+"""Clients with contradictory expectations are each met; all others meet the engine's behaviour."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NODE = "node"
 OTHERS = ("", "curl/8.5.0", "tandem-tui/0.7", "Mozilla/5.0 (node)")
 
 
-async def prompted(bridge: Bridge, agent: str) -> Any:
+async def prompt_sync(bridge: Bridge, agent: str) -> Any:
     session = await bridge.new_session()
     path = f"/session/{session}/prompt_sync"
     reply = await bridge.http.post(
@@ -25,14 +25,14 @@ async def prompted(bridge: Bridge, agent: str) -> Any:
 
 
 @pytest.mark.parametrize("agent", [PYTHON, NODE])
-async def test_clients_that_look_for_a_reply_get_one(bridge: Bridge, agent: str) -> None:
-    assert await prompted(bridge, agent) == {"reply": "stub-reply"}
+async def test_clients_that_expect_a_reply_receive_one(bridge: Bridge, agent: str) -> None:
+    assert await prompt_sync(bridge, agent) == {"reply": "stub-reply"}
 
 
 @pytest.mark.parametrize("agent", OTHERS)
-async def test_anybody_else_gets_all_messages(bridge: Bridge, agent: str) -> None:
+async def test_other_clients_receive_all_messages(bridge: Bridge, agent: str) -> None:
     assert caller_of(agent) == ENGINE
-    assert [message["info"]["role"] for message in await prompted(bridge, agent)] == [
+    assert [message["info"]["role"] for message in await prompt_sync(bridge, agent)] == [
         "user",
         "assistant",
     ]
@@ -48,7 +48,7 @@ async def test_anybody_else_gets_all_messages(bridge: Bridge, agent: str) -> Non
         ("/session", {"origin": "https://elsewhere.example"}, 403),
     ],
 )
-async def test_a_client_that_cannot_use_a_connection_twice_is_told_so_with_every_answer(
+async def test_every_response_closes_the_connection_of_a_client_that_cannot_reuse_it(
     bridge: Bridge, path: str, headers: dict[str, str], status: int
 ) -> None:
     answer = await bridge.http.get(path, headers={"user-agent": PYTHON, **headers})

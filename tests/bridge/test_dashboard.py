@@ -39,7 +39,7 @@ _SUFFIXES: Final = {
 
 
 @pytest.fixture
-async def told(short_folder: Path, provider: Provider, stub: StubModel) -> Scrape:
+async def scrape(short_folder: Path, provider: Provider, stub: StubModel) -> Scrape:
     """A scrape after everything that has labels has happened once."""
     stub.script(tool_reply(("ls", {"path": "."})), text_reply("done"))
     async with (
@@ -55,45 +55,47 @@ async def told(short_folder: Path, provider: Provider, stub: StubModel) -> Scrap
             return Scrape((await bridge.http.get("/metrics")).text)
 
 
-def offered(told: Scrape) -> set[str]:
-    """Return the names that can be asked for, also of what has not happened yet."""
+def queryable_names(scrape: Scrape) -> set[str]:
+    """Return the names that can be queried, also of events that have not happened yet."""
     return {
-        name + suffix for name, family in told.families.items() for suffix in _SUFFIXES[family.type]
+        name + suffix
+        for name, family in scrape.families.items()
+        for suffix in _SUFFIXES[family.type]
     }
 
 
-def test_every_panel_asks_something() -> None:
+def test_every_panel_queries_a_metric() -> None:
     assert len(PANELS) > 40
     for panel in PANELS:
         assert panel["targets"], panel["title"]
         assert all(_METRIC.search(target["expr"]) for target in panel["targets"]), panel["title"]
 
 
-async def test_every_metric_that_is_asked_for_is_there(told: Scrape) -> None:
-    there = offered(told)
+async def test_every_queried_metric_exists(scrape: Scrape) -> None:
+    there = queryable_names(scrape)
     for title, expression, _ in QUERIES:
         assert set(_METRIC.findall(expression)) <= there, title
 
 
-async def test_every_metric_of_ours_is_shown(told: Scrape) -> None:
-    asked = {name for _, expression, _ in QUERIES for name in _METRIC.findall(expression)}
-    for name in told.ours:
-        suffixes = _SUFFIXES[told.families[name].type]
-        assert asked & {name + suffix for suffix in suffixes}, name
+async def test_every_metric_of_nousd_is_shown(scrape: Scrape) -> None:
+    queried = {name for _, expression, _ in QUERIES for name in _METRIC.findall(expression)}
+    for name in scrape.ours:
+        suffixes = _SUFFIXES[scrape.families[name].type]
+        assert queried & {name + suffix for suffix in suffixes}, name
 
 
-async def test_every_figure_stands_in_the_document(told: Scrape) -> None:
+async def test_every_metric_is_documented(scrape: Scrape) -> None:
     document = (PATH.parents[1] / "protocol" / "http.md").read_text(encoding="utf-8")
-    for name in told.ours:
-        family = told.families[name]
+    for name in scrape.ours:
+        family = scrape.families[name]
         shown = f"{name}_total" if family.type == "counter" else name
         row = rf"\| `{shown}` \| {family.type} \| [^|]*\| {re.escape(family.documentation)} \|"
         assert re.search(row, document), f"{shown}: {family.documentation}"
     documented = set(re.findall(r"\| `(nousd_[a-z_]+)` \|", document))
-    assert documented <= offered(told) | told.ours
+    assert documented <= queryable_names(scrape) | scrape.ours
 
 
-async def test_counters_are_asked_for_as_rates(told: Scrape) -> None:
+async def test_counters_are_queried_as_rates(scrape: Scrape) -> None:
     for title, expression, _ in QUERIES:
         for name in _METRIC.findall(expression):
             if name.endswith(("_total", "_bucket", "_sum", "_count")):
@@ -102,25 +104,27 @@ async def test_counters_are_asked_for_as_rates(told: Scrape) -> None:
                 assert f"rate({name}{{" not in expression, title
 
 
-async def test_every_label_that_is_asked_for_is_there(told: Scrape) -> None:
-    # What has not happened has no series, so its labels are those of the code; all others are seen.
+async def test_every_queried_label_exists(scrape: Scrape) -> None:
+    # Events that have not happened have no series; the labels of all others are compared.
     by_name = {
         sample.name: set(sample.labels)
-        for family in told.families.values()
+        for family in scrape.families.values()
         for sample in family.samples
     }
     checked = 0
     for title, expression, legend in QUERIES:
         names = [name for name in _METRIC.findall(expression) if name in by_name]
-        asked = {label.strip() for labels in _BY.findall(expression) for label in labels.split(",")}
-        asked |= set(_SHOWN.findall(legend))
+        queried = {
+            label.strip() for labels in _BY.findall(expression) for label in labels.split(",")
+        }
+        queried |= set(_SHOWN.findall(legend))
         for name in names:
-            assert asked - _OF_PROMETHEUS <= by_name[name], title
+            assert queried - _OF_PROMETHEUS <= by_name[name], title
             checked += 1
     assert checked > len(QUERIES) * 0.8
 
 
-def test_panels_do_not_overlap_and_have_ids_of_their_own() -> None:
+def test_panels_do_not_overlap_and_have_unique_ids() -> None:
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(ids) == len(set(ids))
     taken: set[tuple[int, int]] = set()
@@ -136,7 +140,7 @@ def test_panels_do_not_overlap_and_have_ids_of_their_own() -> None:
         taken |= cells
 
 
-def test_the_source_of_the_figures_is_chosen_by_who_looks() -> None:
+def test_the_data_source_and_job_and_instance_are_variables() -> None:
     assert DASHBOARD["schemaVersion"] >= 39
     variables = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
     assert variables == {"datasource", "job", "instance"}

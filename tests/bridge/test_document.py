@@ -41,20 +41,22 @@ def operations() -> list[dict[str, Any]]:
 # --- the document ----------------------------------------------------------------------------
 
 
-def test_the_stored_document_is_what_the_rows_say() -> None:
+def test_the_stored_document_matches_the_routes() -> None:
     assert msgspec.to_builtins(make_document(ROWS, version=nousd.__version__)) == DOCUMENT
 
 
-async def test_a_running_server_gives_the_same_document(bridge: Bridge) -> None:
+async def test_a_running_server_serves_the_same_document(bridge: Bridge) -> None:
     assert await bridge.get("/openapi.json") == DOCUMENT
 
 
-def test_it_has_every_route_by_every_name_and_no_other() -> None:
-    told = {(path, m) for path, methods in DOCUMENT["paths"].items() for m in methods}
-    assert told == {(path, row.method.lower()) for row in ROWS for path in (row.path, *row.aliases)}
+def test_the_document_has_exactly_the_routes_and_their_aliases() -> None:
+    documented = {(path, m) for path, methods in DOCUMENT["paths"].items() for m in methods}
+    assert documented == {
+        (path, row.method.lower()) for row in ROWS for path in (row.path, *row.aliases)
+    }
 
 
-def test_another_name_of_a_route_is_told_as_the_route_is() -> None:
+def test_an_alias_is_documented_like_its_route() -> None:
     for row in ROWS:
         for alias in row.aliases:
             first, second = (
@@ -63,18 +65,18 @@ def test_another_name_of_a_route_is_told_as_the_route_is() -> None:
             assert first | {"operationId": ""} == second | {"operationId": ""}
 
 
-def test_names_of_operations_are_unique_but_for_other_names_of_the_same() -> None:
+def test_operation_ids_are_unique_except_for_aliases() -> None:
     own = [op["operationId"] for op in operations() if not op["operationId"].endswith("_alias")]
     assert len(own) == len(set(own)) == len(ROWS)
 
 
-def test_objects_have_names_that_do_not_tell_of_our_modules_and_are_valid_schemas() -> None:
+def test_schemas_are_valid_and_their_names_contain_no_module() -> None:
     for name, schema in DOCUMENT["components"]["schemas"].items():
         assert re.fullmatch(r"[A-Z][A-Za-z]+", name)
         jsonschema.Draft202012Validator.check_schema(schema)
 
 
-def test_texts_are_single_lines_of_markdown() -> None:
+def test_descriptions_are_single_lines_of_markdown() -> None:
     for text in descriptions(DOCUMENT):
         assert "\n" not in text
         assert "``" not in text
@@ -89,19 +91,19 @@ def descriptions(node: Any) -> list[str]:
     return own + [text for item in node.values() for text in descriptions(item)]
 
 
-def test_every_reference_leads_somewhere() -> None:
+def test_every_schema_reference_resolves() -> None:
     names = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(DOCUMENT)))
     assert names <= set(DOCUMENT["components"]["schemas"])
 
 
-def test_health_alone_needs_no_token_and_everything_else_says_that_it_does() -> None:
+def test_only_health_needs_no_token_and_the_other_routes_document_401() -> None:
     free = [op["operationId"] for op in operations() if op.get("security") == []]
     assert free == ["get_global_health"]
     for op in operations():
         assert ("401" in op["responses"]) == (op.get("security") != [])
 
 
-def test_a_started_run_is_named_in_a_header() -> None:
+def test_the_header_with_the_id_of_a_started_run_is_documented() -> None:
     answers = DOCUMENT["paths"]["/session/{id}/prompt_async"]["post"]["responses"]
     assert "x-tandem-run-id" in answers["204"]["headers"]
     assert "x-tandem-run-id" in answers["202"]["headers"]
@@ -109,7 +111,7 @@ def test_a_started_run_is_named_in_a_header() -> None:
 
 
 @pytest.mark.parametrize("row", WITH_BODY, ids=route)
-def test_a_body_has_an_example_that_is_taken(row: Row) -> None:
+def test_every_body_has_a_valid_example(row: Row) -> None:
     example = EXAMPLES[row.method, row.path]
     assert row.body is not None
     msgspec.convert(example, row.body)
@@ -117,23 +119,23 @@ def test_a_body_has_an_example_that_is_taken(row: Row) -> None:
     assert set(example) <= known
 
 
-def test_there_is_no_example_of_anything_else() -> None:
+def test_only_routes_with_a_body_have_an_example() -> None:
     assert set(EXAMPLES) == {(row.method, row.path) for row in WITH_BODY}
 
 
-def test_refusals_are_known_of_exactly_the_commands_that_routes_send() -> None:
+def test_refusals_are_defined_for_exactly_the_commands_that_routes_send() -> None:
     sent = {command for row in ROWS for command in row.sends}
     assert set(BY_COMMAND) == sent
     assert sent <= {*COMMANDS, "subscribe"}
 
 
-async def test_a_wrong_method_is_told_which_ones_there_are(bridge: Bridge) -> None:
+async def test_a_wrong_method_is_refused_with_the_allowed_methods(bridge: Bridge) -> None:
     reply = await bridge.http.put("/session", json={})
     assert (reply.status_code, reply.json()["code"]) == (405, "METHOD_NOT_ALLOWED")
     assert set(reply.headers["allow"].split(", ")) == {"GET", "HEAD", "POST"}
 
 
-async def test_a_path_with_a_slash_at_its_end_is_another_path(bridge: Bridge) -> None:
+async def test_a_path_with_a_trailing_slash_is_not_found(bridge: Bridge) -> None:
     reply = await bridge.http.post("/session/", json={})
     assert (reply.status_code, reply.json()["code"]) == (404, "NOT_FOUND")
 
@@ -164,7 +166,7 @@ class Seen(HTMLParser):
         self.text += data
 
 
-async def test_the_page_shows_every_route_and_object_and_runs_nothing(bridge: Bridge) -> None:
+async def test_the_page_shows_every_route_and_object_and_has_no_script(bridge: Bridge) -> None:
     reply = await bridge.http.get("/docs")
     assert reply.headers["content-type"].startswith("text/html")
     assert reply.headers["content-security-policy"].startswith("default-src 'none'")
@@ -186,12 +188,12 @@ def test_the_table_of_contents_has_every_section_in_order() -> None:
     assert listed == re.findall(r"^## (.*)$", PROSE, re.MULTILINE)
 
 
-def test_the_conflict_that_is_shown_is_one() -> None:
+def test_the_example_of_a_conflict_is_valid() -> None:
     [shown] = re.findall(r"```json\n(.*?)```", PROSE, re.DOTALL)
     assert msgspec.to_builtins(msgspec.json.decode(shown, type=Conflict)) == json.loads(shown)
 
 
-def test_every_code_of_a_refusal_is_told() -> None:
+def test_every_refusal_code_is_documented() -> None:
     sources = sorted((REPOSITORY / "nousd/bridge").rglob("*.py"))
     made = r"Failure\(\s*(?:status=)?\d+,\s*(?:code=)?\"([A-Z_]+)\""
     codes = {
@@ -201,7 +203,7 @@ def test_every_code_of_a_refusal_is_told() -> None:
     assert {code for code in codes if f"`{code}`" not in PROSE} == set()
 
 
-def test_ids_of_frames_are_computed_as_the_prose_says() -> None:
+def test_frame_ids_are_computed_as_documented() -> None:
     from nousd.views.stream_position import FRAMES_MAX, frame_id
 
     ids = [frame_id(n, i) for n in range(1, 4) for i in range(FRAMES_MAX)]

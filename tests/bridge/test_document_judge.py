@@ -1,7 +1,7 @@
 """The OpenAPI document, verified by an independent program.
 
-schemathesis asks a running daemon whatever the document allows, and what it does not, and compares each
-answer with what the document promises.
+schemathesis sends a running daemon requests that the document allows, and others that it does not, and
+compares each response with the document.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tests.daemon.process_harness import Place, running
 from tests.harness.daemon import WAIT_SECONDS
 
 SECONDS: Final = 240
-"""A bound for a machine that is busy with other things; alone it takes a tenth of that."""
+"""A limit for a busy machine; on an idle one it takes a tenth of that."""
 
 PROGRAM: Final = Path(sys.executable).with_name("schemathesis")
 
-# Not ignored_auth: it leaves out one of three headers that mean the same. tests/bridge/test_gate.py is
-# about tokens.
+# Not ignored_auth: it omits only one of three equivalent headers. tests/bridge/test_gate.py covers
+# tokens.
 CHECKS: Final = (
     "not_a_server_error",
     "status_code_conformance",
@@ -40,7 +40,7 @@ CHECKS: Final = (
     "ensure_resource_availability",
 )
 
-# Paths under /api are other names of the same rows, which tests/bridge/test_document.py compares.
+# Paths under /api are aliases of the same routes, which tests/bridge/test_document.py compares.
 OPTIONS: Final = (
     "--exclude-path-regex=^/api/",
     "--phases=examples,coverage,fuzzing",
@@ -52,8 +52,8 @@ OPTIONS: Final = (
     f"--checks={','.join(CHECKS)}",
 )
 
-# Streams have no end, but a greeting of two events. What names a session means one that is there, so
-# that routes are got into.
+# Streams do not end, but greet with two events. Path parameters name an existing session, so that
+# requests reach the handlers.
 CONFIG: Final = """
 max-stream-events = 2
 request-timeout = 10.0
@@ -75,9 +75,9 @@ async def place(short_folder: Path) -> AsyncIterator[Place]:
 
 @pytest.mark.slow
 @pytest.mark.behaviour("http_answers_as_documented")
-async def test_no_answer_is_a_fault_or_differs_from_the_document(place: Place) -> None:
+async def test_every_response_conforms_to_the_document(place: Place) -> None:
     config = place.folder / "schemathesis.toml"
-    config.write_text(CONFIG.format(**await named(place)), encoding="utf-8")
+    config.write_text(CONFIG.format(**await make_path_parameters(place)), encoding="utf-8")
     with trio.fail_after(SECONDS):
         judged = await trio.run_process(
             [
@@ -98,8 +98,8 @@ async def test_no_answer_is_a_fault_or_differs_from_the_document(place: Place) -
     assert '"level":"error"' not in log
 
 
-async def named(place: Place) -> dict[str, Any]:
-    """Make what paths name: a session with a run that is over, and one to delete."""
+async def make_path_parameters(place: Place) -> dict[str, Any]:
+    """Create the sessions that paths name: one with a finished run, and one to delete."""
     headers = {"x-tandem-token": token_of(place)}
     async with httpx2.AsyncClient(
         base_url=await address_of(place), headers=headers, timeout=WAIT_SECONDS

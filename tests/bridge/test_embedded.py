@@ -34,7 +34,7 @@ def pair() -> tuple[TrioStream, TrioStream]:
     return TrioStream(ours), TrioStream(theirs)
 
 
-async def test_an_end_of_a_pair_in_memory_is_a_stream_of_trio() -> None:
+async def test_an_in_memory_stream_passes_the_stream_checks_of_trio() -> None:
     async def make() -> tuple[TrioStream, TrioStream]:
         return pair()
 
@@ -50,7 +50,7 @@ async def test_an_end_of_a_pair_in_memory_is_a_stream_of_trio() -> None:
 
 @asynccontextmanager
 async def real_daemon(workdir: Path) -> AsyncIterator[tuple[Daemon, Dial]]:
-    """The daemon's core with its own ways of serving, and how it is reached in memory."""
+    """Yield a daemon and the dial that reaches it in memory."""
     async with memory_daemon(workdir=workdir, provider=MockProvider()) as daemon:
         commands, events = (
             partial(serve_commands, daemon.services),
@@ -60,7 +60,7 @@ async def real_daemon(workdir: Path) -> AsyncIterator[tuple[Daemon, Dial]]:
             yield daemon, dial
 
 
-async def test_the_daemon_of_this_process_is_a_daemon(tmp_path: Path) -> None:
+async def test_an_in_memory_client_prompts_and_receives_events(tmp_path: Path) -> None:
     async with real_daemon(tmp_path) as (_, dial), connect(dial) as daemon:
         with trio.fail_after(10):
             state = await daemon.ask(GetState())
@@ -72,7 +72,7 @@ async def test_the_daemon_of_this_process_is_a_daemon(tmp_path: Path) -> None:
     assert (end.type, end.payload["run_id"]) == ("agent_end", result.run_id)
 
 
-async def test_a_line_larger_than_all_buffers_gets_through(tmp_path: Path) -> None:
+async def test_a_line_larger_than_all_buffers_is_transmitted(tmp_path: Path) -> None:
     async with real_daemon(tmp_path) as (_, dial), connect(dial) as daemon:
         with trio.fail_after(10):
             text = "x" * 200_000
@@ -82,7 +82,7 @@ async def test_a_line_larger_than_all_buffers_gets_through(tmp_path: Path) -> No
     assert messages[0].text == text
 
 
-async def test_a_client_that_leaves_is_a_connection_that_ends(tmp_path: Path) -> None:
+async def test_a_client_that_leaves_can_no_longer_be_asked(tmp_path: Path) -> None:
     async with real_daemon(tmp_path) as (daemon, dial):
         with trio.fail_after(10):
             async with subscribe(dial, Subscribe(confirms=True)):
@@ -91,7 +91,7 @@ async def test_a_client_that_leaves_is_a_connection_that_ends(tmp_path: Path) ->
             assert not daemon.services.approvers.can_answer([ANYWHERE])
 
 
-async def test_a_daemon_that_stops_is_a_lost_connection_and_then_nobody(tmp_path: Path) -> None:
+async def test_a_stopped_daemon_is_a_lost_connection_and_then_unreachable(tmp_path: Path) -> None:
     with trio.fail_after(10):
         async with memory_daemon(workdir=tmp_path, provider=MockProvider()) as daemon:
             services = daemon.services
@@ -99,7 +99,7 @@ async def test_a_daemon_that_stops_is_a_lost_connection_and_then_nobody(tmp_path
             async with embedded(*serving) as dial, connect(dial) as connection:
                 await connection.ask(Prompt(text="hello", wait=False), Accepted)
                 await shut_down(services)
-                # One that is asked in this very moment may still say that it is stopping.
+                # A daemon that is asked at this moment may still answer that it is stopping.
                 await trio.testing.wait_all_tasks_blocked()
                 with pytest.raises(ConnectionLost):
                     await connection.ask(GetState())

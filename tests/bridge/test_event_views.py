@@ -31,7 +31,7 @@ from tests.harness.daemon import WAIT_SECONDS, socket_daemon
 from tests.wire.strategies import structs
 
 VIEWS: dict[str, EventView] = {"/event": TANDEM, "/toy": TOY}
-"""path of its stream -> view. A view that passes here can be served."""
+"""Path of its stream -> view. A view that passes these tests can be served."""
 
 START = StreamPosition(0, FRAMES_MAX)
 
@@ -45,7 +45,7 @@ class Received(NamedTuple):
 
 
 def received_in(stream: bytes) -> list[Received]:
-    """Return the frames that came whole, without comments."""
+    """Return the complete frames, without comments."""
     *whole, _ = stream.split(b"\n\n")
     frames = []
     for text_ in whole:
@@ -66,7 +66,7 @@ def view(path: str) -> EventView:
     return VIEWS[path]
 
 
-def test_a_view_names_types_that_there_are(view: EventView) -> None:
+def test_a_view_names_existing_event_types(view: EventView) -> None:
     assert view.types
     assert view.types <= set(EVENTS)
 
@@ -76,7 +76,7 @@ any_event = st.sampled_from(sorted(EVENTS)).flatmap(lambda name: structs(EVENTS[
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=list(VIEWS))
 @given(event=any_event, of_run=st.booleans(), is_repeat=st.booleans())
-def test_an_event_becomes_a_few_single_lines_and_the_same_ones_each_time(
+def test_an_event_renders_to_a_few_single_lines_and_the_same_each_time(
     view: EventView, event: Event, of_run: bool, is_repeat: bool
 ) -> None:
     try:
@@ -85,7 +85,7 @@ def test_an_event_becomes_a_few_single_lines_and_the_same_ones_each_time(
             return
         frames = view.render(line, of_run=of_run, is_repeat=is_repeat)
     except (ValueError, UnicodeEncodeError):
-        return  # a time that is none, or a text that cannot be in the log
+        return  # an invalid time, or a text that cannot be in the log
     assert len(frames) <= FRAMES_MAX
     assert not any(set(b"\r\n") & set(frame.data) for frame in frames)
     assert frames == view.render(line, of_run=of_run, is_repeat=is_repeat)
@@ -95,7 +95,7 @@ def type_of(line: bytes) -> str:
     return decode_event(line).type
 
 
-def test_a_hello_is_whole_frames_and_carries_the_newest_id_on_the_last(view: EventView) -> None:
+def test_a_greeting_is_whole_frames_with_the_newest_id_on_the_last(view: EventView) -> None:
     for run_id in (None, "run-1"):
         frames = view.hello(0, run_id)
         hello = received_in(encode_hello(frames, 5))
@@ -106,10 +106,10 @@ def test_a_hello_is_whole_frames_and_carries_the_newest_id_on_the_last(view: Eve
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=list(VIEWS))
 @given(data=st.data(), first=st.lists(made_events))
-def test_a_reader_that_is_cut_after_any_frame_has_each_frame_once(
+def test_a_reader_cut_off_after_any_frame_receives_each_frame_once(
     view: EventView, data: st.DataObject, first: list[Event]
 ) -> None:
-    """Bounds are so small that it changes between window and log all the time."""
+    """The limits are so small that the reader alternates between window and log."""
 
     async def play() -> None:
         log = Log()
@@ -145,7 +145,7 @@ def test_a_reader_that_is_cut_after_any_frame_has_each_frame_once(
         trio.run(play, clock=MockClock(autojump_threshold=0))
 
 
-async def test_a_stream_of_a_run_ends_with_it_and_keeps_alive_before(
+async def test_a_run_stream_sends_a_keepalive_and_ends_with_its_run(
     view: EventView, autojump_clock: MockClock
 ) -> None:
     log = Log()
@@ -161,7 +161,7 @@ async def test_a_stream_of_a_run_ends_with_it_and_keeps_alive_before(
     assert len(received_in(chunks)) >= 3
 
 
-async def test_a_row_serves_a_view_and_its_readers_come_back_with_the_last_id(
+async def test_a_route_serves_a_view_whose_readers_resume_with_the_last_id(
     short_folder: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     row = streams.routes[0]._replace(path="/toy", view=TOY, aliases=())

@@ -44,8 +44,8 @@ def frames_of(event: RenderedEvent, *, of_run: bool = False) -> list[bytes]:
     return event.frames(TANDEM, of_run=of_run)
 
 
-def told(event: Event, seq: int = 7) -> list[dict[str, Any]]:
-    """Return what clients of a stream of everything get of an event."""
+def properties_of(event: Event, seq: int = 7) -> list[dict[str, Any]]:
+    """Return the type and properties of each frame of an event in an unfiltered stream."""
     lines = frames_of(rendered_of(line_of(event, seq)))
     found = [frame_of(text.removesuffix(b"\n\n")) for text in lines]
     return [{"type": frame.type, **frame.properties} for frame in found if frame]
@@ -55,32 +55,30 @@ def told(event: Event, seq: int = 7) -> list[dict[str, Any]]:
 
 
 @given(seq=seqs, index=st.integers(0, FRAMES_MAX - 1))
-def test_from_an_id_follow_the_event_and_the_frame_within_it(seq: int, index: int) -> None:
+def test_a_frame_id_gives_the_event_and_the_frame_within_it(seq: int, index: int) -> None:
     assert position_after_id(str(frame_id(seq, index))) == StreamPosition(seq, index + 1)
 
 
 @given(seq=st.integers(1, 2**50), index=st.integers(0, FRAMES_MAX - 1))
-def test_a_place_within_an_event_is_read_from_before_it_and_one_behind_it_after_it(
-    seq: int, index: int
-) -> None:
+def test_a_position_within_an_event_is_read_from_before_that_event(seq: int, index: int) -> None:
     after = StreamPosition(seq, index + 1).after
     assert after == (seq if index == FRAMES_MAX - 1 else seq - 1)
 
 
 @given(first=st.tuples(seqs, st.integers(0, 7)), second=st.tuples(seqs, st.integers(0, 7)))
-def test_ids_are_ordered_as_their_frames_are(
+def test_frame_ids_are_ordered_like_their_frames(
     first: tuple[int, int], second: tuple[int, int]
 ) -> None:
     assert (frame_id(*first) < frame_id(*second)) == (first < second)
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "evt-3", "\u0663", "1" * 19, " 1", "1e3", "0x1"])
-def test_what_is_no_id_of_ours_is_no_place(text: str) -> None:
+def test_an_invalid_frame_id_has_no_position(text: str) -> None:
     assert position_after_id(text) is None
 
 
 @given(st.text())
-def test_any_text_is_a_place_or_none(text: str) -> None:
+def test_any_text_is_a_frame_id_or_has_no_position(text: str) -> None:
     place = position_after_id(text)
     assert place is None or frame_id(place.seq, place.frames - 1) == int(text)
 
@@ -98,7 +96,7 @@ def test_any_event_becomes_whole_frames_of_valid_json_or_none(event: Event, seq:
         if not frames_of(made):
             return
     except (ValueError, UnicodeEncodeError):
-        return  # a time that is none, or a text that cannot be in the log
+        return  # an invalid time, or a text that cannot be in the log
     for of_run in (False, True):
         lines = frames_of(made, of_run=of_run)
         assert 1 <= len(lines) <= FRAMES_MAX
@@ -116,17 +114,17 @@ def test_any_event_becomes_whole_frames_of_valid_json_or_none(event: Event, seq:
 
 def test_line_breaks_in_a_text_stay_within_the_one_data_line() -> None:
     words = "a\nb\r\nc\u2028d\x85e\0"
-    (part,) = told(events.MessageUpdate(**TURN, message_id="msg-1", delta=words))
+    (part,) = properties_of(events.MessageUpdate(**TURN, message_id="msg-1", delta=words))
     assert part["delta"] == words
 
 
 def test_a_huge_delta_is_one_frame_and_not_cut() -> None:
     words = "\u00e9x" * 500_000
-    (part,) = told(events.MessageUpdate(**TURN, message_id="msg-1", delta=words))
+    (part,) = properties_of(events.MessageUpdate(**TURN, message_id="msg-1", delta=words))
     assert part["delta"] == part["part"]["text"] == words
 
 
-NOT_TOLD = {
+WITHOUT_FRAMES = {
     "entry_appended",
     "input_handled",
     "mcp_server_status",
@@ -151,11 +149,11 @@ NOT_TOLD = {
 
 
 @pytest.mark.parametrize("name", sorted(EVENTS))
-def test_each_type_is_told_or_is_known_to_have_no_counterpart(name: str) -> None:
-    assert (name in TANDEM.types) == (name not in NOT_TOLD)
+def test_each_event_type_has_frames_or_is_listed_without_a_counterpart(name: str) -> None:
+    assert (name in TANDEM.types) == (name not in WITHOUT_FRAMES)
 
 
-TOLD: list[tuple[Event, list[str]]] = [
+FRAMES_OF_EVENTS: list[tuple[Event, list[str]]] = [
     (
         events.SessionCreated(session_id="sess-1", created_at=TS, contract_version="1"),
         ["session.created"],
@@ -188,9 +186,9 @@ TOLD: list[tuple[Event, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("event", "types"), TOLD)
+@pytest.mark.parametrize(("event", "types"), FRAMES_OF_EVENTS)
 def test_an_event_becomes_these_frames(event: Event, types: list[str]) -> None:
-    assert [frame["type"] for frame in told(event)] == types
+    assert [frame["type"] for frame in properties_of(event)] == types
 
 
 CALL: dict[str, Any] = {
@@ -227,25 +225,27 @@ CALL: dict[str, Any] = {
         ),
     ],
 )
-def test_a_reply_is_told_with_the_rule_that_it_made(
+def test_the_frame_of_a_reply_has_the_rule_it_created(
     event: Event, reply: str, rule: str | None
 ) -> None:
-    (frame,) = told(event)
+    (frame,) = properties_of(event)
     assert (frame["type"], frame["reply"]) == ("permission.replied", reply)
     assert (frame["standingRuleID"], frame["standingRulePersisted"]) == (rule, rule is not None)
 
 
-def test_a_request_says_since_when_it_waits_also_one_of_an_earlier_version() -> None:
+def test_a_request_frame_has_its_time_also_if_the_event_has_none() -> None:
     asks: dict[str, Any] = {**CALL, "args": {}, "expires_at": TS}
-    (frame, _) = told(events.PermissionRequested(**asks))
+    (frame, _) = properties_of(events.PermissionRequested(**asks))
     assert frame["requestedAtMs"] == 1795288921123
-    (frame, _) = told(events.PermissionRequested(**asks, requested_at="2026-11-21T19:22:00Z"))
+    (frame, _) = properties_of(
+        events.PermissionRequested(**asks, requested_at="2026-11-21T19:22:00Z")
+    )
     assert frame["requestedAtMs"] == 1795288920000
 
 
 @pytest.mark.parametrize("status", get_args(EndStatus))
-def test_however_a_run_ends_its_end_is_told_once_and_last(status: EndStatus) -> None:
-    *others, last = told(AgentEnd(**WHERE, status=status))
+def test_every_end_of_a_run_is_one_last_frame(status: EndStatus) -> None:
+    *others, last = properties_of(AgentEnd(**WHERE, status=status))
     assert last["type"] == "session.run.finished"
     assert last["status"] in {"completed", "cancelled", "error", "timeout"}
     assert last["status"] == (status if status != "interrupted" else "error")
@@ -253,15 +253,19 @@ def test_however_a_run_ends_its_end_is_told_once_and_last(status: EndStatus) -> 
     assert all(frame["type"] != "session.run.finished" for frame in others)
 
 
-def test_nothing_but_the_end_of_a_run_is_told_as_one() -> None:
-    ends = [event for event, _ in TOLD if any("finished" in f["type"] for f in told(event))]
+def test_only_the_end_of_a_run_becomes_a_finished_frame() -> None:
+    ends = [
+        event
+        for event, _ in FRAMES_OF_EVENTS
+        if any("finished" in f["type"] for f in properties_of(event))
+    ]
     assert ends == []
 
 
-# --- as those of a run -----------------------------------------------------------------------
+# --- frames of a run stream ------------------------------------------------------------------
 
 
-def test_a_frame_of_a_run_says_session_run_and_channel() -> None:
+def test_a_run_frame_names_its_session_and_run_and_channel() -> None:
     event = tandem.decode_line(line_of(events.MessageUpdate(**TURN, message_id="m", delta="d")))
     assert event is not None
     (frame,) = map(to_run_frame, tandem.frames_of(event))
@@ -272,7 +276,7 @@ def test_a_frame_of_a_run_says_session_run_and_channel() -> None:
     assert frame.properties["tenantContext"]["org_id"] == "local"
 
 
-def test_joined_deltas_are_a_piece_for_who_has_none_of_them_and_the_text_for_who_has_some() -> None:
+def test_joined_deltas_are_a_delta_for_a_new_reader_and_the_whole_text_for_a_resumed_one() -> None:
     event = events.MessageUpdate(**TURN, message_id="m", delta="abc", joined_from="evt-5")
     made = rendered_of(line_of(event, 7))
     piece = made.data_after(StreamPosition(4, FRAMES_MAX), TANDEM, of_run=False)

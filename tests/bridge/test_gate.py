@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from nousd.bridge.access.gate import LOCAL_HOSTS, AccessPolicy
-from tests.bridge.raw_http import answer_in, connected, request, said
+from tests.bridge.raw_http import answer_in, connected, exchange, request
 from tests.bridge.small_server import TOKEN, small_server
 from tests.harness.daemon import WAIT_SECONDS
 
@@ -51,11 +51,11 @@ async def test_the_first_token_that_is_not_empty_counts(lines: list[str], is_in:
 
 
 @pytest.mark.behaviour("http_needs_the_token")
-async def test_health_alone_needs_no_token() -> None:
+async def test_only_health_needs_no_token() -> None:
     async with small_server() as small:
         assert (await small.ask("/global/health", token="")).status == 200
         assert (await small.ask("/global/health", token="wrong")).status == 200
-        received = await said(small.address, request("POST", "/global/health"))
+        received = await exchange(small.address, request("POST", "/global/health"))
         assert answer_in(received, "POST").status == 401
 
 
@@ -92,7 +92,7 @@ async def test_health_alone_needs_no_token() -> None:
         ("", 403),
     ],
 )
-async def test_only_our_own_hosts_are_served(host: str, status: int) -> None:
+async def test_only_allowed_hosts_are_served(host: str, status: int) -> None:
     safety = AccessPolicy(TOKEN, LOCAL_HOSTS | {"mine.example"})
     async with small_server(safety=safety) as small:
         for path in ("/global/health", "/echo"):
@@ -101,7 +101,7 @@ async def test_only_our_own_hosts_are_served(host: str, status: int) -> None:
             assert status == 200 or answer.code == "FORBIDDEN"
 
 
-async def test_what_a_proxy_says_of_the_host_does_not_count() -> None:
+async def test_forwarded_host_headers_are_ignored() -> None:
     async with small_server() as small:
         forwarded = ["x-forwarded-host: localhost", "forwarded: host=localhost"]
         assert (await small.ask("/echo", *forwarded, host="evil.example")).status == 403
@@ -109,13 +109,13 @@ async def test_what_a_proxy_says_of_the_host_does_not_count() -> None:
         assert (await small.ask("/echo", *forwarded)).status == 200
 
 
-async def test_a_host_that_is_missing_or_said_twice_is_refused() -> None:
+async def test_a_missing_or_repeated_host_header_is_refused() -> None:
     async with small_server() as small:
         for lines in ("", "host: localhost\r\nhost: localhost\r\n"):
             sent = f"GET /global/health HTTP/1.1\r\n{lines}connection: close\r\n\r\n".encode()
-            assert answer_in(await said(small.address, sent)).status == 400
+            assert answer_in(await exchange(small.address, sent)).status == 400
         sent = b"GET /global/health HTTP/1.0\r\n\r\n"
-        assert answer_in(await said(small.address, sent)).status == 400
+        assert answer_in(await exchange(small.address, sent)).status == 400
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ async def test_a_host_that_is_missing_or_said_twice_is_refused() -> None:
         ([PAGE, "http://evil.example"], 403),
     ],
 )
-async def test_a_page_of_another_origin_may_not_ask_unless_it_is_named(
+async def test_a_page_of_another_origin_is_refused_unless_it_is_allowed(
     origins: list[str], status: int
 ) -> None:
     async with small_server(safety=AccessPolicy(TOKEN, origins=frozenset({PAGE}))) as small:
@@ -147,11 +147,11 @@ async def test_a_page_of_another_origin_may_not_ask_unless_it_is_named(
         assert answer.status == status
 
 
-def allowed(headers: dict[str, str], name: str) -> set[str]:
+def allowed_values(headers: dict[str, str], name: str) -> set[str]:
     return set(headers[f"access-control-allow-{name}"].replace(" ", "").split(","))
 
 
-async def test_a_named_page_may_ask_for_whatever_our_clients_ask_for() -> None:
+async def test_a_preflight_of_an_allowed_page_permits_the_methods_and_headers_of_clients() -> None:
     async with small_server(safety=AccessPolicy(TOKEN, origins=frozenset({PAGE}))) as small:
         lines = [
             f"origin: {PAGE}",
@@ -165,7 +165,7 @@ async def test_a_named_page_may_ask_for_whatever_our_clients_ask_for() -> None:
         assert answer.headers["access-control-allow-private-network"] == "true"
         assert answer.headers["vary"] == "origin"
         assert "access-control-allow-credentials" not in answer.headers
-        assert {"GET", "POST", "PATCH", "DELETE"} <= allowed(answer.headers, "methods")
+        assert {"GET", "POST", "PATCH", "DELETE"} <= allowed_values(answer.headers, "methods")
         assert {
             "authorization",
             "content-type",
@@ -174,11 +174,11 @@ async def test_a_named_page_may_ask_for_whatever_our_clients_ask_for() -> None:
             "x-tandem-client-id",
             "last-event-id",
             "idempotency-key",
-        } <= allowed(answer.headers, "headers")
+        } <= allowed_values(answer.headers, "headers")
         assert small.seen == []
 
 
-async def test_a_named_page_can_read_answers_refusals_and_streams() -> None:
+async def test_an_allowed_page_can_read_responses_and_refusals_and_streams() -> None:
     async with small_server(safety=AccessPolicy(TOKEN, origins=frozenset({PAGE}))) as small:
         own = f"origin: {PAGE}"
         for answer, status in (
@@ -198,7 +198,7 @@ async def test_a_named_page_can_read_answers_refusals_and_streams() -> None:
             assert f"access-control-allow-origin: {PAGE}\r\n".encode() in head
 
 
-async def test_other_pages_are_told_nothing() -> None:
+async def test_other_pages_receive_no_cors_headers() -> None:
     preflight = "access-control-request-method: POST"
     async with small_server() as small:
         for origin in ("http://evil.example", PAGE, "null"):
@@ -210,11 +210,13 @@ async def test_other_pages_are_told_nothing() -> None:
                 assert not any(name.startswith("access-control") for name in answer.headers)
         own = ["origin: http://localhost", preflight]
         answer = await small.ask("/echo", *own, method="OPTIONS")
-        assert answer.status == 405, "our own page needs no leave, and gets none"
+        assert answer.status == 405, (
+            "a page of the same origin needs no permission, and receives none"
+        )
         assert not any(name.startswith("access-control") for name in answer.headers)
 
 
-async def test_on_a_unix_socket_the_host_does_not_matter_and_the_token_does(
+async def test_on_a_unix_socket_any_host_is_accepted_and_the_token_is_required(
     socket_path: Path,
 ) -> None:
     async with small_server(socket_path) as small:

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from nousd.bridge.http import server
 from nousd.bridge.http.listen_address import HttpPlace
 from nousd.wire.limits import HTTP_BODY_BYTES_MAX, HTTP_HEADERS_BYTES_MAX
-from tests.bridge.raw_http import Answer, answer_in, answers_in, connected, request, said
+from tests.bridge.raw_http import Answer, answer_in, answers_in, connected, exchange, request
 from tests.bridge.small_server import TOKEN, SmallServer, small_server
 from tests.harness.daemon import WAIT_SECONDS
 
@@ -106,12 +106,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_what_could_be_read_in_two_ways_is_refused_and_the_connection_closed(
+async def test_an_invalid_or_ambiguous_request_is_refused_and_smuggles_no_other(
     name: str, small: SmallServer
 ) -> None:
-    """``None``: the head was good, so the application may have the body's beginning."""
+    """``None``: the head is valid, so the application may receive the beginning of the body."""
     sent, status = REFUSED[name]
-    received = await said(small.address, sent + SMUGGLED + b"\r\n\r\n", half_close=True)
+    received = await exchange(small.address, sent + SMUGGLED + b"\r\n\r\n", half_close=True)
     if status is not None:
         answer = answer_in(received)
         assert (answer.status, answer.headers["connection"]) == (status, "close")
@@ -124,50 +124,50 @@ async def test_what_could_be_read_in_two_ways_is_refused_and_the_connection_clos
 async def test_a_chunked_body_and_its_trailers_are_one_body(small: SmallServer) -> None:
     lines = (b"transfer-encoding: chunked", b"trailer: x-a", b"connection: close")
     chunks = b"2;of=mine\r\nab\r\n3\r\ncde\r\n0\r\nx-tandem-token: other\r\nx-a: b\r\n\r\n"
-    answer = answer_in(await said(small.address, post(*lines) + chunks))
+    answer = answer_in(await exchange(small.address, post(*lines) + chunks))
     assert (answer.status, answer.body) == (200, b"abcde")
 
 
-async def test_every_answer_says_when_it_was_made(small: SmallServer) -> None:
+async def test_every_response_has_a_date(small: SmallServer) -> None:
     for sent in (OK, b"GET / HTTP/3.0\r\nhost: localhost\r\n\r\n"):
-        date = answer_in(await said(small.address, sent)).headers["date"]
+        date = answer_in(await exchange(small.address, sent)).headers["date"]
         assert abs(parsedate_to_datetime(date).timestamp() - time.time()) < 60
 
 
-async def test_a_peer_that_ends_in_the_middle_of_its_body_is_answered_nothing(
+async def test_a_peer_that_ends_within_its_body_receives_no_response(
     small: SmallServer,
 ) -> None:
     sent = post(b"content-length: 9") + b"four"
-    assert await said(small.address, sent, half_close=True) == b""
+    assert await exchange(small.address, sent, half_close=True) == b""
 
 
-async def test_a_small_body_that_nobody_reads_does_not_end_the_connection(
+async def test_a_small_unread_body_does_not_end_the_connection(
     small: SmallServer,
 ) -> None:
     unread = post(b"content-length: 4").replace(b"/echo", b"/deaf") + b"four"
     chunked = post(b"transfer-encoding: chunked").replace(b"/echo", b"/deaf")
-    received = await said(small.address, unread + chunked + b"2\r\nab\r\n0\r\n\r\n" + OK)
+    received = await exchange(small.address, unread + chunked + b"2\r\nab\r\n0\r\n\r\n" + OK)
     assert [answer.status for answer in answers_in(received)] == [200, 200, 200]
 
 
-async def test_a_length_that_is_said_twice_alike_is_one_length(small: SmallServer) -> None:
+async def test_two_equal_lengths_count_as_one(small: SmallServer) -> None:
     twice = post(b"content-length: 2", b"content-length: 2", b"connection: close") + b"ab"
-    assert answer_in(await said(small.address, twice)).body == b"ab"
+    assert answer_in(await exchange(small.address, twice)).body == b"ab"
 
 
 async def test_one_empty_line_before_a_request_is_ignored_and_two_are_not(
     small: SmallServer,
 ) -> None:
-    assert answer_in(await said(small.address, b"\r\n" + OK)).status == 200
-    assert answer_in(await said(small.address, b"\r\n\r\n" + OK)).status == 400
+    assert answer_in(await exchange(small.address, b"\r\n" + OK)).status == 200
+    assert answer_in(await exchange(small.address, b"\r\n\r\n" + OK)).status == 400
 
 
-async def test_requests_one_after_another_in_one_packet_are_answered_in_order(
+async def test_pipelined_requests_are_answered_in_order(
     small: SmallServer,
 ) -> None:
     first = post(b"content-length: 3") + b"one"
     second = post(b"content-length: 3") + b"two"
-    received = await said(small.address, first + second + OK)
+    received = await exchange(small.address, first + second + OK)
     assert [answer.body for answer in answers_in(received)] == [b"one", b"two", b"well"]
 
 
@@ -180,63 +180,63 @@ UPGRADES = {
 
 
 @pytest.mark.parametrize("protocol", UPGRADES)
-async def test_no_other_protocol_is_taken_up(small: SmallServer, protocol: str) -> None:
-    """The request is answered as what it is; then the connection is as good as any."""
+async def test_requests_to_upgrade_the_protocol_are_ignored(
+    small: SmallServer, protocol: str
+) -> None:
+    """The request is answered as plain HTTP/1.1, and the connection stays usable."""
     lines = UPGRADES[protocol].split("|")
     asked = request("GET", "/a/b", *lines, token=TOKEN).replace(b"connection: close\r\n", b"", 1)
-    received = await said(small.address, asked + OK)
+    received = await exchange(small.address, asked + OK)
     assert [answer.status for answer in answers_in(received)] == [200, 200]
     assert b" 101 " not in received
 
 
-async def test_a_body_is_asked_for_only_once_it_is_wanted(small: SmallServer) -> None:
+async def test_a_100_continue_is_sent_only_for_an_accepted_request(small: SmallServer) -> None:
     wait = b"expect: 100-continue"
     wanted = post(wait, b"content-length: 2", b"connection: close")
-    received = await said(small.address, wanted, then=b"ab")
+    received = await exchange(small.address, wanted, then=b"ab")
     assert received.startswith(b"HTTP/1.1 100 ")
     assert answer_in(received).body == b"ab"
     refused = wanted.replace(TOKEN.encode(), b"wrong-token-of-somebody")
-    assert (await said(small.address, refused)).startswith(b"HTTP/1.1 401 ")
+    assert (await exchange(small.address, refused)).startswith(b"HTTP/1.1 401 ")
     large = post(wait, b"content-length: %d" % (HTTP_BODY_BYTES_MAX + 1))
-    assert (await said(small.address, large)).startswith(b"HTTP/1.1 413 ")
+    assert (await exchange(small.address, large)).startswith(b"HTTP/1.1 413 ")
 
 
-async def test_one_who_is_answered_before_his_body_was_read_has_the_answer_and_the_end(
+async def test_a_response_sent_before_the_body_was_read_arrives_before_the_close(
     small: SmallServer,
 ) -> None:
-    """However much of it there is: more than fits between the server and its application."""
+    """The body is larger than the buffer between the server and its application."""
     long = b"x" * 4_000_000
     for sent, status in (
         (post(b"content-length: %d" % len(long)).replace(b"/echo", b"/deaf") + long, 200),
         (post(b"content-length: %d" % len(long)).replace(b"Bearer a", b"Bearer b") + long, 401),
     ):
-        answer = answer_in(await said(small.address, sent))
+        answer = answer_in(await exchange(small.address, sent))
         assert (answer.status, answer.headers["connection"]) == (status, "close")
 
 
 @pytest.mark.parametrize("offset", [0, 1])
-async def test_a_body_that_does_not_say_its_length_has_the_same_bound(
-    small: SmallServer, offset: int
-) -> None:
+async def test_a_chunked_body_has_the_same_limit(small: SmallServer, offset: int) -> None:
     size = HTTP_BODY_BYTES_MAX + offset
     body = b"%x\r\n" % size + b"x" * size + b"\r\n0\r\n\r\n"
     head = post(b"transfer-encoding: chunked", b"connection: close")
-    answer = answer_in(await said(small.address, head + body))
+    answer = answer_in(await exchange(small.address, head + body))
     assert answer.status == (413 if offset else 200)
     assert answer.headers["connection"] == "close"
 
 
-async def test_a_body_past_the_bound_that_nobody_reads_ends_the_stream_that_was_asked_for(
+async def test_an_unread_body_beyond_the_limit_ends_the_response_stream(
     small: SmallServer,
 ) -> None:
     size = HTTP_BODY_BYTES_MAX + 1
     head = post(b"transfer-encoding: chunked").replace(b"POST /echo", b"GET /quiet")
-    received = await said(small.address, head + b"%x\r\n" % size + b"x" * size + b"\r\n")
+    received = await exchange(small.address, head + b"%x\r\n" % size + b"x" * size + b"\r\n")
     assert received.startswith(b"HTTP/1.1 200 ")
     assert small.streams == 0
 
 
-async def test_a_head_that_is_too_long_is_refused_however_it_comes(small: SmallServer) -> None:
+async def test_a_head_that_is_too_long_is_refused(small: SmallServer) -> None:
     for sent in (
         request("GET", "/" + "a" * HTTP_HEADERS_BYTES_MAX),
         request("GET", "/global/health", "x-a: " + "b" * 100_000),
@@ -244,7 +244,7 @@ async def test_a_head_that_is_too_long_is_refused_however_it_comes(small: SmallS
         b"GET /" + b"a" * 200_000,
         post(b"transfer-encoding: chunked") + b"0\r\n" + b"x-a: b\r\n" * 20_000,
     ):
-        answer = answer_in(await said(small.address, sent))
+        answer = answer_in(await exchange(small.address, sent))
         assert (answer.status, answer.headers["connection"]) == (431, "close")
         assert answer.code == "HEADERS_TOO_LARGE"
 
@@ -269,13 +269,13 @@ async def test_the_path_that_is_checked_is_the_path_that_is_served(
     assert (await small.ask(path, token="")).status == (200 if is_public else 401)
 
 
-async def test_dots_and_slashes_lead_to_no_public_path(small: SmallServer) -> None:
+async def test_dots_and_slashes_do_not_lead_to_a_public_path(small: SmallServer) -> None:
     for path in ("//global/health", "/a/../global/health", "/global/health/", "/global/health/x"):
         assert (await small.ask(path, token="")).status == 401, path
     assert small.seen == []
 
 
-async def test_a_fault_of_the_application_is_logged_and_costs_one_answer(
+async def test_an_error_of_the_application_is_logged_and_affects_one_response(
     small: SmallServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert (await small.ask("/fault")).status == 500
@@ -284,13 +284,13 @@ async def test_a_fault_of_the_application_is_logged_and_costs_one_answer(
 
 
 async def test_head_is_answered_without_a_body(small: SmallServer) -> None:
-    received = await said(small.address, request("HEAD", "/global/health"))
+    received = await exchange(small.address, request("HEAD", "/global/health"))
     answer = answer_in(received, "HEAD")
     assert (answer.status, answer.body) == (200, b"")
-    received = await said(small.address, request("HEAD", "/a/b"))
+    received = await exchange(small.address, request("HEAD", "/a/b"))
     assert answer_in(received, "HEAD").status == 401
     head = request("HEAD", "/global/health", *["a: b"] * 20_000)
-    assert (await said(small.address, head)).startswith(b"HTTP/1.1 431 ")
+    assert (await exchange(small.address, head)).startswith(b"HTTP/1.1 431 ")
 
 
 KEPT = OK.replace(b"connection: close\r\n", b"")
@@ -299,7 +299,7 @@ KEPT = OK.replace(b"connection: close\r\n", b"")
 @pytest.mark.parametrize(
     "part", [b"", b"GET", OK[:-2], KEPT, post(b"content-length: 9") + b"four"], ids=range(5)
 )
-async def test_the_place_of_a_peer_that_goes_is_free_at_once(
+async def test_a_peer_that_leaves_frees_its_connection(
     part: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "HTTP_CONNECTIONS_MAX", 1)
@@ -313,7 +313,7 @@ async def test_the_place_of_a_peer_that_goes_is_free_at_once(
                 pass
 
 
-async def test_the_place_of_a_reader_that_goes_is_free_although_he_asked_for_more(
+async def test_a_reader_that_leaves_with_a_pipelined_request_frees_its_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(server, "HTTP_CONNECTIONS_MAX", 1)
@@ -327,7 +327,9 @@ async def test_the_place_of_a_reader_that_goes_is_free_although_he_asked_for_mor
                 pass
 
 
-async def test_what_comes_behind_the_last_request_holds_up_nobody(small: SmallServer) -> None:
+async def test_a_request_after_the_last_one_is_refused_and_does_not_delay_others(
+    small: SmallServer,
+) -> None:
     async with await connected(small.address) as stream:
         await stream.send_all(request("GET", "/flood", token=TOKEN) + OK)
         with trio.fail_after(WAIT_SECONDS):
@@ -336,15 +338,15 @@ async def test_what_comes_behind_the_last_request_holds_up_nobody(small: SmallSe
 
 
 @pytest.mark.parametrize("method", ["get", "head", "Post"])
-async def test_a_method_is_the_one_that_is_written(small: SmallServer, method: str) -> None:
+async def test_methods_are_case_sensitive(small: SmallServer, method: str) -> None:
     sent = request(method, "/echo", token=TOKEN)
-    answer = answer_in(await said(small.address, sent), method)
+    answer = answer_in(await exchange(small.address, sent), method)
     assert answer.status == 405
     assert answer.body
     assert not small.seen
 
 
-async def test_what_is_begun_is_written_whole_although_its_task_is_cancelled() -> None:
+async def test_a_write_is_completed_although_its_task_is_cancelled() -> None:
     long = b"x" * 4_000_000
 
     async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
@@ -358,7 +360,7 @@ async def test_what_is_begun_is_written_whole_although_its_task_is_cancelled() -
     place = HttpPlace("127.0.0.1", 0)
     async with server.open_listeners(place) as listeners, trio.open_nursery() as nursery:
         nursery.start_soon(server.serve, app, listeners, closing)
-        received = await said(listeners[0].socket.getsockname()[1], OK)
+        received = await exchange(listeners[0].socket.getsockname()[1], OK)
         closing.set()
     assert answer_in(received).body == long + b"the end"
 
@@ -387,6 +389,6 @@ async def test_a_request_starts_no_task(small: SmallServer) -> None:
     assert spawned.count == 0
 
 
-def test_an_answer_is_read_whole() -> None:
+def test_answers_in_returns_each_response() -> None:
     two = b"HTTP/1.1 200 \r\ncontent-length: 1\r\n\r\na" * 2
     assert answers_in(two) == [Answer(200, {"content-length": "1"}, b"a")] * 2

@@ -39,7 +39,7 @@ ALL = Query()
 
 
 class Log:
-    """A daemon's log as the window's client sees it. Its end is an exception for who follows it."""
+    """A daemon's log as the window's client sees it. Its end raises an exception in its followers."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[int, Event, bytes]] = []
@@ -130,7 +130,7 @@ def ended(session: str = "sess-1", run: str = "run-1") -> Event:
 
 
 def quiet(session: str = "sess-1", run: str = "run-1") -> Event:
-    """An event that becomes no frame."""
+    """Return an event that has no frame."""
     return events.RunAborting(session_id=session, run_id=run)
 
 
@@ -146,7 +146,7 @@ async def read(
     return frames, position
 
 
-def told(log: Log, wanted: StreamQuery = ALL) -> list[str]:
+def frame_ids(log: Log, wanted: StreamQuery = ALL) -> list[str]:
     """Return the ids of all the frames that the log becomes."""
     made = [rendered_of(line) for _, _, line in log.lines]
     lines = [line for event in made if wanted.matches(event) for line in frames_of(event)]
@@ -160,7 +160,7 @@ made_events = st.builds(
     lambda make, s, r: make(s, f"{s}-{r}"), st.sampled_from(MAKERS), sessions, runs
 )
 renamings = st.builds(lambda session: events.SessionUpdated(session_id=session, name="n"), sessions)
-wishes = st.sampled_from(
+queries = st.sampled_from(
     [
         ALL,
         Query("sess-1"),
@@ -171,11 +171,11 @@ wishes = st.sampled_from(
 )
 
 
-@given(data=st.data(), wanted=wishes, first=st.lists(st.tuples(made_events, st.integers(0, 3))))
-def test_a_reader_that_is_cut_anywhere_has_each_frame_once_through_log_and_window(
+@given(data=st.data(), wanted=queries, first=st.lists(st.tuples(made_events, st.integers(0, 3))))
+def test_a_reader_cut_off_anywhere_receives_each_frame_once_from_log_and_window(
     data: st.DataObject, wanted: StreamQuery, first: list[tuple[Event, int]]
 ) -> None:
-    """Bounds are so small that it changes between them all the time; pages are cut after any frame."""
+    """The limits are so small that the reader alternates between both; pages are cut after any frame."""
 
     async def play() -> None:
         log = Log()
@@ -197,7 +197,7 @@ def test_a_reader_that_is_cut_anywhere_has_each_frame_once_through_log_and_windo
                 elif kept:
                     position = position_after_id(kept[-1].id) or position
             rest, _ = await read(hub, position, wanted)
-            assert seen + [frame.id for frame in rest] == told(log, wanted)
+            assert seen + [frame.id for frame in rest] == frame_ids(log, wanted)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hub_module, "WINDOW_EVENTS_MAX", 6)
@@ -226,14 +226,14 @@ DELETED = events.SessionDeleted(session_id="sess-1")
         (Query("sess-1", "run-2", only_run=True), [DELETED]),
     ],
 )
-def test_what_is_of_no_run_passes_for_a_run_whose_session_is_named(
+def test_events_without_a_run_match_a_run_query_that_names_their_session(
     wanted: StreamQuery, taken: list[Event]
 ) -> None:
     for event in (OF_RUN, OF_SESSION, DELETED):
         assert wanted.matches(rendered_of(line_of(event))) == (event in taken)
 
 
-async def test_what_is_in_the_window_is_not_asked_of_the_log() -> None:
+async def test_events_in_the_window_are_not_read_from_the_log() -> None:
     log = Log()
     async with following(log) as hub:
         for _ in range(100):
@@ -245,7 +245,7 @@ async def test_what_is_in_the_window_is_not_asked_of_the_log() -> None:
     assert log.reads == 0
 
 
-async def test_of_a_deleted_session_only_that_it_was_deleted_is_told() -> None:
+async def test_of_a_deleted_session_only_the_deletion_is_sent() -> None:
     log = Log()
     async with following(log) as hub:
         log.append(delta("sess-1"))
@@ -262,7 +262,7 @@ async def test_of_a_deleted_session_only_that_it_was_deleted_is_told() -> None:
 @pytest.mark.parametrize(
     "wanted", [Query("sess-1", "run-1"), Query("sess-1", "run-1", only_run=True)]
 )
-async def test_a_stream_of_a_run_ends_with_its_session(wanted: StreamQuery) -> None:
+async def test_a_run_stream_ends_when_its_session_is_deleted(wanted: StreamQuery) -> None:
     log = Log()
     async with following(log) as hub:
         log.append(started())
@@ -274,7 +274,7 @@ async def test_a_stream_of_a_run_ends_with_its_session(wanted: StreamQuery) -> N
     assert [frame.type for frame in frames_in(b"".join(chunks))] == ["session.deleted"]
 
 
-async def test_a_reader_is_woken_by_what_is_for_it_alone() -> None:
+async def test_a_reader_is_woken_only_by_matching_events() -> None:
     log = Log()
     async with following(log) as hub:
         woken = []
@@ -295,14 +295,14 @@ async def test_a_reader_is_woken_by_what_is_for_it_alone() -> None:
             assert {wanted for wanted, _ in woken} == {ALL, Query("sess-1")}
             log.append(delta("sess-2", "run-2"))
             await wait_all_tasks_blocked()
-        # What came before was not for them, and need not be looked through.
+        # Earlier events did not match them, and need not be read again.
         assert woken[2:] in (
             [(Query("sess-2"), 2), (Query(None, "run-2"), 2)],
             [(Query(None, "run-2"), 2), (Query("sess-2"), 2)],
         )
 
 
-async def test_nothing_is_kept_of_readers_that_have_gone(autojump_clock: MockClock) -> None:
+async def test_the_window_forgets_readers_that_have_left(autojump_clock: MockClock) -> None:
     log = Log()
     async with following(log) as hub:
         for number in range(50):
@@ -322,7 +322,7 @@ async def test_a_silent_stream_has_a_keepalive_every_ten_seconds(
         for count in (1, 2):
             assert await anext(stream) == b":\n\n"
             assert trio.current_time() - start == pytest.approx(10 * count)
-        # Events of others are no sign of life for it.
+        # Events of other sessions do not replace a keepalive.
         async with trio.open_nursery() as nursery:
 
             async def be_busy() -> None:
@@ -334,7 +334,7 @@ async def test_a_silent_stream_has_a_keepalive_every_ten_seconds(
             assert await anext(stream) == b":\n\n"
             assert trio.current_time() - start == pytest.approx(30)
             nursery.cancel_scope.cancel()
-        await trio.sleep(100)  # a reader that stalls is owed none for that time
+        await trio.sleep(100)  # a stalled reader receives none for that time
         log.append(delta("sess-1"))
         await wait_all_tasks_blocked()
         assert [frame.type for frame in frames_in(await anext(stream))] == ["message.part.updated"]
@@ -344,7 +344,7 @@ async def test_a_silent_stream_has_a_keepalive_every_ten_seconds(
         await stream.aclose()
 
 
-async def test_what_is_told_in_a_burst_is_few_writes_and_the_first_of_it_does_not_wait(
+async def test_a_burst_is_sent_in_few_writes_and_its_first_event_without_delay(
     autojump_clock: MockClock,
 ) -> None:
     log = Log()
@@ -369,7 +369,7 @@ async def test_what_is_told_in_a_burst_is_few_writes_and_the_first_of_it_does_no
     assert len(written) <= 10
 
 
-async def test_readers_end_when_the_daemon_has(autojump_clock: MockClock) -> None:
+async def test_streams_end_when_the_daemon_is_gone(autojump_clock: MockClock) -> None:
     log = Log()
     async with following(log) as hub:
         log.append(delta())
@@ -381,7 +381,7 @@ async def test_readers_end_when_the_daemon_has(autojump_clock: MockClock) -> Non
     assert len(frames_in(b"".join(chunks))) == 1
 
 
-async def test_readers_of_a_log_that_was_replaced_go_on_with_the_new_one(
+async def test_readers_of_a_replaced_log_continue_with_the_new_one(
     autojump_clock: MockClock,
 ) -> None:
     log = Log()

@@ -26,12 +26,12 @@ STALLED = 20
 WORD = f"[[text {'x' * 500_000}]]"
 RUNS = 3
 HELD_BYTES_MAX = 60 * 1024
-"""What a reader may cost in memory, both of its ends together."""
+"""The memory that a reader may take, both of its ends together."""
 
 
 @contextmanager
 def descriptors(count: int) -> Iterator[None]:
-    """Allows this process so many open files, both ends of a connection being here."""
+    """Raise the limit of open files: both ends of each connection are in this process."""
     soft, hard = getrlimit(RLIMIT_NOFILE)
     if hard < count:
         pytest.skip(f"only {hard} open files are allowed")
@@ -44,7 +44,7 @@ def descriptors(count: int) -> Iterator[None]:
 
 @asynccontextmanager
 async def raw_stream(bridge: Bridge, target: str) -> AsyncIterator[trio.SocketStream]:
-    """Ask for an event stream and take nothing but what the small buffers of the system do."""
+    """Open an event stream with small system buffers, and read nothing from it."""
     _, _, address = bridge.base.rpartition("/")
     host, _, port = address.partition(":")
     with trio.socket.socket() as sock:
@@ -66,7 +66,7 @@ async def received(stream: trio.SocketStream, until: bytes) -> bytes:
 
 
 async def rest_of(stream: trio.SocketStream) -> bytes:
-    """Return what comes until the connection ends, in whatever way."""
+    """Return all bytes until the connection ends in any way."""
     data = b""
     try:
         while chunk := await stream.receive_some():
@@ -77,16 +77,16 @@ async def rest_of(stream: trio.SocketStream) -> bytes:
 
 
 async def flood(bridge: Bridge, session: str) -> None:
-    """Says far more than a connection holds."""
+    """Produce far more output than a connection buffers."""
     for _ in range(RUNS):
         await bridge.post(f"/session/{session}/prompt_sync", parts=text(WORD))
 
 
 @pytest.mark.slow
-async def test_a_thousand_idle_readers_cost_little_hear_what_is_theirs_and_are_told_the_end(
+async def test_a_thousand_idle_readers_take_little_memory_and_receive_their_events_and_the_end(
     short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # How many a busy machine can tell within the grace is not the question here.
+    # This test does not measure how many readers a busy machine serves within the grace period.
     monkeypatch.setattr(server, "GRACE_SECONDS", 60.0)
     with descriptors(4 * READERS):
         async with AsyncExitStack() as connections:
@@ -117,7 +117,7 @@ async def test_a_thousand_idle_readers_cost_little_hear_what_is_theirs_and_are_t
                     assert (await rest_of(stream)).endswith(b"0\r\n\r\n"), "a proper end"
 
 
-async def test_a_reader_that_stalls_is_cut_and_holds_up_nobody(
+async def test_a_stalled_reader_is_cut_off_and_does_not_block_others(
     short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut = trio.Event()
@@ -148,10 +148,10 @@ async def test_a_reader_that_stalls_is_cut_and_holds_up_nobody(
             await cut.wait()
             data = await rest_of(stalled)
     assert data.count(b"session.run.finished") < RUNS
-    assert not data.endswith(b"0\r\n\r\n"), "no proper end: it comes back for the rest"
+    assert not data.endswith(b"0\r\n\r\n"), "no proper end, so that the reader resumes"
 
 
-async def test_readers_that_stall_hold_a_page_each(short_folder: Path) -> None:
+async def test_stalled_readers_hold_few_pages_of_memory_each(short_folder: Path) -> None:
     async with (
         socket_daemon(short_folder, provider=MockProvider()) as daemon,
         bridge_to(daemon) as bridge,
@@ -178,7 +178,7 @@ def _held() -> int:
 
 
 @pytest.mark.slow
-async def test_a_reader_that_stalls_does_not_hold_up_the_end(short_folder: Path) -> None:
+async def test_a_stalled_reader_does_not_delay_the_shutdown(short_folder: Path) -> None:
     async with AsyncExitStack() as connections:
         async with (
             socket_daemon(short_folder, provider=MockProvider()) as daemon,

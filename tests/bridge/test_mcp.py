@@ -53,7 +53,7 @@ async def daemon(short_folder: Path) -> AsyncIterator[Daemon]:
 
 @pytest.fixture
 async def asking(short_folder: Path) -> AsyncIterator[Bridge]:
-    """A bridge before a daemon that asks the user about what changes something."""
+    """A bridge in front of a daemon in permission mode ask."""
     permissions = RulePermissions("ask")
     provider = make_provider("mock")
     with trio.fail_after(60):
@@ -68,7 +68,7 @@ async def asking(short_folder: Path) -> AsyncIterator[Bridge]:
 async def mcp(
     bridge: Bridge, mode: Literal["auto", "legacy"] = "auto", query: str = "", token: str = TOKEN
 ) -> AsyncIterator[Client]:
-    """A client of the host."""
+    """Connect an MCP client to the bridge."""
     headers = {"authorization": f"Bearer {token}"}
     timeout = httpx2.Timeout(60)
     async with (
@@ -96,7 +96,7 @@ async def sessions_of(daemon: Daemon) -> list[dict[str, Any]]:
 
 @pytest.mark.behaviour("our_tools_are_served_over_http")
 @pytest.mark.parametrize("mode", MODES)
-async def test_our_tools_are_listed_and_called_behind_the_gate_of_the_bridge(
+async def test_the_tools_of_the_daemon_are_listed_and_called(
     mode: Literal["auto", "legacy"], bridge: Bridge, daemon: Daemon
 ) -> None:
     async with mcp(bridge, mode) as client:
@@ -116,7 +116,7 @@ async def test_our_tools_are_listed_and_called_behind_the_gate_of_the_bridge(
 
 
 @pytest.mark.behaviour("our_tools_are_served_over_http")
-async def test_a_session_of_the_protocol_is_one_of_ours_and_the_active_one_stays(
+async def test_mcp_clients_use_sessions_of_their_own_and_the_active_one_stays(
     bridge: Bridge, daemon: Daemon
 ) -> None:
     wire = await daemon.connect()
@@ -137,7 +137,7 @@ async def test_a_session_of_the_protocol_is_one_of_ours_and_the_active_one_stays
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_session_that_somebody_deletes_is_made_anew(
+async def test_a_deleted_session_is_created_again(
     mode: Literal["auto", "legacy"], bridge: Bridge, daemon: Daemon
 ) -> None:
     async with mcp(bridge, mode) as client:
@@ -151,7 +151,7 @@ async def test_a_session_that_somebody_deletes_is_made_anew(
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_the_address_names_a_session_and_the_tools_that_are_offered(
+async def test_the_url_selects_a_session_and_the_offered_tools(
     mode: Literal["auto", "legacy"], bridge: Bridge, daemon: Daemon
 ) -> None:
     mine = await bridge.new_session(title="mine")
@@ -169,7 +169,7 @@ async def test_the_address_names_a_session_and_the_tools_that_are_offered(
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_where_nobody_can_be_asked_a_call_is_refused_with_the_reason(
+async def test_without_a_client_to_ask_a_call_is_refused_with_the_reason(
     mode: Literal["auto", "legacy"], asking: Bridge
 ) -> None:
     async with mcp(asking, mode) as client:
@@ -181,7 +181,7 @@ async def test_where_nobody_can_be_asked_a_call_is_refused_with_the_reason(
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_who_reads_the_events_of_the_bridge_answers_what_a_call_asks(
+async def test_a_reader_of_the_bridge_approves_an_mcp_call(
     mode: Literal["auto", "legacy"], asking: Bridge, short_folder: Path
 ) -> None:
     async with asking.events() as frames, trio.open_nursery() as nursery:
@@ -200,7 +200,7 @@ async def test_who_reads_the_events_of_the_bridge_answers_what_a_call_asks(
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_ten_calls_at_once_have_their_own_results(
+async def test_ten_concurrent_calls_have_their_own_results(
     mode: Literal["auto", "legacy"], bridge: Bridge
 ) -> None:
     said: dict[int, str] = {}
@@ -217,7 +217,7 @@ async def test_ten_calls_at_once_have_their_own_results(
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_more_calls_than_the_daemon_takes_wait_their_turn(
+async def test_calls_beyond_the_limit_wait_their_turn(
     mode: Literal["auto", "legacy"], bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mcp_http, "CALLS_MAX", 2)
@@ -253,7 +253,7 @@ async def test_a_call_that_its_client_cancels_is_stopped(
 
 
 def rpc(method: str, version: str, **params: Any) -> dict[str, Any]:
-    """A request to the host as ``httpx2`` takes it."""
+    """Return a request to the endpoint as arguments of ``httpx2``."""
     meta = {
         "io.modelcontextprotocol/protocolVersion": version,
         "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
@@ -264,7 +264,7 @@ def rpc(method: str, version: str, **params: Any) -> dict[str, Any]:
     return {"json": message, "headers": headers}
 
 
-async def opened_session(bridge: Bridge) -> str:
+async def open_mcp_session(bridge: Bridge) -> str:
     """Open a session of the protocol and return its id."""
     reply = await bridge.http.post("/mcp", json=INITIALIZE, headers=ACCEPT)
     assert reply.status_code == 200, reply.text
@@ -278,20 +278,20 @@ async def opened_session(bridge: Bridge) -> str:
 
 @pytest.mark.behaviour("mcp_clients_cancel_calls")
 @pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
-async def test_a_call_whose_client_hangs_up_is_stopped(
+async def test_a_call_whose_client_disconnects_is_stopped(
     version: str, bridge: Bridge, daemon: Daemon
 ) -> None:
     events = await daemon.watch(types="all")
     request = rpc("tools/call", version, name="bash", arguments=GOING)
     request["headers"]["mcp-name"] = "bash"
     if version == "2025-11-25":
-        request["headers"]["mcp-session-id"] = await opened_session(bridge)
+        request["headers"]["mcp-session-id"] = await open_mcp_session(bridge)
         async with opened(bridge.http.build_request("POST", "/mcp", **request)) as reply:
             assert reply.status == 200
             await events.until("tool_call_output")
     else:
         async with trio.open_nursery() as nursery:
-            # It is answered with a status only once it has something to say.
+            # The response has a status only when it has content.
             nursery.start_soon(hang, bridge.http.build_request("POST", "/mcp", **request))
             await events.until("tool_call_output")
             nursery.cancel_scope.cancel()
@@ -304,11 +304,9 @@ async def hang(request: httpx2.Request) -> None:
         await trio.sleep_forever()
 
 
-async def test_the_end_of_a_session_of_the_protocol_stops_its_calls(
-    bridge: Bridge, daemon: Daemon
-) -> None:
+async def test_deleting_an_mcp_session_stops_its_calls(bridge: Bridge, daemon: Daemon) -> None:
     events = await daemon.watch(types="all")
-    id = await opened_session(bridge)
+    id = await open_mcp_session(bridge)
     request = rpc("tools/call", "2025-11-25", name="bash", arguments=GOING)
     request["headers"]["mcp-session-id"] = id
     async with opened(bridge.http.build_request("POST", "/mcp", **request)):
@@ -321,21 +319,19 @@ async def test_the_end_of_a_session_of_the_protocol_stops_its_calls(
     assert gone.status_code == 404
 
 
-async def test_a_flood_of_sessions_of_the_protocol_is_refused_and_makes_none_of_ours(
+async def test_mcp_sessions_beyond_the_limit_are_refused_and_create_no_daemon_session(
     bridge: Bridge, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mcp_http, "SESSIONS_MAX", 3)
-    ids = [await opened_session(bridge) for _ in range(3)]
+    ids = [await open_mcp_session(bridge) for _ in range(3)]
     refused = await bridge.http.post("/mcp", json=INITIALIZE, headers=ACCEPT)
     assert refused.status_code == 503
     await bridge.http.delete("/mcp", headers={"mcp-session-id": ids[0]})
-    await opened_session(bridge)
+    await open_mcp_session(bridge)
     assert await sessions_of(daemon) == []
 
 
-async def test_a_session_of_the_protocol_that_is_idle_ends(
-    bridge: Bridge, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_idle_mcp_session_ends(bridge: Bridge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcp_http, "IDLE_SECONDS", 0.01)
     # Only its first request: on a busy machine it may end before a second one.
     begun = await bridge.http.post("/mcp", json=INITIALIZE, headers=ACCEPT)
@@ -356,7 +352,7 @@ async def test_a_session_of_the_protocol_that_is_idle_ends(
         ({"host": "evil.example"}, 403, "FORBIDDEN"),
     ],
 )
-async def test_the_gate_stands_before_it(
+async def test_the_mcp_endpoint_is_behind_the_access_checks(
     headers: dict[str, str], status: int, code: str, bridge: Bridge
 ) -> None:
     for method in ("GET", "POST", "DELETE"):
@@ -365,7 +361,7 @@ async def test_the_gate_stands_before_it(
         assert (reply.status_code, reply.json()["code"]) == (status, code)
 
 
-async def test_a_page_that_is_allowed_and_any_port_of_ours_may_ask(daemon: Daemon) -> None:
+async def test_an_allowed_origin_and_host_are_accepted_with_any_port(daemon: Daemon) -> None:
     page = "https://app.example"
     async with bridge_to(daemon, origins=(page,), hosts=("box.example",)) as bridge:
         headers = {**ACCEPT, "origin": page, "host": "box.example:4000"}
@@ -373,7 +369,7 @@ async def test_a_page_that_is_allowed_and_any_port_of_ours_may_ask(daemon: Daemo
         assert reply.status_code == 200
 
 
-async def test_a_body_that_is_too_long_is_refused_by_the_gate(bridge: Bridge) -> None:
+async def test_a_body_that_is_too_long_is_refused(bridge: Bridge) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(HTTP_BODY_BYTES_MAX // 2**20 + 1):
             yield b"x" * 2**20
@@ -383,7 +379,7 @@ async def test_a_body_that_is_too_long_is_refused_by_the_gate(bridge: Bridge) ->
     assert (reply.status_code, reply.json()["code"]) == (413, "BODY_TOO_LARGE")
 
 
-async def test_without_the_extra_it_says_what_is_missing(
+async def test_without_the_extra_the_missing_package_is_named(
     bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

@@ -27,7 +27,7 @@ def file(data: bytes, mime: str = "text/plain", **more: Any) -> dict[str, Any]:
     return {"type": "file", "mime": mime, "url": data_url(data, mime), **more}
 
 
-async def said(bridge: Bridge, session: str) -> list[tuple[str, list[str]]]:
+async def roles_and_texts(bridge: Bridge, session: str) -> list[tuple[str, list[str]]]:
     """Return the roles and texts of a transcript."""
     told = await bridge.get(f"/session/{session}/message")
     return [
@@ -36,7 +36,7 @@ async def said(bridge: Bridge, session: str) -> list[tuple[str, list[str]]]:
     ]
 
 
-async def test_a_message_is_appended_as_one_text_and_found_at_once(bridge: Bridge) -> None:
+async def test_a_message_is_appended_as_one_text_and_readable_at_once(bridge: Bridge) -> None:
     session = await bridge.new_session()
     parts = [*text("one"), *text("two")]
     reply = await bridge.http.post(
@@ -58,7 +58,7 @@ async def test_a_message_is_appended_as_one_text_and_found_at_once(bridge: Bridg
     assert await bridge.get(f"/session/{session}/run") == {"active": None}
 
 
-async def test_what_was_appended_during_a_run_is_there_before_the_run_has_seen_it(
+async def test_a_message_appended_during_a_run_is_readable_before_the_run_sees_it(
     bridge: Bridge, stub: StubModel
 ) -> None:
     gate = Gate()
@@ -101,7 +101,7 @@ async def test_a_session_that_the_user_has_named_keeps_its_name(bridge: Bridge) 
 # --- files ---------------------------------------------------------------------------------------
 
 
-async def test_files_are_told_behind_the_text_and_reach_the_model(
+async def test_files_are_listed_after_the_text_and_reach_the_model(
     bridge: Bridge, stub: StubModel, client: Client
 ) -> None:
     session = await bridge.new_session()
@@ -116,10 +116,10 @@ async def test_files_are_told_behind_the_text_and_reach_the_model(
     await bridge.post(f"/session/{session}/prompt_sync", parts=parts)
     asked = (await stub.next_request()).body
     assert base64.b64encode(PNG).decode() in str(asked)
-    assert [role for role, _ in await said(bridge, session)] == ["user", "assistant"]
+    assert [role for role, _ in await roles_and_texts(bridge, session)] == ["user", "assistant"]
 
 
-async def test_files_alone_are_called_by_their_names(bridge: Bridge) -> None:
+async def test_a_message_of_files_alone_has_their_names_as_text(bridge: Bridge) -> None:
     session = await bridge.new_session()
     parts = [file(b"a", filename="notes.txt"), file(PNG, "image/png")]
     message = await bridge.post(f"/session/{session}/message", parts=parts)
@@ -137,7 +137,7 @@ async def test_files_alone_are_called_by_their_names(bridge: Bridge) -> None:
         ("data:;BASE64,aGk=", b"hi"),
     ],
 )
-async def test_a_file_is_whatever_its_data_url_says(
+async def test_a_file_has_the_content_of_its_data_url(
     url: str, data: bytes, bridge: Bridge, client: Client
 ) -> None:
     session = await bridge.new_session()
@@ -152,7 +152,7 @@ async def test_a_file_is_whatever_its_data_url_says(
 
 @pytest.mark.behaviour("http_files_come_as_data")
 @pytest.mark.parametrize("sizes", [(MIB, 1), (MIB + 1, 2), (MIB, 1, MIB, 3), (7 * MIB,)])
-async def test_files_that_are_too_much_for_a_line_come_whole_all_the_same(
+async def test_files_larger_than_a_protocol_line_are_attached_whole(
     sizes: tuple[int, ...], bridge: Bridge, client: Client
 ) -> None:
     session = await bridge.new_session()
@@ -192,7 +192,7 @@ async def test_files_that_are_too_much_for_a_line_come_whole_all_the_same(
         (text(" " * (9 * MIB)), "parts"),
     ],
 )
-async def test_parts_that_cannot_be_taken_are_refused_with_their_place(
+async def test_invalid_parts_are_refused_with_their_position(
     parts: list[dict[str, Any]], words: str, bridge: Bridge
 ) -> None:
     session = await bridge.new_session()
@@ -214,7 +214,7 @@ async def test_parts_that_cannot_be_taken_are_refused_with_their_place(
     ],
     ids=["just more than a line", "long in a line", "blanks before it", "as much as a body"],
 )
-async def test_a_text_that_is_longer_than_a_line_comes_whole_all_the_same(
+async def test_a_text_longer_than_a_protocol_line_is_appended_whole(
     written: str, meant: str, bridge: Bridge
 ) -> None:
     session = await bridge.new_session()
@@ -231,7 +231,7 @@ async def test_a_text_that_is_longer_than_a_line_comes_whole_all_the_same(
 
 @pytest.mark.behaviour("http_texts_are_as_long_as_bodies")
 @pytest.mark.behaviour("http_failed_runs_are_told")
-async def test_a_long_text_that_was_appended_is_not_said_again_and_told_to_be_too_long_for_a_model(
+async def test_an_appended_text_too_long_for_the_model_is_not_repeated_and_fails_the_run(
     bridge: Bridge,
 ) -> None:
     session = await bridge.new_session()
@@ -249,7 +249,7 @@ async def test_a_long_text_that_was_appended_is_not_said_again_and_told_to_be_to
 # --- read ----------------------------------------------------------------------------------------
 
 
-async def test_tools_are_parts_with_their_results_and_errors(
+async def test_tool_calls_are_parts_with_their_results_and_errors(
     bridge: Bridge, stub: StubModel, short_folder: Path
 ) -> None:
     (short_folder / "work" / "a.txt").write_text("in the file")
@@ -282,7 +282,7 @@ async def test_tools_are_parts_with_their_results_and_errors(
         (400, "maximum context length exceeded", "CONTEXT_LENGTH_EXCEEDED"),
     ],
 )
-async def test_a_run_that_failed_says_so_in_its_last_text(
+async def test_a_failed_run_ends_with_an_error_text(
     status: int, message: str, code: str, bridge: Bridge, stub: StubModel
 ) -> None:
     kind = "context_length_exceeded" if code == "CONTEXT_LENGTH_EXCEEDED" else None
@@ -303,7 +303,7 @@ async def test_a_run_that_failed_says_so_in_its_last_text(
 
 
 @pytest.mark.behaviour("http_failed_runs_are_told")
-async def test_what_was_seen_before_the_daemon_stopped_is_still_there_and_why_it_broke_off(
+async def test_a_partial_answer_survives_a_restart_with_the_reason_it_stopped(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
     gate = Gate()
@@ -322,7 +322,7 @@ async def test_what_was_seen_before_the_daemon_stopped_is_still_there_and_why_it
         socket_daemon(short_folder, provider=provider) as daemon,
         bridge_to(daemon) as bridge,
     ):
-        assert await said(bridge, session) == [
+        assert await roles_and_texts(bridge, session) == [
             ("user", ["go"]),
             (
                 "assistant",
@@ -331,7 +331,7 @@ async def test_what_was_seen_before_the_daemon_stopped_is_still_there_and_why_it
         ]
 
 
-async def test_a_failure_is_behind_what_was_said_before_it(
+async def test_a_failure_comes_after_the_earlier_messages_of_its_run(
     bridge: Bridge, stub: StubModel, short_folder: Path
 ) -> None:
     (short_folder / "work" / "a.txt").write_text("in the file")
@@ -341,13 +341,13 @@ async def test_a_failure_is_behind_what_was_said_before_it(
     session = await bridge.new_session()
     await bridge.post(f"/session/{session}/prompt_sync", parts=text("go"))
     await bridge.post(f"/session/{session}/prompt_sync", parts=text("again"))
-    told = await said(bridge, session)
+    told = await roles_and_texts(bridge, session)
     assert [role for role, _ in told] == ["user", "assistant", "assistant", "user", "assistant"]
     assert told[2][1][0].startswith("ENGINE_ERROR: PROVIDER_SERVER_ERROR: ")
     assert told[-1][1] == ["ok"]
 
 
-async def test_a_run_that_was_cancelled_is_no_failure(bridge: Bridge, stub: StubModel) -> None:
+async def test_a_cancelled_run_has_no_error_text(bridge: Bridge, stub: StubModel) -> None:
     gate = Gate()
     stub.script(text_reply("Hel", gate, "lo"))
     session = await bridge.new_session()
@@ -356,11 +356,11 @@ async def test_a_run_that_was_cancelled_is_no_failure(bridge: Bridge, stub: Stub
         await gate.reached()
         await bridge.post(f"/session/{session}/cancel")
         await frames.until("session.run.finished")
-    told = await said(bridge, session)
+    told = await roles_and_texts(bridge, session)
     assert not any("ENGINE_ERROR" in words for _, texts in told for words in texts)
 
 
-async def test_long_texts_and_long_sessions_are_told_whole(
+async def test_long_texts_and_long_sessions_are_returned_whole(
     bridge: Bridge, stub: StubModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transcripts, "PAGE_ROWS_MAX", 3)
@@ -370,12 +370,12 @@ async def test_long_texts_and_long_sessions_are_told_whole(
     await bridge.post(f"/session/{session}/prompt_sync", parts=text(long[::-1]))
     for number in range(8):
         await bridge.post(f"/session/{session}/message", parts=text(f"number {number}"))
-    told = await said(bridge, session)
+    told = await roles_and_texts(bridge, session)
     assert told[:2] == [("user", [long[::-1]]), ("assistant", [long])]
     assert [texts for _, texts in told[2:]] == [[f"number {n}"] for n in range(8)]
 
 
-async def test_of_a_transcript_past_the_bound_the_newest_is_told(
+async def test_a_transcript_beyond_the_limit_has_its_newest_messages(
     bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transcripts, "PAGE_ROWS_MAX", 2)
@@ -383,14 +383,14 @@ async def test_of_a_transcript_past_the_bound_the_newest_is_told(
     for number in range(7):
         await bridge.post(f"/session/{session}/message", parts=text(f"number {number}"))
     monkeypatch.setattr(transcripts, "ENTRIES_MAX", 4)
-    assert [texts for _, texts in await said(bridge, session)] == [
+    assert [texts for _, texts in await roles_and_texts(bridge, session)] == [
         [f"number {n}"] for n in range(3, 7)
     ]
     monkeypatch.setattr(transcripts, "BYTES_MAX", 1)
-    assert len(await said(bridge, session)) == 2
+    assert len(await roles_and_texts(bridge, session)) == 2
 
 
-async def test_what_was_compacted_is_still_told(
+async def test_compacted_messages_are_still_returned(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
     native = NativeSettings(keep_recent_tokens=10)
@@ -410,7 +410,7 @@ async def test_what_was_compacted_is_still_told(
         assert await bridge.get(f"/session/{session}/message") == before
 
 
-async def test_a_failure_is_told_after_a_restart_as_before(
+async def test_a_failure_is_returned_unchanged_after_a_restart(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
     stub.script(error_reply(400, "broken"))

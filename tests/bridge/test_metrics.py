@@ -48,7 +48,7 @@ async def run_to_end(bridge: Bridge, frames: Frames, session: str, words: str = 
     await frames.until("session.run.finished")
 
 
-# --- what is counted -------------------------------------------------------------------------
+# --- counts ----------------------------------------------------------------------------------
 
 
 async def test_runs_with_tools_failures_and_an_abort_are_counted_exactly(
@@ -95,15 +95,15 @@ async def test_runs_with_tools_failures_and_an_abort_are_counted_exactly(
     calls = told.by("nousd_model_calls_total", "provider", "model", "purpose")
     assert calls == {("openai", "stub-model", "answer"): 2}
     assert told.value("nousd_model_call_seconds_count", **model) == 2
-    # Those of the stub are 7 and 5 for each call that says so.
+    # The stub reports 7 and 5 tokens for each call with usage.
     tokens = told.by("nousd_model_tokens_total", "kind")
     assert tokens == {"input": 14, "output": 10}
 
 
-async def test_who_is_asked_and_what_he_says_is_counted(
+async def test_permission_requests_and_decisions_are_counted(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
-    # A denial stands for that file.
+    # A denial creates a rule for that file.
     writes = [tool_reply(("write", {"path": path, "text": "b"})) for path in ("no", "yes")]
     stub.script(*writes, text_reply("done"))
     permissions = RulePermissions("ask")
@@ -127,7 +127,7 @@ async def test_who_is_asked_and_what_he_says_is_counted(
     assert told.value("nousd_tool_calls_total", tool="write", outcome="ok") == 1
 
 
-async def test_http_itself_is_counted_by_route_and_status(bridge: Bridge) -> None:
+async def test_http_requests_are_counted_by_route_and_status(bridge: Bridge) -> None:
     session = await bridge.new_session()
     await bridge.get(f"/session/{session}")
     assert (await bridge.http.get("/session/nobody")).status_code == 404
@@ -158,7 +158,7 @@ async def test_http_itself_is_counted_by_route_and_status(bridge: Bridge) -> Non
     assert told.value("nousd_http_sent_bytes_total") > len(told.text)
 
 
-async def test_the_figures_of_the_process_are_those_that_the_daemon_answers(
+async def test_the_metrics_of_the_daemon_equal_the_response_to_get_metrics(
     bridge: Bridge, daemon: Daemon, stub: StubModel
 ) -> None:
     stub.script(text_reply("Hello"))
@@ -182,7 +182,7 @@ async def test_the_figures_of_the_process_are_those_that_the_daemon_answers(
     assert told.value("nousd_events_total", type="agent_end") == 1
 
 
-async def test_a_scrape_during_a_fast_run_is_whole_and_never_falls(
+async def test_counters_never_decrease_in_scrapes_during_a_fast_run(
     bridge: Bridge, stub: StubModel
 ) -> None:
     stub.script(burst_reply(3000))
@@ -213,10 +213,10 @@ async def test_a_scrape_during_a_fast_run_is_whole_and_never_falls(
             )
 
 
-# --- ends and returns ------------------------------------------------------------------------
+# --- restarts --------------------------------------------------------------------------------
 
 
-async def test_a_bridge_counts_on_over_a_crash_that_the_daemon_begins_anew_after(
+async def test_a_bridge_keeps_its_counts_over_a_crash_of_the_daemon(
     short_folder: Path, stub: StubModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bridge_run, "PATIENCE_SECONDS", 0.0)
@@ -253,15 +253,15 @@ async def test_a_bridge_counts_on_over_a_crash_that_the_daemon_begins_anew_after
     assert after.value("nousd_start_time_seconds") > before.value("nousd_start_time_seconds")
 
 
-async def test_before_there_ever_was_a_daemon_there_are_no_figures(short_folder: Path) -> None:
+async def test_before_the_first_daemon_there_are_no_metrics(short_folder: Path) -> None:
     async with bridge_alone(short_folder / "nowhere.sock") as bridge:
         assert (await bridge.http.get("/metrics")).status_code == 503
 
 
-# --- who gets them, and in which form --------------------------------------------------------
+# --- access and formats ----------------------------------------------------------------------
 
 
-async def test_figures_need_the_token(bridge: Bridge) -> None:
+async def test_metrics_need_the_token(bridge: Bridge) -> None:
     for headers in ({"authorization": ""}, {"authorization": "Bearer wrong"}):
         reply = await bridge.http.get("/metrics", headers=headers)
         assert reply.status_code == 401
@@ -279,7 +279,7 @@ async def test_figures_need_the_token(bridge: Bridge) -> None:
         ("application/openmetrics-text;version=1.x", "text/plain; version=0.0.4; charset=utf-8"),
     ],
 )
-async def test_a_client_gets_plain_text_unless_it_takes_another(
+async def test_metrics_are_plain_text_by_default(
     bridge: Bridge, accept: str, content_type: str
 ) -> None:
     reply = await bridge.http.get("/metrics", headers={"accept": accept})
@@ -287,8 +287,8 @@ async def test_a_client_gets_plain_text_unless_it_takes_another(
     assert Scrape(reply.text).value("nousd_up") == 1
 
 
-async def test_a_client_that_takes_openmetrics_gets_it(bridge: Bridge) -> None:
-    # As Prometheus itself asks.
+async def test_a_client_that_accepts_openmetrics_receives_it(bridge: Bridge) -> None:
+    # The header that Prometheus sends.
     accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.3"
     reply = await bridge.http.get("/metrics", headers={"accept": accept})
     assert reply.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
@@ -301,7 +301,7 @@ async def test_a_client_that_takes_openmetrics_gets_it(bridge: Bridge) -> None:
 _UNITS = ("_seconds", "_bytes", "_dollars")
 
 
-async def test_names_and_helps_are_as_prometheus_wants_them(bridge: Bridge) -> None:
+async def test_metric_names_and_help_texts_follow_prometheus_conventions(bridge: Bridge) -> None:
     told = await scrape(bridge)
     assert told.families
     for name in told.ours:
@@ -316,10 +316,10 @@ async def test_names_and_helps_are_as_prometheus_wants_them(bridge: Bridge) -> N
             assert all(sample.name.endswith("_total") for sample in family.samples)
 
 
-# --- what is in labels -----------------------------------------------------------------------
+# --- labels ----------------------------------------------------------------------------------
 
 
-async def test_no_text_id_or_path_is_told(
+async def test_metrics_contain_no_text_and_no_id_and_no_path(
     bridge: Bridge, stub: StubModel, short_folder: Path
 ) -> None:
     stub.script(
@@ -347,33 +347,35 @@ async def test_no_text_id_or_path_is_told(
         assert secret not in named, secret
 
 
-def seen(meters: Meters, *happened: Event) -> None:
+def count_events(meters: Meters, *happened: Event) -> None:
     for event in happened:
         payload: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(event))
         ts = "2026-01-01T00:00:00.000Z"
         meters.events.count(ReceivedEvent("evt-1", EVENT_TYPES[type(event)], payload, ts, b""))
 
 
-def exposed(meters: Meters) -> Scrape:
+def exposition_of(meters: Meters) -> Scrape:
     return Scrape(meters.expose(None, "").data.decode())
 
 
-def completed(tool: str, **more: Any) -> events.ToolCallCompleted:
+def completed_call(tool: str, **more: Any) -> events.ToolCallCompleted:
     where: dict[str, Any] = {"session_id": "s", "tool_call_id": "c", "attempt": 1}
     return events.ToolCallCompleted(**where, tool_name=tool, is_error=False, **more)
 
 
-def reported(provider: str, model: str, **more: Any) -> events.UsageReported:
+def usage_report(provider: str, model: str, **more: Any) -> events.UsageReported:
     return events.UsageReported(session_id="s", provider=provider, model=model, **more)
 
 
-def test_a_thousand_tools_and_models_do_not_grow_labels_without_bound() -> None:
+def test_the_labels_of_a_thousand_tools_and_models_and_codes_are_bounded() -> None:
     meters = Meters()
-    seen(meters, *(completed(f"tool{n}", duration_ms=n) for n in range(1000)))
-    seen(meters, *(reported(f"p{n % 3}", f"model{n}", duration_ms=n) for n in range(1000)))
+    count_events(meters, *(completed_call(f"tool{n}", duration_ms=n) for n in range(1000)))
+    count_events(
+        meters, *(usage_report(f"p{n % 3}", f"model{n}", duration_ms=n) for n in range(1000))
+    )
     for n in range(1000):
-        seen(meters, events.Warning(session_id="s", run_id="r", code=f"c{n}", message="m"))
-    told = exposed(meters)
+        count_events(meters, events.Warning(session_id="s", run_id="r", code=f"c{n}", message="m"))
+    told = exposition_of(meters)
     tools = told.by("nousd_tool_calls_total", "tool")
     assert (len(tools), tools["other"]) == (101, 900)
     models = told.by("nousd_model_calls_total", "provider", "model")
@@ -399,10 +401,10 @@ def test_a_thousand_tools_and_models_do_not_grow_labels_without_bound() -> None:
         "geheimniß",
     ],
 )
-def test_what_is_no_plain_name_is_told_as_other(name: str) -> None:
+def test_a_name_that_is_not_plain_becomes_other(name: str) -> None:
     meters = Meters()
-    seen(meters, completed(name), reported("p", name))
-    told = exposed(meters)
+    count_events(meters, completed_call(name), usage_report("p", name))
+    told = exposition_of(meters)
     assert told.by("nousd_tool_calls_total", "tool") == {"other": 1}
     assert told.by("nousd_model_calls_total", "provider", "model") == {("other", "other"): 1}
     assert "secret" not in told.text
@@ -411,58 +413,60 @@ def test_what_is_no_plain_name_is_told_as_other(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["gpt-5", "meta-llama/Llama-4:free", "accounts/x/models/y", "mcp__files__read", "a.b@1"]
 )
-def test_names_of_models_and_tools_are_told_as_they_are(name: str) -> None:
+def test_plain_names_of_models_and_tools_are_labels(name: str) -> None:
     meters = Meters()
-    seen(meters, completed(name), reported("p", name))
-    assert exposed(meters).by("nousd_tool_calls_total", "tool") == {name: 1}
-    assert exposed(meters).by("nousd_model_calls_total", "model") == {name: 1}
+    count_events(meters, completed_call(name), usage_report("p", name))
+    assert exposition_of(meters).by("nousd_tool_calls_total", "tool") == {name: 1}
+    assert exposition_of(meters).by("nousd_model_calls_total", "model") == {name: 1}
 
 
-def test_a_denied_call_puts_no_name_into_a_label_and_uses_one_that_is_there() -> None:
+def test_a_denied_call_uses_only_an_existing_label() -> None:
     meters = Meters()
     call: dict[str, Any] = {"session_id": "s", "tool_call_id": "c", "attempt": 1}
     denied = events.ToolCallDenied(**call, tool_name="bash", by="user", reason="no")
-    seen(meters, denied, completed("bash", stop_reason="timeout"), denied)
-    assert exposed(meters).by("nousd_tool_calls_total", "tool", "outcome") == {
+    count_events(meters, denied, completed_call("bash", stop_reason="timeout"), denied)
+    assert exposition_of(meters).by("nousd_tool_calls_total", "tool", "outcome") == {
         ("other", "denied"): 1,
         ("bash", "stopped_timeout"): 1,
         ("bash", "denied"): 1,
     }
-    assert not exposed(meters).by("nousd_tool_call_seconds_count", "tool")
+    assert not exposition_of(meters).by("nousd_tool_call_seconds_count", "tool")
 
 
-def test_kinds_of_tokens_do_not_overlap_whatever_a_server_reports() -> None:
+def test_the_kinds_of_tokens_do_not_overlap() -> None:
     meters = Meters()
     usage = Usage(input=10, output=8, total=18, cache_read=4, cache_write=1, reasoning=3)
-    seen(meters, reported("p", "m", usage=usage, cost_usd=0.5, first_token_ms=40))
+    count_events(meters, usage_report("p", "m", usage=usage, cost_usd=0.5, first_token_ms=40))
     wanted = {"input": 5, "cache_read": 4, "cache_write": 1, "output": 5, "reasoning": 3}
-    assert exposed(meters).by("nousd_model_tokens_total", "kind") == wanted
-    assert exposed(meters).by("nousd_model_cost_dollars_total", "model") == {"m": 0.5}
-    assert exposed(meters).by("nousd_model_first_token_seconds_sum", "model") == {"m": 0.04}
+    assert exposition_of(meters).by("nousd_model_tokens_total", "kind") == wanted
+    assert exposition_of(meters).by("nousd_model_cost_dollars_total", "model") == {"m": 0.5}
+    assert exposition_of(meters).by("nousd_model_first_token_seconds_sum", "model") == {"m": 0.04}
     odd = Usage(input=1, output=1, total=2, cache_read=4, reasoning=3)
-    seen(meters, reported("p", "m", usage=odd))
+    count_events(meters, usage_report("p", "m", usage=odd))
     wanted |= {"cache_read": 8, "reasoning": 6}
-    assert exposed(meters).by("nousd_model_tokens_total", "kind") == wanted
+    assert exposition_of(meters).by("nousd_model_tokens_total", "kind") == wanted
 
 
-def test_runs_that_never_end_are_remembered_in_a_bounded_number() -> None:
+def test_a_limited_number_of_unfinished_runs_is_remembered() -> None:
     meters = Meters()
     for n in range(1025):
-        seen(meters, events.AgentStart(session_id="s", run_id=f"r{n}", runtime="n", model="m"))
+        count_events(
+            meters, events.AgentStart(session_id="s", run_id=f"r{n}", runtime="n", model="m")
+        )
     for n in (0, 1, 1024):
-        seen(meters, events.AgentEnd(session_id="s", run_id=f"r{n}", status="completed"))
-    told = exposed(meters)
+        count_events(meters, events.AgentEnd(session_id="s", run_id=f"r{n}", status="completed"))
+    told = exposition_of(meters)
     assert told.value("nousd_runs_total", status="completed") == 3
     assert told.value("nousd_run_seconds_count", status="completed") == 2
 
 
-def test_a_type_of_event_that_is_not_known_is_counted_as_other() -> None:
+def test_an_unknown_event_type_is_counted_as_other() -> None:
     meters = Meters()
     meters.events.count(ReceivedEvent("evt-1", "of_tomorrow", {}, "", b""))
-    assert exposed(meters).by("nousd_events_total", "type") == {"other": 1}
+    assert exposition_of(meters).by("nousd_events_total", "type") == {"other": 1}
 
 
-def test_two_bridges_of_one_process_count_apart() -> None:
+def test_two_bridges_of_one_process_count_separately() -> None:
     one, another = Meters(), Meters()
-    seen(one, completed("ls"))
-    assert exposed(another).by("nousd_tool_calls_total", "tool") == {}
+    count_events(one, completed_call("ls"))
+    assert exposition_of(another).by("nousd_tool_calls_total", "tool") == {}

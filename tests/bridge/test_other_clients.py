@@ -1,8 +1,8 @@
 """Independent clients, each with its own daemon: every method they have.
 
 Each is driven by a program (``tests/bridge/clients``, ``tests/tandem_npm``) that goes through the same
-story and prints what it gets. Methods without a route here are listed in ``not_served.toml`` and called
-as well, so that a version with a new method fails until somebody has looked at it.
+story and prints the outcomes. Methods without a route here are listed in ``not_served.toml`` and called
+too, so that a version with a new method fails until it is classified.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ SECONDS: Final = 60
 KNOWN: Final = tomllib.loads((CLIENTS / "not_served.toml").read_text(encoding="utf-8"))
 
 _STREAMS: Final = {"stream", "global_stream"}
-"""What the synchronous client does not have."""
+"""Methods that the synchronous client does not have."""
 
 _NO_ROUTE: Final = (404, "NOT_FOUND")
 
 _SENDING_NOTHING: Final = {"sessions.setToken", "workflowPlans.plannerSessions"}
 
 _OF_MCP: Final = {"mcp.add", "mcp.list"}
-"""Their path is where an MCP client finds our tools, which speaks JSON-RPC."""
+"""Their path is the MCP endpoint, which speaks JSON-RPC."""
 
 _MODELS: Final = Reply((b'{"data": [{"id": "gpt-5-mini"}]}',), content_type="application/json")
 _WRITES: Final = tool_reply(("write", {"path": "a.txt", "content": "x"}))
@@ -56,7 +56,7 @@ class Line(NamedTuple):
     outcome: dict[str, Any]
 
 
-class Told:
+class Transcript:
     """The lines that a driver printed."""
 
     def __init__(self, printed: bytes) -> None:
@@ -64,13 +64,13 @@ class Told:
         self.lines = [Line(line.pop("label"), line.pop("method"), line) for line in given]
 
     def result(self, label: str) -> Any:
-        """Return what the last call of that label gave."""
+        """Return the result of the last call with that label."""
         outcome = self._last(label)
         assert "result" in outcome, f"{label}: {outcome}"
         return outcome["result"]
 
     def refusal(self, label: str) -> tuple[int, str]:
-        """Return status and code with which the last call of that label was refused."""
+        """Return the status and code that refused the last call with that label."""
         refused = self._last(label)["refused"]
         return refused["status"], refused["body"]["code"]
 
@@ -110,7 +110,7 @@ async def place(short_folder: Path, stub: StubModel) -> AsyncIterator[Place]:
 
 @pytest.fixture
 def npm_driver() -> Path:
-    """The program that drives the client for Node, where it can."""
+    """The program that drives the client for Node; skips if it cannot run."""
     if shutil.which("node") is None:
         pytest.skip("Node is not installed, which that client runs on")
     if not (NPM / "node_modules").exists():
@@ -118,11 +118,11 @@ def npm_driver() -> Path:
     return NPM / "drive.mjs"
 
 
-async def drive(place: Place, *program: str | Path, not_served: str | None = None) -> Told:
-    """Run a driver to its end; it must succeed and say nothing beside its lines."""
+async def drive(place: Place, *program: str | Path, not_served: str | None = None) -> Transcript:
+    """Run a driver to its end; it must succeed and print nothing to stderr."""
     arguments = [await address_of(place), token_of(place), str(place.work)]
     if not_served is not None:
-        arguments.append(json.dumps(sorted(listed(not_served))))
+        arguments.append(json.dumps(sorted(unserved_methods(not_served))))
     with trio.fail_after(SECONDS):
         ended = await trio.run_process(
             [*program, *arguments],
@@ -134,11 +134,11 @@ async def drive(place: Place, *program: str | Path, not_served: str | None = Non
         )
     said = ended.stderr.decode()
     assert (ended.returncode, said) == (0, ""), said
-    return Told(ended.stdout)
+    return Transcript(ended.stdout)
 
 
 async def address_of(place: Place) -> str:
-    """Return the URL at which a running daemon says that it listens, which a thread of it writes."""
+    """Return the URL of a running daemon from its log, which a thread of it writes."""
     log = place.folder / "daemon.log"
     with trio.fail_after(SECONDS):
         while (found := _LISTENING.search(log.read_text())) is None:  # noqa: ASYNC110 - a process writes it
@@ -153,7 +153,7 @@ def token_of(place: Place) -> str:
     return (place.state / "http-token").read_text(encoding="utf-8").strip()
 
 
-def listed(package: str) -> set[str]:
+def unserved_methods(package: str) -> set[str]:
     """Return the methods of a package that have no route here."""
     return {
         f"{space}.{name}" if space else name
@@ -163,64 +163,66 @@ def listed(package: str) -> set[str]:
 
 
 def python(script: str) -> tuple[str, ...]:
-    # Warnings are errors there, too.
+    # Warnings are errors there too.
     return (sys.executable, "-W", "error", "-m", f"tests.bridge.clients.{script}")
 
 
 @pytest.mark.slow
 @pytest.mark.behaviour("http_known_clients_work")
 @pytest.mark.behaviour("http_says_what_is_not_there")
-async def test_the_async_client_in_python_gets_what_it_wants(place: Place) -> None:
-    told = await drive(place, *python("drive_async"), not_served="python")
-    the_story_was_told(told, place)
-    streams_were_told(told)
-    everything_is_known(told, "python")
+async def test_the_async_python_client_works(place: Place) -> None:
+    transcript = await drive(place, *python("drive_async"), not_served="python")
+    check_story(transcript, place)
+    check_streams(transcript)
+    check_completeness(transcript, "python")
 
 
-async def test_the_synchronous_client_in_python_gets_what_it_wants(place: Place) -> None:
-    told = await drive(place, *python("drive_sync"))
-    the_story_was_told(told, place)
-    assert told.driven() == told.methods("known") - listed("python") - _STREAMS
+async def test_the_synchronous_python_client_works(place: Place) -> None:
+    transcript = await drive(place, *python("drive_sync"))
+    check_story(transcript, place)
+    assert (
+        transcript.driven() == transcript.methods("known") - unserved_methods("python") - _STREAMS
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.behaviour("http_known_clients_work")
-async def test_the_client_for_node_gets_what_it_wants(npm_driver: Path, place: Place) -> None:
-    told = await drive(place, "node", npm_driver, not_served="npm")
-    the_story_was_told(told, place)
-    streams_were_told(told)
-    everything_is_known(told, "npm")
+async def test_the_node_client_works(npm_driver: Path, place: Place) -> None:
+    transcript = await drive(place, "node", npm_driver, not_served="npm")
+    check_story(transcript, place)
+    check_streams(transcript)
+    check_completeness(transcript, "npm")
 
 
-# --- what is expected of each ----------------------------------------------------------------
+# --- expectations of each client -------------------------------------------------------------
 
 
-def the_story_was_told(told: Told, place: Place) -> None:
-    reading_is_right(told, place)
-    running_is_right(told)
-    asking_is_right(told)
-    refusing_is_right(told)
+def check_story(transcript: Transcript, place: Place) -> None:
+    check_reading(transcript, place)
+    check_running(transcript)
+    check_asking(transcript)
+    check_refusals(transcript)
 
 
-def reading_is_right(told: Told, place: Place) -> None:
-    assert told.result("health")["ready"] is True
-    catalog = told.result("catalog")
+def check_reading(transcript: Transcript, place: Place) -> None:
+    assert transcript.result("health")["ready"] is True
+    catalog = transcript.result("catalog")
     assert (catalog["connected"], catalog["default"]) == (["openai"], "openai")
     assert "gpt-5-mini" in catalog["all"][0]["models"]
-    assert [one["title"] for one in told.result("list")["sessions"]] == ["Second", "First"]
-    assert [one["title"] for one in told.result("list some")["sessions"]] == ["First"]
-    got = told.result("get")
+    assert [one["title"] for one in transcript.result("list")["sessions"]] == ["Second", "First"]
+    assert [one["title"] for one in transcript.result("list some")["sessions"]] == ["First"]
+    got = transcript.result("get")
     assert got["directory"] == str(place.work)
-    updated = told.result("update")
+    updated = transcript.result("update")
     assert (updated["id"], updated["title"]) == (got["id"], "Renamed")
-    assert told.result("archive")["archived"] is True
-    assert [one["id"] for one in told.result("list archived")["sessions"]] == [got["id"]]
-    said = [(one["info"]["role"], texts(one)) for one in told.result("messages")]
+    assert transcript.result("archive")["archived"] is True
+    assert [one["id"] for one in transcript.result("list archived")["sessions"]] == [got["id"]]
+    said = [(one["info"]["role"], texts(one)) for one in transcript.result("messages")]
     assert said == [("user", "Hello"), ("assistant", "stub-reply")]
-    assert [one["content"] for one in told.result("todos")] == ["Think"]
-    assert [one["id"] for one in told.result("children")] == [told.result("fork")["id"]]
-    assert told.result("summarize") == {"ok": True, "summary": "A summary"}
-    attached = told.result("attach")
+    assert [one["content"] for one in transcript.result("todos")] == ["Think"]
+    assert [one["id"] for one in transcript.result("children")] == [transcript.result("fork")["id"]]
+    assert transcript.result("summarize") == {"ok": True, "summary": "A summary"}
+    attached = transcript.result("attach")
     assert attached["ok"] is True
     assert attached["workspaceRoot"] == str(place.work / "inner")
 
@@ -229,66 +231,68 @@ def texts(message: dict[str, Any]) -> str:
     return "".join(part["text"] for part in message["parts"])
 
 
-def running_is_right(told: Told) -> None:
-    assert told.result("prompt_sync") == "stub-reply"
-    stored = told.result("run_events")
+def check_running(transcript: Transcript) -> None:
+    assert transcript.result("prompt_sync") == "stub-reply"
+    stored = transcript.result("run_events")
     assert [stored[0]["type"], stored[-1]["type"]] == [
         "session.run.started",
         "session.run.finished",
     ]
-    assert told.result("run_events tail") == stored[-1:]
-    assert told.result("run_events rest") == stored
-    run = told.result("prompt_async_parts")
-    assert told.result("conflict") == run, "the run that goes on is what a conflict names"
-    active = told.result("active_run")["active"]
+    assert transcript.result("run_events tail") == stored[-1:]
+    assert transcript.result("run_events rest") == stored
+    run = transcript.result("prompt_async_parts")
+    assert transcript.result("conflict") == run, "a conflict names the active run"
+    active = transcript.result("active_run")["active"]
     assert (active.get("run_id") or active["runId"]) == next(iter(run.values()))
-    assert told.result("cancel_run other") == {"ok": True, "cancelled": False}
+    assert transcript.result("cancel_run other") == {"ok": True, "cancelled": False}
     for label in ("cancel_run", "cancel", "abort"):
-        assert told.result(label)["cancelled"] is True
-    assert told.result("cancel nothing")["cancelled"] is False
+        assert transcript.result(label)["cancelled"] is True
+    assert transcript.result("cancel nothing")["cancelled"] is False
 
 
-def asking_is_right(told: Told) -> None:
+def check_asking(transcript: Transcript) -> None:
     for reply in ("once", "always", "reject"):
-        [request] = told.result(f"permissions {reply}")["requests"]
+        [request] = transcript.result(f"permissions {reply}")["requests"]
         assert request["status"] == "pending"
-        assert told.result(f"reply {reply}")["ok"] is True
-    [question] = told.result("questions")["questions"]
+        assert transcript.result(f"reply {reply}")["ok"] is True
+    [question] = transcript.result("questions")["questions"]
     assert (question["text"], question["choices"]) == ("Which colour?", ["blue", "red"])
-    assert told.result("answer") == told.result("reject") == {"ok": True}
+    assert transcript.result("answer") == transcript.result("reject") == {"ok": True}
 
 
-def refusing_is_right(told: Told) -> None:
-    assert told.refusal("missing session") == (404, "SESSION_NOT_FOUND")
-    assert told.refusal("missing request") == (404, "APPROVAL_REQUEST_NOT_FOUND")
-    assert told.refusal("wrong word") == (400, "APPROVAL_REPLY_INVALID")
-    assert told.refusal("outside") == (403, "WORKSPACE_NOT_ALLOWED")
-    assert told.refusal("wrong token") == (401, "AUTH_REQUIRED")
+def check_refusals(transcript: Transcript) -> None:
+    assert transcript.refusal("missing session") == (404, "SESSION_NOT_FOUND")
+    assert transcript.refusal("missing request") == (404, "APPROVAL_REQUEST_NOT_FOUND")
+    assert transcript.refusal("wrong word") == (400, "APPROVAL_REPLY_INVALID")
+    assert transcript.refusal("outside") == (403, "WORKSPACE_NOT_ALLOWED")
+    assert transcript.refusal("wrong token") == (401, "AUTH_REQUIRED")
 
 
 STANDING = {"once": None, "always": "allow:write(a.txt)", "reject": "deny:bash(=rm x)"}
 
 
-def streams_were_told(told: Told) -> None:
-    assert told.result("global_stream")[-1]["type"] == "session.created"
-    whole = told.result("stream")
+def check_streams(transcript: Transcript) -> None:
+    assert transcript.result("global_stream")[-1]["type"] == "session.created"
+    whole = transcript.result("stream")
     assert deltas(whole) == "GoHello"
     assert ended(whole) == "completed"
-    at_work, again = told.result("stream at work"), told.result("stream again")
-    assert deltas(at_work).endswith("Hel"), "what is said is told while the model is still at it"
-    assert deltas(again) == deltas(at_work), "who comes back to a run has it from its beginning"
+    at_work, again = transcript.result("stream at work"), transcript.result("stream again")
+    assert deltas(at_work).endswith("Hel"), "text is streamed while the model is still generating"
+    assert deltas(again) == deltas(at_work), (
+        "a client that returns to a run receives it from its beginning"
+    )
     assert ended(again) == "cancelled"
     for reply, state in (("once", "completed"), ("always", "completed"), ("reject", "failed")):
-        after = told.result(f"after {reply}")
+        after = transcript.result(f"after {reply}")
         assert tool_states(after)[-1] == state
         assert ended(after) == "completed"
         [replied] = [e["properties"] for e in after if e["type"] == "permission.replied"]
         assert (replied["reply"], replied["standingRuleID"]) == (reply, STANDING[reply])
-    deferred = told.result("stream deferred")
+    deferred = transcript.result("stream deferred")
     assert [e["type"] for e in deferred if e["type"] == "session.delete.deferred"]
     assert ended(deferred) == "cancelled"
     for label, ok in (("after answer", True), ("after rejection", False)):
-        [replied] = [e for e in told.result(label) if e["type"] == "question.replied"]
+        [replied] = [e for e in transcript.result(label) if e["type"] == "question.replied"]
         assert replied["properties"]["ok"] is ok
 
 
@@ -306,14 +310,14 @@ def tool_states(events: list[dict[str, Any]]) -> list[str]:
     return [part["state"] for part in parts if part.get("type") == "tool"]
 
 
-def everything_is_known(told: Told, package: str) -> None:
-    """Every method was driven or is listed, and what is listed gets the one answer for it."""
-    known, absent = told.methods("known"), listed(package)
-    assert known - absent - _SENDING_NOTHING == told.driven(), "classify what is new"
-    assert told.methods("not served") == absent
-    unsent = {line.method for line in told.not_served() if "unsent" in line.outcome}
+def check_completeness(transcript: Transcript, package: str) -> None:
+    """Assert that every method was driven or is listed, and that listed methods are refused."""
+    known, absent = transcript.methods("known"), unserved_methods(package)
+    assert known - absent - _SENDING_NOTHING == transcript.driven(), "classify new methods"
+    assert transcript.methods("not served") == absent
+    unsent = {line.method for line in transcript.not_served() if "unsent" in line.outcome}
     assert unsent == set(KNOWN["unsent"][package].split())
-    for line in told.not_served():
+    for line in transcript.not_served():
         if line.method not in unsent | _OF_MCP:
             assert "refused" in line.outcome, line
             refused = line.outcome["refused"]

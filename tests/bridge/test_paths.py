@@ -30,7 +30,7 @@ FOUND = {
     ),
     "/api/session/s1": ("/api/session/{session_id}", {"session_id": "s1"}),
     "/session/{id}": ("/session/{id}", {"id": "{id}"}),
-    # What is written out comes first, and stands in the way of no name further on.
+    # Literal segments come first, and do not hide parameters in later segments.
     "/session/status": ("/session/status", {}),
     "/session/status/run": ("/session/{id}/run", {"id": "status"}),
     "/session/status/run/of/cancel": (
@@ -42,7 +42,7 @@ FOUND = {
 
 
 @pytest.mark.parametrize("path", FOUND)
-def test_a_path_fits_the_template_with_its_words(path: str) -> None:
+def test_a_path_matches_its_template_and_gives_the_parameters(path: str) -> None:
     assert PATHS.find(path) == FOUND[path]
 
 
@@ -64,5 +64,5 @@ def test_a_path_fits_the_template_with_its_words(path: str) -> None:
         "/session/s1/run/r1/cancel/" + "x/" * 30_000,
     ],
 )
-def test_a_path_that_fits_none_is_not_found(path: str) -> None:
+def test_a_path_that_matches_no_template_is_not_found(path: str) -> None:
     assert PATHS.find(path) is None

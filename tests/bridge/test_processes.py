@@ -25,7 +25,7 @@ from nousd.errors import ConfigError
 
 WAIT_SECONDS = 60
 STOP_SECONDS = 20
-"""Far beyond the grace, and far below how long a stalled client may keep a write waiting."""
+"""Far longer than the grace period, and far shorter than the write timeout of a stalled client."""
 
 
 class Process:
@@ -64,7 +64,7 @@ Answer = tuple[int, Any]
 
 
 def ask(where: Path | int, path: str, token: str = "", method: str = "GET") -> Answer:
-    """Return status and JSON of an answer; waits for a server that is being started."""
+    """Return the status and JSON of a response; wait for a server that is starting."""
     until = time.monotonic() + WAIT_SECONDS
     while True:
         if isinstance(where, Path):
@@ -125,7 +125,7 @@ def open_stream(port: int, token: str, stack: ExitStack) -> socket.socket:
 
 
 @pytest.mark.slow
-def test_a_daemon_with_all_kinds_of_clients_stops_in_order_and_is_back_on_its_port(
+def test_a_daemon_with_open_clients_stops_cleanly_and_restarts_on_its_port(
     folder: Path,
 ) -> None:
     port = free_port()
@@ -135,7 +135,7 @@ def test_a_daemon_with_all_kinds_of_clients_stops_in_order_and_is_back_on_its_po
             token = token_of(folder)
             session = ask(port, "/session", token, "POST")[1]["id"]
             clients.enter_context(socket.create_connection(("127.0.0.1", port)))
-            open_stream(port, token, clients)  # takes nothing more of what it is sent
+            open_stream(port, token, clients)  # reads nothing more
             prompt = clients.enter_context(socket.create_connection(("127.0.0.1", port)))
             body = json.dumps({"parts": [{"type": "text", "text": "[[say 100000]]"}]})
             prompt.sendall(
@@ -149,7 +149,7 @@ def test_a_daemon_with_all_kinds_of_clients_stops_in_order_and_is_back_on_its_po
             shown = Path(f"/proc/{daemon.process.pid}/cmdline")
             assert not shown.exists() or token.encode() not in shown.read_bytes()
             assert daemon.stop() == 0
-            assert prompt.recv(9) == b"HTTP/1.1 ", "who waits for an answer gets one"
+            assert prompt.recv(9) == b"HTTP/1.1 ", "a waiting client receives a response"
         with running(folder, "serve", f"127.0.0.1:{port}") as daemon:
             assert ask(port, "/session", token)[0] == 200, "the same token as before"
             assert daemon.stop(signal.SIGINT) == 0
@@ -159,8 +159,8 @@ def test_a_daemon_with_all_kinds_of_clients_stops_in_order_and_is_back_on_its_po
         assert sign not in log
 
 
-def test_no_tool_comes_to_the_token(folder: Path) -> None:
-    """The state folder lies in the workdir here, and may."""
+def test_tools_cannot_read_the_token(folder: Path) -> None:
+    """The state directory may be inside the workspace, as it is here."""
     with running(folder, "serve", f"unix:{folder / 'http'}") as daemon:
         assert ask(folder / "http", "/global/health")[0] == 200
         token = token_of(folder)
@@ -182,7 +182,7 @@ def test_no_tool_comes_to_the_token(folder: Path) -> None:
         assert daemon.stop() == 0
 
 
-def test_the_service_manager_is_told_once_http_can_be_asked(folder: Path) -> None:
+def test_the_service_manager_is_notified_when_http_accepts_connections(folder: Path) -> None:
     path, port = folder / "notify", free_port()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(os.fspath(path))
@@ -195,9 +195,7 @@ def test_the_service_manager_is_told_once_http_can_be_asked(folder: Path) -> Non
 
 
 @pytest.mark.parametrize("verb", ["serve", "bridge"])
-def test_a_place_that_is_taken_is_one_line_and_the_exit_code_of_settings(
-    folder: Path, verb: str
-) -> None:
+def test_an_address_in_use_is_a_one_line_error_with_exit_code_2(folder: Path, verb: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = f"127.0.0.1:{taken.getsockname()[1]}"
         with running(folder, verb, place) as process:
@@ -207,7 +205,7 @@ def test_a_place_that_is_taken_is_one_line_and_the_exit_code_of_settings(
 
 
 @pytest.mark.slow
-def test_a_bridge_alone_outlives_its_daemon(folder: Path) -> None:
+def test_a_standalone_bridge_outlives_its_daemon(folder: Path) -> None:
     http_socket = folder / "http"
     with running(folder, "bridge", f"unix:{http_socket}") as bridge:
         assert ask(http_socket, "/global/health")[1]["ready"] is False
@@ -226,7 +224,7 @@ def test_a_bridge_alone_outlives_its_daemon(folder: Path) -> None:
         assert sign not in bridge.log.read_text()
 
 
-def test_a_bridge_that_is_there_before_the_first_daemon_makes_the_token(folder: Path) -> None:
+def test_a_bridge_that_starts_before_the_first_daemon_creates_the_token(folder: Path) -> None:
     (folder / "state").rmdir()
     http_socket = folder / "http"
     with running(folder, "bridge", f"unix:{http_socket}"):
@@ -238,9 +236,7 @@ def test_a_bridge_that_is_there_before_the_first_daemon_makes_the_token(folder: 
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
-def test_a_bridge_without_a_daemon_stops_when_it_is_told_to(
-    folder: Path, sent: signal.Signals
-) -> None:
+def test_a_bridge_without_a_daemon_stops_on_a_signal(folder: Path, sent: signal.Signals) -> None:
     with running(folder, "bridge", f"unix:{folder / 'http'}") as bridge:
         assert ask(folder / "http", "/global/health")[0] == 200
         assert bridge.stop(sent) == 0
@@ -257,7 +253,7 @@ def nousd(*argv: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_bridge_without_a_place_is_one_line(folder: Path) -> None:
+def test_a_bridge_without_an_address_is_a_one_line_error(folder: Path) -> None:
     done = nousd("bridge", "--state-dir", str(folder / "state"))
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith("nousd: http: say where to listen")
@@ -278,18 +274,20 @@ def test_a_bridge_without_a_place_is_one_line(folder: Path) -> None:
         ("unix:here", "the path of a Unix socket is absolute"),
     ],
 )
-def test_a_place_that_is_none_or_not_this_machines_is_refused(place: str, words: str) -> None:
+def test_an_invalid_or_remote_address_is_refused(place: str, words: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)):
         place_of(place)
 
 
 @pytest.mark.parametrize("place", ["127.0.0.1:0", "127.9.9.9:1", "[::1]:65535", "localhost:80"])
-def test_places_of_this_machine_need_no_leave_and_others_do(place: str) -> None:
+def test_local_addresses_are_accepted_and_remote_ones_only_if_allowed(place: str) -> None:
     assert str(place_of(place)) == place
     assert place_of("192.0.2.1:80", remote=True).host == "192.0.2.1"
 
 
-def test_without_the_libraries_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_an_error_with_the_install_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     find = importlib.util.find_spec
     for missing in ("h11", "starlette"):
         with monkeypatch.context() as patch:

@@ -21,17 +21,17 @@ from tests.harness.stub_model import Gate, StubModel, text_reply, tool_reply
 CONTEXT = ("contextRunID", "linked_context_run_id")
 
 
-async def ended(bridge: Bridge, session: str) -> None:
+async def wait_for_end(bridge: Bridge, session: str) -> None:
     """Wait for the end of the session's run."""
     async with bridge.events(sessionID=session) as frames:
         if (await bridge.get(f"/session/{session}/run"))["active"] is not None:
             await frames.until("session.run.finished")
 
 
-async def prompted(
+async def prompt(
     bridge: Bridge, session: str, *, wanted: str | None = None, key: str | None = None, **body: Any
 ) -> httpx2.Response:
-    """Ask for a run of "go", unless the body says otherwise."""
+    """Prompt with "go", unless the body has other parts."""
     return await bridge.http.post(
         f"/session/{session}/prompt_async",
         params={} if wanted is None else {"return": wanted},
@@ -40,7 +40,7 @@ async def prompted(
     )
 
 
-async def asked(bridge: Bridge, session: str) -> list[str]:
+async def user_texts(bridge: Bridge, session: str) -> list[str]:
     """Return the user's texts of a transcript."""
     told = await bridge.get(f"/session/{session}/message")
     return [message["parts"][0]["text"] for message in told if message["info"]["role"] == "user"]
@@ -49,15 +49,15 @@ async def asked(bridge: Bridge, session: str) -> list[str]:
 # --- started -------------------------------------------------------------------------------------
 
 
-async def test_a_run_is_started_with_nothing_but_its_id_or_told_as_asked_for(
+async def test_a_started_run_returns_only_its_id_or_a_description_on_request(
     bridge: Bridge,
 ) -> None:
     session = await bridge.new_session()
-    reply = await prompted(bridge, session)
+    reply = await prompt(bridge, session)
     assert (reply.status_code, reply.content) == (204, b"")
     first = reply.headers["x-tandem-run-id"]
-    await ended(bridge, session)
-    reply = await prompted(bridge, session, wanted="run")
+    await wait_for_end(bridge, session)
+    reply = await prompt(bridge, session, wanted="run")
     second = reply.headers["x-tandem-run-id"]
     assert second != first
     assert reply.status_code == 202
@@ -66,11 +66,11 @@ async def test_a_run_is_started_with_nothing_but_its_id_or_told_as_asked_for(
         **dict.fromkeys(CONTEXT, f"session-{session}"),
         "attachEventStream": f"/event?sessionID={session}&runID={second}",
     }
-    await ended(bridge, session)
-    assert (await prompted(bridge, session, wanted="all")).status_code == 400
+    await wait_for_end(bridge, session)
+    assert (await prompt(bridge, session, wanted="all")).status_code == 400
 
 
-async def test_who_asked_is_told_with_the_run_and_to_who_comes_second(
+async def test_the_active_run_and_a_conflict_name_the_client_of_the_run(
     bridge: Bridge, stub: StubModel
 ) -> None:
     gate = Gate()
@@ -106,28 +106,28 @@ async def test_who_asked_is_told_with_the_run_and_to_who_comes_second(
                 "attachEventStream": f"/event?sessionID={session}&runID={run['runID']}",
             }
     gate.open()
-    await ended(bridge, session)
-    assert await asked(bridge, session) == ["go"]
+    await wait_for_end(bridge, session)
+    assert await user_texts(bridge, session) == ["go"]
 
 
-async def test_who_is_unknown_is_null_in_a_conflict_and_left_out_of_the_run(
+async def test_an_unknown_client_is_null_in_a_conflict_and_omitted_from_the_run(
     bridge: Bridge, stub: StubModel
 ) -> None:
     gate = Gate()
     stub.script(text_reply("Hel", gate, "lo"))
     session = await bridge.new_session()
-    await prompted(bridge, session)
+    await prompt(bridge, session)
     await gate.reached()
     run = (await bridge.get(f"/session/{session}/run"))["active"]
     assert run.keys() == {"runID", "startedAtMs", "lastActivityAtMs"}
-    told = (await prompted(bridge, session)).json()["activeRun"]
+    told = (await prompt(bridge, session)).json()["activeRun"]
     assert (told["clientID"], told["agentID"], told["agentProfile"]) == (None, None, None)
     gate.open()
-    await ended(bridge, session)
+    await wait_for_end(bridge, session)
 
 
 @pytest.mark.parametrize("headers", [{"x-tandem-correlation-id": "batch-7"}, {}])
-async def test_what_a_run_used_is_told_under_the_correlation_id_of_its_prompt(
+async def test_the_usage_of_a_run_has_the_correlation_id_of_its_prompt(
     headers: dict[str, str], bridge: Bridge
 ) -> None:
     session = await bridge.new_session()
@@ -139,11 +139,11 @@ async def test_what_a_run_used_is_told_under_the_correlation_id_of_its_prompt(
     assert used.properties["correlationID"] == headers.get("x-tandem-correlation-id")
 
 
-# --- of this run alone ---------------------------------------------------------------------------
+# --- options of one run --------------------------------------------------------------------------
 
 
 @pytest.mark.behaviour("http_options_hold_for_one_run")
-async def test_options_hold_for_one_run(bridge: Bridge, stub: StubModel) -> None:
+async def test_options_apply_to_one_run_only(bridge: Bridge, stub: StubModel) -> None:
     session = await bridge.new_session(temperature=1)
     options = {
         "model": {"providerID": "openai", "modelID": "stub-2"},
@@ -179,7 +179,7 @@ async def test_options_hold_for_one_run(bridge: Bridge, stub: StubModel) -> None
         (["websearch"], set()),
     ],
 )
-async def test_the_engines_names_of_tools_mean_ours(
+async def test_the_engines_tool_names_map_to_nousd_tools(
     allowed: list[str], offered: set[str], bridge: Bridge, stub: StubModel
 ) -> None:
     session = await bridge.new_session()
@@ -189,7 +189,7 @@ async def test_the_engines_names_of_tools_mean_ours(
 
 
 @pytest.mark.parametrize("option", [{"tool_mode": "none"}, {"tool_allowlist": []}])
-async def test_a_run_may_be_without_tools(
+async def test_a_run_can_have_no_tools(
     option: dict[str, Any], bridge: Bridge, stub: StubModel
 ) -> None:
     session = await bridge.new_session()
@@ -216,23 +216,23 @@ async def test_a_run_may_be_without_tools(
         ({"agent": "x" * 257}, "INVALID_REQUEST", "agent is too long"),
     ],
 )
-async def test_an_option_that_cannot_be_is_refused_with_its_name(
+async def test_an_invalid_option_is_refused_with_its_name(
     option: dict[str, Any], code: str, words: str, bridge: Bridge
 ) -> None:
     session = await bridge.new_session()
-    refused = await prompted(bridge, session, **option)
+    refused = await prompt(bridge, session, **option)
     told = refused.json()
     assert (refused.status_code, told["code"]) == (422, code), told
     assert words in told["error"]
     assert await bridge.get(f"/session/{session}/run") == {"active": None}
 
 
-# --- appended, then asked ------------------------------------------------------------------------
+# --- appended, then prompted ---------------------------------------------------------------------
 
 
 @pytest.mark.behaviour("http_appended_texts_are_not_repeated")
 @pytest.mark.parametrize("path", ["prompt_async", "prompt_sync"])
-async def test_a_text_that_was_appended_is_not_repeated_by_its_prompt(
+async def test_an_appended_text_is_not_repeated_by_its_prompt(
     path: str, bridge: Bridge, stub: StubModel
 ) -> None:
     session = await bridge.new_session()
@@ -240,22 +240,22 @@ async def test_a_text_that_was_appended_is_not_repeated_by_its_prompt(
     for parts in (text("first"), [*text("second"), note]):
         await bridge.post(f"/session/{session}/message", parts=parts)
     await bridge.post(f"/session/{session}/{path}", parts=[*text("second"), note])
-    await ended(bridge, session)
-    words = await asked(bridge, session)
+    await wait_for_end(bridge, session)
+    words = await user_texts(bridge, session)
     assert [each.splitlines()[0] for each in words] == ["first", "second"]
     body = str((await stub.next_request()).json["messages"])
     assert body.count("second") == 1
     await bridge.post(f"/session/{session}/{path}", parts=text("second"))
-    await ended(bridge, session)
-    assert len(await asked(bridge, session)) == 3, "what was answered is asked anew"
+    await wait_for_end(bridge, session)
+    assert len(await user_texts(bridge, session)) == 3, "an answered text is prompted again"
 
 
-# --- once ----------------------------------------------------------------------------------------
+# --- idempotency keys ----------------------------------------------------------------------------
 
 
 @pytest.mark.behaviour("http_keys_start_one_run")
 @pytest.mark.parametrize("header", ["Idempotency-Key", "x-tandem-idempotency-key"])
-async def test_the_same_key_and_body_is_the_same_run_however_it_is_spelled(
+async def test_the_same_key_with_an_equal_body_is_the_same_run(
     header: str, bridge: Bridge, stub: StubModel
 ) -> None:
     session = await bridge.new_session()
@@ -276,9 +276,9 @@ async def test_the_same_key_and_body_is_the_same_run_however_it_is_spelled(
             "attachEventStream": f"/event?sessionID={session}&runID={run_id}",
             "idempotentReplay": True,
         }
-    await ended(bridge, session)
+    await wait_for_end(bridge, session)
     assert (await bridge.http.post(path, content=spelled, headers=headers)).status_code == 202
-    assert await asked(bridge, session) == ["gö"]
+    assert await user_texts(bridge, session) == ["gö"]
 
 
 @pytest.mark.parametrize(
@@ -288,17 +288,17 @@ async def test_the_same_key_with_another_body_is_a_conflict_without_a_run(
     body: dict[str, Any], bridge: Bridge
 ) -> None:
     session = await bridge.new_session()
-    await prompted(bridge, session, key="k1")
-    refused = await prompted(bridge, session, key="k1", **body)
+    await prompt(bridge, session, key="k1")
+    refused = await prompt(bridge, session, key="k1", **body)
     assert refused.status_code == 409
     told = refused.json()
     assert told.keys() == {"error", "code", "retryable"}
     assert (told["code"], told["retryable"]) == ("SESSION_RUN_CONFLICT", False)
-    await ended(bridge, session)
+    await wait_for_end(bridge, session)
 
 
 @pytest.mark.behaviour("http_keys_start_one_run")
-async def test_a_key_is_of_its_session_and_survives_a_restart(
+async def test_a_key_belongs_to_its_session_and_survives_a_restart(
     short_folder: Path, provider: Provider
 ) -> None:
     async with (
@@ -306,49 +306,49 @@ async def test_a_key_is_of_its_session_and_survives_a_restart(
         bridge_to(daemon) as bridge,
     ):
         one, two = await bridge.new_session(), await bridge.new_session()
-        first = await prompted(bridge, one, key="k1")
-        other = await prompted(bridge, two, key="k1")
+        first = await prompt(bridge, one, key="k1")
+        other = await prompt(bridge, two, key="k1")
         assert (first.status_code, other.status_code) == (204, 204)
-        await ended(bridge, one)
-        await ended(bridge, two)
+        await wait_for_end(bridge, one)
+        await wait_for_end(bridge, two)
     async with (
         socket_daemon(short_folder, provider=provider) as daemon,
         bridge_to(daemon) as bridge,
     ):
-        again = await prompted(bridge, one, key="k1")
+        again = await prompt(bridge, one, key="k1")
         assert again.json()["idempotentReplay"] is True
         assert again.headers["x-tandem-run-id"] == first.headers["x-tandem-run-id"]
-        other = await prompted(bridge, one, key="k1", toolMode="none")
+        other = await prompt(bridge, one, key="k1", toolMode="none")
         assert other.status_code == 409
 
 
 @pytest.mark.behaviour("http_keys_start_one_run")
-async def test_the_same_key_at_the_same_time_starts_one_run(bridge: Bridge) -> None:
+async def test_concurrent_prompts_with_the_same_key_start_one_run(bridge: Bridge) -> None:
     session = await bridge.new_session()
     replies: list[httpx2.Response] = []
 
     async def ask() -> None:
-        replies.append(await prompted(bridge, session, key="k1"))
+        replies.append(await prompt(bridge, session, key="k1"))
 
     async with trio.open_nursery() as nursery:
         for _ in range(8):
             nursery.start_soon(ask)
     assert sorted(reply.status_code for reply in replies) == [202] * 7 + [204]
     assert len({reply.headers["x-tandem-run-id"] for reply in replies}) == 1
-    await ended(bridge, session)
-    assert await asked(bridge, session) == ["go"]
+    await wait_for_end(bridge, session)
+    assert await user_texts(bridge, session) == ["go"]
 
 
-async def test_a_key_has_a_bound(bridge: Bridge) -> None:
+async def test_a_key_has_a_maximum_length(bridge: Bridge) -> None:
     session = await bridge.new_session()
-    refused = await prompted(bridge, session, key="k" * 241)
+    refused = await prompt(bridge, session, key="k" * 241)
     assert refused.status_code == 400
     assert "Idempotency-Key is too long: at most 240" in refused.json()["error"]
-    assert (await prompted(bridge, session, key="k" * 240)).status_code == 204
-    await ended(bridge, session)
+    assert (await prompt(bridge, session, key="k" * 240)).status_code == 204
+    await wait_for_end(bridge, session)
 
 
-async def test_a_prompt_sync_that_is_repeated_says_which_run_it_was(bridge: Bridge) -> None:
+async def test_a_repeated_prompt_sync_names_its_run(bridge: Bridge) -> None:
     session = await bridge.new_session()
     path, headers = f"/session/{session}/prompt_sync", {"idempotency-key": "k1"}
     first = await bridge.http.post(path, json={"parts": text("go")}, headers=headers)
@@ -360,10 +360,10 @@ async def test_a_prompt_sync_that_is_repeated_says_which_run_it_was(bridge: Brid
         assert again.json()["runID"] == first.headers["x-tandem-run-id"]
 
 
-# --- waited for ----------------------------------------------------------------------------------
+# --- waiting -------------------------------------------------------------------------------------
 
 
-async def test_a_run_that_is_waited_for_is_answered_with_all_messages_or_its_text(
+async def test_prompt_sync_returns_all_messages_or_the_reply(
     bridge: Bridge, stub: StubModel
 ) -> None:
     session = await bridge.new_session()
@@ -383,7 +383,7 @@ async def test_a_run_that_is_waited_for_is_answered_with_all_messages_or_its_tex
         assert reply.json() == {"reply": long}
 
 
-async def test_a_wait_that_is_too_long_ends_and_the_run_goes_on(
+async def test_prompt_sync_times_out_and_its_run_continues(
     bridge: Bridge, stub: StubModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prompts, "HTTP_PROMPT_SECONDS", 0.2)
@@ -395,13 +395,13 @@ async def test_a_wait_that_is_too_long_ends_and_the_run_goes_on(
     run = (await bridge.get(f"/session/{session}/run"))["active"]
     assert late.headers["x-tandem-run-id"] == run["runID"]
     gate.open()
-    await ended(bridge, session)
+    await wait_for_end(bridge, session)
     told = await bridge.get(f"/session/{session}/message")
     assert told[-1]["parts"] == text("Hello")
 
 
 @pytest.mark.parametrize("accept", ["*/*", "text/event-stream"])
-async def test_a_run_goes_on_without_the_client_that_waited_for_it(
+async def test_a_run_continues_after_its_waiting_client_disconnects(
     accept: str, bridge: Bridge, stub: StubModel
 ) -> None:
     gate = Gate()
@@ -424,7 +424,7 @@ async def test_a_run_goes_on_without_the_client_that_waited_for_it(
     assert (await bridge.get(f"/session/{session}/message"))[-1]["parts"] == text("Hello")
 
 
-async def test_a_stream_of_a_prompt_says_where_each_frame_belongs(
+async def test_each_frame_of_a_prompt_stream_names_its_session_and_run_and_channel(
     bridge: Bridge, stub: StubModel, short_folder: Path
 ) -> None:
     (short_folder / "work" / "a.txt").write_text("in the file")
@@ -445,10 +445,10 @@ async def test_a_stream_of_a_prompt_says_where_each_frame_belongs(
     assert {frame.properties["channel"] for frame in told} == {"system", "assistant", "tool"}
 
 
-# --- dealt with by an extension ------------------------------------------------------------------
+# --- handled by an extension ---------------------------------------------------------------------
 
 
-async def test_a_text_that_an_extension_dealt_with_is_a_conflict_that_says_what_it_said(
+async def test_a_text_that_an_extension_handled_is_a_conflict_with_the_reply(
     short_folder: Path, provider: Provider
 ) -> None:
     async with (
@@ -473,14 +473,14 @@ async def test_a_text_that_an_extension_dealt_with_is_a_conflict_that_says_what_
 # --- stopped -------------------------------------------------------------------------------------
 
 
-async def test_cancelling_leaves_what_others_queued_and_later_runs_alone(
+async def test_cancelling_affects_neither_queued_inputs_nor_later_runs(
     bridge: Bridge, stub: StubModel, client: Client
 ) -> None:
     gate = Gate()
     stub.script(text_reply("Hel", gate, "lo"))
     session = await bridge.new_session()
     async with bridge.events(sessionID=session) as frames:
-        first = (await prompted(bridge, session)).headers["x-tandem-run-id"]
+        first = (await prompt(bridge, session)).headers["x-tandem-run-id"]
         await gate.reached()
         await client.request("follow_up", text="later", session_id=session)
         stopped = await bridge.post(f"/session/{session}/abort")
@@ -490,7 +490,7 @@ async def test_cancelling_leaves_what_others_queued_and_later_runs_alone(
         assert [each["text"] for each in queue["inputs"]] == ["later"]
         again = Gate()
         stub.script(text_reply("Hel", again, "lo"))
-        await prompted(bridge, session)
+        await prompt(bridge, session)
         late = await bridge.post(f"/session/{session}/run/{first}/cancel")
         assert late == {"ok": True, "cancelled": False}
         again.open()

@@ -23,7 +23,7 @@ def unusable() -> Provider:
     raise ConfigError("provider broken needs BROKEN_API_KEY")
 
 
-async def test_each_provider_says_what_it_has_who_says_so_and_whether_it_can_be_asked(
+async def test_each_provider_lists_its_models_and_their_source_and_its_status(
     short_folder: Path, stub: StubModel
 ) -> None:
     async with stub_model() as silent:
@@ -47,9 +47,9 @@ async def test_each_provider_says_what_it_has_who_says_so_and_whether_it_can_be_
                 socket_daemon(short_folder, provider=provider, models=models) as daemon,
                 bridge_to(daemon) as bridge,
             ):
-                told = await bridge.get("/provider")
+                catalog = await bridge.get("/provider")
         await models.aclose()
-    main, silent_one, broken = told["all"]
+    main, silent_one, broken = catalog["all"]
     assert main == {
         "id": "main",
         "name": "main",
@@ -71,11 +71,11 @@ async def test_each_provider_says_what_it_has_who_says_so_and_whether_it_can_be_
         "catalog_status": "unavailable",
         "catalog_message": "provider broken needs BROKEN_API_KEY",
     }
-    assert told["connected"] == ["main", "silent"]
-    assert told["default"] == "main"
+    assert catalog["connected"] == ["main", "silent"]
+    assert catalog["default"] == "main"
 
 
-async def test_more_models_than_one_answer_holds_are_all_told(
+async def test_more_models_than_one_response_holds_are_all_listed(
     short_folder: Path, stub: StubModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing, "MODELS_LISTED_MAX", 3)
@@ -95,19 +95,19 @@ async def test_more_models_than_one_answer_holds_are_all_told(
                 socket_daemon(short_folder, provider=provider, models=models) as daemon,
                 bridge_to(daemon) as bridge,
             ):
-                told = await bridge.get("/provider")
+                catalog = await bridge.get("/provider")
         await models.aclose()
-    assert [list(provider["models"]) for provider in told["all"]] == [["m1", "m2"], ["o1", "o2"]]
+    assert [list(provider["models"]) for provider in catalog["all"]] == [["m1", "m2"], ["o1", "o2"]]
 
 
-async def test_without_a_server_that_lists_models_the_one_that_is_set_is_told(
+async def test_without_a_server_that_lists_models_the_configured_one_is_listed(
     short_folder: Path,
 ) -> None:
     async with (
         socket_daemon(short_folder, provider=make_provider("mock")) as daemon,
         bridge_to(daemon) as bridge,
     ):
-        told = await bridge.get("/provider")
-    assert told["default"] in told["connected"]
-    (mock,) = told["all"]
+        catalog = await bridge.get("/provider")
+    assert catalog["default"] in catalog["connected"]
+    (mock,) = catalog["all"]
     assert mock["models"]

@@ -1,4 +1,4 @@
-"""Which clients count as answering, whatever they do in whatever order."""
+"""Which clients count as able to answer, in any order of their actions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.harness.daemon import Daemon, memory_daemon
 
 
 class Flaky:
-    """A way to a daemon that can be cut off for a while."""
+    """A dial to a daemon that can be cut off for a while."""
 
     def __init__(self, dial: Dial) -> None:
         self._dial = dial
@@ -61,7 +61,7 @@ class Kit:
         self.way = way
 
     def answers(self, session_id: str, run_id: str | None = None) -> bool:
-        """True if the daemon would ask somebody."""
+        """True if the daemon has a client to ask."""
         return self.daemon.services.approvers.can_answer([Audience(session_id, run_id)])
 
 
@@ -76,7 +76,7 @@ async def before_daemon(workdir: Path) -> AsyncIterator[Kit]:
                 tasks.cancel_scope.cancel()
 
 
-async def test_whoever_reads_a_session_answers_there_and_nowhere_else(tmp_path: Path) -> None:
+async def test_a_reader_of_a_session_answers_only_in_that_session(tmp_path: Path) -> None:
     async with before_daemon(tmp_path) as kit:
         assert not kit.answers("ses-1")
         async with kit.responders.count_reader("ses-1"):
@@ -85,7 +85,7 @@ async def test_whoever_reads_a_session_answers_there_and_nowhere_else(tmp_path: 
             assert not kit.answers("ses-2")
 
 
-async def test_whoever_reads_a_run_answers_for_that_run_alone(tmp_path: Path) -> None:
+async def test_a_reader_of_a_run_answers_only_for_that_run(tmp_path: Path) -> None:
     async with before_daemon(tmp_path) as kit:
         async with kit.responders.count_reader(None, "run-1"):
             assert kit.answers("ses-1", "run-1")
@@ -96,7 +96,9 @@ async def test_whoever_reads_a_run_answers_for_that_run_alone(tmp_path: Path) ->
             assert not kit.answers("ses-2", "run-4")
 
 
-async def test_whoever_reads_everything_or_looked_answers_everywhere(tmp_path: Path) -> None:
+async def test_a_reader_of_everything_or_a_client_that_listed_answers_everywhere(
+    tmp_path: Path,
+) -> None:
     async with before_daemon(tmp_path) as kit, kit.responders.count_reader(None):
         assert kit.answers("ses-1")
     async with before_daemon(tmp_path) as kit:
@@ -105,7 +107,7 @@ async def test_whoever_reads_everything_or_looked_answers_everywhere(tmp_path: P
         assert kit.answers("ses-1", "run-1")
 
 
-async def test_who_leaves_may_come_back_for_a_while_and_then_nobody_is_there(
+async def test_a_reader_counts_for_a_while_after_it_left(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with before_daemon(tmp_path) as kit:
@@ -118,7 +120,7 @@ async def test_who_leaves_may_come_back_for_a_while_and_then_nobody_is_there(
         assert not kit.answers("ses-1")
 
 
-async def test_who_starts_a_run_is_known_when_it_starts_and_for_a_while(
+async def test_a_client_that_starts_a_run_counts_for_a_while(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with before_daemon(tmp_path) as kit:
@@ -132,9 +134,7 @@ async def test_who_starts_a_run_is_known_when_it_starts_and_for_a_while(
         assert not kit.answers("ses-1", "run-2")
 
 
-async def test_a_declaration_that_is_lost_is_made_again(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_a_lost_declaration_is_repeated(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with before_daemon(tmp_path) as kit, kit.responders.count_reader("ses-1"):
         await kit.way.cut()
         await trio.sleep(100)
@@ -144,7 +144,7 @@ async def test_a_declaration_that_is_lost_is_made_again(
         assert kit.answers("ses-1")
 
 
-async def test_a_daemon_that_is_not_there_keeps_nobody_waiting_for_long(
+async def test_an_unreachable_daemon_delays_a_reader_for_a_limited_time(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with before_daemon(tmp_path) as kit:
@@ -155,7 +155,7 @@ async def test_a_daemon_that_is_not_there_keeps_nobody_waiting_for_long(
         assert trio.current_time() - before == 2 * module.DECLARING_SECONDS
 
 
-async def test_past_the_bound_one_declaration_stands_for_all(
+async def test_beyond_the_limit_one_declaration_covers_all_readers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "WATCHES_MAX", 2)
@@ -173,7 +173,7 @@ STEPS = 60
 """More steps of the loop than the end of a declaration takes."""
 
 
-async def test_who_comes_in_any_step_of_the_end_of_a_declaration_is_known(
+async def test_a_client_that_arrives_at_any_step_of_an_ending_declaration_counts(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with before_daemon(tmp_path) as kit:
@@ -219,7 +219,7 @@ SESSIONS = ("ses-1", "ses-2", "ses-3")
 
 @pytest.mark.slow(keep=8)
 @pytest.mark.parametrize("seed", range(30))
-async def test_what_the_daemon_knows_is_what_is_so_whatever_clients_do(
+async def test_the_declared_readers_match_a_model_for_random_clients(
     seed: int, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     dice = random.Random(seed)
@@ -232,7 +232,7 @@ async def test_what_the_daemon_knows_is_what_is_so_whatever_clients_do(
             if dice.random() < 0.5:
                 with model.reader(session_id):
                     async with kit.responders.count_reader(session_id):
-                        assert kit.answers(session_id), "a reader is known when it begins"
+                        assert kit.answers(session_id), "a reader counts when it begins"
                         await pause()
             else:
                 model.linger(session_id)
@@ -240,7 +240,7 @@ async def test_what_the_daemon_knows_is_what_is_so_whatever_clients_do(
                 assert kit.answers(session_id), "no declaration is lost"
 
     async def pause() -> None:
-        # Mostly around the moment in which a watch dies, to within a few steps of the loop.
+        # Mostly within a few steps of the loop around the moment when a watch ends.
         await trio.sleep(dice.choice((0, 0, 1, LINGER_SECONDS, LINGER_SECONDS, 2 * LINGER_SECONDS)))
         for _ in range(dice.randrange(12)):
             await trio.lowlevel.checkpoint()

@@ -23,7 +23,7 @@ FRAME_BYTES_MIN = 300
 
 
 class _PacedProvider(MockProvider):
-    """The mock, which says as many deltas as there is leave for."""
+    """A mock provider that sends only as many deltas as the test permits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,14 +60,14 @@ class _CutReader:
         return self.frames[-1:] != [] and self.frames[-1].type == "session.run.finished"
 
     async def greet(self) -> None:
-        """Read the greeting, which says from where on it reads."""
+        """Read the greeting, whose id is the first position."""
         async with self._bridge.stream_of("GET", self._path, params=self._query) as frames:
             self.frames += (await frames.until("engine.lifecycle.ready"))[-1:]
 
     async def read(self, bytes_wanted: int) -> None:
-        """Connect where it was, takes that many bytes, and keep the whole frames among them.
+        """Resume, read that many bytes, and store the complete frames among them.
 
-        A frame that is longer than that is asked for with twice as many the next time, and so on.
+        If no frame is complete, the next attempt reads twice as many bytes, and so on.
         """
         self.connections += 1
         received = await self._cut_after(bytes_wanted << self._fruitless)
@@ -96,14 +96,14 @@ class _CutReader:
     ("is_far_behind", "deltas", "cuts"), [(False, 2000, 500), (True, 700, 150)]
 )
 @pytest.mark.behaviour("http_streams_lose_nothing")
-async def test_a_reader_that_is_cut_500_times_in_a_fast_run_has_every_event_once(
+async def test_a_reader_cut_off_hundreds_of_times_in_a_fast_run_receives_every_event_once(
     short_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     is_far_behind: bool,
     deltas: int,
     cuts: int,
 ) -> None:
-    """Near the model it finds all in the window; far behind it reads the log until it has caught up."""
+    """Near the model the reader uses the window; far behind it reads the log until it catches up."""
     monkeypatch.setattr(streams, "PACE_SECONDS", 0.0)
     if is_far_behind:
         monkeypatch.setattr(hub, "WINDOW_EVENTS_MAX", 100)

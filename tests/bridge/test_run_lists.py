@@ -12,7 +12,7 @@ from tests.bridge.harness import Bridge, text
 
 @pytest.fixture
 async def path(bridge: Bridge) -> str:
-    """The path of the events of a run that is over, with one before it and one behind it."""
+    """The path of the events of a run that is over, with one before it and one after it."""
     session = await bridge.new_session()
     runs = []
     for words in ("one", "two", "three"):
@@ -35,9 +35,7 @@ async def test_a_list_has_the_run_from_its_beginning_to_its_end(bridge: Bridge, 
     assert numbers(told) == sorted(set(numbers(told)))
 
 
-async def test_since_seq_is_behind_that_frame_and_never_before_the_run(
-    bridge: Bridge, path: str
-) -> None:
+async def test_since_seq_returns_the_later_frames_of_the_run(bridge: Bridge, path: str) -> None:
     told = await bridge.get(path)
     for index, seq in enumerate(numbers(told)):
         assert await bridge.get(path, since_seq=seq) == told[index + 1 :]
@@ -45,7 +43,7 @@ async def test_since_seq_is_behind_that_frame_and_never_before_the_run(
     assert await bridge.get(path, after=str(numbers(told)[0]), since_seq=0) == told[1:]
 
 
-async def test_tail_is_the_last_ones(bridge: Bridge, path: str) -> None:
+async def test_tail_returns_the_last_frames(bridge: Bridge, path: str) -> None:
     told = await bridge.get(path)
     assert await bridge.get(path, tail=0) == []
     assert await bridge.get(path, tail=2) == told[-2:]
@@ -53,7 +51,7 @@ async def test_tail_is_the_last_ones(bridge: Bridge, path: str) -> None:
     assert await bridge.get(path, tail=1, since_seq=numbers(told)[0]) == told[-1:]
 
 
-async def test_a_long_list_comes_in_parts_of_which_each_begins_behind_the_last(
+async def test_a_long_list_is_returned_in_parts_that_continue_with_since_seq(
     bridge: Bridge, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = await bridge.get(path)
@@ -75,7 +73,7 @@ async def test_a_long_list_comes_in_parts_of_which_each_begins_behind_the_last(
         {"since_seq": 2**62},
     ],
 )
-async def test_what_is_no_part_of_a_list_is_refused(
+async def test_an_invalid_tail_or_since_seq_is_refused(
     bridge: Bridge, path: str, query: dict[str, Any]
 ) -> None:
     reply = await bridge.http.get(path, params=query)

@@ -28,20 +28,20 @@ from nousd.wire.limits import (
     HTTP_IDLE_SECONDS,
     HTTP_WRITE_SECONDS,
 )
-from tests.bridge.raw_http import Address, answer_in, connected, request, said
+from tests.bridge.raw_http import Address, answer_in, connected, exchange, request
 from tests.bridge.small_server import TOKEN, SmallServer, small_server
 from tests.harness.daemon import WAIT_SECONDS
 
 READERS = 1000
 STOP_SECONDS = server.GRACE_SECONDS + 1
-"""What a stop takes at most; the second on top is for the machine."""
+"""The longest time of a stop; the additional second is for a busy machine."""
 
 OPEN = request("GET", "/global/health").replace(b"connection: close\r\n", b"")
 
 
 @asynccontextmanager
 async def stream_of(address: Address, path: str) -> AsyncIterator[trio.SocketStream]:
-    """A client that has asked for a stream and seen its beginning."""
+    """Open a stream and read its beginning."""
     async with await connected(address) as stream:
         await stream.send_all(request("GET", path, token=TOKEN))
         with trio.fail_after(WAIT_SECONDS):
@@ -52,7 +52,7 @@ async def stream_of(address: Address, path: str) -> AsyncIterator[trio.SocketStr
 
 
 async def rest(stream: trio.SocketStream) -> bytes:
-    """Return what comes until the server closes."""
+    """Return all bytes until the server closes the connection."""
     received = b""
     try:
         async for chunk in stream:
@@ -62,11 +62,13 @@ async def rest(stream: trio.SocketStream) -> bytes:
     return received
 
 
-# --- crowds ----------------------------------------------------------------------------------
+# --- many connections ------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-async def test_a_thousand_idle_readers_cost_the_next_client_nothing_and_leave_nothing() -> None:
+async def test_a_client_is_served_beside_a_thousand_idle_readers_which_leave_no_descriptor() -> (
+    None
+):
     def descriptors() -> int:
         return len(list(Path("/dev/fd").iterdir()))
 
@@ -82,14 +84,14 @@ async def test_a_thousand_idle_readers_cost_the_next_client_nothing_and_leave_no
     assert descriptors() == before
 
 
-async def test_one_connection_too_many_is_told_so_and_a_place_that_is_free_again_is_taken(
+async def test_a_connection_beyond_the_limit_is_refused_until_another_one_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(server, "HTTP_CONNECTIONS_MAX", 2)
     async with small_server() as small:
         async with stream_of(small.address, "/quiet"), stream_of(small.address, "/quiet"):
             for sent in (OPEN, b""):
-                answer = answer_in(await said(small.address, sent))
+                answer = answer_in(await exchange(small.address, sent))
                 assert (answer.status, answer.code) == (503, "TOO_MANY_CONNECTIONS")
                 assert answer.headers["connection"] == "close"
         await small.until(lambda: small.streams == 0)
@@ -97,7 +99,7 @@ async def test_one_connection_too_many_is_told_so_and_a_place_that_is_free_again
     assert HTTP_CONNECTIONS_MAX > READERS
 
 
-async def test_want_of_descriptors_is_waited_out(
+async def test_the_server_waits_for_free_descriptors(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     accept = trio.SocketListener.accept
@@ -114,7 +116,7 @@ async def test_want_of_descriptors_is_waited_out(
     assert caplog.text.count("Too many open files") == 1
 
 
-async def test_a_fault_on_one_connection_is_logged_and_harms_no_other(
+async def test_an_error_on_one_connection_is_logged_and_affects_no_other(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fault(_connection: Connection) -> None:
@@ -123,17 +125,17 @@ async def test_a_fault_on_one_connection_is_logged_and_harms_no_other(
     async with small_server() as small, stream_of(small.address, "/quiet"):
         with monkeypatch.context() as patch:
             patch.setattr(Connection, "run", fault)
-            assert await said(small.address, OPEN) == b""
+            assert await exchange(small.address, OPEN) == b""
         assert "planted" in caplog.text
         assert small.streams == 1
         assert (await small.ask("/echo")).status == 200
 
 
-# --- slow ones -------------------------------------------------------------------------------
+# --- slow clients ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /global/health HTTP/1.1\r\nx-a: ", OPEN])
-async def test_a_client_that_does_not_come_to_a_request_is_cut_off(
+async def test_a_client_that_completes_no_further_request_is_cut_off(
     autojump_clock: MockClock, sent: bytes
 ) -> None:
     """A client that sends nothing, one that sends slowly, and one that stops in mid-request."""
@@ -145,7 +147,7 @@ async def test_a_client_that_does_not_come_to_a_request_is_cut_off(
         assert received.count(b"HTTP/1.1 200") == (sent == OPEN)
 
 
-async def test_a_client_that_trickles_its_head_has_no_longer_than_one_who_is_silent(
+async def test_a_client_that_trickles_its_head_is_cut_off_like_a_silent_one(
     autojump_clock: MockClock,
 ) -> None:
     async with small_server() as small, await connected(small.address) as stream:
@@ -158,10 +160,10 @@ async def test_a_client_that_trickles_its_head_has_no_longer_than_one_who_is_sil
         assert trio.current_time() - start <= HTTP_IDLE_SECONDS + 3
 
 
-async def test_a_body_that_does_not_come_in_time_is_no_longer_waited_for(
+async def test_a_body_that_does_not_arrive_in_time_is_refused(
     autojump_clock: MockClock,
 ) -> None:
-    """However it trickles."""
+    """Also if it trickles."""
     async with small_server() as small, await connected(small.address) as stream:
         start = trio.current_time()
         await stream.send_all(request("POST", "/echo", "content-length: 99", token=TOKEN))
@@ -174,7 +176,9 @@ async def test_a_body_that_does_not_come_in_time_is_no_longer_waited_for(
         assert answer.headers["connection"] == "close"
 
 
-async def test_a_client_that_goes_on_asking_is_not_cut_off(autojump_clock: MockClock) -> None:
+async def test_a_client_that_keeps_sending_requests_is_not_cut_off(
+    autojump_clock: MockClock,
+) -> None:
     async with small_server() as small, await connected(small.address) as stream:
         for _ in range(3):
             await stream.send_all(OPEN)
@@ -182,7 +186,7 @@ async def test_a_client_that_goes_on_asking_is_not_cut_off(autojump_clock: MockC
             await trio.sleep(HTTP_IDLE_SECONDS - 1)
 
 
-async def test_a_request_in_the_very_moment_of_the_deadline_does_not_do_away_with_it(
+async def test_a_request_at_the_moment_of_the_deadline_does_not_remove_the_deadline(
     mock_clock: MockClock,
 ) -> None:
     """The order of the two is random: among many attempts both occur."""
@@ -200,7 +204,7 @@ async def test_a_request_in_the_very_moment_of_the_deadline_does_not_do_away_wit
                 await rest(stream)
 
 
-async def test_a_reader_that_takes_nothing_is_cut_off(autojump_clock: MockClock) -> None:
+async def test_a_reader_that_reads_nothing_is_cut_off(autojump_clock: MockClock) -> None:
     async with small_server() as small, await connected(small.address) as stream:
         await stream.send_all(request("GET", "/flood", token=TOKEN))
         await small.until(lambda: small.streams)
@@ -211,10 +215,10 @@ async def test_a_reader_that_takes_nothing_is_cut_off(autojump_clock: MockClock)
         assert (await small.ask("/echo")).status == 200
 
 
-async def test_a_reader_that_takes_his_time_with_a_long_answer_has_all_of_it(
+async def test_a_slow_reader_receives_the_whole_of_a_long_response(
     autojump_clock: MockClock, socket_path: Path
 ) -> None:
-    """On a Unix socket, where what one side takes the other can write at once."""
+    """On a Unix socket each read makes room for a write at once."""
     long = b"x" * (12 * 1024 * 1024)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -236,11 +240,11 @@ async def test_a_reader_that_takes_his_time_with_a_long_answer_has_all_of_it(
         closing.set()
 
 
-# --- the end ---------------------------------------------------------------------------------
+# --- shutdown --------------------------------------------------------------------------------
 
 
-async def stopped(small: SmallServer) -> float:
-    """Stop the server; returns how long that took."""
+async def stop(small: SmallServer) -> float:
+    """Stop the server, and return how long that took."""
     start = trio.current_time()
     small.closing.set()
     with trio.fail_after(WAIT_SECONDS):
@@ -253,24 +257,24 @@ async def test_idle_connections_end_with_the_server_at_once(autojump_clock: Mock
         await kept.send_all(OPEN)
         await kept.receive_some()
         async with await connected(small.address) as silent:
-            assert await stopped(small) == 0
+            assert await stop(small) == 0
             assert await rest(kept) == await rest(silent) == b""
 
 
 @pytest.mark.parametrize("path", ["/quiet", "/flood"])
-async def test_streams_and_readers_that_stall_end_with_the_grace(
+async def test_streams_and_stalled_readers_end_with_the_grace_period(
     autojump_clock: MockClock, path: str
 ) -> None:
     async with small_server() as small, await connected(small.address) as stream:
         await stream.send_all(request("GET", path, token=TOKEN))
         await small.until(lambda: small.streams)
-        assert await stopped(small) == server.GRACE_SECONDS
+        assert await stop(small) == server.GRACE_SECONDS
         assert small.streams == 0
         with pytest.raises(OSError, match="all attempts to connect"):
             await connected(small.address)
 
 
-async def test_a_server_that_is_cancelled_waits_for_nobody(autojump_clock: MockClock) -> None:
+async def test_a_cancelled_server_ends_at_once(autojump_clock: MockClock) -> None:
     with trio.CancelScope() as scope:
         async with small_server() as small, await connected(small.address) as stream:
             await stream.send_all(request("GET", "/flood", token=TOKEN))
@@ -281,7 +285,7 @@ async def test_a_server_that_is_cancelled_waits_for_nobody(autojump_clock: MockC
     assert trio.current_time() == start
 
 
-async def test_what_is_under_way_is_answered_within_the_grace() -> None:
+async def test_a_request_in_progress_is_answered_within_the_grace_period() -> None:
     async with small_server() as small, await connected(small.address) as stream:
         head = request("POST", "/echo", "content-length: 4", token=TOKEN)
         await stream.send_all(head.replace(b"connection: close\r\n", b"") + b"ab")
@@ -295,19 +299,19 @@ async def test_what_is_under_way_is_answered_within_the_grace() -> None:
         assert answer.headers["connection"] == "close"
 
 
-async def test_the_same_port_can_be_had_again_at_once() -> None:
+async def test_the_port_of_a_stopped_server_can_be_used_at_once() -> None:
     async with small_server() as small, stream_of(small.address, "/quiet"):
         port = small.address
         assert isinstance(port, int)
-        await stopped(small)
+        await stop(small)
         async with server.open_listeners(HttpPlace("127.0.0.1", port)):
             pass
 
 
-# --- the places ------------------------------------------------------------------------------
+# --- addresses -------------------------------------------------------------------------------
 
 
-async def test_a_port_that_is_taken_is_one_line() -> None:
+async def test_a_port_in_use_is_a_config_error_with_the_address() -> None:
     async with small_server() as small:
         assert isinstance(small.address, int)
         with pytest.raises(ConfigError, match=f"^http: 127.0.0.1:{small.address}: "):
@@ -330,7 +334,7 @@ def umask(mask: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o777])
-async def test_a_unix_socket_is_ours_alone_and_goes_with_the_server(
+async def test_a_unix_socket_is_private_and_removed_with_the_server(
     socket_path: Path, mask: int
 ) -> None:
     with umask(mask):
@@ -340,7 +344,7 @@ async def test_a_unix_socket_is_ours_alone_and_goes_with_the_server(
     assert mode_of(socket_path) is None
 
 
-async def test_a_dead_unix_socket_is_replaced_and_a_living_one_is_not(socket_path: Path) -> None:
+async def test_a_dead_unix_socket_is_replaced_and_a_live_one_is_not(socket_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(os.fspath(socket_path))
     async with small_server(socket_path) as small:
@@ -353,7 +357,7 @@ async def test_a_dead_unix_socket_is_replaced_and_a_living_one_is_not(socket_pat
         assert (await small.ask("/echo")).status == 200
 
 
-async def test_a_file_in_the_place_of_a_unix_socket_is_left_alone(socket_path: Path) -> None:
+async def test_a_file_at_the_path_of_a_unix_socket_is_not_replaced(socket_path: Path) -> None:
     await trio.Path(socket_path).write_text("mine")
     with pytest.raises(ConfigError, match="is not a socket"):
         async with server.open_listeners(HttpPlace(path=socket_path)):
@@ -361,16 +365,16 @@ async def test_a_file_in_the_place_of_a_unix_socket_is_left_alone(socket_path: P
     assert await trio.Path(socket_path).read_text() == "mine"
 
 
-async def test_a_peer_of_another_user_is_closed_without_a_word(
+async def test_the_connection_of_another_user_is_closed_without_a_response(
     socket_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "is_own_or_root", lambda _stream: False)
     async with small_server(socket_path):
-        assert await said(socket_path, OPEN) == b""
+        assert await exchange(socket_path, OPEN) == b""
 
 
-async def test_a_gate_that_fails_does_not_keep_the_place(socket_path: Path) -> None:
-    """New clients are refused then, instead of waiting for a connection that never becomes free."""
+async def test_a_server_that_fails_closes_its_port(socket_path: Path) -> None:
+    """New clients are then refused instead of waiting forever."""
 
     class Fault(Exception):
         pass

@@ -50,7 +50,9 @@ async def test_an_unknown_session_is_404_with_an_envelope_on_every_route(
             assert told["error"]
 
 
-async def test_a_new_session_is_told_as_the_engine_does(bridge: Bridge, short_folder: Path) -> None:
+async def test_a_new_session_has_the_fields_of_the_engine(
+    bridge: Bridge, short_folder: Path
+) -> None:
     workdir = str((short_folder / "work").resolve())
     made = await bridge.http.post("/session")
     assert made.status_code == 200
@@ -85,7 +87,7 @@ async def test_a_new_session_is_told_as_the_engine_does(bridge: Bridge, short_fo
 @pytest.mark.parametrize(
     "spelling", ["provider_id/model_id", "providerID/modelID", "providerId/modelId"]
 )
-async def test_a_session_is_made_of_every_key_in_every_spelling(
+async def test_a_session_is_created_from_every_key_in_every_spelling(
     body: dict[str, Any], spelling: str, bridge: Bridge, client: Client
 ) -> None:
     provider, model = spelling.split("/")
@@ -114,7 +116,7 @@ async def test_a_session_is_made_of_every_key_in_every_spelling(
 
 
 @pytest.mark.behaviour("http_rules_are_never_passed_over")
-async def test_rules_are_of_the_session_and_one_that_is_none_is_refused(
+async def test_rules_belong_to_the_session_and_an_invalid_one_is_refused(
     bridge: Bridge, client: Client
 ) -> None:
     rules = [
@@ -182,7 +184,7 @@ async def test_rules_are_of_the_session_and_one_that_is_none_is_refused(
         ([], 422, "INVALID_REQUEST", "Expected `object`"),
     ],
 )
-async def test_a_session_that_cannot_be_is_refused_with_its_field(
+async def test_an_invalid_session_is_refused_with_the_field(
     body: Any, status: int, code: str, words: str, bridge: Bridge
 ) -> None:
     refused = await bridge.http.post("/session", json=body)
@@ -192,7 +194,7 @@ async def test_a_session_that_cannot_be_is_refused_with_its_field(
     assert await bridge.get("/session", scope="global") == []
 
 
-async def test_metadata_that_is_nested_too_deep_is_refused_and_no_fault(bridge: Bridge) -> None:
+async def test_metadata_that_is_nested_too_deep_is_refused(bridge: Bridge) -> None:
     deep = b'{"source_metadata":{"a":' + b"[" * 300 + b"]" * 300 + b"}}"
     json = {"content-type": "application/json"}
     refused = await bridge.http.post("/session", content=deep, headers=json)
@@ -212,7 +214,7 @@ async def test_metadata_that_is_nested_too_deep_is_refused_and_no_fault(bridge: 
         (b"{}", "application/merge-patch+json", 200, ""),
     ],
 )
-async def test_a_body_that_is_no_json_is_refused(
+async def test_only_a_json_body_of_a_json_type_is_accepted(
     content: bytes, type: str, status: int, code: str, bridge: Bridge
 ) -> None:
     session = await bridge.new_session()
@@ -227,7 +229,7 @@ async def test_a_body_that_is_no_json_is_refused(
 # --- changed -------------------------------------------------------------------------------------
 
 
-async def test_a_change_is_answered_in_both_spellings(bridge: Bridge) -> None:
+async def test_a_changed_session_is_returned_in_both_spellings(bridge: Bridge) -> None:
     made = await bridge.post("/session", source_kind="chat", source_metadata={"a": 1})
     reply = await bridge.http.patch(
         f"/session/{made['id']}", json={"title": "Renamed", "archived": True}
@@ -247,7 +249,7 @@ async def test_a_change_is_answered_in_both_spellings(bridge: Bridge) -> None:
 
 
 @pytest.mark.parametrize("title", ["", "  ", "x" * 257])
-async def test_a_title_that_is_none_is_refused(title: str, bridge: Bridge) -> None:
+async def test_an_empty_or_too_long_title_is_refused(title: str, bridge: Bridge) -> None:
     session = await bridge.new_session(title="Kept")
     reply = await bridge.http.patch(f"/session/{session}", json={"title": title})
     assert reply.status_code == 422
@@ -259,7 +261,7 @@ async def test_a_title_that_is_none_is_refused(title: str, bridge: Bridge) -> No
 
 
 @pytest.mark.behaviour("http_a_session_with_a_run_is_not_deleted")
-async def test_a_session_without_a_run_is_deleted_and_one_with_a_run_is_asked_to_stop_it(
+async def test_deleting_a_session_with_a_run_only_cancels_the_run(
     bridge: Bridge, stub: StubModel
 ) -> None:
     gate = Gate()
@@ -298,7 +300,7 @@ async def test_a_session_without_a_run_is_deleted_and_one_with_a_run_is_asked_to
 
 
 @pytest.mark.behaviour("http_lists_are_of_a_workspace")
-async def test_a_list_is_of_the_daemons_own_folder_unless_another_or_all_are_asked_for(
+async def test_a_list_covers_the_daemons_workspace_unless_another_or_all_are_requested(
     short_folder: Path, provider: Provider
 ) -> None:
     folders = {name: short_folder / name for name in ("work", "other")}
@@ -375,7 +377,7 @@ async def test_a_list_is_paged_filtered_and_newest_first(bridge: Bridge) -> None
         {"q": "x" * 257},
     ],
 )
-async def test_a_query_that_says_nothing_known_is_400(
+async def test_an_invalid_query_is_refused_with_the_parameter(
     query: dict[str, str], bridge: Bridge
 ) -> None:
     reply = await bridge.http.get("/session", params=query)
@@ -383,7 +385,7 @@ async def test_a_query_that_says_nothing_known_is_400(
     assert next(iter(query)) in reply.json()["error"]
 
 
-async def test_a_page_of_rows_that_are_long_is_as_long_as_it_was_asked_for(
+async def test_a_page_of_long_rows_has_the_requested_size(
     bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nousd.daemon.commands.pages.PAGE_BYTES_MAX", 2000)
@@ -394,10 +396,10 @@ async def test_a_page_of_rows_that_are_long_is_as_long_as_it_was_asked_for(
     assert [session["id"] for session in told] == made[1::-1]
 
 
-# --- what hangs on one ---------------------------------------------------------------------------
+# --- forks, children, summaries, todos -----------------------------------------------------------
 
 
-async def test_a_fork_is_told_at_the_top_and_as_a_session_and_is_not_made_active(
+async def test_a_fork_is_returned_at_the_top_and_as_a_session_and_is_not_active(
     bridge: Bridge, stub: StubModel, client: Client
 ) -> None:
     stub.script(text_reply("an answer"))
@@ -418,7 +420,7 @@ async def test_a_fork_is_told_at_the_top_and_as_a_session_and_is_not_made_active
 
 
 @pytest.mark.behaviour("http_children_are_those_of_tasks_too")
-async def test_sessions_of_tasks_are_children_and_in_no_list(
+async def test_sessions_of_tasks_are_children_and_not_listed(
     bridge: Bridge, stub: StubModel
 ) -> None:
     stub.script(
@@ -438,7 +440,7 @@ async def test_sessions_of_tasks_are_children_and_in_no_list(
     assert of_task["id"] not in {each["id"] for each in await bridge.get("/session?scope=global")}
 
 
-async def test_what_cannot_be_summarized_is_a_conflict_and_what_a_run_holds_is_one_with_that_run(
+async def test_summarizing_an_empty_or_running_session_is_a_conflict(
     bridge: Bridge, stub: StubModel
 ) -> None:
     session = await bridge.new_session()
@@ -460,13 +462,13 @@ async def test_what_cannot_be_summarized_is_a_conflict_and_what_a_run_holds_is_o
         await frames.until("session.run.finished")
 
 
-async def test_todos_are_a_list(bridge: Bridge) -> None:
+async def test_the_todos_of_a_new_session_are_an_empty_list(bridge: Bridge) -> None:
     session = await bridge.new_session()
     assert await bridge.get(f"/session/{session}/todo") == []
 
 
-async def test_sessions_are_there_after_a_restart(short_folder: Path, provider: Provider) -> None:
-    async def served(daemon: Daemon) -> list[Any]:
+async def test_sessions_survive_a_restart(short_folder: Path, provider: Provider) -> None:
+    async def listed_sessions(daemon: Daemon) -> list[Any]:
         async with bridge_to(daemon) as bridge:
             if not await bridge.get("/session"):
                 await bridge.new_session(title="Kept", source_kind="chat")
@@ -474,6 +476,6 @@ async def test_sessions_are_there_after_a_restart(short_folder: Path, provider: 
             return told
 
     async with socket_daemon(short_folder, provider=provider) as daemon:
-        before = await served(daemon)
+        before = await listed_sessions(daemon)
     async with socket_daemon(short_folder, provider=provider) as daemon:
-        assert await served(daemon) == before
+        assert await listed_sessions(daemon) == before

@@ -10,14 +10,14 @@ import trio
 from nousd.providers.mock.provider import MockProvider
 from nousd.store.sqlite import store as sqlite
 from tests.bridge.harness import TOKEN, Bridge, Frame, Frames, bridge_alone, bridge_to, text
-from tests.bridge.raw_http import request, said
+from tests.bridge.raw_http import exchange, request
 from tests.daemon.test_recovery import Bench, started
 from tests.harness.daemon import WAIT_SECONDS, Daemon, socket_daemon
 from tests.harness.stub_model import Gate, StubModel, error_reply, text_reply
 
 
 async def run_to_end(bridge: Bridge, session: str, words: str = "go") -> list[Frame]:
-    """Start a run and return what a stream of its session tells of it."""
+    """Start a run and return the frames of its session stream."""
     async with bridge.events(sessionID=session) as frames:
         await bridge.post(f"/session/{session}/prompt_async", parts=text(words))
         return await frames.until("session.run.finished")
@@ -27,15 +27,15 @@ def port_of(bridge: Bridge) -> int:
     return int(bridge.base.rpartition(":")[2])
 
 
-def finished(frames: list[Frame]) -> list[str]:
+def final_statuses(frames: list[Frame]) -> list[str]:
     return [f.properties["status"] for f in frames if f.type == "session.run.finished"]
 
 
-# --- where a stream begins -------------------------------------------------------------------
+# --- the beginning of a stream ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["/event", "/global/event"])
-async def test_a_stream_greets_and_who_is_cut_behind_the_greeting_misses_nothing(
+async def test_a_client_cut_off_after_the_greeting_resumes_without_a_gap(
     bridge: Bridge, path: str
 ) -> None:
     session = await bridge.new_session()
@@ -48,32 +48,34 @@ async def test_a_stream_greets_and_who_is_cut_behind_the_greeting_misses_nothing
     async with bridge.events(path, headers={"last-event-id": ready.id}) as frames:
         again = await frames.until("session.run.finished")
     assert [f.id for f in again if f.id] == [f.id for f in told[2:]]
-    assert all(f.id == "" for f in again[:2]), "its place is not moved by the greeting"
+    assert all(f.id == "" for f in again[:2]), "the greeting does not move the position"
 
 
 @pytest.mark.parametrize("path", ["/event", "/run/{}/events"])
-async def test_the_head_of_a_stream_has_an_end_and_no_reader(bridge: Bridge, path: str) -> None:
+async def test_a_head_request_for_a_stream_returns_its_headers_and_ends(
+    bridge: Bridge, path: str
+) -> None:
     session = await bridge.new_session()
     run_id = (await run_to_end(bridge, session))[-1].properties["runID"]
     asked = request("HEAD", path.format(run_id), "accept: text/event-stream", token=TOKEN)
-    told = await said(port_of(bridge), asked)
+    told = await exchange(port_of(bridge), asked)
     assert told.startswith(b"HTTP/1.1 200 ")
     assert b"content-type: text/event-stream" in told
     assert told.endswith(b"\r\n\r\n"), "no body"
 
 
-async def test_a_stream_that_ends_ends_its_connection_if_that_was_asked_for(bridge: Bridge) -> None:
+async def test_a_stream_that_ends_closes_its_connection_on_request(bridge: Bridge) -> None:
     session = await bridge.new_session()
     run_id = (await run_to_end(bridge, session))[-1].properties["runID"]
     sse = "accept: text/event-stream"
     asked = request("GET", f"/run/{run_id}/events", sse, token=TOKEN)
     for version in (b"HTTP/1.0", b"HTTP/1.1"):
-        told = await said(port_of(bridge), asked.replace(b"HTTP/1.1", version, 1))
+        told = await exchange(port_of(bridge), asked.replace(b"HTTP/1.1", version, 1))
         assert told.count(b'"session.run.finished"') == 1
 
 
 @pytest.mark.parametrize("after", ["", "x", "-1", "evt-", "evt-99999999", "99999999999", "1" * 30])
-async def test_after_must_be_a_place_in_this_log(bridge: Bridge, after: str) -> None:
+async def test_an_invalid_after_position_is_refused(bridge: Bridge, after: str) -> None:
     reply = await bridge.http.get("/event", params={"after": after})
     assert reply.status_code == 400
     assert reply.json()["code"] == "BAD_REQUEST"
@@ -81,7 +83,9 @@ async def test_after_must_be_a_place_in_this_log(bridge: Bridge, after: str) -> 
 
 
 @pytest.mark.parametrize("last", ["x", "99999999999", "evt-1", "1" * 30])
-async def test_an_id_of_another_log_begins_anew(bridge: Bridge, last: str) -> None:
+async def test_a_last_event_id_that_is_not_in_this_log_starts_at_the_newest_event(
+    bridge: Bridge, last: str
+) -> None:
     session = await bridge.new_session()
     await run_to_end(bridge, session)
     async with bridge.events(headers={"last-event-id": last}) as frames:
@@ -89,10 +93,10 @@ async def test_an_id_of_another_log_begins_anew(bridge: Bridge, last: str) -> No
         assert greeted[-1].id
         await bridge.post(f"/session/{session}/prompt_async", parts=text("again"))
         told = await frames.until("session.run.finished")
-    assert len(finished(told)) == 1
+    assert len(final_statuses(told)) == 1
 
 
-async def test_after_takes_an_id_and_a_cursor_of_the_sockets(
+async def test_after_accepts_a_frame_id_and_a_cursor_of_the_socket_protocol(
     bridge: Bridge, daemon: Daemon
 ) -> None:
     session = await bridge.new_session()
@@ -106,7 +110,7 @@ async def test_after_takes_an_id_and_a_cursor_of_the_sockets(
         assert int(behind[0]) > int(told[middle].id)
 
 
-async def test_after_goes_before_last_event_id(bridge: Bridge) -> None:
+async def test_after_takes_precedence_over_last_event_id(bridge: Bridge) -> None:
     session = await bridge.new_session()
     told = (await run_to_end(bridge, session))[2:]
     headers = {"last-event-id": told[-1].id}
@@ -115,10 +119,10 @@ async def test_after_goes_before_last_event_id(bridge: Bridge) -> None:
     assert [f.id for f in rest[2:]] == [f.id for f in told[1:]]
 
 
-# --- whom it tells what ----------------------------------------------------------------------
+# --- filters ---------------------------------------------------------------------------------
 
 
-async def test_filters_of_session_and_run(bridge: Bridge, stub: StubModel) -> None:
+async def test_a_stream_is_filtered_by_session_and_by_run(bridge: Bridge, stub: StubModel) -> None:
     gate = Gate()
     stub.script(text_reply("one", gate), text_reply("two"))
     first, second = await bridge.new_session(), await bridge.new_session()
@@ -145,24 +149,24 @@ async def test_filters_of_session_and_run(bridge: Bridge, stub: StubModel) -> No
     assert {f.properties["sessionID"] for f in everything[2:]} == {first, second}
     assert {f.properties["runID"] for f in run[2:]} == {run_id}
     titled = [f for f in both if f.properties.get("title") == "new"]
-    assert len(titled) == 1, "what is of no run is of the session"
+    assert len(titled) == 1, "an event without a run belongs to the session"
     assert not [f for f in run if f.properties.get("title") == "new"]
     for frame in run[2:]:
         assert {"tenantContext", "agentID", "channel"} <= frame.properties.keys()
     assert [f.id for f in run[2:]] == [f.id for f in both[2:] if f not in titled]
 
 
-async def test_an_empty_filter_is_none(bridge: Bridge) -> None:
+async def test_an_empty_filter_counts_as_absent(bridge: Bridge) -> None:
     session = await bridge.new_session()
     async with bridge.events(sessionID="", runID="") as frames:
         await bridge.post(f"/session/{session}/prompt_async", parts=text("go"))
-        assert finished(await frames.until("session.run.finished")) == ["completed"]
+        assert final_statuses(await frames.until("session.run.finished")) == ["completed"]
 
 
 # --- the stream of a run ---------------------------------------------------------------------
 
 
-async def test_the_stream_of_a_run_begins_and_ends_with_it(bridge: Bridge) -> None:
+async def test_a_run_stream_begins_and_ends_with_its_run(bridge: Bridge) -> None:
     session = await bridge.new_session()
     told = await run_to_end(bridge, session)
     run_id = told[-1].properties["runID"]
@@ -170,12 +174,12 @@ async def test_the_stream_of_a_run_begins_and_ends_with_it(bridge: Bridge) -> No
         connected, *of_run = [frame async for frame in frames]
     assert (connected.type, connected.properties) == ("run.stream.connected", {"runID": run_id})
     assert of_run[0].type == "session.run.started"
-    assert finished(of_run) == ["completed"]
+    assert final_statuses(of_run) == ["completed"]
     listed = await bridge.get(f"/run/{run_id}/events")
     assert [f.properties for f in of_run] == [f["properties"] for f in listed]
 
 
-async def test_who_comes_back_behind_the_end_of_a_run_is_not_kept(bridge: Bridge) -> None:
+async def test_a_run_stream_resumed_after_the_end_of_the_run_ends_at_once(bridge: Bridge) -> None:
     session = await bridge.new_session()
     last = (await run_to_end(bridge, session))[-1]
     path = f"/run/{last.properties['runID']}/events"
@@ -183,7 +187,9 @@ async def test_who_comes_back_behind_the_end_of_a_run_is_not_kept(bridge: Bridge
         assert [frame.type async for frame in frames] == ["run.stream.connected"]
 
 
-async def test_the_stream_of_a_run_ends_when_its_session_is_deleted(bridge: Bridge) -> None:
+async def test_deleting_a_session_is_announced_and_its_run_stream_is_not_found(
+    bridge: Bridge,
+) -> None:
     session = await bridge.new_session()
     told = await run_to_end(bridge, session)
     path = f"/run/{told[-1].properties['runID']}/events"
@@ -193,7 +199,7 @@ async def test_the_stream_of_a_run_ends_when_its_session_is_deleted(bridge: Brid
     assert (await bridge.http.get(path)).status_code == 404
 
 
-async def test_prompt_sync_streams_the_run_as_it_goes_and_its_end(
+async def test_prompt_sync_streams_a_run_while_it_is_active_until_its_end(
     bridge: Bridge, stub: StubModel
 ) -> None:
     gate = Gate()
@@ -208,14 +214,14 @@ async def test_prompt_sync_streams_the_run_as_it_goes_and_its_end(
         gate.open()
         told += [frame async for frame in frames]
     assert told[-1].type == "session.run.finished"
-    assert finished(told) == ["completed"]
+    assert final_statuses(told) == ["completed"]
     assert all("channel" in frame.properties for frame in told)
 
 
 # --- every run ends once ---------------------------------------------------------------------
 
 
-async def test_each_way_a_run_can_end_is_told_once(bridge: Bridge, stub: StubModel) -> None:
+async def test_each_end_of_a_run_is_sent_once(bridge: Bridge, stub: StubModel) -> None:
     gate = Gate()
     stub.script(text_reply("fine"), error_reply(400, "no"), text_reply("a", gate), text_reply("b"))
     session = await bridge.new_session()
@@ -231,7 +237,7 @@ async def test_each_way_a_run_can_end_is_told_once(bridge: Bridge, stub: StubMod
         told += await frames.until("session.run.finished")
         await bridge.post(f"/session/{session}/prompt_async", parts=text("go"))
         told += await frames.until("session.run.finished")
-    assert finished(told) == ["completed", "error", "cancelled", "completed"]
+    assert final_statuses(told) == ["completed", "error", "cancelled", "completed"]
     runs = [f.properties["runID"] for f in told if f.type == "session.run.finished"]
     assert len(set(runs)) == 4
     for run_id in runs:
@@ -240,7 +246,7 @@ async def test_each_way_a_run_can_end_is_told_once(bridge: Bridge, stub: StubMod
         assert listed[-1]["type"] == "session.run.finished"
 
 
-async def test_a_run_that_a_killed_daemon_left_is_told_to_end_once(short_folder: Path) -> None:
+async def test_the_end_of_a_run_left_by_a_killed_daemon_is_sent_once(short_folder: Path) -> None:
     async with sqlite.open_store(short_folder / "nousd.db") as store:
         await Bench(store).write(started())
     for _ in range(2):
@@ -258,7 +264,7 @@ async def test_a_run_that_a_killed_daemon_left_is_told_to_end_once(short_folder:
 # --- daemons that come back ------------------------------------------------------------------
 
 
-async def test_readers_of_a_bridge_that_stands_alone_go_on_across_a_restart(
+async def test_readers_of_a_standalone_bridge_continue_across_a_restart(
     short_folder: Path,
 ) -> None:
     async with bridge_alone(short_folder / "nous.sock") as bridge:
@@ -275,7 +281,7 @@ async def test_readers_of_a_bridge_that_stands_alone_go_on_across_a_restart(
                 repeated = await again.until("session.run.finished")
                 repeated += await again.until("session.run.finished")
         await stream.__aexit__(None, None, None)
-    assert finished(told) == ["completed", "completed"]
+    assert final_statuses(told) == ["completed", "completed"]
     assert [f.id for f in repeated if f.envelope] == [f.id for f in told[3:] if f.envelope]
 
 

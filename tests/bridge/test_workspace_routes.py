@@ -19,7 +19,7 @@ from tests.harness.stub_model import Gate, StubModel, text_reply, tool_reply
 
 
 class Place(NamedTuple):
-    """A bridge, a client of the daemon's sockets, and folders of which the first two are allowed."""
+    """A bridge, a client of the daemon's sockets, and directories of which the first two are allowed."""
 
     bridge: Bridge
     client: Client
@@ -70,7 +70,7 @@ async def read_of(place: Place, stub: StubModel, session: str, path: str) -> dic
 
 
 @pytest.mark.behaviour("http_attaching_leaves_its_audit")
-async def test_an_attached_session_says_where_it_was_since_when_and_why(
+async def test_an_attached_session_records_its_former_workspace_and_the_time_and_reason(
     place: Place, stub: StubModel
 ) -> None:
     bridge = place.bridge
@@ -141,7 +141,7 @@ async def test_an_attached_session_says_where_it_was_since_when_and_why(
         ),
     ],
 )
-async def test_a_session_is_not_attached_to_what_is_no_workspace(
+async def test_attaching_to_an_invalid_workspace_is_refused(
     body: dict[str, Any], status: int, code: str, words: str, place: Place
 ) -> None:
     session = await place.bridge.new_session()
@@ -157,7 +157,7 @@ async def test_a_session_is_not_attached_to_what_is_no_workspace(
     assert (await place.bridge.get(f"/session/{session}"))["workspaceRoot"] == str(place.work)
 
 
-async def test_a_session_is_not_attached_during_its_run(place: Place, stub: StubModel) -> None:
+async def test_attaching_a_session_during_its_run_is_refused(place: Place, stub: StubModel) -> None:
     bridge = place.bridge
     gate = Gate()
     stub.script(text_reply("Hel", gate, "lo"))
@@ -197,7 +197,7 @@ async def test_a_session_is_not_attached_during_its_run(place: Place, stub: Stub
         ({"ttl_seconds": 10**15}, 86_400),
     ],
 )
-async def test_an_override_lasts_as_long_as_the_answer_the_events_and_the_daemon_say(
+async def test_the_response_and_the_events_and_the_daemon_agree_on_the_length_of_an_override(
     body: dict[str, Any], seconds: int, place: Place
 ) -> None:
     bridge = place.bridge
@@ -222,7 +222,7 @@ async def test_an_override_lasts_as_long_as_the_answer_the_events_and_the_daemon
 
 
 @pytest.mark.parametrize("body", ["[]", '{"ttl_seconds": "long"}', '{"ttl_seconds": 1.5}', "7"])
-async def test_an_override_takes_an_object_with_whole_seconds(body: str, place: Place) -> None:
+async def test_an_override_requires_an_object_with_integer_seconds(body: str, place: Place) -> None:
     session = await place.bridge.new_session()
     path = f"/session/{session}/workspace/override"
     json = {"content-type": "application/json"}
@@ -232,7 +232,7 @@ async def test_an_override_takes_an_object_with_whole_seconds(body: str, place: 
 
 
 @pytest.mark.parametrize(("answer", "state"), [("once", "completed"), ("reject", "failed")])
-async def test_what_lies_outside_is_refused_and_under_an_override_asked_about(
+async def test_a_path_outside_is_refused_and_under_an_override_needs_approval(
     answer: str, state: str, place: Place, stub: StubModel
 ) -> None:
     bridge = place.bridge

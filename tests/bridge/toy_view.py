@@ -7,7 +7,7 @@ from nousd.wire.codec.envelope import decode_event
 
 
 class _ToyView:
-    """It has no frame for the end of a run, and two for its start."""
+    """A view with no frame for the end of a run, and two for its start."""
 
     types = frozenset({"agent_start", "message_update", "reasoning_update", "session_created"})
     keepalive = RenderedFrame(b"{}", "ping")

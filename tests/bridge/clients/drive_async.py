@@ -152,7 +152,7 @@ class Driver:
         await self.call("outside", "sessions.attach", self.session, "/")
 
     async def not_served(self, names: list[str]) -> None:
-        """Call what has no route here, with arguments that are made up."""
+        """Call methods without a route here, with invented arguments."""
         for name in names:
             method = found(self.client, name)
             started = method(**made_up(method))
@@ -167,7 +167,7 @@ class Driver:
 
 
 class Run:
-    """A run that is at the event which asks; its stream goes on in the block."""
+    """A run that waits at the event which asks; its stream continues in the block."""
 
     def __init__(self, driver: Driver, type: str) -> None:
         self._driver = driver

@@ -1,6 +1,6 @@
 """Drives ``tandem_client.SyncTandemClient``: ``drive_sync BASE TOKEN WORKDIR``.
 
-It has no streams: what waits is looked for by asking again.
+It has no streams: the driver polls for pending requests.
 """
 
 from __future__ import annotations
@@ -120,14 +120,14 @@ class Driver:
         self.until(lambda: self.client.sessions.active_run(self.session).active is None)
 
     def until_it_speaks(self, run_id: str) -> None:
-        """Wait for the model: had it not been asked yet, the next run would get this one's answer."""
+        """Wait for the model: otherwise the next run could receive the reply for this one."""
         self.until(lambda: "Hel" in str(self.client.run_events(run_id)))
 
     def until(self, is_there: Any) -> None:
-        """Ask again until there is something."""
+        """Poll until ``is_there`` is true."""
         end = time.monotonic() + CALL_SECONDS
         while not is_there():
-            assert time.monotonic() < end, "it did not come"
+            assert time.monotonic() < end, "it did not happen in time"
 
 
 def main(base: str, token: str, workdir: str) -> None:

@@ -1,4 +1,4 @@
-"""What a driven client does and gets, one JSON line each, for the test that started it.
+"""The calls of a driven client and their outcomes, one JSON line each, for the test that started it.
 
 A driver is a program of its own: the client that it drives has a loop of its own, and warnings of its
 own. ``Talk`` looks methods up by their dotted names, so that the test can compare what was driven with
@@ -17,11 +17,11 @@ import httpx
 from httpx_sse import SSEError
 
 REFUSALS = (httpx.HTTPStatusError, SSEError)
-"""How a client says that a route is not there: of an answer, and of a stream."""
+"""The errors for a missing route: of a response, and of a stream."""
 
 
 def tell(label: str, method: str, **outcome: Any) -> None:
-    """Print a line: what came of a call of that method.
+    """Print a line with the outcome of a call of that method.
 
     Args:
         outcome: ``result``, ``refused``, or ``unsent`` where the client did not take the arguments.
@@ -37,7 +37,7 @@ def _plain(value: Any) -> Any:
 
 
 def refusal(error: httpx.HTTPStatusError | SSEError) -> dict[str, Any]:
-    """Return what an error says: status and body; of a stream only that it is none."""
+    """Return the status and body of an error; for a stream only that there is none."""
     if isinstance(error, SSEError):
         return {"stream": False}
     return {"status": error.response.status_code, "body": error.response.json()}
