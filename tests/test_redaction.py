@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nousd.errors import ConfigError
-from nousd.redaction.known import SECRET_CHARS_MIN, secret_variables
+from nousd.redaction.known import SECRET_CHARS_MIN, secret_variables, spellings_of
 from nousd.redaction.redactor import Redactor
 from nousd.redaction.rules import RULES, may_name_secret, names_secret, user_rules
 from tests.harness.planted import HARMLESS, MARK, PLANTED, Planted
@@ -268,6 +268,33 @@ def test_a_stream_holds_back_only_possible_beginnings_of_a_secret() -> None:
     assert stream.feed(b"sk-first-key") == b"[redacted]"
     assert stream.feed(b"s") == b""
     assert stream.finish() == b"s"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 11, 64, 4096])
+@pytest.mark.parametrize("secret", SECRETS)
+def test_a_secret_is_found_however_a_text_is_cut(secret: str, size: int) -> None:
+    text = f"a {secret}{secret} b sk-first-ke {secret} \ud83d"
+    stream = Redactor(SECRETS).text_stream()
+    told = "".join(stream.feed(text[at : at + size]) for at in range(0, len(text), size))
+    assert told + stream.finish() == "a [redacted][redacted] b sk-first-ke [redacted] \ud83d"
+
+
+@pytest.mark.parametrize("spelling", sorted(spellings_of(SECRETS[1])))
+def test_every_beginning_of_every_spelling_waits_and_nothing_else(spelling: str) -> None:
+    for length in range(1, len(spelling)):
+        stream = Redactor(SECRETS).text_stream()
+        assert stream.feed(f"a {spelling[:length]}") == "a "
+        assert stream.feed("\0") == f"{spelling[:length]}\0"
+
+
+def test_json_is_redacted_value_by_value_and_stays_what_it_is_without_secrets() -> None:
+    redactor = Redactor(["sk-first-key", "123456789012", "ollama"])
+    plain = {"a": [1, 2.5, True, None, "ollama", {"b": ()}]}
+    assert redactor.redact_output_json(plain) == plain
+    assert redactor.redact_output_json({"sk-first-key": ["sk-first-key!", 1234567890123]}) == {
+        "[redacted]": ["[redacted]!", "[redacted]3"]
+    }
+    assert Redactor().redact_output_json(plain) is plain
 
 
 def test_bytes_are_redacted_and_unchanged_without_secrets() -> None:

@@ -1,4 +1,4 @@
-"""Secrets known by their values: every spelling of one, found in bytes and in streams.
+"""Secrets known by their values: every spelling of one, found in bytes, texts and streams.
 
 ``nousd.redaction.rules`` finds what merely looks like a secret.
 """
@@ -9,8 +9,10 @@ import base64
 import json
 import re
 import urllib.parse
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import AnyStr, Final, Generic
 
 from nousd.redaction.rules import names_secret
 
@@ -18,75 +20,95 @@ SECRET_CHARS_MIN: Final = 6
 """Shorter values are never secrets: replacing every ``test`` would spoil the text."""
 
 LONG_SECRET_CHARS_MIN: Final = 12
-"""Shorter ones stay in tool output, and the value of a variable that is shorter is not a secret by its
-name alone. The key of a model server on this machine is often a word such as ``ollama``, which a model
-must be able to read in the code it works on."""
+"""Shorter ones stay in what tools and models say, and the value of a variable that is shorter is not a
+secret by its name alone. The key of a model server on this machine is often a word such as ``ollama``,
+which a model must be able to read in the code it works on, and to write."""
 
 
-class KnownSecrets(NamedTuple):
-    """Known secrets as bytes; made by ``known_secrets``.
+_TAIL: Final = 4
+"""Characters at the end of a text that rule out nearly every beginning of a secret at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSecrets(Generic[AnyStr]):
+    """Known secrets as bytes or as texts; made by ``known_secrets``.
 
     Args:
-        spellings: longest first.
-        pattern: matches any of them.
-        starts: their first bytes.
+        spellings: sorted.
+        pattern: matches any of them, the longest first.
+        joined: all of them in one.
+        starts: their first signs.
+        shortest: the length of the shortest.
         longest: the length of the longest.
     """
 
-    spellings: tuple[bytes, ...]
-    pattern: re.Pattern[bytes]
-    starts: frozenset[int]
+    spellings: tuple[AnyStr, ...]
+    pattern: re.Pattern[AnyStr]
+    joined: AnyStr
+    starts: frozenset[AnyStr]
+    shortest: int
     longest: int
 
-    def without(self, data: bytes, mark: bytes) -> bytes:
+    def without(self, data: AnyStr, mark: AnyStr) -> AnyStr:
         """Return ``data`` with ``mark`` in the place of each secret."""
+        if len(data) < self.shortest:
+            return data
         # Most texts have none, and finding that out is ten times as fast without the pattern.
         if not any(spelling in data for spelling in self.spellings):
             return data
         return self.pattern.sub(lambda _: mark, data)
 
-    def begun(self, data: bytes) -> int:
-        """Return how many bytes at the end of ``data`` may be the beginning of a secret."""
-        for start in range(max(0, len(data) - self.longest + 1), len(data)):
-            if data[start] in self.starts:
-                end = data[start:]
-                if any(spelling.startswith(end) for spelling in self.spellings):
-                    return len(end)
+    def begun(self, data: AnyStr) -> int:
+        """Return how much of the end of ``data`` may be the beginning of a secret."""
+        most = self.longest - 1 if data[-_TAIL:] in self.joined else _TAIL - 1
+        for start in range(max(0, len(data) - most), len(data)):
+            end = data[start:]
+            if end[:1] not in self.starts:
+                continue
+            # What begins with it stands right behind it in the order.
+            at = bisect_left(self.spellings, end)
+            if at < len(self.spellings) and self.spellings[at].startswith(end):
+                return len(end)
         return 0
 
 
-def known_secrets(spellings: Iterable[str]) -> KnownSecrets:
-    """Prepare the search for all of these spellings."""
-    encoded = sorted({each.encode(errors="surrogateescape") for each in spellings}, key=len)[::-1]
+def known_secrets(spellings: Iterable[AnyStr], bar: AnyStr) -> KnownSecrets[AnyStr]:
+    """Prepare the search for all of these spellings.
+
+    Args:
+        bar: the sign ``|``, of their type.
+    """
+    by_length = sorted(set(spellings), key=len)
     return KnownSecrets(
-        tuple(encoded),
-        re.compile(b"|".join(map(re.escape, encoded)) or rb"(?!)"),
-        frozenset(each[0] for each in encoded),
-        len(encoded[0]) if encoded else 0,
+        tuple(sorted(by_length)),
+        re.compile(bar.join(map(re.escape, reversed(by_length)))),
+        bar.join(by_length),
+        frozenset(spelling[:1] for spelling in by_length),
+        len(by_length[0]) if by_length else 0,
+        len(by_length[-1]) if by_length else 0,
     )
 
 
-NOTHING_KNOWN: Final = known_secrets(())
+class SecretStream(Generic[AnyStr]):
+    """Removes known secrets from a stream of bytes or texts, also secrets that span two chunks."""
 
+    def __init__(self, known: KnownSecrets[AnyStr], mark: AnyStr) -> None:
+        self._known: KnownSecrets[AnyStr] = known
+        self._mark: AnyStr = mark
+        self._waiting: AnyStr = mark[:0]
 
-class SecretStream:
-    """Removes known secrets from a stream of bytes, also secrets that span two chunks."""
-
-    def __init__(self, known: KnownSecrets, mark: bytes) -> None:
-        self._known = known
-        self._mark = mark
-        self._waiting = b""
-
-    def feed(self, chunk: bytes) -> bytes:
-        """Return the bytes that are safe now; a possible beginning of a secret is held back."""
+    def feed(self, chunk: AnyStr) -> AnyStr:
+        """Return what is safe now; a possible beginning of a secret is held back."""
+        if not self._known.spellings:
+            return chunk
         told = self._known.without(self._waiting + chunk, self._mark)
-        begun = self._known.begun(told)
-        self._waiting = told[len(told) - begun :]
-        return told[: len(told) - begun]
+        safe = len(told) - self._known.begun(told)
+        self._waiting = told[safe:]
+        return told[:safe]
 
-    def finish(self) -> bytes:
-        """Return the bytes held back: the stream has ended, so they are not a secret."""
-        rest, self._waiting = self._waiting, b""
+    def finish(self) -> AnyStr:
+        """Return what was held back: the stream has ended, so it is not a secret."""
+        rest, self._waiting = self._waiting, self._waiting[:0]
         return rest
 
 

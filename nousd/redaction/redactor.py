@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from nousd.redaction.known import (
     LONG_SECRET_CHARS_MIN,
-    NOTHING_KNOWN,
     SECRET_CHARS_MIN,
     SecretStream,
     known_secrets,
@@ -47,7 +46,8 @@ class Redactor:
         self._spellings: set[str] = set()
         self._pattern: re.Pattern[str] | None = None
         self._long: set[str] = set()
-        self._known = NOTHING_KNOWN
+        self._known_texts = known_secrets(self._long, "|")
+        self._known_bytes = known_secrets(_encoded(self._long), b"|")
         for secret in secrets:
             self.add(secret)
 
@@ -62,23 +62,48 @@ class Redactor:
         self._pattern = re.compile("|".join(re.escape(spelling) for spelling in ordered))
         if len(secret) >= LONG_SECRET_CHARS_MIN:
             self._long.update(spellings_of(secret))
-            self._known = known_secrets(self._long)
+            self._known_texts = known_secrets(self._long, "|")
+            self._known_bytes = known_secrets(_encoded(self._long), b"|")
 
     def redact_output(self, text: str) -> str:
-        """Return a tool's text without the known secrets of at least ``LONG_SECRET_CHARS_MIN``."""
-        if not any(known in text for known in self._long):
-            return text
-        return self.redact_output_bytes(text.encode(errors="surrogateescape")).decode(
-            errors="surrogateescape"
-        )
+        """Return a text of a tool or a model without the known secrets of at least
+        ``LONG_SECRET_CHARS_MIN``.
+        """
+        return self._known_texts.without(text, self._mark)
 
     def redact_output_bytes(self, data: bytes) -> bytes:
         """Like ``redact_output``, for a text in UTF-8."""
-        return self._known.without(data, self._mark.encode())
+        return self._known_bytes.without(data, self._mark.encode())
 
-    def stream(self) -> SecretStream:
+    def redact_output_json(self, value: Any) -> Any:
+        """Like ``redact_output``, for every text, number and key in a decoded JSON value."""
+        return self._without_known(value) if self._long else value
+
+    def _without_known(self, value: Any) -> Any:
+        match value:
+            case str():
+                return self.redact_output(value)
+            case list():
+                return [self._without_known(item) for item in value]
+            case dict():
+                return {
+                    self.redact_output(name): self._without_known(item)
+                    for name, item in value.items()
+                }
+            case int() | float():
+                # A key may be all digits, and written without quotes.
+                text = self.redact_output(str(value))
+                return value if text == str(value) else text
+            case _:
+                return value
+
+    def stream(self) -> SecretStream[bytes]:
         """Like ``redact_output_bytes``, for one text that comes in chunks."""
-        return SecretStream(self._known, self._mark.encode())
+        return SecretStream(self._known_bytes, self._mark.encode())
+
+    def text_stream(self) -> SecretStream[str]:
+        """Like ``redact_output``, for one text that comes in pieces."""
+        return SecretStream(self._known_texts, self._mark)
 
     def redact(self, text: str) -> str:
         """Return ``text`` with every secret replaced."""
@@ -148,6 +173,10 @@ class Redactor:
     def _count(self, kind: str, times: int) -> None:
         if times:
             self.counts[kind] += times
+
+
+def _encoded(spellings: Iterable[str]) -> Iterator[bytes]:
+    return (spelling.encode(errors="surrogateescape") for spelling in spellings)
 
 
 def _signs_of(rules: Sequence[Rule]) -> re.Pattern[str] | None:
