@@ -53,6 +53,7 @@ TOOLS: list[dict[str, Any]] = [
                 "cancelled",
                 "empty",
                 "freeze",
+                "long_name",
             ),
         )
     ),
@@ -80,8 +81,9 @@ def change(_: dict[str, Any]) -> Answer:
 
 def progress(params: dict[str, Any]) -> Answer:
     token = params["_meta"]["progressToken"]
+    words = params["arguments"].get("words", "step")
     for step in (1, 2):
-        note = {"progressToken": token, "progress": step, "total": 2, "message": f"step {step}"}
+        note = {"progressToken": token, "progress": step, "total": 2, "message": f"{words} {step}"}
         say({"method": "notifications/progress", "params": note})
     return text("done")
 
@@ -114,9 +116,18 @@ CALLS: dict[str, Callable[[dict[str, Any]], Answer]] = {
     },
     "wrong": lambda _: {"result": {"content": [{"type": "text", "text": 5}]}},
     "no_object": lambda _: {"result": "nothing"},
-    "refuse": lambda _: {"error": {"code": -32602, "message": "I will not"}},
+    "refuse": lambda params: {
+        "error": {"code": -32602, "message": params["arguments"].get("words", "I will not")}
+    },
     "fail": lambda _: text("it went wrong", isError=True),
     "progress": progress,
+    "long_name": lambda params: {
+        "result": {
+            "content": [
+                {"type": "resource_link", "name": params["arguments"]["words"], "uri": "file:///b"}
+            ]
+        }
+    },
     "structured": lambda _: {"result": {"content": [], "structuredContent": {"a": 1}}},
     "change": change,
     "ask": ask,

@@ -9,6 +9,7 @@ events (``call_events``) take one commit before it runs and one after, or one in
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
@@ -23,7 +24,7 @@ from nousd.runtimes.calls.call_events import CallEvents, events_of
 from nousd.runtimes.calls.hooks import NO_CALL_HOOKS, CallHooks, Shown
 from nousd.runtimes.calls.host import CallHost, Question, TurnCallHost
 from nousd.tools.interface import Tool, ToolContext, ToolResult
-from nousd.tools.secrets_interface import NO_SECRETS
+from nousd.tools.secrets_interface import NO_SECRETS, SecretsInStream
 from nousd.tools.spooled_file import SpooledFile
 from nousd.wire import events
 from nousd.wire.codec.envelope import scrub
@@ -101,7 +102,7 @@ def _restricted(context: ToolContext, closed: DeniedPaths, opened: tuple[str, ..
 
 
 class _Output:
-    """Streams the output of a tool while it runs."""
+    """Streams the output of a tool while it runs, without secrets, also where it comes in pieces."""
 
     def __init__(self, host: CallHost) -> None:
         self._host = host
@@ -109,10 +110,23 @@ class _Output:
         self.secrets = NO_SECRETS
         self.is_shown = False
 
+    @cached_property
+    def _filter(self) -> SecretsInStream[str]:
+        return self.secrets.text_stream()
+
     async def emit(self, delta: str) -> None:
         if delta and self.events is not None:
             self.is_shown = True
-            await self._host.stream(*self.events.updates(self.clean(delta)))
+            await self._show(self.events, self._filter.feed(scrub(delta)))
+
+    async def finish(self) -> None:
+        """Show what was held back, because it may have been the beginning of a secret."""
+        if self.events is not None:
+            await self._show(self.events, self._filter.finish())
+
+    async def _show(self, call: CallEvents, text: str) -> None:
+        if text:
+            await self._host.stream(*call.updates(text))
 
     def clean(self, text: str) -> str:
         """Return a text with the daemon's secrets redacted."""
@@ -203,12 +217,15 @@ class _Call:
             result = await admitted.tool.run(admitted.args, context)
         except ToolError as error:
             text = output.clean(str(without_frames(error)))
+            await output.finish()
             await self._fail(Refused(error.code, text), admitted.tool)
         except OSError as error:
             reason = without_frames(error).strerror or error
             text = output.clean(f"{admitted.tool.name}_failed: {reason}")
+            await output.finish()
             await self._fail(Refused(ToolError.code, text), admitted.tool)
         else:
+            await output.finish()
             await self._complete(output.cleaned(result), is_shown=output.is_shown)
 
     async def _fail(self, failure: Refused, tool: Tool) -> None:

@@ -162,6 +162,7 @@ class McpServer:
             headers=headers,
             workdir=around.workdir,
             redact=around.redact,
+            redact_output=around.redact_output,
         ) as session:
             await self._offer(session)
             async with trio.open_nursery() as nursery:
@@ -234,35 +235,34 @@ class McpServer:
             reason = self.status.error or "it is not connected yet"
             raise ToolServerFailed(f"mcp_server_failed: the server {self.spec.name}: {reason}")
         context.extend_idle_deadline(self.spec.timeout_seconds)
-        stream = OutputStream(context.emit)
+        progress = _Progress(context)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(stream.run)
-            outcome = await self._outcome(session, tool, args, stream)
-            if isinstance(outcome, ToolResult) and stream.is_fed:
+            nursery.start_soon(progress.stream.run)
+            outcome = await self._outcome(session, tool, args, progress)
+            if isinstance(outcome, ToolResult) and progress.stream.is_fed:
                 # Watchers of the progress also see its end.
-                stream.feed(outcome.text.encode("utf-8", "replace"))
-            stream.finish()
+                progress.tell(outcome.text)
+            progress.finish()
         if isinstance(outcome, ToolError):
             raise outcome
         return outcome
 
     async def _outcome(
-        self, session: Any, tool: str, args: Mapping[str, Any], stream: OutputStream
+        self, session: Any, tool: str, args: Mapping[str, Any], progress: _Progress
     ) -> ToolResult | ToolError:
-        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            share = f"{progress:g}" if total is None else f"{progress:g}/{total:g}"
-            line = f"[{share}] {message or ''}".rstrip() + "\n"
-            stream.feed(line.encode("utf-8", "replace"))
-
         seconds, name = self.spec.timeout_seconds, self.spec.name
         with trio.move_on_after(seconds):
             try:
-                given = await session.call(tool, args, on_progress)
+                given = await session.call(tool, args, progress.on_progress)
             except ToolServerFailed as error:
                 return ToolServerFailed(f"mcp_server_failed: the server {name}: {error}")
             except ToolError as error:
                 return error
-            result = result_of(given.content, given.structured_content, is_error=given.is_error)
+            # Before anything is cut: a part of a secret would not be recognised.
+            content, structured = progress.secrets.redact_output_json(
+                [given.content, given.structured_content]
+            )
+            result = result_of(content, structured, is_error=given.is_error)
             env: ExecutionEnv = "remote" if self.spec.url else "unknown"
             return msgspec.structs.replace(result, execution_env=env)
         # Only this call may hang, or the whole server: then it does not list its tools either.
@@ -270,6 +270,30 @@ class McpServer:
         return ToolServerFailed(
             f"mcp_timed_out: the server {name} did not answer for {seconds:g} seconds"
         )
+
+
+class _Progress:
+    """What a server says during a call, without secrets: its stream is cut where it is too long, and a
+    part of a secret would not be recognised.
+    """
+
+    def __init__(self, context: ToolContext) -> None:
+        self.secrets = context.secrets
+        self.stream = OutputStream(context.emit)
+        self._filter = context.secrets.stream()
+
+    async def on_progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """See ``session.OnProgress``."""
+        share = f"{progress:g}" if total is None else f"{progress:g}/{total:g}"
+        self.tell(f"[{share}] {message or ''}".rstrip() + "\n")
+
+    def tell(self, text: str) -> None:
+        self.stream.feed(self._filter.feed(text.encode("utf-8", "replace")))
+
+    def finish(self) -> None:
+        """Finish the stream."""
+        self.stream.feed(self._filter.finish())
+        self.stream.finish()
 
 
 _SESSION: Final = "nousd.tools.mcp.session"

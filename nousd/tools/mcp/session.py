@@ -59,10 +59,15 @@ class Outcome(NamedTuple):
 
 
 class Session:
-    """An open conversation. ``changed`` is set when the server's tools may have changed."""
+    """An open conversation. ``changed`` is set when the server's tools may have changed.
 
-    def __init__(self, client: Client) -> None:
+    Args:
+        redact_output: removes known secrets from the server's words.
+    """
+
+    def __init__(self, client: Client, redact_output: Callable[[str], str]) -> None:
         self._client = client
+        self._redact_output = redact_output
         self.changed = trio.Event()
 
     @property
@@ -79,7 +84,7 @@ class Session:
             return []
         found: list[Offered] = []
         cursor: str | None = None
-        with _foreign():
+        with _foreign(self._redact_output):
             for _ in range(PAGES_MAX):
                 page = await self._client.list_tools(cursor=cursor)
                 found += [
@@ -107,7 +112,7 @@ class Session:
             params=mcp_types.CallToolRequestParams(name=tool, arguments=dict(args))
         )
         try:
-            with _foreign():
+            with _foreign(self._redact_output):
                 result = await self._client.session.send_request(
                     request, _RESULT, progress_callback=on_progress
                 )
@@ -125,7 +130,7 @@ class Session:
         """Set ``changed`` on notifications, for a server that must be subscribed to. Others send them
         unasked.
         """
-        with _foreign():
+        with _foreign(self._redact_output):
             try:
                 async with self._client.listen(tools_list_changed=True) as news:
                     async for _ in news:
@@ -146,11 +151,14 @@ async def open_session(
     headers: Mapping[str, str],
     workdir: Path,
     redact: Callable[[str], str],
+    redact_output: Callable[[str], str],
 ) -> AsyncIterator[Session]:
     """Connect to a server, until the block ends or the connection breaks, which cancels the block.
 
     Args:
         env: the whole environment of a process.
+        redact: removes secrets from what a process logs.
+        redact_output: removes known secrets from the server's words.
 
     Raises:
         ToolServerFailed: why there is no connection, or not any more.
@@ -173,10 +181,10 @@ async def open_session(
         client_info=mcp_types.Implementation(name="nousd", version=__version__),
     )
     limit = trio.CancelScope(deadline=trio.current_time() + CONNECT_SECONDS)
-    with _foreign(), limit:
+    with _foreign(redact_output), limit:
         async with client:
             limit.deadline = math.inf
-            session = Session(client)
+            session = Session(client, redact_output)
             changes.append(session)
             yield session
     if limit.cancelled_caught:
@@ -184,18 +192,18 @@ async def open_session(
 
 
 @contextmanager
-def _foreign() -> Iterator[None]:
+def _foreign(redact_output: Callable[[str], str]) -> Iterator[None]:
     """Translate whatever the SDK raises into our errors. A cancellation passes."""
     failure: NousdError | None = None
     try:
         yield
     except* Exception as group:  # noqa: BLE001 - the boundary to foreign code
-        failure = _meaning_of(group)
+        failure = _meaning_of(group, redact_output)
     if failure is not None:
         raise failure
 
 
-def _meaning_of(error: BaseException) -> NousdError:
+def _meaning_of(error: BaseException, redact_output: Callable[[str], str]) -> NousdError:
     while isinstance(error, BaseExceptionGroup):
         # The first one is the cause; the others follow from it.
         known = [inner for inner in error.exceptions if isinstance(inner, NousdError)]
@@ -206,7 +214,7 @@ def _meaning_of(error: BaseException) -> NousdError:
         case MCPError(error=told) if told.code == mcp_types.CONNECTION_CLOSED:
             return ToolServerFailed("the connection ended")
         case MCPError(error=told):
-            return _Said(_short(told.message))
+            return _Said(_short(redact_output(told.message)))
         case ValidationError():
             fault = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(map(str, fault["loc"]))
@@ -214,7 +222,7 @@ def _meaning_of(error: BaseException) -> NousdError:
     if not isinstance(error, OSError | httpx2.HTTPError):
         # Of the SDK, because of what a server sent; or a bug of ours.
         _log.warning("an unexpected end of a conversation with an mcp server", exc_info=error)
-    return ToolServerFailed(_short(str(error) or type(error).__name__))
+    return ToolServerFailed(_short(redact_output(str(error) or type(error).__name__)))
 
 
 def _short(text: str) -> str:
