@@ -90,6 +90,7 @@ def _extensions(settings: Settings, redactor: Redactor) -> Extensions:
         installed=settings.extensions,
         demo=settings.enable_demo_extension,
         redact=redactor.redact,
+        secrets=redactor,
     )
 
 

@@ -33,6 +33,7 @@ from nousd.tools.function_tool import (
 from nousd.tools.interface import Tool, ToolContext, ToolResult
 from nousd.tools.output.tool_output import head_of, within_bounds
 from nousd.tools.registry import TOOL_NAME
+from nousd.tools.secrets_interface import Secrets
 from nousd.wire.limits import EXTENSION_RESULT_BYTES_MAX
 from nousd.wire.objects.tool_footprint import Access, ToolClass
 
@@ -123,7 +124,7 @@ class ExtensionApi:
                 result = await self._caller.call(
                     handler, args, context, timeout_seconds=timeout_seconds
                 )
-                return _tool_result(result)
+                return _tool_result(result, context.secrets)
             except ExtensionError as error:
                 raise ToolError(f"{self._extension}: {name}: {error}") from error
 
@@ -244,12 +245,13 @@ def _access(
     return access_to(classes, (path,), context, is_inside=leads_inside(path, context))
 
 
-def _tool_result(result: object) -> ToolResult:
+def _tool_result(result: object, secrets: Secrets) -> ToolResult:
+    # Redacted before it is cut, because a part of a secret would not be recognised.
     if isinstance(result, str):
-        return head_of(result)
+        return head_of(secrets.redact_output(result))
     if not isinstance(result, ToolResult):
         raise ExtensionError(f"returned {type(result).__name__}; it must be text or a ToolResult")
-    cut = head_of(result.text)
+    cut = head_of(secrets.redact_output(result.text))
     full = cut.full if result.full is None else within_bounds(result.full)
     return ToolResult(text=cut.text, is_error=result.is_error, full=full)
 

@@ -65,7 +65,7 @@ class Caller:
             except BaseException as error:
                 if trio.current_effective_deadline() == -math.inf:
                     _reraise_cancellation(error)
-                raise ExtensionError(self._redact(described(error))) from error
+                raise ExtensionError(described(error, self._redact)) from error
             # A function that swallows a cancellation is late all the same.
             if not limit.cancel_called:
                 return result
@@ -123,10 +123,14 @@ def _is_async(handler: Handler) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(own_call)
 
 
-def described(error: BaseException) -> str:
-    """Return an exception on one line; also for exceptions whose text cannot be made."""
+def described(error: BaseException, redact: Redact = lambda text: text) -> str:
+    """Return an exception on one line; also for exceptions whose text cannot be made.
+
+    Args:
+        redact: called before the text is cut, because a part of a secret would not be recognised.
+    """
     if isinstance(error, NousdError):
         text = str(error)
     else:
         text = traceback.format_exception_only(error)[-1]
-    return " ".join(text.split())[:MESSAGE_CHARS_MAX]
+    return " ".join(redact(text).split())[:MESSAGE_CHARS_MAX]

@@ -33,6 +33,7 @@ from nousd.extensions.hooks import (
     checked,
     copied,
 )
+from nousd.tools.secrets_interface import NO_SECRETS, Secrets
 
 OnError = Literal["allow", "block"]
 """The effect of a failed ``tool_call`` hook on the call."""
@@ -130,9 +131,14 @@ Fit = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 class Hooks:
-    """All hooks of a daemon."""
+    """All hooks of a daemon.
 
-    def __init__(self, hooks: Iterable[Hook] = ()) -> None:
+    Args:
+        secrets: removed from the answers, which go into events or change what goes there.
+    """
+
+    def __init__(self, hooks: Iterable[Hook] = (), secrets: Secrets = NO_SECRETS) -> None:
+        self._secrets = secrets
         self._by_name: dict[str, list[Hook]] = {}
         for hook in hooks:
             self._by_name.setdefault(hook.name, []).append(hook)
@@ -247,10 +253,15 @@ class Hooks:
             answer = await hook.caller.call(
                 hook.handler, copied(payload), timeout_seconds=hook.timeout_seconds
             )
-            return checked(hook.name, answer)
+            return self._without_secrets(checked(hook.name, answer))
         except ExtensionError as error:
             failures.append(_failure(hook, error))
             return None
+
+    def _without_secrets(self, answer: Answer | None) -> Answer | None:
+        told = msgspec.to_builtins(answer)
+        redacted = self._secrets.redact_output_json(told)
+        return answer if redacted == told else msgspec.convert(redacted, type(answer))
 
 
 def _failure(hook: Hook, error: ExtensionError) -> Failure:

@@ -18,6 +18,7 @@ from nousd.errors import ConfigError
 from nousd.extensions.calls import Redact, described
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
 from nousd.extensions.loaded import Extensions
+from nousd.tools.secrets_interface import NO_SECRETS, Secrets
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -49,6 +50,7 @@ def load_extensions(
     installed: Iterable[str] = (),
     demo: bool,
     redact: Redact = lambda text: text,
+    secrets: Secrets = NO_SECRETS,
 ) -> Extensions:
     """Import each extension and call its ``register(api)``.
 
@@ -57,19 +59,27 @@ def load_extensions(
         installed: names of entry points.
         demo: whether to load the demo extension too.
         redact: removes the daemon's secrets from error messages.
+        secrets: removed from what hooks answer.
 
     Raises:
         ConfigError: one line that names the extension and its fault.
     """
     try:
-        return _loaded_all(tuple(paths), tuple(installed), demo=demo, redact=redact)
+        return _loaded_all(
+            tuple(paths), tuple(installed), demo=demo, redact=redact, secrets=secrets
+        )
     except ConfigError as error:
         # The message of a failing module may contain anything that it knows.
         raise ConfigError(redact(str(error))) from error
 
 
 def _loaded_all(
-    paths: tuple[Path, ...], installed: tuple[str, ...], *, demo: bool, redact: Redact
+    paths: tuple[Path, ...],
+    installed: tuple[str, ...],
+    *,
+    demo: bool,
+    redact: Redact,
+    secrets: Secrets,
 ) -> Extensions:
     if not (paths or installed or demo):
         return Extensions()
@@ -86,7 +96,7 @@ def _loaded_all(
     return Extensions(
         tools=tuple(registered.tools.values()),
         commands=registered.commands,
-        hooks=Hooks(registered.hooks) if registered.hooks else NO_HOOKS,
+        hooks=Hooks(registered.hooks, secrets) if registered.hooks else NO_HOOKS,
         places=tuple(place for found in known.values() for place in found.places),
     )
 
