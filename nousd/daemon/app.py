@@ -97,7 +97,7 @@ class DaemonDeps(msgspec.Struct, kw_only=True):
     delta_retention_days: int = 7
     line_bytes_max: int = LINE_BYTES_MAX
     secrets: Secrets = NO_SECRETS
-    """The secrets to redact from tool output."""
+    """The secrets to redact from what tools and models say."""
     spool_folder: Path | None = None
     """Directory for long outputs and uploads until they are stored; None: the system's for temporary
     files."""
@@ -181,12 +181,13 @@ def _run_services(
     sessions = Sessions(deps.store, log, deps.clock, defaults, recover=recover, workdir=workdir)
     window = deps.native.context_window or deps.models.largest_window()
     approvals = Approvals(deps.clock, approvers, deps.approval_timeout_seconds)
+    native = NativeRuntime(deps.models, tools, gate, deps.native, deps.secrets)
     return RunServices(
         sessions=sessions,
         store=deps.store,
         log=log,
         clock=deps.clock,
-        runtime=deps.around_runtime(NativeRuntime(deps.models, tools, gate, deps.native)),
+        runtime=deps.around_runtime(native),
         models=deps.models,
         tools=tools,
         contexts=Contexts(deps.store, tokens_max=_CONTEXT_WINDOWS_READ * window),

@@ -84,6 +84,18 @@ def says(*texts: str) -> Outcome:
     return play
 
 
+def streams(*pieces: Piece) -> Outcome:
+    """A model call of these pieces, and the end."""
+
+    async def play(receive: Receive) -> None:
+        for piece in pieces:
+            await receive(piece)
+        is_calling = any(isinstance(piece, ToolCallPiece) for piece in pieces)
+        await receive(Finished("tool_use" if is_calling else "stop"))
+
+    return play
+
+
 def asks_for_tools(count: int = 1, name: str = "work") -> Outcome:
     """A model call that asks for that many calls of one tool."""
 

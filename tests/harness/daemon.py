@@ -58,6 +58,7 @@ from nousd.tools.interface import Tool
 from nousd.tools.mcp.server import Surroundings
 from nousd.tools.mcp.spec import ServerSpec
 from nousd.tools.sandbox.interface import FindSandbox, no_sandbox
+from nousd.tools.secrets_interface import NO_SECRETS, Secrets
 from tests.harness.lifecycle import LifecycleChecker
 from tests.harness.stub_model import StubModel
 from tests.harness.validation import check_event, check_response
@@ -451,6 +452,7 @@ def make_deps(
     hooks: Hooks = NO_HOOKS,
     mcp_servers: tuple[ServerSpec, ...] = (),
     around_runtime: Callable[[Runtime], Runtime] = lambda runtime: runtime,
+    secrets: Secrets = NO_SECRETS,
 ) -> DaemonDeps:
     """Return the dependencies of a daemon with every built-in tool and ``tools``.
 
@@ -479,8 +481,9 @@ def make_deps(
         stale_seconds=stale_seconds,
         mcp_servers=mcp_servers,
         around_runtime=around_runtime,
+        secrets=secrets,
         mcp_surroundings=Surroundings(
-            {}, workdir, lambda _: None, lambda text: text, lambda text: text
+            {}, workdir, lambda _: None, secrets.redact_output, secrets.redact_output
         ),
     )
 

@@ -2,10 +2,14 @@
 
 The message is opened when its first content arrives, so an attempt without content leaves no trace.
 Every call that ends, successful or not, leaves exactly one message.
+
+The daemon's own secrets are removed from all that the model says, before anything is logged: from texts
+as they stream, from tool calls before they are judged.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -34,6 +38,7 @@ from nousd.providers.models.prices import Price
 from nousd.runtimes.calls.admission import RAW_ARGUMENTS
 from nousd.runtimes.interface import TurnHost
 from nousd.runtimes.native.metering import Meter
+from nousd.tools.secrets_interface import NO_SECRETS, Secrets, SecretsInStream
 from nousd.wire import events
 from nousd.wire.codec.envelope import is_nested_too_deep
 from nousd.wire.codec.unset import or_unset
@@ -47,18 +52,20 @@ async def ask_model(
     blobs: Blobs = NO_BLOBS,
     *,
     price: Price | None = None,
+    secrets: Secrets = NO_SECRETS,
 ) -> tuple[ToolCall, ...]:
     """Stream one answer into the log and return its tool calls.
 
     Args:
         price: the price of the model, if it is known.
+        secrets: removed from the answer.
 
     Raises:
         ContextOverflow: before any content; nothing was written.
         RunFailed: ``provider_error`` or, behind some content, ``context_too_large``; with the server's
             own words as its cause.
     """
-    answer = _Answer(host, provider, request, Meter(request, price))
+    answer = _Answer(host, provider, request, Meter(request, price), secrets)
     try:
         await answer.be_given(blobs)
     except ContextOverflow as overflow:
@@ -90,20 +97,48 @@ async def provider_failed(host: TurnHost, error: ProviderError, *, hint: str = "
     return RunFailed(code, message, str(error), raw=error.raw, hint=hint)
 
 
+class _Streamed:
+    """A text of the answer while it streams, without secrets: ``shown`` so far.
+
+    Args:
+        update: the type of its events.
+    """
+
+    def __init__(
+        self, update: type[events.MessageUpdate | events.ReasoningUpdate], secrets: Secrets
+    ) -> None:
+        self.update = update
+        self.shown: list[str] = []
+        self._secrets = secrets
+
+    @cached_property
+    def filter(self) -> SecretsInStream[str]:
+        """Removes the secrets; made for the first piece, because the key of this very call may be known
+        only since it was sent.
+        """
+        return self._secrets.text_stream()
+
+
 class _Answer:
     """Receives the pieces of one model call and logs them."""
 
     def __init__(
-        self, host: TurnHost, provider: Provider, request: ModelInput, meter: Meter
+        self,
+        host: TurnHost,
+        provider: Provider,
+        request: ModelInput,
+        meter: Meter,
+        secrets: Secrets,
     ) -> None:
         self._host = host
         self._provider = provider
         self._request = request
         self._meter = meter
+        self._secrets = secrets
         self.message_id: str | None = None
         self.retried = False
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
+        self._text = _Streamed(events.MessageUpdate, secrets)
+        self._reasoning = _Streamed(events.ReasoningUpdate, secrets)
         self._reasoning_blocks: list[ReasoningBlock] = []
         self._calls: list[ToolCallPiece] = []
         self._finished = Finished("stop")
@@ -114,6 +149,9 @@ class _Answer:
         try:
             await self._provider.generate(self._request, self._receive, blobs)
             is_whole = True
+        except ProviderError:
+            await self._show_rest()
+            raise
         finally:
             figures = None if is_whole else self._meter.figures_if_any()
             if figures is not None:
@@ -130,11 +168,9 @@ class _Answer:
         self._meter.note(piece)
         match piece:
             case TextDelta(text):
-                self._text.append(text)
-                await self._show(events.MessageUpdate, text)
+                await self._show(self._text, self._text.filter.feed(text))
             case ReasoningDelta(text):
-                self._reasoning.append(text)
-                await self._show(events.ReasoningUpdate, text)
+                await self._show(self._reasoning, self._reasoning.filter.feed(text))
             case ReasoningKept(block):
                 await self._open()
                 self._reasoning_blocks.append(block)
@@ -145,17 +181,28 @@ class _Answer:
                 await self._retrying(piece)
             case Finished():
                 self._finished = piece
+                await self._show_rest()
             case Alive() | UsageSoFar():
                 self._host.extend_idle_deadline(0.0)
 
-    async def _show(
-        self, update: type[events.MessageUpdate | events.ReasoningUpdate], text: str
-    ) -> None:
+    async def _show(self, streamed: _Streamed, text: str) -> None:
+        if not text:  # all of it may be the beginning of a secret
+            self._host.extend_idle_deadline(0.0)
+            return
+        streamed.shown.append(text)
         message_id = self.message_id or await self._open()
-        where = self._host.tracker.where
+        update, where = streamed.update, self._host.tracker.where
         await self._host.stream(
             *[update(**where, message_id=message_id, delta=delta) for delta in deltas(text)]
         )
+
+    async def _show_rest(self) -> None:
+        """Show what was held back, because the answer has ended; one that is aborted ends with what was
+        shown.
+        """
+        for streamed in (self._reasoning, self._text):
+            if rest := streamed.filter.finish():
+                await self._show(streamed, rest)
 
     async def _open(self) -> str:
         if self.message_id is None:
@@ -181,14 +228,27 @@ class _Answer:
     async def close(self) -> tuple[ToolCall, ...]:
         """End the message, write its entry, and return its calls under our ids."""
         message_id = await self._open()
-        calls = tool_calls_of(
-            message_id,
-            [(call.id, call.name, _arguments(call.arguments)) for call in self._calls],
-        )
+        calls = tool_calls_of(message_id, [self._without_secrets(call) for call in self._calls])
         await self._host.commit(
             *self._remarks(message_id, has_calls=bool(calls)), *self._ends(message_id, calls)
         )
         return calls
+
+    def _without_secrets(self, call: ToolCallPiece) -> tuple[str, str, dict[str, Any]]:
+        """Return a call's id, name and arguments, as they are judged, logged and run."""
+        redact = self._secrets.redact_output
+        args: dict[str, Any] = self._secrets.redact_output_json(_arguments(call.arguments))
+        return redact(call.id), redact(call.name), args
+
+    def _kept(self) -> tuple[ReasoningBlock, ...]:
+        """Return the reasoning that the provider needs back; nothing if a secret can be read in it.
+
+        A server accepts only what it wrote, and not a part of it either. It is asked as if the answer
+        had been another model's, with the text alone.
+        """
+        blocks = tuple(self._reasoning_blocks)
+        data = [block.data for block in blocks]
+        return blocks if self._secrets.redact_output_json(data) == data else ()
 
     def _remarks(self, message_id: str, *, has_calls: bool) -> list[events.Event]:
         where = self._host.tracker.where
@@ -204,7 +264,7 @@ class _Answer:
 
     def _ends(self, message_id: str, calls: tuple[ToolCall, ...]) -> list[events.Event]:
         host = self._host
-        text = "".join(self._text)
+        text = "".join(self._text.shown)
         usage = or_unset(self._finished.usage)
         # Some servers say "stop" although the message asks for tools.
         reason: StopReason = "tool_use" if calls else _without_calls(self._finished.reason)
@@ -218,8 +278,8 @@ class _Answer:
             created_at=host.now(),
             provider=self._request.provider,
             model=self._request.model,
-            reasoning="".join(self._reasoning) or UNSET,
-            reasoning_blocks=tuple(self._reasoning_blocks) or UNSET,
+            reasoning="".join(self._reasoning.shown) or UNSET,
+            reasoning_blocks=self._kept() or UNSET,
             tool_calls=calls or UNSET,
             stop_reason=reason,
             usage=usage,

@@ -39,6 +39,7 @@ from nousd.runtimes.native.answer import ask_model, provider_failed
 from nousd.runtimes.native.summary import write_summary
 from nousd.tools.interface import ExtendIdleDeadline, nobody_waits
 from nousd.tools.registry import ToolRegistry
+from nousd.tools.secrets_interface import NO_SECRETS, Secrets
 from nousd.wire import events
 from nousd.wire.codec.canonical_json import expressible, nearest
 from nousd.wire.events import models as model_events
@@ -67,7 +68,11 @@ class NativeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NativeRuntime:
-    """Carries out turns with the models and one set of tools."""
+    """Carries out turns with the models and one set of tools.
+
+    Args:
+        secrets: removed from what a model says.
+    """
 
     name = "native"
 
@@ -77,12 +82,14 @@ class NativeRuntime:
         tools: ToolRegistry,
         calls: CallRunner,
         settings: NativeSettings,
+        secrets: Secrets = NO_SECRETS,
     ) -> None:
         self._models = models
         self._tools = tools
         self._specs = _Specs(-1, ())
         self._calls = calls
         self._settings = settings
+        self._secrets = secrets
 
     async def run_turn(self, host: TurnHost) -> None:
         """See ``Runtime.run_turn``."""
@@ -215,7 +222,8 @@ class NativeRuntime:
         }
         choice = _choice(call.compiled)
         provider = self._models.provider(choice.provider)
-        return await ask_model(host, provider, request, blobs, price=self._models.price(choice))
+        price = self._models.price(choice)
+        return await ask_model(host, provider, request, blobs, price=price, secrets=self._secrets)
 
     async def _told(
         self, host: TurnHost, compiled: Compiled, sources: Sequence[model_events.Source] = ()
@@ -268,7 +276,13 @@ class NativeRuntime:
         provider = self._models.provider(choice.provider)
         price = self._models.price(choice)
         return await write_summary(
-            provider, compiled.request, cut, extend_idle_deadline, price=price, report=report
+            provider,
+            compiled.request,
+            cut,
+            extend_idle_deadline,
+            price=price,
+            report=report,
+            secrets=self._secrets,
         )
 
     async def _compact(self, host: TurnHost, trigger: str, keep_tokens: int) -> bool:

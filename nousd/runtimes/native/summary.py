@@ -12,6 +12,7 @@ from nousd.providers.models.prices import Price
 from nousd.runtimes.interface import Report
 from nousd.runtimes.native.metering import Meter
 from nousd.tools.interface import ExtendIdleDeadline
+from nousd.tools.secrets_interface import NO_SECRETS, Secrets
 from nousd.wire.limits import SUMMARY_CHARS_MAX
 
 _log = logging.getLogger(__name__)
@@ -28,12 +29,14 @@ async def write_summary(
     *,
     price: Price | None,
     report: Report,
+    secrets: Secrets = NO_SECRETS,
 ) -> str:
     """Return the model's summary, or a mechanical one if the model fails or returns nothing.
 
     Args:
         price: of the model, if it is known.
         report: told what the call came to, unless nothing came of it.
+        secrets: removed from the summary.
     """
     meter = Meter(request, price)
     texts: list[str] = []
@@ -56,4 +59,5 @@ async def write_summary(
         figures = meter.figures_if_any()
         if figures is not None:
             await report(figures)
-    return compaction.bounded_summary("".join(texts)) or compaction.mechanical_summary(cut)
+    summary = secrets.redact_output("".join(texts))
+    return compaction.bounded_summary(summary) or compaction.mechanical_summary(cut)
