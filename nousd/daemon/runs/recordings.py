@@ -2,7 +2,8 @@
 
 One exchange is three files in its run's directory: the request, the response, and the facts about them
 (``Exchange``). They contain everything that was sent to the model, so they are as private as the log.
-Keys are in headers, which are not recorded, and where a server repeats a key it is redacted.
+Keys are in headers, which are not recorded, and where a server repeats a key in one line it is redacted;
+one that a model says in several deltas stands there in their pieces.
 
 A thread writes, so that a slow disk delays nothing. The queue is bounded; past the bound an exchange is
 cut and says so. A failure here never affects a run.
