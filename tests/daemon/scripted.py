@@ -184,6 +184,17 @@ def gives(text: str = "done", *, is_error: bool = False) -> ToolOutcome:
     return play
 
 
+def emits(*parts: str) -> ToolOutcome:
+    """A tool call that streams those pieces."""
+
+    async def play(context: ToolContext) -> ToolResult:
+        for part in parts:
+            await context.emit(part)
+        return ToolResult("done")
+
+    return play
+
+
 def breaks(error: Exception) -> ToolOutcome:
     async def play(_: ToolContext) -> ToolResult:
         raise error

@@ -35,6 +35,7 @@ from tests.daemon.scripted import (
     Outcome,
     ScriptedProvider,
     ScriptedTool,
+    emits,
     fails,
     gives,
     says,
@@ -350,13 +351,7 @@ async def test_what_is_asked_hashed_and_run_is_the_call_without_the_key(tmp_path
 async def test_a_tool_that_emits_a_key_in_pieces_tells_nobody(tmp_path: Path) -> None:
     async with memory_kit(tmp_path) as kit:
         for parts in [*splits(KEY), tuple(KEY)]:
-
-            async def play(context: ToolContext, parts: tuple[str, ...] = parts) -> ToolResult:
-                for part in ("a ", *parts, " b", "sk-"):
-                    await context.emit(part)
-                return ToolResult("done")
-
-            kit.tool.finish(play)
+            kit.tool.finish(emits("a ", *parts, " b", "sk-"))
             run = await kit.run(streams(called({})), says("done"))
             told = "".join(update["delta"] for update in of_type(run, "tool_execution_update"))
             assert told == f"a {REDACTED} bsk-"

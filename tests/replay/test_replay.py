@@ -15,7 +15,9 @@ import trio
 from nousd.daemon.workspace.instructions import no_instructions
 from nousd.errors import ContextOverflow, NotReplayable, ProviderError, ToolError
 from nousd.machine.context.prompt_sections import SourceText
+from nousd.providers.interface import ReasoningDelta, Receive, TextDelta, ToolCallPiece
 from nousd.providers.mock.provider import MockProvider
+from nousd.redaction.redactor import Redactor
 from nousd.replay.compare import compared, normalised
 from nousd.replay.play import Tuning, play
 from nousd.replay.recorded import RecordedRun, read_run
@@ -32,9 +34,11 @@ from tests.daemon.scripted import (
     ScriptedTool,
     asks_for_tools,
     breaks,
+    emits,
     fails,
     gives,
     says,
+    streams,
 )
 from tests.harness.daemon import Client, Events, memory_daemon
 from tests.replay.memory_log import MemoryLog, replays
@@ -337,3 +341,50 @@ async def test_other_ids_times_and_delta_boundaries_are_not_a_difference(tmp_pat
         {key: value for key, value in line.items() if key not in ("input_hash", "rest_ref")}
         for line in normalised(one.events)
     ]
+
+
+# --- keys that were removed ------------------------------------------------------------------
+
+
+KEY = "sk-repeated-0123456789"
+
+
+async def test_a_run_from_which_keys_were_removed_is_replayed(tmp_path: Path) -> None:
+    provider, tool = ScriptedProvider(), ScriptedTool()
+    options: dict[str, Any] = {"tools": (tool.tool,), "secrets": Redactor([KEY])}
+    async with daemon_with_log(tmp_path, provider, **options) as (client, _, rows):
+        tool.finish(emits("a ", KEY[:4], KEY[4:], " s"))
+        provider.answer(
+            streams(
+                *(TextDelta(part) for part in ("a ", KEY[:9], KEY[9:])),
+                *(ReasoningDelta(part) for part in (KEY, " s")),
+                ToolCallPiece("own-1", "work", json.dumps({"note": KEY})),
+            ),
+            says("done s"),
+        )
+        await client.request("prompt", text="go")
+        provider.answer(fails(ProviderError("gone"), "s"))
+        await client.answer(await client.ask("prompt", text="go"))
+        await check_all_same(rows)
+
+
+@pytest.mark.parametrize("deltas", [["s"], ["a ", "s"]])
+async def test_an_answer_that_was_aborted_while_its_end_waited_is_replayed(
+    tmp_path: Path, deltas: list[str]
+) -> None:
+    provider, begun = ScriptedProvider(), trio.Event()
+
+    async def play(receive: Receive) -> None:
+        for delta in deltas:
+            await receive(TextDelta(delta))
+        begun.set()
+        await trio.sleep_forever()
+
+    secrets = Redactor([KEY])
+    async with daemon_with_log(tmp_path, provider, secrets=secrets) as (client, watch, rows):
+        provider.answer(play)
+        await client.request("prompt", text="go", wait=False)
+        await begun.wait()
+        await client.request("abort")
+        await watch.run()
+        await check_all_same(rows)

@@ -186,11 +186,11 @@ class _Answer:
                 self._host.extend_idle_deadline(0.0)
 
     async def _show(self, streamed: _Streamed, text: str) -> None:
+        message_id = self.message_id or await self._open()
         if not text:  # all of it may be the beginning of a secret
             self._host.extend_idle_deadline(0.0)
             return
         streamed.shown.append(text)
-        message_id = self.message_id or await self._open()
         update, where = streamed.update, self._host.tracker.where
         await self._host.stream(
             *[update(**where, message_id=message_id, delta=delta) for delta in deltas(text)]
