@@ -12,13 +12,8 @@ from nousd.tools.secrets_interface import NO_SECRETS, Secrets
 Register = Callable[[ExtensionApi], object]
 
 
-<<<<<<< HEAD
-def hooks(*registers: Register) -> Hooks:
-    """Return the hooks that extensions called one, two, ... register."""
-=======
 def hooks(*registers: Register, secrets: Secrets = NO_SECRETS) -> Hooks:
     """Return the hooks that extensions called one, two, ... register."""
->>>>>>> ed8a889d (extensions: remove keys from what hooks answer)
     registered = Registered()
     for name, register in zip(("one", "two", "three"), registers, strict=False):
         register(ExtensionApi(name, registered))

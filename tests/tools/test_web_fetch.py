@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 import zlib
 
+import msgspec
 import pytest
 import trio
 
 from nousd.errors import ToolError
+from nousd.redaction.redactor import Redactor
 from nousd.tools.builtin import web_fetch
 from nousd.tools.web import request as web_request
 from tests.tools.bench import Bench
@@ -91,6 +93,14 @@ async def test_a_decompression_bomb_is_cut_at_the_limit(
         assert "[Only the first 65536 bytes of the page were read.]" in result.text
         assert isinstance(result.full, bytes)
         assert len(result.full) == 64 * 1024
+
+
+async def test_a_bound_cuts_no_key_that_a_page_repeats(bench: Bench) -> None:
+    key = "sk-repeated-0123456789"
+    bench.context = msgspec.structs.replace(bench.context, secrets=Redactor([key]))
+    async with web(page(f"it is {key}".encode())) as server:
+        result = await fetch(bench, server.url(), max_chars=len(key))
+        assert "\n\nit is [redacted]" in result.text
 
 
 async def test_an_endless_page_is_cut_at_the_limit(

@@ -62,7 +62,9 @@ def web_fetch_tool(reach: Reach) -> FunctionTool:
                 f"{page.url} redirects to {page.moved_to}, which is on another host. Nothing was"
                 " fetched; fetch that address if you want it."
             )
-        return _result(page, await text_of(page, args.format), args)
+        # Before it is cut, because a part of a secret would not be recognised.
+        text = context.secrets.redact_output(await text_of(page, args.format))
+        return _result(page, text, args)
 
     return builtin(
         "web_fetch",
