@@ -5,7 +5,7 @@ and it is nowhere in the log, however it is cut into pieces.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +41,7 @@ from tests.daemon.scripted import (
     says,
     streams,
 )
-from tests.daemon.test_mcp import SPEC, served
+from tests.daemon.test_mcp import SPEC, daemon_with_mcp
 from tests.extensions.registering import hooks, on
 from tests.harness.daemon import Client, Event, Events, memory_daemon, of_type, socket_daemon
 from tests.harness.stub_model import StubModel
@@ -148,7 +148,7 @@ def assert_nowhere(heard: list[bytes], folder: Path) -> None:
 
 @pytest.mark.parametrize("kind", [TextDelta, ReasoningDelta])
 async def test_a_key_is_found_wherever_it_is_cut_into_deltas(
-    tmp_path: Path, kind: type[TextDelta | ReasoningDelta]
+    tmp_path: Path, kind: Callable[[str], TextDelta | ReasoningDelta]
 ) -> None:
     type = "message_update" if kind is TextDelta else "reasoning_update"
     async with memory_kit(tmp_path) as kit:
@@ -390,7 +390,7 @@ async def test_a_bound_cuts_no_key_of_an_mcp_server(
         return ChangeArgs({"words": "x" * before + KEY})
 
     secrets = Redactor([KEY])
-    async with served(
+    async with daemon_with_mcp(
         short_folder,
         provider,
         stub,
@@ -399,7 +399,7 @@ async def test_a_bound_cuts_no_key_of_an_mcp_server(
         hooks=hooks(on("tool_call", add)),
     ) as kit:
         await kit.until("ready")
-        run = await kit.calls(tool)
+        run = await kit.call(tool)
         told = repr([e for e in run if e["type"] != "tool_call_policy_evaluated"])
         assert REDACTED in told
         assert KEY[:-4] not in told
