@@ -205,6 +205,25 @@ async def test_attributes_without_a_driver_are_written_unasked(bench: Bench, con
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        "[!#]*.txt filter=mine\n",
+        '"a#.txt" diff=mine\n',
+        "*.txt\rfilter=mine\n",
+        "*.txt text\rmerge=mine",
+    ],
+)
+async def test_a_driver_is_found_in_every_line_that_git_reads(bench: Bench, line: str) -> None:
+    run_git(bench, bench.work, "init", "-q")
+    access = await access_of(bench, "write", path=".gitattributes", content=line)
+    assert verdict(access) == "ask"
+    await bench.call("write", path=".gitattributes", content=line)
+    name = "a#.txt" if "#." in line else "a.txt"
+    said = run_git(bench, bench.work, "check-attr", "filter", "diff", "merge", "--", name)
+    assert ": mine" in said
+
+
+@pytest.mark.parametrize(
     ("there", "path"),
     [
         (("objects/x",), "config"),

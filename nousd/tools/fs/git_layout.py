@@ -24,8 +24,11 @@ _PARTS: Final = ("HEAD", "objects", "refs", "commondir")
 _ATTRIBUTES: Final = ".gitattributes"
 _ATTRIBUTES_BYTES_MAX: Final = 1024 * 1024
 
-_DRIVER: Final = re.compile(rb"^[^#\n]*[ \t](?:filter|diff|merge)(?:[ \t\r=].*)?$", re.MULTILINE)
-"""A line that names a driver. ``-diff`` and ``!diff`` name none."""
+_DRIVER: Final = re.compile(
+    rb"^[ \t\r]*(?![ \t\r#])[^\n]*[ \t\r](?:filter|diff|merge)(?:[ \t\r=].*)?$", re.MULTILINE
+)
+"""A line that names a driver. ``-diff`` and ``!diff`` name none. As git reads it, ``#`` begins a comment
+only at the start of a line, and ``\\r`` separates words."""
 
 
 def obeyed_by_git(workdir: Path, results: Mapping[Parts, bytes | None]) -> str:
