@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import msgspec
@@ -11,9 +12,9 @@ import pytest
 
 from nousd.machine.policy.protected_paths import OBEYED, places_in_sandbox
 from nousd.tools.interface import ToolResult
-from nousd.tools.sandbox import deny_scan
+from nousd.tools.sandbox import deny_scan, trap_watch
 from nousd.tools.sandbox.detect import Detector, SandboxName
-from nousd.tools.sandbox.trap_watch import Obeyed
+from nousd.tools.sandbox.trap_watch import Obeyed, TrapWatch
 from tests.tools.sandbox_bench import BACKENDS, CHOSEN, SandboxBench
 
 RAN = "ran-on-the-host"
@@ -95,6 +96,124 @@ async def test_a_repository_of_another_name_is_reported(held: SandboxBench) -> N
     assert left_by(result) == {"sub/x": "git"}
     again = await held.call("bash", command="echo x > sub/file")
     assert left_by(again) == {}
+
+
+async def test_the_workspace_as_a_repository_is_reported(held: SandboxBench) -> None:
+    if not held.is_bubblewrap:
+        pytest.skip("under Landlock nothing new can be made at the top")
+    git(held.work, "init", "-q")
+    git(held.work, "commit", "-q", "--allow-empty", "-m", "one")
+    held.put("config", CONFIG.replace("worktree = ..", "worktree = ."))
+    result = await held.call(
+        "bash", command="mkdir objects refs && mv .git/HEAD . && echo ref: refs/heads/a > HEAD"
+    )
+    assert left_by(result) == {".": "git"}
+    git(held.work, "status")
+    assert list(held.work.rglob(RAN)) != []
+
+
+@pytest.mark.parametrize("inner", [".git/refs/x", ".git/objects/worktrees/x"])
+async def test_a_repository_in_a_repository_is_no_worktree(held: SandboxBench, inner: str) -> None:
+    git(held.work, "init", "-q")
+    git(held.work, "commit", "-q", "--allow-empty", "-m", "one")
+    held.put("config", CONFIG.replace("worktree = ..", f"worktree = {held.work}/sub"))
+    result = await held.call(
+        "bash",
+        command=f"mkdir -p {inner}/objects {inner}/refs && echo ref: refs/heads/a > {inner}/HEAD"
+        f" && cp config {inner}/config && echo gitdir: ../{inner} > sub/.git",
+    )
+    assert left_by(result) == {"sub/.git": "git"}
+    git(held.work / "sub", "status")
+    assert list(held.work.rglob(RAN)) != []
+
+
+async def test_a_worktree_beyond_those_looked_at_is_judged_where_it_is_named(
+    held: SandboxBench,
+) -> None:
+    if not held.is_bubblewrap:
+        pytest.skip("under Landlock git cannot make a worktree")
+    git(held.work, "init", "-q")
+    git(held.work, "commit", "-q", "--allow-empty", "-m", "one")
+    held.put("common/config", CONFIG)
+    result = await held.call(
+        "bash",
+        command="mkdir -p common/objects common/refs; mkdir .git/worktrees; cd .git/worktrees;"
+        " for i in $(seq 300); do mkdir $i; cp ../HEAD $i; echo $OLDPWD/common > $i/commondir;"
+        " mkdir ../../sub/$i; echo gitdir: ../../.git/worktrees/$i > ../../sub/$i/.git; done",
+    )
+    assert result.sandbox is not None
+    assert {file.path.rpartition("/")[2] for file in result.sandbox.left} == {".git"}
+    assert result.sandbox.is_left_partial
+
+
+@pytest.mark.parametrize(
+    "content", ["gitdir: " + "x/../" * 200_000, "gitdir: /nowhere"], ids=["long", "many"]
+)
+def test_no_file_that_a_command_left_makes_the_look_slow(tmp_path: Path, content: str) -> None:
+    places = [f"{number}/.git" for number in range(1 if len(content) > 100 else 2000)]
+    for place in places:
+        (tmp_path / place).parent.mkdir()
+        (tmp_path / place).write_text(content)
+    found = deny_scan.Found(named=tuple(places), repositories=tuple(places))
+    watch = TrapWatch(tmp_path, ROWS, lambda: found, before=deny_scan.Found())
+    began = time.process_time()
+    left = watch.left()
+    assert time.process_time() - began < 2
+    assert left.files
+
+
+def test_the_look_reads_for_a_bounded_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trap_watch, "SECONDS_MAX", 0.0)
+    places = [f"{number}/.npmrc" for number in range(3)]
+    for place in places:
+        (tmp_path / place).parent.mkdir()
+        (tmp_path / place).touch()
+    found = deny_scan.Found(named=tuple(places))
+    left = TrapWatch(tmp_path, ROWS, lambda: found, before=deny_scan.Found()).left()
+    assert left.is_partial
+    assert len(left.files) == 1
+
+
+async def test_names_of_any_bytes_are_named_printably(held: SandboxBench) -> None:
+    result = await held.call(
+        "bash",
+        command="mkdir sub/$'\\xff' sub/$'a\\nb' && touch sub/$'\\xff'/.envrc sub/$'a\\nb'/.envrc",
+    )
+    assert set(left_by(result)) == {"sub/\\xff/.envrc", "sub/a\\nb/.envrc"}
+    assert msgspec.json.decode(msgspec.json.encode(result.text)) == result.text
+
+
+@pytest.mark.parametrize(
+    ("place", "content"),
+    [
+        ("rebase-merge/strategy", "a/../evil"),
+        ("sequencer/opts", "[options] strategy = a/../evil"),
+        ("info/attributes", "*.txt filter=mine"),
+    ],
+)
+async def test_other_files_of_a_repository_that_name_programs_are_reported(
+    held: SandboxBench, place: str, content: str
+) -> None:
+    git(held.work / "sub", "init", "-q")
+    target = held.put(f"sub/.git/{place}", "ours\n")
+    harmless = await held.call("bash", command=f"echo recursive > sub/.git/{place}")
+    assert left_by(harmless) == {}
+    assert target.read_text() == "recursive\n"
+    result = await held.call("bash", command=f"echo '{content}' > sub/.git/{place}")
+    assert left_by(result) == {f"sub/.git/{place}": "git"}
+
+
+async def test_what_is_behind_the_first_mebibyte_is_reported(held: SandboxBench) -> None:
+    git(held.work / "sub", "init", "-q")
+    (held.work / "sub" / ".git" / "rebase-merge").mkdir()
+    todo = "sub/.git/rebase-merge/git-rebase-todo"
+    held.put("sub/.gitattributes", "")
+    result = await held.call(
+        "bash",
+        command="for f in sub/.gitattributes " + todo + "; do yes '# pick' | head -c 1050000 > $f;"
+        " printf '\nexec touch ran\n*.txt filter=mine\n' >> $f; done",
+    )
+    assert left_by(result) == {"sub/.gitattributes": "git", todo: "git"}
 
 
 async def test_a_repository_that_existed_is_closed_whatever_its_name(held: SandboxBench) -> None:

@@ -212,9 +212,9 @@ class _Walk:
             folder, is_obeyed = self._ahead.popleft()
             try:
                 entries = _entries(workdir / folder, folder, left + 1)
-                if folder and is_layout({_name(place) for place, _ in entries}):
+                if is_layout({_name(place) for place, _ in entries}):
                     # Walked all the same: its names must not hide what a rule denies.
-                    self.repositories.append(folder)
+                    self.repositories.append(folder or ".")
                 for place, is_folder in entries:
                     left -= 1
                     self._look_at(place, is_folder=is_folder, is_obeyed=is_obeyed)

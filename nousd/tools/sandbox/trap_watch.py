@@ -17,7 +17,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import islice
@@ -43,8 +43,20 @@ _HARMLESS: Final = frozenset(
 )
 """Steps of a todo list that run no program."""
 
+_STRATEGIES: Final = ("rebase-merge/strategy", "sequencer/opts")
+"""Files that name a merge program, which git runs by its path if there is a slash in it."""
+
+_PROGRAM_OF_STRATEGY: Final = re.compile(rb"\A[^\n=]*/|strategy\s*=.*/", re.IGNORECASE | re.DOTALL)
+
+_INFO_ATTRIBUTES: Final = "info/attributes"
+
 _WORKTREES_MAX: Final = 100
 _BYTES_MAX: Final = 1024 * 1024
+_LINK_BYTES_MAX: Final = 4096
+"""A path cannot be longer."""
+
+SECONDS_MAX: Final = 1.0
+"""How long the files that a search found may be read."""
 
 _CLOCK_STEP_NS: Final = 20_000_000
 """A file system's time may be behind the clock by one tick of the kernel."""
@@ -93,19 +105,15 @@ class TrapWatch:
         self._workdir = workdir
         self._rows = rows
         self._look = look
-        self._before = dict(_states(workdir, before))
-        self._was_partial = before.is_partial
+        self._before, self._was_partial = _read(workdir, before)
         self._began_ns = time.time_ns() - _CLOCK_STEP_NS
 
     def left(self) -> Left:
         """Look again, and return what is new or different."""
-        found = self._look()
-        changed = [
-            self._named(place)
-            for place, state in _states(self._workdir, found)
-            if self._is_new(place, state)
-        ]
-        return Left(tuple(changed[:NAMED_MAX]), found.is_partial or len(changed) > NAMED_MAX)
+        states, is_partial = _read(self._workdir, self._look())
+        changed = [place for place, state in states.items() if self._is_new(place, state)]
+        named = tuple(map(self._named, changed[:NAMED_MAX]))
+        return Left(named, is_partial or len(changed) > NAMED_MAX)
 
     def _is_new(self, place: str, state: State) -> bool:
         before = self._before.get(place)
@@ -122,12 +130,13 @@ class TrapWatch:
         return _changed_since(self._workdir / place, self._began_ns)
 
     def _named(self, place: str) -> ObeyedFile:
-        if place.endswith(_TODO_LISTS):
-            return ObeyedFile(path=place, program=_GIT, when="continues the rebase or cherry-pick")
+        path = _printable(place)
+        if place.endswith((*_TODO_LISTS, *_STRATEGIES)):
+            return ObeyedFile(path=path, program=_GIT, when="continues the rebase or cherry-pick")
         for row in self._rows:
             if _pattern(row.names).fullmatch(place):
-                return ObeyedFile(path=place, program=row.program, when=row.when)
-        return ObeyedFile(path=place, program=_GIT, when=_ANY_COMMAND)
+                return ObeyedFile(path=path, program=row.program, when=row.when)
+        return ObeyedFile(path=path, program=_GIT, when=_ANY_COMMAND)
 
 
 @contextmanager
@@ -147,18 +156,34 @@ def _changed_since(path: Path, began_ns: int) -> bool:
         return False
 
 
-def _states(workdir: Path, found: Found) -> Iterator[tuple[str, State]]:
-    """Yield each file with its state; those that are gone are left out."""
-    known = [workdir / place for place in found.repositories]
-    for place in (*found.named, *found.repositories):
-        state = _state(workdir / place, known)
+def _printable(place: str) -> str:
+    """Return a path for people and events: a file's name may hold line ends, and need not be UTF-8."""
+    text = os.fsencode(place).decode("utf-8", "backslashreplace")
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def _read(workdir: Path, found: Found) -> tuple[dict[str, State], bool]:
+    """Return the state of each file, and whether more may exist than were found and read in time."""
+    until = time.monotonic() + SECONDS_MAX
+    states: dict[str, State] = {}
+    for place, state in _states(workdir, found):
         if state is not None:
-            yield place, state
+            states[place] = state
+        if time.monotonic() > until:
+            return states, True
+    return states, found.is_partial
+
+
+def _states(workdir: Path, found: Found) -> Iterator[tuple[str, State | None]]:
+    """Yield each file with its state, None if it is gone or does not count."""
+    known = frozenset(str(workdir / place) for place in found.repositories)
+    for place in dict.fromkeys((*found.repositories, *found.named)):
+        yield place, _state(workdir / place, known)
     for place in found.repositories:
         yield from _states_in_repository(workdir, place)
 
 
-def _state(path: Path, repositories: Sequence[Path]) -> State | None:
+def _state(path: Path, repositories: Collection[str]) -> State | None:
     try:
         status = os.lstat(path)
         if stat.S_ISLNK(status.st_mode):
@@ -171,29 +196,50 @@ def _state(path: Path, repositories: Sequence[Path]) -> State | None:
         is_obeyed = name != _GIT_FOLDER or is_repository(path)
         return ("folder", status.st_ino) if is_obeyed else None
     if name == _ATTRIBUTES:
-        return "drivers", frozenset(drivers_in(_content(path)))
+        return _drivers(path, status)
     if name == _GIT_FOLDER:
-        content = _content(path)
+        content = _content(path, _LINK_BYTES_MAX + 1)
         return "link", content, _names_one_of(content, path.parent, repositories)
+    return _whole_file(status)
+
+
+def _whole_file(status: os.stat_result) -> State:
     return "file", status.st_ino, status.st_ctime_ns, status.st_size
 
 
-def _names_one_of(content: bytes, folder: Path, repositories: Sequence[Path]) -> bool:
-    """Return whether a file ``.git`` names a part of a repository of the workspace: that is named itself
-    where it was made.
+def _drivers(path: Path, status: os.stat_result) -> State:
+    if status.st_size > _BYTES_MAX:
+        return _whole_file(status)
+    return "drivers", frozenset(drivers_in(_content(path)))
+
+
+def _names_one_of(content: bytes, folder: Path, repositories: Collection[str]) -> bool:
+    """Return whether a file ``.git`` names a worktree or submodule of a repository of the workspace,
+    which has the programs of that repository, or is closed as that is.
     """
     prefix, _, place = content.decode("utf-8", "surrogateescape").rstrip("\n").partition(" ")
-    if prefix != "gitdir:" or not place or "\0" in place:
+    if prefix != "gitdir:" or not place or "\0" in place or len(content) > _LINK_BYTES_MAX:
         return False
     target = Path(os.path.realpath(folder / place))
-    return any(target.is_relative_to(repository) for repository in repositories)
+    if target.parent.name == "worktrees":
+        # Without a common directory its own config applies.
+        is_plain = _content(target / "commondir").strip() == b"../.." and not os.path.lexists(
+            target / "config.worktree"
+        )
+        return is_plain and str(target.parent.parent) in repositories
+    return any(
+        above.name == "modules" and str(above.parent) in repositories for above in target.parents
+    )
 
 
-def _states_in_repository(workdir: Path, place: str) -> Iterator[tuple[str, State]]:
+def _states_in_repository(workdir: Path, place: str) -> Iterator[tuple[str, State | None]]:
     folder = workdir / place
+    yield from _if_there(workdir, f"{place}/{_INFO_ATTRIBUTES}", _drivers)
     for part in ("", *_worktrees(folder)):
         for name in _TODO_LISTS:
             yield from _if_there(workdir, f"{place}/{part}{name}", _todo)
+        for name in _STRATEGIES:
+            yield from _if_there(workdir, f"{place}/{part}{name}", _strategy)
         if part:
             yield from _if_there(workdir, f"{place}/{part}config.worktree", _whole)
             yield from _if_there(workdir, f"{place}/{part}commondir", _commondir)
@@ -210,14 +256,12 @@ def _worktrees(folder: Path) -> Iterator[str]:
 
 def _if_there(
     workdir: Path, place: str, state_of: Callable[[Path, os.stat_result], State | None]
-) -> Iterator[tuple[str, State]]:
+) -> Iterator[tuple[str, State | None]]:
     try:
         status = os.lstat(workdir / place)
     except OSError:
         return
-    state = state_of(workdir / place, status)
-    if state is not None:
-        yield place, state
+    yield place, state_of(workdir / place, status)
 
 
 def _todo(path: Path, status: os.stat_result) -> State:
@@ -225,8 +269,16 @@ def _todo(path: Path, status: os.stat_result) -> State:
         line.split(maxsplit=1) for line in _content(path).decode("utf-8", "replace").splitlines()
     )
     steps = [found[0] for found in words if found and not found[0].startswith("#")]
-    is_harmless = stat.S_ISREG(status.st_mode) and all(step in _HARMLESS for step in steps)
+    is_whole = stat.S_ISREG(status.st_mode) and status.st_size <= _BYTES_MAX
+    is_harmless = is_whole and all(step in _HARMLESS for step in steps)
     return "todo", status.st_ino, status.st_ctime_ns, is_harmless
+
+
+def _strategy(path: Path, status: os.stat_result) -> State | None:
+    """A strategy is the end of a program's name: one of git's own has no slash."""
+    is_harmless = stat.S_ISREG(status.st_mode) and status.st_size <= _LINK_BYTES_MAX
+    names_program = _PROGRAM_OF_STRATEGY.search(_content(path)) is not None
+    return None if is_harmless and not names_program else _whole_file(status)
 
 
 def _whole(path: Path, _status: os.stat_result) -> State:
@@ -239,11 +291,11 @@ def _commondir(path: Path, _status: os.stat_result) -> State | None:
     return None if content.strip() == b"../.." else ("whole", content)
 
 
-def _content(path: Path) -> bytes:
+def _content(path: Path, bytes_max: int = _BYTES_MAX) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
-            return file.read(_BYTES_MAX)
+            return file.read(bytes_max)
     except OSError:
         return b""
 

@@ -206,7 +206,7 @@ def places_of(request: Request, chosen: Chosen, search: Search) -> Places:
     by_rules = search.closed_by(workdir, request.reading, writing, chosen.names)
     protected = [*watched.found(), *(workdir / name for name in chosen.reserved)]
     named = [path for path in by_rules.protected if path.name == ".git"]
-    others = [workdir / place for place in by_rules.found.repositories]
+    others = [workdir / place for place in by_rules.found.repositories if place != "."]
     repositories = [*dict.fromkeys((*named, *others))]
     for folder in (*own, *(_holder(path) for path in repositories[:REPOSITORIES_MAX])):
         protected += closed_in(folder)
