@@ -223,6 +223,48 @@ async def test_a_driver_is_found_in_every_line_that_git_reads(bench: Bench, line
     assert ": mine" in said
 
 
+CONFIGURED = {
+    "hooks elsewhere": ("[core]\n\thooksPath = .githooks\n", ".githooks/pre-commit"),
+    "hooks on the line of the section": (
+        "[core] hooksPath = x/hooks ; ours\n",
+        "x/hooks/pre-commit",
+    ),
+    "hooks of an included config": ("[include]\n\tpath = ../.gitconfig\n", "included/pre-commit"),
+    "an included config": ("[include]\n\tpath = ../.gitconfig\n", ".gitconfig"),
+    "a program": ("[core]\n\tfsmonitor = ./scripts/watch\n", "scripts/watch"),
+    "a script": ("[core]\n\tfsmonitor = sh watch.sh\n", "watch.sh"),
+    "the target of a hook": ("", "scripts/hook"),
+}
+
+
+@pytest.mark.parametrize(("config", "path"), CONFIGURED.values(), ids=CONFIGURED)
+async def test_what_the_config_of_a_repository_names_is_asked_about(
+    bench: Bench, config: str, path: str
+) -> None:
+    (bench.outside / "gitconfig").write_text("[user]\n\tname = u\n\temail = u@example.org\n")
+    run_git(bench, bench.work, "init", "-q")
+    bench.put(".gitconfig", "[core]\n\thooksPath = included\n")
+    bench.put(
+        path, bench.work.joinpath(path).read_text() if path == ".gitconfig" else "#!/bin/sh\n"
+    )
+    (bench.work / path).chmod(0o755)
+    with (bench.work / ".git" / "config").open("a") as file:
+        file.write(config)
+    hooks = bench.work / ".git" / "hooks"
+    hooks.mkdir(exist_ok=True)
+    (hooks / "pre-commit").symlink_to("../../scripts/hook")
+    content = f"#!/bin/sh\ntouch {RAN}\n"
+    if path == ".gitconfig":
+        content = f"[core]\n\tfsmonitor = touch {RAN}; false\n"
+    access = await access_of(bench, "write", path=path, content=content)
+    assert verdict(access) == "ask"
+    assert verdict(await access_of(bench, "write", path="src/main.c", content="")) == "allow"
+    await bench.call("write", path=path, content=content)
+    said = run_git(bench, bench.work, "status")
+    said += run_git(bench, bench.work, "commit", "--allow-empty", "-m", "x")
+    assert list(bench.work.rglob(RAN)) != [], said
+
+
 @pytest.mark.parametrize(
     ("there", "path"),
     [

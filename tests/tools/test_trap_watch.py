@@ -230,6 +230,32 @@ async def test_a_repository_that_existed_is_closed_whatever_its_name(held: Sandb
     assert list((held.work / "sub").rglob("hooks/x")) == []
 
 
+@pytest.mark.parametrize(
+    ("config", "path"),
+    [
+        ("", "scripts/hook"),
+        ("[include]\n\tpath = ../.gitconfig\n", ".githooks/pre-commit"),
+        ("[core] hooksPath = .githooks ; ours\n", ".githooks/pre-commit"),
+        ("[core]\n\tfsmonitor = sh watch.sh\n", "watch.sh"),
+        ("x/y z/" * 300 + "\n[core]\n\tfsmonitor = ./scripts/watch\n", "scripts/watch"),
+    ],
+)
+async def test_programs_that_a_config_leads_to_are_closed(
+    held: SandboxBench, config: str, path: str
+) -> None:
+    git(held.work, "init", "-q")
+    held.put(".gitconfig", "[core]\n\thooksPath = .githooks\n")
+    with (held.work / ".git" / "config").open("a") as file:
+        file.write("".join(f"# a/{number}\n" for number in range(200)) + config)
+    hooks = held.work / ".git" / "hooks"
+    hooks.mkdir(exist_ok=True)
+    (hooks / "pre-commit").symlink_to("../../scripts/hook")
+    target = held.put(path, "ours\n")
+    result = await held.call("bash", command=f"echo x >> {path}; rm -f {path}; mv {path} y")
+    assert target.read_text() == "ours\n"
+    assert result.is_error
+
+
 @pytest.mark.parametrize("step", ["exec touch ran", "x touch ran", "merge -C abc topic", "break"])
 async def test_a_todo_list_that_holds_more_than_picks_is_reported(
     held: SandboxBench, step: str

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -27,11 +29,14 @@ _TEXT_BYTES_MAX: Final = 64 * 1024
 NAMED_MAX: Final = 100
 """Maximum paths and programs that are read from one config."""
 
+_CONFIGS_MAX: Final = 10
+"""Maximum configs that are read: the first, and those that are included."""
+
 _PLACE_CHARS_MAX: Final = 1000
 _NAME_CHARS_MAX: Final = 200
 
 _ELSEWHERE: Final = re.compile(
-    r"^[ \t]*(?:hookspath|path)[ \t]*=(.+)", re.MULTILINE | re.IGNORECASE
+    r"^[ \t]*(?:\[[^\n\]]*\][ \t]*)?(?:hookspath|path)[ \t]*=(.+)", re.MULTILINE | re.IGNORECASE
 )
 _BETWEEN_WORDS: Final = re.compile(r"[\s\"'=!;|&<>()]+")
 
@@ -57,24 +62,63 @@ def _closed_of_git(git: Path) -> tuple[Path, ...]:
         for name in _LEADS
         if os.path.isdir(folder)  # noqa: PTH112
     ]
-    return (*(git / name for name in _RUNS), *of_worktrees, *_named_in_config(git))
+    return (*(git / name for name in _RUNS), *of_worktrees, *named_by(git))
 
 
-def _named_in_config(git: Path) -> Iterator[Path]:
-    """Yield the paths of hooks and further configs, if they are elsewhere, and the programs that git is
-    configured to run. What a relative name starts from depends on the key; both bases are used. A
-    program in the workspace is named with a slash, and can be any word of a command.
+def named_by(git: Path) -> tuple[Path, ...]:
+    """Return the files and directories elsewhere that a git directory makes git obey: what its config
+    and the configs that this includes name, and what its hooks are links to.
     """
-    config = _text(git / "config")
-    places = [place for found in _ELSEWHERE.findall(config) if (place := _value(found))]
-    programs = [word for word in _BETWEEN_WORDS.split(config) if "/" in word]
+    configs = deque([git / "config"])
+    hooks = [git / "hooks"]
+    found: dict[Path, None] = {}
+    for _ in range(_CONFIGS_MAX):
+        if not configs:
+            break
+        config = configs.popleft()
+        text = _text(config)
+        for place in _places_in(text, (config.parent, git, git.parent)):
+            if place not in found:
+                found[place] = None
+                (hooks if os.path.isdir(place) else configs).append(place)  # noqa: PTH112
+        found |= dict.fromkeys(_programs_in(text, git.parent))
+    for folder in hooks:
+        found |= dict.fromkeys(_links_in(folder))
+    return tuple(found)
+
+
+def _places_in(config: str, bases: Sequence[Path]) -> Iterator[Path]:
+    """Yield the paths of hooks and further configs. What a relative name starts from depends on the
+    key; all bases are used.
+    """
+    values = [given for found in _ELSEWHERE.findall(config) for given in (found, _plain(found))]
+    places = [place for found in dict.fromkeys(values) if (place := _value(found))]
     for place in places[:NAMED_MAX]:
         # Unlike Path.expanduser, this leaves an unknown user as it is.
         expanded = os.path.expanduser(place)  # noqa: PTH111
-        yield from (git / expanded, git.parent / expanded)
-    named = (git.parent / program for program in programs[:NAMED_MAX])
+        yield from dict.fromkeys(base / expanded for base in bases)
+
+
+def _programs_in(config: str, folder: Path) -> Iterator[Path]:
+    """Yield the programs that git is configured to run: they can be any word of a command."""
+    words = dict.fromkeys(_BETWEEN_WORDS.split(config))
+    named = (folder / word for word in words if word and len(word) <= _PLACE_CHARS_MAX)
     # Unlike Path.is_file, this works for anything.
-    yield from (path for path in named if os.path.isfile(path))  # noqa: PTH113
+    yield from islice((path for path in named if os.path.isfile(path)), NAMED_MAX)  # noqa: PTH113
+
+
+def _links_in(folder: Path) -> Iterator[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            links = (Path(entry.path) for entry in entries if entry.is_symlink())
+            yield from islice(links, NAMED_MAX)
+    except OSError:
+        return
+
+
+def _plain(found: str) -> str:
+    """Return a value without the comment after it."""
+    return re.split(r"[;#]", found, maxsplit=1)[0]
 
 
 def _value(found: str) -> str:
