@@ -207,6 +207,7 @@ class _Walk:
         self.protected: list[str] = []
         self.named: list[str] = []
         self.repositories: list[str] = []
+        self._is_unread = False
         left = entries_max
         while self._ahead and left >= 0 and goes_on():
             folder, is_obeyed = self._ahead.popleft()
@@ -221,9 +222,11 @@ class _Walk:
             except PermissionError:
                 # Its owner could grant himself access, so the whole directory is denied.
                 (self.hidden if wanted.reading else self.protected).append(folder)
-            except OSError:  # it is gone, or no longer a directory
+            except (FileNotFoundError, NotADirectoryError):  # it has changed meanwhile
                 continue
-        self.is_partial = left < 0 or bool(self._ahead)
+            except OSError:  # such as a path that is too long
+                self._is_unread = True
+        self.is_partial = left < 0 or bool(self._ahead) or self._is_unread
 
     def _look_at(self, place: str, *, is_folder: bool, is_obeyed: bool) -> None:
         if self._wanted.hides(place):

@@ -40,6 +40,9 @@ _ELSEWHERE: Final = re.compile(
 )
 _BETWEEN_WORDS: Final = re.compile(r"[\s\"'=!;|&<>()]+")
 
+_VALUE: Final = re.compile(r"=(.*(?:\\\n.*)*)")
+"""The rest of a line after the first ``=``, with the lines that continue it."""
+
 _WORKTREE: Final = re.compile(r"^[ \t]*worktree[ \t]*=(.+)", re.MULTILINE)
 
 
@@ -100,8 +103,12 @@ def _places_in(config: str, bases: Sequence[Path]) -> Iterator[Path]:
 
 
 def _programs_in(config: str, folder: Path) -> Iterator[Path]:
-    """Yield the programs that git is configured to run: they can be any word of a command."""
-    words = dict.fromkeys(_BETWEEN_WORDS.split(config))
+    """Yield the programs that git is configured to run: they can be any word of a command. A single
+    word without a slash is none of the workspace: it is looked up in PATH, or is a branch or a name.
+    """
+    values = (filter(None, _BETWEEN_WORDS.split(line)) for line in _VALUE.findall(config))
+    several = (list(words) for words in values)
+    words = dict.fromkeys(word for each in several for word in each if each[1:] or "/" in word)
     named = (folder / word for word in words if word and len(word) <= _PLACE_CHARS_MAX)
     # Unlike Path.is_file, this works for anything.
     yield from islice((path for path in named if os.path.isfile(path)), NAMED_MAX)  # noqa: PTH113

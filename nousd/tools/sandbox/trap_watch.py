@@ -52,6 +52,9 @@ _INFO_ATTRIBUTES: Final = "info/attributes"
 
 _WORKTREES_MAX: Final = 100
 _BYTES_MAX: Final = 1024 * 1024
+_COMPARED_BYTES_MAX: Final = 64 * 1024
+"""Larger files count as changed once they were written, whatever they hold."""
+
 _LINK_BYTES_MAX: Final = 4096
 """A path cannot be longer."""
 
@@ -200,6 +203,8 @@ def _state(path: Path, repositories: Collection[str]) -> State | None:
     if name == _GIT_FOLDER:
         content = _content(path, _LINK_BYTES_MAX + 1)
         return "link", content, _names_one_of(content, path.parent, repositories)
+    if stat.S_ISREG(status.st_mode) and status.st_size <= _COMPARED_BYTES_MAX:
+        return "content", _content(path)
     return _whole_file(status)
 
 
