@@ -16,7 +16,13 @@ import pytest
 from nousd.tools.sandbox import seccomp
 
 ALLOWED = "allowed"
-NUMBERS = {**seccomp.REFUSED, **seccomp.SHARED_MEMORY_AND_QUEUES}
+ASKED = "asked"
+NUMBERS = {
+    **seccomp.REFUSED,
+    **seccomp.SHARED_MEMORY_AND_QUEUES,
+    **seccomp.METADATA,
+    **seccomp.ATTRIBUTES,
+}
 CALLS = {
     **{name: numbers for name, (numbers, _) in seccomp.OF_A_PROCESS.items()},
     **{name: numbers for name, (numbers, _) in (seccomp.MODES | seccomp.OPENING).items()},
@@ -31,8 +37,8 @@ CALLS = {
     "execve": (59, 221),
 }
 
-YOUNG = {"fchmodat2": 452}
-"""Calls of Linux 6.6, which the headers of a machine may not have yet."""
+YOUNG = {"fchmodat2": 452, "setxattrat": 463, "removexattrat": 466, "file_setattr": 469}
+"""Calls of Linux 6.6 and later, which the headers of a machine may not have yet."""
 
 every_machine = pytest.mark.parametrize("machine", seccomp.ARCHITECTURES)
 
@@ -57,7 +63,7 @@ def verdict(program: bytes, number: int, architecture: int, *arguments: int) -> 
         place += 1
         if code == 0x06:
             error: int = value & 0xFFFF
-            return ALLOWED if value == 0x7FFF0000 else error
+            return {0x7FFF0000: ALLOWED, 0x7FC00000: ASKED}.get(value, error)
         if code == 0x20:
             (loaded,) = struct.unpack_from("=I", data, value)
         else:
@@ -167,6 +173,30 @@ def test_a_setuid_file_cannot_be_created(machine: str) -> None:
             assert decision(program, machine, name, *[0] * argument, os.O_RDONLY, 0o4755) == ALLOWED
     assert checked == {"x86_64": 9, "aarch64": 5}[machine]
     assert decision(program, machine, "openat2") == errno.ENOSYS
+
+
+@every_machine
+def test_changes_of_metadata_are_asked_about_or_refused_where_files_are_the_machines(
+    machine: str,
+) -> None:
+    own = seccomp.program(families=(), machine=machine)
+    asking = seccomp.program(families=(), shares_machine=True, asks=True, machine=machine)
+    refusing = seccomp.program(families=(), shares_machine=True, machine=machine)
+    column = seccomp.ARCHITECTURES[machine][1]
+    for name, numbers in seccomp.METADATA.items():
+        if numbers[column] is not None:
+            verdicts = [decision(program, machine, name) for program in (own, asking, refusing)]
+            assert verdicts == [ALLOWED, ASKED, errno.EPERM]
+    for name, (numbers, argument) in seccomp.MODES.items():
+        if numbers[column] is not None:
+            setuid = [0] * argument + [0o4755]
+            assert decision(asking, machine, name, *setuid) == errno.EPERM
+    for name in seccomp.ATTRIBUTES:
+        verdicts = [decision(program, machine, name) for program in (own, asking, refusing)]
+        assert verdicts == [ALLOWED, errno.EOPNOTSUPP, errno.EOPNOTSUPP]
+    for request in seccomp.FLAGS_OF_FILES:
+        verdicts = [decision(program, machine, "ioctl", 3, request) for program in (own, asking)]
+        assert verdicts == [ALLOWED, errno.EOPNOTSUPP]
 
 
 def test_an_unsupported_machine_has_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,11 @@ Nor can a file be made that runs as its owner whoever starts it: outside of the 
 every user of the machine. One that runs with its owner's group can: folders have the same bit, so that
 what is made in them belongs to their group, and a call does not say which of the two it is about.
 
+Landlock has no right to the mode, the times and the owner of a file: where a sandbox has no mounts of
+its own, a program could change them on everything that its user owns. Calls that do so are decided by
+the supervisor there (``nousd.tools.process.metadata_calls``), which opens the path itself; extended
+attributes do not exist.
+
 A call with the numbers of another architecture, such as 32-bit calls of a 64-bit machine, is refused
 whatever it is. ``clone3`` and ``openat2`` do not exist here: their flags lie in memory, where a filter
 cannot look, and programs use ``clone`` and ``openat`` then. Everything refused gives EPERM, so that
@@ -23,7 +28,7 @@ import errno
 import platform
 import socket
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -37,6 +42,8 @@ _ALLOW: Final = 0x7FFF0000
 _ERRNO: Final = 0x00050000
 _REFUSE: Final = _ERRNO | errno.EPERM
 _DOES_NOT_EXIST: Final = _ERRNO | errno.ENOSYS
+_UNSUPPORTED: Final = _ERRNO | errno.EOPNOTSUPP
+_ASK: Final = 0x7FC00000  # SECCOMP_RET_USER_NOTIF
 
 # Offsets in struct seccomp_data; of the arguments the lower half, both machines being little-endian.
 _NUMBER: Final = 0
@@ -51,6 +58,10 @@ NEW_NAMESPACES: Final = 0x7E020080
 
 _TIOCSTI: Final = 0x5412
 _TIOCLINUX: Final = 0x541C
+
+FLAGS_OF_FILES: Final = (0x40086602, 0x40046602, 0x401C5820, 0x40087602, 0x40806685)
+"""FS_IOC_SETFLAGS and its form of 32 bits, FS_IOC_FSSETXATTR, FS_IOC_SETVERSION and
+FS_IOC_ENABLE_VERITY: requests that need no right to write, only the file's owner."""
 
 ARCHITECTURES: Final = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 """Machine -> AUDIT_ARCH, and the column of its numbers."""
@@ -144,6 +155,36 @@ MODES: Final[dict[str, tuple[_Numbers, int]]] = {
 }
 """Calls that give a file its mode, and which of their arguments that is."""
 
+METADATA: Final[dict[str, _Numbers]] = {
+    "chmod": (90, None),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "chown": (92, None),
+    "fchown": (93, 55),
+    "lchown": (94, None),
+    "fchownat": (260, 54),
+    "utime": (132, None),
+    "utimes": (235, None),
+    "futimesat": (261, None),
+    "utimensat": (280, 88),
+}
+"""Calls that change a file's mode, owner or times, by its path or by a descriptor. A program has
+descriptors of what it may only read as well."""
+
+ATTRIBUTES: Final[dict[str, _Numbers]] = {
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "setxattrat": (463, 463),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16),
+    "removexattrat": (466, 466),
+    "file_setattr": (469, 469),
+}
+"""Calls that change what programs take for a feature that a file system may lack."""
+
 OPENING: Final[dict[str, tuple[_Numbers, int]]] = {
     "open": ((2, None), 1),
     "openat": ((257, 56), 2),
@@ -174,15 +215,27 @@ def why_not() -> str | None:
     return f"there are no numbers of system calls for {machine}"
 
 
+def metadata_numbers() -> dict[int, str]:
+    """Return number -> name of the calls in ``METADATA`` on this machine."""
+    column = ARCHITECTURES[platform.machine()][1]
+    return {number: name for name, both in METADATA.items() if (number := both[column]) is not None}
+
+
 @lru_cache(maxsize=16)
 def program(
-    *, families: tuple[int, ...], shares_machine: bool = False, machine: str | None = None
+    *,
+    families: tuple[int, ...],
+    shares_machine: bool = False,
+    asks: bool = False,
+    machine: str | None = None,
 ) -> bytes:
     """Return the filter, an array of ``struct sock_filter``.
 
     Args:
         families: of the sockets that may be made.
         shares_machine: whether the program stands in the machine's own namespaces.
+        asks: whether the calls in ``METADATA`` are then decided by who holds the filter's listener; they
+            are refused otherwise.
         machine: for which one; this one by default.
     """
     architecture, column = ARCHITECTURES[machine or platform.machine()]
@@ -200,19 +253,36 @@ def program(
         steps += _when(_IF_EQUAL, numbers[column], _REFUSE)
     for numbers in (_CLONE, _UNSHARE):
         steps += _call(numbers[column], 0, _when(_IF_ANY_BIT, NEW_NAMESPACES, _REFUSE), _ALLOW)
-    for numbers, argument in MODES.values():
-        if numbers[column] is not None:
-            steps += _within(numbers[column], _mode(argument))
-    for numbers, argument in OPENING.values():
-        if numbers[column] is not None:
-            steps += _within(numbers[column], _mode_if_created(argument))
+    steps += _of_files(column, METADATA if shares_machine else {}, _ASK if asks else _REFUSE)
+    for numbers in ATTRIBUTES.values() if shares_machine else ():
+        steps += _when(_IF_EQUAL, numbers[column], _UNSUPPORTED)
     for numbers, arguments in OF_A_PROCESS.values() if shares_machine else ():
         steps += _only_zero(numbers[column], arguments)
     keys = [*_when(_IF_EQUAL, _TIOCSTI, _REFUSE), *_when(_IF_EQUAL, _TIOCLINUX, _REFUSE)]
+    for request in FLAGS_OF_FILES if shares_machine else ():
+        keys += _when(_IF_EQUAL, request, _UNSUPPORTED)
     steps += _call(_IOCTL[column], 1, keys, _ALLOW)
     allowed = [step for family in families for step in _when(_IF_EQUAL, family, _ALLOW)]
     steps += _call(_SOCKET[column], 0, allowed, _REFUSE)
     return b"".join([*steps, _step(_RETURN, _ALLOW)])
+
+
+def _of_files(column: int, changing: Container[str], verdict: int) -> Iterator[bytes]:
+    """Steps on what makes files, and on what changes them.
+
+    Args:
+        changing: names of calls for which there is a verdict, unless they are refused anyway.
+    """
+    for name, (numbers, argument) in MODES.items():
+        if numbers[column] is not None:
+            usual = verdict if name in changing else _ALLOW
+            yield from _within(numbers[column], _mode(argument, usual))
+    for numbers, argument in OPENING.values():
+        if numbers[column] is not None:
+            yield from _within(numbers[column], _mode_if_created(argument))
+    for name, both in METADATA.items():
+        if name in changing and name not in MODES:
+            yield from _when(_IF_EQUAL, both[column], verdict)
 
 
 def _call(number: int | None, argument: int, steps: Iterable[bytes], otherwise: int) -> list[bytes]:
@@ -229,9 +299,9 @@ def _only_zero(number: int | None, arguments: Iterable[int]) -> list[bytes]:
     return _within(number, [*body, _step(_RETURN, _ALLOW)])
 
 
-def _mode(argument: int) -> list[bytes]:
+def _mode(argument: int, usual: int = _ALLOW) -> list[bytes]:
     refusal = _when(_IF_ANY_BIT, _RUNS_AS_OWNER, _REFUSE)
-    return [_loading(argument), *refusal, _step(_RETURN, _ALLOW)]
+    return [_loading(argument), *refusal, _step(_RETURN, usual)]
 
 
 def _mode_if_created(flags: int) -> list[bytes]:
