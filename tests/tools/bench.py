@@ -31,7 +31,7 @@ class Bench:
         self.work = root / "work"
         self.hidden = self.work / ".state"
         for folder in (self.outside, self.work, self.hidden):
-            folder.mkdir(parents=True)
+            folder.mkdir(parents=True, exist_ok=True)
         (self.outside / "secret.txt").write_text(SECRET)
         (self.hidden / "log.db").write_text(SECRET)
         self.registry = ToolRegistry(builtin_tools(allow_exec=True))

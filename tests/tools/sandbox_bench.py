@@ -70,8 +70,8 @@ class SandboxBench(Bench):
         if self.find() is None:
             pytest.skip("; ".join(finding.reason for finding in self.find.findings()))
         self.home = root / "home"
-        self.home.mkdir()
-        (self.home / ".ssh").mkdir()
+        self.home.mkdir(exist_ok=True)
+        (self.home / ".ssh").mkdir(exist_ok=True)
         (self.home / ".ssh" / "id").write_text(SECRET)
         (self.work / "outcomes.json").touch()
         self.context = msgspec.structs.replace(self.context, sandbox=self.find)

@@ -9,7 +9,8 @@ means "end the command". Two lines are written to it: ``started PID`` before the
 when every process of it is gone ``exited CODE`` (negative: minus the signal's number). If it was ended
 for exceeding a limit, ``exceeded LIMIT`` comes between them. ENVIRONMENT is a file with the command's,
 as NAME=VALUE, each followed by NUL: unlike arguments, no other process on the machine sees it. LIMITS
-is four numbers separated by commas, zero for no limit: see ``Limits``.
+is four numbers separated by commas, zero for no limit: see ``Limits``. A fifth is the socket on which a
+sandbox sends the listener for the calls that it leaves to us: see ``metadata_calls``.
 """
 
 from __future__ import annotations
@@ -78,8 +79,13 @@ def main(arguments: list[str]) -> None:
         # The daemon died or gave up while this program started: nothing may begin any more.
         _say(control, f"exited {-signal.SIGTERM}")
         return
-    limits = Limits(*map(int, arguments[3].split(",")))
+    numbers = [int(number) for number in arguments[3].split(",")]
+    limits, receivers = Limits(*numbers[:4]), numbers[4:]
+    for receiver in receivers:
+        os.set_inheritable(receiver, False)
     child = _start(arguments[4:], environment, control, limits)
+    for receiver in receivers:
+        _decide_calls(receiver)
     command = Command(child, wake, limits)
     exceeded = command.wait_until_over_or(control)
     if exceeded is not None:
@@ -191,6 +197,17 @@ def _owner(process: int) -> int | None:
     with contextlib.suppress(OSError):
         return os.stat(f"/proc/{process}").st_uid
     return None
+
+
+def _decide_calls(receiver: int) -> None:
+    """Decide some of the command's calls beside everything else, in a thread."""
+    import _thread
+
+    # Without this directory's own path, in which a file could be named as a module of Python's.
+    sys.path.append(os.path.abspath(f"{__file__}/../../../.."))  # noqa: PTH100
+    from nousd.tools.process.metadata_calls import decide_calls
+
+    _thread.start_new_thread(decide_calls, (socket.socket(fileno=receiver),))
 
 
 def _say(control: socket.socket, line: str) -> None:

@@ -226,7 +226,8 @@ def _limits(held: SandboxedProcess | None) -> str:
         return "0,0,0,0"
     limits = held.limits
     numbers = (held.is_holder, limits.memory_bytes, limits.processes, limits.file_bytes)
-    return ",".join(str(int(number)) for number in numbers)
+    asks = () if held.asks_on is None else (held.asks_on,)
+    return ",".join(str(int(number)) for number in (*numbers, *asks))
 
 
 class _Supervised:

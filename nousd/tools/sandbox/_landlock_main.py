@@ -8,6 +8,9 @@ Its arguments: PLAN PROGRAM ARGUMENT...; PLAN is a file with a marshalled dict:
 - ``of_files``: the rights that a file can have, unlike a folder
 - ``handled``: all rights there are: those that no rule gives are gone
 - ``filter``: the system calls that are refused, see ``seccomp``
+- ``sender``: the socket on which the filter's listener goes to the supervisor, together with this plan;
+  -1 if the filter leaves nothing to it
+- ``calls`` and ``writable``: for the supervisor, see ``metadata_calls``
 
 A program of its own: standard library only. What follows holds for whatever it starts, also as root: no
 capabilities, no new rights by programs that would give some, no signals and no abstract sockets to
@@ -29,6 +32,11 @@ PR_CAPBSET_DROP = 24
 PR_SET_NO_NEW_PRIVS = 38
 PR_SET_SECCOMP = 22
 SECCOMP_MODE_FILTER = 2
+SECCOMP = {"x86_64": 317, "aarch64": 277}
+SECCOMP_SET_MODE_FILTER = 1
+NEW_LISTENER_THAT_ONLY_DEATH_INTERRUPTS = (1 << 3) | (1 << 5)
+SCM_RIGHTS = 1
+SOL_SOCKET = 1
 
 AT_FDCWD = -100
 OPENAT2 = 437
@@ -49,7 +57,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def main(arguments: list[str]) -> None:
-    with open(int(arguments[0]), "rb") as file:  # noqa: PTH123
+    with open(int(arguments[0]), "rb", closefd=False) as file:
         plan: dict[str, Any] = marshal.load(file)  # noqa: S302 - of our own parent
     program = arguments[1:]
     # Python ignores these two; a command expects to die of them.
@@ -61,7 +69,7 @@ def main(arguments: list[str]) -> None:
         _checked(_LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         _checked(_LIBC.syscall(RESTRICT_SELF, ruleset, 0))
         os.close(ruleset)
-        _filter_calls(plan["filter"])
+        _filter_calls(plan["filter"], plan["sender"], int(arguments[0]))
     except OSError as error:
         sys.stderr.write(f"sandbox: {error.strerror}\n")
         sys.exit(FAILED)
@@ -104,10 +112,33 @@ def _drop_capabilities() -> None:
     _checked(_LIBC.syscall(CAPSET[os.uname().machine], header, bytes(24)))
 
 
-def _filter_calls(program: bytes) -> None:
+def _filter_calls(program: bytes, sender: int, plan: int) -> None:
     steps = ctypes.create_string_buffer(program, len(program))
     described = struct.pack("@HP", len(program) // 8, ctypes.addressof(steps))
-    _checked(_LIBC.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, described, 0, 0))
+    if sender < 0:
+        _checked(_LIBC.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, described, 0, 0))
+    else:
+        number, flags = SECCOMP[os.uname().machine], NEW_LISTENER_THAT_ONLY_DEATH_INTERRUPTS
+        listener = _checked(_LIBC.syscall(number, SECCOMP_SET_MODE_FILTER, flags, described))
+        _send(sender, listener, plan)
+        os.close(listener)
+        os.close(sender)
+    os.close(plan)
+
+
+def _send(sender: int, *descriptors: int) -> None:
+    """Send descriptors over a socket. Python's module for it takes longer to import than all others."""
+    content = ctypes.create_string_buffer(b"l", 1)
+    piece = ctypes.create_string_buffer(struct.pack("@PN", ctypes.addressof(content), 1))
+    packed = struct.pack(f"@{len(descriptors)}i", *descriptors)
+    head = struct.pack("@Nii", 16 + len(packed), SOL_SOCKET, SCM_RIGHTS)
+    rights = ctypes.create_string_buffer(head + packed)
+    message = struct.pack(
+        "@PIPNPNi",
+        *(0, 0, ctypes.addressof(piece), 1),
+        *(ctypes.addressof(rights), len(head + packed), 0),
+    )
+    _checked(_LIBC.sendmsg(sender, message, 0))
 
 
 def _checked(result: int) -> int:

@@ -58,6 +58,8 @@ class SandboxedProcess(msgspec.Struct, frozen=True, kw_only=True):
         hint: what a model should know about the sandbox if the program was refused something.
         is_holder: whether the program started first only holds the others and dies last: it takes them
             with it when it is killed, so they are told to stop, not it.
+        asks_on: the socket on which the supervisor gets the listener for the calls that the sandbox
+            leaves to it; None if there are none.
     """
 
     argv: Sequence[str]
@@ -69,6 +71,7 @@ class SandboxedProcess(msgspec.Struct, frozen=True, kw_only=True):
     left: list[Left] = msgspec.field(default_factory=list)
     hint: str = ""
     is_holder: bool = False
+    asks_on: int | None = None
 
 
 class Sandbox(Protocol):

@@ -23,6 +23,7 @@ import ctypes
 import marshal
 import os
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Collection, Iterator
@@ -32,7 +33,7 @@ from typing import Any, Final
 
 from nousd.errors import ToolError
 from nousd.tools.anonymous_file import anonymous_file
-from nousd.tools.sandbox import seccomp
+from nousd.tools.sandbox import filter_listener, seccomp
 from nousd.tools.sandbox.deny_scan import Search
 from nousd.tools.sandbox.interface import Request, SandboxedProcess
 from nousd.tools.sandbox.trap_watch import watched
@@ -53,6 +54,9 @@ HINT: Final = (
     " such files with a file tool, or ask to run unsandboxed, if that is why something was refused."
 )
 """For models."""
+
+HINT_WITHOUT_METADATA: Final = " Nor can modes, times and owners of files be changed."
+"""Added where nobody can decide about such calls."""
 
 _PROGRAM: Final = Path(__file__).with_name("_landlock_main.py")
 _CREATE_RULESET: Final = 444
@@ -126,7 +130,8 @@ class Landlock:
             try:
                 temporary = stack.enter_context(_temporary_folder())
                 home = _make_home(temporary, places, request)
-                plan = marshal.dumps(_plan(places, temporary, network=request.network))
+                receiver, sender = stack.enter_context(_sockets())
+                plan = marshal.dumps(_plan(places, temporary, sender, network=request.network))
                 descriptor = stack.enter_context(anonymous_file("plan", plan))
             except OSError as error:
                 raise ToolError(f"sandbox_failed: {error.strerror}") from error
@@ -139,10 +144,11 @@ class Landlock:
                 # An existing but denied path makes git fail, unlike a missing one.
                 env={**env, "GIT_CONFIG_NOSYSTEM": "1"},
                 facts=self._facts(request, places, temporary),
-                descriptors=(descriptor,),
+                descriptors=(descriptor, *(() if sender < 0 else (receiver, sender))),
                 limits=self._chosen.limits,
                 left=left,
-                hint=HINT,
+                hint=HINT if sender >= 0 else HINT + HINT_WITHOUT_METADATA,
+                asks_on=None if sender < 0 else receiver,
             )
 
     def _facts(self, request: Request, places: Places, temporary: Path) -> SandboxFacts:
@@ -175,14 +181,31 @@ def _make_home(temporary: Path, places: Places, request: Request) -> Path:
     return home
 
 
-def _plan(places: Places, temporary: Path, *, network: bool) -> dict[str, Any]:
-    """Return the plan for ``_landlock_main``."""
+@contextmanager
+def _sockets() -> Iterator[tuple[int, int]]:
+    """Provide where the supervisor receives the filter's listener, and where it is sent to; nothing
+    where there can be none.
+    """
+    if filter_listener.why_not() is not None:
+        yield -1, -1
+        return
+    receiver, sender = socket.socketpair()
+    with receiver, sender:
+        yield receiver.fileno(), sender.fileno()
+
+
+def _plan(places: Places, temporary: Path, sender: int, *, network: bool) -> dict[str, Any]:
+    """Return the plan for ``_landlock_main``, and what of it the supervisor needs."""
     families = seccomp.INTERNET if network else ()
+    rules = [*_rules(places), (os.path.realpath(temporary), WRITE, False), *_MACHINE]
     return {
-        "rules": [*_rules(places), (str(temporary), WRITE, False), *_MACHINE],
+        "rules": rules,
         "of_files": _OF_FILES,
         "handled": _ALL,
-        "filter": seccomp.program(families=families, shares_machine=True),
+        "filter": seccomp.program(families=families, shares_machine=True, asks=sender >= 0),
+        "sender": sender,
+        "calls": seccomp.metadata_numbers(),
+        "writable": [os.fsencode(path) for path, rights, _ in rules if rights == WRITE],
     }
 
 

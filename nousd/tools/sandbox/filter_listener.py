@@ -1,0 +1,61 @@
+"""Finds out whether the supervisor of a command can decide some of its system calls.
+
+That needs a listener for the command's filter, and the command's memory, in which the paths are. A
+container whose own filter has a listener allows no second one; a setting may forbid looking into
+processes. Such calls are refused then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import struct
+import threading
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from nousd.tools.sandbox._landlock_main import (
+    NEW_LISTENER_THAT_ONLY_DEATH_INTERRUPTS,
+    PR_SET_NO_NEW_PRIVS,
+    SECCOMP,
+    SECCOMP_SET_MODE_FILTER,
+)
+
+_ALLOW_ALL: Final = struct.pack("=HBBI", 0x06, 0, 0, 0x7FFF0000)
+
+_YAMA: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
+
+_FORBIDDEN_TO_USERS: Final = 2
+
+
+@lru_cache(maxsize=1)
+def why_not() -> str | None:
+    """Return why calls cannot be decided; None if they can. Blocks for a moment the first time."""
+    with suppress(OSError, ValueError):
+        if int(_YAMA.read_text()) >= _FORBIDDEN_TO_USERS:
+            return f"{_YAMA} forbids looking into one's own processes"
+    reasons: list[str] = []
+    # A filter is for good, and so for a thread that ends.
+    trial = threading.Thread(target=lambda: reasons.extend(_tried()))
+    trial.start()
+    trial.join()
+    return reasons[0] if reasons else None
+
+
+def _tried() -> list[str]:
+    """Return why this thread's filter can have no listener, nothing if it has one now."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    steps = ctypes.create_string_buffer(_ALLOW_ALL, len(_ALLOW_ALL))
+    described = struct.pack("@HP", 1, ctypes.addressof(steps))
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    flags = NEW_LISTENER_THAT_ONLY_DEATH_INTERRUPTS
+    number = SECCOMP[platform.machine()]
+    listener = libc.syscall(number, SECCOMP_SET_MODE_FILTER, flags, described)
+    if listener < 0:
+        reason = os.strerror(ctypes.get_errno())
+        return [f"the kernel gives a filter of system calls no listener: {reason}"]
+    os.close(listener)
+    return []
