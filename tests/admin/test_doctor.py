@@ -25,7 +25,7 @@ from nousd.config.providers import KEY_VARIABLES
 from nousd.providers.setup import auto
 from nousd.runtime_paths.locks import lock_state_folder
 from nousd.store.sqlite import store as sqlite
-from nousd.tools.sandbox import detect, landlock
+from nousd.tools.sandbox import detect, filter_listener, landlock
 from tests.admin.conftest import check_unchanged
 from tests.harness.fake_daemon import FakeDaemon, says
 
@@ -577,6 +577,16 @@ def test_landlock_is_reported_with_its_limits(
     check = examine(flags | {"sandbox": "landlock"})["sandbox"]
     assert (check.status, check.found[:15]) == ("ok", "landlock works:")
     assert "no commits" in check.found
+
+
+@pytest.mark.skipif(landlock.why_not() is not None, reason=f"{landlock.why_not()}")
+def test_a_sandbox_in_which_no_mode_can_change_is_said_to_be_so(
+    flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filter_listener, "why_not", lambda: "there is no listener")
+    check = examine(flags | {"sandbox": "landlock"})["sandbox"]
+    assert check.status == "warning"
+    assert check.found.endswith("; nor can they change modes and times: there is no listener")
 
 
 def test_a_disabled_sandbox_is_not_tried(

@@ -9,12 +9,12 @@ from typing import Final
 
 import trio
 
-from nousd.admin.doctor.examination import Check, World
+from nousd.admin.doctor.examination import Check, Status, World
 from nousd.errors import RuleInvalid
 from nousd.machine.policy.rules import rules_in
 from nousd.tools.environment import allowed_environment
 from nousd.tools.process.supervisor import Ended, run_supervised
-from nousd.tools.sandbox import landlock
+from nousd.tools.sandbox import filter_listener, landlock
 from nousd.tools.sandbox.detect import Detector
 from nousd.tools.sandbox.visible_paths import Chosen
 
@@ -32,6 +32,8 @@ _LESS: Final = (
     " even among themselves"
 )
 """What bubblewrap allows and Landlock does not."""
+
+_INSTEAD: Final = "use bubblewrap, or allow what builds and unpacks to run unsandboxed"
 
 
 def supervisor(_world: World) -> Iterator[Check]:
@@ -59,8 +61,14 @@ def sandbox(world: World) -> Iterator[Check]:
     else:
         held = findings[-1].name
         found = "; ".join([f"{held} works", *against])
-        less = f": {_LESS}" if held == landlock.Landlock.name else ""
-        yield Check("sandbox", "warning" if against else "ok", f"{found}{less}", advice)
+        less, unasked = "", None
+        if held == landlock.Landlock.name:
+            less, unasked = f": {_LESS}", filter_listener.why_not()
+        if unasked is not None:
+            less += f"; nor can they change modes and times: {unasked}"
+            advice = "; ".join(filter(None, (advice, _INSTEAD)))
+        status: Status = "warning" if against or unasked else "ok"
+        yield Check("sandbox", status, f"{found}{less}", advice)
 
 
 def _run(argv: Sequence[str]) -> tuple[Ended, str]:
