@@ -2,7 +2,8 @@
 
 Its arguments: CONTROL GRACE_MS ENVIRONMENT LIMITS PROGRAM ARGUMENT...; its input and output are the
 command's. See ``nousd.tools.process.supervisor`` for the whole design. This file is a program of its
-own: standard library only, single-threaded, small enough to start in a few milliseconds.
+own: standard library only, small enough to start in a few milliseconds. It has one thread, and for some
+sandboxes a second one, see ``_decide_calls``.
 
 CONTROL is a socket to the daemon. The daemon never writes to it: its end of file, for whatever reason,
 means "end the command". Two lines are written to it: ``started PID`` before the command begins, and

@@ -11,6 +11,9 @@ It is a *subreaper*: whatever the command starts stays below it, also after a do
 Only when the last process is gone does it report the exit code. So the end of a call is never delayed
 by a child that keeps the output open, and never comes before its last effect.
 
+A sandbox may leave some system calls of the command to it (``metadata_calls``); they are decided in a
+thread of their own, so that no number of them keeps it from the above.
+
 Rejected alternatives:
 
 - A parent-death signal from daemon to command: it is tied to the *thread* that started the process,

@@ -12,6 +12,11 @@ and in ``.git`` only existing files can be written (a workspace has denied paths
 they exist or not), and so a commit needs approval. It also has no network of its own: programs that
 talk over 127.0.0.1 do not work, nor those that need a terminal.
 
+Landlock knows no right to a file's mode, times and owner. Calls that change them wait until the
+supervisor has decided (``nousd.tools.process.metadata_calls``): ``_landlock_main`` sends it the
+listener of the filter, and the plan, whose writable paths it goes by. Where there can be no listener
+(``filter_listener``) they are refused.
+
 What else is weaker: other processes are visible, though they can neither be signalled nor inspected;
 ``stat`` of a file with a known name works, and so does listing a directory that contains something
 hidden. Files of other users cannot be used, not even by root.
