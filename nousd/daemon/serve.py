@@ -47,7 +47,8 @@ from nousd.runtime_paths.folders import (
     prepare_own_folder,
     prepare_state_folder,
 )
-from nousd.runtime_paths.locks import lock_socket, lock_state_folder
+from nousd.runtime_paths.locks import lock_socket, lock_state_folder, socket_lock_file
+from nousd.runtime_paths.mending import mend_files
 from nousd.wire.codec.envelope import encode_error
 from nousd.wire.limits import CONNECTIONS_MAX
 
@@ -140,13 +141,15 @@ async def _with_provider_found(settings: Settings) -> Settings:
 
 
 def _prepare_folders(settings: Settings) -> None:
-    """Make a directory of our own private; only check one that the user named."""
+    """Make a directory of our own private, and our files; only check a directory that the user named."""
     runtime_dir = settings.socket.parent
     if settings.socket == locations.default_socket():
         prepare_own_folder(runtime_dir, "runtime folder")
     else:
-        prepare_chosen_folder(runtime_dir, "socket's folder", sticky_ok=True)
+        lock_file = socket_lock_file(settings.socket)
+        prepare_chosen_folder(runtime_dir, "socket's folder", sticky_ok=True, lock_file=lock_file)
     prepare_state_folder(settings.state_dir)
+    mend_files(locations.state_files(settings.state_dir))
 
 
 async def _serve_until_told_to_stop(

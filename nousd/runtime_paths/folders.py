@@ -3,7 +3,8 @@
 There are two kinds, because only one of them is ours to change. A directory at a default path is named
 after nousd and contains nothing else: it is created, and restricted, with mode 0700. A directory that
 the user named may contain anything and may be ``/tmp``: it is created with 0700 if it is missing, and
-otherwise never changed, only checked, because another user with write access could replace our files.
+otherwise only checked, because another user with write access could replace our files. If our lock in
+it shows that it was good enough once, others lose the right to write that somebody gave them since.
 
 It deliberately does not check the parents of the directory: the way to it is the user's responsibility.
 """
@@ -19,6 +20,8 @@ from typing import Final
 
 from nousd.errors import ConfigError
 from nousd.runtime_paths.locations import default_state_dir
+from nousd.runtime_paths.locks import state_lock_file
+from nousd.runtime_paths.mending import change_mode
 
 FOLDER_MODE: Final = 0o700
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
@@ -41,15 +44,17 @@ def prepare_own_folder(path: Path, what: str) -> None:
         status = os.fstat(descriptor)
         _refuse_owner(status, {os.geteuid()}, f"the {what} {path}")
         if stat.S_IMODE(status.st_mode) & 0o777 != FOLDER_MODE:
-            _tighten(descriptor, path, what)
+            _tighten(descriptor, path, what, status)
     _refuse_unwritable(path, what)
 
 
-def prepare_chosen_folder(path: Path, what: str, *, sticky_ok: bool = False) -> None:
+def prepare_chosen_folder(
+    path: Path, what: str, *, sticky_ok: bool = False, lock_file: Path | None = None
+) -> None:
     """Make sure that a directory named by the user exists and that nobody else can replace our files.
 
     A symbolic link is followed if it is ours or root's (``/tmp`` and ``/var/run`` are such links on
-    some systems). The mode of an existing directory is never changed.
+    some systems). The mode of an existing directory is only changed if we used it before.
 
     Args:
         path: absolute; if missing, it is created with mode 0700.
@@ -57,6 +62,7 @@ def prepare_chosen_folder(path: Path, what: str, *, sticky_ok: bool = False) -> 
         sticky_ok: accept a directory like ``/tmp``, where others may write but not remove our files.
             Right for sockets, which have their own mode; wrong for a database, whose name another user
             could take first.
+        lock_file: the file in it by which we know a directory that we used before.
 
     Raises:
         ConfigError: it cannot be created or written to, is not a directory, belongs to neither us nor
@@ -72,6 +78,8 @@ def prepare_chosen_folder(path: Path, what: str, *, sticky_ok: bool = False) -> 
     if not stat.S_ISDIR(status.st_mode):
         raise ConfigError(f"the {what} {path} is not a directory")
     _refuse_owner(status, ours, f"the {what} {path}")
+    if lock_file is not None and is_mendable(status, lock_file):
+        status = _without_writing(path, what, status)
     sticky = bool(status.st_mode & stat.S_ISVTX)
     if status.st_mode & _OTHERS_WRITE and not (sticky and sticky_ok):
         raise ConfigError(
@@ -87,8 +95,10 @@ def prepare_state_folder(path: Path) -> None:
     Raises:
         ConfigError: like the function for its kind.
     """
-    prepare = prepare_own_folder if path == default_state_dir() else prepare_chosen_folder
-    prepare(path, "state folder")
+    if path == default_state_dir():
+        prepare_own_folder(path, "state folder")
+    else:
+        prepare_chosen_folder(path, "state folder", lock_file=state_lock_file(path))
 
 
 def _create_missing(path: Path, what: str) -> None:
@@ -121,9 +131,34 @@ def _opened(path: Path, what: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _tighten(descriptor: int, path: Path, what: str) -> None:
+def is_mendable(status: os.stat_result, lock_file: Path) -> bool:
+    """Return whether a directory is ours, was used by us, and others were let in since. One like
+    ``/tmp`` is meant for all.
+    """
     try:
-        os.fchmod(descriptor, FOLDER_MODE)
+        lock = lock_file.lstat()
+    except OSError:
+        return False
+    is_ours = {status.st_uid, lock.st_uid} == {os.geteuid()} and stat.S_ISREG(lock.st_mode)
+    return is_ours and bool(status.st_mode & _OTHERS_WRITE) and not status.st_mode & stat.S_ISVTX
+
+
+def _without_writing(path: Path, what: str, status: os.stat_result) -> os.stat_result:
+    """Take away the others' right to write in a directory; return its status then."""
+    with _opened(path.resolve(), what) as descriptor:
+        found = os.fstat(descriptor)
+        if (found.st_dev, found.st_ino) == (status.st_dev, status.st_ino):
+            _change(descriptor, path, what, found, stat.S_IMODE(found.st_mode) & ~_OTHERS_WRITE)
+        return os.fstat(descriptor)
+
+
+def _tighten(descriptor: int, path: Path, what: str, status: os.stat_result) -> None:
+    _change(descriptor, path, what, status, FOLDER_MODE)
+
+
+def _change(descriptor: int, path: Path, what: str, status: os.stat_result, mode: int) -> None:
+    try:
+        change_mode(descriptor, path, status, mode)
     except OSError as error:
         raise ConfigError(f"the {what} {path} cannot be made private: {error.strerror}") from error
 

@@ -49,6 +49,12 @@ def database_file(state_dir: Path) -> Path:
     return state_dir / "nousd.db"
 
 
+def state_files(state_dir: Path) -> tuple[Path, ...]:
+    """Return the files of the log in a state folder, and those beside it, which need not exist."""
+    names = ("db", "db-wal", "db-shm", "reserve", "lock")
+    return tuple(state_dir / f"{_APP}.{name}" for name in names)
+
+
 def http_token_file(state_dir: Path) -> Path:
     """Return the file in a state directory with the token of HTTP clients."""
     return state_dir / "http-token"

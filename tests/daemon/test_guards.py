@@ -86,6 +86,26 @@ async def test_tools_cannot_write_the_daemons_own_files_inside_the_workspace(
     assert "mine" not in (short_folder / "run" / "nous.sock.lock").read_text()
 
 
+async def test_what_was_opened_to_others_is_closed_by_the_next_start_which_says_so(
+    place: Place,
+) -> None:
+    async with running(place) as process:
+        assert await process.stop() == 0
+    database = place.state / "nousd.db"
+    opened = {place.state: 0o777, place.socket.parent: 0o777, database: 0o666}
+    for path, mode in opened.items():
+        path.chmod(mode)
+    log = place.folder / "log"
+    place.options = ("--log-file", str(log))
+    async with running(place) as process:
+        said = log.read_text()
+        assert await process.stop() == 0
+    for path, mode in opened.items():
+        now = stat.S_IMODE(path.stat().st_mode)
+        assert now == (0o600 if path == database else 0o755)
+        assert f"{path} had the mode {mode:04o}, and has {now:04o} now" in said
+
+
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o777], ids="{:04o}".format)
 async def test_sockets_and_state_files_are_private_under_any_umask(
     umask: int, place: Place

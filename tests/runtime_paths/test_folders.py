@@ -136,6 +136,51 @@ def test_a_chosen_folder_that_others_can_write_to_is_refused_and_unchanged(
     assert mode(folder) == bits
 
 
+@pytest.mark.parametrize("bits", [0o777, 0o770, 0o702])
+def test_a_chosen_folder_that_we_used_and_that_was_opened_since_is_closed_and_that_is_said(
+    tmp_path: Path, bits: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = folder_with_mode(tmp_path / "chosen", bits)
+    lock_file = folder / "nousd.lock"
+    lock_file.touch()
+    prepare_chosen_folder(folder, "state folder", lock_file=lock_file)
+    assert mode(folder) == bits & ~0o022
+    assert caplog.messages == [f"{folder} had the mode {bits:04o}, and has {bits & ~0o022:04o} now"]
+    prepare_chosen_folder(folder, "state folder", lock_file=lock_file)
+    assert len(caplog.messages) == 1
+
+
+def test_a_folder_for_everybody_is_not_closed_to_them_although_we_used_it(tmp_path: Path) -> None:
+    folder = folder_with_mode(tmp_path / "like-tmp", 0o1777)
+    lock_file = folder / "nousd.lock"
+    lock_file.touch()
+    with pytest.raises(ConfigError, match="mode 1777"):
+        prepare_chosen_folder(folder, "state folder", lock_file=lock_file)
+    assert mode(folder) == 0o1777
+
+
+@pytest.mark.usefixtures("as_root")
+@pytest.mark.parametrize("foreign", ["folder", "lock"])
+def test_an_open_folder_that_another_user_has_a_part_in_is_refused_and_stays(
+    foreign: str, tmp_path: Path
+) -> None:
+    folder = folder_with_mode(tmp_path / "chosen", 0o777)
+    lock_file = folder / "nousd.lock"
+    lock_file.touch()
+    os.chown(folder if foreign == "folder" else lock_file, SOMEBODY_ELSE, -1)
+    with pytest.raises(ConfigError):
+        prepare_chosen_folder(folder, "state folder", lock_file=lock_file)
+    assert mode(folder) == 0o777
+
+
+def test_our_own_folder_that_was_open_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = folder_with_mode(tmp_path / "nousd", 0o755)
+    prepare_own_folder(folder, "state folder")
+    assert caplog.messages == [f"{folder} had the mode 0755, and has 0700 now"]
+
+
 def test_a_sticky_folder_is_accepted_only_for_sockets(tmp_path: Path) -> None:
     folder = folder_with_mode(tmp_path / "like-tmp", 0o1777)
     prepare_chosen_folder(folder, "socket folder", sticky_ok=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nousd.errors import ConfigError
-from nousd.runtime_paths.tokens import http_token
+from nousd.runtime_paths.tokens import OpenToken, existing_http_token, http_token
 
 SOMEBODY_ELSE = 65_534
 TOKEN = "a-token-of-the-user"
@@ -68,9 +68,29 @@ def test_a_token_that_is_too_long_is_refused(file: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o660, 0o666, 0o610])
-def test_a_token_that_others_may_read_or_write_is_refused(file: Path, mode: int) -> None:
-    with pytest.raises(ConfigError, match="set its mode to 0600"):
-        http_token(write_token(file, mode=mode))
+def test_a_token_that_others_may_read_or_write_is_replaced_and_that_is_said(
+    file: Path, mode: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(OpenToken, match=f"mode {mode:04o}"):
+        existing_http_token(write_token(file, mode=mode))
+    token = http_token(file)
+    assert token != TOKEN
+    assert http_token(file) == token
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    (said,) = caplog.messages
+    assert str(file) in said
+    assert f"{mode:04o}" in said
+    assert "0600" in said
+    assert TOKEN not in said
+    assert token not in said
+
+
+@pytest.mark.usefixtures("as_root")
+def test_an_open_token_of_another_user_is_refused_and_stays(file: Path) -> None:
+    os.chown(write_token(file, mode=0o666), SOMEBODY_ELSE, -1)
+    with pytest.raises(ConfigError, match="is not a file of yours"):
+        http_token(file)
+    assert file.read_text() == TOKEN
 
 
 def test_a_symbolic_link_is_refused(file: Path, tmp_path: Path) -> None:

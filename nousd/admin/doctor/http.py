@@ -11,7 +11,7 @@ from typing import Final
 from nousd.admin.doctor.examination import Check, World
 from nousd.errors import ConfigError
 from nousd.runtime_paths.locations import http_token_file
-from nousd.runtime_paths.tokens import existing_http_token
+from nousd.runtime_paths.tokens import OpenToken, existing_http_token
 
 ANSWER_SECONDS: Final = 2.0
 """How long an answer is waited for."""
@@ -26,6 +26,10 @@ def token(world: World) -> Iterator[Check]:
     file = http_token_file(world.settings.state_dir)
     try:
         found = existing_http_token(file)
+    except OpenToken as error:
+        advice = "the next start with --http replaces it; then give clients the new one"
+        yield Check("http token", "warning", str(error), advice)
+        return
     except ConfigError as error:
         yield Check("http token", "failed", str(error), "a daemon with --http does not start")
         return

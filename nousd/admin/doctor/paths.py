@@ -11,6 +11,8 @@ from typing import Final
 
 from nousd.admin.doctor.examination import Check, World
 from nousd.runtime_paths import locations
+from nousd.runtime_paths.folders import is_mendable
+from nousd.runtime_paths.locks import socket_lock_file, state_lock_file
 from nousd.store.sqlite.store import RESERVE_SUFFIX
 
 FREE_BYTES_LOW: Final = 1024**3
@@ -27,14 +29,16 @@ def runtime_folder(world: World) -> Iterator[Check]:
     """Check the directory of the sockets."""
     socket = world.settings.socket
     own = socket == locations.default_socket()
-    yield _folder("runtime folder", socket.parent, own=own, sticky_ok=True)
+    lock_file = socket_lock_file(socket)
+    yield _folder("runtime folder", socket.parent, own=own, sticky_ok=True, lock_file=lock_file)
 
 
 def state_folder(world: World) -> Iterator[Check]:
     """Check the directory of the log."""
     folder = world.settings.state_dir
     own = folder == locations.default_state_dir()
-    yield _folder("state folder", folder, own=own, sticky_ok=False)
+    lock_file = state_lock_file(folder)
+    yield _folder("state folder", folder, own=own, sticky_ok=False, lock_file=lock_file)
 
 
 def workdir(world: World) -> Iterator[Check]:
@@ -86,7 +90,7 @@ def disk(world: World) -> Iterator[Check]:
         yield Check("disk reserve", "warning", found, f"{advice}; then the daemon takes it again")
 
 
-def _folder(name: str, path: Path, *, own: bool, sticky_ok: bool) -> Check:
+def _folder(name: str, path: Path, *, own: bool, sticky_ok: bool, lock_file: Path) -> Check:
     """Look at a folder as ``places.folders`` does before it is used.
 
     Args:
@@ -109,9 +113,11 @@ def _folder(name: str, path: Path, *, own: bool, sticky_ok: bool) -> Check:
         return Check(name, "failed", f"{path} cannot be written to", f"chmod u+rwx {path}")
     sticky = bool(mode & stat.S_ISVTX) and sticky_ok
     if mode & _OTHERS_WRITE and not own and not sticky:
-        return Check(
-            name, "failed", f"others may write to {path} ({mode:04o})", f"chmod go-w {path}"
-        )
+        mends = is_mendable(status, lock_file)
+        found = f"others may write to {path} ({mode:04o})"
+        if mends:
+            found += "; the next start takes that away"
+        return Check(name, "warning" if mends else "failed", found, f"chmod go-w {path}")
     if mode & _OTHERS and not sticky:
         found = f"others may look into {path} ({mode:04o})"
         return Check(name, "warning", found, f"chmod 700 {path}")
