@@ -59,9 +59,16 @@ NEW_NAMESPACES: Final = 0x7E020080
 _TIOCSTI: Final = 0x5412
 _TIOCLINUX: Final = 0x541C
 
-FLAGS_OF_FILES: Final = (0x40086602, 0x40046602, 0x401C5820, 0x40087602, 0x40806685)
-"""FS_IOC_SETFLAGS and its form of 32 bits, FS_IOC_FSSETXATTR, FS_IOC_SETVERSION and
-FS_IOC_ENABLE_VERITY: requests that need no right to write, only the file's owner."""
+FLAGS_OF_FILES: Final = (
+    *(0x40086602, 0x40046602, 0x401C5820, 0x40087602, 0x40086604),
+    *(0x40806685, 0x800C6613),
+    *(0x50009401, 0x5000940E, 0x5000940F, 0x50009417, 0x50009418, 0x5000943F),
+    *(0x4008941A, 0xC0C89425),
+)
+"""Requests to file systems that need a descriptor for reading only, and the file's owner:
+FS_IOC_SETFLAGS and its form of 32 bits, FS_IOC_FSSETXATTR, FS_IOC_SETVERSION and that of ext4;
+FS_IOC_ENABLE_VERITY, FS_IOC_SET_ENCRYPTION_POLICY; those of btrfs that make and remove subvolumes, and
+change their flags and their origin."""
 
 ARCHITECTURES: Final = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 """Machine -> AUDIT_ARCH, and the column of its numbers."""
