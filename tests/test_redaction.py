@@ -204,7 +204,7 @@ def test_user_patterns_are_redacted() -> None:
         ("MYSECRETVALUE", True, True),
         ("privateKey", True, True),
         ("GITHUB_PAT", False, True),
-        ("DB_PASS", False, True),
+        ("DB_PASS", True, True),
         ("SESSION_COOKIE", False, True),
         ("MAX_TOKENS", False, True),
         ("PATH", False, False),

@@ -51,7 +51,10 @@ def _any_case(*words: str) -> str:
     )
 
 
-_KEYS: Final = ("api", "access", "auth", "account", "private", "signing", "encryption", "master")
+_KEYS: Final = (
+    *("api", "access", "auth", "account", "private", "priv", "signing", "encryption", "master"),
+    *("client", "service", "database", "db"),
+)
 _WORDS: Final = (
     "token",
     "passwords?",
@@ -60,15 +63,22 @@ _WORDS: Final = (
     "passcode",
     "pwd",
     "credentials?",
+    "dbpass",
+    "databasepass",
+    "keypass",
+    "contrasena",
+    "contrase(?:ñ|Ñ)a",
 )
 _NAMES: Final = (
-    rf"(?<=[_.-])(?:{_any_case('key')})|"
+    rf"(?<=[_.-])(?:{_any_case('key', 'pass')})|"
     + _any_case(*(f"{word}key" for word in _KEYS), *_WORDS)
     + rf"|(?:{_any_case('secret')})[A-Za-z0-9_.-]{{0,40}}+"
 )
 """The ends of names of variables with secrets; the beginning does not matter."""
 
-_SIGNS_OF_NAMES: Final = "key|token|passw|passphrase|passcode|pwd|credential|secret"
+_SIGNS_OF_NAMES: Final = "key|token|pass|pwd|credential|secret|contrase"
+
+_FLAGS: Final = "key|token|secret|passw(?:or)?d|passphrase|pass|pwd|contrase[nñ]a"
 
 _ALREADY: Final = r"(?!\[redacted)"
 
@@ -126,6 +136,12 @@ RULES: Final[tuple[Rule, ...]] = (
         "bearer|basic",
         rf"(?i)\b(?:bearer|basic)\s{{1,8}}{_ALREADY}(?P<secret>[A-Za-z0-9._~+/=-]{{8,}})",
     ),
+    _rule(
+        "cookie",
+        "cookie",
+        rf"(?i)(?<![A-Za-z0-9])(?:set-)?cookie\\*[\"']?\s{{0,8}}[:=]\s{{0,8}}\\*[\"']?"
+        rf"{_ALREADY}(?P<secret>[^\s\"'\\][^\r\n\"'\\]{{3,}})",
+    ),
     _rule("anthropic_key", "sk-ant-", r"(?<![A-Za-z0-9])sk-ant-[A-Za-z0-9_-]{8,}"),
     _rule(
         "api_key",
@@ -138,8 +154,33 @@ RULES: Final[tuple[Rule, ...]] = (
         "ghp_|gho_|ghu_|ghs_|ghr_|github_pat_",
         r"(?:gh[pousr]_|github_pat_)[A-Za-z0-9_]{16,}",
     ),
-    _rule("gitlab_token", "glpat-", r"glpat-[A-Za-z0-9_-]{16,}"),
-    _rule("slack_token", "xox|xapp-", r"xox[a-z]-[A-Za-z0-9-]{10,}|xapp-[A-Za-z0-9-]{10,}"),
+    _rule(
+        "gitlab_token",
+        "glpat-|gldt-|glft-|glsoat-|glrt-|glcbt-|glimt-|glptt-|glagent-|gloas-|gr1348941",
+        r"(?:gl(?:pat|dt|ft|soat|rt|cbt|imt|ptt|agent|oas)-|GR1348941)[A-Za-z0-9_-]{16,}",
+    ),
+    _rule(
+        "slack_token",
+        "xox|xapp-|hooks.slack.com",
+        r"xox[a-z]-[A-Za-z0-9-]{10,}|xapp-[A-Za-z0-9-]{10,}"
+        r"|(?<=hooks\.slack\.com/services/)[A-Za-z0-9_/]{4,}",
+    ),
+    _rule("age_key", "age-secret-key-1", r"AGE-SECRET-KEY-1[A-Z0-9]{8,}"),
+    _rule("sendgrid_key", "sg.", r"(?<![A-Za-z0-9])SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"),
+    _rule("telegram_token", ":", r"(?<![0-9])[0-9]{8,10}:[A-Za-z0-9_-]{35}(?![A-Za-z0-9_-])"),
+    _rule(
+        "discord_token",
+        ".",
+        r"(?<![A-Za-z0-9_-])[MNO][A-Za-z0-9_-]{23,25}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,}",
+    ),
+    _rule("mailchimp_key", "-us", r"(?<![0-9A-Za-z])[0-9a-z]{32}-us[0-9]{1,2}"),
+    _rule("square_key", "sq0", r"sq0[a-z]{3}-[0-9A-Za-z\\_-]{22,}"),
+    _rule("twilio_key", "ac|sk", r"(?<![A-Za-z0-9])(?:AC|SK)[a-z0-9]{32}(?![A-Za-z0-9])"),
+    _rule(
+        "artifactory_key",
+        "akc|ap",
+        r"(?<![A-Za-z0-9_])(?:AKC[A-Za-z0-9]{10,}|AP[0-9A-F][A-Za-z0-9]{8,})",
+    ),
     _rule(
         "hub_token",
         "hf_|hf-|npm_|npm-|dckr_pat|pypi",
@@ -147,8 +188,8 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     _rule(
         "aws_key",
-        "akia|asia",
-        r"(?<![A-Z0-9])A(?:KIA|SIA)[0-9A-Z]{16}(?:[\s\"'\\:,;=/|]{1,8}[A-Za-z0-9/+=]{40}(?![A-Za-z0-9]))?",
+        "akia|asia|abia|acca|a3t",
+        r"(?<![A-Z0-9])A(?:KIA|SIA|BIA|CCA|3T[A-Z0-9])[0-9A-Z]{16}(?:[\s\"'\\:,;=/|]{1,8}[A-Za-z0-9/+=]{40}(?![A-Za-z0-9]))?",
     ),
     _rule(
         "jwt",
@@ -158,19 +199,38 @@ RULES: Final[tuple[Rule, ...]] = (
     _rule(
         "variable",
         _SIGNS_OF_NAMES,
-        rf"(?:{_NAMES})\\*[\"']?\s{{0,8}}(?:=>|:=|[:=])\s{{0,8}}{_NO_VALUES}{_ALREADY}{_VALUE}",
+        rf"(?:{_NAMES})\\*[\"']?\]?\s{{0,8}}(?:=>|:=|==?|::?)\s{{0,8}}{_NO_VALUES}{_ALREADY}{_VALUE}",
     ),
     _rule(
         "variable",
         _SIGNS_OF_NAMES,
-        rf"(?i)(?<![A-Za-z0-9])--?[a-z-]{{0,40}}(?:key|token|secret|passw(?:or)?d|passphrase)"
+        rf"(?i)(?<![A-Za-z0-9])--?[a-z_-]{{0,40}}(?:{_FLAGS})"
         rf"\s{{1,8}}{_NO_VALUES}{_ALREADY}(?P<secret>[^\s\"'\\-][^\s\"'\\]*)",
     ),
+    # Shorter names, and looser punctuation, if the value is as long as a key and has a digit.
+    _rule(
+        "variable",
+        "pw|pass|key|token",
+        r"(?i)(?:pw|pwd|pass|password|key|token)(?:[\s\"'\\\],>]{0,8}[=:(][\s\"'\\=:>]{0,8}"
+        r"|[\s\"'\\\],]{0,12}[\"']|[\s\"'\\\],]{1,12}(?=[a-z_-]{0,80}[0-9]))"
+        rf"{_ALREADY}(?P<secret>[a-z0-9_-]{{24,}})",
+    ),
+    _rule(
+        "aws_key",
+        "aws",
+        r"(?i)aws[^\n]{0,20}?(?:key|pwd|pw|password|pass|token)[^\n]{0,20}?[\"'](?P<secret>[0-9a-z/+]{40})[\"']",
+    ),
+    _rule("softlayer_key", "/soap/v3", r"(?<=/soap/v3/)[a-z0-9]{64}|(?<=/soap/v3.1/)[a-z0-9]{64}"),
     # Headers as pairs of name and value.
     _rule(
         "variable",
         "key|token|secret",
         rf"(?i)-(?:key|token|secret)\\*[\"'],\s{{0,8}}b?\\*[\"']{_ALREADY}(?P<secret>[^\n\"'\\]+)",
+    ),
+    _rule(
+        "private_key",
+        "putty-user-key-file",
+        r"PuTTY-User-Key-File-[0-9]+:[^\n]*(?:\n[^\n]+){0,200}(?:Private-MAC:[^\n]*)?",
     ),
     # The rest of a key that was cut off, at its end or at its beginning. Last, because the name of a
     # variable on the next line could be its text as well.

@@ -33,6 +33,29 @@ PLANTED: Final = (
     Planted("github_token", f"github_pat_{MARK}_0123456789", f"a github_pat_{MARK}_0123456789"),
     Planted("gitlab_token", f"glpat-{MARK}0123456789", f"glpat-{MARK}0123456789"),
     Planted("slack_token", f"xoxb-1234-{MARK}-5", f"slack: xoxb-1234-{MARK}-5"),
+    Planted(
+        "gitlab_token",
+        f"glcbt-64_{MARK}0123456789abc",
+        f"CI_JOB_TOKEN is glcbt-64_{MARK}0123456789abc",
+    ),
+    Planted(
+        "slack_token",
+        f"T0{MARK}/B0{MARK}/{MARK}",
+        f"https://hooks.slack.com/services/T0{MARK}/B0{MARK}/{MARK}",
+    ),
+    Planted(
+        "age_key",
+        "AGE-SECRET-KEY-1QQPLANTED0123456789QQ",
+        "age: AGE-SECRET-KEY-1QQPLANTED0123456789QQ",
+    ),
+    Planted(
+        "sendgrid_key", f"SG.{MARK}abcdefghijklmno.{MARK}abcdefghijklmnopqrstuvwxyz0123456789", ""
+    )._replace(text=f"'SG.{MARK}abcdefghijklmno.{MARK}abcdefghijklmnopqrstuvwxyz0123456789'"),
+    Planted("telegram_token", f"123456789:{MARK}abcdefghijklmnopqrstuvwxyz01", "")._replace(
+        text=f"https://api.telegram.org/bot123456789:{MARK}abcdefghijklmnopqrstuvwxyz01/getMe"
+    ),
+    Planted("cookie", f"session={MARK}; theme=dark", f"Cookie: session={MARK}; theme=dark"),
+    Planted("cookie", f"id={MARK}; HttpOnly", f'"Set-Cookie": "id={MARK}; HttpOnly"'),
     Planted("hub_token", f"hf_{MARK}012345678901234567", f"hf_{MARK}012345678901234567"),
     Planted(
         "aws_key",
