@@ -24,6 +24,7 @@
     │   ├── ContextOverflow          ... because its input was too long for the model
     │   └── KeyUnavailable           ... because its key could not be had; no server was asked
     ├── RunFailed                    a run cannot continue; becomes its `error` event
+    │   └── AnswerTooLong            ... because its model said more than a setting allows
     ├── ToolError                    a tool call failed; becomes a tool result, never ends a run
     │   ├── ToolArgumentsInvalid     ... because its arguments do not fit
     │   ├── Unanswered               ... because the user did not answer what it asked
@@ -266,6 +267,15 @@ class RunFailed(NousdError):
         self.cause = cause
         self.raw = raw
         self.hint = hint
+
+
+class AnswerTooLong(RunFailed):
+    """A model said more than a setting allows. What it said until then is kept; the message names the
+    setting and its value.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__("answer_too_long", message)
 
 
 class ToolError(NousdError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from nousd.extensions.loader import load_extensions
 from nousd.machine.context.model_input import ModelInput, UserMessage
 from nousd.providers.interface import NO_BLOBS, Blobs, Provider, Receive
 from nousd.providers.setup.registry import make_provider
+from nousd.runtimes.native.loop import NativeSettings
 from tests.harness.conversation import Conversation, Pace, load, play
 from tests.harness.daemon import Client, Daemon, Events, memory_daemon, socket_daemon
 from tests.harness.lifecycle import LifecycleChecker
@@ -129,6 +130,12 @@ def project_of(name: str | None, folder: Path) -> Project | None:
     return Project(root, reader(root))
 
 
+def native_settings(settings: Mapping[str, str]) -> NativeSettings:
+    """Return the settings of the loop; those that the conversation does not name are the usual ones."""
+    bound = settings.get("answer_bytes_max")
+    return NativeSettings() if bound is None else NativeSettings(answer_bytes_max=int(bound))
+
+
 @asynccontextmanager
 async def connected(
     transport: str, conversation: Conversation, folder: Path
@@ -148,6 +155,7 @@ async def connected(
         extension_commands=extensions.commands,
         hooks=extensions.hooks,
         project=project_of(settings.get("project"), folder),
+        native=native_settings(settings),
     ) as daemon:
         events, client = await daemon.watch(), await daemon.connect()
         async with events.stream, client.stream:

@@ -23,7 +23,14 @@ from nousd.config.permissions_file import PERMISSIONS, PermissionsTable
 from nousd.config.providers import MOCK, ConfiguredProvider
 from nousd.config.values import Name, Regex, describe
 from nousd.runtime_paths import locations
-from nousd.wire.limits import LINE_BYTES_MAX, LONG_LINES_BYTES_MAX, NAME_CHARS_MAX
+from nousd.wire.limits import (
+    ANSWER_BYTES_MAX,
+    LINE_BYTES_MAX,
+    LONG_LINES_BYTES_MAX,
+    NAME_CHARS_MAX,
+    RUN_ANSWER_BYTES_MAX,
+    UNSTREAMED_ANSWER_BYTES_MAX,
+)
 from nousd.wire.objects.entries import PermissionMode
 
 
@@ -256,6 +263,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     model_calls_max: Annotated[
         int, Meta(ge=1, le=10_000, description="Maximum number of model calls in one turn.")
     ] = 50
+    answer_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=1024,
+            le=UNSTREAMED_ANSWER_BYTES_MAX,
+            description="Maximum text, reasoning and tool call arguments of one model call, in bytes. "
+            "A run whose model says more ends with the error answer_too_long.",
+        ),
+    ] = ANSWER_BYTES_MAX
+    run_answer_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=1024,
+            le=1_073_741_824,
+            description="The same for all model calls of one run together.",
+        ),
+    ] = RUN_ANSWER_BYTES_MAX
     idle_timeout_seconds: Annotated[
         float,
         Meta(

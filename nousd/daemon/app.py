@@ -142,6 +142,8 @@ async def open_services(deps: DaemonDeps) -> AsyncIterator[Services]:
             hooks=deps.hooks,
             command_timeout_seconds=deps.command_timeout_seconds,
             line_bytes_max=deps.line_bytes_max,
+            answer_bytes_max=deps.native.answer_bytes_max,
+            run_answer_bytes_max=deps.native.run_answer_bytes_max,
             closing=trio.Event(),
         )
         prune = partial(prune_old_deltas, days=deps.delta_retention_days)

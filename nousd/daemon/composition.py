@@ -136,6 +136,8 @@ def _native_settings(settings: Settings) -> NativeSettings:
         system=default_prompt(settings),
         system_path=str(path) if isinstance(path, Path) else "",
         model_calls_max=settings.model_calls_max,
+        answer_bytes_max=settings.answer_bytes_max,
+        run_answer_bytes_max=settings.run_answer_bytes_max,
         compact_at=settings.compact_at,
         keep_recent_tokens=settings.keep_recent_tokens,
     )

@@ -39,7 +39,7 @@ class Services(msgspec.Struct, kw_only=True):
     Args:
         workspaces: everything that depends on a session's directory.
         command_timeout_seconds: how long a ``prompt`` with ``wait: true`` waits for its run.
-        line_bytes_max: maximum length of a line, as configured.
+        line_bytes_max, answer_bytes_max, run_answer_bytes_max: the limits that are settings.
         line_budget: memory that the long lines of all connections may use together.
         transcripts: cache of the transcripts read last.
         hooks: the hooks of all extensions.
@@ -68,6 +68,8 @@ class Services(msgspec.Struct, kw_only=True):
     extension_commands: Mapping[str, ExtensionHandler]
     command_timeout_seconds: float
     line_bytes_max: int
+    answer_bytes_max: int
+    run_answer_bytes_max: int
     closing: trio.Event
     line_budget: LineBudget = msgspec.field(default_factory=LineBudget)
     transcripts: Transcripts = msgspec.field(default_factory=Transcripts)

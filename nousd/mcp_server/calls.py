@@ -73,10 +73,12 @@ class CallSession:
                 assert state is not None
         return state
 
-    async def of_known(self, daemon: Connection, command: str) -> dict[str, Any] | None:
+    async def of_known(
+        self, daemon: Connection, command: str, **wanted: str
+    ) -> dict[str, Any] | None:
         """Return the response to a command about it; None if it was created here and is gone."""
         try:
-            return (await daemon.request(command, {"session_id": self.known})).payload
+            return (await daemon.request(command, {"session_id": self.known, **wanted})).payload
         except Refused as refused:
             if self._given is not None or refused.code != "session_not_found":
                 raise
@@ -108,12 +110,18 @@ class DaemonTools:
         """Return the served tools, as from ``list_tools``. Raises ClientError."""
         await self._ensure()
         async with connect(self._daemon) as daemon:
-            listed = None
-            if self._session.known is not None:
-                listed = await self._session.of_known(daemon, "list_tools")
-            if listed is None:
-                listed = (await daemon.request("list_tools", {})).payload
-        return [tool for tool in listed["tools"] if self._is_offered(tool)]
+            page = await self._page(daemon)
+            tools = page["tools"]
+            while "has_more" in page and page["tools"]:
+                page = await self._page(daemon, after=page["tools"][-1]["name"])
+                tools += page["tools"]
+        return [tool for tool in tools if self._is_offered(tool)]
+
+    async def _page(self, daemon: Connection, **wanted: str) -> dict[str, Any]:
+        page = None
+        if self._session.known is not None:
+            page = await self._session.of_known(daemon, "list_tools", **wanted)
+        return (await daemon.request("list_tools", wanted)).payload if page is None else page
 
     def _is_offered(self, tool: Mapping[str, Any]) -> bool:
         if self._names is not None:

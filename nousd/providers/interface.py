@@ -85,7 +85,13 @@ class Retrying(msgspec.Struct, frozen=True):
 
 
 class Alive(msgspec.Struct, frozen=True):
-    """The server sent something that is not a piece yet, such as a part of a long tool call."""
+    """The server sent something that is not a piece yet, such as a part of a long tool call.
+
+    ``held_bytes`` is the size of all arguments that this attempt has received so far and not passed
+    on, so that their receiver can stop the call while they are still coming.
+    """
+
+    held_bytes: int = 0
 
 
 Piece = (

@@ -17,7 +17,9 @@ import msgspec
 
 from nousd.daemon.workspace.project import Project
 from nousd.errors import (
+    AnswerTooLong,
     ContextOverflow,
+    NousdError,
     ProviderError,
     ToolArgumentsInvalid,
     ToolError,
@@ -108,12 +110,16 @@ class RecordedModel:
             raise ProviderError("nothing came of this call")
         for piece in summary.pieces:
             await receive(piece)
+        if summary.failed is not None:
+            raise _failure(summary.failed)
         if summary.is_cut_off:
             await self._driver.at_end_of_part()
             raise ProviderError(_RAN_OUT)
 
 
-def _failure(failed: Failed) -> ProviderError:
+def _failure(failed: Failed) -> NousdError:
+    if failed.too_long:
+        return AnswerTooLong(failed.too_long)
     kind = ContextOverflow if failed.overflowed else ProviderError
     return kind(failed.cause, raw=failed.raw)
 

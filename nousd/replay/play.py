@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -143,6 +144,9 @@ class _Stage:
                 system=given.system,
                 system_path=given.system_path,
                 model_calls_max=_number(self._run, _LIMIT) or _CALLS_MAX,
+                # What was too long ends where it ended.
+                answer_bytes_max=sys.maxsize,
+                run_answer_bytes_max=sys.maxsize,
                 compact_at=self._tuning.compact_at,
                 keep_recent_tokens=self._tuning.keep_recent_tokens,
             ),

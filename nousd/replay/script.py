@@ -44,11 +44,17 @@ _INVALID: Final = ToolArgumentsInvalid.code
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """A model call that failed, with the server's words; ``overflowed`` if its input was too long."""
+    """A model call that failed, with the server's words.
+
+    Args:
+        overflowed: whether its input was too long.
+        too_long: the run's error, if its answer was.
+    """
 
     cause: str
     overflowed: bool = False
     raw: bytes = b""
+    too_long: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -64,10 +70,13 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """The model call for a compaction's summary; without pieces it had no result."""
+    """The model call for a compaction's summary; without pieces it had no result. ``failed`` if it ended
+    the run.
+    """
 
     pieces: tuple[Piece, ...]
     is_cut_off: bool = False
+    failed: Failed | None = None
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -228,6 +237,8 @@ class _Reader:
         """Return how the model call failed; None if the run failed for another reason."""
         if error.code not in MODEL_FAILURES:
             return None
+        if error.code == _TOO_LONG:
+            return Failed(error.cause, too_long=error.message)
         raw = b"" if error.raw_ref is UNSET else self._wholes[error.raw_ref]
         return Failed(error.cause, error.code == "context_too_large", raw)
 
@@ -248,7 +259,13 @@ class _Reader:
         if self._summary is not None:
             usage = self._summary.usage
             pieces = () if usage is UNSET else (UsageSoFar(usage),)
-            self.summaries.append(Summary((*pieces, ToolCallPiece("", "", "")), is_cut_off=True))
+            error = self._model.error
+            failed = None if error is None or error.code != _TOO_LONG else self._failure(error)
+            if failed is not None and self._model.was_asked:
+                # It was to replace a context that a server had refused.
+                self._overflow()
+            opened = (*pieces, ToolCallPiece("", "", ""))
+            self.summaries.append(Summary(opened, is_cut_off=failed is None, failed=failed))
 
     def _overflow(self) -> None:
         """The server refused the call as too long, which only the compaction after it shows."""
@@ -319,7 +336,9 @@ def _result(call: _Bracket, told: MessageEntry) -> str:
     return told.text.removeprefix(_ERROR) if told.is_error is True else told.text
 
 
-MODEL_FAILURES: Final = frozenset({"provider_error", "context_too_large"})
+_TOO_LONG: Final = "answer_too_long"
+
+MODEL_FAILURES: Final = frozenset({"provider_error", "context_too_large", _TOO_LONG})
 """The ``error`` events of a failed model call; others belong to the loop."""
 
 _READ: Final[dict[type[Event], Callable[[_Reader, Any], None]]] = {

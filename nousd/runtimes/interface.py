@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
+import msgspec
 from msgspec import UnsetType
 
 from nousd.machine.context.compaction import Cut
@@ -29,6 +30,12 @@ Tell = Callable[[Compiled], Awaitable[None]]
 
 Report = Callable[[CallFigures], Awaitable[None]]
 """Receives the figures of a model call outside of the turn's answers."""
+
+
+class AnswersOfRun(msgspec.Struct):
+    """What models said in one run so far: ``bytes`` of text, reasoning and tool call arguments."""
+
+    bytes: int = 0
 
 
 class TurnHost(TurnCallHost, Protocol):
@@ -73,6 +80,11 @@ class TurnHost(TurnCallHost, Protocol):
     @property
     def model_calls_left(self) -> int | None:
         """How many more times the run may call its model; None for no limit of the run's own."""
+        ...
+
+    @property
+    def answers(self) -> AnswersOfRun:
+        """What models said in the run; the runtime counts it."""
         ...
 
     async def artifact(self, artifact_id: str) -> bytes:
@@ -140,10 +152,13 @@ class Runtime(Protocol):
         tell: Tell,
         report: Report,
     ) -> str:
-        """Return the summary that replaces the part that was cut off; bounded, and never fails.
+        """Return the summary that replaces the part that was cut off; bounded, also if the model fails.
 
         Args:
             tell: receives the input of the model before it is sent.
             report: receives the figures of the model call, also if it is cancelled or fails.
+
+        Raises:
+            AnswerTooLong: the model did not come to an end.
         """
         ...

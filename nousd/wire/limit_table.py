@@ -46,13 +46,22 @@ _CONSEQUENCES: Final[dict[str, str]] = {
     "queued_chars_max": "command_rejected: queue_full",
     "page_rows_max": "invalid_payload: limit must be at most {}",
     "page_bytes_max": "a shorter page; request the next one",
+    "entry_bytes_max": "only the beginning of its text; `text_ref` names the artifact with the whole",
+    "response_bytes_max": "command_rejected: response_too_large",
     "result_events_max": "`events_truncated` in the result",
+    "result_events_bytes_max": "`events_truncated` in the result",
     "extension_result_bytes_max": "command_rejected: extension_error: <name>",
     "snippet_bytes_max": "a snippet that is cut and ends in `...`",
     "connections_max": "command_rejected: too_many_connections",
     "pipeline_max": "no error: reading pauses until responses are taken",
     "pipeline_bytes_max": "no error: reading pauses until responses are taken",
     "answer_bytes_max": (
+        "an `error` event `answer_too_long`: ... more than {} bytes; raise `answer_bytes_max`"
+    ),
+    "run_answer_bytes_max": (
+        "an `error` event `answer_too_long`: ... more than {} bytes; raise `run_answer_bytes_max`"
+    ),
+    "unstreamed_answer_bytes_max": (
         "an `error` event `provider_error`: the server's answer is longer than {} bytes"
     ),
     "delta_bytes_max": (

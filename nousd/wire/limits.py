@@ -133,8 +133,17 @@ PAGE_ROWS_MAX: Final = 1000
 PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of entries or events in one response (one always fits)."""
 
+RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Length of one response without its LF: far above a page, for one text that is longer than a page."""
+
+ENTRY_BYTES_MAX: Final = RESPONSE_BYTES_MAX // 2
+"""JSON of one entry or input in a response; of a longer one a response has the beginning."""
+
 RESULT_EVENTS_MAX: Final = 10_000
 """Events in the ``result`` of a ``prompt`` with ``wait: true``; the rest is in the log."""
+
+RESULT_EVENTS_BYTES_MAX: Final = 16 * 1024 * 1024
+"""JSON of those events."""
 
 CONNECTIONS_MAX: Final = 512
 """Connections to one socket; a further one is answered with one error line and closed."""
@@ -151,8 +160,16 @@ EXTENSION_RESULT_BYTES_MAX: Final = 1024 * 1024
 SNIPPET_BYTES_MAX: Final = 80
 """Bytes of an entry's text in ``get_tree``."""
 
-ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bytes of a model's answer that is not streamed."""
+ANSWER_BYTES_MAX: Final = 2 * 1024 * 1024
+"""Default bytes (UTF-8) of the text, reasoning and tool call arguments of one model call;
+``--answer-bytes-max`` changes it."""
+
+RUN_ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Default of the same for all model calls of one run together, those that write a summary included;
+``--run-answer-bytes-max`` changes it."""
+
+UNSTREAMED_ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes of a model's answer that is not streamed, as the server sends it."""
 
 DELTA_BYTES_MAX: Final = 8 * 1024
 """Bytes of one delta in its line, escapes included, so that every such event is small."""

@@ -30,6 +30,7 @@ GROUPS: Final[dict[str, Callable[[], Awaitable[list[Row]]]]] = {
     "start": starting.rows,
     "nousctl": starting.nousctl,
     "memory": memory.rows,
+    "endless": memory.endless,
     "http": bridging.requests,
     "sse": bridging.streams,
 }

@@ -7,7 +7,7 @@ from typing import Final
 
 import trio
 
-from .client import commands, subscription
+from .client import Recording, commands, subscription
 from .ping import PING
 from .programs import Daemon, daemon, folder, helper, model_flags
 from .report import Row, at_most
@@ -19,6 +19,10 @@ _FLOODS: Final = 10
 _DELTAS_PER_FLOOD: Final = 50_000
 _READERS: Final = 4
 _SETTLE_SECONDS: Final = 1.0
+_ENDLESS: Final = 10
+_ENDLESS_CHARS: Final = (8, 1_000, 60_000)
+_ENDLESS_PEAK_MB: Final = 200.0
+_ENDLESS_LOG_MB: Final = 600.0
 
 
 async def rows() -> list[Row]:
@@ -46,6 +50,49 @@ async def rows() -> list[Row]:
         )
         for kind, key in (("resident", "Rss"), ("proportional", "Pss"))
     ]
+
+
+async def endless() -> list[Row]:
+    """The daemon's resident memory around ten answers at once that do not end: deltas of 8 characters,
+    of 1,000, and of 60,000, until each run has ended at its bound. The peak is the kernel's own figure,
+    so nothing between two looks is missed.
+    """
+    with folder() as place, helper("model_stub") as api_base:
+        async with daemon(place, *model_flags(api_base)) as running:
+            async with commands(running.socket) as connection:
+                await connection.exchange(PING)
+            await trio.sleep(_SETTLE_SECONDS)
+            before = _memory_mb(running.pid)["Rss"]
+            for chars in _ENDLESS_CHARS:
+                await _endless_runs(running, chars)
+            peak = _peak_mb(running.pid)
+            await trio.sleep(_SETTLE_SECONDS)
+            after = _memory_mb(running.pid)["Rss"]
+        log = sum(file.stat().st_size for file in (place / "state").glob("nousd.db*")) / 1e6
+    what = "ten endless answers"
+    return [
+        Row(f"before {what}, resident", before, _IDLE_MB, "MB", "what is allowed", at_most(1)),
+        Row(f"peak of {what}", peak, _ENDLESS_PEAK_MB, "MB", "what is allowed", at_most(1)),
+        Row(f"after {what}", after, _ENDLESS_PEAK_MB, "MB", "what is allowed", at_most(1)),
+        Row(f"log of {what}", log, _ENDLESS_LOG_MB, "MB", "what is allowed", at_most(1)),
+    ]
+
+
+async def _endless_runs(running: Daemon, chars: int) -> None:
+    """Start ten runs with such an answer, each in its own session, and wait until all have ended."""
+    async with commands(running.socket) as client, subscription(running.events) as stream:
+        for _ in range(_ENDLESS):
+            session = await client.ask("new_session")
+            text = f"endless {chars}"
+            await client.ask("prompt", text=text, wait=False, session_id=session["session_id"])
+        await Recording().until_runs_ended(stream, _ENDLESS)
+
+
+def _peak_mb(pid: int) -> float:
+    """Return the most that was ever resident."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (kib,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
+    return int(kib) * 1024 / 1e6
 
 
 async def _flood(running: Daemon) -> None:

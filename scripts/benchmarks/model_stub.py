@@ -4,6 +4,7 @@
     mixed N        the same, text and reasoning in turns, so that no two neighbours can be joined
     pace RATE N    N deltas, RATE in a second, each the time at which it was sent and a space
     stamp          one delta: the time at which the last byte of the request was here
+    endless N      deltas of N characters, as fast as the network takes them, until the client has gone
     hold           no answer, until the client has gone
     anything else  one delta
 
@@ -75,6 +76,12 @@ def _mixed(count: int) -> bytes:
     return b"".join(map(_delta, numbered(count), fields))
 
 
+@cache
+def _stretch(chars: int) -> bytes:
+    """Return deltas of so many characters, about a quarter of a mebibyte of text in all."""
+    return _delta("x" * chars) * max(1, 256 * 1024 // chars)
+
+
 class _Connection:
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
@@ -116,6 +123,10 @@ class _Connection:
                 await self._stream.send_all(_HEAD)
                 await self._send_paced(float(rate), int(count))
                 await self._stream.send_all(_TAIL)
+            case ["endless", chars]:
+                await self._stream.send_all(_HEAD)
+                while True:
+                    await self._stream.send_all(_stretch(int(chars)))
             case ["hold"]:
                 await self._stream.receive_some(1)
             case _:

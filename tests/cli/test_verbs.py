@@ -175,6 +175,7 @@ SENT: list[tuple[str, str, dict[str, Any]]] = [
     ("tool_call c --attempt 2", "get_tool_call", {"tool_call_id": "c", "attempt": 2}),
     ("cancel_call c", "cancel_tool_call", {"tool_call_id": "c"}),
     ("tools", "list_tools", {}),
+    ("tools --after read", "list_tools", {"after": "read"}),
     ("agents", "list_agents", {}),
     ("agents --session s", "list_agents", {"session_id": "s"}),
     ("set_active_tools", "set_active_tools", {"tools": []}),

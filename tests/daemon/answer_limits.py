@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from nousd.daemon.commands import reading
+import msgspec
+
+from nousd.daemon.commands import messages, reading
 from nousd.daemon.eventlog.event_filters import FROZEN
 from nousd.daemon.runs import results
+from nousd.daemon.transport import connection
 from nousd.store.records import EventFilter
 from nousd.wire.limit_table import LIMITS
 from tests.daemon.limits_bench import Kit, check_command, error_text, table_text
@@ -36,6 +39,43 @@ async def page_bytes(kit: Kit, offset: int) -> None:
         page = await kit.client.request("get_events", after=page["next"])
         rest += page["events"]
     assert rest == stored, "an event is on no page"
+
+
+async def entry_bytes(kit: Kit, offset: int) -> None:
+    text = "x" * 20_000
+    await kit.client.request("append_message", text=text)
+    (whole,) = (await kit.client.request("get_messages"))["messages"]
+    size = len(msgspec.json.encode(whole))
+    kit.scale("entry_bytes_max", messages, "ENTRY_BYTES_MAX", size - offset)
+    (shown,) = (await kit.client.request("get_messages"))["messages"]
+    event_text = LIMITS["event_text_bytes_max"][0]
+    assert shown["text"] == (text[:event_text] if offset > 0 else text)
+    assert (shown["text_ref"], shown["text_bytes"]) == (whole["text_ref"], len(text))
+
+
+async def response_bytes(kit: Kit, offset: int) -> None:
+    await kit.client.request("append_message", text="x" * 100)
+    await kit.client.ask("get_messages")
+    size = len(await kit.client.receive_line()) - len(b"\n")
+    kit.scale("response_bytes_max", connection, "RESPONSE_BYTES_MAX", size - offset)
+    if offset > 0:
+        error = await kit.client.refusal("get_messages")
+        assert error_text(error) == table_text("response_bytes_max")
+        assert error["details"] == {"bytes_max": size - offset}
+    else:
+        assert len((await kit.client.request("get_messages"))["messages"]) == 1
+
+
+async def result_events_bytes(kit: Kit, offset: int) -> None:
+    prompt = {"text": "go", "client_message_id": "m"}
+    whole = await kit.client.request("prompt", **prompt)
+    size = sum(len(msgspec.json.encode(event)) for event in whole["events"])
+    kit.scale("result_events_bytes_max", results, "RESULT_EVENTS_BYTES_MAX", size - offset)
+    # Sent again, it returns the result of the same run.
+    result = await kit.client.request("prompt", **prompt)
+    assert result["events"] == (whole["events"][:-1] if offset > 0 else whole["events"])
+    assert result.get("events_truncated", False) is (offset > 0)
+    assert (result["output"], result["status"]) == (whole["output"], "completed")
 
 
 async def result_events(kit: Kit, offset: int) -> None:

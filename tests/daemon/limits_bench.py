@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from nousd.runtimes.native.answer_room import AnswerBounds
 from nousd.wire.limit_table import LIMITS
 from tests.harness.daemon import Client, Daemon, Event, Events, of_type
 from tests.harness.stub_model import StubModel, text_reply, tool_reply
@@ -33,6 +34,13 @@ class Kit:
         )
         self.patch.setattr(module, constant, value)
         return value
+
+    def bound_answers(self, of_call: int, of_run: int | None = None) -> None:
+        """Run the daemon with other bounds of answers than the table's, which are settings."""
+        runtime: Any = self.daemon.services.run_services.runtime
+        usual = AnswerBounds(LIMITS["answer_bytes_max"][0], LIMITS["run_answer_bytes_max"][0])
+        assert runtime._bounds == usual
+        self.patch.setattr(runtime, "_bounds", AnswerBounds(of_call, of_run or usual.of_run))
 
     async def run(self, text: str = "go") -> list[Event]:
         await self.client.request("prompt", text=text, wait=False)

@@ -37,13 +37,45 @@ async def check_run(kit: Kit, name: str, offset: int, bound: int) -> None:
 
 
 async def answer_bytes(kit: Kit, offset: int) -> None:
+    text = "x" * (LIMITS["answer_bytes_max"][0] + offset)
+    kit.stub.script(text_reply(text))
+    await answered_or_not(kit, "answer_bytes_max", offset, text)
+
+
+async def run_answer_bytes(kit: Kit, offset: int) -> None:
+    kit.bound_answers(LIMITS["answer_bytes_max"][0], of_run=1000)
+    call, last = tool_reply(("say", {"text": "x"})), "x" * (1000 - len('{"text": "x"}') + offset)
+    kit.stub.script(call, text_reply(last))
+    await answered_or_not(kit, "run_answer_bytes_max", offset, last, bound=1000)
+
+
+async def answered_or_not(
+    kit: Kit, name: str, offset: int, text: str, bound: int | None = None
+) -> None:
+    """A run whose last answer is whole, or cut by a byte with the error of the table."""
+    run = await kit.run()
+    answer = of_type(run, "message_end")[-1]["text"]
+    if offset > 0:
+        (error,) = of_type(run, "error")
+        words = table_text(name).partition("...")[2].replace("`", "")
+        words = words.replace(str(LIMITS[name][0]), str(bound or LIMITS[name][0]))
+        assert (error["code"], answer) == ("answer_too_long", text[:-1])
+        assert error["message"].endswith(words.strip())
+    else:
+        assert (of_type(run, "error"), answer) == ([], text)
+    assert (await kit.run())[-1]["payload"]["status"] == "completed"
+
+
+async def unstreamed_answer_bytes(kit: Kit, offset: int) -> None:
     reply = whole_reply("x" * 1000)
     (body,) = reply.parts
     assert isinstance(body, bytes)
     size = len(body) - offset
-    bound = kit.scale("answer_bytes_max", answer_stream, "ANSWER_BYTES_MAX", size)
+    bound = kit.scale(
+        "unstreamed_answer_bytes_max", answer_stream, "UNSTREAMED_ANSWER_BYTES_MAX", size
+    )
     kit.stub.script(reply)
-    await check_run(kit, "answer_bytes_max", offset, bound)
+    await check_run(kit, "unstreamed_answer_bytes_max", offset, bound)
 
 
 async def delta_bytes(kit: Kit, offset: int) -> None:

@@ -106,7 +106,7 @@ async def test_a_delta_stays_within_its_call_counts_and_follows_the_drawing(
             await events.until("message_update")
     to_store = way(calls, "AnswerStream.feed", SUBMIT)
     to_reader = way(calls, "PendingBatches.settle", WRITE)
-    assert_at_most(to_store, 37, "a delta on its way to the store")
+    assert_at_most(to_store, 38, "a delta on its way to the store")
     assert_at_most(to_reader, 19, "a delta on its way from the commit to a reader")
     assert_drawn(to_store + to_reader, "A delta")
 

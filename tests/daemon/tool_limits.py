@@ -32,6 +32,7 @@ def was_refused(end: Payload, name: str) -> bool:
 
 
 async def patch_chars(kit: Kit, offset: int) -> None:
+    kit.bound_answers(4 * LIMITS["patch_chars_max"][0])
     text = "--- /dev/null\n+++ new\n@@ -0,0 +1 @@\n+x\n\n"
     text += "x" * (LIMITS["patch_chars_max"][0] + offset - len(text))
     assert was_refused(await result_of(kit, "patch", patch=text), "patch_chars_max") is (offset > 0)

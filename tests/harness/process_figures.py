@@ -21,9 +21,12 @@ _FAULT: Final = re.compile(r"Traceback|a fault of ours|Exception ignored|never a
 
 @dataclass(frozen=True)
 class Figures:
-    """A snapshot of a process; memory in bytes. ``databases``: descriptors of files of the log."""
+    """A process at one moment; memory in bytes. ``peak``: the most that was ever resident;
+    ``databases``: descriptors of files of the log.
+    """
 
     resident: int
+    peak: int
     proportional: int
     descriptors: int
     databases: int
@@ -37,6 +40,7 @@ def figures_of(pid: int) -> Figures:
     open_files = list(_open_files(process / "fd"))
     return Figures(
         resident=_kib(status, "VmRSS"),
+        peak=_kib(status, "VmHWM"),
         proportional=_kib((process / "smaps_rollup").read_text(), "Pss"),
         descriptors=len(open_files),
         databases=sum("/nousd.db" in path for path in open_files),

@@ -122,7 +122,7 @@ def test_a_reasoning_block_without_text_is_kept() -> None:
 
 @pytest.mark.parametrize("kind", ["thinking_delta", "signature_delta"])
 def test_kept_reasoning_has_a_size_limit(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_data, "ANSWER_BYTES_MAX", 10_000)
+    monkeypatch.setattr(kept_data, "UNSTREAMED_ANSWER_BYTES_MAX", 10_000)
     field = kind.removesuffix("_delta")
     parts = [
         begin_block(0, type="thinking", thinking="", signature=""),

@@ -5,7 +5,13 @@ import trio
 import trio.testing
 
 from nousd.errors import ProviderError
-from nousd.providers.http.delta_coalescer import PIECES_WAITING_MAX, Put, deliver, joined
+from nousd.providers.http.delta_coalescer import (
+    CHARS_WAITING_MAX,
+    PIECES_WAITING_MAX,
+    Put,
+    deliver,
+    joined,
+)
 from nousd.providers.interface import Finished, Piece, ReasoningDelta, TextDelta, ToolCallPiece
 from tests.providers.helpers import Collector, text_of
 
@@ -83,6 +89,31 @@ async def test_a_failure_comes_after_all_pieces_read_before_it() -> None:
         await deliver(read, received)
     assert caught.value is failure
     assert received.pieces == [TextDelta("a"), CALL]
+
+
+async def test_a_slow_receiver_holds_long_deltas_back_by_their_length() -> None:
+    put_chars = 0
+    go_on = trio.Event()
+    text = "x" * (CHARS_WAITING_MAX // 4)
+
+    async def read(put: Put) -> None:
+        nonlocal put_chars
+        for _ in range(40):
+            await put(TextDelta(text))
+            put_chars += len(text)
+
+    received = Collector()
+
+    async def receive(piece: Piece) -> None:
+        await go_on.wait()
+        await received(piece)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(deliver, read, receive)
+        await trio.testing.wait_all_tasks_blocked()
+        assert put_chars <= 2 * CHARS_WAITING_MAX + len(text)
+        go_on.set()
+    assert text_of(received.pieces) == text * 40
 
 
 @pytest.mark.parametrize("pieces", [1, PIECES_WAITING_MAX * 3])

@@ -145,7 +145,7 @@ def test_a_lone_surrogate_in_a_signature_is_replaced() -> None:
 def test_signatures_over_the_limit_are_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kept_data, "ANSWER_BYTES_MAX", 10_000)
+    monkeypatch.setattr(kept_data, "UNSTREAMED_ANSWER_BYTES_MAX", 10_000)
     chunks = [chunk(text("a", thoughtSignature="x" * 500)) for _ in range(20)]
     assert "thought for more than" in str(failure(*chunks))
 

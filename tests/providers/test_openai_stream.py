@@ -9,7 +9,7 @@ from nousd.errors import ContextOverflow, ProviderError
 from nousd.providers.http.answer_stream import AnswerStream
 from nousd.providers.interface import Finished, Piece, ReasoningDelta, TextDelta, ToolCallPiece
 from nousd.providers.openai.stream import ChatAnswer
-from nousd.wire.limits import ANSWER_BYTES_MAX
+from nousd.wire.limits import UNSTREAMED_ANSWER_BYTES_MAX
 from nousd.wire.objects.entries import Usage
 from tests.harness.stub_model import delta
 from tests.providers.decoding import sse
@@ -334,6 +334,6 @@ def test_a_body_that_is_not_a_completion_is_an_error(body: bytes) -> None:
 
 def test_a_body_over_the_limit_is_an_error() -> None:
     stream = AnswerStream(ChatAnswer({}))
-    assert list(stream.feed(b"{" + b" " * (ANSWER_BYTES_MAX - 1))) == []
-    with pytest.raises(ProviderError, match=str(ANSWER_BYTES_MAX)):
+    assert list(stream.feed(b"{" + b" " * (UNSTREAMED_ANSWER_BYTES_MAX - 1))) == []
+    with pytest.raises(ProviderError, match=str(UNSTREAMED_ANSWER_BYTES_MAX)):
         list(stream.feed(b" "))

@@ -246,7 +246,7 @@ def test_a_lone_surrogate_in_an_item_is_replaced() -> None:
 def test_reasoning_over_the_limit_is_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kept_data, "ANSWER_BYTES_MAX", 10_000)
+    monkeypatch.setattr(kept_data, "UNSTREAMED_ANSWER_BYTES_MAX", 10_000)
     events = [done(index, reasoning_item("", "x" * 500)) for index in range(20)]
     assert "thought for more than" in str(failure(*events))
     empty = [added(index, message_item("")) for index in range(101)]

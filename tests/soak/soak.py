@@ -56,7 +56,7 @@ class Soak:
         self._place = Place(self.folder, options=("--provider", "mock"))
         self._drivers: list[Driver] = []
         self._readers: list[SoakReader] = []
-        self._before = self._after = Figures(0, 0, 0, 0, 0)
+        self._before = self._after = Figures(0, 0, 0, 0, 0, 0)
         self._events = 0
 
     async def run(self) -> None:

@@ -120,8 +120,12 @@ async def _tools(call: Call) -> tuple[str, ...] | None:
     names = body.toolAllowlist if body.tool_allowlist is None else body.tool_allowlist
     if names is None or ANY not in "".join(names):
         return None if names is None else allowed_tools(names)
-    listed = await call.daemon.ask(ListTools(session_id=call.path["id"]))
-    return allowed_tools(names, [tool.name for tool in listed.tools])
+    page = await call.daemon.ask(ListTools(session_id=call.path["id"]))
+    known = [tool.name for tool in page.tools]
+    while page.has_more is True and page.tools:
+        page = await call.daemon.ask(ListTools(session_id=call.path["id"], after=known[-1]))
+        known += [tool.name for tool in page.tools]
+    return allowed_tools(names, known)
 
 
 def _message_id(call: Call) -> str | None:

@@ -283,7 +283,11 @@ VERBS: Final[dict[str, Verb]] = {
         "Cancel a tool call that a client made.",
         (required("tool_call_id", "CALL", "Tool call id."),),
     ),
-    "tools": Verb("list_tools", "List tools, with the active ones marked.", (SESSION,)),
+    "tools": Verb(
+        "list_tools",
+        "List tools, with the active ones marked.",
+        (SESSION, option("after", "--after", "Continue a page after this tool.")),
+    ),
     "agents": Verb(
         "list_agents",
         "List the agents that tasks can use, and problems in their files.",

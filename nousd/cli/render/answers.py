@@ -225,6 +225,8 @@ def _tools(payload: Payload) -> Iterator[str]:
     for tool in payload["tools"]:
         mark = "*" if tool["active"] else " "
         yield f"{mark} {tool['name']} ({tool['source']}): {snippet(tool['description'])}"
+    if payload.get("has_more"):
+        yield f"(more: --after {payload['tools'][-1]['name']})"
 
 
 def _mcp_servers(payload: Payload) -> Iterator[str]:

@@ -41,8 +41,8 @@ class RunPrinter:
             case "warning":
                 self._remark(f"warning: {payload['code']}: {payload['message']}")
             case "error":
-                cause = payload["cause"]
-                self._remark(f"error: {payload['code']}: {payload['message']} ({cause})")
+                cause = f" ({payload['cause']})" if payload["cause"] else ""
+                self._remark(f"error: {payload['code']}: {payload['message']}{cause}")
             case "agent_end" if payload.get("status") != "completed":
                 self._remark(f"the run ended: {payload.get('status')}")
 

@@ -13,7 +13,7 @@ from nousd.daemon.replies import Deferred, Reply
 from nousd.daemon.runs.model_inputs import artifacts_of
 from nousd.daemon.services import Services
 from nousd.daemon.sessions.live_session import LiveSession
-from nousd.errors import CommandRejected
+from nousd.errors import AnswerTooLong, CommandRejected
 from nousd.machine.context import compaction
 from nousd.machine.context.compaction import Cut
 from nousd.machine.context.compiler import Compiled
@@ -41,13 +41,16 @@ async def compact_session(services: Services, command: commands.CompactSession) 
     if cut is None:
         raise CommandRejected("nothing_to_compact")
     instruction = (command.instruction or "").strip() or None
-    summary = await services.run_services.runtime.summarise(
-        cut,
-        choice,
-        instruction=instruction,
-        tell=partial(_tell_input, services, live.session_id),
-        report=partial(_count_call, services, live.session_id),
-    )
+    try:
+        summary = await services.run_services.runtime.summarise(
+            cut,
+            choice,
+            instruction=instruction,
+            tell=partial(_tell_input, services, live.session_id),
+            report=partial(_count_call, services, live.session_id),
+        )
+    except AnswerTooLong as failure:
+        raise CommandRejected("answer_too_long", cause=failure.message) from failure
     live = await services.sessions.get(live.session_id)
     decisions.require_idle(live.state)
     if live.state.leaf_id != leaf_id:

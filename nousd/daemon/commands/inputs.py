@@ -29,7 +29,7 @@ from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.replies import Deferred, Reply
 from nousd.daemon.runs.results import run_result
 from nousd.daemon.services import Services
-from nousd.daemon.sessions.history import whole_inputs
+from nousd.daemon.sessions.history import shown_inputs
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import CommandRejected, CommandTimedOut, ProviderFailed, SessionError
 from nousd.machine.context import text_offload
@@ -266,7 +266,7 @@ async def get_queue(services: Services, command: commands.GetQueue) -> Reply:
     at = cursor(services.hub.head)
     return Queue(
         session_id=state.session_id,
-        inputs=await whole_inputs(services.store, queue.in_order(state.queue)),
+        inputs=await shown_inputs(services.store, queue.in_order(state.queue)),
         pending_counts=state.pending_counts,
         cursor=at,
     )
@@ -284,7 +284,7 @@ async def clear_queue(services: Services, command: commands.ClearQueue) -> Reply
 async def _given_back(
     services: Services, handle: CommitHandle | None, answer: Accepted, cleared: queue.Inputs
 ) -> Reply:
-    """Complete a response with the inputs that were removed, with their whole texts."""
+    """Complete a response with the inputs that were removed, as ``get_queue`` shows them."""
     answer = msgspec.structs.replace(answer, cleared=cleared)
     if handle is None:
         return answer
@@ -292,8 +292,8 @@ async def _given_back(
         return Deferred(handle, answer)
     # Aborting a run must not wait for texts to be read from the disk.
     await handle.wait_committed()
-    whole = await whole_inputs(services.store, cleared)
-    return msgspec.structs.replace(answer, cleared=whole)
+    shown = await shown_inputs(services.store, cleared)
+    return msgspec.structs.replace(answer, cleared=shown)
 
 
 async def promote(services: Services, command: commands.Promote) -> Reply:

@@ -12,6 +12,7 @@ from nousd.daemon.services import Services
 from nousd.daemon.sessions.history import whole_inputs, whole_path
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import CommandRejected
+from nousd.machine.context import text_offload
 from nousd.machine.session import queue
 from nousd.machine.session.appending import appended_entry
 from nousd.store.rows import Path
@@ -19,13 +20,14 @@ from nousd.wire import commands
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.commands.subscribe import cursor
-from nousd.wire.limits import PAGE_BYTES_MAX
+from nousd.wire.limits import ENTRY_BYTES_MAX, PAGE_BYTES_MAX
 from nousd.wire.objects.entries import Entry, parent_of
 from nousd.wire.responses import Messages
 
 
 async def get_messages(services: Services, command: commands.GetMessages) -> Messages:
-    """Read the path from the root to the leaf: its newest page, or the one before ``before``.
+    """Read the path from the root to the leaf, or the context: its newest page, or the one before
+    ``before``.
 
     Messages that were appended during a run have no place in the tree yet; they follow the leaf, so
     that a client finds at once what it appended.
@@ -44,8 +46,8 @@ async def get_messages(services: Services, command: commands.GetMessages) -> Mes
         for message in await whole_inputs(services.store, waiting)
     ]
     if command.compacted:
-        entries = await services.contexts.read(live.session_id, leaf_id)
-        return _page(live, leaf_id, at, Path((*entries, *pending), has_more=False))
+        entries = (*await services.contexts.read(live.session_id, leaf_id), *pending)
+        return _page(live, leaf_id, at, _newest_of(entries, command.before))
     end = leaf_id
     if command.before is not None:
         ids = [entry.id for entry in pending]
@@ -80,6 +82,26 @@ async def _newest(
     return Path((*path.entries, *taken), path.has_more)
 
 
+def _newest_of(entries: Sequence[Entry], before: str | None) -> Path:
+    """Return the newest of these entries, or those before one of them, up to one page.
+
+    Raises:
+        CommandRejected: ``entry_not_found``.
+    """
+    end = len(entries)
+    if before is not None:
+        end = next((place for place, entry in enumerate(entries) if entry.id == before), -1)
+    if end < 0:
+        raise CommandRejected("entry_not_found")
+    start, room = end, PAGE_BYTES_MAX
+    while start > 0:
+        room -= len(encode_json(entries[start - 1]))
+        if room < 0 and start < end:
+            break
+        start -= 1
+    return Path(tuple(entries[start:end]), has_more=start > 0)
+
+
 async def _parent(services: Services, live: LiveSession, entry_id: str) -> str | None:
     entry = await services.store.entry(live.session_id, entry_id)
     if entry is None:
@@ -88,9 +110,13 @@ async def _parent(services: Services, live: LiveSession, entry_id: str) -> str |
 
 
 def _page(live: LiveSession, leaf_id: str | None, at: str, page: Path) -> Messages:
+    entries = page.entries
+    # Only alone can an entry be longer than a page.
+    if len(entries) == 1 and len(encode_json(entries[0])) > ENTRY_BYTES_MAX:
+        entries = (text_offload.short_entry(entries[0]),)
     return Messages(
         session_id=live.session_id,
-        messages=page.entries,
+        messages=entries,
         cursor=at,
         has_more=page.has_more,
         leaf_id=or_unset(leaf_id),

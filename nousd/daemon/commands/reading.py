@@ -6,6 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd import __version__
+from nousd.daemon.commands.pages import page_of
 from nousd.daemon.eventlog.event_filters import event_filter, position, pruned
 from nousd.daemon.eventlog.hub import STRETCH_EVENTS
 from nousd.daemon.replies import Reply
@@ -99,8 +100,8 @@ async def list_runs(services: Services, command: commands.ListRuns) -> Reply:
     rows = await services.store.runs(
         command.session_id, limit=command.limit + 1, before=command.before
     )
-    records = tuple(_as_it_is_now(services, row) for row in rows[: command.limit])
-    return Runs(runs=records, has_more=len(rows) > command.limit)
+    records = page_of([_as_it_is_now(services, row) for row in rows[: command.limit]])
+    return Runs(runs=records, has_more=len(rows) > len(records))
 
 
 async def get_run(services: Services, command: commands.GetRun) -> Reply:
@@ -142,7 +143,12 @@ async def get_events(services: Services, command: commands.GetEvents) -> Reply:
 
 async def get_capabilities(services: Services, _command: commands.GetCapabilities) -> Reply:
     """List the supported features and the limits in force."""
-    limits = {name: value for name, (value, _) in LIMITS.items()}
+    limits = {
+        **{name: value for name, (value, _) in LIMITS.items()},
+        "line_bytes_max": services.line_bytes_max,
+        "answer_bytes_max": services.answer_bytes_max,
+        "run_answer_bytes_max": services.run_answer_bytes_max,
+    }
     choice = services.run_services.choice_of(services.sessions.without_session())
     return Capabilities(
         protocol="1",
@@ -154,5 +160,5 @@ async def get_capabilities(services: Services, _command: commands.GetCapabilitie
         model=choice.model,
         workdir=services.workspaces.default.path,
         extension_commands=tuple(sorted(services.extension_commands)),
-        limits={**limits, "line_bytes_max": services.line_bytes_max},
+        limits=limits,
     )

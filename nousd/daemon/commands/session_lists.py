@@ -98,7 +98,7 @@ async def _failed_runs(services: Services, transcript: Messages) -> tuple[RunRec
     if not transcript.messages:
         return ()
     newest = await services.store.runs(transcript.session_id, limit=PAGE_ROWS_MAX, before=None)
-    return tuple(run for run in newest if run.status in _FAILED)
+    return page_of([run for run in newest if run.status in _FAILED])
 
 
 _FAILED: Final = frozenset({"error", "interrupted", "timeout"})

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
+from nousd.daemon.commands.pages import page_of
 from nousd.daemon.replies import Deferred, Reply
 from nousd.daemon.services import Services
 from nousd.errors import CommandRejected
@@ -36,12 +39,17 @@ async def set_follow_up_mode(services: Services, command: commands.SetFollowUpMo
 
 
 async def list_tools(services: Services, command: commands.ListTools) -> Reply:
-    """List the tools that exist, and whether the session's model is offered them."""
+    """List the tools that exist, and whether the session's model is offered them, up to one page."""
     live = await services.sessions.target(command.session_id)
     state = services.sessions.without_session() if live is None else live.committed
-    return Tools(
-        session_id=state.session_id,
-        tools=tuple(
+    tools = list(services.tools.values())
+    if command.after is not None:
+        names = [tool.name for tool in tools]
+        if command.after not in names:
+            raise CommandRejected(f"tool_not_registered: {command.after}")
+        del tools[: names.index(command.after) + 1]
+    page = page_of(
+        [
             ToolSummary(
                 name=tool.name,
                 description=tool.description,
@@ -49,6 +57,11 @@ async def list_tools(services: Services, command: commands.ListTools) -> Reply:
                 source=tool.source,
                 parameters=tool.parameters,
             )
-            for tool in services.tools.values()
-        ),
+            for tool in tools
+        ]
+    )
+    return Tools(
+        session_id=state.session_id,
+        tools=page,
+        has_more=UNSET if len(page) == len(tools) else True,
     )

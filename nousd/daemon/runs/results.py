@@ -13,10 +13,10 @@ from msgspec import UNSET
 from nousd.daemon.eventlog.log_walk import for_each_event
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter, StoredEvent
-from nousd.wire.codec.envelope import decode_event
+from nousd.wire.codec.envelope import decode_event, encode_json
 from nousd.wire.commands.subscribe import cursor_seq
 from nousd.wire.events import DELTA_EVENTS, FROZEN_EVENTS
-from nousd.wire.limits import RESULT_EVENTS_MAX
+from nousd.wire.limits import RESULT_EVENTS_BYTES_MAX, RESULT_EVENTS_MAX
 from nousd.wire.responses import Accepted, Result
 from nousd.wire.responses.runs import FlatEvent
 
@@ -57,6 +57,7 @@ class _Summary:
         self.output = ""
         self.status: Any = "running"
         self.truncated = False
+        self._room = RESULT_EVENTS_BYTES_MAX
         self.repeats = False
         self._last_deltas: dict[tuple[str, Any], int] = {}
         self._assistants: set[str] = set()
@@ -67,14 +68,20 @@ class _Summary:
         payload = msgspec.json.decode(event.payload)
         self._look_for_outcome(event.type, payload)
         self._look_for_repetition(stored, payload)
+        if self.truncated:
+            return
         flat = _flattened(event.type, event.id, event.ts, payload)
-        if self.events and _continues(self.events[-1], flat):
+        goes_on = bool(self.events) and _continues(self.events[-1], flat)
+        self._room -= (
+            len(encode_json(flat.delta)) - len('""') if goes_on else len(encode_json(flat))
+        )
+        if self._room < 0 or (len(self.events) == RESULT_EVENTS_MAX and not goes_on):
+            self.truncated = True
+        elif goes_on:
             self._deltas.append(str(flat.delta))
-        elif len(self.events) < RESULT_EVENTS_MAX:
+        else:
             self.join_deltas()
             self.events.append(flat)
-        else:
-            self.truncated = True
 
     def join_deltas(self) -> None:
         """Append the collected deltas to their event; all at once, however many there are."""

@@ -38,6 +38,7 @@ from nousd.machine.session.lifecycle import LifecycleTracker, Phase
 from nousd.machine.session.state import options_of
 from nousd.runtimes.calls.attempts import Earlier
 from nousd.runtimes.calls.host import RuntimeOpinion
+from nousd.runtimes.interface import AnswersOfRun
 from nousd.store.artifacts import Artifact
 from nousd.tools.builtin.task import TASK
 from nousd.tools.interface import Emit, ToolContext
@@ -84,6 +85,7 @@ class RunHost(LiveCallHost):
         self.last_handle = CommitHandle()
         self.calls_of: str | None = None
         """The message whose calls it carries out, from the message's end to the next model call."""
+        self.answers = AnswersOfRun()
         self.end: events.AgentEnd | None = None
         """The end of the run, once it is durable."""
         self._stopped_as: EndStatus = "cancelled"

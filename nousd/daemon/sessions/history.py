@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
+from msgspec import UNSET
 
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.machine.context import text_offload, transcript
@@ -22,6 +23,7 @@ from nousd.machine.context.tokens import estimate_tokens
 from nousd.store.interface import Store
 from nousd.store.rows import Path
 from nousd.wire.codec.envelope import encode_json
+from nousd.wire.limits import ENTRY_BYTES_MAX, PAGE_BYTES_MAX
 from nousd.wire.objects.entries import CompactionEntry, Entry, MessageEntry, parent_of
 from nousd.wire.objects.inputs import QueuedInput
 
@@ -168,6 +170,26 @@ async def wholes_of(store: Store, refs: Iterable[str]) -> dict[str, bytes | None
 async def whole_inputs(store: Store, inputs: Sequence[QueuedInput]) -> tuple[QueuedInput, ...]:
     """Return committed inputs with whole texts."""
     return text_offload.whole_inputs(inputs, await wholes_of(store, text_offload.refs_in(inputs)))
+
+
+async def shown_inputs(store: Store, inputs: Sequence[QueuedInput]) -> tuple[QueuedInput, ...]:
+    """Return committed inputs as one response has room for them: all of them, with whole texts up to a
+    page; of further long texts the beginnings.
+    """
+    shown: list[QueuedInput] = []
+    room = PAGE_BYTES_MAX
+    for queued in inputs:
+        size = 0 if queued.text_bytes is UNSET else queued.text_bytes
+        if size and (size <= room or room == PAGE_BYTES_MAX):
+            (whole,) = await whole_inputs(store, (queued,))
+            in_line = len(encode_json(whole))
+            is_first = room == PAGE_BYTES_MAX and in_line <= ENTRY_BYTES_MAX
+            if in_line <= room or is_first:
+                room = max(0, room - in_line)
+                shown.append(whole)
+                continue
+        shown.append(queued)
+    return tuple(shown)
 
 
 async def whole_path(

@@ -33,6 +33,7 @@ from nousd.wire.codec.envelope import (
 )
 from nousd.wire.codec.framing import LineSplitter, LineTooLong, NoRoomForLine
 from nousd.wire.commands.subscribe import cursor
+from nousd.wire.limits import RESPONSE_BYTES_MAX
 
 READ_BYTES: Final = 64 * 1024
 
@@ -127,7 +128,12 @@ class _Connection:
             elif isinstance(reply, Plain):
                 self._answer(encode_plain_response(request.id, reply.type, reply.payload))
             else:
-                self._answer(encode_response(request.id, reply))
+                response = encode_response(request.id, reply)
+                if len(response) > RESPONSE_BYTES_MAX + len(b"\n"):
+                    raise CommandRejected(
+                        "response_too_large", details={"bytes_max": RESPONSE_BYTES_MAX}
+                    )
+                self._answer(response)
         self._request = _UNREAD
 
     def _too_long(self, line: LineTooLong) -> NousdError:

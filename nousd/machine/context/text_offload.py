@@ -254,6 +254,13 @@ def whole_entry(entry: Entry, wholes: Wholes) -> Entry:
     return msgspec.structs.replace(entry, tool_calls=calls)
 
 
+def short_entry(entry: Entry) -> Entry:
+    """Return a restored entry as it stands in the log again."""
+    short = _Shears().entry_of(events.EntryAppended(session_id="", entry=entry))
+    assert isinstance(short, events.EntryAppended)
+    return short.entry
+
+
 def is_whole(entry: Entry) -> bool:
     """Return whether an entry has its whole text."""
     if not isinstance(entry, MessageEntry) or entry.text_ref is UNSET:

@@ -69,7 +69,7 @@ def _message_ends(
         turn_kind=tracker.turn_kind,
         created_at=now,
         model=tracker.model,
-        reasoning="".join(message.reasoning) or UNSET,
+        reasoning=message.reasoning or UNSET,
         stop_reason=reason,
         error=or_unset(error),
     )

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from io import StringIO
 from typing import Any, Final
 
 import msgspec
@@ -140,18 +141,25 @@ STOP_REASONS: Final[dict[str, CutOff]] = {
 class OpenMessage(msgspec.Struct):
     """A message without an end; grows with each delta. ``is_counted`` is set once its model call was
     reported by ``usage_reported``.
+
+    The deltas are joined as they come: a list of them would take many times the memory of the text.
     """
 
     message_id: str
     role: str
-    deltas: list[str] = []
-    reasoning: list[str] = []
+    streamed: StringIO = msgspec.field(default_factory=StringIO)
+    reasoned: StringIO = msgspec.field(default_factory=StringIO)
     is_counted: bool = False
 
     @property
     def text(self) -> str:
         """The streamed text so far."""
-        return "".join(self.deltas)
+        return self.streamed.getvalue()
+
+    @property
+    def reasoning(self) -> str:
+        """The streamed reasoning so far."""
+        return self.reasoned.getvalue()
 
 
 class OpenTool(msgspec.Struct):
@@ -270,12 +278,12 @@ def _open_message(tracker: LifecycleTracker, event: events.MessageStart) -> None
 
 def _delta(tracker: LifecycleTracker, event: events.MessageUpdate) -> None:
     assert tracker.message is not None
-    tracker.message.deltas.append(event.delta)
+    tracker.message.streamed.write(event.delta)
 
 
 def _reasoning(tracker: LifecycleTracker, event: events.ReasoningUpdate) -> None:
     assert tracker.message is not None
-    tracker.message.reasoning.append(event.delta)
+    tracker.message.reasoned.write(event.delta)
 
 
 def _close_message(tracker: LifecycleTracker, _: events.MessageEnd) -> None:

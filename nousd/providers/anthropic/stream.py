@@ -134,7 +134,7 @@ class MessagesAnswer(Answer[_Event]):
             fragment = CallFragment(
                 index, as_text(block.id), as_text(block.name), block.input or None
             )
-            self._calls.add(fragment)
+            self.calls.add(fragment)
         else:
             yield from self._say(as_text(block.text))
 
@@ -148,7 +148,7 @@ class MessagesAnswer(Answer[_Event]):
             self._kept_size.add(len(signature))
             self._thought(index)["signature"] = signature
         if arguments := as_text(delta.partial_json):
-            self._calls.add(CallFragment(index, arguments=arguments))
+            self.calls.add(CallFragment(index, arguments=arguments))
 
     def _thought(self, index: int) -> Block:
         return self._thoughts.setdefault(index, _thought(_Block("thinking")))
@@ -193,7 +193,7 @@ class MessagesAnswer(Answer[_Event]):
             words = "the model refused to answer"
             raise ProviderError(f"{words}: {self._explanation}" if self._explanation else words)
         is_cut = reason in CUT_REASONS
-        calls = list(self._calls.whole_calls(is_cut=is_cut))
+        calls = list(self.calls.whole_calls(is_cut=is_cut))
         if reason == "model_context_window_exceeded" and not (calls or self._text_chars):
             raise ContextOverflow("the input leaves the model no room for an answer")
         yield from self._rest()

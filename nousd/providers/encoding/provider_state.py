@@ -13,7 +13,7 @@ import msgspec
 
 from nousd.errors import ProviderError
 from nousd.wire.codec.envelope import is_nested_too_deep, scrub
-from nousd.wire.limits import ANSWER_BYTES_MAX
+from nousd.wire.limits import UNSTREAMED_ANSWER_BYTES_MAX
 
 _ENTRY_CHARS: Final = 100
 """Size that every kept object counts besides its content."""
@@ -41,5 +41,7 @@ class KeptSize:
             ProviderError: the answer has more than may be kept.
         """
         self._chars += chars + _ENTRY_CHARS
-        if self._chars > ANSWER_BYTES_MAX:
-            raise ProviderError(f"the model thought for more than {ANSWER_BYTES_MAX} characters")
+        if self._chars > UNSTREAMED_ANSWER_BYTES_MAX:
+            raise ProviderError(
+                f"the model thought for more than {UNSTREAMED_ANSWER_BYTES_MAX} characters"
+            )

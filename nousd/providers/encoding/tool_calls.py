@@ -16,14 +16,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from io import StringIO
 from typing import Any
 
 import msgspec
 
 from nousd.errors import ProviderError
 from nousd.providers.interface import ToolCallPiece
-from nousd.wire.codec.envelope import scrub
-from nousd.wire.limits import TOOL_ARGUMENTS_CHARS_MAX, TOOL_CALLS_MAX
+from nousd.wire.codec.envelope import scrub, utf8_size
+from nousd.wire.limits import NAME_CHARS_MAX, TOOL_ARGUMENTS_CHARS_MAX, TOOL_CALLS_MAX
 
 
 class CallFragment(msgspec.Struct):
@@ -42,7 +43,7 @@ class _OpenCall:
         self.index = index
         self.id = ""
         self.name = ""
-        self.arguments: list[str] = []
+        self.arguments = StringIO()
 
 
 class CallAssembler:
@@ -56,6 +57,8 @@ class CallAssembler:
         self._names = names
         self._calls: list[_OpenCall] = []
         self._arguments_chars = 0
+        self.held_bytes = 0
+        """The size of the arguments so far, as UTF-8, and of ids and names too long to be any."""
 
     def add(self, fragment: CallFragment) -> None:
         """Take one fragment.
@@ -65,11 +68,12 @@ class CallAssembler:
         """
         arguments = _as_text(fragment.arguments)
         call = self._call_for(fragment, arguments) or self._begin(fragment.index)
-        call.id = call.id or fragment.id
-        call.name = call.name or fragment.name
+        call.id = call.id or self._named(fragment.id)
+        call.name = call.name or self._named(fragment.name)
         if arguments:
-            call.arguments.append(arguments)
+            call.arguments.write(arguments)
             self._arguments_chars += len(arguments)
+            self.held_bytes += utf8_size(arguments)
         if self._arguments_chars > TOOL_ARGUMENTS_CHARS_MAX:
             raise ProviderError(
                 "the model's tool calls have arguments of more than"
@@ -83,13 +87,18 @@ class CallAssembler:
             is_cut: whether the answer lacks its end. Then a call without arguments is not complete: it
                 would run without any, which the model did not ask for.
         """
-        calls = [call for call in self._calls if call.arguments or not is_cut]
+        calls = [call for call in self._calls if call.arguments.tell() or not is_cut]
         for position, call in enumerate(sorted(calls, key=lambda call: call.index or 0)):
             yield ToolCallPiece(
                 id=scrub(call.id) or f"call_{position}",
                 name=self._names.get(call.name) or scrub(call.name),
-                arguments=scrub("".join(call.arguments)),
+                arguments=scrub(call.arguments.getvalue()),
             )
+
+    def _named(self, name: str) -> str:
+        """Count an id or a name that is too long to be any."""
+        self.held_bytes += utf8_size(name) if len(name) > NAME_CHARS_MAX else 0
+        return name
 
     def _call_for(self, fragment: CallFragment, arguments: str) -> _OpenCall | None:
         """Return the call that the fragment continues; None if it begins one."""
@@ -103,7 +112,7 @@ class CallAssembler:
         last = self._calls[-1] if self._calls else None
         if last is None or not fragment.name:
             return last
-        begins = fragment.name != last.name or (last.arguments and _is_object(arguments))
+        begins = fragment.name != last.name or (last.arguments.tell() and _is_object(arguments))
         return None if begins else last
 
     def _newest(self, field: str, value: object) -> _OpenCall | None:

@@ -121,7 +121,7 @@ class GeminiAnswer(Answer[GeminiChunk]):
             yield TextDelta(rest)
             self._place_text(len(rest), {})
         yield from self._kept()
-        calls = list(self._calls.whole_calls())
+        calls = list(self.calls.whole_calls())
         yield from self._ending(calls, self._usage, is_cut=reason in CUT_REASONS)
 
     def _pieces_of(self, part: dict[str, Any]) -> Iterator[Piece]:
@@ -160,7 +160,7 @@ class GeminiAnswer(Answer[GeminiChunk]):
     def _add_call(self, call: dict[str, Any], signed: Mapping[str, str]) -> None:
         id, name = scrub(as_text(call.get("id"))), as_text(call.get("name"))
         self._place({"call_id": id, **signed})
-        self._calls.add(CallFragment(self._calls_count, id, name, call.get("args")))
+        self.calls.add(CallFragment(self._calls_count, id, name, call.get("args")))
         self._calls_count += 1
 
     def _kept(self) -> Iterator[Piece]:

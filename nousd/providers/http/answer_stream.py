@@ -23,7 +23,7 @@ from nousd.providers.encoding.tool_calls import CallAssembler
 from nousd.providers.http.sse import SseParser
 from nousd.providers.interface import Finished, Piece
 from nousd.wire.codec.envelope import scrub
-from nousd.wire.limits import ANSWER_BYTES_MAX
+from nousd.wire.limits import UNSTREAMED_ANSWER_BYTES_MAX
 from nousd.wire.objects.entries import Usage
 
 _SAMPLE_BYTES: Final = 4000
@@ -47,6 +47,11 @@ class Decoder(Protocol):
         """True once the server has said how the answer ended, so that no later input is missed; also
         true if ``finished``.
         """
+        ...
+
+    @property
+    def held_bytes(self) -> int:
+        """See ``Alive.held_bytes``."""
         ...
 
     def feed(self, chunk: bytes) -> Iterator[Piece]:
@@ -82,7 +87,7 @@ class Answer(ABC, Generic[Chunk]):
     """Decodes the payload of one event, and a whole answer too."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
-        self._calls = CallAssembler(names)
+        self.calls: Final = CallAssembler(names)
         self._text, self._reasoning = WholeText(), WholeText()
         self._reason: str | None = None
         self.finished = False
@@ -135,6 +140,7 @@ class AnswerStream(Generic[Chunk]):
         self._body: bytearray | None = None
         self._sample = b""
         self._understood = False
+        self.held_bytes = 0
 
     @property
     def finished(self) -> bool:
@@ -151,10 +157,13 @@ class AnswerStream(Generic[Chunk]):
             self._sample += chunk[:_SAMPLE_BYTES]
         if self._events is not None:
             yield from self._take_all(self._events.feed(chunk))
+            self.held_bytes = self._answer.calls.held_bytes
         elif self._body is not None:
             self._body += chunk
-            if len(self._body) > ANSWER_BYTES_MAX:
-                raise ProviderError(f"the server's answer is longer than {ANSWER_BYTES_MAX} bytes")
+            if len(self._body) > UNSTREAMED_ANSWER_BYTES_MAX:
+                raise ProviderError(
+                    f"the server's answer is longer than {UNSTREAMED_ANSWER_BYTES_MAX} bytes"
+                )
 
     def end(self) -> Iterator[Piece]:
         if self._body is not None:

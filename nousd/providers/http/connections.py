@@ -158,7 +158,7 @@ async def _read(response: httpx2.Response, decoder: Decoder, put: Put, recorder:
     # One scope for all chunks: one for each would cost as much as reading it.
     async with _chunks_of(response) as chunks:
         with trio.CancelScope() as patience:
-            is_in_tail = False
+            is_in_tail, held_bytes = False, 0
             async for chunk in chunks:
                 if is_in_tail:
                     patience.deadline, is_in_tail = math.inf, False
@@ -167,8 +167,9 @@ async def _read(response: httpx2.Response, decoder: Decoder, put: Put, recorder:
                 for piece in decoder.feed(chunk):
                     nothing_yet = False
                     await put(piece)
-                if nothing_yet:
-                    await put(Alive())
+                if nothing_yet or decoder.held_bytes > held_bytes:
+                    held_bytes = decoder.held_bytes
+                    await put(Alive(held_bytes))
                 if decoder.complete:
                     if decoder.finished:
                         break

@@ -23,8 +23,11 @@ from nousd.providers.interface import Piece, ReasoningDelta, Receive, TextDelta
 PIECES_WAITING_MAX: Final = 1024
 """Maximum pieces that were read and not yet received."""
 
+CHARS_WAITING_MAX: Final = 256 * 1024
+"""Maximum characters of them; one piece more may wait, of any length."""
+
 Put = Receive
-"""Takes a piece from the reading task; waits only while the channel is full."""
+"""Takes a piece from the reading task; waits only while too much waits to be received."""
 
 
 async def deliver(read: Callable[[Put], Awaitable[None]], receive: Receive) -> None:
@@ -36,6 +39,8 @@ async def deliver(read: Callable[[Put], Awaitable[None]], receive: Receive) -> N
     """
     into, out_of = trio.open_memory_channel[Piece](PIECES_WAITING_MAX)
     failures: list[ProviderError] = []
+    chars_waiting = 0
+    taken = trio.lowlevel.ParkingLot()
 
     async def read_all() -> None:
         with into:
@@ -45,6 +50,11 @@ async def deliver(read: Callable[[Put], Awaitable[None]], receive: Receive) -> N
                 failures.append(error)
 
     async def put(piece: Piece) -> None:
+        nonlocal chars_waiting
+        while chars_waiting >= CHARS_WAITING_MAX:
+            await taken.park()
+        if isinstance(piece, TextDelta | ReasoningDelta):
+            chars_waiting += len(piece.text)
         try:
             into.send_nowait(piece)
         except trio.WouldBlock:
@@ -55,7 +65,10 @@ async def deliver(read: Callable[[Put], Awaitable[None]], receive: Receive) -> N
             nursery.start_soon(read_all)
             async for piece in out_of:
                 waiting = out_of.statistics().current_buffer_used
-                for part in joined([piece, *[out_of.receive_nowait() for _ in range(waiting)]]):
+                together = [piece, *[out_of.receive_nowait() for _ in range(waiting)]]
+                chars_waiting = 0
+                taken.unpark_all()
+                for part in joined(together):
                     await receive(part)
     except BaseExceptionGroup as group:
         # A nursery wraps even a single exception; callers expect their own back.

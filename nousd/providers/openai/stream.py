@@ -120,7 +120,7 @@ class ChatAnswer(Answer[_Chunk]):
 
     def _add_call(self, call: _Call) -> None:
         function = call.function or _Function()
-        self._calls.add(
+        self.calls.add(
             CallFragment(call.index, call.id or "", function.name or "", function.arguments)
         )
 
@@ -134,7 +134,7 @@ class ChatAnswer(Answer[_Chunk]):
         if rest := self._text.rest():
             yield TextDelta(rest)
         is_cut = reason in CUT_REASONS
-        calls = list(self._calls.whole_calls(is_cut=is_cut))
+        calls = list(self.calls.whole_calls(is_cut=is_cut))
         yield from self._ending(calls, self._usage, is_cut=is_cut)
 
 

@@ -125,7 +125,7 @@ class ResponsesAnswer(Answer[ResponsesEvent]):
     def _take_arguments(self, event: ResponsesEvent) -> Iterable[Piece]:
         position = self._position(event)
         self._item(position, "function_call").has_arguments = True
-        self._calls.add(CallFragment(position, arguments=event.delta))
+        self.calls.add(CallFragment(position, arguments=event.delta))
         return ()
 
     def _take_item(self, event: ResponsesEvent) -> Iterable[Piece]:
@@ -180,7 +180,7 @@ class ResponsesAnswer(Answer[ResponsesEvent]):
         if item.kind == "function_call" and not item.named:
             item.named = True
             id, name = as_text(call.get("call_id")), as_text(call.get("name"))
-            self._calls.add(CallFragment(position, id=id, name=name))
+            self.calls.add(CallFragment(position, id=id, name=name))
 
     def _end_item(self, position: int, whole: dict[str, Any]) -> Iterator[Piece]:
         """Take a whole item and emit the part that its deltas did not contain."""
@@ -194,7 +194,7 @@ class ResponsesAnswer(Answer[ResponsesEvent]):
             yield from self._tell_reasoning(item, text or _texts_in(whole.get("content")))
         self._name_call(position, whole)
         if item.kind == "function_call" and not item.has_arguments:
-            self._calls.add(CallFragment(position, arguments=whole.get("arguments")))
+            self.calls.add(CallFragment(position, arguments=whole.get("arguments")))
         yield from self._rest_of(item)
         item.whole = self._kept_of(whole)
 
@@ -223,7 +223,7 @@ class ResponsesAnswer(Answer[ResponsesEvent]):
         for position in sorted(self._items):
             yield from self._end_item(position, {})
         yield from self._kept()
-        calls = list(self._calls.whole_calls(is_cut=is_cut))
+        calls = list(self.calls.whole_calls(is_cut=is_cut))
         yield from self._ending(calls, _usage(response.get("usage")), is_cut=is_cut)
 
     def _kept(self) -> Iterator[Piece]:

@@ -10,12 +10,12 @@ as they stream, from tool calls before they are judged.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
 
-from nousd.errors import ContextOverflow, ProviderError, RunFailed
+from nousd.errors import AnswerTooLong, ContextOverflow, ProviderError, RunFailed
 from nousd.machine.context.model_input import ModelInput
 from nousd.machine.context.text_offload import deltas
 from nousd.machine.session.closing_events import tool_calls_of
@@ -37,12 +37,17 @@ from nousd.providers.interface import (
 from nousd.providers.models.prices import Price
 from nousd.runtimes.calls.admission import RAW_ARGUMENTS
 from nousd.runtimes.interface import TurnHost
+from nousd.runtimes.native.answer_room import AnswerBounds, AnswerRoom
 from nousd.runtimes.native.metering import Meter
 from nousd.tools.secrets_interface import NO_SECRETS, Secrets, SecretsInStream
 from nousd.wire import events
 from nousd.wire.codec.envelope import is_nested_too_deep
 from nousd.wire.codec.unset import or_unset
+from nousd.wire.limits import DELTA_BYTES_MAX
 from nousd.wire.objects.entries import MessageEntry, ReasoningBlock, StopReason, ToolCall
+
+_SHORT_CHARS: Final = DELTA_BYTES_MAX // len(r"\u0000")
+"""Characters that fit into one delta even if each of them is escaped."""
 
 
 async def ask_model(
@@ -51,6 +56,7 @@ async def ask_model(
     request: ModelInput,
     blobs: Blobs = NO_BLOBS,
     *,
+    bounds: AnswerBounds,
     price: Price | None = None,
     secrets: Secrets = NO_SECRETS,
 ) -> tuple[ToolCall, ...]:
@@ -62,12 +68,17 @@ async def ask_model(
 
     Raises:
         ContextOverflow: before any content; nothing was written.
+        AnswerTooLong: the answer is beyond the bounds; what came before is in the log, without calls.
         RunFailed: ``provider_error`` or, behind some content, ``context_too_large``; with the server's
             own words as its cause.
     """
-    answer = _Answer(host, provider, request, Meter(request, price), secrets)
+    room = AnswerRoom(bounds, host.answers)
+    answer = _Answer(host, provider, request, Meter(request, price), room=room, secrets=secrets)
     try:
         await answer.be_given(blobs)
+    except AnswerTooLong:
+        await answer.open()
+        raise
     except ContextOverflow as overflow:
         if answer.message_id is not None:
             raise await provider_failed(host, overflow) from overflow
@@ -98,7 +109,7 @@ async def provider_failed(host: TurnHost, error: ProviderError, *, hint: str = "
 
 
 class _Streamed:
-    """A text of the answer while it streams, without secrets: ``shown`` so far.
+    """A text of the answer while it streams, without secrets.
 
     Args:
         update: the type of its events.
@@ -108,7 +119,6 @@ class _Streamed:
         self, update: type[events.MessageUpdate | events.ReasoningUpdate], secrets: Secrets
     ) -> None:
         self.update = update
-        self.shown: list[str] = []
         self._secrets = secrets
 
     @cached_property
@@ -128,12 +138,15 @@ class _Answer:
         provider: Provider,
         request: ModelInput,
         meter: Meter,
+        *,
+        room: AnswerRoom,
         secrets: Secrets,
     ) -> None:
         self._host = host
         self._provider = provider
         self._request = request
         self._meter = meter
+        self._room = room
         self._secrets = secrets
         self.message_id: str | None = None
         self.retried = False
@@ -168,32 +181,48 @@ class _Answer:
         self._meter.note(piece)
         match piece:
             case TextDelta(text):
-                await self._show(self._text, self._text.filter.feed(text))
+                await self._take(self._text, text)
             case ReasoningDelta(text):
-                await self._show(self._reasoning, self._reasoning.filter.feed(text))
+                await self._take(self._reasoning, text)
             case ReasoningKept(block):
-                await self._open()
+                await self.open()
+                self._room.keep(block)
                 self._reasoning_blocks.append(block)
             case ToolCallPiece():
-                await self._open()
+                await self.open()
+                self._room.call(piece.arguments)
                 self._calls.append(piece)
             case Retrying():
                 await self._retrying(piece)
             case Finished():
                 self._finished = piece
                 await self._show_rest()
-            case Alive() | UsageSoFar():
+            case Alive(held_bytes):
+                self._host.extend_idle_deadline(0.0)
+                self._room.hold(held_bytes)
+            case UsageSoFar():
                 self._host.extend_idle_deadline(0.0)
 
+    async def _take(self, streamed: _Streamed, text: str) -> None:
+        """Show a piece of the answer, as far as there is room for it. What was held back at a cut is
+        not shown: it may be the beginning of a secret.
+        """
+        kept = self._room.take(text)
+        if kept:
+            await self._show(streamed, streamed.filter.feed(kept))
+        if len(kept) < len(text):
+            raise self._room.exceeded()
+
     async def _show(self, streamed: _Streamed, text: str) -> None:
-        message_id = self.message_id or await self._open()
+        message_id = self.message_id or await self.open()
         if not text:  # all of it may be the beginning of a secret
             self._host.extend_idle_deadline(0.0)
             return
-        streamed.shown.append(text)
         update, where = streamed.update, self._host.tracker.where
+        # A short one fits into an event in any case.
+        parts = (text,) if len(text) <= _SHORT_CHARS else deltas(text)
         await self._host.stream(
-            *[update(**where, message_id=message_id, delta=delta) for delta in deltas(text)]
+            *[update(**where, message_id=message_id, delta=delta) for delta in parts]
         )
 
     async def _show_rest(self) -> None:
@@ -204,7 +233,8 @@ class _Answer:
             if rest := streamed.filter.finish():
                 await self._show(streamed, rest)
 
-    async def _open(self) -> str:
+    async def open(self) -> str:
+        """Begin the message if it has not begun yet; return its id."""
         if self.message_id is None:
             self.message_id = self._host.new_id("msg")
             await self._host.stream(
@@ -216,6 +246,7 @@ class _Answer:
 
     async def _retrying(self, retry: Retrying) -> None:
         self.retried = True
+        self._room.begin_again()
         self._host.extend_idle_deadline(retry.delay_seconds)
         text = (
             f"{self._provider.name} retry attempt {retry.attempt}/{retry.attempts_max} "
@@ -227,7 +258,7 @@ class _Answer:
 
     async def close(self) -> tuple[ToolCall, ...]:
         """End the message, write its entry, and return its calls under our ids."""
-        message_id = await self._open()
+        message_id = await self.open()
         calls = tool_calls_of(message_id, [self._without_secrets(call) for call in self._calls])
         await self._host.commit(
             *self._remarks(message_id, has_calls=bool(calls)), *self._ends(message_id, calls)
@@ -264,7 +295,9 @@ class _Answer:
 
     def _ends(self, message_id: str, calls: tuple[ToolCall, ...]) -> list[events.Event]:
         host = self._host
-        text = "".join(self._text.shown)
+        message = host.tracker.message
+        assert message is not None
+        text = message.text
         usage = or_unset(self._finished.usage)
         # Some servers say "stop" although the message asks for tools.
         reason: StopReason = "tool_use" if calls else _without_calls(self._finished.reason)
@@ -278,7 +311,7 @@ class _Answer:
             created_at=host.now(),
             provider=self._request.provider,
             model=self._request.model,
-            reasoning="".join(self._reasoning.shown) or UNSET,
+            reasoning=message.reasoning or UNSET,
             reasoning_blocks=self._kept() or UNSET,
             tool_calls=calls or UNSET,
             stop_reason=reason,

@@ -34,8 +34,9 @@ from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier
 from nousd.runtimes.calls.host import RuntimeOpinion
 from nousd.runtimes.calls.runner import CallRunner
 from nousd.runtimes.calls.runtime_policy import NO_POLICY
-from nousd.runtimes.interface import Report, Tell, TurnHost
+from nousd.runtimes.interface import AnswersOfRun, Report, Tell, TurnHost
 from nousd.runtimes.native.answer import ask_model, provider_failed
+from nousd.runtimes.native.answer_room import AnswerBounds, AnswerRoom
 from nousd.runtimes.native.summary import write_summary
 from nousd.tools.interface import ExtendIdleDeadline, nobody_waits
 from nousd.tools.registry import ToolRegistry
@@ -43,6 +44,7 @@ from nousd.tools.secrets_interface import NO_SECRETS, Secrets
 from nousd.wire import events
 from nousd.wire.codec.canonical_json import expressible, nearest
 from nousd.wire.events import models as model_events
+from nousd.wire.limits import ANSWER_BYTES_MAX, RUN_ANSWER_BYTES_MAX
 from nousd.wire.objects.entries import Entry, ToolCall
 
 
@@ -53,6 +55,8 @@ class NativeSettings(msgspec.Struct, frozen=True, kw_only=True):
         system: the system prompt; empty for none.
         system_path: the file of the system prompt, if it has one.
         model_calls_max: maximum model calls per turn.
+        answer_bytes_max: see ``wire.limits.ANSWER_BYTES_MAX``.
+        run_answer_bytes_max: see ``wire.limits.RUN_ANSWER_BYTES_MAX``.
         context_window: in tokens; 0 asks the provider.
         compact_at: share of the context window at which the transcript is compacted.
         keep_recent_tokens: about how many of the newest tokens a compaction keeps, but at most half of
@@ -62,6 +66,8 @@ class NativeSettings(msgspec.Struct, frozen=True, kw_only=True):
     system: str = ""
     system_path: str = ""
     model_calls_max: int = 50
+    answer_bytes_max: int = ANSWER_BYTES_MAX
+    run_answer_bytes_max: int = RUN_ANSWER_BYTES_MAX
     context_window: int = 0
     compact_at: float = 0.8
     keep_recent_tokens: int = 20_000
@@ -90,6 +96,7 @@ class NativeRuntime:
         self._calls = calls
         self._settings = settings
         self._secrets = secrets
+        self._bounds = AnswerBounds(settings.answer_bytes_max, settings.run_answer_bytes_max)
 
     async def run_turn(self, host: TurnHost) -> None:
         """See ``Runtime.run_turn``."""
@@ -223,7 +230,9 @@ class NativeRuntime:
         choice = _choice(call.compiled)
         provider = self._models.provider(choice.provider)
         price = self._models.price(choice)
-        return await ask_model(host, provider, request, blobs, price=price, secrets=self._secrets)
+        return await ask_model(
+            host, provider, request, blobs, bounds=self._bounds, price=price, secrets=self._secrets
+        )
 
     async def _told(
         self, host: TurnHost, compiled: Compiled, sources: Sequence[model_events.Source] = ()
@@ -263,13 +272,15 @@ class NativeRuntime:
             cut, choice=choice, instruction=instruction, window=self._window(choice)
         )
         await tell(compiled)
-        return await self._summary(cut, compiled, nobody_waits, report)
+        room = AnswerRoom(self._bounds, AnswersOfRun())
+        return await self._summary(cut, compiled, nobody_waits, room, report)
 
     async def _summary(
         self,
         cut: compaction.Cut,
         compiled: Compiled,
         extend_idle_deadline: ExtendIdleDeadline,
+        room: AnswerRoom,
         report: Report,
     ) -> str:
         choice = _choice(compiled)
@@ -280,6 +291,7 @@ class NativeRuntime:
             compiled.request,
             cut,
             extend_idle_deadline,
+            room=room,
             price=price,
             report=report,
             secrets=self._secrets,
@@ -299,7 +311,8 @@ class NativeRuntime:
             cut, choice=host.choice, instruction=None, window=self._window(host.choice)
         )
         await host.stream(await self._told(host, compiled))
-        summary = await self._summary(cut, compiled, host.extend_idle_deadline, report)
+        room = AnswerRoom(self._bounds, host.answers)
+        summary = await self._summary(cut, compiled, host.extend_idle_deadline, room, report)
         entry = compaction.compaction_entry(
             cut,
             summary,

@@ -1,4 +1,6 @@
-"""The model call that writes the summary of a compaction. It shows nothing to users and cannot fail."""
+"""The model call that writes the summary of a compaction. It shows nothing to users. It cannot fail,
+except that its answer is bounded like any other.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,18 @@ import logging
 from nousd.errors import ProviderError
 from nousd.machine.context import compaction
 from nousd.machine.context.model_input import ModelInput
-from nousd.providers.interface import Piece, Provider, Retrying, TextDelta
+from nousd.providers.interface import (
+    Alive,
+    Piece,
+    Provider,
+    ReasoningDelta,
+    Retrying,
+    TextDelta,
+    ToolCallPiece,
+)
 from nousd.providers.models.prices import Price
 from nousd.runtimes.interface import Report
+from nousd.runtimes.native.answer_room import AnswerRoom
 from nousd.runtimes.native.metering import Meter
 from nousd.tools.interface import ExtendIdleDeadline
 from nousd.tools.secrets_interface import NO_SECRETS, Secrets
@@ -18,7 +29,7 @@ from nousd.wire.limits import SUMMARY_CHARS_MAX
 _log = logging.getLogger(__name__)
 
 _COLLECT_CHARS_MAX = 4 * SUMMARY_CHARS_MAX
-"""Maximum summary; the rest of a model's answer is not read."""
+"""Maximum summary; the rest of a model's answer is only counted."""
 
 
 async def write_summary(
@@ -27,6 +38,7 @@ async def write_summary(
     cut: compaction.Cut,
     extend_idle_deadline: ExtendIdleDeadline,
     *,
+    room: AnswerRoom,
     price: Price | None,
     report: Report,
     secrets: Secrets = NO_SECRETS,
@@ -37,6 +49,9 @@ async def write_summary(
         price: of the model, if it is known.
         report: told what the call came to, unless nothing came of it.
         secrets: removed from the summary.
+
+    Raises:
+        AnswerTooLong: the answer has no room.
     """
     meter = Meter(request, price)
     texts: list[str] = []
@@ -45,6 +60,7 @@ async def write_summary(
     async def receive(piece: Piece) -> None:
         nonlocal collected
         meter.note(piece)
+        _take(piece, room)
         extend_idle_deadline(piece.delay_seconds if isinstance(piece, Retrying) else 0.0)
         if isinstance(piece, TextDelta) and collected < _COLLECT_CHARS_MAX:
             collected += len(piece.text)
@@ -61,3 +77,17 @@ async def write_summary(
             await report(figures)
     summary = secrets.redact_output("".join(texts))
     return compaction.bounded_summary(summary) or compaction.mechanical_summary(cut)
+
+
+def _take(piece: Piece, room: AnswerRoom) -> None:
+    """Count a piece of the answer, also one that no summary is made of."""
+    match piece:
+        case TextDelta(text) | ReasoningDelta(text):
+            if len(room.take(text)) < len(text):
+                raise room.exceeded()
+        case Alive(held_bytes):
+            room.hold(held_bytes)
+        case ToolCallPiece():
+            room.call(piece.arguments)
+        case Retrying():
+            room.begin_again()

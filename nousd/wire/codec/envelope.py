@@ -167,6 +167,11 @@ def scrub(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+def utf8_size(text: str) -> int:
+    """Return the bytes of a text as UTF-8; a lone surrogate counts as what replaces it."""
+    return len(text) if text.isascii() else len(scrub(text).encode())
+
+
 # Possessive, because a repeat that may be taken back costs a hundred bytes for each byte of a string.
 _BRACKETS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]')
 

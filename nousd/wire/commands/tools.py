@@ -43,6 +43,7 @@ class ListTools(AnsweredBy[Tools], frozen=True, kw_only=True):
     """List the tools and which of them are active."""
 
     session_id: Name | None = None
+    after: Name | None = None
 
 
 class SetActiveTools(AnsweredBy[Accepted], frozen=True, kw_only=True):

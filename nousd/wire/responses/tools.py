@@ -186,7 +186,8 @@ class ToolSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tools(Response, frozen=True, kw_only=True):
-    """All tools."""
+    """All tools, or a page of them."""
 
     session_id: str
     tools: tuple[ToolSummary, ...]
+    has_more: Literal[True] | UnsetType = UNSET
