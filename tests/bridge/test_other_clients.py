@@ -25,7 +25,7 @@ from tests.harness.stub_model import DEFAULT_REPLY, Gate, Reply, StubModel, text
 
 CLIENTS: Final = REPOSITORY / "tests/bridge/clients"
 NPM: Final = REPOSITORY / "tests/tandem_npm"
-SECONDS: Final = 60
+SECONDS: Final = 120
 """For all calls of one client."""
 
 KNOWN: Final = tomllib.loads((CLIENTS / "not_served.toml").read_text(encoding="utf-8"))

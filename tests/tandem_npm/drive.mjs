@@ -3,7 +3,7 @@
 
 import { TandemClient, TandemValidationError, filterByType, isRunTerminalEvent } from "@frumu/tandem-client";
 
-const CALL_MS = 20000;
+const CALL_MS = 90000;
 
 const [base, token, workdir, notServed] = process.argv.slice(2);
 const client = new TandemClient({ baseUrl: base, token: "not yet", timeoutMs: CALL_MS });

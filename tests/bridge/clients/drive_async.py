@@ -17,7 +17,7 @@ from tandem_client import TandemClient
 
 from tests.bridge.clients.talk import REFUSALS, found, made_up, methods, refusal, tell
 
-CALL_SECONDS = 20
+CALL_SECONDS = 90
 
 
 class Driver:
