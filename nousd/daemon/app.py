@@ -146,18 +146,23 @@ async def open_services(deps: DaemonDeps) -> AsyncIterator[Services]:
             run_answer_bytes_max=deps.native.run_answer_bytes_max,
             closing=trio.Event(),
         )
-        prune = partial(prune_old_deltas, days=deps.delta_retention_days)
-        nursery.start_soon(prune, deps.store, hub, deps.clock)
-        nursery.start_soon(collect_unused_artifacts, deps.store, deps.clock)
-        nursery.start_soon(services.uploads.expire)
-        nursery.start_soon(services.runs.stop_stale_runs)
-        nursery.start_soon(shared.overrides.watch)
-        services.mcp.start()
+        _start_background_tasks(nursery, deps, services)
         try:
             yield services
         finally:
             await shut_down(services)
             nursery.cancel_scope.cancel()
+
+
+def _start_background_tasks(nursery: trio.Nursery, deps: DaemonDeps, services: Services) -> None:
+    """Start what the daemon does besides commands and runs."""
+    prune = partial(prune_old_deltas, days=deps.delta_retention_days)
+    nursery.start_soon(prune, deps.store, services.hub, deps.clock)
+    nursery.start_soon(collect_unused_artifacts, deps.store, deps.clock)
+    nursery.start_soon(services.uploads.expire)
+    nursery.start_soon(services.runs.stop_stale_runs)
+    nursery.start_soon(services.run_services.overrides.watch)
+    services.mcp.start()
 
 
 async def shut_down(services: Services) -> None:
