@@ -136,25 +136,25 @@ async function conflict(session) {
   ];
   const run = await call("prompt_async_parts", "sessions.promptAsyncParts", session, parts);
   await streaming(streamOf(session, run.runId), async (events) => {
-    tell("stream at work", "stream", { result: await until(events, "Hel") });
+    tell("stream at work", "stream", { result: await until(events, "Hello, ") });
   });
   await call("active_run", "sessions.activeRun", session);
   await call("conflict", "sessions.promptAsync", session, "Me too");
   await call("cancel_run other", "sessions.cancelRun", session, "run-other");
   await streaming(streamOf(session, run.runId), async (events) => {
-    const again = await until(events, "Hel");
+    const again = await until(events, "Hello, ");
     await call("cancel_run", "sessions.cancelRun", session, run.runId);
     again.push(...(await until(events, "session.run.finished")));
     tell("stream again", "stream", { result: again });
   });
   for (const method of ["cancel", "abort"]) {
     const next = await call("prompt_async", "sessions.promptAsync", session, method);
-    await streaming(streamOf(session, next.runId), (events) => until(events, "Hel"));
+    await streaming(streamOf(session, next.runId), (events) => until(events, "Hello, "));
     await call(method, `sessions.${method}`, session);
   }
   const last = await call("prompt_async", "sessions.promptAsync", session, "delete");
   await streaming(streamOf(session, last.runId), async (events) => {
-    await until(events, "Hel");
+    await until(events, "Hello, ");
     await call("delete at work", "sessions.delete", session);
     tell("stream deferred", "stream", { result: await until(events, "session.run.finished") });
   });

@@ -96,23 +96,23 @@ class Driver:
             "prompt_async_parts", "sessions.prompt_async_parts", self.session, [text, file]
         )
         async with aclosing(self.client.stream(self.session, run.run_id)) as events:
-            tell("stream at work", "stream", result=await until(events, "Hel"))
+            tell("stream at work", "stream", result=await until(events, "Hello, "))
         await self.call("active_run", "sessions.active_run", self.session)
         await self.call("conflict", "sessions.prompt_async", self.session, "Me too")
         await self.call("cancel_run other", "sessions.cancel_run", self.session, "run-other")
         async with aclosing(self.client.stream(self.session, run.run_id)) as events:
-            again = await until(events, "Hel")
+            again = await until(events, "Hello, ")
             await self.call("cancel_run", "sessions.cancel_run", self.session, run.run_id)
             again += await until(events, "session.run.finished")
             tell("stream again", "stream", result=again)
         for method in ("cancel", "abort"):
             run = await self.call("prompt_async", "sessions.prompt_async", self.session, method)
             async with aclosing(self.client.stream(self.session, run.run_id)) as events:
-                await until(events, "Hel")
+                await until(events, "Hello, ")
             await self.call(method, f"sessions.{method}", self.session)
         run = await self.call("prompt_async", "sessions.prompt_async", self.session, "delete")
         async with aclosing(self.client.stream(self.session, run.run_id)) as events:
-            await until(events, "Hel")
+            await until(events, "Hello, ")
             await self.call("delete at work", "sessions.delete", self.session)
             deferred = await until(events, "session.run.finished")
             tell("stream deferred", "stream", result=deferred)

@@ -121,7 +121,7 @@ class Driver:
 
     def until_it_speaks(self, run_id: str) -> None:
         """Wait for the model: otherwise the next run could receive the reply for this one."""
-        self.until(lambda: "Hel" in str(self.client.run_events(run_id)))
+        self.until(lambda: "Hello, " in str(self.client.run_events(run_id)))
 
     def until(self, is_there: Any) -> None:
         """Poll until ``is_there`` is true."""
