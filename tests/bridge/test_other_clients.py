@@ -279,7 +279,9 @@ def check_streams(transcript: Transcript) -> None:
     assert deltas(whole) == "GoHello"
     assert ended(whole) == "completed"
     at_work, again = transcript.result("stream at work"), transcript.result("stream again")
-    assert deltas(at_work).endswith("Hello, "), "text is streamed while the model is still generating"
+    assert deltas(at_work).endswith("Hello, "), (
+        "text is streamed while the model is still generating"
+    )
     assert deltas(again) == deltas(at_work), (
         "a client that returns to a run receives it from its beginning"
     )
