@@ -279,6 +279,30 @@ def test_a_secret_is_found_however_a_text_is_cut(secret: str, size: int) -> None
     assert told + stream.finish() == "a [redacted][redacted] b sk-first-ke [redacted] \ud83d"
 
 
+OVERLAPPING = ["sk-abcabcabcabc", "sk-abcabcabcabcdef", "abcabcabcabc", "123-sk-abcabcabcabc-456"]
+PARTS = ["sk-", "abc", "abcabcabcabc", "def", "123-", "-456", "sk-abcabcabcabc", "a", "b", " "]
+
+
+@given(st.lists(st.sampled_from(PARTS), max_size=12), st.integers(1, 20))
+def test_a_stream_is_told_as_the_whole_text_would_be(parts: list[str], size: int) -> None:
+    """Also where one secret begins with another one, or has it in its middle."""
+    redactor, text = Redactor(OVERLAPPING), "".join(parts)
+    stream = redactor.text_stream()
+    told = "".join(stream.feed(text[at : at + size]) for at in range(0, len(text), size))
+    assert told + stream.finish() == redactor.redact_output(text)
+
+
+def test_a_secret_that_may_become_a_longer_one_waits() -> None:
+    stream = Redactor(["sk-first-key", "sk-first-key-of-two"]).text_stream()
+    assert stream.feed("a sk-first-key") == "a "
+    assert stream.feed("-of-") == ""
+    assert stream.feed("two b") == "[redacted] b"
+    assert stream.feed("sk-first-key") == ""
+    assert stream.feed("-of-one") == "[redacted]-of-one"
+    assert stream.feed("sk-first-key") == ""
+    assert stream.finish() == "[redacted]"
+
+
 @pytest.mark.parametrize("spelling", sorted(spellings_of(SECRETS[1])))
 def test_every_beginning_of_every_spelling_waits_and_nothing_else(spelling: str) -> None:
     for length in range(1, len(spelling)):

@@ -246,12 +246,11 @@ def _access(
 
 
 def _tool_result(result: object, secrets: Secrets) -> ToolResult:
-    # Redacted before it is cut, because a part of a secret would not be recognised.
     if isinstance(result, str):
-        return head_of(secrets.redact_output(result))
+        return head_of(result, secrets)
     if not isinstance(result, ToolResult):
         raise ExtensionError(f"returned {type(result).__name__}; it must be text or a ToolResult")
-    cut = head_of(secrets.redact_output(result.text))
+    cut = head_of(result.text, secrets)
     full = cut.full if result.full is None else within_bounds(result.full)
     return ToolResult(text=cut.text, is_error=result.is_error, full=full)
 

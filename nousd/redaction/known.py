@@ -9,7 +9,7 @@ import base64
 import json
 import re
 import urllib.parse
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import AnyStr, Final, Generic
@@ -51,22 +51,22 @@ class KnownSecrets(Generic[AnyStr]):
 
     def without(self, data: AnyStr, mark: AnyStr) -> AnyStr:
         """Return ``data`` with ``mark`` in the place of each secret."""
-        if len(data) < self.shortest:
-            return data
+        return self.pattern.sub(lambda _: mark, data) if self.are_in(data) else data
+
+    def are_in(self, data: AnyStr) -> bool:
+        """Return whether ``data`` holds a secret."""
         # Most texts have none, and finding that out is ten times as fast without the pattern.
-        if not any(spelling in data for spelling in self.spellings):
-            return data
-        return self.pattern.sub(lambda _: mark, data)
+        return len(data) >= self.shortest and any(spelling in data for spelling in self.spellings)
 
     def begun(self, data: AnyStr) -> int:
-        """Return how much of the end of ``data`` may be the beginning of a secret."""
+        """Return how much of the end of ``data`` may begin a secret that goes on behind it."""
         most = self.longest - 1 if data[-_TAIL:] in self.joined else _TAIL - 1
         for start in range(max(0, len(data) - most), len(data)):
             end = data[start:]
             if end[:1] not in self.starts:
                 continue
             # What begins with it stands right behind it in the order.
-            at = bisect_left(self.spellings, end)
+            at = bisect_right(self.spellings, end)
             if at < len(self.spellings) and self.spellings[at].startswith(end):
                 return len(end)
         return 0
@@ -101,15 +101,34 @@ class SecretStream(Generic[AnyStr]):
         """Return what is safe now; a possible beginning of a secret is held back."""
         if not self._known.spellings:
             return chunk
-        told = self._known.without(self._waiting + chunk, self._mark)
-        safe = len(told) - self._known.begun(told)
-        self._waiting = told[safe:]
-        return told[:safe]
+        data = self._waiting + chunk
+        safe = len(data) - self._known.begun(data)
+        if self._known.are_in(data):
+            return self._without(data, safe)
+        self._waiting = data[safe:]
+        return data[:safe]
+
+    def _without(self, data: AnyStr, safe: int) -> AnyStr:
+        """Replace the secrets that begin before ``safe``; one behind it may yet become a longer one."""
+        told = []
+        done = 0
+        for found in self._known.pattern.finditer(data):
+            if found.start() >= safe:
+                break
+            told += [data[done : found.start()], self._mark]
+            done = found.end()
+            if done > safe:
+                safe = len(data) - self._known.begun(data[done:])
+        told.append(data[done:safe])
+        self._waiting = data[safe:]
+        return data[:0].join(told)
 
     def finish(self) -> AnyStr:
-        """Return what was held back: the stream has ended, so it is not a secret."""
+        """Return what was held back. The stream has ended, so it is no more than what it is by now: the
+        beginning of a secret, perhaps after another one.
+        """
         rest, self._waiting = self._waiting, self._waiting[:0]
-        return rest
+        return self._known.without(rest, self._mark)
 
 
 def secret_variables(environ: Mapping[str, str]) -> Iterator[str]:

@@ -28,6 +28,7 @@ from nousd.providers.interface import (
     ToolCallPiece,
 )
 from nousd.redaction.redactor import REDACTED, Redactor
+from nousd.runtimes.native.loop import NativeSettings
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.wire.limits import TOOL_UPDATES_BYTES_MAX
 from nousd.wire.objects.entries import ReasoningBlock
@@ -210,6 +211,21 @@ async def test_what_waits_when_a_model_fails_is_told(tmp_path: Path) -> None:
         run = await kit.run(fails(ProviderError("gone"), "done s"))
         assert "".join(update["delta"] for update in of_type(run, "message_update")) == "done s"
         assert run[-1]["payload"]["status"] == "error"
+
+
+@pytest.mark.parametrize("kind", [TextDelta, ReasoningDelta])
+async def test_an_answer_that_is_cut_within_a_key_shows_nothing_of_it(
+    tmp_path: Path, kind: type[TextDelta | ReasoningDelta]
+) -> None:
+    native = NativeSettings(answer_bytes_max=1024, run_answer_bytes_max=1024 * len(KEY))
+    async with memory_kit(tmp_path, native=native) as kit:
+        for begin, end in splits(KEY):
+            before = "x" * (1024 - len(begin))
+            run = await kit.run(streams(kind(before), kind(f"{begin}{end} and more")))
+            type = "message_update" if kind is TextDelta else "reasoning_update"
+            assert "".join(update["delta"] for update in of_type(run, type)) == before
+            (error,) = of_type(run, "error")
+            assert error["code"] == "answer_too_long"
 
 
 async def test_an_aborted_message_ends_with_what_was_shown(tmp_path: Path) -> None:

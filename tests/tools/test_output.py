@@ -10,10 +10,12 @@ import pytest
 import trio
 import trio.testing
 
+from nousd.redaction.redactor import Redactor
 from nousd.tools.interface import ToolResult
 from nousd.tools.output import output_capture as whole_output
 from nousd.tools.output.output_capture import SPOOL_PIECE_BYTES
 from nousd.tools.output.tool_output import OutputCollector, OutputStream, head_of, within_bounds
+from nousd.tools.secrets_interface import NO_SECRETS
 from nousd.tools.spooled_file import SpooledFile
 from nousd.wire.limits import TOOL_RESULT_BYTES_MAX, TOOL_RESULT_LINES_MAX, TOOL_UPDATES_BYTES_MAX
 
@@ -136,7 +138,7 @@ async def test_an_output_beyond_the_limit_keeps_its_beginning_and_its_end(
 
 def test_a_text_beyond_the_limit_keeps_its_beginning_and_its_end(small_bounds: None) -> None:
     text = "x" * 89_000 + "y" * 50_000
-    result = head_of(text)
+    result = head_of(text, NO_SECRETS)
     assert isinstance(result.full, bytes)
     assert len(result.full) <= 100_000
     assert result.full.startswith(b"x" * 80_000)
@@ -203,9 +205,9 @@ async def test_a_spooled_file_is_unnamed_and_private_and_closed_with_its_object(
 
 
 def test_head_of_cuts_a_text_like_an_output() -> None:
-    assert head_of("short\n").text == "short"
-    assert "the first 2000 of 3000 lines" in head_of("x\n" * 3000).text
-    assert head_of("bad \ud800").text == "bad ?"
+    assert head_of("short\n", NO_SECRETS).text == "short"
+    assert "the first 2000 of 3000 lines" in head_of("x\n" * 3000, NO_SECRETS).text
+    assert head_of("bad \ud800", NO_SECRETS).text == "bad ?"
 
 
 class Watcher:
@@ -271,3 +273,13 @@ async def test_an_output_of_exactly_the_limit_has_no_note(autojump_clock: object
     assert (
         "".join(await stream_chunks(b"x" * TOOL_UPDATES_BYTES_MAX)) == "x" * TOOL_UPDATES_BYTES_MAX
     )
+
+
+@pytest.mark.parametrize("cut", range(1, len("sk-secret-0123456789")))
+def test_a_bound_cuts_no_secret(cut: int) -> None:
+    """Neither that of the result nor that of what is kept of it."""
+    before, behind = "x" * (TOOL_RESULT_BYTES_MAX - cut), "y" * 50_000
+    result = head_of(f"{before}sk-secret-0123456789{behind}", Redactor(["sk-secret-0123456789"]))
+    without = f"{before}[redacted]{behind}"
+    assert result.text.split("\n")[0] == without[:TOOL_RESULT_BYTES_MAX]
+    assert result.full == without.encode()

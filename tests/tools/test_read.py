@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from nousd.errors import ToolError
+from nousd.redaction.redactor import Redactor
+from nousd.tools.builtin import read
 from nousd.wire.limits import TOOL_RESULT_BYTES_MAX, TOOL_RESULT_LINES_MAX
 from tests.tools.bench import Bench
 
@@ -160,3 +163,30 @@ async def test_a_line_that_is_too_long_is_stored_whole(bench: Bench) -> None:
     bench.put("a.txt", "x" * 200_000 + "\nend\n")
     result = await bench.call("read", path="a.txt", limit=1)
     assert result.full == b"x" * 200_000
+
+
+KEY = "sk-secret-0123456789"
+
+
+@pytest.mark.parametrize("cut", range(1, len(KEY)))
+async def test_a_line_is_cut_behind_its_secrets_are_removed(cut: int, bench: Bench) -> None:
+    bench.context = msgspec.structs.replace(bench.context, secrets=Redactor([KEY]))
+    before = "x" * (TOOL_RESULT_BYTES_MAX - cut)
+    for behind in ("", "\nnext\n", "y" * 2_000_000):
+        bench.put("a.txt", before + KEY + behind)
+        shown = (await bench.text("read", path="a.txt")).split("\n")[0]
+        assert shown == f"{before}[redacted]{behind}"[: len(shown)]
+        assert len(before) <= len(shown) <= TOOL_RESULT_BYTES_MAX
+
+
+async def test_what_is_kept_of_a_long_file_ends_with_no_part_of_a_secret(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = 2 * 1024 * 1024
+    monkeypatch.setattr(read, "KEPT_BYTES_MAX", kept)
+    bench.context = msgspec.structs.replace(bench.context, secrets=Redactor([KEY]))
+    for cut in (1, len(KEY) - 1):
+        before = "x\n" * (kept // 2 - len(KEY)) + "z" * (2 * len(KEY) - cut)
+        bench.put("a.txt", f"{before}{KEY}\n")
+        full = (await bench.call("read", path="a.txt")).full
+        assert full == f"{before}[redacted]\n".encode()[:kept]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 
 from nousd.errors import ToolError
+from nousd.redaction.redactor import Redactor
 from nousd.tools.fs.globs import glob_matcher
 from nousd.tools.search.process import search
 from tests.tools.bench import Bench
@@ -138,6 +140,21 @@ async def test_long_lines_are_searched_whole_and_shown_in_part(bench: Bench) -> 
     bench.put("a.txt", "y" * 60_000 + "x" + "y" * 200_000 + "\nx\n")
     text = await bench.text("grep", pattern="x")
     assert text == "a.txt:1: " + "y" * 500 + "... [line cut]\na.txt:2: x"
+
+
+@pytest.mark.parametrize("cut", range(1, len("sk-secret-0123456789")))
+async def test_a_line_is_cut_when_its_secrets_are_removed(cut: int, bench: Bench) -> None:
+    key = "sk-secret-0123456789"
+    bench.context = msgspec.structs.replace(bench.context, secrets=Redactor([key]))
+    bench.put("a.txt", "y" * (500 - cut) + key + "z" * 100)
+    text = await bench.text("grep", pattern="y")
+    before = "a.txt:1: " + "y" * (500 - cut)
+    assert text == f"{before}{'[redacted]zzzzzzzzz'[:cut]}... [line cut]"
+
+
+async def test_a_nul_in_a_line_hides_nothing_of_it(bench: Bench) -> None:
+    bench.put("a.txt", "-" * 10_000 + "\nx\0 7 y\n")
+    assert await bench.text("grep", pattern="y") == "a.txt:2: x\ufffd 7 y"
 
 
 async def test_files_that_cannot_be_opened_do_not_end_a_search(tree: Bench) -> None:

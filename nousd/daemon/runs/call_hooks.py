@@ -14,6 +14,7 @@ from nousd.runtimes.calls.hooks import Looked, Opinion, Remark, Shown
 from nousd.runtimes.calls.host import CallHost
 from nousd.tools.interface import Tool, ToolResult
 from nousd.tools.output.tool_output import head_of
+from nousd.tools.secrets_interface import NO_SECRETS
 from nousd.wire.codec.envelope import scrub
 from nousd.wire.objects.entries import ToolCall
 from nousd.wire.objects.policy import PolicySource
@@ -65,9 +66,9 @@ class ExtensionCallHooks:
         remarks = _remarks(host, outcome.failures)
         if not outcome.changed_by:
             return Shown(result, remarks=remarks)
-        changed = msgspec.structs.replace(
-            result, text=head_of(scrub(outcome.text)).text, is_error=outcome.is_error
-        )
+        # What hooks answer holds no secrets any more.
+        shown = head_of(scrub(outcome.text), NO_SECRETS).text
+        changed = msgspec.structs.replace(result, text=shown, is_error=outcome.is_error)
         return Shown(changed, outcome.changed_by, remarks)
 
 

@@ -34,7 +34,7 @@ class Ls(msgspec.Struct, frozen=True):
 
 async def _ls(args: Ls, context: ToolContext) -> ToolResult:
     text = await in_folder_thread(_listing, context.path_sandbox, args)
-    return head_of(text)
+    return head_of(text, context.secrets)
 
 
 def _listing(path_sandbox: PathSandbox, args: Ls) -> str:

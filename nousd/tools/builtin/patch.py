@@ -69,7 +69,7 @@ class _File(msgspec.Struct):
 
 async def _patch(args: Patch, context: ToolContext) -> ToolResult:
     text = await trio.to_thread.run_sync(_apply, context.path_sandbox, args, limiter=WRITING)
-    return head_of(text)
+    return head_of(text, context.secrets)
 
 
 def _apply(path_sandbox: PathSandbox, args: Patch) -> str:

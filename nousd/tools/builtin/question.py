@@ -29,7 +29,7 @@ class Question(msgspec.Struct, frozen=True):
 
 async def _ask(args: Question, context: ToolContext) -> ToolResult:
     answers = await context.ask_user(args.questions)
-    return head_of(told(args.questions, answers))
+    return head_of(told(args.questions, answers), context.secrets)
 
 
 def told(questions: Sequence[UserQuestion], answers: UserAnswers) -> str:

@@ -13,10 +13,10 @@ from nousd.errors import ToolError
 from nousd.tools.arguments import INTEGER_MAX, PATH_ALIASES
 from nousd.tools.fs.folder_threads import in_folder_thread
 from nousd.tools.fs.path_errors import explain_os_errors, shown
-from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.fs.text_files import BINARY_PROBE_BYTES, binary_kind
 from nousd.tools.function_tool import builtin, touches
 from nousd.tools.interface import ToolContext, ToolResult
+from nousd.tools.secrets_interface import Secrets
 from nousd.wire.limits import TOOL_RESULT_BYTES_MAX, TOOL_RESULT_LINES_MAX
 
 _CHUNK_BYTES: Final = 1024 * 1024
@@ -37,7 +37,7 @@ class Read(msgspec.Struct, frozen=True):
 
 
 class Page(NamedTuple):
-    """Lines of a file, without their LF; ``cut`` if the last one is incomplete.
+    """Lines of a file, without their LF; ``cut`` if there is only one, and that is too long.
 
     ``data`` is what was read of the file from the first of them on.
     """
@@ -49,13 +49,13 @@ class Page(NamedTuple):
 
 
 async def _read(args: Read, context: ToolContext) -> ToolResult:
-    return await in_folder_thread(_result, context.path_sandbox, args)
+    return await in_folder_thread(_result, context, args)
 
 
-def _result(path_sandbox: PathSandbox, args: Read) -> ToolResult:
+def _result(context: ToolContext, args: Read) -> ToolResult:
     with (
         explain_os_errors("read", args.path),
-        path_sandbox.locate(args.path) as place,
+        context.path_sandbox.locate(args.path) as place,
         place.open_file() as file,
     ):
         probe = file.read(BINARY_PROBE_BYTES)
@@ -66,8 +66,9 @@ def _result(path_sandbox: PathSandbox, args: Read) -> ToolResult:
         file.seek(len(BOM_UTF8) if probe.startswith(BOM_UTF8) else 0)
         begun = _skip_lines(file, args)
         page = _page(file, begun, min(args.limit or TOOL_RESULT_LINES_MAX, TOOL_RESULT_LINES_MAX))
-        full = _whole(file, page.data, args.limit) if _is_cut(page, args) else None
-    text = b"\n".join(page.lines).decode("utf-8", "replace")
+        is_cut = _is_cut(page, args)
+        full = _whole(file, page.data, args.limit, context.secrets) if is_cut else None
+    text = b"\n".join(_shown(page, context.secrets)).decode("utf-8", "replace")
     return ToolResult(text + _note(page, args.offset), full=full)
 
 
@@ -114,8 +115,15 @@ def _page(file: BinaryIO, begun: bytes, lines_max: int) -> Page:
     lines = lines[:lines_max]
     fitting = _fitting(lines)
     if fitting == 0:
-        return Page([lines[0][:TOOL_RESULT_BYTES_MAX]], more or len(lines) > 1, cut=True, data=data)
+        return Page(lines[:1], more or len(lines) > 1, cut=True, data=data)
     return Page(lines[:fitting], more or fitting < len(lines), cut=False, data=data)
+
+
+def _shown(page: Page, secrets: Secrets) -> list[bytes]:
+    if not page.cut:
+        return page.lines
+    # Redacted before it is cut, because a part of a secret would not be recognised.
+    return [secrets.stream().feed(page.lines[0])[:TOOL_RESULT_BYTES_MAX]]
 
 
 def _is_cut(page: Page, args: Read) -> bool:
@@ -124,12 +132,17 @@ def _is_cut(page: Page, args: Read) -> bool:
     return page.cut or (page.more and not asked_for_less)
 
 
-def _whole(file: BinaryIO, begun: bytes, lines_max: int | None) -> bytes:
-    """Return the requested lines, up to ``KEPT_BYTES_MAX``."""
-    data = bytearray(begun)
-    while len(data) < KEPT_BYTES_MAX and (chunk := file.read(_CHUNK_BYTES)):
+def _whole(file: BinaryIO, begun: bytes, lines_max: int | None, secrets: Secrets) -> bytes:
+    """Return the requested lines, up to ``KEPT_BYTES_MAX``, with no part of a secret at the cut."""
+    without = secrets.stream()
+    data = bytearray(without.feed(begun))
+    while len(data) < KEPT_BYTES_MAX:
         trio.from_thread.check_cancelled()
-        data += chunk
+        chunk = file.read(_CHUNK_BYTES)
+        if not chunk:
+            data += without.finish()
+            break
+        data += without.feed(chunk)
     whole = bytes(data[:KEPT_BYTES_MAX])
     return whole if lines_max is None else b"\n".join(whole.split(b"\n", lines_max)[:lines_max])
 

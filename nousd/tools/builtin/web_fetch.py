@@ -16,6 +16,7 @@ from nousd.tools.fs.path_errors import shown
 from nousd.tools.function_tool import FunctionTool, builtin
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.output.tool_output import head_of
+from nousd.tools.secrets_interface import NO_SECRETS
 from nousd.tools.web.page import EXTRACT_SECONDS_MAX, HTML_BYTES_MAX, Form, text_of
 from nousd.tools.web.request import (
     TOTAL_SECONDS,
@@ -80,7 +81,7 @@ def web_fetch_tool(reach: Reach) -> FunctionTool:
 
 def _result(page: Page, text: str, args: WebFetch) -> ToolResult:
     notes = _notes(page, args)
-    told = head_of(text.strip() or "(empty page)")
+    told = head_of(text.strip() or "(empty page)", NO_SECRETS)
     body = told.text
     full = told.full
     if args.max_chars is not None and len(text) > args.max_chars:

@@ -10,6 +10,7 @@ import msgspec
 
 from nousd.tools.interface import ToolResult
 from nousd.tools.output.tool_output import head_of
+from nousd.tools.secrets_interface import NO_SECRETS
 
 _NAME_CHARS_MAX: Final = 200
 
@@ -20,14 +21,14 @@ def result_of(
     """Return the result of a call.
 
     Args:
-        content: the blocks of the answer, as JSON of the protocol.
+        content: the blocks of the answer, as JSON of the protocol, without secrets.
         structured: its ``structuredContent``, None if it has none. Servers repeat it as text, so it is
             only used without text.
     """
     told = [_block(block) for block in content]
     if not told and structured is not None:
         told = [json.dumps(structured, ensure_ascii=False, indent=1)]
-    result = head_of("\n".join(told) or "(no output)")
+    result = head_of("\n".join(told) or "(no output)", NO_SECRETS)
     if any(_is_opaque(block) for block in content):
         # Content that is not text is kept unchanged.
         result = msgspec.structs.replace(result, full=msgspec.json.encode(content))

@@ -13,6 +13,7 @@ import trio
 
 from nousd.tools.interface import Emit, ToolResult
 from nousd.tools.output.output_capture import OutputCapture
+from nousd.tools.secrets_interface import Secrets
 from nousd.tools.spooled_file import SpooledFile
 from nousd.wire.limits import TOOL_RESULT_BYTES_MAX, TOOL_RESULT_LINES_MAX, TOOL_UPDATES_BYTES_MAX
 
@@ -103,9 +104,13 @@ class _Excerpt:
         return part == self._first.decode("utf-8", "replace").rstrip("\n")
 
 
-def head_of(text: str) -> ToolResult:
-    """Return the beginning of a text, with a note if that is not all."""
-    data = text.encode("utf-8", "replace")
+def head_of(text: str, secrets: Secrets) -> ToolResult:
+    """Return the beginning of a text, with a note if that is not all.
+
+    Args:
+        secrets: removed before it is cut, because a part of one would not be recognised.
+    """
+    data = secrets.redact_output(text).encode("utf-8", "replace")
     excerpt = _Excerpt()
     excerpt.feed(data)
     return excerpt.head(_whole_of(data))

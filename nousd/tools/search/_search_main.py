@@ -39,7 +39,11 @@ LINE_BYTES_MAX: Final = 64 * 1024
 """Bytes of a line that are searched."""
 
 LINE_CHARS_SHOWN: Final = 500
-"""Bytes of a line that are printed."""
+"""Characters of a line that are shown."""
+
+LINE_CHARS_PRINTED: Final = 8 * 1024
+"""Characters of a line that are printed: a secret that begins in what is shown is whole there, so that
+``process`` can remove it. Behind them stand a NUL and the number of bytes to show."""
 
 BINARY_PROBE_BYTES: Final = 8 * 1024
 """A file with a NUL in its first bytes is not searched."""
@@ -94,12 +98,13 @@ class Line(NamedTuple):
     is_match: bool
 
     def __str__(self) -> str:
-        text = self.text
-        if len(text) > LINE_CHARS_SHOWN:
-            text = text[:LINE_CHARS_SHOWN] + "... [line cut]"
-        if self.is_match:
-            return f"{self.label}:{self.number}: {text}"
-        return f"{self.label}-{self.number}- {text}"
+        mark = ":" if self.is_match else "-"
+        where = f"{self.label}{mark}{self.number}{mark} "
+        text = self.text.replace("\0", "\ufffd")
+        if len(text) <= LINE_CHARS_SHOWN:
+            return where + text
+        shown = f"{where}{text[:LINE_CHARS_SHOWN]}".encode("utf-8", "replace")
+        return f"{where}{text[:LINE_CHARS_PRINTED]}\0{len(shown)}"
 
 
 Hit = list[Line]

@@ -56,16 +56,16 @@ async def search(
     """
     context.extend_idle_deadline(seconds_max)
     collector = OutputCollector(context.spool_folder)
-    secrets = context.secrets.stream()
+    secrets, lines = context.secrets.stream(), _LongLines()
     ended = await run_supervised(
         [*_COMMAND, *_encoded(command, request, context.path_sandbox)],
         cwd=context.workdir,
         env=allowed_environment(),
-        on_output=lambda chunk: collector.feed(secrets.feed(chunk)),
+        on_output=lambda chunk: collector.feed(lines.feed(secrets.feed(chunk))),
         wait_room=collector.wait_room,
         timeout_seconds=seconds_max,
     )
-    collector.feed(secrets.finish())
+    collector.feed(lines.feed(secrets.finish()) + lines.finish())
     await collector.finish()
     result = collector.head()
     failure = _failure(ended, seconds_max)
@@ -74,6 +74,33 @@ async def search(
     if ended.code == _IMPOSSIBLE:
         raise ToolError(result.text)
     return result if result.text else ToolResult(text=nothing)
+
+
+class _LongLines:
+    """Cuts the lines that are too long to show, where ``_search_main`` says; their secrets are removed
+    already, because a part of one would not be recognised.
+    """
+
+    def __init__(self) -> None:
+        self._begun = b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        *lines, self._begun = (self._begun + chunk).split(b"\n")
+        return b"".join([_cut(line) + b"\n" for line in lines])
+
+    def finish(self) -> bytes:
+        rest, self._begun = self._begun, b""
+        return _cut(rest)
+
+
+def _cut(line: bytes) -> bytes:
+    text, is_long, shown = line.partition(b"\0")
+    if not is_long:
+        return line
+    bytes_shown = (
+        int(shown) if shown.isdigit() else 0
+    )  # a search that was killed may lack the number
+    return text[:bytes_shown].decode("utf-8", "ignore").encode() + b"... [line cut]"
 
 
 def _failure(ended: Ended, seconds_max: float) -> str | None:
