@@ -33,6 +33,9 @@ from nousd.wire.limits import (
 )
 from nousd.wire.objects.entries import PermissionMode
 
+SANDBOX_PATHS_MAX: Final = 64
+"""Number of paths in the setting ``sandbox_paths``."""
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one daemon. Paths are absolute."""
@@ -127,9 +130,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sandbox_paths: Annotated[
         tuple[Path, ...],
         Meta(
-            max_length=64,
+            max_length=SANDBOX_PATHS_MAX,
             description="File or directory that programs in the sandbox may also read, such as a "
-            "compiler's. Repeatable.",
+            "compiler's; one named bin is in their PATH. nousd doctor proposes toolchains. Repeatable.",
         ),
     ] = ()
     sandbox_write_paths: Annotated[

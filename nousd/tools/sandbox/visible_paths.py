@@ -85,6 +85,9 @@ of ``.git`` is."""
 SHOWN_MAX: Final = 64
 """Number of denied paths that an event names."""
 
+PROGRAM_FOLDER: Final = "bin"
+"""The name of a directory that PATH contains if the user chose to show it."""
+
 ETC_OF_A_NETWORK: Final = ("/etc/gai.conf", "/etc/resolv.conf")
 
 _MACHINE: Final = frozenset(map(Path, (*SYSTEM_FOLDERS, *ETC, *ETC_OF_A_NETWORK)))
@@ -102,7 +105,8 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         network: whether programs may use a network without asking.
-        read_paths: paths that they may read besides the system and the workspace; resolved.
+        read_paths: paths that they may read besides the system and the workspace; resolved. Those
+            named ``bin`` are in their PATH.
         write_paths: paths that they may also write; resolved. A path of either list that has become a
             link, or lies behind one, is not shown: a program may have made the link, and the user did
             not choose its target.
@@ -139,6 +143,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
         writable: directories that may be changed.
         protected: paths in those that must not change, existing or not.
         hidden: paths that are not visible and cannot be created.
+        programs: directories that a PATH begins with.
         watched: where no other protected file may appear meanwhile; None if none can.
         traps: compares the workspace before and after; None if nothing can change.
         is_partial: whether more protected paths may exist further down.
@@ -148,6 +153,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     writable: tuple[Path, ...]
     protected: tuple[Path, ...]
     hidden: tuple[Path, ...]
+    programs: tuple[Path, ...] = ()
     watched: AgentConfigGuard | None = None
     traps: TrapWatch | None = None
     is_partial: bool = False
@@ -155,6 +161,8 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     def home_links(self, home: str | None) -> Iterator[tuple[Path, Path]]:
         """Yield (name in the sandbox's home, path) for the visible parts of the user's home."""
         found: list[Path] = []
+        # The paths are resolved, and the home may lie behind a link, as /home does on some systems.
+        home = os.path.realpath(home) if home else None
         for path in sorted({*self.readable, *self.writable}):
             if home and path != Path(home) and path.is_relative_to(home):
                 if not any(path.is_relative_to(above) for above in found):
@@ -162,14 +170,20 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
                 found.append(path)
 
     def environment(self, env: Mapping[str, str], *, home: str, temporary: str) -> dict[str, str]:
-        """Return a program's environment: with its own directories, and only reachable ones in PATH."""
+        """Return a program's environment: with its own directories, and a PATH of reachable ones.
+
+        ``programs`` that PATH lacks come first in it: those of a daemon that a service manager started
+        have the system's PATH, and launchers such as shims, which PATH has instead of a version, are
+        not reachable.
+        """
         shown = (*self.readable, *self.writable)
-        folders = [
+        given = [
             folder
             for folder in env.get("PATH", "").split(os.pathsep)
             if any(Path(folder).is_relative_to(place) for place in shown)
         ]
-        path = os.pathsep.join(folders) or os.defpath
+        more = [folder for folder in map(str, self.programs) if folder not in given]
+        path = os.pathsep.join((*more, *(given or os.defpath.split(os.pathsep))))
         return {**env, "PATH": path, "HOME": home, "TMPDIR": temporary}
 
     def shown(self, temporary: str) -> tuple[str, ...]:
@@ -197,7 +211,8 @@ def places_of(request: Request, chosen: Chosen, search: Search) -> Places:
     etc = ETC + ETC_OF_A_NETWORK if request.network else ETC
     own = (workdir, *outer_git_folders(workdir, request.hidden))
     readable = [path for path in map(Path, (*SYSTEM_FOLDERS, *etc)) if path.exists()]
-    readable += filter(_is_plain, chosen.read_paths)
+    chosen_readable = [*filter(_is_plain, chosen.read_paths)]
+    readable += chosen_readable
     writable = [*filter(_is_plain, chosen.write_paths)]
     (readable if request.is_read_only else writable).extend(own)
     watched = AgentConfigGuard(workdir, chosen.protected)
@@ -221,6 +236,7 @@ def places_of(request: Request, chosen: Chosen, search: Search) -> Places:
         writable=tuple(writable),
         protected=() if request.is_read_only else _without(protected, (*hidden, *request.opened)),
         hidden=hidden,
+        programs=tuple(path for path in chosen_readable if path.name == PROGRAM_FOLDER),
         watched=None if request.is_read_only else watched,
         traps=None if request.is_read_only else _traps(workdir, chosen, search, by_rules.found),
         is_partial=by_rules.is_partial and not request.is_read_only,
