@@ -22,6 +22,7 @@ from nousd.admin.doctor import tools as examine_tools
 from nousd.admin.doctor.doctor import DoctorReport, doctor
 from nousd.admin.doctor.examination import Check
 from nousd.config.providers import KEY_VARIABLES
+from nousd.config.resolve import resolve
 from nousd.providers.setup import auto
 from nousd.runtime_paths.locks import lock_state_folder
 from nousd.store.sqlite import store as sqlite
@@ -39,8 +40,9 @@ def flags(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     for variable in itertools.chain(*KEY_VARIABLES.values()):
         monkeypatch.delenv(variable, raising=False)
-    for name in ("run", "work"):
+    for name in ("run", "work", "home"):
         (tmp_path / name).mkdir(mode=0o700)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     return {
         "state_dir": folder,
         "socket": tmp_path / "run" / "s",
@@ -80,6 +82,7 @@ def test_an_empty_state_folder_fails_no_check(flags: dict[str, Any], folder: Pat
         "http token",
         "http",
         "key mock",
+        "toolchains",
     }
     assert list(folder.iterdir()) == []
 
@@ -164,7 +167,6 @@ def test_a_symbolic_link_as_default_state_folder_is_a_failure(
     flags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
-    (tmp_path / "home").mkdir()
     (tmp_path / "home" / "nousd").symlink_to(flags["state_dir"])
     del flags["state_dir"]
     check = examine(flags)["state folder"]
@@ -687,3 +689,87 @@ def test_another_server_at_the_http_address_is_a_failure(
     assert (check.status, "no process" in check.found) == ("ok", True)
     path = flags["socket"].with_name("h")
     assert "no process" in examine({**flags, "http": f"unix:{path}"})["http"].found
+
+
+# --- toolchains --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cargo(flags: dict[str, Any], tmp_path: Path) -> Path:
+    """A toolchain in the home."""
+    program = tmp_path / "home" / ".cargo" / "bin" / "cargo"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    return program
+
+
+def test_toolchains_under_the_home_that_are_absent_in_the_sandbox_are_found_with_their_setting(
+    flags: dict[str, Any], cargo: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(f'sandbox_paths = ["{tmp_path / "work"}"]\n')
+    check = _toolchains(flags, file)
+    assert check.status == "warning"
+    assert check.found == "commands in the sandbox do not see rust (~/.cargo/bin)"
+    line = f'sandbox_paths = ["{tmp_path / "work"}", "~/.cargo/bin"]'
+    assert check.advice == f"in {file}, before the first table: {line}"
+    file.write_text(line)
+    assert resolve({}, {}, file).settings.sandbox_paths == (tmp_path / "work", cargo.parent)
+    check = _toolchains(flags, file)
+    assert (check.status, check.found) == ("ok", "commands in the sandbox see rust")
+
+
+def test_a_visible_toolchain_is_named_beside_an_absent_one(
+    flags: dict[str, Any], cargo: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "home" / ".deno" / "bin").mkdir(parents=True)
+    file = tmp_path / "c.toml"
+    file.write_text('sandbox_paths = ["~/.cargo"]')
+    check = _toolchains(flags, file)
+    assert check.status == "warning"
+    assert check.found == (
+        "commands in the sandbox see rust; commands in the sandbox do not see deno (~/.deno/bin)"
+    )
+    assert check.advice.endswith('sandbox_paths = ["~/.cargo", "~/.deno/bin"]')
+
+
+def test_a_variable_that_overrides_the_proposed_line_is_named(
+    flags: dict[str, Any], cargo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOUSD_SANDBOX_PATHS", str(flags["workdir"]))
+    assert examine(flags)["toolchains"].advice.endswith("; and unset NOUSD_SANDBOX_PATHS")
+
+
+def test_without_a_sandbox_no_toolchain_is_absent(
+    flags: dict[str, Any], cargo: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('sandbox = "none"')
+    assert _toolchains(flags, file).status == "skipped"
+
+
+def test_a_folder_with_a_program_that_prints_keys_is_not_proposed(
+    flags: dict[str, Any], cargo: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(f'[providers.own]\ndialect = "openai"\napi_key_command = ["{cargo}"]\n')
+    assert _toolchains(flags, file).status == "skipped"
+
+
+def test_a_proposal_is_no_longer_than_the_setting_may_be(
+    flags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / "home" / str(number) / "bin" for number in range(70)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    monkeypatch.setenv("PATH", os.pathsep.join([*map(str, folders), os.environ["PATH"]]))
+    advice = examine(flags)["toolchains"].advice
+    assert "~/63/bin" in advice
+    assert "~/64/bin" not in advice
+    assert advice.endswith("(6 paths more than the setting can hold are left out)")
+
+
+def _toolchains(flags: dict[str, Any], file: Path) -> Check:
+    [check] = [each for each in doctor(flags, os.environ, file).checks if each.name == "toolchains"]
+    return check

@@ -38,6 +38,7 @@ EXAMINATIONS: Final[tuple[Examine, ...]] = (
     examine_tools.rules,
     examine_tools.supervisor,
     examine_tools.sandbox,
+    examine_tools.toolchains,
 )
 """In the order of the report."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,13 +12,16 @@ from typing import Final
 import trio
 
 from nousd.admin.doctor.examination import Check, Status, World
+from nousd.config.settings import SANDBOX_PATHS_MAX, Settings, variable_of
 from nousd.errors import RuleInvalid
 from nousd.machine.policy.rules import rules_in
+from nousd.runtime_paths import locations
 from nousd.tools.environment import allowed_environment
 from nousd.tools.process.supervisor import Ended, run_supervised
 from nousd.tools.sandbox import filter_listener, landlock
 from nousd.tools.sandbox.detect import Detector
-from nousd.tools.sandbox.visible_paths import Chosen
+from nousd.tools.sandbox.toolchains import Toolchain, find_toolchains
+from nousd.tools.sandbox.visible_paths import PROGRAM_FOLDER, SYSTEM_FOLDERS, Chosen
 
 PROGRAM_SECONDS: Final = 5.0
 """How long a program that does nothing may take."""
@@ -69,6 +74,58 @@ def sandbox(world: World) -> Iterator[Check]:
             advice = "; ".join(filter(None, (advice, _INSTEAD)))
         status: Status = "warning" if against or unasked else "ok"
         yield Check("sandbox", status, f"{found}{less}", advice)
+
+
+def toolchains(world: World) -> Iterator[Check]:
+    """Check that commands in the sandbox see the toolchains below the home."""
+    settings = world.settings
+    env = allowed_environment()
+    home = Path(env.get("HOME") or Path.home())
+    closed = (settings.state_dir, *settings.extension, *settings.key_programs)
+    found = find_toolchains(home, env["PATH"], closed)
+    if settings.sandbox == "none" or not found:
+        reason = "the setting sandbox is none" if found else f"there are none below {home}"
+        yield Check("toolchains", "skipped", reason)
+        return
+    own = (settings.workdir, *settings.workspaces)
+    chosen = (*settings.sandbox_paths, *settings.sandbox_write_paths)
+    shown = [path.resolve() for path in (*map(Path, SYSTEM_FOLDERS), *own, *chosen)]
+    hidden = {each.name: paths for each in found if (paths := each.hidden_paths(shown))}
+    visible = [each.name for each in found if each.name not in hidden]
+    says = [f"commands in the sandbox see {', '.join(visible)}"] if visible else []
+    if not hidden:
+        yield Check("toolchains", "ok", *says)
+        return
+    named = [_named(each, home) for each in found if each.name in hidden]
+    says.append(f"commands in the sandbox do not see {'; '.join(named)}")
+    more = [path for paths in hidden.values() for path in paths]
+    yield Check("toolchains", "warning", "; ".join(says), _show_advice(settings, more, home))
+
+
+def _named(toolchain: Toolchain, home: Path) -> str:
+    """Return a toolchain with its directories of programs."""
+    programs = [path for path in toolchain.paths if path.name == PROGRAM_FOLDER]
+    where = ", ".join(_spelled(path, home) for path in programs or toolchain.paths)
+    older = f", and {toolchain.left_out} older versions" if toolchain.left_out else ""
+    return f"{toolchain.name} ({where}{older})"
+
+
+def _show_advice(settings: Settings, more: Sequence[Path], home: Path) -> str:
+    """Return the line for the settings file that shows these paths too."""
+    paths = [*settings.sandbox_paths, *more]
+    line = ", ".join(
+        json.dumps(_spelled(path, home), ensure_ascii=False) for path in paths[:SANDBOX_PATHS_MAX]
+    )
+    file = settings.config_file or locations.default_config_file()
+    advice = f"in {file}, before the first table: sandbox_paths = [{line}]"
+    if (left := len(paths) - SANDBOX_PATHS_MAX) > 0:
+        advice += f" ({left} paths more than the setting can hold are left out)"
+    variable = variable_of("sandbox_paths")
+    return f"{advice}; and unset {variable}" if variable in os.environ else advice
+
+
+def _spelled(path: Path, home: Path) -> str:
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
 
 def _run(argv: Sequence[str]) -> tuple[Ended, str]:
