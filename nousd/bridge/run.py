@@ -17,6 +17,7 @@ import anyio
 import trio
 
 from nousd.bridge import mcp
+from nousd.bridge.access.credentials import Credentials, CurrentToken
 from nousd.bridge.access.gate import LOCAL_HOSTS, AccessPolicy
 from nousd.bridge.app import make_app
 from nousd.bridge.http import server
@@ -47,23 +48,23 @@ class BridgeSettings(NamedTuple):
     """The settings of a bridge.
 
     Args:
+        current_token: returns the token that clients must send at that moment; None for no client.
         hosts: accepted names in ``Host``, besides those of this machine.
         origins: origins whose pages may send requests.
     """
 
     place: HttpPlace
-    token: str
+    current_token: CurrentToken
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
 
-    @property
-    def access_policy(self) -> AccessPolicy:
-        """The policy of the gate."""
+    def access_policy(self, credentials: Credentials) -> AccessPolicy:
+        """Return the policy of the gate."""
         if self.place.path is not None:
             # A page in a browser cannot connect to a Unix socket.
-            return AccessPolicy(self.token, None, frozenset(self.origins))
+            return AccessPolicy(credentials, None, frozenset(self.origins))
         hosts = LOCAL_HOSTS | {host.lower() for host in self.hosts}
-        return AccessPolicy(self.token, hosts, frozenset(self.origins))
+        return AccessPolicy(credentials, hosts, frozenset(self.origins))
 
 
 class OpenBridge(NamedTuple):
@@ -94,7 +95,9 @@ class OpenBridge(NamedTuple):
             if not is_patient:
                 await hub.wait_begun()
             apps = {mcp.PATH: mcp.LazyMcpApp(where, following, closing, bodies)}
-            app = make_app(services, self.settings.access_policy, apps=apps)
+            credentials = Credentials(self.settings.current_token)
+            following.start_soon(credentials.watch)
+            app = make_app(services, self.settings.access_policy(credentials), apps=apps)
             await server.serve(app, self.listeners, closing)
             following.cancel_scope.cancel()
 

@@ -1,4 +1,8 @@
-"""The token of HTTP clients: a private file in the state directory, created when first needed."""
+"""The token of HTTP clients: a private file in the state directory, created when first needed.
+
+A file replaces another as a whole, under its name, so that nobody reads half of a token. A running
+server learns of a new token from the file itself (``TokenFile``), whoever replaced it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ import logging
 import os
 import secrets
 import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -53,6 +59,87 @@ def existing_http_token(path: Path) -> str | None:
         raise ConfigError(f"http: {path}: {error.strerror}") from None
 
 
+def rotate_http_token(path: Path) -> None:
+    """Replace the token in the file by a new one, also if others could read it or it was no token.
+
+    Of several rotations at once the last one wins. After an error the old token is the valid one.
+
+    Raises:
+        ConfigError: the file is not ours, or no new one can be written.
+    """
+    try:
+        _check_ours(path)
+        with _new_file(path) as temporary:
+            temporary.rename(path)
+    except OSError as error:
+        raise ConfigError(f"http: {path}: {error.strerror}; the token was not changed") from None
+    try:
+        _sync_folder(path.parent)
+    except OSError as error:
+        what = (
+            f"{error.strerror}; the token was changed, but a power cut may bring the old one back"
+        )
+        raise ConfigError(f"http: {path.parent}: {what}") from None
+
+
+class TokenFile:
+    """The token in a file, as it is at each moment.
+
+    Args:
+        path: read again only when another file has its name, or it was written to.
+        tell_secret: receives each new token before it is valid.
+    """
+
+    def __init__(self, path: Path, tell_secret: Callable[[str], None]) -> None:
+        self._path = path
+        self._tell_secret = tell_secret
+        self._seen: tuple[int, ...] | None = None
+        self._token: str | None = None
+        self._fault = ""
+
+    def current(self) -> str | None:
+        """Return the token; None if there is none, or others may read it."""
+        seen = self._look()
+        # A file that could not be read is tried again at each call.
+        if seen != self._seen or (seen is not None and self._token is None):
+            self._seen = seen
+            self._token = self._read()
+        return self._token
+
+    def _look(self) -> tuple[int, ...] | None:
+        try:
+            status = self._path.lstat()
+        except OSError:
+            return None
+        # The time of the last change of the inode shows a new mode, and an old file with its old times.
+        return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
+
+    def _read(self) -> str | None:
+        try:
+            token = existing_http_token(self._path)
+            fault = "" if token else f"http: {self._path} is missing"
+        except ConfigError as error:
+            token, fault = None, str(error)
+        if fault and fault != self._fault:
+            _log.warning(
+                "%s: no HTTP client is admitted; nousd http rotate-token makes a token", fault
+            )
+        self._fault = fault
+        if token is not None:
+            self._tell_secret(token)
+        return token
+
+
+def _check_ours(path: Path) -> None:
+    """Raise ConfigError if something else than a file of ours has the name."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+        raise ConfigError(f"http: {path} is not a file of yours; the token was not changed")
+
+
 def _remove_open(path: Path) -> None:
     try:
         status = path.lstat()
@@ -69,23 +156,39 @@ def _remove_open(path: Path) -> None:
 
 
 def _make(path: Path) -> None:
-    """Write a new token under another name first, so that nobody reads half of one."""
     if path.is_symlink() or path.exists():
         return
+    # The first one wins: an existing name is not replaced.
+    with _new_file(path) as temporary, suppress(FileExistsError):
+        os.link(temporary, path)
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[Path]:
+    """Write a new token under another name, so that nobody reads half of one; at the end of the block
+    remove that name if it is still there.
+    """
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(temporary, flags, 0o600), "w") as file:
-        os.fchmod(file.fileno(), 0o600)  # a umask may have removed our own bits
-        file.write(secrets.token_urlsafe(_TOKEN_BYTES) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    descriptor = os.open(temporary, flags, 0o600)
     try:
-        # The first one wins: an existing name is not replaced.
-        os.link(temporary, path)
-    except FileExistsError:
-        pass
+        with os.fdopen(descriptor, "w") as file:
+            os.fchmod(descriptor, 0o600)  # a umask may have removed our own bits
+            file.write(secrets.token_urlsafe(_TOKEN_BYTES) + "\n")
+            file.flush()
+            os.fsync(descriptor)
+        yield temporary
     finally:
-        temporary.unlink()
+        temporary.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new name durable: after a power cut the old token must not be valid again."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _read(path: Path) -> str:

@@ -654,7 +654,7 @@ def test_an_http_token_open_to_others_is_a_failure(flags: dict[str, Any]) -> Non
     check = examine(flags)["http token"]
     assert (check.status, "a-token" in check.found) == ("warning", False)
     assert "0644" in check.found
-    assert "the next start with --http replaces it" in check.advice
+    assert "nousd http rotate-token replaces it" in check.advice
     assert file.read_text() == "a-token-of-the-user"
 
 

@@ -165,7 +165,9 @@ async def bridge_alone(socket: Path) -> AsyncIterator[Bridge]:
 
 @asynccontextmanager
 async def _serving(where: Where, *, is_patient: bool, **settings: Any) -> AsyncIterator[Bridge]:
-    wanted = BridgeSettings(**{"place": HttpPlace("127.0.0.1", 0), "token": TOKEN, **settings})
+    wanted = BridgeSettings(
+        **{"place": HttpPlace("127.0.0.1", 0), "current_token": lambda: TOKEN, **settings}
+    )
     closing = trio.Event()
     async with open_bridge(wanted) as opened, trio.open_nursery() as nursery:
         nursery.start_soon(partial(opened.serve, where, closing, is_patient=is_patient))

@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from trio.testing import wait_all_tasks_blocked
 
+from nousd.bridge.access.credentials import Credentials
 from nousd.bridge.access.gate import AccessPolicy, Gate
 from nousd.bridge.http import server
 from nousd.bridge.http.bodies import read_body
@@ -26,6 +27,7 @@ from tests.bridge.raw_http import Address, Answer, answer_in, exchange, request
 from tests.harness.daemon import WAIT_SECONDS
 
 TOKEN: Final = "a-token-that-only-tests-know"
+CREDENTIALS: Final = Credentials(lambda: TOKEN)
 FLOOD: Final = b"x" * 65_536
 
 
@@ -40,6 +42,7 @@ class SmallServer:
     ended: trio.Event = field(default_factory=trio.Event)
     seen: list[str] = field(default_factory=list)
     streams: int = 0
+    stream_ended: trio.Event = field(default_factory=trio.Event)
 
     async def ask(
         self, *words: str, token: str = TOKEN, method: str = "GET", host: str = "localhost"
@@ -80,6 +83,7 @@ class SmallServer:
                         await trio.sleep_forever()
             finally:
                 self.streams -= 1
+                self.stream_ended.set()
 
         return stream_response(chunks())
 
@@ -101,8 +105,8 @@ async def small_server(
     place = HttpPlace("127.0.0.1", 0) if path is None else HttpPlace(path=path)
     async with server.open_listeners(place) as listeners:
         small = SmallServer(path or listeners[0].socket.getsockname()[1])
-        hosts = None if path else AccessPolicy(TOKEN).hosts
-        gate = Gate(small.app(), safety or AccessPolicy(TOKEN, hosts))
+        hosts = None if path else AccessPolicy(CREDENTIALS).hosts
+        gate = Gate(small.app(), safety or AccessPolicy(CREDENTIALS, hosts))
 
         async def serve() -> None:
             await server.serve(gate, listeners, small.closing)

@@ -9,7 +9,7 @@ import trio
 
 from nousd.bridge.access.gate import LOCAL_HOSTS, AccessPolicy
 from tests.bridge.raw_http import answer_in, connected, exchange, request
-from tests.bridge.small_server import TOKEN, small_server
+from tests.bridge.small_server import CREDENTIALS, TOKEN, small_server
 from tests.harness.daemon import WAIT_SECONDS
 
 PAGE = "https://app.example"
@@ -93,7 +93,7 @@ async def test_only_health_needs_no_token() -> None:
     ],
 )
 async def test_only_allowed_hosts_are_served(host: str, status: int) -> None:
-    safety = AccessPolicy(TOKEN, LOCAL_HOSTS | {"mine.example"})
+    safety = AccessPolicy(CREDENTIALS, LOCAL_HOSTS | {"mine.example"})
     async with small_server(safety=safety) as small:
         for path in ("/global/health", "/echo"):
             answer = await small.ask(path, host=host)
@@ -141,7 +141,7 @@ async def test_a_missing_or_repeated_host_header_is_refused() -> None:
 async def test_a_page_of_another_origin_is_refused_unless_it_is_allowed(
     origins: list[str], status: int
 ) -> None:
-    async with small_server(safety=AccessPolicy(TOKEN, origins=frozenset({PAGE}))) as small:
+    async with small_server(safety=AccessPolicy(CREDENTIALS, origins=frozenset({PAGE}))) as small:
         lines = [f"origin: {origin}" for origin in origins]
         answer = await small.ask("/echo", *lines, host="localhost:39731")
         assert answer.status == status
@@ -152,7 +152,7 @@ def allowed_values(headers: dict[str, str], name: str) -> set[str]:
 
 
 async def test_a_preflight_of_an_allowed_page_permits_the_methods_and_headers_of_clients() -> None:
-    async with small_server(safety=AccessPolicy(TOKEN, origins=frozenset({PAGE}))) as small:
+    async with small_server(safety=AccessPolicy(CREDENTIALS, origins=frozenset({PAGE}))) as small:
         lines = [
             f"origin: {PAGE}",
             "access-control-request-method: POST",
@@ -179,7 +179,7 @@ async def test_a_preflight_of_an_allowed_page_permits_the_methods_and_headers_of
 
 
 async def test_an_allowed_page_can_read_responses_and_refusals_and_streams() -> None:
-    async with small_server(safety=AccessPolicy(TOKEN, origins=frozenset({PAGE}))) as small:
+    async with small_server(safety=AccessPolicy(CREDENTIALS, origins=frozenset({PAGE}))) as small:
         own = f"origin: {PAGE}"
         for answer, status in (
             (await small.ask("/echo", own), 200),

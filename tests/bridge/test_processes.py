@@ -49,7 +49,7 @@ class Process:
         return self.process.wait(STOP_SECONDS)
 
 
-class _UnixConnection(http.client.HTTPConnection):
+class UnixConnection(http.client.HTTPConnection):
     def __init__(self, path: Path) -> None:
         super().__init__("localhost", timeout=WAIT_SECONDS)
         self._path = path
@@ -68,7 +68,7 @@ def ask(where: Path | int, path: str, token: str = "", method: str = "GET") -> A
     until = time.monotonic() + WAIT_SECONDS
     while True:
         if isinstance(where, Path):
-            connection: http.client.HTTPConnection = _UnixConnection(where)
+            connection: http.client.HTTPConnection = UnixConnection(where)
         else:
             connection = http.client.HTTPConnection("127.0.0.1", where, timeout=WAIT_SECONDS)
         try:

@@ -29,7 +29,7 @@ from nousd.wire.limits import (
     HTTP_WRITE_SECONDS,
 )
 from tests.bridge.raw_http import Address, answer_in, connected, exchange, request
-from tests.bridge.small_server import TOKEN, SmallServer, small_server
+from tests.bridge.small_server import CREDENTIALS, TOKEN, SmallServer, small_server
 from tests.harness.daemon import WAIT_SECONDS
 
 READERS = 1000
@@ -385,7 +385,7 @@ async def test_a_server_that_fails_closes_its_port(socket_path: Path) -> None:
 
     async with server.open_listeners(HttpPlace("127.0.0.1", 0)) as listeners:
         port = listeners[0].socket.getsockname()[1]
-        gate = Gate(SmallServer(port).app(), AccessPolicy(TOKEN))
+        gate = Gate(SmallServer(port).app(), AccessPolicy(CREDENTIALS))
         with pytest.RaisesGroup(pytest.RaisesGroup(Fault)):
             await server.serve(gate, listeners, cast("trio.Event", Failing()))
         with pytest.raises(OSError, match="all attempts to connect"):

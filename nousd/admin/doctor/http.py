@@ -27,7 +27,7 @@ def token(world: World) -> Iterator[Check]:
     try:
         found = existing_http_token(file)
     except OpenToken as error:
-        advice = "the next start with --http replaces it; then give clients the new one"
+        advice = "nousd http rotate-token replaces it; then give clients the new one"
         yield Check("http token", "warning", str(error), advice)
         return
     except ConfigError as error:

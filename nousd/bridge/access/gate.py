@@ -9,7 +9,6 @@ Pages of the origins in the settings get CORS headers; pages of other origins ge
 
 from __future__ import annotations
 
-import hmac
 import re
 from typing import Final, NamedTuple
 
@@ -17,6 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from nousd.bridge.access.credentials import CONNECTION, Credentials
 from nousd.bridge.replies import (
     BAD_REQUEST,
     BODY_TOO_LARGE,
@@ -39,12 +39,12 @@ class AccessPolicy(NamedTuple):
     """The rules of the gate.
 
     Args:
-        token: the token that every client must send.
+        credentials: decide whether the token of a client is valid.
         hosts: accepted names in ``Host``, lower case, without a port; None for any (a Unix socket).
         origins: accepted origins, as browsers write them in ``Origin``.
     """
 
-    token: str
+    credentials: Credentials
     hosts: frozenset[str] | None = LOCAL_HOSTS
     origins: frozenset[str] = frozenset()
 
@@ -68,7 +68,7 @@ class Gate:
                 await preflight_reply(headers)(scope, receive, answering)
                 return
             if (scope["method"], scope["path"]) not in _PUBLIC:
-                self._check_token(headers)
+                self._check_token(scope, headers)
             _check_length(headers)
         except HttpError as error:
             await error_reply(error)(scope, receive, answering)
@@ -93,9 +93,10 @@ class Gate:
         if len(given) > 1:
             raise HttpError(BAD_REQUEST, "at most one Origin header")
 
-    def _check_token(self, headers: Headers) -> None:
+    def _check_token(self, scope: Scope, headers: Headers) -> None:
         given = headers.get("x-agent-token") or headers.get("x-tandem-token") or _bearer(headers)
-        if not hmac.compare_digest(given.encode(), self._policy.token.encode()):
+        connection = scope["extensions"].get(CONNECTION)
+        if not self._policy.credentials.admits(given, connection):
             raise HttpError(
                 UNAUTHORIZED,
                 "Unauthorized: missing or invalid API token",

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from email.utils import formatdate
 from functools import lru_cache
 from typing import Any, Final
@@ -29,6 +29,7 @@ import msgspec
 import trio
 from starlette.types import ASGIApp, Message, Scope
 
+from nousd.bridge.access.credentials import CONNECTION
 from nousd.bridge.http.strict_http import (
     AMBIGUOUS,
     ChunkGuard,
@@ -57,10 +58,12 @@ class Connection:
 
     Args:
         stream: read and written; its writes have a deadline of their own (``server._Guarded``).
+        cut: ends the stream at once.
     """
 
-    def __init__(self, app: ASGIApp, stream: DirectStream) -> None:
+    def __init__(self, app: ASGIApp, stream: DirectStream, cut: Callable[[], None]) -> None:
         self._app = app
+        self.cut = cut
         self._stream = stream
         self._machine = h11.Connection(
             h11.SERVER, max_incomplete_event_size=2 * HTTP_HEADERS_BYTES_MAX
@@ -320,7 +323,7 @@ class _Exchange:
             "client": None,
             "server": None,
             "state": {},
-            "extensions": {},
+            "extensions": {CONNECTION: self._connection},
         }
 
     # --- receive -------------------------------------------------------------------------------

@@ -159,7 +159,7 @@ class _Server:
 
     async def _serve_one(self, stream: trio.SocketStream) -> None:
         guarded = _Guarded(stream)
-        connection = self._open[guarded] = Connection(self._app, guarded)
+        connection = self._open[guarded] = Connection(self._app, guarded, guarded.cut)
         if self._is_ending:
             connection.end()
         try:

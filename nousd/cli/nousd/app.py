@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from nousd.cli.nousd import bridge, serve_flags, state
+from nousd.cli.nousd import bridge, http_token, serve_flags, state
 from nousd.cli.nousd import mcp as mcp_host
 
 
@@ -31,10 +31,16 @@ def build_app() -> typer.Typer:
     for name, help, function in state.commands():
         app.command(name, help=help)(function)
     app.command("version", help="Print the version.")(_version)
+    http = typer.Typer(help="Manage access over HTTP.", no_args_is_help=True, rich_markup_mode=None)
+    http.callback()(_group)
+    http.command("rotate-token", help="Replace the token of HTTP clients; the old one is void.")(
+        http_token.rotate_command()
+    )
+    app.add_typer(http, name="http")
     service = typer.Typer(
         help="Run the daemon as a service.", no_args_is_help=True, rich_markup_mode=None
     )
-    service.callback()(_service)
+    service.callback()(_group)
     service.command("print", help="Print the systemd user unit for this installation.")(_print_unit)
     app.add_typer(service, name="service")
     return app
@@ -46,7 +52,7 @@ def _version() -> None:
     print(__version__)
 
 
-def _service() -> None:
+def _group() -> None:
     pass
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nousd.errors import ConfigError
@@ -23,8 +24,13 @@ def check_installed() -> None:
         raise ConfigError("http needs the extra http: pip install 'nousd[http]'")
 
 
-def bridge_settings(settings: Settings) -> BridgeSettings:
+def bridge_settings(
+    settings: Settings, tell_secret: Callable[[str], None] = lambda _token: None
+) -> BridgeSettings:
     """Return the settings of the bridge; create the token if there is none.
+
+    Args:
+        tell_secret: receives the token, and each one that replaces it.
 
     Raises:
         ConfigError: a setting is invalid, the token cannot be read or created, or the libraries are
@@ -34,12 +40,14 @@ def bridge_settings(settings: Settings) -> BridgeSettings:
     from nousd.bridge.http.listen_address import place_of
     from nousd.bridge.run import BridgeSettings
     from nousd.runtime_paths.locations import http_token_file
-    from nousd.runtime_paths.tokens import http_token
+    from nousd.runtime_paths.tokens import TokenFile, http_token
 
     assert settings.http is not None
+    file = http_token_file(settings.state_dir)
+    tell_secret(http_token(file))
     return BridgeSettings(
         place=place_of(settings.http, remote=settings.http_remote),
-        token=http_token(http_token_file(settings.state_dir)),
+        current_token=TokenFile(file, tell_secret).current,
         hosts=settings.http_hosts,
         origins=settings.http_origins,
     )

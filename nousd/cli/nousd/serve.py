@@ -57,9 +57,7 @@ def _http_door(settings: Settings) -> Door | None:
 
     @asynccontextmanager
     async def door(tell_secret: Callable[[str], None]) -> AsyncIterator[ServeBeside]:
-        wanted = bridge_settings(settings)
-        tell_secret(wanted.token)
-        async with open_bridge(wanted) as bridge:
+        async with open_bridge(bridge_settings(settings, tell_secret)) as bridge:
 
             async def serve_daemon(services: Services) -> None:
                 ways = partial(serve_commands, services), partial(serve_events, services)
