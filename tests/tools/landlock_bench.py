@@ -1,39 +1,20 @@
-"""Commands in Landlock's sandbox, of this user and of another one, and the files that they attack."""
+"""Commands in Landlock's sandbox, and the files that they attack."""
 
 from __future__ import annotations
 
-import json
 import os
 import platform
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import trio
 
 from nousd.tools.sandbox import seccomp
-from tests.tools.bench import REPOSITORY
-from tests.tools.sandbox_bench import CHOSEN, SandboxBench, show
-
-SOMEBODY_ELSE = 65_534
+from tests.tools.sandbox_bench import CHOSEN, SandboxBench
 
 OTHERS_MODES = (0o600, 0o644, 0o755)
-
-DRIVER = """
-import json, sys, trio
-from pathlib import Path
-from tests.tools.landlock_bench import bench_in
-kind, root, script = sys.argv[1:4]
-async def main():
-    held = bench_in(Path(root))
-    if kind == "attack":
-        return await held.attack(script)
-    result = await held.call("bash", command=script)
-    return {"text": result.text, "is_error": result.is_error}
-told = trio.run(main)
-print("\\n" + json.dumps(told))
-"""
 
 _NUMBERS = {
     name: numbers[seccomp.ARCHITECTURES[platform.machine()][1]]
@@ -60,7 +41,7 @@ machine has it."""
 
 
 def bench_in(root: Path) -> SandboxBench:
-    """Return the sandbox of a folder that ``Attacked`` made, for who runs this."""
+    """Return the sandbox of a folder that ``Attacked`` made."""
     shown = (*CHOSEN.read_paths, root / "shown")
     return SandboxBench(root, "landlock", msgspec.structs.replace(CHOSEN, read_paths=shown))
 
@@ -69,13 +50,11 @@ class Attacked:
     """A workspace, and files of the same user that its commands must not change.
 
     Args:
-        root: an empty directory of that user's.
-        user: whose commands and files they are; None for our own.
+        root: an empty directory.
     """
 
-    def __init__(self, root: Path, user: int | None) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root
-        self._user = user
         self.work = root / "work"
         self.key = root / "outside" / "key"
         self.token = root / "work" / ".state" / "token"
@@ -90,9 +69,6 @@ class Attacked:
             file.write_text("kept")
             file.chmod(mode)
             os.utime(file, (1_000_000_000, 1_000_000_000))
-        if user is not None:
-            for path in (root, *root.rglob("*")):
-                os.chown(path, user, user)
         self._before = self._facts()
 
     def _facts(self) -> dict[str, object]:
@@ -112,46 +88,10 @@ class Attacked:
         names = {"key": self.key, "token": self.token, "shown": self.shown}
         names |= {"protected": self.protected, "inside": self.inside}
         given = "".join(f"{name} = {os.fsencode(path)!r}\n" for name, path in names.items())
-        outcomes: dict[str, Any] = self._driven("attack", CALLS + given + script)
-        return outcomes
+        return trio.run(bench_in(self.root).attack, CALLS + given + script)
 
     def text(self, command: str) -> str:
         """Return the output of a shell command, which must succeed."""
-        told = self._driven("bash", command)
-        assert not told["is_error"], told["text"]
-        return str(told["text"])
-
-    def _driven(self, kind: str, script: str) -> Any:
-        ended = subprocess.run(
-            [sys.executable, "-c", DRIVER, kind, str(self.root), script],
-            cwd=REPOSITORY,
-            env={**os.environ, "HOME": str(self.root / "home"), "PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            **({} if self._user is None else _as_user(self._user)),
-        )
-        show(f"{ended.stdout}\n{ended.stderr}")
-        assert ended.returncode == 0
-        return json.loads(ended.stdout.splitlines()[-1])
-
-
-def _as_user(user: int) -> dict[str, Any]:
-    return {"user": user, "group": user, "extra_groups": []}
-
-
-def can_be_used_by(user: int) -> bool:
-    """Return whether another user can run this code."""
-    try:
-        ended = subprocess.run(
-            [sys.executable, "-c", "import tests.tools.landlock_bench"],
-            cwd=REPOSITORY,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True,
-            check=False,
-            **_as_user(user),
-        )
-    except PermissionError:
-        return False
-    return ended.returncode == 0
+        result = trio.run(partial(bench_in(self.root).call, "bash", command=command))
+        assert not result.is_error, result.text
+        return result.text

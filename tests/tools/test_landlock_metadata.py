@@ -1,7 +1,4 @@
-"""Commands in Landlock's sandbox that change the mode, the times, the owner or the attributes of files.
-
-Everything runs as the user of the tests and, if that is root, as another user too.
-"""
+"""Commands in Landlock's sandbox that change the mode, times, owner or attributes of files."""
 
 from __future__ import annotations
 
@@ -9,34 +6,26 @@ import errno
 import os
 import shutil
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from nousd.tools.process.metadata_calls import FORMS
 from nousd.tools.sandbox import filter_listener, landlock, seccomp
-from tests.tools.landlock_bench import SOMEBODY_ELSE, Attacked, can_be_used_by
+from tests.tools.landlock_bench import Attacked
 
 PYTHON = os.path.realpath(sys.executable)
+SOMEBODY_ELSE = 65_533
 
 
-@pytest.fixture(scope="session")
-def others_can() -> bool:
-    return os.geteuid() == 0 and can_be_used_by(SOMEBODY_ELSE)
-
-
-@pytest.fixture(params=[None, SOMEBODY_ELSE], ids=["own", "other"])
-def held(request: pytest.FixtureRequest, others_can: bool) -> Iterator[Attacked]:
+@pytest.fixture
+def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attacked:
     reason = landlock.why_not() or filter_listener.why_not()
     if reason is not None:
         pytest.skip(reason)
-    if request.param is not None and not others_can:
-        pytest.skip("only root can try this as another user, who must be able to read this code")
-    # Not below the tests' own directory, which others cannot enter.
-    with tempfile.TemporaryDirectory(prefix="nousd-test-") as folder:
-        yield Attacked(Path(folder), request.param)
+    (tmp_path / "machine").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "machine" / "home"))
+    return Attacked(tmp_path / "machine")
 
 
 USUAL = {
@@ -327,7 +316,7 @@ def test_files_of_other_users_are_refused_as_the_kernel_does_without_capabilitie
 ) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can make files of other users")
-    os.chown(held.inside, SOMEBODY_ELSE - 1, -1)
+    os.chown(held.inside, SOMEBODY_ELSE, -1)
     outcomes = held.attack("""
 attempt("mode", "fchmodat", HERE, inside, 0o666)
 attempt("times", "utimensat", HERE, inside, old, 0)

@@ -26,7 +26,7 @@ RACE_SECONDS = 1.5
 @pytest.fixture
 def attacked(tmp_path: Path) -> Attacked:
     (tmp_path / "machine").mkdir()
-    return Attacked(tmp_path / "machine", None)
+    return Attacked(tmp_path / "machine")
 
 
 @pytest.fixture
