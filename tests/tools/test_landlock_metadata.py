@@ -267,6 +267,16 @@ def test_an_owner_stays_and_may_be_set_to_what_it_is(held: Attacked) -> None:
     held.assert_unchanged()
 
 
+def test_a_file_that_gets_its_own_owner_loses_the_bit_of_its_group_as_outside(
+    held: Attacked,
+) -> None:
+    own = "$(id -u):$(id -g)"
+    told = held.text(
+        f"cd src; touch a; mkdir d; chmod 2755 a d; cp -p a kept; chown {own} a d; stat -c %a a d kept"
+    )
+    assert told == "755\n2755\n2755"
+
+
 ATTRIBUTES = """
 import fcntl
 value, attributes = b"value", struct.pack("=QII", 0, 5, 0)

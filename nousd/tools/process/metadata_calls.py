@@ -7,7 +7,8 @@ acts on its own descriptor. Whatever the command changes meanwhile, its memory, 
 path, is not looked at again.
 
 - Mode and times change where the command may write anyway, also by a descriptor.
-- An owner can be "changed" to the one that the file has, as programs do that unpack or install.
+- An owner can be "changed" to the one that the file has, as programs do that unpack or install. All that
+  this does, and only where the command may write, is what it does outside: the setgid bit goes.
 
 It runs in a thread of the supervisor, which goes on with its duties whatever the calls are and however
 many. The thread has no capabilities, as the command has none, so the kernel refuses it what it would
@@ -206,8 +207,11 @@ class Decider:
             file, times = self._opened(call, form, stack)
             if form.change == "owner":
                 _require_owner(file, call, form.value)
+                if self._is_writable(file):
+                    _drop_special_bits(file)
                 return
-            self._require_writable(file)
+            if not self._is_writable(file):
+                raise _error(errno.EPERM)
             if form.change == "mode":
                 _set_mode(file, call.arguments[form.value])
             else:
@@ -241,13 +245,14 @@ class Decider:
         """Refuse if the caller is gone, and its number may be another process's."""
         fcntl.ioctl(self._listener, IS_VALID, struct.pack("=Q", call.id))
 
-    def _require_writable(self, file: int) -> None:
+    def _is_writable(self, file: int) -> bool:
+        """Return whether the command may write a file, or in a directory."""
         place = os.readlink(b"/proc/self/fd/%d" % file)  # noqa: PTH115
         while place:
             if place in self._writable:
-                return
+                return True
             place = place.rpartition(b"/")[0]
-        raise _error(errno.EPERM)
+        return False
 
 
 class _Opened:
@@ -339,6 +344,12 @@ def _require_owner(file: int, call: Call, place: int) -> None:
     user, group = (call.arguments[place + offset] & 0xFFFFFFFF for offset in (0, 1))
     if user not in (UNCHANGED, status.st_uid) or group not in (UNCHANGED, status.st_gid):
         raise _error(errno.EPERM)
+
+
+def _drop_special_bits(file: int) -> None:
+    """Do what else the kernel does when a file gets an owner, even the one that it has."""
+    # It refuses this for files of other users, which stay as they are.
+    _LIBC.fchownat(file, b"", -1, -1, AT_EMPTY_PATH)
 
 
 def _set_mode(file: int, mode: int) -> None:
