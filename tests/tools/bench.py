@@ -26,6 +26,9 @@ REPOSITORY = Path(__file__).parents[2]
 class Bench:
     """Built-in tools in a workspace of the test's own."""
 
+    seconds_max = 30
+    """The time limit for one call; only a failing test reaches it."""
+
     def __init__(self, root: Path) -> None:
         self.outside = root / "outside"
         self.work = root / "work"
@@ -49,7 +52,7 @@ class Bench:
     async def call(self, tool: str, **args: Any) -> ToolResult:
         found = self.registry.get(tool)
         assert found is not None
-        with trio.fail_after(30):
+        with trio.fail_after(self.seconds_max):
             return await found.run(found.validated(args), self.context)
 
     async def text(self, tool: str, **args: Any) -> str:
