@@ -83,7 +83,7 @@ OBEYED: Final = (
     ),
     ObeyedFiles("overcommit", "runs git commit", (".overcommit.yml",), "reported"),
     ObeyedFiles("vim", "opens a file in the folder", (".exrc", ".vimrc", ".nvimrc"), "reported"),
-    ObeyedFiles("npm", "runs any npm command in the folder", (".npmrc",), "reported"),
+    ObeyedFiles("npm", "runs npm run or exec in the folder", (".npmrc",), "reported"),
     ObeyedFiles("GitHub", "runs git push", (".github/workflows",), "reported"),
 )
 
