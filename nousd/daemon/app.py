@@ -53,6 +53,7 @@ from nousd.tools.mcp.server import Surroundings
 from nousd.tools.mcp.spec import ServerSpec
 from nousd.tools.registry import ToolRegistry
 from nousd.tools.sandbox.interface import FindSandbox, no_sandbox
+from nousd.tools.sandbox.obeyed_links import NO_LINKS, ObeyedLinks
 from nousd.tools.secrets_interface import NO_SECRETS, Secrets
 from nousd.wire.limits import LINE_BYTES_MAX
 
@@ -87,6 +88,7 @@ class DaemonDeps(msgspec.Struct, kw_only=True):
     permissions: Permissions = RulePermissions()
     approval_timeout_seconds: float = APPROVAL_SECONDS
     sandbox: FindSandbox = no_sandbox
+    obeyed_links: ObeyedLinks = NO_LINKS
     mcp_servers: tuple[ServerSpec, ...] = ()
     mcp_disabled: tuple[ServerSpec, ...] = ()
     """Servers of the settings that are disabled."""
@@ -209,6 +211,7 @@ def _run_services(
             spool_folder=deps.spool_folder,
             secrets=deps.secrets,
             sandbox=deps.sandbox,
+            obeyed_links=deps.obeyed_links,
         ),
         hooks=deps.hooks,
         stale_seconds=deps.stale_seconds,

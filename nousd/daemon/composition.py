@@ -39,7 +39,7 @@ async def open_deps(settings: Settings, redactor: Redactor) -> AsyncIterator[Dae
         ConfigError: a setting cannot be used.
         StoreError: the log cannot be opened; nothing was changed.
     """
-    from nousd.daemon.policy.sandboxing import detector
+    from nousd.daemon.policy.sandboxing import detector, obeyed_links
 
     extensions = _extensions(settings, redactor)
     workspaces = workspaces_of_settings(settings, extensions.places)
@@ -70,6 +70,7 @@ async def open_deps(settings: Settings, redactor: Redactor) -> AsyncIterator[Dae
             permissions=permissions,
             approval_timeout_seconds=settings.approval_timeout_seconds,
             sandbox=sandbox,
+            obeyed_links=obeyed_links(),
             mcp_servers=mcp.enabled,
             mcp_disabled=mcp.disabled,
             mcp_surroundings=_mcp_surroundings(settings, redactor),

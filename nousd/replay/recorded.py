@@ -65,8 +65,8 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
         return {artifact.id: artifact.data for artifact in self.artifacts.values()}
 
 
-_OF_HOOKS: Final = frozenset({"extension_hook_error", "extension_timeout"})
-"""The warnings about extensions, which do not exist in a replay."""
+_NOT_REPLAYED: Final = frozenset({"extension_hook_error", "extension_timeout", "obeyed_files_left"})
+"""The warnings about extensions and about what commands left: neither exists in a replay."""
 
 
 def is_outside(event: Event) -> bool:
@@ -77,7 +77,7 @@ def is_outside(event: Event) -> bool:
         case events.RunAborting() | events.RunConflict() | events.SessionDeleteDeferred():
             return True
         case events.Warning():
-            return event.code in _OF_HOOKS
+            return event.code in _NOT_REPLAYED
         case _:
             return run_of(event) is None
 

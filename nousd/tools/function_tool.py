@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,11 +10,10 @@ import msgspec
 from nousd.errors import ToolError
 from nousd.tools.arguments import Arguments, struct_arguments
 from nousd.tools.fs.folder_threads import in_folder_thread
-from nousd.tools.fs.git_layout import obeyed_by_git
 from nousd.tools.fs.outside_paths import Parts
 from nousd.tools.fs.path_errors import shown
 from nousd.tools.interface import ToolContext, ToolResult
-from nousd.tools.sandbox.git_folders import named_by
+from nousd.tools.sandbox.obeyed_writes import why_obeyed
 from nousd.wire.limits import OUTSIDE_PLACES_MAX
 from nousd.wire.objects.policy import ExecutedBy
 from nousd.wire.objects.tool_footprint import TOUCHES_NOTHING, Access, ToolClass
@@ -126,23 +123,8 @@ def access_to_write(results: Mapping[str, bytes | None], context: ToolContext) -
             files that ``git_layout.is_attributes`` names; for others it may be anything.
     """
     resolved = {real_parts(given, context): data for given, data in results.items()}
-    obeyed = obeyed_by_git(context.workdir, resolved) or _named_by_git(context.workdir, resolved)
+    obeyed = why_obeyed(context.workdir, context.obeyed_links, resolved)
     return msgspec.structs.replace(access_to({"write"}, results, context), obeyed=obeyed)
-
-
-def _named_by_git(workdir: Path, resolved: Iterable[Parts]) -> str:
-    """Return why git would obey a file although it is outside of the git directory; "" if not."""
-    named: dict[Path, tuple[str, ...]] = {}
-    for parts in resolved:
-        path = os.path.normpath(workdir.joinpath(*parts))
-        for folder in (workdir.joinpath(*parts[:count]) for count in range(len(parts))):
-            if folder not in named:
-                named[folder] = tuple(
-                    os.path.realpath(place) for place in named_by(folder / ".git")
-                )
-            if any(path == place or path.startswith(f"{place}/") for place in named[folder]):
-                return f"the repository's config or hooks name {'/'.join(parts)}, which git obeys"
-    return ""
 
 
 def real_parts(given: str, context: ToolContext) -> Parts:

@@ -16,10 +16,11 @@ import msgspec
 from nousd.errors import ToolError, Unanswered
 from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.sandbox.interface import FindSandbox, no_sandbox
+from nousd.tools.sandbox.obeyed_links import NO_LINKS, ObeyedLinks
 from nousd.tools.secrets_interface import NO_SECRETS, Secrets
 from nousd.tools.spooled_file import SpooledFile
 from nousd.tools.task_runner import TaskRunner
-from nousd.wire.objects.policy import ExecutedBy, ExecutionEnv, SandboxFacts
+from nousd.wire.objects.policy import ExecutedBy, ExecutionEnv, ObeyedFile, SandboxFacts
 from nousd.wire.objects.questions import QuestionAnswer, UserQuestion
 from nousd.wire.objects.todos import Todo
 from nousd.wire.objects.tool_footprint import Access
@@ -60,6 +61,14 @@ async def no_list(_todos: tuple[Todo, ...]) -> None:
     raise ToolError("todo_failed: there is no session that keeps the list")
 
 
+TellLeft = Callable[[Sequence[ObeyedFile]], None]
+"""Is told which files a command left for programs to obey."""
+
+
+def nobody_listens(_left: Sequence[ObeyedFile]) -> None:
+    """A ``TellLeft`` for calls that nobody watches."""
+
+
 class ToolContext(msgspec.Struct, frozen=True):
     """The context of one call.
 
@@ -72,6 +81,8 @@ class ToolContext(msgspec.Struct, frozen=True):
         secrets: redacts the daemon's secrets in the output of programs. Results of tools are redacted
             anyway.
         sandbox: finds the sandbox for programs; blocks on its first call.
+        tell_left: is told what a command left for programs to obey, also if the call is ended early.
+        obeyed_links: finds the links by which programs obey a file.
         set_todos: replaces the todo list of the call's session.
         tasks: carries out tasks for the call; None if that is impossible.
         ask_user: asks the user and waits for the answer.
@@ -83,6 +94,8 @@ class ToolContext(msgspec.Struct, frozen=True):
     spool_folder: Path | None = None
     secrets: Secrets = NO_SECRETS
     sandbox: FindSandbox = no_sandbox
+    tell_left: TellLeft = nobody_listens
+    obeyed_links: ObeyedLinks = NO_LINKS
     set_todos: SetTodos = no_list
     tasks: TaskRunner | None = None
     ask_user: AskUser = nobody_answers

@@ -10,8 +10,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from nousd.errors import ToolError
-from nousd.machine.policy.permission import Case, judge
+from nousd.machine.policy.permission import Case, Judgement, judge
 from nousd.machine.policy.rules import rules_of
+from nousd.runtimes.calls import runner
+from nousd.tools.interface import ToolContext
+from nousd.tools.sandbox.git_folders import CONFIG_BYTES_MAX
 from nousd.wire.objects.entries import PermissionMode
 from nousd.wire.objects.tool_footprint import Access
 from tests.tools.bench import Bench
@@ -234,6 +237,11 @@ CONFIGURED = {
     "a program": ("[core]\n\tfsmonitor = ./scripts/watch\n", "scripts/watch"),
     "a script": ("[core]\n\tfsmonitor = sh watch.sh\n", "watch.sh"),
     "the target of a hook": ("", "scripts/hook"),
+    "attributes elsewhere": (
+        f'[core]\n\tattributesFile = attrs\n[filter "f"]\n\tclean = touch {RAN}; cat\n',
+        "attrs",
+    ),
+    "a config by a condition": ('[includeIf "gitdir:**"]\n\tpath = ../.gitconfig\n', ".gitconfig"),
 }
 
 
@@ -256,13 +264,64 @@ async def test_what_the_config_of_a_repository_names_is_asked_about(
     content = f"#!/bin/sh\ntouch {RAN}\n"
     if path == ".gitconfig":
         content = f"[core]\n\tfsmonitor = touch {RAN}; false\n"
+    if path == "attrs":
+        content = "*.txt filter=f\n"
+        bench.put("a.txt", "x\n")
+        run_git(bench, bench.work, "add", "a.txt")
+        bench.put("a.txt", "yy\n")
     access = await access_of(bench, "write", path=path, content=content)
     assert verdict(access) == "ask"
     assert verdict(await access_of(bench, "write", path="src/main.c", content="")) == "allow"
     await bench.call("write", path=path, content=content)
-    said = run_git(bench, bench.work, "status")
+    said = run_git(bench, bench.work, "status") + run_git(bench, bench.work, "diff")
     said += run_git(bench, bench.work, "commit", "--allow-empty", "-m", "x")
     assert list(bench.work.rglob(RAN)) != [], said
+
+
+@pytest.mark.parametrize("place", ["worktree", "above"])
+async def test_what_the_config_of_a_repository_elsewhere_names_is_asked_about(
+    bench: Bench, place: str
+) -> None:
+    (bench.outside / "gitconfig").write_text("[user]\n\tname = u\n\temail = u@example.org\n")
+    if place == "worktree":
+        run_git(bench, bench.outside, "init", "-q")
+        run_git(bench, bench.outside, "commit", "-q", "--allow-empty", "-m", "one")
+        run_git(bench, bench.outside, "worktree", "add", "-q", str(bench.work / "tree"))
+        run_git(bench, bench.outside, "config", "core.hooksPath", "hooks")
+    else:
+        run_git(bench, bench.work.parent, "init", "-q")
+        run_git(bench, bench.work.parent, "config", "core.hooksPath", "work/tree/hooks")
+    for path in ("tree/hooks/pre-commit", "tree/hooks/deep/x"):
+        assert verdict(await access_of(bench, "write", path=path, content="")) == "ask"
+    assert verdict(await access_of(bench, "write", path="tree/a", content="")) == "allow"
+
+
+async def test_writes_beside_a_config_that_is_too_large_to_read_are_asked_about(
+    bench: Bench,
+) -> None:
+    run_git(bench, bench.work, "init", "-q")
+    config = bench.work / ".git" / "config"
+    plain = config.read_text()
+    hooks = "[core]\n\thooksPath = hooks\n"
+    config.write_text(plain + "# x\n" * 20_000 + hooks)
+    for path, said in (("hooks/pre-commit", "ask"), ("a", "allow")):
+        assert verdict(await access_of(bench, "write", path=path, content="")) == said
+    config.write_text(plain + "# x\n" * (CONFIG_BYTES_MAX // 4) + hooks)
+    for path in ("hooks/pre-commit", "a"):
+        assert verdict(await access_of(bench, "write", path=path, content="")) == "ask"
+
+
+async def test_several_includes_and_hooks_that_are_missing_are_not_too_many(bench: Bench) -> None:
+    run_git(bench, bench.work, "init", "-q")
+    lines = "".join(f"[include]\n\tpath = ../{number}.config\n" for number in range(12))
+    with (bench.work / ".git" / "config").open("a") as file:
+        file.write(f"{lines}[core]\n\thooksPath = none/_\n")
+    for number in range(8):
+        bench.put(f"{number}.config", "[user]\n\tname = u\n")
+    assert verdict(await access_of(bench, "write", path="a", content="")) == "allow"
+    assert verdict(await access_of(bench, "write", path="none/_/x", content="")) == "ask"
+    bench.put("8.config", "")
+    assert verdict(await access_of(bench, "write", path="a", content="")) == "ask"
 
 
 @pytest.mark.parametrize(
@@ -314,6 +373,54 @@ async def test_what_another_call_completes_meanwhile_is_refused_at_the_write(ben
     with pytest.raises(ToolError, match="path_denied: refs/x"):
         await bench.call("patch", patch=added("refs/x", "x\n"))
     assert not (bench.work / "refs").exists()
+
+
+@pytest.mark.behaviour("writes_are_judged_again_where_they_happen")
+@pytest.mark.parametrize("tool", ["edit", "patch"])
+async def test_two_calls_at_once_cannot_put_together_what_neither_may_write(
+    bench: Bench, tool: str
+) -> None:
+    """Each was judged before the other changed the file: then the second did not even fit."""
+    bench.put(".gitattributes", "*.z f=x\n")
+    steps = [("*.z f=x", "*.z fil=x"), ("*.z fil=x", "*.z filter=x")]
+    if tool == "edit":
+        calls = [{"path": ".gitattributes", "oldText": old, "newText": new} for old, new in steps]
+    else:
+        name = ".gitattributes"
+        calls = [
+            {"patch": f"--- a/{name}\n+++ b/{name}\n@@ -1 +1 @@\n-{old}\n+{new}\n"}
+            for old, new in steps
+        ]
+    judgements = [
+        judge(Case(tool, await access_of(bench, tool, **args), "auto", ())) for args in calls
+    ]
+    assert [judgement.verdict for judgement in judgements] == ["allow", "allow"]
+    contexts = [restricted(bench.context, judgement) for judgement in judgements]
+    bench.context = contexts[0]
+    await bench.call(tool, **calls[0])
+    bench.context = contexts[1]
+    with pytest.raises(
+        ToolError, match=r"^path_denied: \.gitattributes: writing it is not allowed"
+    ):
+        await bench.call(tool, **calls[1])
+    assert (bench.work / ".gitattributes").read_text() == "*.z fil=x\n"
+
+
+def restricted(context: ToolContext, judgement: Judgement) -> ToolContext:
+    """Return the context in which the gate lets a judged call run."""
+    return runner._restricted(context, judgement.closed, ())
+
+
+def test_yolo_asks_about_nothing_and_denials_still_deny() -> None:
+    access = Access(classes=frozenset({"write"}), paths=("sub/HEAD",), obeyed="git takes it")
+    named = Access(classes=frozenset({"write"}), paths=(".envrc",))
+    for found in (access, named):
+        assert judge(Case("write", found, "yolo", ())).verdict == "allow"
+        for text in (f"write({found.paths[0]})", "write", "write(**)"):
+            rules = rules_of("deny", [text], "a test")
+            assert judge(Case("write", found, "yolo", rules)).verdict == "deny"
+            asks = rules_of("ask", [text], "a test")
+            assert judge(Case("write", found, "yolo", asks)).verdict == "allow"
 
 
 def test_a_grant_of_exactly_that_write_is_the_only_permission_that_counts() -> None:

@@ -13,7 +13,8 @@ from nousd.machine.policy.denied_paths import denied_paths
 from nousd.machine.policy.protected_paths import OBEYED, places_in_sandbox, protection
 from nousd.tools.sandbox.detect import Detector
 from nousd.tools.sandbox.limits import FILE_BYTES_MAX, MEBIBYTE, Limits
-from nousd.tools.sandbox.trap_watch import Obeyed
+from nousd.tools.sandbox.obeyed_links import ObeyedLinks
+from nousd.tools.sandbox.trap_watch import Obeyed, names_of
 from nousd.tools.sandbox.visible_paths import Chosen
 from nousd.wire.objects.tool_footprint import Access
 
@@ -49,19 +50,27 @@ def detector(settings: Settings, hidden: Sequence[Path]) -> Detector:
         protected=tuple(
             name for name in places_in_sandbox("closed") if name not in (_OF_GIT, *_RESERVED)
         ),
-        obeyed=tuple(
-            Obeyed(
-                files.program,
-                files.when,
-                tuple(place for place in files.places if place not in _RESERVED),
-            )
-            for files in OBEYED
-        ),
+        obeyed=_rows(but=_RESERVED),
         known=_protected,
         reserved=_RESERVED,
         limits=limits,
     )
     return Detector(settings.sandbox, chosen)
+
+
+def obeyed_links() -> ObeyedLinks:
+    """Return what finds the links under names that programs obey."""
+    return ObeyedLinks(names_of(places_in_sandbox("closed"), _rows()))
+
+
+def _rows(*, but: Collection[str] = ()) -> tuple[Obeyed, ...]:
+    """Return the table of files that programs obey, without some names."""
+    return tuple(
+        Obeyed(
+            files.program, files.when, tuple(place for place in files.places if place not in but)
+        )
+        for files in OBEYED
+    )
 
 
 def _protected() -> Collection[re.Pattern[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +19,7 @@ from nousd.tools.sandbox.trap_watch import remark_of
 from nousd.wire import events
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.objects.entries import ToolCall
-from nousd.wire.objects.policy import PolicySnapshot, PolicySource
+from nousd.wire.objects.policy import ObeyedFile, PolicySnapshot, PolicySource
 
 
 class CallEvents:
@@ -80,12 +80,14 @@ class CallEvents:
             for warning in self.warnings(Refused(said.code, said.message))
         ]
 
-    def found(self, result: ToolResult) -> list[events.Event]:
-        """Return a warning that names the files a command left for programs to obey, if it did."""
-        sandbox = result.sandbox
-        if sandbox is None or not sandbox.left:
-            return []
-        return self.warnings(Refused("obeyed_files_left", remark_of(sandbox.left)))
+    def left(self, files: Sequence[ObeyedFile], *, in_result: bool = False) -> list[events.Event]:
+        """Return a warning that names the files a command left for programs to obey, if it did.
+
+        Args:
+            in_result: whether the result of the call names them, too.
+        """
+        # Without a run there is no warning.
+        return [] if in_result or not files else self.updates(f"[{remark_of(files)}]")
 
     def started(self, reason: str) -> list[events.Event]:
         """Return the events of a call that is allowed and starts."""
@@ -189,6 +191,10 @@ class TurnCallEvents(CallEvents):
         """See ``CallEvents.warnings``. A long text is whole in the call's result."""
         where = self._turn.tracker.where
         return [events.Warning(**where, code=refused.code, message=beginning(refused.message))]
+
+    def left(self, files: Sequence[ObeyedFile], *, in_result: bool = False) -> list[events.Event]:  # noqa: ARG002
+        """See ``CallEvents.left``."""
+        return self.warnings(Refused("obeyed_files_left", remark_of(files))) if files else []
 
     def _told(self, _result: ToolResult) -> UnsetType:
         return UNSET

@@ -9,7 +9,7 @@ events (``call_events``) take one commit before it runs and one after, or one in
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 import msgspec
@@ -24,12 +24,14 @@ from nousd.runtimes.calls.call_events import CallEvents, events_of
 from nousd.runtimes.calls.hooks import NO_CALL_HOOKS, CallHooks, Shown
 from nousd.runtimes.calls.host import CallHost, Question, TurnCallHost
 from nousd.tools.interface import Tool, ToolContext, ToolResult
+from nousd.tools.sandbox.obeyed_links import NO_LINKS
+from nousd.tools.sandbox.obeyed_writes import why_obeyed
 from nousd.tools.secrets_interface import NO_SECRETS, SecretsInStream
 from nousd.tools.spooled_file import SpooledFile
 from nousd.wire import events
 from nousd.wire.codec.envelope import scrub
 from nousd.wire.objects.entries import ToolCall
-from nousd.wire.objects.policy import ExecutionEnv, PolicySource
+from nousd.wire.objects.policy import ExecutionEnv, ObeyedFile, PolicySource
 
 _OUTPUT_TYPE: Final = "text/plain; charset=utf-8"
 
@@ -65,6 +67,7 @@ class CallRunner:
         output = _Output(host)
         context = host.tool_context(call.tool_call_id, output.emit)
         output.secrets = context.secrets
+        context = msgspec.structs.replace(context, tell_left=output.left.extend)
         admission = await admit(self._tools, host, call, context, self._hooks, earlier=earlier)
         carried = _Call(host, call, admission, self._hooks)
         match admission.verdict:
@@ -91,8 +94,13 @@ def _restricted(context: ToolContext, closed: DeniedPaths, opened: tuple[str, ..
     """
     path_sandbox = context.path_sandbox
     if any(closed):
+        # Links cannot have come meanwhile: no file tool makes any, and a command's are reported.
+        obeyed = partial(why_obeyed, context.workdir, NO_LINKS)
         path_sandbox = path_sandbox.closed_to(
-            reading=closed.reading, writing=closed.writing, repositories=closed.repositories
+            reading=closed.reading,
+            writing=closed.writing,
+            repositories=closed.repositories,
+            why_obeyed=obeyed if closed.repositories else None,
         )
     if opened:
         path_sandbox = path_sandbox.opened_to(opened)
@@ -108,6 +116,8 @@ class _Output:
         self._host = host
         self.events: CallEvents | None = None
         self.secrets = NO_SECRETS
+        self.left: list[ObeyedFile] = []
+        """What its commands left for programs to obey, and no event names yet."""
         self.is_shown = False
 
     @cached_property
@@ -212,46 +222,57 @@ class _Call:
         return False
 
     async def run(self, admitted: Admitted, context: Any, output: _Output) -> None:
+        """Run the call and end it. If it is ended early, only what its commands left is told here."""
+        try:
+            await self._run(admitted, context, output)
+        finally:
+            if output.left:
+                await self.host.stream(*self.events.left(output.left))
+
+    async def _run(self, admitted: Admitted, context: Any, output: _Output) -> None:
         self._args = admitted.args
         try:
             result = await admitted.tool.run(admitted.args, context)
         except ToolError as error:
             text = output.clean(str(without_frames(error)))
             await output.finish()
-            await self._fail(Refused(error.code, text), admitted.tool)
+            await self._fail(Refused(error.code, text), admitted.tool, output)
         except OSError as error:
             reason = without_frames(error).strerror or error
             text = output.clean(f"{admitted.tool.name}_failed: {reason}")
             await output.finish()
-            await self._fail(Refused(ToolError.code, text), admitted.tool)
+            await self._fail(Refused(ToolError.code, text), admitted.tool, output)
         else:
             await output.finish()
-            await self._complete(output.cleaned(result), is_shown=output.is_shown)
+            await self._complete(output.cleaned(result), output)
 
-    async def _fail(self, failure: Refused, tool: Tool) -> None:
+    async def _fail(self, failure: Refused, tool: Tool, output: _Output) -> None:
         seconds = self._seconds
         env: ExecutionEnv = "unknown" if tool.executed_by == "mcp" else "host"
         shown, artifact_id = await self._shown(
             ToolResult(f"tool_error: {failure.message}", is_error=True, execution_env=env)
         )
+        left, output.left = output.left, []
         await self.host.commit(
             *self.events.warnings(failure),
+            *self.events.left(left),
             *self.events.remarks(shown.remarks),
             *self.events.completed(shown, seconds, artifact_id),
         )
 
-    async def _complete(self, result: ToolResult, *, is_shown: bool) -> None:
+    async def _complete(self, result: ToolResult, output: _Output) -> None:
         seconds = self._seconds
         result, artifact_id = await self._keep(result)
         remarks: list[events.Event] = []
         if result.is_error:
             remarks += self.events.warnings(Refused(ToolError.code, result.text))
             result = msgspec.structs.replace(result, text=f"tool_error: {result.text}")
-        elif result.text and not is_shown:
+        elif result.text and not output.is_shown:
             remarks += self.events.updates(result.text)
-        remarks += self.events.found(result)
+        remarks += self.events.left(output.left, in_result=True)
         shown, artifact_id = await self._shown(result, artifact_id)
         remarks += self.events.remarks(shown.remarks)
+        output.left = []
         await self.host.commit(*remarks, *self.events.completed(shown, seconds, artifact_id))
 
     async def _shown(

@@ -43,6 +43,9 @@ def change_files(path_sandbox: PathSandbox, changes: Sequence[Change]) -> None:
     Raises:
         ToolError, OSError: nothing has changed; or the text names what could not be taken back.
     """
+    path_sandbox.restrictions.require_unobeyed(
+        {change.parts: None if change.after is None else change.after.data for change in changes}
+    )
     lost: list[str] = []
     try:
         with ExitStack() as undo:

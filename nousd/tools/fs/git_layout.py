@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from nousd.tools.fs.outside_paths import UP, Parts
+from nousd.tools.fs.regular_file import beginning_of
 
 _PARTS: Final = ("HEAD", "objects", "refs", "commondir")
 
@@ -46,7 +47,7 @@ def obeyed_by_git(workdir: Path, results: Mapping[Parts, bytes | None]) -> str:
         return f"git takes {name} for a repository, and runs programs that files in it name"
     for parts, data in results.items():
         if is_attributes(parts) and drivers_in(data) - drivers_in(
-            _content(workdir.joinpath(*parts))
+            beginning_of(workdir.joinpath(*parts), _ATTRIBUTES_BYTES_MAX)
         ):
             return f"git runs a program for each file to which {'/'.join(parts)} gives a driver"
     return ""
@@ -106,13 +107,3 @@ def _folders_around(paths: Iterable[Parts]) -> Iterator[Parts]:
 def drivers_in(attributes: bytes | None) -> set[bytes]:
     """Return the lines of a ``.gitattributes`` that name drivers."""
     return set(_DRIVER.findall(attributes or b""))
-
-
-def _content(path: Path) -> bytes:
-    try:
-        # A FIFO must not block.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            return file.read(_ATTRIBUTES_BYTES_MAX)
-    except OSError:
-        return b""

@@ -51,7 +51,7 @@ from nousd.tools.fs.outside_paths import (
 )
 from nousd.tools.fs.path_errors import denied, outside, shown
 from nousd.tools.fs.path_walk import Missing, PathWalk
-from nousd.tools.fs.resolved_path import ResolvedPath, Restrictions
+from nousd.tools.fs.resolved_path import ResolvedPath, Restrictions, WhyObeyed
 
 _VARIABLE: Final = re.compile(r"\$(?:(\w+)|\{(\w+)\})", re.ASCII)
 
@@ -108,12 +108,14 @@ class PathSandbox:
         reading: Iterable[re.Pattern[str]] = (),
         writing: Iterable[re.Pattern[str]] = (),
         repositories: bool = False,
+        why_obeyed: WhyObeyed | None = None,
     ) -> PathSandbox:
         """Return a copy for one call, which refuses more: ``path_denied``, and invisible in walks.
 
         Args:
             reading, writing: see ``Restrictions``; places are spelled as ``real`` returns them.
             repositories: whether to close what git takes for a repository to writing.
+            why_obeyed: see ``Restrictions``.
         """
         now = self.restrictions
         restricted = copy.copy(self)
@@ -121,6 +123,7 @@ class PathSandbox:
             reading=(*now.reading, *reading),
             writing=(*now.writing, *writing),
             no_repository_in=self.workdir if repositories else now.no_repository_in,
+            why_obeyed=why_obeyed or now.why_obeyed,
         )
         return restricted
 

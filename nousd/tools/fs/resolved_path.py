@@ -9,12 +9,14 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
+from nousd.errors import ToolError
 from nousd.tools.fs.git_layout import repository_around
+from nousd.tools.fs.outside_paths import Parts
 from nousd.tools.fs.path_errors import denied
 
 # O_NONBLOCK: opening a FIFO that nobody writes to must not block.
@@ -24,6 +26,10 @@ SEVERAL_NAMES: Final = (
     "it has several names (hard links), and another may lie outside of the workdir"
 )
 """The reason why such a file is not opened."""
+
+
+WhyObeyed = Callable[[Mapping[Parts, bytes | None]], str]
+"""Takes real path -> what the file will hold, None if it is removed."""
 
 
 class Restrictions(NamedTuple):
@@ -38,6 +44,8 @@ class Restrictions(NamedTuple):
         own: files and folders of the daemon.
         no_repository_in: the workspace in which no write may lead into a folder that git takes for a
             repository, or make one; None: it may.
+        why_obeyed: says why a program would obey the results of a write, which is refused then; "" if
+            none would.
     """
 
     reading: tuple[re.Pattern[str], ...] = ()
@@ -45,6 +53,7 @@ class Restrictions(NamedTuple):
     hard_links: bool = False
     own: tuple[Path, ...] = ()
     no_repository_in: Path | None = None
+    why_obeyed: WhyObeyed | None = None
 
     def close_to_reading(self, parts: tuple[str, ...]) -> bool:
         """Return whether the real path ``parts`` must be neither read nor listed."""
@@ -56,6 +65,16 @@ class Restrictions(NamedTuple):
             return True
         workdir = self.no_repository_in
         return workdir is not None and repository_around(workdir, (parts,)) is not None
+
+    def require_unobeyed(self, results: Mapping[Parts, bytes | None]) -> None:
+        """Raise if a program would obey what is about to be written.
+
+        Raises:
+            ToolError: ``path_denied``: it could be written unasked when the call was judged.
+        """
+        if self.why_obeyed is not None and (why := self.why_obeyed(results)):
+            names = ", ".join("/".join(parts) for parts in results)
+            raise ToolError(f"{denied(names, 'writing')} without approval, since meanwhile: {why}")
 
     def refuse(self, status: os.stat_result) -> None:
         """Raise OSError for anything but a regular file with one name."""
@@ -158,6 +177,10 @@ class ResolvedPath:
             return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
         except FileNotFoundError:
             return None
+
+    def require_unobeyed(self, data: bytes) -> None:
+        """See ``Restrictions.require_unobeyed``."""
+        self._restrictions.require_unobeyed({self.parts: data})
 
     def require_writable(self) -> os.stat_result | None:
         """Return the status of the path, None if it does not exist; raise if it must not be changed or

@@ -80,8 +80,9 @@ def replace_file(place: ResolvedPath, data: bytes) -> None:
     is left.
 
     Raises:
-        ToolError, OSError: as ``writable``.
+        ToolError, OSError: as ``writable``, and ``ResolvedPath.require_unobeyed``.
     """
+    place.require_unobeyed(data)
     temporary = stage_file(place, data, writable(place))
     try:
         put_staged(place, temporary)

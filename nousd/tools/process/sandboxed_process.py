@@ -213,3 +213,5 @@ async def _held(command: Command, context: ToolContext) -> AsyncIterator[Sandbox
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(holding.__exit__, None, None, None)
+        if left := tuple(file for each in held.left for file in each.files):
+            context.tell_left(left)

@@ -87,6 +87,10 @@ class Names(NamedTuple):
     tails: frozenset[str] = frozenset()
     paths: re.Pattern[str] | None = None
 
+    def closes(self, place: str) -> bool:
+        """Return whether a place, or a folder on the way to it, has a name that must not change."""
+        return any(self.closed.match(name) for name in place.split("/"))
+
     def are_obeyed(self, place: str, name: str) -> bool:
         """Return whether a program obeys a file at a place, which ends with ``name``."""
         if self.obeyed.match(name):

@@ -13,7 +13,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
+
+from nousd.tools.fs.regular_file import beginning_of
 
 WORKTREES: Final = ".worktrees"
 """Where worktrees of ours are in a workspace."""
@@ -26,18 +28,29 @@ _LEADS: Final = ("commondir", "config.worktree", "gitdir")
 
 _TEXT_BYTES_MAX: Final = 64 * 1024
 
+CONFIG_BYTES_MAX: Final = 256 * 1024
+"""The largest config whose names are known."""
+
 NAMED_MAX: Final = 100
-"""Maximum paths and programs that are read from one config."""
+"""Maximum paths and programs that are read from one config, and links that are read from hooks."""
+
+WORKTREES_MAX: Final = 100
 
 _CONFIGS_MAX: Final = 10
 """Maximum configs that are read: the first, and those that are included."""
+
+_WORDS_MAX: Final = 10_000
+"""Maximum words of one config that are looked up in the workspace."""
 
 _PLACE_CHARS_MAX: Final = 1000
 _NAME_CHARS_MAX: Final = 200
 
 _ELSEWHERE: Final = re.compile(
-    r"^[ \t]*(?:\[[^\n\]]*\][ \t]*)?(?:hookspath|path)[ \t]*=(.+)", re.MULTILINE | re.IGNORECASE
+    r"^[ \t]*(?:\[[^\n\]]*\][ \t]*)?(?:(hookspath|path)|attributesfile)[ \t]*=(.+)",
+    re.MULTILINE | re.IGNORECASE,
 )
+"""A line that names hooks or a config, in the first group, or attributes."""
+
 _BETWEEN_WORDS: Final = re.compile(r"[\s\"'=!;|&<>()]+")
 
 _VALUE: Final = re.compile(r"=(.*(?:\\\n.*)*)")
@@ -46,81 +59,169 @@ _VALUE: Final = re.compile(r"=(.*(?:\\\n.*)*)")
 _WORKTREE: Final = re.compile(r"^[ \t]*worktree[ \t]*=(.+)", re.MULTILINE)
 
 
-def closed_in(folder: Path) -> tuple[Path, ...]:
-    """Return the paths of a workspace or git directory that must not change, existing or not."""
+class ObeyedByGit(NamedTuple):
+    """Paths that git obeys; ``is_partial`` if it may obey more."""
+
+    paths: tuple[Path, ...] = ()
+    is_partial: bool = False
+
+
+def closed_in(folder: Path, *tops: Path) -> ObeyedByGit:
+    """Return the paths of a workspace or git directory that must not change, existing or not.
+
+    Args:
+        tops: further folders of which it is the git directory.
+    """
     git = folder / ".git"
     if _is_of_git(folder):
-        return _closed_of_git(folder)
-    of_worktrees = tuple((folder / WORKTREES).glob("*/.git"))
+        return _closed_of_git(folder, folder.parent, *tops)
+    worktrees, is_partial = _first((folder / WORKTREES).glob("*/.git"), WORKTREES_MAX)
     if _is_of_git(git) and not git.is_symlink():
-        return (*_closed_of_git(git), *of_worktrees)
-    return (git, *of_worktrees)
+        closed = _closed_of_git(git, folder)
+    else:
+        named = named_in(folder)
+        closed = ObeyedByGit((git, *named.paths), named.is_partial)
+    return ObeyedByGit((*closed.paths, *worktrees), closed.is_partial or is_partial)
 
 
-def _closed_of_git(git: Path) -> tuple[Path, ...]:
+def _closed_of_git(git: Path, *tops: Path) -> ObeyedByGit:
     """The directory of a worktree names the config that applies there, wherever that is."""
-    of_worktrees = [
-        folder / name
-        for folder in (git / "worktrees").glob("*")
-        for name in _LEADS
-        if os.path.isdir(folder)  # noqa: PTH112
-    ]
-    return (*(git / name for name in _RUNS), *of_worktrees, *named_by(git))
+    worktrees, are_many = _first((git / "worktrees").glob("*"), WORKTREES_MAX)
+    # Of too many none may change, nor may another be made.
+    of_worktrees = (
+        [git / "worktrees"]
+        if are_many
+        else [
+            folder / name
+            for folder in worktrees
+            for name in _LEADS
+            if os.path.isdir(folder)  # noqa: PTH112
+        ]
+    )
+    named = named_by(git, *tops)
+    return ObeyedByGit(
+        (*(git / name for name in _RUNS), *of_worktrees, *named.paths), named.is_partial
+    )
 
 
-def named_by(git: Path) -> tuple[Path, ...]:
-    """Return the files and directories elsewhere that a git directory makes git obey: what its config
-    and the configs that this includes name, and what its hooks are links to.
+def named_in(folder: Path) -> ObeyedByGit:
+    """Return the files and directories elsewhere that git obeys because a folder has ``.git``, which
+    may be a file that names a worktree's or submodule's git directory.
     """
-    configs = deque([git / "config"])
+    found = [named_by(git, folder) for git in _git_folders_of(folder)]
+    paths = dict.fromkeys(path for each in found for path in each.paths)
+    return ObeyedByGit(tuple(paths), any(each.is_partial for each in found))
+
+
+def named_above(workdir: Path) -> ObeyedByGit:
+    """Return the same for the repository that a folder without ``.git`` lies in."""
+    if os.path.lexists(workdir / ".git"):
+        return ObeyedByGit()
+    holders = (above for above in workdir.parents if os.path.lexists(above / ".git"))
+    holder = next(holders, None)
+    return ObeyedByGit() if holder is None else named_in(holder)
+
+
+def _git_folders_of(folder: Path) -> tuple[Path, ...]:
+    """Return the git directory of a folder, and the one that it shares as a worktree."""
+    if _is_of_git(git := folder / ".git"):
+        return (git,)
+    named = _named(git, "gitdir:", folder)
+    common = None if named is None else _named(named / "commondir", "", named)
+    return tuple(found for found in (named, common) if found is not None)
+
+
+def named_by(git: Path, *tops: Path) -> ObeyedByGit:
+    """Return the files and directories elsewhere that a git directory makes git obey: what its configs
+    and those that they include name, and what its parts are links to.
+
+    Args:
+        tops: the folders that git may work in with it.
+    """
+    configs = deque([git / "config", git / "config.worktree"])
     hooks = [git / "hooks"]
-    found: dict[Path, None] = {}
+    found = {path: None for path in (*configs, *hooks) if _is_link(path)}
+    is_partial = False
     for _ in range(_CONFIGS_MAX):
         if not configs:
             break
         config = configs.popleft()
-        text = _text(config)
-        for place in _places_in(text, (config.parent, git, git.parent)):
+        text, is_whole = _config(config)
+        places, are_all = _places_in(text, (config.parent, git, *tops))
+        for place, is_read in places:
             if place not in found:
                 found[place] = None
-                (hooks if os.path.isdir(place) else configs).append(place)  # noqa: PTH112
-        found |= dict.fromkeys(_programs_in(text, git.parent))
+                # Unlike those of Path, these work in directories that we cannot read.
+                if is_read and os.path.exists(place):  # noqa: PTH110
+                    (hooks if os.path.isdir(place) else configs).append(place)  # noqa: PTH112
+        programs, are_looked_up = _programs_in(text, tops)
+        found |= dict.fromkeys(programs)
+        is_partial |= not (is_whole and are_all and are_looked_up)
     for folder in hooks:
-        found |= dict.fromkeys(_links_in(folder))
-    return tuple(found)
+        links, are_many = _first(_links_in(folder), NAMED_MAX)
+        found |= dict.fromkeys(links)
+        is_partial |= are_many
+    return ObeyedByGit(tuple(found), is_partial or bool(configs))
 
 
-def _places_in(config: str, bases: Sequence[Path]) -> Iterator[Path]:
-    """Yield the paths of hooks and further configs. What a relative name starts from depends on the
-    key; all bases are used.
+def _places_in(config: str, bases: Sequence[Path]) -> tuple[list[tuple[Path, bool]], bool]:
+    """Return the paths that a config names, each with whether it is of hooks or a config, and whether
+    these are all. What a relative name starts from depends on the key; all bases are used.
     """
-    values = [given for found in _ELSEWHERE.findall(config) for given in (found, _plain(found))]
-    places = [place for found in dict.fromkeys(values) if (place := _value(found))]
-    for place in places[:NAMED_MAX]:
-        # Unlike Path.expanduser, this leaves an unknown user as it is.
-        expanded = os.path.expanduser(place)  # noqa: PTH111
-        yield from dict.fromkeys(base / expanded for base in bases)
+    values = [
+        (found, bool(key))
+        for key, whole in _ELSEWHERE.findall(config)
+        for found in (whole, _plain(whole))
+    ]
+    # Unlike Path.expanduser, this leaves an unknown user as it is.
+    named = {
+        (os.path.expanduser(place), is_read): None  # noqa: PTH111
+        for found, is_read in values
+        if (place := _value(found))
+    }
+    kept = islice(named, NAMED_MAX)
+    places = [(base / place, is_read) for place, is_read in kept for base in bases]
+    return places, len(named) <= NAMED_MAX
 
 
-def _programs_in(config: str, folder: Path) -> Iterator[Path]:
-    """Yield the programs that git is configured to run: they can be any word of a command. A single
-    word without a slash is none of the workspace: it is looked up in PATH, or is a branch or a name.
+def _programs_in(config: str, tops: Sequence[Path]) -> tuple[list[Path], bool]:
+    """Return the programs that git is configured to run, and whether these are all: they can be any
+    word of a command. A single word without a slash is none of the workspace: it is looked up in PATH,
+    or is a branch or a name.
     """
     values = (filter(None, _BETWEEN_WORDS.split(line)) for line in _VALUE.findall(config))
     several = (list(words) for words in values)
     words = dict.fromkeys(word for each in several for word in each if each[1:] or "/" in word)
-    named = (folder / word for word in words if word and len(word) <= _PLACE_CHARS_MAX)
+    named = [top / word for word in words if len(word) <= _PLACE_CHARS_MAX for top in tops]
     # Unlike Path.is_file, this works for anything.
-    yield from islice((path for path in named if os.path.isfile(path)), NAMED_MAX)  # noqa: PTH113
+    files = (path for path in named[:_WORDS_MAX] if os.path.isfile(path))  # noqa: PTH113
+    programs, are_many = _first(files, NAMED_MAX)
+    return programs, not are_many and len(named) <= _WORDS_MAX
 
 
 def _links_in(folder: Path) -> Iterator[Path]:
     try:
         with os.scandir(folder) as entries:
-            links = (Path(entry.path) for entry in entries if entry.is_symlink())
-            yield from islice(links, NAMED_MAX)
+            yield from (Path(entry.path) for entry in entries if entry.is_symlink())
     except OSError:
         return
+
+
+def _first(paths: Iterator[Path], most: int) -> tuple[list[Path], bool]:
+    """Return so many of them, and whether there are more."""
+    some = list(islice(paths, most + 1))
+    return some[:most], len(some) > most
+
+
+def _is_link(path: Path) -> bool:
+    # Unlike Path.is_symlink, this works in directories that we cannot read.
+    return os.path.islink(path)  # noqa: PTH114
+
+
+def _config(file: Path) -> tuple[str, bool]:
+    """Return a config, and whether that is all of it."""
+    data = beginning_of(file, CONFIG_BYTES_MAX + 1, follow=True)
+    return data[:CONFIG_BYTES_MAX].decode("utf-8", "replace"), len(data) <= CONFIG_BYTES_MAX
 
 
 def _plain(found: str) -> str:

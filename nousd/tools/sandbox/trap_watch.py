@@ -18,13 +18,14 @@ import re
 import stat
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from nousd.tools.fs.git_layout import drivers_in, is_repository
+from nousd.tools.fs.regular_file import beginning_of
 from nousd.tools.sandbox.deny_scan import Found, Names
 from nousd.wire.objects.policy import ObeyedFile
 
@@ -51,6 +52,10 @@ _PROGRAM_OF_STRATEGY: Final = re.compile(rb"\A[^\n=]*/|strategy\s*=.*/", re.IGNO
 _INFO_ATTRIBUTES: Final = "info/attributes"
 
 _WORKTREES_MAX: Final = 100
+
+_FILES_MAX: Final = 100
+"""Maximum hooks of a repository, and files to which one link leads, that are looked at."""
+
 _BYTES_MAX: Final = 1024 * 1024
 _COMPARED_BYTES_MAX: Final = 64 * 1024
 """Larger files count as changed once they were written, whatever they hold."""
@@ -114,7 +119,9 @@ class TrapWatch:
     def left(self) -> Left:
         """Look again, and return what is new or different."""
         states, is_partial = _read(self._workdir, self._look())
-        changed = [place for place, state in states.items() if self._is_new(place, state)]
+        new = {place for place, state in states.items() if self._is_new(place, state)}
+        # What lies in a new folder is named by that.
+        changed = [place for place in states if place in new and new.isdisjoint(_above(place))]
         named = tuple(map(self._named, changed[:NAMED_MAX]))
         return Left(named, is_partial or len(changed) > NAMED_MAX)
 
@@ -150,6 +157,12 @@ def watched(traps: TrapWatch | None) -> Iterator[list[Left]]:
         yield results
     finally:
         results.append(Left() if traps is None else traps.left())
+
+
+def _above(place: str) -> Iterator[str]:
+    """Yield the folders above a place."""
+    while place := place.rpartition("/")[0]:
+        yield place
 
 
 def _changed_since(path: Path, began_ns: int) -> bool:
@@ -190,7 +203,7 @@ def _state(path: Path, repositories: Collection[str]) -> State | None:
     try:
         status = os.lstat(path)
         if stat.S_ISLNK(status.st_mode):
-            return "to", str(path.readlink())
+            return "to", str(path.readlink()), *_target_states(path)
     except OSError:
         return None
     name = path.name.lower()
@@ -201,10 +214,30 @@ def _state(path: Path, repositories: Collection[str]) -> State | None:
     if name == _ATTRIBUTES:
         return _drivers(path, status)
     if name == _GIT_FOLDER:
-        content = _content(path, _LINK_BYTES_MAX + 1)
+        content = beginning_of(path, _LINK_BYTES_MAX + 1)
         return "link", content, _names_one_of(content, path.parent, repositories)
+    return _whole(path, status)
+
+
+def _target_states(link: Path) -> Iterator[State]:
+    """Yield the states of the files to which a link leads."""
+    target = Path(os.path.realpath(link))
+    several = (target, *(islice(_files_below(target), _FILES_MAX)))
+    for path in several:
+        with suppress(OSError):
+            yield (str(path), *_whole(path, os.lstat(path)))
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    for above, _, names in os.walk(folder):
+        yield from (Path(above, name) for name in names)
+
+
+def _whole(path: Path, status: os.stat_result) -> State:
+    if stat.S_ISDIR(status.st_mode):
+        return "folder", status.st_ino
     if stat.S_ISREG(status.st_mode) and status.st_size <= _COMPARED_BYTES_MAX:
-        return "content", _content(path)
+        return "content", beginning_of(path, _COMPARED_BYTES_MAX)
     return _whole_file(status)
 
 
@@ -215,7 +248,7 @@ def _whole_file(status: os.stat_result) -> State:
 def _drivers(path: Path, status: os.stat_result) -> State:
     if status.st_size > _BYTES_MAX:
         return _whole_file(status)
-    return "drivers", frozenset(drivers_in(_content(path)))
+    return "drivers", frozenset(drivers_in(beginning_of(path, _BYTES_MAX)))
 
 
 def _names_one_of(content: bytes, folder: Path, repositories: Collection[str]) -> bool:
@@ -228,9 +261,9 @@ def _names_one_of(content: bytes, folder: Path, repositories: Collection[str]) -
     target = Path(os.path.realpath(folder / place))
     if target.parent.name == "worktrees":
         # Without a common directory its own config applies.
-        is_plain = _content(target / "commondir").strip() == b"../.." and not os.path.lexists(
-            target / "config.worktree"
-        )
+        is_plain = beginning_of(
+            target / "commondir", _BYTES_MAX
+        ).strip() == b"../.." and not os.path.lexists(target / "config.worktree")
         return is_plain and str(target.parent.parent) in repositories
     return any(
         above.name == "modules" and str(above.parent) in repositories for above in target.parents
@@ -240,6 +273,9 @@ def _names_one_of(content: bytes, folder: Path, repositories: Collection[str]) -
 def _states_in_repository(workdir: Path, place: str) -> Iterator[tuple[str, State | None]]:
     folder = workdir / place
     yield from _if_there(workdir, f"{place}/{_INFO_ATTRIBUTES}", _drivers)
+    # Mostly closed; not in those beyond the number that is.
+    for name in ("config", *_hooks(folder)):
+        yield from _if_there(workdir, f"{place}/{name}", _whole)
     for part in ("", *_worktrees(folder)):
         for name in _TODO_LISTS:
             yield from _if_there(workdir, f"{place}/{part}{name}", _todo)
@@ -248,6 +284,15 @@ def _states_in_repository(workdir: Path, place: str) -> Iterator[tuple[str, Stat
         if part:
             yield from _if_there(workdir, f"{place}/{part}config.worktree", _whole)
             yield from _if_there(workdir, f"{place}/{part}commondir", _commondir)
+
+
+def _hooks(folder: Path) -> Iterator[str]:
+    try:
+        with os.scandir(folder / "hooks") as entries:
+            names = (entry.name for entry in entries if not entry.name.endswith(".sample"))
+            yield from (f"hooks/{name}" for name in islice(names, _FILES_MAX))
+    except OSError:
+        return
 
 
 def _worktrees(folder: Path) -> Iterator[str]:
@@ -271,7 +316,8 @@ def _if_there(
 
 def _todo(path: Path, status: os.stat_result) -> State:
     words = (
-        line.split(maxsplit=1) for line in _content(path).decode("utf-8", "replace").splitlines()
+        line.split(maxsplit=1)
+        for line in beginning_of(path, _BYTES_MAX).decode("utf-8", "replace").splitlines()
     )
     steps = [found[0] for found in words if found and not found[0].startswith("#")]
     is_whole = stat.S_ISREG(status.st_mode) and status.st_size <= _BYTES_MAX
@@ -282,27 +328,14 @@ def _todo(path: Path, status: os.stat_result) -> State:
 def _strategy(path: Path, status: os.stat_result) -> State | None:
     """A strategy is the end of a program's name: one of git's own has no slash."""
     is_harmless = stat.S_ISREG(status.st_mode) and status.st_size <= _LINK_BYTES_MAX
-    names_program = _PROGRAM_OF_STRATEGY.search(_content(path)) is not None
+    names_program = _PROGRAM_OF_STRATEGY.search(beginning_of(path, _BYTES_MAX)) is not None
     return None if is_harmless and not names_program else _whole_file(status)
-
-
-def _whole(path: Path, _status: os.stat_result) -> State:
-    return "whole", _content(path)
 
 
 def _commondir(path: Path, _status: os.stat_result) -> State | None:
     """A worktree of the repository itself names the folder two above."""
-    content = _content(path)
+    content = beginning_of(path, _BYTES_MAX)
     return None if content.strip() == b"../.." else ("whole", content)
-
-
-def _content(path: Path, bytes_max: int = _BYTES_MAX) -> bytes:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            return file.read(bytes_max)
-    except OSError:
-        return b""
 
 
 @lru_cache(maxsize=64)

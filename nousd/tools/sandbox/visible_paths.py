@@ -17,10 +17,11 @@ import msgspec
 
 from nousd.errors import ToolError
 from nousd.tools.sandbox.agent_config_guard import AgentConfigGuard
-from nousd.tools.sandbox.deny_scan import Found, Names, Search
-from nousd.tools.sandbox.git_folders import closed_in, outer_git_folders
+from nousd.tools.sandbox.deny_scan import ClosedByRules, Found, Names, Search
+from nousd.tools.sandbox.git_folders import ObeyedByGit, closed_in, named_above, outer_git_folders
 from nousd.tools.sandbox.interface import Request
 from nousd.tools.sandbox.limits import FILE_BYTES_MAX, MEBIBYTE, MEMORY_MB, PROCESSES_MAX, Limits
+from nousd.tools.sandbox.obeyed_links import links_among
 from nousd.tools.sandbox.trap_watch import Obeyed, TrapWatch, names_of
 
 SYSTEM_FOLDERS: Final = (
@@ -79,8 +80,12 @@ ETC: Final = tuple(
 """What programs need to know about a machine; no keys."""
 
 REPOSITORIES_MAX: Final = 20
-"""In the workspace only the files that make git run programs are denied below ``.git``; elsewhere all
-of ``.git`` is."""
+"""In so many repositories only files that make git run programs are denied; of others all of ``.git``
+is."""
+
+CLOSED_REPOSITORIES_MAX: Final = 200
+"""Maximum repositories of which anything is denied, those near the top first: each is a mount at least.
+What a command does in others is reported."""
 
 SHOWN_MAX: Final = 64
 """Number of denied paths that an event names."""
@@ -220,15 +225,13 @@ def places_of(request: Request, chosen: Chosen, search: Search) -> Places:
     writing = [pattern for pattern in request.writing if pattern not in known]
     by_rules = search.closed_by(workdir, request.reading, writing, chosen.names)
     protected = [*watched.found(), *(workdir / name for name in chosen.reserved)]
-    named = [path for path in by_rules.protected if path.name == ".git"]
-    others = [workdir / place for place in by_rules.found.repositories if place != "."]
-    repositories = [*dict.fromkeys((*named, *others))]
-    for folder in (*own, *(_holder(path) for path in repositories[:REPOSITORIES_MAX])):
-        protected += closed_in(folder)
+    of_git = _closed_of_git(own, by_rules)
+    protected += of_git.paths
     protected += [
-        path for path in by_rules.protected if path not in repositories[:REPOSITORIES_MAX]
+        workdir / link.target
+        for link in links_among(workdir, by_rules.found.named)
+        if chosen.names.closes(link.place)
     ]
-    protected += repositories[REPOSITORIES_MAX:]
     closed = _hidden((*request.hidden, *by_rules.hidden), [*readable, *writable])
     hidden = tuple(dict.fromkeys(closed))
     return Places(
@@ -239,7 +242,33 @@ def places_of(request: Request, chosen: Chosen, search: Search) -> Places:
         programs=tuple(path for path in chosen_readable if path.name == PROGRAM_FOLDER),
         watched=None if request.is_read_only else watched,
         traps=None if request.is_read_only else _traps(workdir, chosen, search, by_rules.found),
-        is_partial=by_rules.is_partial and not request.is_read_only,
+        is_partial=(by_rules.is_partial or of_git.is_partial) and not request.is_read_only,
+    )
+
+
+def _closed_of_git(own: Sequence[Path], by_rules: ClosedByRules) -> ObeyedByGit:
+    """Return what must not change because git obeys it, and the other protected paths of the workspace.
+
+    Args:
+        own: the workspace, and the directories outside of it that belong to its repository.
+    """
+    workdir = own[0]
+    named = [path for path in by_rules.protected if path.name == ".git"]
+    others = [workdir / place for place in by_rules.found.repositories if place != "."]
+    repositories = [*dict.fromkeys((*named, *others))]
+    some = repositories[:REPOSITORIES_MAX]
+    closed = [
+        named_above(workdir),
+        *(closed_in(folder, *(() if folder == workdir else own[:1])) for folder in own),
+        *(closed_in(_holder(path)) for path in some),
+    ]
+    return ObeyedByGit(
+        (
+            *(path for each in closed for path in each.paths),
+            *(path for path in by_rules.protected if path not in some),
+            *repositories[REPOSITORIES_MAX:CLOSED_REPOSITORIES_MAX],
+        ),
+        any(each.is_partial for each in closed) or len(repositories) > CLOSED_REPOSITORIES_MAX,
     )
 
 

@@ -1,0 +1,55 @@
+"""Why a program would act on what a call writes although its user only looks, besides what the names of
+the files say: for the judge before a call, and again at the moment of writing, because other calls
+may have changed meanwhile what it depends on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from nousd.tools.fs.git_layout import obeyed_by_git
+from nousd.tools.fs.outside_paths import Parts
+from nousd.tools.sandbox.git_folders import ObeyedByGit, named_above, named_in
+from nousd.tools.sandbox.obeyed_links import ObeyedLinks
+
+
+def why_obeyed(workdir: Path, links: ObeyedLinks, results: Mapping[Parts, bytes | None]) -> str:
+    """Return why a program would obey the results of a call, for people; "" if none would.
+
+    Args:
+        workdir: the folder that the paths are relative to.
+        results: real path -> what the file will hold, None if it is removed. The content counts only for
+            files that ``git_layout.is_attributes`` names; for others it may be anything.
+    """
+    return (
+        obeyed_by_git(workdir, results)
+        or _named_by_git(workdir, results)
+        or links.leading_to(workdir, results.keys())
+    )
+
+
+def _named_by_git(workdir: Path, resolved: Iterable[Parts]) -> str:
+    """Return why git would obey a file although it is outside of the git directory; "" if not."""
+    above = named_above(workdir)
+    named: dict[Parts, ObeyedByGit] = {}
+    for parts in resolved:
+        path = os.path.normpath(workdir.joinpath(*parts))
+        for folder in (parts[:count] for count in range(len(parts))):
+            if folder not in named:
+                named[folder] = named_in(workdir.joinpath(*folder))
+        around = [above, *(named[parts[:count]] for count in range(len(parts)))]
+        if any(_is_in(path, found.paths) for found in around):
+            return f"the repository's config or hooks name {'/'.join(parts)}, which git obeys"
+        if any(found.is_partial for found in around):
+            return (
+                f"the repository's config is too large to tell whether it names {'/'.join(parts)}"
+            )
+    return ""
+
+
+def _is_in(path: str, places: Iterable[Path]) -> bool:
+    # A link of a hook leads to what git runs.
+    real = (os.path.realpath(place) for place in places)
+    return any(path == place or path.startswith(f"{place}/") for place in real)
