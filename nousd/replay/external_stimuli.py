@@ -183,19 +183,25 @@ def _ending(
 _STOPS: Final = frozenset({"provider_aborted", "run_stale"})
 """The warnings that come before the ends of a stopped run."""
 
-_AT_HOME: Final = MODEL_FAILURES | {"tool_loop_limit_exceeded"}
-"""The failures that a replay reproduces by itself."""
+_AT_HOME: Final = frozenset({"answer_too_long", "tool_loop_limit_exceeded"})
+"""The failures that a replay reproduces by itself, with those of a model in its answer."""
 
 
 def _failure(own: Sequence[Event]) -> tuple[int, Broken] | None:
-    was_asked = any(isinstance(event, events.ModelInput) for event in own)
+    is_answering = False
     for place, event in enumerate(own):
-        if not isinstance(event, events.Error):
-            continue
-        # No model was called: the input was too long for a window that the log does not contain.
-        unasked = event.code == "context_too_large" and not was_asked
-        if unasked or event.code not in _AT_HOME:
-            return _cause_of(own, place), Broken(event)
+        match event:
+            case events.MessageStart():
+                is_answering = event.role == "assistant"
+            case events.MessageEnd():
+                is_answering = False
+            case events.Error():
+                # The same codes outside of an answer are the loop's own: what it refuses depends on
+                # tools, prompts and windows that are logged only for calls that were made, and a
+                # provider that cannot be used on its settings.
+                known = _AT_HOME if not is_answering else _AT_HOME | MODEL_FAILURES
+                if event.code not in known:
+                    return _cause_of(own, place), Broken(event)
     return None
 
 

@@ -38,7 +38,7 @@ from nousd.providers.models.catalog import ModelFacts, Models
 from nousd.replay.external_stimuli import Broken, ExternalStimuli, cues_of
 from nousd.replay.parts import RecordedModel, RecordedProject, ToolsAtCall, tools_of
 from nousd.replay.recorded import RecordedRun, is_outside
-from nousd.replay.recorded_context import answered_inputs, context_of
+from nousd.replay.recorded_context import answered_inputs, context_of, stand_in
 from nousd.replay.recorded_decisions import RecordedCallHooks, RecordedPermissions, earlier_attempts
 from nousd.replay.replay_driver import ReplayDriver, WatchedStore, watched
 from nousd.replay.script import script_of
@@ -133,7 +133,12 @@ class _Stage:
         await log.submit(encoded, artifacts=artifacts).wait_committed()
 
     def deps(self, store: Store, models: Models) -> DaemonDeps:
-        given = self._given
+        given, tuning = self._given, self._tuning
+        system = given.system
+        if not given.is_known:
+            system = stand_in(
+                self._run, compact_at=tuning.compact_at, keep_recent=tuning.keep_recent_tokens
+            )
         return DaemonDeps(
             store=store,
             clock=self._clock,
@@ -141,14 +146,14 @@ class _Stage:
             tools=tools_of(self._run, self._script, given, self.driver),
             workspaces=self._workspaces(),
             native=NativeSettings(
-                system=given.system,
+                system=system,
                 system_path=given.system_path,
                 model_calls_max=_number(self._run, _LIMIT) or _CALLS_MAX,
                 # What was too long ends where it ended.
                 answer_bytes_max=sys.maxsize,
                 run_answer_bytes_max=sys.maxsize,
-                compact_at=self._tuning.compact_at,
-                keep_recent_tokens=self._tuning.keep_recent_tokens,
+                compact_at=tuning.compact_at,
+                keep_recent_tokens=tuning.keep_recent_tokens,
             ),
             permissions=self._permissions,
             around_permissions=lambda permissions, _: permissions,

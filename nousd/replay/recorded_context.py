@@ -6,17 +6,24 @@ such a log they are unknown, and what follows from them cannot be compared.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
 from msgspec import UNSET
 
-from nousd.machine.context.model_input import ToolSpec
+from nousd.machine.context import text_offload
+from nousd.machine.context.compaction import plan_cut
+from nousd.machine.context.compiler import Frame, budget_of, compile_input
+from nousd.machine.context.model_input import ModelChoice, ToolSpec
 from nousd.machine.context.prompt_sections import SourceText, system_prompt, system_text
+from nousd.machine.context.tokens import CHARS_PER_TOKEN
+from nousd.machine.context.transcript import in_context
 from nousd.replay.recorded import RecordedRun
 from nousd.wire import events
 from nousd.wire.events import models as model_events
+from nousd.wire.objects.entries import Entry
 
 _FIRST_KINDS: Final = ("system_prompt", "agent_prompt")
 """The sources that follow the prompt; a text begins with one of them."""
@@ -73,6 +80,50 @@ def answered_inputs(all_events: Iterable[events.Event]) -> Iterator[events.Model
     for event in all_events:
         if isinstance(event, events.ModelInput) and event.purpose != "summary":
             yield event
+
+
+# --- a prompt that is not logged -----------------------------------------------------------------
+
+
+def stand_in(run: RecordedRun, *, compact_at: float, keep_recent: int) -> str:
+    """Return a system prompt for a run whose prompt and tools are unknown.
+
+    A run that ended in or behind its first compaction, before a model was asked for an answer, shows of
+    them only how much they made the loop cut off. The shortest text with that effect is returned; "" if
+    there was no such compaction.
+    """
+    begins = (at for at, event in enumerate(run.events) if isinstance(event, events.ModelInput))
+    place = next(begins, None)
+    told = None if place is None else run.events[place]
+    if not isinstance(told, events.ModelInput) or told.purpose != "summary":
+        return ""
+    window = told.context_window
+    if window is UNSET or told.provider is UNSET:
+        return ""
+    appended = [e.entry for e in run.events[:place] if isinstance(e, events.EntryAppended)]
+    wholes = run.wholes
+    context: list[Entry] = [
+        text_offload.whole_entry(entry, wholes) for entry in in_context([*run.path, *appended])
+    ]
+    choice = ModelChoice(told.provider, told.model)
+
+    def is_cut(tokens: int) -> bool:
+        frame = Frame(choice, _text_of(tokens), (), lambda _: True)
+        budget = budget_of(window, frame, compact_at=compact_at, keep_recent=keep_recent)
+        if not compile_input(context, frame, budget).crowded:
+            return False
+        cut = plan_cut(context, budget.recent)
+        return cut is not None and len(cut.dropped) >= told.entries
+
+    # The more the prompt takes, the more is cut off.
+    return _text_of(bisect_left(range(window), True, key=is_cut))
+
+
+def _text_of(tokens: int) -> str:
+    return "." * (tokens * CHARS_PER_TOKEN)
+
+
+# --- one that is ---------------------------------------------------------------------------------
 
 
 def _told_apart(

@@ -157,17 +157,18 @@ class _Reader:
         self._wholes = run.wholes
         self._model = _Reading()
         self._summary: events.UsageReported | None = None
+        self._is_summary_told = False
+        """Whether the log has the input of the newest summary; those of version 2 and before lack it."""
         self._tool: _Bracket | None = None
 
     # --- what a model said -------------------------------------------------------------------
 
     def model_input(self, event: events.ModelInput) -> None:
-        if event.purpose == "summary":
-            return
         if self._model.was_asked:
             # The previous call had no result; it is made once more with a smaller input.
             self._overflow()
-        self._model.was_asked = True
+        self._model.was_asked = event.purpose != "summary"
+        self._is_summary_told = event.purpose == "summary"
 
     def message_start(self, event: events.MessageStart) -> None:
         self._model.is_open = event.role == "assistant"
@@ -243,7 +244,7 @@ class _Reader:
         return Failed(error.cause, error.code == "context_too_large", raw)
 
     def _compacted(self, entry: CompactionEntry) -> None:
-        if entry.trigger == "overflow":
+        if entry.trigger == "overflow" and not self._is_summary_told:
             self._overflow()
         told, self._summary = self._summary, None
         if told is None:
@@ -261,9 +262,6 @@ class _Reader:
             pieces = () if usage is UNSET else (UsageSoFar(usage),)
             error = self._model.error
             failed = None if error is None or error.code != _TOO_LONG else self._failure(error)
-            if failed is not None and self._model.was_asked:
-                # It was to replace a context that a server had refused.
-                self._overflow()
             opened = (*pieces, ToolCallPiece("", "", ""))
             self.summaries.append(Summary(opened, is_cut_off=failed is None, failed=failed))
 
