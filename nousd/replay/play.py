@@ -37,7 +37,7 @@ from nousd.providers.interface import Provider
 from nousd.providers.models.catalog import ModelFacts, Models
 from nousd.replay.external_stimuli import Broken, ExternalStimuli, cues_of
 from nousd.replay.parts import RecordedModel, RecordedProject, ToolsAtCall, tools_of
-from nousd.replay.recorded import RecordedRun, is_outside
+from nousd.replay.recorded import NEXT_STEP, RecordedRun, is_outside
 from nousd.replay.recorded_context import answered_inputs, context_of, stand_in
 from nousd.replay.recorded_decisions import RecordedCallHooks, RecordedPermissions, earlier_attempts
 from nousd.replay.replay_driver import ReplayDriver, WatchedStore, watched
@@ -95,7 +95,8 @@ async def play(
         async with open_services(stage.deps(store, models)) as services:
             refusal = await stage.perform(services)
         if refusal is not None:
-            raise NotReplayable(f"the session is not what it was before the run: {refusal}")
+            what = f"the session is not what it was before the run: {refusal}"
+            raise NotReplayable(f"{what}{NEXT_STEP}")
         return await _played(store, run.session_id, head)
     finally:
         with trio.CancelScope(shield=True):

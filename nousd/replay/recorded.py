@@ -15,10 +15,11 @@ from nousd.daemon.runs.task_tree import is_of_task
 from nousd.errors import NotReplayable
 from nousd.machine.context import text_offload
 from nousd.machine.session import state as machine
+from nousd.machine.session.lifecycle import LOGGED, LifecycleTracker
 from nousd.machine.session.state import SessionState
 from nousd.store.artifacts import Artifact
 from nousd.wire import events
-from nousd.wire.events import Event
+from nousd.wire.events import EVENT_TYPES, Event
 from nousd.wire.events.tools import ToolCallEvent
 from nousd.wire.objects.entries import Entry, MessageEntry, parent_of
 from nousd.wire.objects.inputs import QueuedInput
@@ -35,6 +36,9 @@ _STATE_TYPES: Final = (
 """The events that determine a session's state, as far as a run depends on it."""
 
 _PLAYED_RUNTIME: Final = "native"
+
+NEXT_STEP: Final = "; nousd check looks through the log"
+"""The end of a sentence about something that should be in the log."""
 
 
 class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,13 +162,32 @@ def read_run(log: RunLog, run_id: str) -> RecordedRun:
 def _require_whole(run_id: str, own: Sequence[Event]) -> None:
     start = next((event for event in own if isinstance(event, events.AgentStart)), None)
     if start is None:
-        raise NotReplayable(f"the beginning of run {run_id} is not in the log")
+        raise NotReplayable(f"the beginning of run {run_id} is not in the log{NEXT_STEP}")
     if start.runtime != _PLAYED_RUNTIME:
         raise NotReplayable(f"run {run_id} was carried out by the runtime {start.runtime}")
     if not any(isinstance(event, events.AgentEnd) for event in own):
         raise NotReplayable(
             f"run {run_id} has no end: it is going on, or the next start of the daemon closes it"
         )
+    _require_connected(run_id, own)
+
+
+def _require_connected(run_id: str, own: Sequence[Event]) -> None:
+    tracker = LifecycleTracker(own[0].session_id, run_id, LOGGED)
+    for event in own:
+        if run_of(event) != run_id:
+            continue
+        phase = tracker.phase
+        try:
+            tracker.note(event)
+        except AssertionError:
+            what = f"{EVENT_TYPES[type(event)]} cannot stand in {phase.value}"
+            raise damaged(run_id, f"an event is missing or changed: {what}") from None
+
+
+def damaged(run_id: str, what: str) -> NotReplayable:
+    """Return the error for a run that is not in the log as it was written."""
+    return NotReplayable(f"run {run_id} is not whole: {what}{NEXT_STEP}")
 
 
 def _path(log: RunLog, session_id: str, leaf_id: str | None) -> tuple[Entry, ...]:
@@ -172,7 +195,8 @@ def _path(log: RunLog, session_id: str, leaf_id: str | None) -> tuple[Entry, ...
     while leaf_id is not None:
         entry = log.entry(session_id, leaf_id)
         if entry is None:
-            raise NotReplayable(f"the entry {leaf_id}, which the run goes on from, is gone")
+            what = f"the entry {leaf_id}, which the run goes on from, is gone"
+            raise NotReplayable(f"{what}{NEXT_STEP}")
         newest_first.append(entry)
         leaf_id = parent_of(entry)
     return tuple(reversed(newest_first))
@@ -219,5 +243,6 @@ def _artifacts(
     found = {id: log.artifact(id) for id in {*needed, *wished_for}}
     for artifact_id in needed:
         if found[artifact_id] is None:
-            raise NotReplayable(f"the artifact {artifact_id}, which the run refers to, is gone")
+            what = f"the artifact {artifact_id}, which the run refers to, is gone"
+            raise NotReplayable(f"{what}{NEXT_STEP}")
     return {id: artifact for id, artifact in found.items() if artifact is not None}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import apsw
 import msgspec
 import trio
 
+from nousd.daemon.error_boundary import contained
+from nousd.errors import InternalError, NousdError
 from nousd.replay.compare import compared
 from nousd.replay.play import Tuning, play
-from nousd.replay.recorded import RecordedRun, read_run
+from nousd.replay.recorded import RecordedRun, damaged, read_run
 from nousd.replay.recorded_context import context_of
 from nousd.replay.sqlite_log import reading
 
@@ -57,6 +61,16 @@ async def replayed(run: RecordedRun, tuning: Tuning) -> ReplayReport:
     Raises:
         NotReplayable: it cannot be played; the text says why.
     """
+    report = await contained(partial(_replayed, run, tuning), f"a replay of {run.run_id}")
+    if isinstance(report, InternalError):
+        # Whatever a damaged log holds, it is worth a sentence and no more.
+        raise damaged(run.run_id, "its events do not fit together")
+    if isinstance(report, NousdError):
+        raise report
+    return report
+
+
+async def _replayed(run: RecordedRun, tuning: Tuning) -> ReplayReport:
     played = await play(run, tuning)
     comparison = compared(run, played, inputs_known=context_of(run).is_known)
     return ReplayReport(run.run_id, comparison.events, comparison.difference, comparison.notes)
