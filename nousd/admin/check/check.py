@@ -18,7 +18,7 @@ from typing import Final
 import apsw
 import msgspec
 
-from nousd.admin.check import artifacts
+from nousd.admin.check import artifacts, checksums
 from nousd.admin.check.compare import TABLES, Table, differences
 from nousd.admin.check.findings import PROGRESS_EVENTS, Finding, Findings, Progress, no_progress
 from nousd.admin.check.refold import Refold
@@ -110,6 +110,7 @@ class _Look:
         """
         connection.execute("BEGIN")
         self._take(str(path), self._pages, connection)
+        self._take("the checksums", self._checksums, connection)
         if self._take("the log", self._walk, connection):
             # Rows are only compared if all events could be read; otherwise each would seem wrong.
             for table in TABLES:
@@ -154,6 +155,10 @@ class _Look:
                 self._progress(self.events)
         for open_run in runs.open_runs:
             self._findings.add(f"run {open_run}", _OPEN_RUN, "note")
+
+    def _checksums(self, connection: apsw.Connection) -> None:
+        for fault in checksums.faults(connection):
+            self._findings.add(fault.where, fault.what)
 
     def _counter(self, connection: apsw.Connection) -> None:
         counters = list(connection.execute("SELECT next_seq FROM log.log_state"))

@@ -23,6 +23,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
+from zlib import crc32
 
 import apsw
 import msgspec
@@ -48,7 +49,7 @@ from nousd.runtime_paths import locations
 from nousd.runtime_paths.locks import holder_of, state_lock_file
 from nousd.store.sqlite.commits import NUMBERS_PER_BLOCK
 from nousd.store.sqlite.database import flush_to_disk, inspect, open_for_writing
-from nousd.wire.events import Event
+from nousd.wire.events import DELTA_EVENTS, Event
 
 _EVENT_BYTES_MIN: Final = 64
 """Every event line is longer, which bounds the number of events in a file."""
@@ -222,8 +223,8 @@ class _Salvage:
         self._out.execute(
             """
             INSERT OR IGNORE INTO events
-                (seq, schema_version, type, session_id, run_id, line, joined_from)
-            VALUES (?, ?, ?, ?, ?, ?, ?)
+                (seq, schema_version, type, session_id, run_id, line, joined_from, line_crc)
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?)
             """,
             (
                 logged.seq,
@@ -233,6 +234,7 @@ class _Salvage:
                 logged.thread,
                 logged.line,
                 logged.joined_from,
+                None if logged.type in DELTA_EVENTS else crc32(logged.line),
             ),
         )
         return bool(self._out.changes())

@@ -34,6 +34,7 @@ from nousd.machine.projection.row_projection import row_changes
 from nousd.store.records import Batch, StoredEvent, put_at
 from nousd.store.sqlite import artifacts as _artifacts_sqlite
 from nousd.store.sqlite import rows as _rows_sqlite
+from nousd.store.sqlite.checksums import Checksums
 from nousd.store.sqlite.database import (
     BUSY_MS_MAX,
     UNREADABLE,
@@ -57,10 +58,11 @@ _SYNCED: Final = "FULL"
 
 _INSERT_EVENTS: Final = ManyRows(
     """
-    INSERT INTO events (seq, type, session_id, run_id, line, schema_version)
+    INSERT INTO events
+        (seq, type, session_id, run_id, line, schema_version, line_crc, previous_crc)
     SELECT * FROM (
     """,
-    6,
+    8,
     ") WHERE column1 IS NOT NULL",
 )
 
@@ -82,6 +84,7 @@ class Commits:
         # costs several times the statement, and a disk may be full.
         self._connection.pragma("temp_store", "MEMORY")
         self._reserve = reserve
+        self._checksums = Checksums()
         self._synchronous = ""
         self._next = opened.next_seq
         self._reserved = opened.next_seq
@@ -172,7 +175,8 @@ class Commits:
 
     def _write(self, batches: Sequence[Batch], stored: list[tuple[StoredEvent, ...]]) -> None:
         _INSERT_EVENTS.execute(
-            self._connection, [_event_row(event) for events in stored for event in events]
+            self._connection,
+            [_event_row(event, self._checksums) for events in stored for event in events],
         )
         changes: list[RowChange] = []
         for batch, events in zip(batches, stored, strict=True):
@@ -240,6 +244,7 @@ class Commits:
     def _as_store_error(self, error: Exception) -> StoreError:
         """Record what the error says of the disk; return the store's error for it."""
         self._note_failed_sync(error)
+        self._checksums.forget()
         if is_for_want_of_space(error, self._connection):
             self._reserve.give_back()
             return StoreFull(f"the log could not be written: {error}")
@@ -378,7 +383,7 @@ def _numbered(batches: Sequence[Batch], seq: int) -> list[tuple[StoredEvent, ...
     return stored
 
 
-def _event_row(event: StoredEvent) -> Row:
+def _event_row(event: StoredEvent, checksums: Checksums) -> Row:
     return (
         event.seq,
         event.type,
@@ -386,6 +391,7 @@ def _event_row(event: StoredEvent) -> Row:
         event.run_id,
         event.line,
         EVENT_SCHEMA_VERSION,
+        *checksums.of(event),
     )
 
 

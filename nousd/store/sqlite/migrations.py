@@ -19,6 +19,7 @@ from nousd.store.schema import (
     m004_tool_calls,
     m005_sessions_that_are_found,
     m006_blocks_of_events,
+    m007_checksums,
 )
 
 Migration = Sequence[str]
@@ -30,6 +31,7 @@ MIGRATIONS: Final[Sequence[Migration]] = (
     m004_tool_calls.STATEMENTS,
     m005_sessions_that_are_found.STATEMENTS,
     m006_blocks_of_events.STATEMENTS,
+    m007_checksums.STATEMENTS,
 )
 """In the order in which they are applied; their number is the schema's version."""
 
