@@ -22,6 +22,7 @@ from nousd.tools.diff.hunks import put_in
 from nousd.tools.diff.unified_diff import FileDiff, parse
 from nousd.tools.fs import file_changes
 from nousd.tools.fs.path_sandbox import PathSandbox
+from nousd.tools.fs.staged_file import StagedFile
 from tests.tools.bench import Bench
 
 NUMBERS = "".join(f"{number}\n" for number in range(1, 31))
@@ -378,11 +379,13 @@ async def test_files_that_cannot_be_restored_are_named(
     bench.put("other", "x\n")
     real = file_changes._put
 
-    def failing(path_sandbox: PathSandbox, change: file_changes.Change, name: str | None) -> None:
+    def failing(
+        path_sandbox: PathSandbox, change: file_changes.Change, file: StagedFile | None
+    ) -> None:
         if change.parts == ("other",):
             shutil.rmtree(bench.work / "sub")
             raise OSError(5, "Input/output error")
-        real(path_sandbox, change, name)
+        real(path_sandbox, change, file)
 
     monkeypatch.setattr(file_changes, "_put", failing)
     bench.put("sub/numbers", NUMBERS)

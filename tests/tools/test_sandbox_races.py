@@ -7,6 +7,7 @@ of its sources and later mounts them: a wrapper resolves them between two swaps.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -23,7 +24,7 @@ import trio
 from nousd.errors import ToolError
 from nousd.tools.interface import ToolResult
 from nousd.tools.sandbox import mount_placeholders as stand_ins
-from nousd.tools.sandbox.bubblewrap import Bubblewrap
+from nousd.tools.sandbox.bubblewrap import Bubblewrap, kept
 from nousd.tools.sandbox.interface import Request, SandboxedProcess
 from nousd.tools.sandbox.mount_placeholders import MountPlaceholders
 from nousd.tools.sandbox.visible_paths import Chosen
@@ -376,3 +377,19 @@ def test_a_placeholder_locked_by_another_process_is_an_error(
             hold(sandbox_bench, lambda: None)
     finally:
         os.close(locked)
+
+
+def test_a_link_whose_place_another_command_takes_leaves_no_second_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = tmp_path / "link"
+    link.symlink_to("closed")
+
+    def taken(*_: object, **__: object) -> None:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+
+    monkeypatch.setattr(os, "rename", taken)
+    with kept([link]):
+        link.unlink()
+        link.write_text("instead")
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]

@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import trio
 
 from nousd.errors import ToolError
 from nousd.tools.fs.resolved_path import ResolvedPath
-from tests.tools.bench import Bench
+from tests.tools.bench import REPOSITORY, Bench
 
 
 @pytest.fixture
@@ -121,3 +124,28 @@ async def test_concurrent_writes_of_one_file_leave_one_of_them_whole(bench: Benc
         for content in contents:
             nursery.start_soon(write, content)
     assert (bench.work / "a").read_text() in contents
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from nousd.tools.fs.path_sandbox import PathSandbox
+from nousd.tools.fs.text_files import replace_file
+os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
+with PathSandbox(Path(sys.argv[1]), ()).locate("a.txt") as place:
+    replace_file(place, b"new")
+"""
+
+
+async def test_a_daemon_killed_while_it_writes_a_file_leaves_only_the_old_one(
+    tmp_path: Path,
+) -> None:
+    work = tmp_path / "killed"
+    work.mkdir()
+    (work / "a.txt").write_text("old")
+    with trio.fail_after(20):
+        ended = await trio.run_process(
+            [sys.executable, "-c", KILLED, str(work)], cwd=REPOSITORY, check=False
+        )
+    assert ended.returncode == -signal.SIGKILL
+    assert {path.name: path.read_text() for path in work.iterdir()} == {"a.txt": "old"}

@@ -24,7 +24,8 @@ from nousd.tools.fs.git_layout import is_attributes
 from nousd.tools.fs.path_errors import explain_os_errors, shown
 from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.fs.resolved_path import ResolvedPath
-from nousd.tools.fs.text_files import TEXT_BYTES_MAX, WRITING, binary_kind, runnable
+from nousd.tools.fs.staged_file import runnable
+from nousd.tools.fs.text_files import TEXT_BYTES_MAX, WRITING, binary_kind
 from nousd.tools.function_tool import access_to_write, builtin, real_parts
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.output.tool_output import head_of

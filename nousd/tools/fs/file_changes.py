@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from nousd.errors import ToolError
 from nousd.tools.fs.path_sandbox import PathSandbox
-from nousd.tools.fs.text_files import discard_staged, put_staged, stage_file, sync_folder, writable
+from nousd.tools.fs.staged_file import StagedFile, staged_file, sync_folder
+from nousd.tools.fs.text_files import writable
 
 Parts = tuple[str, ...]
 
@@ -48,13 +49,14 @@ def change_files(path_sandbox: PathSandbox, changes: Sequence[Change]) -> None:
     )
     lost: list[str] = []
     try:
-        with ExitStack() as undo:
-            staged = [_staged(path_sandbox, change, undo) for change in changes]
-            for change, temporary in zip(changes, staged, strict=True):
+        with ExitStack() as made, ExitStack() as staging, ExitStack() as undo:
+            staged = [_staged(path_sandbox, change, made, staging) for change in changes]
+            for change, file in zip(changes, staged, strict=True):
                 # Recorded first, because the file may exist even if moving it fails.
                 undo.callback(_take_back, path_sandbox, change, lost)
-                _put(path_sandbox, change, temporary)
+                _put(path_sandbox, change, file)
             undo.pop_all()
+            made.pop_all()
     except (OSError, ToolError) as error:
         if not lost:
             raise
@@ -64,10 +66,17 @@ def change_files(path_sandbox: PathSandbox, changes: Sequence[Change]) -> None:
         ) from error
 
 
-def _staged(path_sandbox: PathSandbox, change: Change, undo: ExitStack) -> str | None:
-    """Prepare what can be prepared before anything changes; return the name of the staged file."""
+def _staged(
+    path_sandbox: PathSandbox, change: Change, made: ExitStack, staging: ExitStack
+) -> StagedFile | None:
+    """Prepare what can be prepared before anything changes; return the staged file.
+
+    Args:
+        made: removes the directories that are created.
+        staging: discards the staged file if it has not been put into place.
+    """
     for folder in _missing_folders(path_sandbox, change):
-        undo.callback(_remove_folder, path_sandbox, folder)
+        made.callback(_remove_folder, path_sandbox, folder)
     makes = change.after is not None
     with path_sandbox.locate_real(change.parts, create_parents=makes) as place:
         old = writable(place)
@@ -76,37 +85,33 @@ def _staged(path_sandbox: PathSandbox, change: Change, undo: ExitStack) -> str |
         if change.after is None:
             return None
         after = change.after
-        temporary = stage_file(place, after.data, old, mode=after.mode, executable=after.executable)
-        undo.callback(_discard, path_sandbox, change.parts, temporary)
-        return temporary
+        return staging.enter_context(
+            staged_file(place, after.data, old, mode=after.mode, executable=after.executable)
+        )
 
 
-def _put(path_sandbox: PathSandbox, change: Change, temporary: str | None) -> None:
+def _put(path_sandbox: PathSandbox, change: Change, file: StagedFile | None) -> None:
     with path_sandbox.locate_real(change.parts) as place:
-        if temporary is None:
-            place.require_writable()
-            os.unlink(place.name, dir_fd=place.folder)
-            sync_folder(place)
-        else:
-            put_staged(place, temporary)
+        if file is not None:
+            file.put(place)
+            return
+        place.require_writable()
+        os.unlink(place.name, dir_fd=place.folder)
+        sync_folder(place)
 
 
 def _take_back(path_sandbox: PathSandbox, change: Change, lost: list[str]) -> None:
     try:
         with path_sandbox.locate_real(change.parts) as place:
             if change.before is None:
-                discard_staged(place, place.name)
-            else:
-                before = change.before
-                temporary = stage_file(place, before.data, place.status(), mode=before.mode)
-                put_staged(place, temporary)
+                with suppress(FileNotFoundError):
+                    os.unlink(place.name, dir_fd=place.folder)
+                return
+            before = change.before
+            with staged_file(place, before.data, place.status(), mode=before.mode) as file:
+                file.put(place)
     except (OSError, ToolError):
         lost.append("/".join(change.parts))
-
-
-def _discard(path_sandbox: PathSandbox, parts: Parts, temporary: str) -> None:
-    with suppress(OSError, ToolError), path_sandbox.locate_real(parts) as place:
-        discard_staged(place, temporary)
 
 
 def _missing_folders(path_sandbox: PathSandbox, change: Change) -> Iterator[Parts]:

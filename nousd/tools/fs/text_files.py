@@ -1,16 +1,13 @@
 """Reads and replaces whole text files, for ``write`` and ``edit``.
 
-A file is replaced by renaming a finished one over it: a reader, a crash or a full disk never leaves
-half a file. Blocks: call it in a thread, with ``WRITING`` as its limiter.
+A file is replaced by renaming a finished one over it (``staged_file``). Blocks: call it in a thread,
+with ``WRITING`` as its limiter.
 """
 
 from __future__ import annotations
 
 import os
-import secrets
-import stat
 from codecs import BOM_UTF8
-from contextlib import ExitStack, suppress
 from typing import Final
 
 import trio
@@ -18,6 +15,7 @@ import trio
 from nousd.errors import ToolError
 from nousd.tools.fs.path_errors import shown
 from nousd.tools.fs.resolved_path import ResolvedPath
+from nousd.tools.fs.staged_file import staged_file
 
 TEXT_BYTES_MAX: Final = 16 * 1024 * 1024
 """The largest file that can be edited."""
@@ -83,12 +81,8 @@ def replace_file(place: ResolvedPath, data: bytes) -> None:
         ToolError, OSError: as ``writable``, and ``ResolvedPath.require_unobeyed``.
     """
     place.require_unobeyed(data)
-    temporary = stage_file(place, data, writable(place))
-    try:
-        put_staged(place, temporary)
-    except OSError:
-        discard_staged(place, temporary)
-        raise
+    with staged_file(place, data, writable(place)) as staged:
+        staged.put(place)
 
 
 def writable(place: ResolvedPath) -> os.stat_result | None:
@@ -102,69 +96,3 @@ def writable(place: ResolvedPath) -> os.stat_result | None:
         # Renaming only needs the directory's permission; a write should need the file's.
         os.close(place.open(os.O_WRONLY))
     return old
-
-
-def stage_file(
-    place: ResolvedPath,
-    data: bytes,
-    old: os.stat_result | None = None,
-    *,
-    mode: int | None = None,
-    executable: bool = False,
-) -> str:
-    """Write a file beside its target, durably, and return its name there; if it fails, nothing is left.
-
-    Args:
-        old: the file that gives owner and mode.
-        mode: the mode instead; with neither, 0666 less the umask.
-        executable: whether everybody who may read it may also run it.
-    """
-    temporary = f".{secrets.token_hex(8)}.tmp"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(temporary, flags, 0o666, dir_fd=place.folder)
-    with ExitStack() as undo:
-        undo.callback(discard_staged, place, temporary)
-        with os.fdopen(descriptor, "wb") as file:
-            if old is not None:
-                _keep_owner_and_mode(descriptor, old)
-            if mode is not None:
-                os.fchmod(descriptor, mode)
-            if executable:
-                os.fchmod(descriptor, runnable(stat.S_IMODE(os.fstat(descriptor).st_mode)))
-            file.write(data)
-            file.flush()
-            os.fsync(descriptor)
-        undo.pop_all()
-    return temporary
-
-
-def put_staged(place: ResolvedPath, temporary: str) -> None:
-    """Move a staged file into place, atomically and durably."""
-    os.replace(temporary, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
-    sync_folder(place)
-
-
-def discard_staged(place: ResolvedPath, temporary: str) -> None:
-    """Remove a staged file, if it still exists."""
-    with suppress(FileNotFoundError):
-        os.unlink(temporary, dir_fd=place.folder)
-
-
-def runnable(mode: int) -> int:
-    """Return a mode that lets everybody who may read a file run it."""
-    return mode | (mode & 0o444) >> 2
-
-
-def _keep_owner_and_mode(descriptor: int, old: os.stat_result) -> None:
-    with suppress(PermissionError):  # only root may give files away
-        os.fchown(descriptor, old.st_uid, old.st_gid)
-    os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
-
-
-def sync_folder(place: ResolvedPath) -> None:
-    """Make the names in a directory durable."""
-    folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=place.folder)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -230,8 +230,13 @@ def _keep(folder: int, name: str, target: str) -> None:
     mark = os.urandom(4).hex()
     if stat.S_ISDIR(mode):
         os.rename(name, f"{name}.replaced-{mark}", src_dir_fd=folder, dst_dir_fd=folder)
-    os.symlink(target, f".{name}.{mark}", dir_fd=folder)
-    os.rename(f".{name}.{mark}", name, src_dir_fd=folder, dst_dir_fd=folder)
+    beside = f".{name}.{mark}"
+    os.symlink(target, beside, dir_fd=folder)
+    try:
+        os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:  # another command has made a directory there meanwhile
+        os.unlink(beside, dir_fd=folder)
+        raise
 
 
 def _mode(folder: int, name: str) -> int:

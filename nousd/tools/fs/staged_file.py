@@ -1,0 +1,136 @@
+"""A file that is finished before it gets its name.
+
+A reader, a crash or a full disk never finds half a file, and of one that was not put into place nothing
+is left: until then it has no name (``O_TMPFILE``), so the kernel removes it with our descriptor, however
+we end. A rename needs a name, which it has from one system call to the next.
+
+A kill between these two leaves a whole file called ``.HEX.tmp``. So does a kill at any time before on a
+file system that only knows files with names (NFS, FAT, most of FUSE).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Final
+
+from nousd.tools.fs.resolved_path import ResolvedPath
+
+_ONLY_NAMED: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR})
+"""How a file system says that it only knows files with names."""
+
+
+class StagedFile:
+    """A finished file without a place.
+
+    Args:
+        descriptor: of the file.
+        folder: descriptor of the directory where it has a name.
+        name: its name there; None: it has none.
+    """
+
+    def __init__(self, descriptor: int, folder: int, name: str | None) -> None:
+        self._descriptor = descriptor
+        self._folder = folder
+        self._name = name
+
+    def put(self, place: ResolvedPath) -> None:
+        """Move it into place, atomically and durably.
+
+        Raises:
+            OSError: nothing has changed, or the change may not be durable.
+        """
+        if self._name is not None:
+            os.replace(self._name, place.name, src_dir_fd=self._folder, dst_dir_fd=place.folder)
+        else:
+            name = _new_name()
+            # The target of this link is the file itself, which has no other path.
+            os.link(f"/proc/self/fd/{self._descriptor}", name, dst_dir_fd=place.folder)
+            with ExitStack() as undo:
+                undo.callback(_remove, place.folder, name)
+                os.replace(name, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
+                undo.pop_all()
+        sync_folder(place)
+
+
+@contextmanager
+def staged_file(
+    place: ResolvedPath,
+    data: bytes,
+    old: os.stat_result | None = None,
+    *,
+    mode: int | None = None,
+    executable: bool = False,
+) -> Iterator[StagedFile]:
+    """Write a file durably, to be put into place in the block; if it is not, nothing of it is left.
+
+    Args:
+        old: the file that gives owner and mode.
+        mode: the mode instead; with neither, 0666 less the umask.
+        executable: whether everybody who may read it may also run it.
+    """
+    with ExitStack() as stack:
+        descriptor, name = _created(place.folder)
+        file = stack.enter_context(os.fdopen(descriptor, "wb"))
+        folder = place.folder
+        if name is not None:
+            # The directory may be somewhere else by the end of the block.
+            folder = os.dup(folder)
+            stack.callback(os.close, folder)
+            stack.callback(_remove, folder, name)
+        if old is not None:
+            _keep_owner_and_mode(descriptor, old)
+        if mode is not None:
+            os.fchmod(descriptor, mode)
+        if executable:
+            os.fchmod(descriptor, runnable(stat.S_IMODE(os.fstat(descriptor).st_mode)))
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+        yield StagedFile(descriptor, folder, name)
+
+
+def runnable(mode: int) -> int:
+    """Return a mode that lets everybody who may read a file run it."""
+    return mode | (mode & 0o444) >> 2
+
+
+def sync_folder(place: ResolvedPath) -> None:
+    """Make the names in a directory durable."""
+    folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=place.folder)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _created(folder: int) -> tuple[int, str | None]:
+    """Return a new file in a directory, and its name if it has one."""
+    flags = os.O_WRONLY | os.O_CLOEXEC
+    try:
+        return os.open(".", flags | os.O_TMPFILE, 0o666, dir_fd=folder), None
+    except OSError as error:
+        if error.errno not in _ONLY_NAMED:
+            raise
+    name = _new_name()
+    flags |= os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    return os.open(name, flags, 0o666, dir_fd=folder), name
+
+
+def _new_name() -> str:
+    return f".{secrets.token_hex(8)}.tmp"
+
+
+def _remove(folder: int, name: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
+
+
+def _keep_owner_and_mode(descriptor: int, old: os.stat_result) -> None:
+    with suppress(PermissionError):  # only root may give files away
+        os.fchown(descriptor, old.st_uid, old.st_gid)
+    os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
