@@ -112,8 +112,9 @@ class ToolResult(msgspec.Struct, frozen=True):
     Args:
         text: the text for the model, already cut to the output limits.
         is_error: whether the model is told that the call failed (a command's non-zero exit).
-        full: the whole output if ``text`` was cut, for the artifact store; a file if it is long, which
-            the receiver of the result closes.
+        full: the whole output, byte for byte, if ``text`` was cut or an event may show only its
+            beginning, for the artifact store; a file if it is long, which the receiver of the result
+            closes.
         sandbox: the sandbox of its programs; None if there was none.
         execution_env: where its effects happened.
     """

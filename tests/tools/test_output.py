@@ -17,7 +17,12 @@ from nousd.tools.output.output_capture import SPOOL_PIECE_BYTES
 from nousd.tools.output.tool_output import OutputCollector, OutputStream, head_of, within_bounds
 from nousd.tools.secrets_interface import NO_SECRETS
 from nousd.tools.spooled_file import SpooledFile
-from nousd.wire.limits import TOOL_RESULT_BYTES_MAX, TOOL_RESULT_LINES_MAX, TOOL_UPDATES_BYTES_MAX
+from nousd.wire.limits import (
+    EVENT_TEXT_BYTES_MAX,
+    TOOL_RESULT_BYTES_MAX,
+    TOOL_RESULT_LINES_MAX,
+    TOOL_UPDATES_BYTES_MAX,
+)
 
 
 async def collect(*chunks: bytes) -> OutputCollector:
@@ -40,12 +45,34 @@ async def full_bytes(result: ToolResult) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "output", [b"", b"x", b"x" * TOOL_RESULT_BYTES_MAX, b"\n" * TOOL_RESULT_LINES_MAX, "é".encode()]
+    "output", [b"", b"x", b"x" * 6144, b"\n" * TOOL_RESULT_LINES_MAX, "é".encode(), b"x\r\n"]
 )
-async def test_an_output_that_fits_is_returned_whole_and_not_stored(output: bytes) -> None:
+async def test_an_output_that_fits_into_an_event_is_returned_whole_and_not_stored(
+    output: bytes,
+) -> None:
     for result in ((await collect(output)).head(), (await collect(output)).tail()):
         assert result.text == output.decode().rstrip("\n")
         assert result.full is None
+
+
+@pytest.mark.parametrize("size", [EVENT_TEXT_BYTES_MAX, TOOL_RESULT_BYTES_MAX, 300_000])
+@pytest.mark.parametrize("end", [b"", b"\n", b"\n\n", b"\r\n", b"\xff", b"\xff\n"])
+async def test_what_is_stored_of_an_output_is_equal_to_it_with_its_last_newline(
+    end: bytes, size: int
+) -> None:
+    output = b"a line\r\n" * (size // 8)
+    output = output[: size - len(end)] + end
+    collector = await collect(output)
+    for result in (collector.head(), collector.tail()):
+        assert await full_bytes(result) == output
+        assert not result.text.endswith("\n")
+
+
+async def test_what_becomes_too_long_for_an_event_as_text_is_stored_too() -> None:
+    output = b"\xff" * 3000
+    result = (await collect(output)).tail()
+    assert result.text == "\ufffd" * 3000
+    assert result.full == output
 
 
 async def test_too_many_lines_are_cut_at_either_end() -> None:

@@ -15,10 +15,18 @@ from nousd.tools.interface import Emit, ToolResult
 from nousd.tools.output.output_capture import OutputCapture
 from nousd.tools.secrets_interface import Secrets
 from nousd.tools.spooled_file import SpooledFile
-from nousd.wire.limits import TOOL_RESULT_BYTES_MAX, TOOL_RESULT_LINES_MAX, TOOL_UPDATES_BYTES_MAX
+from nousd.wire.limits import (
+    EVENT_TEXT_BYTES_MAX,
+    TOOL_RESULT_BYTES_MAX,
+    TOOL_RESULT_LINES_MAX,
+    TOOL_UPDATES_BYTES_MAX,
+)
 
 STREAM_PAUSE_SECONDS: Final = 0.05
 """Pause between two pieces of a stream, so that a thousand short lines become a few pieces."""
+
+_SHORT_BYTES_MAX: Final = EVENT_TEXT_BYTES_MAX - 2048
+"""An output up to here is whole in every event, with whatever is said about it."""
 
 _TAIL_BYTES: Final = (
     TOOL_RESULT_BYTES_MAX + 4
@@ -27,6 +35,9 @@ _TAIL_BYTES: Final = (
 
 class OutputCollector:
     """Collects output as it comes: an excerpt for the model, and all of it for the artifact store.
+
+    The excerpt is text: without the newlines at its end, and with U+FFFD for what is not UTF-8. What is
+    stored is equal to the output byte for byte.
 
     Args:
         folder: a directory on the file system where a long output is kept meanwhile; None for the
@@ -90,7 +101,9 @@ class _Excerpt:
     def _result(self, part: str, which: str, whole: OutputCapture) -> ToolResult:
         part = part.rstrip("\n")
         if self._is_all(part):
-            return ToolResult(text=part)
+            is_short = max(self._bytes, len(part.encode())) <= _SHORT_BYTES_MAX
+            # Events show the beginning of a longer text, which lacks the output's last newlines.
+            return ToolResult(text=part, full=None if is_short else whole.content)
         lines = self._newlines + (not self._last.endswith(b"\n"))
         note = (
             f"[Output cut: the {which} {part.count(chr(10)) + 1} of {lines} lines are shown,"
