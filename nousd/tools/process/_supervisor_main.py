@@ -1,9 +1,10 @@
-"""The supervisor process: runs one command, and lets nothing of it survive.
+"""The supervisor of one command, which lets nothing of it survive, and its guard.
 
 Its arguments: CONTROL GRACE_MS ENVIRONMENT LIMITS PROGRAM ARGUMENT...; its input and output are the
 command's. See ``nousd.tools.process.supervisor`` for the whole design. This file is a program of its
-own: standard library only, small enough to start in a few milliseconds. It has one thread, and for some
-sandboxes a second one, see ``_decide_calls``.
+own: standard library only, small enough to start in a few milliseconds. It forks: the parent is the
+guard, the child the supervisor, which has one thread, and for some sandboxes a second one, see
+``_decide_calls``.
 
 CONTROL is a socket to the daemon. The daemon never writes to it: its end of file, for whatever reason,
 means "end the command". Two lines are written to it: ``started PID`` before the command begins, and
@@ -71,23 +72,66 @@ def main(arguments: list[str]) -> None:
     control = socket.socket(fileno=int(arguments[0]))
     control.set_inheritable(False)
     grace_seconds = int(arguments[1]) / 1000
-    environment = _environment(int(arguments[2]))
-
     # Orphans of the command become our children, whatever group or session they moved to.
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    # Before the fork, so that no death of the supervisor is missed.
     wake = _wake_on_signals()
-    if _is_hung_up(control):
+    guard = os.getpid()
+    supervisor = os.fork()
+    if supervisor:
+        _guard(supervisor, wake, control, grace_seconds)
+    else:
+        _supervise(guard, control, grace_seconds, arguments[2:])
+
+
+def _guard(supervisor: int, wake: int, control: socket.socket, grace_seconds: float) -> None:
+    """Wait for the end of the supervisor. What it leaves, because it was killed, came to us: end that.
+
+    Until then we hold ``control`` open, so the daemon does not take the command for ended.
+    """
+    _let_go_of_descriptors()
+    left = Command(supervisor, wake, Limits(0, 0, 0, 0))
+    left.wait_until_over_or(control)
+    if left.code is None:
+        # The daemon hung up, or somebody asks for the end. The supervisor may not notice: it can be
+        # stopped, or may not have begun.
+        os.kill(supervisor, signal.SIGTERM)
+        left.wait(grace_seconds + 2 * KILLING_SECONDS_MAX)
+    left.end(0)
+
+
+def _let_go_of_descriptors() -> None:
+    """Close everything that was inherited, so that its other ends see when the command has ended."""
+    null = os.open("/dev/null", os.O_RDWR)
+    for descriptor in range(3):
+        os.dup2(null, descriptor, inheritable=False)
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        with contextlib.suppress(OSError):  # the one that listed them
+            if os.get_inheritable(int(name)):
+                os.close(int(name))
+
+
+def _supervise(
+    guard: int, control: socket.socket, grace_seconds: float, arguments: list[str]
+) -> None:
+    os.setpgid(0, 0)
+    environment = _environment(int(arguments[0]))
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    wake = _wake_on_signals()
+    # The other way round: a killed guard leaves nobody behind us.
+    _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if _is_hung_up(control) or os.getppid() != guard:
         # The daemon died or gave up while this program started: nothing may begin any more.
         _say(control, f"exited {-signal.SIGTERM}")
         return
-    numbers = [int(number) for number in arguments[3].split(",")]
+    numbers = [int(number) for number in arguments[1].split(",")]
     limits, receivers = Limits(*numbers[:4]), numbers[4:]
     for receiver in receivers:
         os.set_inheritable(receiver, False)
-    child = _start(arguments[4:], environment, control, limits)
+    child, started = _start(arguments[2:], environment, control, limits)
     for receiver in receivers:
         _decide_calls(receiver)
-    command = Command(child, wake, limits)
+    command = Command(child, wake, limits, started)
     exceeded = command.wait_until_over_or(control)
     if exceeded is not None:
         _say(control, f"exceeded {exceeded}")
@@ -126,8 +170,10 @@ def _is_hung_up(control: socket.socket) -> bool:
 
 def _start(
     program: list[str], environment: dict[str, str], control: socket.socket, limits: Limits
-) -> int:
+) -> tuple[int, int]:
+    """Return the command's first process, and a pipe that ends when that becomes the program."""
     supervisor = os.getpid()
+    started, starts = os.pipe()
     child = os.fork()
     if child == 0:
         try:
@@ -138,7 +184,8 @@ def _start(
             os.write(2, f"{program[0]}: {error.strerror}\n".encode())
         finally:
             os._exit(127)
-    return child
+    os.close(starts)
+    return child, started
 
 
 def _become(
@@ -212,18 +259,23 @@ def _decide_calls(receiver: int) -> None:
 
 
 def _say(control: socket.socket, line: str) -> None:
-    # The daemon may be gone; then there is nobody to report to.
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+    # The daemon may be gone; then there is nobody to report to. What else may fail must not end us.
+    with contextlib.suppress(OSError):
         control.sendall(line.encode() + b"\n", socket.MSG_NOSIGNAL)
 
 
 class Command:
-    """The command's first process and all its descendants."""
+    """The command's first process and all its descendants.
 
-    def __init__(self, child: int, wake: int, limits: Limits) -> None:
+    Args:
+        started: a pipe that ends when the first process has become the program; -1: it has.
+    """
+
+    def __init__(self, child: int, wake: int, limits: Limits, started: int = -1) -> None:
         self._child = child
         self._wake = wake
         self._limits = limits
+        self._started = started
         self.code: int | None = None
 
     def wait_until_over_or(self, control: socket.socket) -> str | None:
@@ -249,6 +301,13 @@ class Command:
                 next_count = began + max(COUNTING_SECONDS, took / COUNTING_SHARE_MAX)
         return None
 
+    def wait(self, seconds: float) -> None:
+        """Return when the first process has ended, at the latest after so many seconds."""
+        deadline = time.monotonic() + seconds
+        while not self._reap() and self.code is None and (left := deadline - time.monotonic()) > 0:
+            select.select([self._wake], [], [], left)
+            self._signals()
+
     def _exceeded(self) -> str | None:
         """Return the name of a limit that the command exceeds."""
         found = list(_descendants(os.getpid()))
@@ -264,10 +323,13 @@ class Command:
 
     def end(self, grace_seconds: float) -> None:
         """End the remaining processes: SIGTERM, then SIGKILL after the grace period."""
-        deadline = time.monotonic() + grace_seconds
         if self._reap():
             return
-        self._signal_all(signal.SIGTERM)
+        deadline = time.monotonic()
+        # Before that there is nothing to be gentle with, and it would not hear of the end later.
+        if self._has_begun():
+            deadline += grace_seconds
+            self._signal_all(signal.SIGTERM)
         while not self._reap():
             seconds_left = deadline - time.monotonic()
             if seconds_left <= -KILLING_SECONDS_MAX:
@@ -277,6 +339,22 @@ class Command:
             # Repeated, because a process may fork while we look for its children.
             select.select([self._wake], [], [], seconds_left if seconds_left > 0 else 0.01)
             self._signals()
+
+    def _has_begun(self) -> bool:
+        """Return whether the command itself runs, and not only what prepares it.
+
+        A process that has only forked swallows SIGTERM with our handler. A holder is spared it; it
+        and the first process in its namespace, which nothing but SIGKILL ends, only prepare.
+        """
+        if self._started >= 0:
+            poll = select.poll()
+            poll.register(self._started, 0)
+            if not poll.poll(0):
+                return False
+        own = (os.getpid(), self._child)
+        return not self._limits.is_holder or any(
+            process.parent not in own for process in _descendants(own[0])
+        )
 
     def _signals(self) -> set[int]:
         try:
@@ -353,7 +431,10 @@ def _own_bytes(process: int) -> int:
 
 
 def _processes() -> Iterator[Process]:
-    for name in os.listdir("/proc"):  # noqa: PTH208
+    names: list[str] = []
+    with contextlib.suppress(OSError):  # say no more files can be opened: the next look finds them
+        names = os.listdir("/proc")  # noqa: PTH208
+    for name in names:
         if not name.isdigit():
             continue
         with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123

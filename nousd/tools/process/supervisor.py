@@ -1,8 +1,9 @@
 """Runs a command so that nothing of it outlives the call, nor the daemon.
 
-One supervisor process per command (``_supervisor_main.py``) stands between the daemon and the command.
-It is a *subreaper*: whatever the command starts stays below it, also after a double fork and
-``setsid``. It ends all of that, SIGTERM and after a grace period SIGKILL, when
+One supervisor process per command (``_supervisor_main.py``) stands between the daemon and the command,
+and between the daemon and that its guard. Each is a *subreaper*: whatever the command starts stays below
+it, also after a double fork and ``setsid``. The supervisor ends all of that, SIGTERM and after a grace
+period SIGKILL, when
 
 - the command's first process has ended (what a call starts ends with the call),
 - the daemon hangs up its socket, on purpose (abort, timeout) or because it died for any reason,
@@ -13,6 +14,25 @@ by a child that keeps the output open, and never comes before its last effect.
 
 A sandbox may leave some system calls of the command to it (``metadata_calls``); they are decided in a
 thread of their own, so that no number of them keeps it from the above.
+
+The bound: ``GRACE_SECONDS`` and two seconds after the daemon's death nothing of a command is left, and
+until then nothing of it begins that was not running. At these moments that could fail; each has a test
+in ``tests/tools/test_supervisor_windows.py``:
+
+- The daemon dies while the supervisor starts: it looks at the socket before it forks.
+- It dies after that, but before the forked process has become the command. SIGTERM would be swallowed by
+  the handler inherited from the supervisor, so the command would begin, and run for the grace period
+  without having been told. A pipe that the exec closes says which it is; before it, SIGKILL.
+- A sandbox still prepares: ``_bubblewrap_main`` and bubblewrap are spared SIGTERM, so that the command
+  may use its grace period, and the first process of a PID namespace is deaf to it. They would go on to
+  begin the command. While nothing runs below that first process, SIGKILL.
+- A process forks while we look: the look is repeated until the kernel says that we have no child. A
+  process cannot leave its ancestors without becoming our child in the same step, whatever its group,
+  session or namespace. A chain of processes that hand on and leave is caught for the same reason.
+- The supervisor is killed (or fails): its command's first process dies with it, whether or not its own
+  helper has set a parent-death signal yet; all others become the guard's, which kills them.
+- The guard is killed: the supervisor gets SIGTERM and ends the command as usual.
+- The supervisor is stopped: the guard kills it and the rest after ``grace_seconds`` and four seconds.
 
 Rejected alternatives:
 
@@ -26,8 +46,9 @@ Rejected alternatives:
 - A PID namespace or cgroup per command alone: the cleanest, but needs rights that we may not have. A
   sandbox with a namespace stands *below* the supervisor, which then need not search for processes.
 
-Left open: if the supervisor itself is killed with SIGKILL, the command's first process and its group
-die with it, but a process that left that group lives on.
+Left open: if guard and supervisor are killed with SIGKILL in the same moment (``pkill -9 nousd``), only
+the first process dies, in bubblewrap with all others; without it the rest lives on. A program that gains
+other rights (sudo) is not ours to kill. What is stuck in the kernel dies when it comes out of it.
 
 Linux only: subreapers and ``/proc``.
 """
