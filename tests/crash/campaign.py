@@ -27,7 +27,7 @@ nobody else gets in                   here: a stale socket and lock never stop a
                                       rest in ``tests/net/test_peers.py`` and
                                       ``tests/daemon/test_sockets.py``
 secrets                               ``tests/test_redaction.py``
-no orphan                             ``Campaign._check_left_behind``
+no orphan                             ``Campaign._wait_gone``
 a power cut                           ``tests/store/test_sqlite_writer.py``: what has been synced
                                       when something is acknowledged
 ====================================  =======================================================
@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -91,13 +91,16 @@ class Campaign:
         self._place = Place(self.folder, options=_OPTIONS)
         self._followers = [Follower(self._place, types) for types in _FOLLOWED]
         self._marks_read = 0
-        self._left_behind: set[tuple[int, str]] = set()
         self._start_seconds = 0.5
         self._cut_starts: list[tuple[str, str]] = []
 
     async def round(self) -> None:
         """Play one round."""
         self.rounds += 1
+        # The last round has waited until nothing was left; time has passed since.
+        self._refuse(
+            set(_processes(self.folder)), "appeared after a dead daemon's processes had gone"
+        )
         random = Random(f"{self.seed}-{self.rounds}")
         if random.random() < 0.4:
             for _ in range(random.randint(1, STARTS_CUT_MAX)):
@@ -120,8 +123,7 @@ class Campaign:
             await self._check()
             record.check_reread([line async for line in self._log(after=0)])
             await process.stop()
-        self._left_behind |= set(_processes(self.folder))
-        await self._check_left_behind()
+        await self._wait_gone()
         self._note_violations()
 
     def counts(self) -> str:
@@ -151,6 +153,7 @@ class Campaign:
         with trio.move_on_after(share * 1.2 * self._start_seconds):
             async with running(self._place):
                 await trio.sleep_forever()
+        await self._wait_gone()
         (self.folder / "ready").unlink(missing_ok=True)
         self._cut_starts.append((begun, _now()))
         self.kills += 1
@@ -174,6 +177,7 @@ class Campaign:
             await load.hand_in(Handed("prompt", created["session_id"], text, load.unique()))
 
     async def _load(self, random: Random, process: Process) -> None:
+        known: set[tuple[int, str]] = set()
         lifetime, is_stopped = 0.05 + random.random() * 0.6, random.random() < 0.2
         record = self.world.record
         async with trio.open_nursery() as nursery:
@@ -190,11 +194,11 @@ class Campaign:
                 code = await process.stop()
                 assert code == 0, f"an orderly stop ended with {code}"
             else:
-                self._left_behind |= set(_processes(self.folder)) - {_identity(process.pid)}
+                known = set(_processes(self.folder))
                 await process.kill()
                 self.kills += 1
             record.runs.died(_now())
-        self._left_behind |= set(_processes(self.folder))
+        await self._wait_gone(known)
 
     # --- the check after a start ---
 
@@ -218,7 +222,6 @@ class Campaign:
         record.sessions.check_active(state["session_id"])
         await self._check_resending(client)
         self._count_recoveries()
-        await self._check_left_behind()
 
     async def _check_session(self, client: Client, session_id: str) -> None:
         sessions, about = self.world.record.sessions, {"session_id": session_id}
@@ -250,15 +253,20 @@ class Campaign:
         for made, _ in list(calls.accepted.values())[-RESENT_MAX:]:
             calls.check_resent(made, await request(client, "call_tool", **made.payload()))
 
-    async def _check_left_behind(self) -> None:
-        """Wait until the processes left by dead daemons have ended."""
+    async def _wait_gone(self, known: Collection[tuple[int, str]] = ()) -> None:
+        """Wait until no process of a dead daemon is left: none that works in the folder, none that was
+        ``known`` before.
+        """
         deadline = time.monotonic() + self.gone_seconds
-        while left := {each for each in self._left_behind if _identity(each[0]) == each}:
+        while left := {*_processes(self.folder), *(each for each in known if _lives(each))}:
             if time.monotonic() > deadline:
-                self.world.record.violations.append(f"left of a dead daemon: {sorted(left)}")
                 break
             await trio.sleep(0.02)
-        self._left_behind.clear()
+        self._refuse(left, "left of a dead daemon")
+
+    def _refuse(self, left: set[tuple[int, str]], what: str) -> None:
+        if left:
+            self.world.record.violations.append(f"{what}: {sorted(left)}")
 
     def _count_recoveries(self) -> None:
         """Count the interrupted starts that wrote to the log, which only recovery does."""
@@ -322,6 +330,10 @@ def _is_of(process: Path, folder: Path) -> bool:
         return works_here or os.fsencode(folder) in (process / "cmdline").read_bytes()
     except OSError:
         return False
+
+
+def _lives(process: tuple[int, str]) -> bool:
+    return _identity(process[0]) == process
 
 
 def _identity(pid: int) -> tuple[int, str] | None:
