@@ -14,6 +14,7 @@ from nousd.errors import RuleInvalid
 from nousd.machine.policy.path_globs import (
     ALTERNATIVES_MAX,
     REGEX_CHARS_MAX,
+    deep_glob_regex,
     glob_regex,
     literal_glob,
 )
@@ -55,6 +56,34 @@ def matches(glob: str, place: str) -> bool:
 def test_a_glob_matches_these_paths_and_no_others(glob: str, places: str, others: str) -> None:
     assert [place for place in places.split() if not matches(glob, place)] == []
     assert [place for place in others.split() if matches(glob, place)] == []
+
+
+@pytest.mark.parametrize(
+    ("glob", "places", "others"),
+    [
+        (".env", ".env a/.env a/b/.env", "x.env a/.env/b .envx"),
+        (".env*", ".env .env.x a/.env.x", "a/x.env .env/x"),
+        ("src/", "src a/src", "srcx src/a"),
+        ("./src", "src", "a/src"),
+        ("src/x", "src/x", "a/src/x"),
+        ("**/x", "x a/x", "ax"),
+        ("{x,a/y}", "x b/x a/y", "y b/a/y"),
+        ("**", ". a a/b", ""),
+        (".", ".", "a a/b"),
+    ],
+)
+def test_a_deep_glob_without_a_slash_matches_at_any_depth(
+    glob: str, places: str, others: str
+) -> None:
+    regex = re.compile(deep_glob_regex(glob))
+    assert [place for place in places.split() if not regex.fullmatch(place)] == []
+    assert [place for place in others.split() if regex.fullmatch(place)] == []
+
+
+def test_the_longest_accepted_glob_is_still_accepted_at_any_depth() -> None:
+    longest = "{" + ",".join(f"[a-z]{n}" + "x" * 200 for n in range(60)) + "}"
+    assert len(glob_regex(longest)) <= REGEX_CHARS_MAX
+    assert re.fullmatch(deep_glob_regex(longest), f"a/b/c59{'x' * 200}")
 
 
 @pytest.mark.parametrize("glob", ["/etc", "~/x", "../x", "a/../b", "[z-a]", "{a,b}" * 7])

@@ -234,6 +234,27 @@ def test_a_deny_rule_for_a_directory_covers_its_contents_and_ignores_case() -> N
     assert judgement_of("read", reads("secrets"), deny=["read(secret)"]).verdict == "allow"
 
 
+@pytest.mark.parametrize("pattern", [".env", ".env*", ".env/", "{x,.env}"])
+@pytest.mark.parametrize("path", [".env", "sub/.env", "a/b/.ENV", "sub/.env/in"])
+def test_patterns_without_a_slash_match_at_any_depth_in_ask_and_deny_only(
+    pattern: str, path: str
+) -> None:
+    rule = f"read({pattern})"
+    assert judgement_of("read", reads(path), "yolo", deny=[rule]).verdict == "deny"
+    assert judgement_of("read", reads(path), ask=[rule]).verdict == "ask"
+    is_at_the_top = path == ".env"
+    for permission in ({"allow": [rule]}, {"granted": [rule]}):
+        verdict = judgement_of("read", reads(path), "ask", **permission).verdict
+        assert verdict == ("allow" if is_at_the_top else "ask")
+
+
+@pytest.mark.parametrize("pattern", ["./.env", "sub/.env"])
+def test_patterns_with_a_slash_start_at_the_top_of_the_workspace(pattern: str) -> None:
+    path = pattern.removeprefix("./")
+    assert judgement_of("read", reads(path), deny=[f"read({pattern})"]).verdict == "deny"
+    assert judgement_of("read", reads(f"a/{path}"), deny=[f"read({pattern})"]).verdict == "allow"
+
+
 def test_an_allow_rule_for_a_directory_does_not_cover_its_contents() -> None:
     assert judgement_of("read", reads("src/a"), "ask", allow=["read(src)"]).verdict == "ask"
     assert judgement_of("read", reads("src/a/b"), "ask", allow=["read(src/*)"]).verdict == "ask"
@@ -368,6 +389,13 @@ def test_denied_paths_are_closed_to_a_search_of_the_workspace(
     assert judgement.verdict != "deny"
     assert is_closed(judgement, "reading", "secret/key")
     assert not is_closed(judgement, "reading", "public/key")
+
+
+def test_a_denied_pattern_without_a_slash_closes_such_files_at_any_depth() -> None:
+    judgement = judgement_of("grep", reads("."), deny=["read(.env*)"])
+    for place in (".env", "a/.env.local", "a/b/.env/c"):
+        assert is_closed(judgement, "reading", place)
+    assert not is_closed(judgement, "reading", "a/x.env")
 
 
 def test_a_deny_rule_for_writing_does_not_close_reading() -> None:

@@ -1,13 +1,14 @@
 """Globs over paths in the workspace, as regular expressions that any process can use.
 
-A glob starts at the workspace and cannot lead out of it. ``nousd.globs`` defines the meaning of its
-signs.
+A glob starts at the workspace and cannot lead out of it. Where a rule asks or denies, one without a
+slash is meant in every directory, as in ``.gitignore``: a secret may lie anywhere. ``nousd.globs``
+defines the meaning of its signs.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from nousd.errors import RuleInvalid
@@ -29,14 +30,33 @@ def glob_regex(glob: str) -> str:
     Raises:
         RuleInvalid: it can match nothing inside the workspace, or expands to too many globs.
     """
-    try:
-        choices = [names_regex(_names(one), RULES) for one in _alternatives(glob)]
-    except GlobInvalid as error:
-        raise RuleInvalid(str(error)) from error
-    regex = "(?s:" + "|".join(choices) + ")"
+    regex = _any_of(map(_names, _alternatives(glob)))
     if len(regex) > REGEX_CHARS_MAX:
         raise RuleInvalid("it stands for too much: it has too many wildcards or braces")
     return regex
+
+
+def deep_glob_regex(glob: str) -> str:
+    """Return a regular expression for a glob that ``glob_regex`` accepts, where alternatives without a
+    slash are meant at any depth. A slash at the end only says that a directory is meant; ``./x`` is ``x``
+    at the top, and ``.`` the workspace itself.
+
+    Raises:
+        RuleInvalid: as ``glob_regex``, but a longer one is not refused.
+    """
+    return _any_of(
+        names if "/" in one.rstrip("/") or names == ["."] else ["**", *names]
+        for one in _alternatives(glob)
+        for names in (_names(one),)
+    )
+
+
+def _any_of(several: Iterable[list[str]]) -> str:
+    try:
+        choices = [names_regex(names, RULES) for names in several]
+    except GlobInvalid as error:
+        raise RuleInvalid(str(error)) from error
+    return "(?s:" + "|".join(choices) + ")"
 
 
 def literal_glob(paths: Sequence[str]) -> str:

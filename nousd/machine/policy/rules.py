@@ -19,7 +19,12 @@ from nousd.errors import RuleInvalid
 from nousd.machine.policy import command_rules
 from nousd.machine.policy.command_lines import Words
 from nousd.machine.policy.command_rules import CommandPattern, Match
-from nousd.machine.policy.path_globs import ALTERNATIVES_MAX, glob_regex, literal_glob
+from nousd.machine.policy.path_globs import (
+    ALTERNATIVES_MAX,
+    deep_glob_regex,
+    glob_regex,
+    literal_glob,
+)
 from nousd.wire.limits import RULE_CHARS_MAX
 from nousd.wire.objects.tool_footprint import Access, ToolClass
 
@@ -78,8 +83,8 @@ class Meaning(NamedTuple):
         is_any: whether the rule has no pattern.
         place, host, command: match what a permission is about; None with ``is_any``, or where the
             pattern cannot mean such a thing.
-        area: matches the paths that a question or denial covers: ``place`` with everything in it, in
-            any case, because the file system may ignore case.
+        area: matches the paths that a question or denial covers: ``place`` with everything in it, at any
+            depth if the pattern has no slash, in any case, because the file system may ignore case.
         definition: the definition of a tool as another program gives it (``Access.definition``).
     """
 
@@ -189,10 +194,9 @@ def _things_of(tool: str, pattern: str) -> dict[str, Any]:
         return {"definition": pattern[1:]}
     if tool in _COMMAND_TOOLS or pattern.startswith("="):
         return {"command": command_rules.command_pattern(pattern)}
-    place = glob_regex(pattern)
     return {
-        "place": re.compile(place),
-        "area": re.compile(rf"(?i:{place})(?s:/.*)?"),
+        "place": re.compile(glob_regex(pattern)),
+        "area": re.compile(rf"(?i:{deep_glob_regex(pattern)})(?s:/.*)?"),
         "host": re.compile(translate(_host(pattern))) if _HOST.fullmatch(pattern) else None,
         "command": _command_or_none(pattern),
     }
