@@ -22,12 +22,14 @@ _REMEMBERED: Final = 256
 class DeniedPaths(NamedTuple):
     """Patterns that fully match paths relative to the workspace, ``.`` for the workspace itself; a
     directory includes everything in it. ``repositories``: whether a write must not lead into a folder
-    that git takes for a repository, or make one.
+    that git takes for a repository, or make one. ``may_miss``: whether the call may run although not
+    every file of ``reading`` could be found by all its names, because the user was asked.
     """
 
     reading: tuple[re.Pattern[str], ...] = ()
     writing: tuple[re.Pattern[str], ...] = ()
     repositories: bool = False
+    may_miss: bool = False
 
 
 def denied_paths(

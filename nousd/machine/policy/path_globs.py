@@ -38,8 +38,8 @@ def glob_regex(glob: str) -> str:
 
 def deep_glob_regex(glob: str) -> str:
     """Return a regular expression for a glob that ``glob_regex`` accepts, where alternatives without a
-    slash are meant at any depth. A slash at the end only says that a directory is meant; ``./x`` is ``x``
-    at the top, and ``.`` the workspace itself.
+    slash are meant at any depth. A slash at the end does not count; ``./x`` is ``x`` at the top, and
+    ``.`` the workspace itself.
 
     Raises:
         RuleInvalid: as ``glob_regex``, but a longer one is not refused.

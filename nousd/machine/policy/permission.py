@@ -96,6 +96,29 @@ def _judged(
     return Judgement(verdict, reason, sources, rule_for(case.tool, case.access), closed)
 
 
+def with_doubt(judgement: Judgement, doubt: str, mode: PermissionMode) -> Judgement:
+    """Return the decision on a call that may reach what it must not, like that of a denial of which
+    cannot be told whether it applies: the user's word on this very call wins over it.
+
+    Args:
+        doubt: why not everything that is closed to the call was found.
+    """
+    if judgement.verdict == "deny":
+        return judgement
+    closed = judgement.closed._replace(may_miss=True)
+    if any(
+        said.source == "rules" and said.decision == "allow" and said.rule == judgement.rule != ""
+        for said in judgement.sources
+    ):
+        return judgement._replace(closed=closed)
+    verdict: Verdict = "deny" if mode == "yolo" else "ask"
+    reason = f"{doubt}, and the mode yolo asks nobody" if mode == "yolo" else doubt
+    source = PolicySource(source="closed_files", decision=verdict, reason=reason)
+    return judgement._replace(
+        verdict=verdict, reason=reason, sources=(*judgement.sources, source), closed=closed
+    )
+
+
 # --- rules -------------------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ import msgspec
 from nousd.errors import ToolArgumentsInvalid
 from nousd.machine.policy.permission import Judgement
 from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier, StoredResult, again
+from nousd.runtimes.calls.closed_files import merge_search_for_closed
 from nousd.runtimes.calls.hooks import CallHooks, Opinion, Remark
 from nousd.runtimes.calls.host import CallHost
 from nousd.runtimes.calls.runtime_policy import merge_runtime_decision
@@ -95,7 +96,9 @@ async def admit(
     looked = await hooks.before(host, tool, call, case.args)
     access = await tool.access(looked.args, context)
     hashed = input_hash(call.name, msgspec.to_builtins(looked.args))
-    judged = await merge_runtime_decision(host, call, await host.judge(tool, access))
+    judged = await host.judge(tool, access)
+    judged = await merge_search_for_closed(host, access, context, judged)
+    judged = await merge_runtime_decision(host, call, judged)
     judgement, stored = again(earlier, tool, hashed, judged)
     verdict: Admitted | Refused = Admitted(tool, looked.args, access, judgement, stored)
     if judgement.verdict == "deny":

@@ -101,6 +101,7 @@ def _restricted(context: ToolContext, closed: DeniedPaths, opened: tuple[str, ..
             writing=closed.writing,
             repositories=closed.repositories,
             why_obeyed=obeyed if closed.repositories else None,
+            may_miss=closed.may_miss,
         )
     if opened:
         path_sandbox = path_sandbox.opened_to(opened)

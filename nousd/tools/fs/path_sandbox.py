@@ -19,7 +19,8 @@ at such a path: a link that was replaced since the approval leads nowhere. The d
 the kernel's stay out of reach.
 
 A file with several names (hard links) is refused: another name may be outside, or be our own state, and
-nothing lists them. Directories cannot have several.
+nothing lists them. Where the user allows such files, those that are closed to the call by another name
+are looked for (``hard_links``). Directories cannot have several.
 
 Why not ``openat2`` with ``RESOLVE_BENEATH``: it refuses absolute links that lead back inside, it does
 not report where it arrived (which hidden paths need), and a second way beside it would be needed for
@@ -34,6 +35,7 @@ from __future__ import annotations
 import copy
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
@@ -41,6 +43,7 @@ from typing import Final
 
 from nousd.errors import ConfigError, ToolError
 from nousd.tools.environment import allowed_environment
+from nousd.tools.fs.hard_links import ClosedFiles
 from nousd.tools.fs.outside_paths import (
     KERNEL_PLACES,
     Parts,
@@ -109,6 +112,7 @@ class PathSandbox:
         writing: Iterable[re.Pattern[str]] = (),
         repositories: bool = False,
         why_obeyed: WhyObeyed | None = None,
+        may_miss: bool = False,
     ) -> PathSandbox:
         """Return a copy for one call, which refuses more: ``path_denied``, and invisible in walks.
 
@@ -116,16 +120,35 @@ class PathSandbox:
             reading, writing: see ``Restrictions``; places are spelled as ``real`` returns them.
             repositories: whether to close what git takes for a repository to writing.
             why_obeyed: see ``Restrictions``.
+            may_miss: see ``Restrictions``.
         """
         now = self.restrictions
         restricted = copy.copy(self)
-        restricted.restrictions = now._replace(
+        closing = now._replace(
             reading=(*now.reading, *reading),
             writing=(*now.writing, *writing),
+            may_miss=may_miss or now.may_miss,
             no_repository_in=self.workdir if repositories else now.no_repository_in,
             why_obeyed=why_obeyed or now.why_obeyed,
         )
+        closed_files = ClosedFiles(self.workdir, closing.closes_place) if closing.reading else None
+        restricted.restrictions = closing._replace(closed_files=closed_files)
         return restricted
+
+    def is_unknown(self, given: str) -> bool:
+        """Return whether a path leads to a file with several names of which a closed one may not have
+        been found.
+        """
+        if self.restrictions.closed_files is None or not self.restrictions.hard_links:
+            return False
+        try:
+            with self.locate(given) as place:
+                status = place.status()
+        except (ToolError, OSError):
+            return False
+        if status is None or not stat.S_ISREG(status.st_mode) or status.st_nlink == 1:
+            return False
+        return self.restrictions.closed_files.state_of(status) == "unknown"
 
     def asking(self) -> PathSandbox:
         """Return a copy for a call about which the user can be asked: see ``beyond``."""

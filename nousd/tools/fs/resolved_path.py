@@ -16,6 +16,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 from nousd.errors import ToolError
 from nousd.tools.fs.git_layout import repository_around
+from nousd.tools.fs.hard_links import ClosedFiles
 from nousd.tools.fs.outside_paths import Parts
 from nousd.tools.fs.path_errors import denied
 
@@ -26,6 +27,13 @@ SEVERAL_NAMES: Final = (
     "it has several names (hard links), and another may lie outside of the workdir"
 )
 """The reason why such a file is not opened."""
+
+OTHER_NAME: Final = "it is another name (hard link) of a file that a rule closes to reading"
+
+UNKNOWN_NAME: Final = (
+    "it has several names (hard links), and the workspace is too large for telling whether a rule closes"
+    " one of the others"
+)
 
 
 WhyObeyed = Callable[[Mapping[Parts, bytes | None]], str]
@@ -42,6 +50,9 @@ class Restrictions(NamedTuple):
         writing: the same for paths that are neither created, changed nor removed.
         hard_links: whether to open files with several names, unless they are among ``own``.
         own: files and folders of the daemon.
+        closed_files: the files of ``reading``, by device and inode; None if there are none.
+        may_miss: whether to open a file with several names although one may be closed: the user was
+            asked.
         no_repository_in: the workspace in which no write may lead into a folder that git takes for a
             repository, or make one; None: it may.
         why_obeyed: says why a program would obey the results of a write, which is refused then; "" if
@@ -52,12 +63,18 @@ class Restrictions(NamedTuple):
     writing: tuple[re.Pattern[str], ...] = ()
     hard_links: bool = False
     own: tuple[Path, ...] = ()
+    closed_files: ClosedFiles | None = None
+    may_miss: bool = False
     no_repository_in: Path | None = None
     why_obeyed: WhyObeyed | None = None
 
     def close_to_reading(self, parts: tuple[str, ...]) -> bool:
         """Return whether the real path ``parts`` must be neither read nor listed."""
         return _matches(self.reading, parts)
+
+    def closes_place(self, place: str) -> bool:
+        """Return whether the real path ``place``, with slashes, must not be read."""
+        return self.close_to_reading(tuple(place.split("/")))
 
     def close_to_writing(self, parts: tuple[str, ...]) -> bool:
         """Return whether the real path ``parts`` must be neither created, changed nor removed."""
@@ -77,10 +94,19 @@ class Restrictions(NamedTuple):
             raise ToolError(f"{denied(names, 'writing')} without approval, since meanwhile: {why}")
 
     def refuse(self, status: os.stat_result) -> None:
-        """Raise OSError for anything but a regular file with one name."""
+        """Raise OSError for anything but a regular file of which no name is closed."""
         refuse_irregular(status)
-        if status.st_nlink > 1 and not (self.hard_links and self._is_foreign(status)):
+        if status.st_nlink == 1:
+            return
+        if not (self.hard_links and self._is_foreign(status)):
             raise OSError(errno.EMLINK, SEVERAL_NAMES)
+        if self.closed_files is None:
+            return
+        state = self.closed_files.state_of(status)
+        if state == "closed":
+            raise OSError(errno.EMLINK, OTHER_NAME)
+        if state == "unknown" and not self.may_miss:
+            raise OSError(errno.EMLINK, UNKNOWN_NAME)
 
     def opened(self, descriptor: int) -> BinaryIO:
         """Return a file that was opened for reading; if it is refused, its descriptor is closed.

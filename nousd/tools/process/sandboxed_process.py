@@ -203,6 +203,7 @@ async def _held(command: Command, context: ToolContext) -> AsyncIterator[Sandbox
             reading=context.path_sandbox.restrictions.reading,
             writing=context.path_sandbox.restrictions.writing,
             opened=command.opened,
+            may_miss=context.path_sandbox.restrictions.may_miss,
             is_read_only=command.is_read_only,
             network=command.network or command.sandbox.has_network,
         )

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import marshal
 import os
+import re
 import stat
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -41,7 +42,13 @@ from nousd.tools.sandbox.limits import TEMPORARY_BYTES_MAX
 from nousd.tools.sandbox.mount_placeholders import MountPlaceholders, content_of
 from nousd.tools.sandbox.nofollow_stat import opened_folder
 from nousd.tools.sandbox.trap_watch import watched
-from nousd.tools.sandbox.visible_paths import Chosen, Places, is_of_the_machine, places_of
+from nousd.tools.sandbox.visible_paths import (
+    Chosen,
+    Places,
+    finds_closed,
+    is_of_the_machine,
+    places_of,
+)
 from nousd.wire.objects.policy import SandboxFacts
 
 TEMPORARY: Final = "/tmp"  # noqa: S108 - inside of the sandbox, where it is its own
@@ -75,6 +82,12 @@ class Bubblewrap:
     @property
     def has_network(self) -> bool:
         return self._chosen.network
+
+    def finds_closed(
+        self, workdir: Path, reading: Sequence[re.Pattern[str]], writing: Sequence[re.Pattern[str]]
+    ) -> bool:
+        """See ``Sandbox.finds_closed``."""
+        return finds_closed(workdir, reading, writing, self._chosen, self._search)
 
     @contextmanager
     def hold(self, request: Request) -> Iterator[SandboxedProcess]:

@@ -5,6 +5,9 @@ The tree is walked from the top, so that what lies near it is found first. Denie
 completely. Protected names, which may be in any directory, are searched as long as a command can wait:
 usually the whole tree now and then, otherwise what is near the top. A path that was found once stays
 denied, so no command can open it again by putting other files before it.
+
+A denied file is denied by its other names as well (``tools.fs.hard_links``). A kernel's rule about one
+name can hold for the file, so that a name that was forgotten would open all of them.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from typing import Final, NamedTuple
 
 from nousd.errors import ToolError
 from nousd.tools.fs.git_layout import is_layout, is_repository
+from nousd.tools.fs.hard_links import OtherNames, linked_files, other_names, targets_of
 
 ENTRIES_MAX: Final = 200_000
 """Maximum entries of a search of the whole tree."""
@@ -40,6 +44,12 @@ PROTECTED_MAX: Final = 200
 
 WORKDIRS_MAX: Final = 100
 """Number of workspaces whose paths are remembered: the most recently used ones."""
+
+UNFOUND: Final = (
+    "rules deny reading in this workdir, and it is too large for telling where: more than"
+    f" {ENTRIES_MAX} entries or {HIDDEN_MAX} places"
+)
+"""The reason why a command may reach what it must not."""
 
 Patterns = Sequence[re.Pattern[str]]
 """They match a whole path with slashes, relative to the workspace."""
@@ -124,6 +134,8 @@ class _Known:
         self.places: tuple[str, ...] = ()
         self.repositories: tuple[str, ...] = ()
         self.due = float("-inf")
+        self.all_found: tuple[Patterns, float] = ((), float("-inf"))
+        """The denied paths that were all found, and until when that is taken to hold."""
 
 
 class Search:
@@ -139,33 +151,74 @@ class Search:
         self._known: OrderedDict[Path, _Known] = OrderedDict()
 
     def closed_by(
-        self, workdir: Path, reading: Patterns, writing: Patterns, names: Names
+        self,
+        workdir: Path,
+        reading: Patterns,
+        writing: Patterns,
+        names: Names,
+        *,
+        shown: Sequence[Path] = (),
+        may_miss: bool = False,
     ) -> ClosedByRules:
         """Return the paths that must not be read, and those that must not be written.
 
         Args:
             names: names that must not be written in any directory, and those to find besides.
+            shown: where else denied files may have other names.
+            may_miss: whether to return what was found of the paths that must not be read, if that is
+                not all.
 
         Raises:
-            ToolError: the paths that must not be read could not be found in time.
+            ToolError: not all of the paths that must not be read were found.
         """
         wanted = _Wanted(reading, writing, names)
         known = self._known_in(workdir)
-        walk = self._walk(workdir, wanted, known)
-        if reading and (walk.is_partial or len(walk.hidden) > HIDDEN_MAX):
-            raise ToolError(
-                "sandbox_failed: rules deny reading in this workdir, and it is too large for telling"
-                f" where: more than {ENTRIES_MAX} entries or {HIDDEN_MAX} places"
-            )
+        walk, hidden, is_missing = self._hidden(workdir, wanted, known, shown)
+        if is_missing and not may_miss:
+            raise ToolError(f"sandbox_failed: {UNFOUND}")
         still = [place for place in known.places if _is_still(workdir, place, wanted)]
         protected = tuple(dict.fromkeys((*still, *walk.protected)))
         known.places = protected[:PROTECTED_MAX]
         return ClosedByRules(
-            hidden=tuple(workdir / place for place in walk.hidden),
+            hidden=tuple(hidden[:HIDDEN_MAX]),
             protected=tuple(workdir / place for place in known.places),
-            is_partial=walk.is_partial or len(protected) > PROTECTED_MAX,
+            is_partial=is_missing or walk.is_partial or len(protected) > PROTECTED_MAX,
             found=_found(workdir, wanted, known, walk),
         )
+
+    def finds_hidden(
+        self,
+        workdir: Path,
+        reading: Patterns,
+        writing: Patterns,
+        names: Names,
+        *,
+        shown: Sequence[Path] = (),
+    ) -> bool:
+        """Return whether ``closed_by`` finds all paths that must not be read: mostly as the last search
+        said, so that a command does not wait for two.
+        """
+        known = self._known_in(workdir)
+        found, until = known.all_found
+        if found == tuple(reading) and self._clock() < until:
+            return True
+        return not self._hidden(workdir, _Wanted(reading, writing, names), known, shown)[2]
+
+    def _hidden(
+        self, workdir: Path, wanted: _Wanted, known: _Known, shown: Sequence[Path]
+    ) -> tuple[_Walk, list[Path], bool]:
+        """Return a walk, the paths that must not be read, and whether some may be missing."""
+        began = self._clock()
+        walk = self._walk(workdir, wanted, known)
+        hidden = [workdir / place for place in walk.hidden]
+        if not wanted.reading:
+            return walk, hidden, False
+        others = _other_names(workdir, walk, wanted, shown)
+        hidden += others.paths
+        is_missing = walk.is_partial or others.is_partial or len(hidden) > HIDDEN_MAX
+        until = began + (self._clock() - began) / SEARCHING_SHARE_MAX
+        known.all_found = (tuple(wanted.reading), float("-inf") if is_missing else until)
+        return walk, hidden, is_missing
 
     def look(self, workdir: Path, names: Names) -> Found:
         """Return the files that programs obey, as far as the same bounds allow."""
@@ -272,6 +325,15 @@ def _found(workdir: Path, wanted: _Wanted, known: _Known, walk: _Walk) -> Found:
         repositories=tuple(dict.fromkeys((*of_git, *known.repositories))),
         is_partial=walk.is_partial,
     )
+
+
+def _other_names(workdir: Path, walk: _Walk, wanted: _Wanted, shown: Sequence[Path]) -> OtherNames:
+    """Return the other names of the denied files that a walk found."""
+    starts = (workdir, *shown)
+    # The others are directories of somebody else, which nobody here can read.
+    by_rules = targets_of((workdir / place for place in filter(wanted.hides, walk.hidden)), starts)
+    skipped = {str(path) for path in (*by_rules, *(workdir / place for place in walk.hidden))}
+    return other_names(linked_files(by_rules, ENTRIES_MAX), starts, skipped, ENTRIES_MAX)
 
 
 def _is_still(workdir: Path, place: str, wanted: _Wanted) -> bool:

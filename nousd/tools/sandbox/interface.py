@@ -31,6 +31,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         hidden: paths that it must neither see nor create, even inside the workspace.
         reading, writing: patterns of places in the workdir, with slashes from there, that rules close.
         opened: protected paths that it may change, with everything below.
+        may_miss: whether it may run although not all of ``reading`` was found.
         is_read_only: whether it must not even write in the workspace.
         network: whether it may use a network.
     """
@@ -42,6 +43,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     reading: tuple[re.Pattern[str], ...] = ()
     writing: tuple[re.Pattern[str], ...] = ()
     opened: tuple[Path, ...] = ()
+    may_miss: bool = False
     is_read_only: bool = False
     network: bool = False
 
@@ -85,6 +87,14 @@ class Sandbox(Protocol):
     @property
     def has_network(self) -> bool:
         """Return whether its programs can use a network without asking."""
+        ...
+
+    def finds_closed(
+        self, workdir: Path, reading: Sequence[re.Pattern[str]], writing: Sequence[re.Pattern[str]]
+    ) -> bool:
+        """Return whether ``hold`` would find all that is closed to reading, by all its names; else it
+        refuses a request without ``may_miss``. Blocks.
+        """
         ...
 
     def hold(self, request: Request) -> AbstractContextManager[SandboxedProcess]:

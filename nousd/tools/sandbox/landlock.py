@@ -7,10 +7,11 @@ signal the daemon and their own supervisor.
 
 Rights can only be added, to a file or to a directory with everything below. So a directory that
 contains a denied path cannot be opened as a whole: each of its entries is, and no new entry can be
-created beside them. That is what programs can do less than in bubblewrap: at the top of the workspace
-and in ``.git`` only existing files can be written (a workspace has denied paths, such as hooks, whether
-they exist or not), and so a commit needs approval. It also has no network of its own: programs that
-talk over 127.0.0.1 do not work, nor those that need a terminal.
+created beside them. A right to a file holds by all its names: opening another name of a denied file
+would open the denied one. That is what programs can do less than in bubblewrap: at the top of the
+workspace and in ``.git`` only existing files can be written (a workspace has denied paths, such as
+hooks, whether they exist or not), and so a commit needs approval. It also has no network of its own:
+programs that talk over 127.0.0.1 do not work, nor those that need a terminal.
 
 Landlock knows no right to a file's mode, times and owner. Calls that change them wait until the
 supervisor has decided (``nousd.tools.process.metadata_calls``): ``_landlock_main`` sends it the
@@ -27,22 +28,31 @@ from __future__ import annotations
 import ctypes
 import marshal
 import os
+import re
 import shutil
 import socket
+import stat
 import sys
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 from nousd.errors import ToolError
 from nousd.tools.anonymous_file import anonymous_file
+from nousd.tools.fs.hard_links import File, file_of
 from nousd.tools.sandbox import filter_listener, seccomp
 from nousd.tools.sandbox.deny_scan import Search
 from nousd.tools.sandbox.interface import Request, SandboxedProcess
 from nousd.tools.sandbox.trap_watch import watched
-from nousd.tools.sandbox.visible_paths import Chosen, Places, is_of_the_machine, places_of
+from nousd.tools.sandbox.visible_paths import (
+    Chosen,
+    Places,
+    finds_closed,
+    is_of_the_machine,
+    places_of,
+)
 from nousd.wire.objects.policy import SandboxFacts
 
 ABI_MIN: Final = 6
@@ -125,6 +135,12 @@ class Landlock:
     @property
     def has_network(self) -> bool:
         return self._chosen.network
+
+    def finds_closed(
+        self, workdir: Path, reading: Sequence[re.Pattern[str]], writing: Sequence[re.Pattern[str]]
+    ) -> bool:
+        """See ``Sandbox.finds_closed``."""
+        return finds_closed(workdir, reading, writing, self._chosen, self._search)
 
     @contextmanager
     def hold(self, request: Request) -> Iterator[SandboxedProcess]:
@@ -252,7 +268,30 @@ def _rules(places: Places) -> list[Rule]:
 
 def _opened(path: Path, closed: Collection[Path]) -> Iterator[tuple[Path, bool]]:
     """Yield what can be opened as a whole below a path, and the directories that cannot."""
+    yield from _opened_below(path, closed, frozenset(_linked(closed)))
+
+
+def _linked(paths: Collection[Path]) -> Iterator[File]:
+    """Yield the files with several names among some paths."""
+    for path in paths:
+        with suppress(OSError):
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+                yield file_of(status)
+
+
+def _opened_below(
+    path: Path, closed: Collection[Path], files: Collection[File]
+) -> Iterator[tuple[Path, bool]]:
+    """See ``_opened``.
+
+    Args:
+        files: those of the closed paths that have other names: a rule about one of these, even one that
+            no search has found, would open the file by the closed name too.
+    """
     if any(path.is_relative_to(place) for place in closed):
+        return
+    if files and any(file in files for file in _linked((path,))):
         return
     inside = [place for place in closed if place.is_relative_to(path)]
     # Unlike Path.is_dir, this works in directories that we cannot read.
@@ -263,4 +302,4 @@ def _opened(path: Path, closed: Collection[Path]) -> Iterator[tuple[Path, bool]]
     with suppress(PermissionError), os.scandir(path) as entries:
         for entry in entries:
             if not entry.is_symlink():
-                yield from _opened(Path(entry.path), inside)
+                yield from _opened_below(Path(entry.path), inside, files)

@@ -16,8 +16,9 @@ from typing import Final
 import msgspec
 
 from nousd.errors import ToolError
+from nousd.tools.fs.hard_links import OtherNames, linked_files, other_names, targets_of
 from nousd.tools.sandbox.agent_config_guard import AgentConfigGuard
-from nousd.tools.sandbox.deny_scan import ClosedByRules, Found, Names, Search
+from nousd.tools.sandbox.deny_scan import SHORT_ENTRIES_MAX, ClosedByRules, Found, Names, Search
 from nousd.tools.sandbox.git_folders import ObeyedByGit, closed_in, named_above, outer_git_folders
 from nousd.tools.sandbox.interface import Request
 from nousd.tools.sandbox.limits import FILE_BYTES_MAX, MEBIBYTE, MEMORY_MB, PROCESSES_MAX, Limits
@@ -221,29 +222,59 @@ def places_of(request: Request, chosen: Chosen, search: Search) -> Places:
     writable = [*filter(_is_plain, chosen.write_paths)]
     (readable if request.is_read_only else writable).extend(own)
     watched = AgentConfigGuard(workdir, chosen.protected)
-    known = chosen.known()
-    writing = [pattern for pattern in request.writing if pattern not in known]
-    by_rules = search.closed_by(workdir, request.reading, writing, chosen.names)
-    protected = [*watched.found(), *(workdir / name for name in chosen.reserved)]
-    of_git = _closed_of_git(own, by_rules)
-    protected += of_git.paths
-    protected += [
-        workdir / link.target
-        for link in links_among(workdir, by_rules.found.named)
-        if chosen.names.closes(link.place)
-    ]
+    by_rules = search.closed_by(
+        workdir,
+        request.reading,
+        _of_rules(request.writing, chosen),
+        chosen.names,
+        shown=_of_the_user(chosen),
+        may_miss=request.may_miss,
+    )
     closed = _hidden((*request.hidden, *by_rules.hidden), [*readable, *writable])
     hidden = tuple(dict.fromkeys(closed))
+    protected: tuple[Path, ...] = ()
+    is_partial = False
+    if not request.is_read_only:
+        protected, is_partial = _protected(own, chosen, watched, by_rules, hidden)
     return Places(
         readable=tuple(readable),
         writable=tuple(writable),
-        protected=() if request.is_read_only else _without(protected, (*hidden, *request.opened)),
+        protected=_without(protected, (*hidden, *request.opened)),
         hidden=hidden,
         programs=tuple(path for path in chosen_readable if path.name == PROGRAM_FOLDER),
         watched=None if request.is_read_only else watched,
         traps=None if request.is_read_only else _traps(workdir, chosen, search, by_rules.found),
-        is_partial=(by_rules.is_partial or of_git.is_partial) and not request.is_read_only,
+        is_partial=is_partial,
     )
+
+
+def _protected(
+    own: Sequence[Path],
+    chosen: Chosen,
+    watched: AgentConfigGuard,
+    by_rules: ClosedByRules,
+    hidden: Sequence[Path],
+) -> tuple[tuple[Path, ...], bool]:
+    """Return the paths that must not change, and whether more may exist.
+
+    Args:
+        own: the workspace, and the directories outside of it that belong to its repository.
+    """
+    workdir = own[0]
+    of_git = _closed_of_git(own, by_rules)
+    protected = [
+        *watched.found(),
+        *(workdir / name for name in chosen.reserved),
+        *of_git.paths,
+        *(
+            workdir / link.target
+            for link in links_among(workdir, by_rules.found.named)
+            if chosen.names.closes(link.place)
+        ),
+    ]
+    others = _other_names(protected, hidden, (workdir, *chosen.write_paths))
+    is_partial = by_rules.is_partial or of_git.is_partial or others.is_partial
+    return (*protected, *others.paths), is_partial
 
 
 def _closed_of_git(own: Sequence[Path], by_rules: ClosedByRules) -> ObeyedByGit:
@@ -270,6 +301,41 @@ def _closed_of_git(own: Sequence[Path], by_rules: ClosedByRules) -> ObeyedByGit:
         ),
         any(each.is_partial for each in closed) or len(repositories) > CLOSED_REPOSITORIES_MAX,
     )
+
+
+def _other_names(
+    protected: Sequence[Path], hidden: Sequence[Path], starts: Sequence[Path]
+) -> OtherNames:
+    """Return other names of protected files, by which they could be written."""
+    places = targets_of(protected, starts)
+    linked = linked_files(places, SHORT_ENTRIES_MAX)
+    skipped = {str(path) for path in (*places, *hidden)}
+    return other_names(linked, starts, skipped, SHORT_ENTRIES_MAX)
+
+
+def finds_closed(
+    workdir: Path,
+    reading: Sequence[re.Pattern[str]],
+    writing: Sequence[re.Pattern[str]],
+    chosen: Chosen,
+    search: Search,
+) -> bool:
+    """Return whether ``places_of`` would find all that is closed to reading."""
+    shown = _of_the_user(chosen)
+    return search.finds_hidden(
+        workdir, reading, _of_rules(writing, chosen), chosen.names, shown=shown
+    )
+
+
+def _of_rules(writing: Sequence[re.Pattern[str]], chosen: Chosen) -> list[re.Pattern[str]]:
+    """Return the patterns that say more than the protected names."""
+    known = chosen.known()
+    return [pattern for pattern in writing if pattern not in known]
+
+
+def _of_the_user(chosen: Chosen) -> tuple[Path, ...]:
+    """Return the visible paths besides the workspace in which a user's file may have another name."""
+    return (*chosen.read_paths, *chosen.write_paths)
 
 
 def _holder(repository: Path) -> Path:

@@ -74,7 +74,10 @@ def _confinement(request: Request) -> PathSandbox:
     if str(whole.workdir) != request["real_workdir"]:
         raise changed(request["real_workdir"])
     open_to_call = whole if request["opened"] is None else whole.opened_to(request["opened"])
-    return open_to_call.closed_to(reading=[re.compile(*pattern) for pattern in request["closed"]])
+    return open_to_call.closed_to(
+        reading=[re.compile(*pattern) for pattern in request["closed"]],
+        may_miss=request["may_miss"],
+    )
 
 
 def find(path_sandbox: PathSandbox, request: Request) -> Iterator[str]:

@@ -122,6 +122,7 @@ def _encoded(command: str, request: dict[str, Any], path_sandbox: PathSandbox) -
         "real_workdir": str(path_sandbox.workdir),
         "hidden": [str(path) for path in path_sandbox.hidden],
         "hard_links": path_sandbox.restrictions.hard_links,
+        "may_miss": path_sandbox.restrictions.may_miss,
         "opened": path_sandbox.opened,
         # Compiled here with the same flags, so that errors are the same.
         "closed": [

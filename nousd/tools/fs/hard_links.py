@@ -1,0 +1,192 @@
+"""The other names of closed files: a file can have several (hard links), and a rule is about names.
+
+A file is known by its device and inode. Nothing lists the names of a file, but it says how many it has:
+so those that lie at closed places are counted, and the others looked for as long as some are missing.
+Both searches are bounded, and say when they did not reach everything.
+
+Everything here blocks. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+ENTRIES_MAX: Final = 200_000
+"""Maximum entries of the search for closed files of a workspace."""
+
+File = tuple[int, int]
+"""Device and inode."""
+
+
+class LinkedFiles(NamedTuple):
+    """Closed files with several names.
+
+    Args:
+        unmet: file -> how many of its names have not been found yet.
+        is_partial: whether more such files may exist.
+    """
+
+    unmet: dict[File, int]
+    is_partial: bool = False
+
+
+class OtherNames(NamedTuple):
+    """The names of closed files that are not closed themselves.
+
+    Args:
+        is_partial: whether more may exist where they were looked for.
+    """
+
+    paths: tuple[Path, ...] = ()
+    is_partial: bool = False
+
+
+def linked_files(
+    starts: Iterable[Path],
+    entries_max: int,
+    is_closed: Callable[[str], bool] = lambda _: True,
+) -> LinkedFiles:
+    """Return the closed files with several names among some paths and everything below them.
+
+    Args:
+        is_closed: returns whether an absolute path is a closed one.
+    """
+    walk = _Walk(entries_max)
+    unmet: dict[File, int] = {}
+    for path, status in walk.files(starts, lambda _: True):
+        if status.st_nlink > 1 and is_closed(path):
+            _meet(unmet, status)
+    return LinkedFiles(unmet, walk.is_partial or any(map(is_closed, walk.unread)))
+
+
+def other_names(
+    closed: LinkedFiles,
+    starts: Iterable[Path],
+    skipped: Collection[str],
+    entries_max: int,
+) -> OtherNames:
+    """Return the other names of closed files among some paths and everything below them.
+
+    Args:
+        skipped: the closed paths, where names were counted already.
+    """
+    unmet, strangers = dict(closed.unmet), dict[File, int]()
+    found: list[Path] = []
+    walk = _Walk(entries_max)
+    ahead = walk.files(starts, lambda path: path not in skipped)
+    while (closed.is_partial or any(unmet.values())) and (file := next(ahead, None)):
+        path, status = file
+        if status.st_nlink > 1 and path not in skipped:
+            is_found = file_of(status) in unmet
+            _meet(unmet if is_found else strangers, status)
+            found += [Path(path)] if is_found else []
+    # A file of which a name was not met may be one of the closed files that were not reached.
+    may_be_closed = closed.is_partial and any(strangers.values())
+    is_sought = closed.is_partial or any(unmet.values())
+    is_partial = walk.is_partial or bool(walk.unread)
+    return OtherNames(tuple(found), may_be_closed or (is_partial and is_sought))
+
+
+def targets_of(paths: Iterable[Path], folders: Collection[Path]) -> list[Path]:
+    """Return paths with links resolved, without those that lead to directories elsewhere."""
+    real = [Path(os.path.realpath(path)) for path in paths]
+    return [
+        path
+        for path in real
+        if any(path.is_relative_to(folder) for folder in folders) or os.path.isfile(path)  # noqa: PTH113
+    ]
+
+
+class ClosedFiles:
+    """The files that are closed to reading by any name; looked for when one is first asked about.
+
+    Args:
+        is_closed: returns whether a path with slashes, relative to the workspace, is closed.
+    """
+
+    def __init__(self, workdir: Path, is_closed: Callable[[str], bool]) -> None:
+        self._prefix = len(str(workdir)) + 1
+        self._workdir = workdir
+        self._is_closed = is_closed
+
+    @cached_property
+    def _found(self) -> LinkedFiles:
+        return linked_files(
+            (self._workdir,), ENTRIES_MAX, lambda path: self._is_closed(path[self._prefix :])
+        )
+
+    def state_of(self, status: os.stat_result) -> Literal["open", "closed", "unknown"]:
+        """Return what a file with several names is; ``unknown`` if the search did not reach enough."""
+        if file_of(status) in self._found.unmet:
+            return "closed"
+        return "unknown" if self._found.is_partial else "open"
+
+
+def file_of(status: os.stat_result) -> File:
+    """Return what a file is known by."""
+    return status.st_dev, status.st_ino
+
+
+def _meet(unmet: dict[File, int], status: os.stat_result) -> None:
+    left = unmet.get(file_of(status), status.st_nlink)
+    unmet[file_of(status)] = max(left - 1, 0)
+
+
+class _Walk:
+    """Walks through trees from their tops, as far as a number of entries allows.
+
+    ``unread``: the directories that may not be listed.
+    """
+
+    def __init__(self, entries_max: int) -> None:
+        self._left = entries_max
+        self.is_partial = False
+        self.unread: list[str] = []
+
+    def files(
+        self, starts: Iterable[Path], enters: Callable[[str], bool]
+    ) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield the path and status of each regular file, once even where one start lies in another.
+
+        Args:
+            enters: returns whether to go into a directory.
+        """
+        ahead = deque(map(str, _outermost(starts)))
+        while ahead:
+            path = ahead.popleft()
+            try:
+                status = os.lstat(path)
+                if stat.S_ISREG(status.st_mode):
+                    yield path, status
+                elif stat.S_ISDIR(status.st_mode) and enters(path):
+                    ahead.extend(self._listed(path))
+            except (FileNotFoundError, NotADirectoryError):  # it has changed meanwhile
+                continue
+            except PermissionError:
+                self.unread.append(path)
+            except OSError:  # such as a path that is too long
+                self.is_partial = True
+
+    def _listed(self, folder: str) -> list[str]:
+        with os.scandir(folder) as entries:
+            found = [entry.path for entry in islice(entries, self._left + 1)]
+        if len(found) > self._left:
+            self.is_partial = True
+            found = found[: self._left]
+        self._left -= len(found)
+        return found
+
+
+def _outermost(paths: Iterable[Path]) -> Iterator[Path]:
+    last: Path | None = None
+    for path in sorted(paths, key=lambda path: path.parts):
+        if last is None or not path.is_relative_to(last):
+            yield path
+            last = path
