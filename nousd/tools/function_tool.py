@@ -103,15 +103,22 @@ def access_to(
     """Return the footprint of a call that names these files and directories."""
     paths: dict[str, None] = {}
     outside: dict[str, None] = {}
+    links: dict[str, None] = {}
     for path in given:
-        paths[real_path(path, context)] = None
+        real, followed = _resolved(path, context)
+        paths[real] = None
+        links |= dict.fromkeys(followed)
         place = context.path_sandbox.beyond(path)
         if place is not None:
             outside[place] = None
             paths[context.path_sandbox.spelled_from_workdir(place)] = None
     asked = tuple(outside) if len(outside) <= OUTSIDE_PLACES_MAX else ()
     return Access(
-        classes=frozenset(classes), paths=tuple(paths), outside=asked, is_inside=is_inside
+        classes=frozenset(classes),
+        paths=tuple(paths),
+        links=tuple(links),
+        outside=asked,
+        is_inside=is_inside,
     )
 
 
@@ -139,10 +146,15 @@ def real_path(given: str, context: ToolContext) -> str:
     """Return where a path leads, relative to the workspace, even if it does not exist yet; the given
     path if nothing can be opened or created there.
     """
+    return _resolved(given, context)[0]
+
+
+def _resolved(given: str, context: ToolContext) -> tuple[str, list[str]]:
+    """Return ``real_path``, and the real paths of the links on the way."""
     try:
-        return context.path_sandbox.real(given)
+        return context.path_sandbox.real_and_links(given)
     except (ToolError, OSError):
-        return shown(given)
+        return shown(given), []
 
 
 def leads_inside(given: str, context: ToolContext) -> bool:

@@ -47,7 +47,7 @@ async def daemon_in(
 
 async def result_of(bench: Bench, tool: str, **args: object) -> str:
     """Return the result of a call that needs no approval."""
-    (end,) = of_type(await bench.run(calls((tool, json.dumps(args)))), "tool_execution_end")
+    end = of_type(await bench.run(calls((tool, json.dumps(args)))), "tool_execution_end")[-1]
     return str(end["result"])
 
 
@@ -85,6 +85,36 @@ async def test_a_denied_file_is_out_of_reach_by_every_path(
         result = await result_of(bench, tool, **args)
     assert result.startswith("tool_error: tool_blocked")
     assert KEY not in result
+
+
+@pytest.mark.parametrize("path", ["public/link", "shortcut", "link/deep/key"])
+@pytest.mark.parametrize("tool", ["read", "grep"])
+async def test_a_denied_name_that_is_a_link_leads_nowhere(root: Path, tool: str, path: str) -> None:
+    (root / "shortcut").symlink_to("public/link")
+    args = {"path": path} if tool == "read" else {"path": path, "pattern": "."}
+    async with daemon_in(root, "yolo", deny=("read(link)",)) as bench:
+        result = await result_of(bench, tool, **args)
+        assert result.startswith("tool_error: tool_blocked")
+        # The target has a name of its own, which no rule is about.
+        assert KEY in await result_of(bench, "read", path="secret/key")
+
+
+async def test_a_permission_for_a_link_allows_only_what_it_leads_to(root: Path) -> None:
+    async with daemon_in(root, "ask") as bench:
+        request = await bench.asked(calls(("read", '{"path": "public/link"}')))
+        assert request["rule"] == "read(secret/key)"
+
+
+async def test_a_write_by_a_protected_name_that_is_a_link_is_asked_about_and_then_made(
+    root: Path,
+) -> None:
+    (root / "AGENTS.md").symlink_to("public/key")
+    async with daemon_in(root, "auto") as bench:
+        args = json.dumps({"path": "AGENTS.md", "content": "changed"})
+        request = await bench.asked(calls(("write", args)))
+        await bench.client.request("confirm_tool", **naming(request, "once"))
+        await bench.events.until("agent_end")
+    assert (root / "public" / "key").read_text() == "changed"
 
 
 async def test_a_search_skips_paths_that_require_approval_unless_it_was_approved(

@@ -682,3 +682,16 @@ async def test_a_call_with_too_many_paths_outside_cannot_be_approved(
     )
     access = await tool.access(tool.validated({"patch": patch, "strip": 0}), asking_bench.context)
     assert len(access.outside) == (0 if more else OUTSIDE_PLACES_MAX)
+
+
+async def test_a_closed_link_is_refused_where_it_is_followed(bench: Bench) -> None:
+    bench.put("shared/env", "x")
+    (bench.work / ".env").symlink_to("shared/env")
+    (bench.work / "way").symlink_to(".env")
+    bench.close(reading=[r"\.env"], writing=[r"\.env"])
+    for path in (".env", "way"):
+        with pytest.raises(ToolError, match="path_denied"):
+            await bench.text("read", path=path)
+        with pytest.raises(ToolError, match="path_denied"):
+            await bench.text("write", path=path, content="y")
+    assert await bench.text("read", path="shared/env") == "x"

@@ -48,7 +48,7 @@ def denied_paths(
             *(
                 found
                 for rules in questions
-                for found in _closing(rules, access.paths, tool, "read")
+                for found in _closing(rules, (*access.paths, *access.links), tool, "read")
             ),
         ),
         writing=(
@@ -56,7 +56,7 @@ def denied_paths(
             *(
                 found
                 for rules in questions
-                for found in _closing(rules, access.paths, tool, "write")
+                for found in _closing(rules, (*access.paths, *access.links), tool, "write")
             ),
         ),
     )

@@ -285,7 +285,7 @@ def _of_tool_or_class(
 def _is_about(meaning: Meaning, access: Access) -> Match:
     if meaning.is_any or _is_definition(meaning, access):
         return "yes"
-    if any(_fits(meaning.area, path) for path in access.paths):
+    if any(_fits(meaning.area, path) for path in (*access.paths, *access.links)):
         return "yes"
     if any(_fits(meaning.host, _host(host)) for host in access.hosts):
         return "yes"

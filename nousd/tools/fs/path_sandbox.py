@@ -222,11 +222,19 @@ class PathSandbox:
         Raises:
             ToolError, OSError: as ``locate``.
         """
+        return self.real_and_links(given)[0]
+
+    def real_and_links(self, given: str) -> tuple[str, list[str]]:
+        """Return where a path leads, and the real paths of the links that were followed.
+
+        Raises:
+            ToolError, OSError: as ``real``.
+        """
         way = PathWalk(self, given)
         with ExitStack() as cleanup:
             cleanup.callback(way.close)
             name = way.to(self._names_from_top(given), missing="imagine")
-            return "/".join(way.parts_of(name)) or "."
+            return "/".join(way.parts_of(name)) or ".", ["/".join(link) for link in way.links]
 
     @contextmanager
     def locate(self, given: str, *, create_parents: bool = False) -> Iterator[ResolvedPath]:
@@ -283,7 +291,8 @@ class PathSandbox:
         with ExitStack() as cleanup:
             cleanup.callback(way.close)
             name = way.to(names, missing=missing)
-            yield ResolvedPath(way.folder, name, way.parts_of(name), given, self.restrictions)
+            parts = way.parts_of(name)
+            yield ResolvedPath(way.folder, name, parts, given, self.restrictions, links=way.links)
 
     def _require_open(self, parts: Parts, given: str) -> None:
         if leads_out(parts) and parts not in self._opened:

@@ -72,6 +72,8 @@ class PathWalk:
         self._given = given
         self._names: list[str] = []
         self._folders: list[int | None] = [open_real(rules.top)]
+        self.links: list[tuple[str, ...]] = []
+        """The real paths, relative to the workspace, of the links that were followed."""
 
     def close(self) -> None:
         for folder in self._folders:
@@ -90,14 +92,13 @@ class PathWalk:
         directory itself.
         """
         ahead = deque(names)
-        links = 0
         while ahead:
             name = ahead.popleft()
             if name == "..":
                 self._up()
             elif (target := self._link_target(name)) is not None:
-                links += 1
-                if links > SYMLINKS_MAX:
+                self.links.append(self._rules.from_top((*self._names, name)))
+                if len(self.links) > SYMLINKS_MAX:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
                 ahead.extendleft(reversed(self._names_of_target(target)))
             elif ahead:

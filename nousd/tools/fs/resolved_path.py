@@ -151,6 +151,7 @@ class ResolvedPath:
         name: one component, not a link when it was checked; ``.`` for the directory itself.
         parts: the real path, relative to the workspace.
         given: the path as the caller gave it, for messages.
+        links: the real paths of the links that led there, which can be closed as well.
     """
 
     def __init__(
@@ -160,12 +161,15 @@ class ResolvedPath:
         parts: tuple[str, ...],
         given: str,
         restrictions: Restrictions,
+        *,
+        links: Iterable[tuple[str, ...]] = (),
     ) -> None:
         self.folder = folder
         self.name = name
         self.parts = parts
         self._given = given
         self._restrictions = restrictions
+        self._ways = (parts, *links)
 
     def open(self, flags: int) -> int:
         """Return a descriptor; never follow a link, never block. Restrictions are not checked."""
@@ -216,7 +220,7 @@ class ResolvedPath:
             ToolError: ``path_denied``.
             OSError: as ``open_file``.
         """
-        if self._restrictions.close_to_writing(self.parts):
+        if any(map(self._restrictions.close_to_writing, self._ways)):
             raise denied(self._given, "writing")
         status = self.status()
         if status is not None:
@@ -224,7 +228,7 @@ class ResolvedPath:
         return status
 
     def _require_readable(self) -> None:
-        if self._restrictions.close_to_reading(self.parts):
+        if any(map(self._restrictions.close_to_reading, self._ways)):
             raise denied(self._given, "reading")
 
 

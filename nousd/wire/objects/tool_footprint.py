@@ -21,6 +21,8 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         classes: everything that it may do.
         paths: the files and folders it names, relative to the workspace, with every link resolved; a
             path that leads outside is kept as it was given, because no rule can allow it.
+        links: the real paths of the links by which it names them; only questions and denials are about
+            these, because a permission is about what is touched.
         outside: the real absolute paths of those that lead outside and that a user can be asked about;
             ``paths`` has each of them as it was given and as the real path, with ``..``.
         command: the command line that it would run.
@@ -36,6 +38,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
     classes: frozenset[ToolClass] = frozenset()
     paths: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
     command: str | None = None
     hosts: tuple[str, ...] = ()
