@@ -21,6 +21,7 @@ from tests.tools.sandbox_bench import show
 USES_A_SANDBOX = re.compile(r"\b(?:sandbox|landlock)_bench\b")
 
 OTHERS = (
+    "tests/daemon/test_closed_files.py",
     "tests/daemon/test_intruders.py",
     "tests/daemon/test_sandboxing.py",
     "tests/tools/test_git_layout.py",
