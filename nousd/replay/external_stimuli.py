@@ -132,7 +132,7 @@ def _is_asked_without(
     if changed.sampling is not UNSET and told.sampling != _in_run(changed.sampling, options):
         return True
     # A tool that is offered without being named is an extension's, if it always is.
-    named = told.tools if changed.active_tools is UNSET else changed.active_tools
+    named = changed.active_tools or told.tools
     unnamed = set(told.tools) - set(named)
     return any(not unnamed <= set(after.tools) for after in answered_inputs(next_))
 

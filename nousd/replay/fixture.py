@@ -26,6 +26,7 @@ import trio
 from nousd.daemon.runs.recordings import Exchange
 from nousd.errors import NotReplayable
 from nousd.machine.context import text_offload
+from nousd.machine.session.settings import SharedSettings
 from nousd.machine.session.state import SessionState
 from nousd.replay.compare import compared, joined
 from nousd.replay.play import Tuning, play
@@ -79,6 +80,7 @@ class _RunFile(msgspec.Struct, kw_only=True):
     session: SessionState
     path: tuple[Entry, ...]
     artifacts: dict[str, str]
+    shared: SharedSettings = SharedSettings()
 
 
 class RecordReport(msgspec.Struct, frozen=True):
@@ -197,6 +199,7 @@ def _placed(run: RecordedRun, names: _Names) -> RecordedRun:
         run_id=names.in_text(run.run_id),
         version=run.version,
         before=msgspec.json.decode(before, type=SessionState),
+        shared=run.shared,
         path=msgspec.json.decode(path, type=tuple[Entry, ...]),
         events=tuple(_decoded(names.in_text(lines.decode()).encode(), EVENT_SCHEMA_VERSION)),
         artifacts=artifacts,
@@ -274,6 +277,7 @@ def read_fixture(folder: Path) -> Fixture:
         run_id=file.run_id,
         version=file.schema_version,
         before=file.session,
+        shared=file.shared,
         path=file.path,
         events=tuple(_decoded(lines, file.schema_version)),
         artifacts={
@@ -316,6 +320,7 @@ def _run_file(fixture: Fixture) -> _RunFile:
         tools=inputs[0].tools if inputs else (),
         dialects=fixture.dialects,
         session=run.before,
+        shared=run.shared,
         path=run.path,
         artifacts={artifact.id: artifact.media_type for artifact in run.artifacts.values()},
     )

@@ -253,13 +253,16 @@ def _extras(run: RecordedRun) -> set[str]:
     """Return the tools that existed although the session did not name them: an extension's, which are
     always offered.
     """
-    active = run.before.active_tools
+    own, shared = run.before.active_tools, run.shared.active_tools
     extras: set[str] = set()
     offered = [set(told.tools) for told in answered_inputs(run.events)]
     for event in run.events:
+        active = shared if own is None else own
         match event:
-            case events.SessionUpdated(active_tools=tuple(names)):
-                active = names
+            case events.SessionUpdated(session_id="", active_tools=tuple(names)):
+                shared = names
+            case events.SessionUpdated(active_tools=tuple() | None as changed):
+                own = changed
             case events.ModelInput(tools=names) if active is not None:
                 extras |= set(names) - set(active)
             case events.ToolCallStarted(tool_name=name) if active is not None:

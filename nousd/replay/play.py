@@ -31,7 +31,7 @@ from nousd.errors import CommandRejected, NotReplayable
 from nousd.machine.context.model_input import ModelChoice
 from nousd.machine.context.prompt_sections import SourceText
 from nousd.machine.session import decisions
-from nousd.machine.session.settings import LASTING
+from nousd.machine.session.settings import LASTING, SHARED
 from nousd.machine.session.state import request_of
 from nousd.providers.interface import Provider
 from nousd.providers.models.catalog import ModelFacts, Models
@@ -204,12 +204,14 @@ class _Stage:
     async def _start(self, services: Services) -> RunHost:
         run_id = self._run.run_id
         live = await services.sessions.get(self._run.session_id)
-        request = request_of(_start_of(self._run))
+        start = _start_of(self._run)
+        request = request_of(start)
         choice = services.run_services.choice_of(live.state, request.options or None)
         how: Any = {
             "runtime": services.run_services.runtime.name,
             "model": choice.model,
             "request": request,
+            "in_v1_scope": start.v1_scope is True,
         }
         prompt = _prompt_of(self._stimuli.start)
         if prompt is None:
@@ -219,7 +221,7 @@ class _Stage:
             decided = decisions.start_run(live.state, prompt, leaf_id=None, **how)
         own_prompt = None if prompt is None else prompt.input_id
         run = services.runs.start(live, run_id, decided, own_prompt=own_prompt)
-        self.driver.begin(run)
+        self.driver.begin(run, services.sessions)
         return run
 
 
@@ -243,12 +245,9 @@ def _prompt_of(start: Sequence[Event]) -> QueuedInput | None:
 async def _played(store: Store, session_id: str, after: int) -> tuple[Event, ...]:
     played: list[Event] = []
     await for_each_event(
-        store,
-        EventFilter(session_id=session_id),
-        lambda stored: played.append(event_of(stored)),
-        after=after,
+        store, EventFilter(), lambda stored: played.append(event_of(stored)), after=after
     )
-    return tuple(played)
+    return tuple(event for event in played if event.session_id in ("", session_id))
 
 
 # --- the session before ----------------------------------------------------------------------
@@ -265,6 +264,10 @@ def _furniture(run: RecordedRun) -> Iterator[Event]:
         contract_version=CONTRACT_VERSION,
         **{name: value for name in names if (value := getattr(state, name)) is not None},
     )
+    for session_id, settings in (("", run.shared), (state.session_id, state)):
+        said = {name: value for name in SHARED if (value := getattr(settings, name)) is not None}
+        if said:
+            yield events.SessionUpdated(session_id=session_id, **said)
     for entry in run.path:
         yield events.EntryAppended(session_id=state.session_id, entry=entry)
     if state.queue:

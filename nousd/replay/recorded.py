@@ -16,6 +16,7 @@ from nousd.errors import NotReplayable
 from nousd.machine.context import text_offload
 from nousd.machine.session import state as machine
 from nousd.machine.session.lifecycle import LOGGED, LifecycleTracker
+from nousd.machine.session.settings import SHARED, SharedSettings, changed_defaults
 from nousd.machine.session.state import SessionState
 from nousd.store.artifacts import Artifact
 from nousd.wire import events
@@ -31,6 +32,7 @@ _STATE_TYPES: Final = (
     "queue_update",
     "agent_start",
     "run_aborting",
+    "v1_scope_entered",
     "agent_end",
 )
 """The events that determine a session's state, as far as a run depends on it."""
@@ -47,6 +49,7 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         version: the oldest version that wrote any of its lines.
         before: the session right before the run's first event.
+        shared: the tools and modes that the daemon had for all sessions then.
         path: root -> leaf, as logged.
         events: of the session, from the run's first to its end; the run's own and external ones.
         artifacts: by id, those that the events and the path refer to.
@@ -55,6 +58,7 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     version: int
     before: SessionState
+    shared: SharedSettings
     path: tuple[Entry, ...]
     events: tuple[Event, ...]
     artifacts: dict[str, Artifact]
@@ -78,12 +82,36 @@ def is_outside(event: Event) -> bool:
     match event:
         case events.QueueUpdate():
             return event.change != "consumed"
-        case events.RunAborting() | events.RunConflict() | events.SessionDeleteDeferred():
+        case (
+            events.RunAborting()
+            | events.RunConflict()
+            | events.SessionDeleteDeferred()
+            | events.V1ScopeEntered()
+        ):
             return True
         case events.Warning():
             return event.code in _NOT_REPLAYED
         case _:
             return run_of(event) is None
+
+
+def _is_replayed(event: Event) -> bool:
+    """Return whether a replay of a run repeats an event, or enters it.
+
+    Requests of tasks are repeated for people; a replay has neither people nor tasks. Calls of clients
+    run beside runs, and may begin before this one or end after it. Of what changed for all sessions, a
+    run depends on its tools and modes.
+    """
+    if not event.session_id:
+        return bool(_changed_for_all(event))
+    return not is_of_task(event) and not _is_of_client(event)
+
+
+def _changed_for_all(event: Event) -> dict[str, Any]:
+    """Return the shared settings that an event changes for all sessions."""
+    if event.session_id or not isinstance(event, events.SessionUpdated):
+        return {}
+    return {name: value for name, value in changed_defaults(event).items() if name in SHARED}
 
 
 def _is_of_client(event: Event) -> bool:
@@ -109,8 +137,8 @@ class RunLog(Protocol):
     def events(
         self, session_id: str, first: int, last: int, types: Iterable[str] | None = None
     ) -> Iterator[Event]:
-        """Yield events of a session in order, from one number to another, both included; all or those
-        of some types.
+        """Yield events of a session, and those that changed settings of the daemon, in order, from one
+        number to another, both included; all or those of some types.
         """
         ...
 
@@ -139,20 +167,21 @@ def read_run(log: RunLog, run_id: str) -> RecordedRun:
     if span is None:
         raise NotReplayable(f"the log has no run {run_id}")
     session_id = span.session_id
-    # Requests of tasks are repeated for people; a replay has neither people nor tasks. Calls of clients
-    # run beside runs, and may begin before this one or end after it.
     told = log.events(session_id, span.first, span.last)
-    own = tuple(event for event in told if not is_of_task(event) and not _is_of_client(event))
+    own = tuple(event for event in told if _is_replayed(event))
     _require_whole(run_id, own)
-    before = SessionState(session_id=session_id)
+    before, shared = SessionState(session_id=session_id), SharedSettings()
     for event in log.events(session_id, 0, span.first - 1, _STATE_TYPES):
         before = machine.apply(before, event, "")
+        if changed := _changed_for_all(event):
+            shared = msgspec.structs.replace(shared, **changed)
     path = _path(log, session_id, before.leaf_id)
     needed = frozenset(_needed(path, before.queue, own))
     return RecordedRun(
         run_id=run_id,
         version=span.version,
         before=before,
+        shared=shared,
         path=path,
         events=own,
         artifacts=_artifacts(log, needed, _rests(own)),

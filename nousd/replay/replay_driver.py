@@ -19,9 +19,11 @@ from msgspec import UNSET
 
 from nousd.daemon.runs.run_host import RunHost
 from nousd.daemon.sessions.live_session import LiveSession
+from nousd.daemon.sessions.registry import Sessions
 from nousd.errors import CommandRejected, RunFailed
 from nousd.machine.context.model_input import ToolSpec
 from nousd.machine.session import appending, decisions
+from nousd.machine.session.settings import changed_defaults
 from nousd.replay.external_stimuli import Broken, ExternalStimuli, Stopped
 from nousd.replay.recorded import is_outside
 from nousd.replay.recorded_context import answered_inputs, comes_and_goes
@@ -70,6 +72,7 @@ class ReplayDriver:
         self._behind = dict(stimuli.behind)
         self._before = dict(stimuli.before)
         self._running: RunHost | None = None
+        self._sessions: Sessions | None = None
 
     @property
     def live(self) -> LiveSession:
@@ -129,9 +132,10 @@ class ReplayDriver:
             if tool.name in there or not comes_and_goes(tool.name)
         )
 
-    def begin(self, run: RunHost) -> None:
+    def begin(self, run: RunHost, sessions: Sessions) -> None:
         """Take over a run whose start was just decided, in the same step."""
         self._running = run
+        self._sessions = sessions
         self._enter(self._behind)
         if self._is_over:
             self._end()
@@ -244,6 +248,10 @@ class ReplayDriver:
                 event = came.pop(0)
                 if isinstance(event, events.RunAborting) and came and _is_emptying(came[0]):
                     came.pop(0)  # an abort decides on both
+                if isinstance(event, events.SessionUpdated) and not event.session_id:
+                    assert self._sessions is not None
+                    self._sessions.update(None, **changed_defaults(event))
+                    continue
                 decide = _ENTER.get(type(event), _as_it_is)
                 self.live.decide(decide(self.live, event))
 

@@ -27,7 +27,7 @@ _SPAN: Final = """
 """
 _EVENTS: Final = """
     SELECT line, schema_version FROM events
-    WHERE session_id = ? AND seq BETWEEN ? AND ?
+    WHERE session_id IN (?, '') AND seq BETWEEN ? AND ?
     AND (?4 IS NULL OR type IN (SELECT value FROM json_each(?4))) ORDER BY seq
 """
 _ENTRY: Final = """

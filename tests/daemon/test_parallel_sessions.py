@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from nousd.providers.interface import Provider
 from nousd.providers.mock.provider import MockProvider
 from tests.harness.daemon import Client, Daemon, Events, of_type, socket_daemon
 from tests.harness.stub_model import Gate, StubModel, text_reply
@@ -41,7 +42,9 @@ async def test_a_run_stays_in_its_session_when_another_becomes_active(
     first = await start(client, events, stub)
     second = (await client.request("new_session"))["session_id"]
     state = await client.request("get_state")
-    assert (state["session_id"], state["run_state"], state["run_id"]) == (second, "idle", "")
+    assert (state["session_id"], state["run_state"]) == (second, "running")
+    named = await client.request("get_state", session_id=second)
+    assert (named["run_state"], named["run_id"]) == ("idle", "")
     assert [run["run_id"] for run in state["runs"]] == [first.run_id]
     first.gate.open()
     run = await events.run()
@@ -57,7 +60,7 @@ async def test_switching_away_and_back_changes_nothing_for_the_run(
     home = (await client.request("new_session"))["session_id"]
     running = await start(client, events, stub)
     await client.request("switch_session", session_id=other)
-    assert (await client.request("get_state"))["run_state"] == "idle"
+    assert (await client.request("get_state", session_id=other))["run_state"] == "idle"
     await client.request("switch_session", session_id=home)
     assert (await client.request("get_state"))["run_id"] == running.run_id
     running.gate.open()
@@ -211,29 +214,82 @@ async def test_a_branch_during_a_run_has_the_committed_entries_and_nothing_later
     assert len(await texts(client, running.session_id)) == 4
 
 
-@pytest.mark.behaviour("modes_are_kept_per_session")
 @pytest.mark.behaviour("set_model_holds_from_the_next_call")
-async def test_modes_model_and_tools_are_per_session_and_inherited_by_new_sessions(
+async def test_a_model_is_per_session_and_taken_over_by_new_sessions(
     client: Client, stub: StubModel
 ) -> None:
     first = (await client.request("new_session"))["session_id"]
-    await client.request("set_steering_mode", mode="all")
     await client.request("set_model", model="other-model")
-    await client.request("set_active_tools", tools=["ls"])
     second = (await client.request("new_session"))["session_id"]
-    inherited = await client.request("get_state")
-    assert (inherited["steering_mode"], inherited["model"]) == ("all", "other-model")
+    assert (await client.request("get_state"))["model"] == "other-model"
     await client.request("set_model", model="third-model")
-    await client.request("set_steering_mode", mode="one-at-a-time")
     await client.request("prompt", text="x", session_id=first)
     await client.request("prompt", text="x", session_id=second)
     assert [request.json["model"] for request in stub.requests] == ["other-model", "third-model"]
-    assert [len(request.json["tools"]) for request in stub.requests] == [1, 1]
-    modes = [
-        (await client.request("get_state", session_id=session_id))["steering_mode"]
-        for session_id in (first, second)
+
+
+async def modes_of(client: Client, *session_ids: str) -> list[str]:
+    states = [await client.request("get_state", session_id=each) for each in session_ids]
+    return [state["steering_mode"] for state in states]
+
+
+@pytest.mark.behaviour("tools_and_modes_have_a_value_for_all")
+async def test_a_mode_set_without_a_session_applies_to_all_sessions(client: Client) -> None:
+    first = (await client.request("new_session"))["session_id"]
+    await client.request("set_steering_mode", mode="all")
+    second = (await client.request("new_session"))["session_id"]
+    branch = (await client.request("branch_session", session_id=first))["session_id"]
+    assert await modes_of(client, first, second, branch) == ["all", "all", "all"]
+    await client.request("set_steering_mode", mode="one-at-a-time")
+    assert await modes_of(client, first, second, branch) == ["one-at-a-time"] * 3
+
+
+@pytest.mark.behaviour("modes_are_kept_per_session")
+async def test_a_session_that_a_command_names_has_a_mode_of_its_own(client: Client) -> None:
+    plain = (await client.request("new_session"))["session_id"]
+    own = (await client.request("new_session", steering_mode="all", active_tools=["ls"]))[
+        "session_id"
     ]
-    assert modes == ["all", "one-at-a-time"]
+    await client.request("set_steering_mode", mode="all", session_id=plain)
+    copied = (await client.request("branch_session", session_id=own))["session_id"]
+    # A new session copies nothing.
+    assert await modes_of(client, plain, own, copied) == ["all", "all", "one-at-a-time"]
+    tools = (await client.request("list_tools", session_id=own))["tools"]
+    assert {tool["name"] for tool in tools if tool["active"]} == {"ls"}
+    # The active session loses its own with a value for all.
+    await client.request("set_steering_mode", mode="one-at-a-time")
+    assert await modes_of(client, plain, own, copied) == ["all", "all", "one-at-a-time"]
+    await client.request("switch_session", session_id=own)
+    await client.request("set_steering_mode", mode="one-at-a-time")
+    assert await modes_of(client, plain, own) == ["all", "one-at-a-time"]
+
+
+async def test_a_tool_disabled_without_a_session_stays_disabled_after_a_switch(
+    client: Client, stub: StubModel
+) -> None:
+    before = (await client.request("new_session"))["session_id"]
+    await client.request("new_session")
+    await client.request("set_active_tools", tools=["ls"])
+    await client.request("switch_session", session_id=before)
+    await client.request("prompt", text="x")
+    [request] = stub.requests
+    assert [tool["function"]["name"] for tool in request.json["tools"]] == ["ls"]
+
+
+async def test_values_for_all_survive_a_restart(short_folder: Path, provider: Provider) -> None:
+    async with socket_daemon(short_folder, provider=provider) as daemon:
+        client = await daemon.connect()
+        own = (await client.request("new_session"))["session_id"]
+        await client.request("set_follow_up_mode", mode="all", session_id=own)
+        other = (await client.request("new_session"))["session_id"]
+        await client.request("set_steering_mode", mode="all")
+    async with socket_daemon(short_folder, provider=provider) as daemon:
+        client = await daemon.connect()
+        states = [await client.request("get_state", session_id=each) for each in (own, other)]
+        assert [(each["steering_mode"], each["follow_up_mode"]) for each in states] == [
+            ("all", "all"),
+            ("all", "one-at-a-time"),
+        ]
 
 
 @pytest.mark.behaviour("subscriptions_can_be_filtered")

@@ -59,3 +59,47 @@ async def test_a_result_beyond_the_event_limit_is_truncated_and_marked(
     assert len(result["events"]) == 5
     assert result["events_truncated"] is True
     assert (result["output"], result["status"]) == ("the end", "completed")
+
+
+@pytest.mark.behaviour("output_is_the_answer_to_the_prompt")
+async def test_the_output_is_the_answer_to_the_prompt_and_not_to_what_waited_before(
+    tmp_path: Path,
+) -> None:
+    provider = ScriptedProvider()
+    async with memory_daemon(workdir=tmp_path, provider=provider) as daemon:
+        client, waiting = await daemon.connect(), await daemon.connect()
+        await client.request("prompt", text="first", wait=False)
+        await client.request("follow_up", text="left over")
+        await client.request("abort", keep_queue=True)
+        events = await daemon.watch(after="evt-0")
+        await events.run()
+        prompt = await waiting.ask("prompt", text="second")
+        await events.until("agent_start")
+        await client.request("follow_up", text="later")
+        provider.answer(says("to second"), says("to left over"), says("to later"))
+        assert (await waiting.answer(prompt))["payload"]["output"] == "to second"
+
+
+async def test_the_output_is_the_answer_to_the_last_steer_of_the_run(tmp_path: Path) -> None:
+    provider = ScriptedProvider()
+    async with memory_daemon(workdir=tmp_path, provider=provider) as daemon:
+        client, waiting = await daemon.connect(), await daemon.connect()
+        events = await daemon.watch()
+        prompt = await waiting.ask("prompt", text="go")
+        await events.until("agent_start")
+        await client.request("follow_up", text="later")
+        await client.request("steer", text="this way")
+        provider.answer(says("to go"), says("to the steer"), says("to later"))
+        assert (await waiting.answer(prompt))["payload"]["output"] == "to the steer"
+
+
+async def test_the_output_is_empty_if_no_turn_took_the_prompt(tmp_path: Path) -> None:
+    provider = ScriptedProvider()
+    async with memory_daemon(workdir=tmp_path, provider=provider) as daemon:
+        client, waiting = await daemon.connect(), await daemon.connect()
+        events = await daemon.watch()
+        prompt = await waiting.ask("prompt", text="go")
+        await events.until("message_end")
+        await client.request("abort")
+        answer = (await waiting.answer(prompt))["payload"]
+        assert (answer["output"], answer["status"]) == ("", "cancelled")

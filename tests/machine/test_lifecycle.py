@@ -90,6 +90,7 @@ EVENTS: dict[str, events.Event] = {
     ),
     "run_aborting": events.RunAborting(**RUN),
     "run_conflict": events.RunConflict(**RUN),
+    "v1_scope_entered": events.V1ScopeEntered(**RUN),
     "session_delete_deferred": events.SessionDeleteDeferred(**RUN),
     "entry_appended": events.EntryAppended(session_id="s", entry=user("e")),
     "queue_update": events.QueueUpdate(
@@ -173,6 +174,7 @@ error                      *
 usage_reported             *
 run_aborting               *
 run_conflict               *
+v1_scope_entered           *
 session_delete_deferred    *
 todo_updated               *
 mcp_server_status

@@ -32,7 +32,7 @@ def changed(before: SessionState, event: events.Event, ts: str = TS) -> dict[str
     return {name: value for name, value in new.items() if value != old[name]}
 
 
-def test_a_session_begins_with_the_fields_of_its_created_event() -> None:
+def test_a_session_begins_with_the_fields_of_its_created_event_but_no_tools_and_modes() -> None:
     created = events.SessionCreated(
         session_id="s",
         created_at=TS,
@@ -51,9 +51,6 @@ def test_a_session_begins_with_the_fields_of_its_created_event() -> None:
         "name": "n",
         "parent_id": "parent",
         "leaf_id": "leaf",
-        "steering_mode": "all",
-        "follow_up_mode": "all",
-        "active_tools": ("read",),
         "provider": "mock",
         "model": "m",
     }
@@ -220,6 +217,7 @@ CHANGING = {
     events.AgentStart,
     events.AgentEnd,
     events.RunAborting,
+    events.V1ScopeEntered,
     events.UsageReported,
     events.TodoUpdated,
     events.SessionAttached,

@@ -31,7 +31,7 @@ class MemoryLog:
         self, session_id: str, first: int, last: int, types: Iterable[str] | None = None
     ) -> Iterator[Event]:
         for stored in self._rows.events:
-            fits = stored.session_id == session_id and first <= stored.seq <= last
+            fits = stored.session_id in ("", session_id) and first <= stored.seq <= last
             if fits and (types is None or stored.type in types):
                 yield event_in(decode_event(stored.line))
 

@@ -114,9 +114,34 @@ async def test_a_failed_command_in_a_sandbox_replays_as_sandboxed(
 async def test_a_run_aborted_during_an_approval_replays_identically(tmp_path: Path) -> None:
     async with replayed_bench(tmp_path) as bench:
         await bench.asked()
-        await bench.client.request("steer", text="never mind")
         await bench.client.request("abort")
         await bench.events.run()
+
+
+async def test_a_run_steered_during_an_approval_replays_identically(tmp_path: Path) -> None:
+    async with replayed_bench(tmp_path) as bench:
+        await bench.asked()
+        await bench.client.request("steer", text="never mind")
+        await bench.events.run()
+
+
+async def test_a_run_replays_identically_with_the_tools_and_modes_of_its_time(
+    tmp_path: Path,
+) -> None:
+    async with replayed_bench(tmp_path) as bench:
+        await bench.client.request("set_steering_mode", mode="all")
+        await bench.asked()
+        bench.provider.answer(says("to both"))
+        await bench.client.request("set_follow_up_mode", mode="all")
+        for text in ("one", "two"):
+            await bench.client.request("follow_up", text=text)
+        request = (await bench.pending())[0]
+        await bench.client.request("confirm_tool", **naming(request, "deny"))
+        run = await bench.events.run()
+        assert [start["text"] for start in of_type(run, "message_start") if "text" in start][
+            -1
+        ] == "one\ntwo"
+        await bench.client.request("set_follow_up_mode", mode="one-at-a-time")
 
 
 async def test_a_client_call_during_a_run_is_not_part_of_its_replay(short_folder: Path) -> None:

@@ -53,9 +53,6 @@ async def test_a_created_session_has_the_settings_of_its_creation(store: Store) 
             "s1",
             name="first",
             leaf_id="e0",
-            steering_mode="all",
-            follow_up_mode="one-at-a-time",
-            active_tools=("read", "bash"),
             provider="mock",
             model="mock-1",
         ),
@@ -66,16 +63,15 @@ async def test_a_created_session_has_the_settings_of_its_creation(store: Store) 
         updated_at=TS,
         name="first",
         leaf_id="e0",
-        steering_mode="all",
-        follow_up_mode="one-at-a-time",
-        active_tools=("read", "bash"),
         provider="mock",
         model="mock-1",
     )
 
 
 async def test_an_update_changes_only_what_it_names(store: Store) -> None:
+    # Earlier versions copied tools into a new session; they do not count.
     await append(store, created(name="old", model="m1", active_tools=("read",)))
+    await append(store, updated(active_tools=("ls",)))
     await append(store, updated(name="new", active_tools=()), updated(leaf_id="e7"), ts=LATER)
     row = await store.session("s1")
     assert row is not None
@@ -125,12 +121,10 @@ async def test_updated_settings_become_the_defaults_but_names_and_leaves_do_not(
     assert await store.defaults() == Defaults()
     await append(store, updated("s1", provider="p", model="m1", active_tools=("read",)))
     await append(store, updated("s2", model="m2", steering_mode="all", follow_up_mode="all"))
+    assert await store.defaults() == Defaults(provider="p", model="m2")
+    await append(store, updated("", steering_mode="all", active_tools=("ls",)))
     assert await store.defaults() == Defaults(
-        provider="p",
-        model="m2",
-        active_tools=("read",),
-        steering_mode="all",
-        follow_up_mode="all",
+        provider="p", model="m2", active_tools=("ls",), steering_mode="all"
     )
 
 

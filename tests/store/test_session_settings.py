@@ -13,6 +13,7 @@ import pytest
 from msgspec import inspect
 
 from nousd.machine.session.settings import (
+    SHARED,
     DefaultSettings,
     InheritedSettings,
     SessionSettings,
@@ -116,7 +117,7 @@ async def test_sessions_can_be_listed_by_each_exact_filter(name: str, store: Sto
 async def test_every_store_keeps_the_settings_that_new_sessions_inherit(store: Store) -> None:
     await append(store, *EVERYTHING_SET)
     defaults = await store.defaults()
-    lasting = set(settings_among(DefaultSettings)) - {"granted"}
+    lasting = set(settings_among(DefaultSettings)) - {"granted", *SHARED}
     assert {name: getattr(defaults, name) for name in lasting} == {
         name: value for name, value in examples(events.SessionUpdated).items() if name in lasting
     }

@@ -9,7 +9,6 @@ A daemon may be running: everything is read in one transaction, so it sees one m
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ import apsw
 import msgspec
 
 from nousd.admin.check import artifacts, checksums
-from nousd.admin.check.compare import TABLES, Table, differences
+from nousd.admin.check.compare import TABLES, Table, differences, meanings_in
 from nousd.admin.check.findings import PROGRESS_EVENTS, Finding, Findings, Progress, no_progress
 from nousd.admin.check.refold import Refold
 from nousd.admin.check.run_audit import RunWalker
@@ -185,7 +184,8 @@ class _Look:
         any_deleted = connection.execute("SELECT 1 FROM main.sessions WHERE deleted").get
         if kept[0] is not None and not Refold(connection, _adopt_nothing).has_session(kept[0]):
             self._findings.add("the active session", f"is {kept[0]}, which is not there")
-        if any_deleted is None and (made[0], json.loads(made[1])) != (kept[0], json.loads(kept[1])):
+        meaning = meanings_in(connection.pragma("user_version", schema="log"))["settings"]
+        if any_deleted is None and (made[0], meaning(made[1])) != (kept[0], meaning(kept[1])):
             self._findings.add("the settings of new sessions", "differ from their events")
 
     def _bodies(self, connection: apsw.Connection) -> None:

@@ -12,6 +12,8 @@ from typing import Any, Final, NamedTuple
 
 import apsw
 
+from nousd.machine.session.settings import SHARED
+
 _NOT_COMPARED: Final = frozenset({"namespace"})
 
 
@@ -51,12 +53,29 @@ TABLES: Final = (
     Table("artifact_uses", ("session_id", "artifact_id"), "artifact"),
 )
 
-_MEANINGS: Final[Mapping[str, Callable[[Any], Any]]] = {
+Meaning = Callable[[Any], Any]
+"""Returns what a column's JSON means."""
+
+_MEANINGS: Final[Mapping[str, Meaning]] = {
     "settings": json.loads,
     "usage_totals": json.loads,
     "body": json.loads,
 }
-"""column -> the type of its JSON."""
+
+_SHARED_SINCE: Final = 8
+"""The version of the schema whose migration removes tools and modes that were copied into sessions."""
+
+
+def without_copies(settings: Any) -> Any:
+    """Return settings without what earlier versions copied from one session to the next."""
+    return {name: value for name, value in json.loads(settings).items() if name not in SHARED}
+
+
+def meanings_in(version: int) -> Mapping[str, Meaning]:
+    """Return what the columns of a log with that version of the schema mean."""
+    if version >= _SHARED_SINCE:
+        return _MEANINGS
+    return {**_MEANINGS, "settings": without_copies}
 
 
 def differences(connection: apsw.Connection, table: Table) -> Iterator[tuple[str, str]]:
@@ -65,11 +84,13 @@ def differences(connection: apsw.Connection, table: Table) -> Iterator[tuple[str
     Raises:
         apsw.Error: a table cannot be read.
     """
-    if connection.pragma("user_version", schema="log") < table.since:
+    version = connection.pragma("user_version", schema="log")
+    if version < table.since:
         return
+    meanings = meanings_in(version)
     columns = [name for name in _columns(connection, table) if name not in table.key]
     for key in connection.execute(_missing(table, columns, "main", "log")):
-        problem = _problem(connection, table, columns, key)
+        problem = _problem(connection, table, columns, key, meanings)
         if problem is not None:
             yield _named(table, key), problem
     for key in connection.execute(_missing(table, [], "log", "main")):
@@ -101,7 +122,11 @@ def _missing(table: Table, columns: Sequence[str], one: str, other: str) -> str:
 
 
 def _problem(
-    connection: apsw.Connection, table: Table, columns: Sequence[str], key: Sequence[Any]
+    connection: apsw.Connection,
+    table: Table,
+    columns: Sequence[str],
+    key: Sequence[Any],
+    meanings: Mapping[str, Meaning],
 ) -> str | None:
     names = ", ".join([*table.key, *columns])
     where = " AND ".join(f"a.{name} = ?" for name in table.key)
@@ -116,14 +141,13 @@ def _problem(
     if kept is None or made is None:
         return "has no row, though there are events for one"
     pairs = zip(columns, made[len(key) :], kept[len(key) :], strict=True)
-    different = [name for name, one, other in pairs if not _same(name, one, other)]
+    different = [name for name, one, other in pairs if not _same(meanings.get(name), one, other)]
     return f"differs from its events in {', '.join(different)}" if different else None
 
 
-def _same(column: str, one: Any, other: Any) -> bool:
+def _same(meaning: Meaning | None, one: Any, other: Any) -> bool:
     if one == other:
         return True
-    meaning = _MEANINGS.get(column)
     if meaning is None or one is None or other is None:
         return False
     try:

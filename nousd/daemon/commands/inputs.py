@@ -102,6 +102,7 @@ def _start(
         model=services.run_services.choice_of(live.state, request.options or None).model,
         leaf_id=command.leaf_id,
         request=request,
+        in_v1_scope=live.session_id == services.sessions.active_id,
     )
     run = services.runs.start(
         live, run_id, decided, own_prompt=queued.input_id, artifacts=brought.artifacts
@@ -211,6 +212,8 @@ def _queue(
         live.state, queued, expected_run_id=pending.command.expected_run_id
     )
     handle = live.decide((decided,), artifacts=pending.brought.artifacts)
+    if kind == "steer":
+        services.run_services.skip_passed_over()
     return remembered(live, handle, decided.inputs[0])
 
 
@@ -226,7 +229,10 @@ async def _likely_session(
 
 async def abort(services: Services, command: commands.Abort) -> Reply:
     """Abort the run at once and clear the queues, unless they are to be kept."""
-    live = await services.sessions.run_target(command.session_id, command.expected_run_id)
+    try:
+        live = await services.sessions.run_target(command.session_id, command.expected_run_id)
+    except CommandRejected as refusal:
+        return await _abort_without_run(services, command, refusal)
     decided, cleared = decisions.abort_run(
         live.state, expected_run_id=command.expected_run_id, keep_queue=command.keep_queue
     )
@@ -236,6 +242,23 @@ async def abort(services: Services, command: commands.Abort) -> Reply:
     driver.stop("cancelled")
     answer = Accepted(command="abort", run_id=driver.run_id)
     return await _given_back(services, handle, answer, cleared)
+
+
+async def _abort_without_run(
+    services: Services, command: commands.Abort, refusal: CommandRejected
+) -> Reply:
+    """Clear the active session's queue for an abort that names no target while there is no run.
+
+    Raises:
+        CommandRejected: the refusal, if that is not so or nothing is pending.
+    """
+    if refusal.message != "no_active_run" or command.expected_run_id is not None:
+        raise refusal
+    live = await services.sessions.active()
+    decided, cleared = ((), ()) if live is None else decisions.clear_queue(live.state, None)
+    if live is None or not cleared or command.keep_queue:
+        raise refusal
+    return await _given_back(services, live.decide(decided), Accepted(command="abort"), cleared)
 
 
 async def resume(services: Services, command: commands.Resume) -> Reply:
@@ -253,6 +276,7 @@ async def resume(services: Services, command: commands.Resume) -> Reply:
         runtime=services.run_services.runtime.name,
         model=services.run_services.choice_of(live.state, request.options or None).model,
         request=request,
+        in_v1_scope=live.session_id == services.sessions.active_id,
     )
     run = services.runs.start(live, run_id, decided, own_prompt=None)
     accepted = Accepted(command="resume", run_id=run_id, session_id=live.session_id)
@@ -300,5 +324,6 @@ async def promote(services: Services, command: commands.Promote) -> Reply:
     """Turn a pending follow-up into a steer."""
     live = await services.sessions.require(command.session_id)
     handle = live.decide(decisions.promote(live.state, command.input_id))
+    services.run_services.skip_passed_over()
     answer = Accepted(command="promote", session_id=live.session_id, input_id=command.input_id)
     return Deferred(handle, answer)

@@ -12,6 +12,7 @@ from nousd.daemon.eventlog.hub import STRETCH_EVENTS
 from nousd.daemon.replies import Reply
 from nousd.daemon.services import Services
 from nousd.errors import CommandRejected
+from nousd.machine.session.settings import in_force
 from nousd.machine.session.state import SessionState
 from nousd.store.records import StoredEvent
 from nousd.wire import commands
@@ -36,15 +37,18 @@ async def get_state(services: Services, command: commands.GetState) -> Reply:
     """Read a session's state as of the cursor in the response."""
     live = await services.sessions.target(command.session_id)
     state = services.sessions.without_session() if live is None else live.committed
-    run_id = "" if state.run is None else state.run.run_id
+    # Without a session, the run is the one that a steer would reach.
+    running = state if command.session_id else services.sessions.shown_without_target() or state
+    run_id = "" if running.run is None else running.run.run_id
     choice = services.run_services.choice_of(state)
+    shared = in_force(state, services.sessions.shown_defaults)
     return State(
-        run_state=run_state(state),
+        run_state=run_state(running),
         run_id=run_id,
         session_id=state.session_id,
-        steering_mode=state.steering_mode,
-        follow_up_mode=state.follow_up_mode,
-        pending_counts=state.pending_counts,
+        steering_mode=shared.steering_mode,
+        follow_up_mode=shared.follow_up_mode,
+        pending_counts=running.pending_counts,
         cursor=cursor(services.hub.head),
         runs=tuple(active_run(services, running) for running in services.sessions.shown_running()),
         provider=choice.provider,

@@ -7,6 +7,7 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from nousd.daemon.commands.models import given_model
+from nousd.daemon.commands.settings import require_builtin
 from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.replies import Deferred, Reply
 from nousd.daemon.services import Services
@@ -35,8 +36,9 @@ def said_of_new(services: Services, command: commands.NewSession) -> dict[str, A
 
     Raises:
         InvalidPayload: a rule is invalid, or a value is too long.
-        CommandRejected: as ``given_model``.
+        CommandRejected: as ``given_model`` and ``require_builtin``.
     """
+    require_builtin(services, command.active_tools or ())
     choice = given_model(services, command.model, command.provider)
     said = {name: getattr(command, name) for name in _NEW}
     said["parent_id"] = command.parent_id

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from msgspec import UNSET
 
 from nousd.daemon.commands.pages import page_of
+from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.replies import Deferred, Reply
 from nousd.daemon.services import Services
 from nousd.errors import CommandRejected
@@ -15,27 +19,36 @@ from nousd.wire.responses.tools import ToolSummary
 
 async def set_active_tools(services: Services, command: commands.SetActiveTools) -> Reply:
     """Set the built-in tools that the model is offered; extensions' tools are always offered."""
-    for name in command.tools:
-        tool = services.tools.get(name)
-        if tool is None or tool.source != "builtin":
-            raise CommandRejected(f"tool_not_registered: {name}")
-    live = await services.sessions.target(command.session_id)
-    handle = services.sessions.update(live, active_tools=command.tools)
+    require_builtin(services, command.tools)
+    handle = await _set(services, command.session_id, active_tools=command.tools)
     return Deferred(handle, Accepted(command="set_active_tools", count=len(command.tools)))
 
 
 async def set_steering_mode(services: Services, command: commands.SetSteeringMode) -> Reply:
     """Set how pending steers are delivered: one per turn, or all together."""
-    live = await services.sessions.target(command.session_id)
-    handle = services.sessions.update(live, steering_mode=command.mode)
+    handle = await _set(services, command.session_id, steering_mode=command.mode)
     return Deferred(handle, Accepted(command="set_steering_mode", mode=command.mode))
 
 
 async def set_follow_up_mode(services: Services, command: commands.SetFollowUpMode) -> Reply:
     """Set how pending follow-ups are delivered: one per turn, or all together."""
-    live = await services.sessions.target(command.session_id)
-    handle = services.sessions.update(live, follow_up_mode=command.mode)
+    handle = await _set(services, command.session_id, follow_up_mode=command.mode)
     return Deferred(handle, Accepted(command="set_follow_up_mode", mode=command.mode))
+
+
+async def _set(services: Services, session_id: str | None, **setting: Any) -> CommitHandle:
+    """Set a value of a session's own, or the one for the daemon if no session is named."""
+    if session_id is not None:
+        return services.sessions.update(await services.sessions.get(session_id), **setting)
+    return services.sessions.update_shared(await services.sessions.active(), **setting)
+
+
+def require_builtin(services: Services, names: Sequence[str]) -> None:
+    """Raise CommandRejected ``tool_not_registered`` for a name that no built-in tool has."""
+    for name in names:
+        tool = services.tools.get(name)
+        if tool is None or tool.source != "builtin":
+            raise CommandRejected(f"tool_not_registered: {name}")
 
 
 async def list_tools(services: Services, command: commands.ListTools) -> Reply:

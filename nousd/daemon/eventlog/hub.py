@@ -7,7 +7,7 @@ means.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Final
@@ -31,6 +31,11 @@ and so the memory that a subscriber holds while it does not read."""
 STRETCH_EVENTS: Final = 65_536
 """Maximum sequence numbers that one read of the log covers. Otherwise a narrow filter on a long log
 would occupy one of the few reader threads for seconds, without telling its subscriber the progress."""
+
+
+LineOf = Callable[[StoredEvent], bytes]
+
+whole_line: Final[LineOf] = attrgetter("line")
 
 
 class Hub:
@@ -75,29 +80,35 @@ class Hub:
         """Wait for the next event, or until something else notifies the subscriber."""
         await self._window.wait(notifier)
 
-    async def page_after(self, cursor: int, wanted: EventFilter) -> tuple[bytes, int]:
+    async def page_after(
+        self, cursor: int, wanted: EventFilter, line_of: LineOf = whole_line
+    ) -> tuple[bytes, int]:
         """Return the wanted lines after ``cursor``, joined, and the next cursor.
 
         The lines can be empty although the cursor moves: nothing on that stretch was wanted.
+
+        Args:
+            line_of: returns a reader's bytes of a wanted event, none if the reader does not want it
+                after all. It is called for each wanted event in order; for one that had no room in a
+                page, again in the next.
         """
         if cursor >= self._window.head:
             return b"", cursor
         if cursor < self._window.start:
-            return await self._read_log(cursor, wanted)
+            return await self._read_log(cursor, wanted, line_of)
         events, until = self._window.after(cursor, PAGE_EVENTS)
         shown = filter(partial(matches, wanted=wanted), events)
-        return fill_page(shown, until, _line, PAGE_BYTES)
+        return fill_page(shown, until, line_of, PAGE_BYTES)
 
-    async def _read_log(self, cursor: int, wanted: EventFilter) -> tuple[bytes, int]:
+    async def _read_log(
+        self, cursor: int, wanted: EventFilter, line_of: LineOf
+    ) -> tuple[bytes, int]:
         # An event that is committed but not yet published is shown when it is published.
         until = min(self.head, cursor + STRETCH_EVENTS)
         events = await self._store.events_after(
             cursor, wanted, until=until, limit=PAGE_EVENTS, bytes_max=PAGE_BYTES
         )
-        return b"".join([event.line for event in events]), events[-1].seq if events else until
-
-
-_line: Final = attrgetter("line")
+        return b"".join(map(line_of, events)), events[-1].seq if events else until
 
 
 def _time(event: StoredEvent) -> str:

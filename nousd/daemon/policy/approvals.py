@@ -27,6 +27,8 @@ from nousd.wire.limits import RULE_CHARS_MAX
 
 _STOPPED: Final = "the call is being stopped"
 
+_PASSED_OVER: Final = Answer(allows=False, by="steer", reason="Skipped due to queued user message.")
+
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
     """The decision about one attempt at a call, and its author."""
@@ -85,6 +87,9 @@ class Approvals:
             obstacle: why no approval can be requested, for people.
         """
         request = self._request(question, asker, under)
+        if asker.is_passed_over():
+            self.answer(request, _PASSED_OVER)
+            return _PASSED_OVER
         obstacle = obstacle or self.requests.obstacle(asker)
         if obstacle is not None:
             denial = Answer(allows=False, by="policy", reason=f"{question.reason}, and {obstacle}")
@@ -133,6 +138,14 @@ class Approvals:
                 with suppress(StoreError, SessionNotFound):
                     self.answer(request, denial)
 
+    def skip_passed_over(self) -> None:
+        """End the requests of calls whose run has got a steer: the calls are skipped like the others."""
+        for request in self.requests.passed_over():
+            assert isinstance(request, Waiting)
+            # A call whose own session is lost ends with its run.
+            with suppress(StoreError, SessionNotFound):
+                self.answer(request, _PASSED_OVER)
+
     def withdraw(self, tool_call_id: str) -> None:
         """Withdraw the pending requests of a call that is being stopped."""
         request = self.requests.waiting(tool_call_id)
@@ -169,6 +182,8 @@ def _decision(question: Question, answer: Answer) -> list[Event]:
     """Return the events of the user's decision, or of its absence."""
     call: dict[str, Any] = dict(question.call)
     reason = beginning(answer.reason)
+    if answer is _PASSED_OVER:
+        return [events.ToolCallDenied(**call, by=answer.by, reason=reason)]
     kind = events.ToolCallApproved if answer.allows else events.ToolCallDenied
     said = events.ToolCallPolicyEvaluated(
         **call, source="user", decision="allow" if answer.allows else "deny", reason=reason

@@ -7,6 +7,7 @@ call that asks keeps running and decides what to do with the answer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, Literal
 
@@ -16,7 +17,13 @@ from nousd.daemon.clock import Clock, later
 from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.policy.approvers import Approvers
 from nousd.daemon.policy.requests import Asker, Request, Requests, status_of
-from nousd.errors import CommandRejected, InvalidPayload, Unanswered
+from nousd.errors import (
+    CommandRejected,
+    InvalidPayload,
+    SessionNotFound,
+    StoreError,
+    Unanswered,
+)
 from nousd.machine.context.text_offload import beginning
 from nousd.tools.interface import UserAnswers
 from nousd.wire import events
@@ -25,12 +32,14 @@ from nousd.wire.objects.questions import QuestionAnswer, UserQuestion
 
 _STOPPED: Final = "its call is being stopped"
 
+_PASSED_OVER: Final = "they sent a message instead, which comes next"
+
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a question: its ``answers``, or ``by`` whom and why it was rejected."""
 
     answers: UserAnswers = ()
-    by: Literal["user", "timeout", "stop"] = "user"
+    by: Literal["user", "timeout", "stop", "steer"] = "user"
     reason: str = ""
 
 
@@ -54,11 +63,14 @@ class Questions:
             call: the keys of an event of that call.
 
         Raises:
-            Unanswered: no client answers questions, or none answered in time.
+            Unanswered: no client answers questions, none answered in time, or the user sent a steer
+                instead.
         """
         obstacle = self.requests.obstacle(asker)
         if obstacle is not None:
             raise Unanswered(obstacle)
+        if asker.is_passed_over():
+            raise Unanswered(_PASSED_OVER)
         request = self._request(call, questions, asker)
         asking = [request.event, *status_of("question_asked", request.event)]
         ended = await self.requests.wait(request, asking)
@@ -91,6 +103,13 @@ class Questions:
             CommandRejected: as ``answer``.
         """
         return self._reject(self._waiting(question_id), Ended(reason=reason))
+
+    def skip_passed_over(self) -> None:
+        """End the questions of runs that have got a steer: their calls say so to the model."""
+        for request in self.requests.passed_over():
+            # A call whose own session is lost ends with its run.
+            with suppress(StoreError, SessionNotFound):
+                self._reject(request, Ended(by="steer", reason=_PASSED_OVER))
 
     def withdraw(self, tool_call_id: str) -> None:
         """Withdraw the pending questions of a call that is being stopped."""

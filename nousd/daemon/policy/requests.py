@@ -37,14 +37,18 @@ A = TypeVar("A")
 
 
 class Asker(NamedTuple):
-    """The call that makes a request: how it decides events, and its audiences.
+    """The call that makes a request.
 
     Args:
-        places: the readers of the request.
+        decide: decides events for the call.
+        audiences: the readers of the request.
+        is_passed_over: whether the user sent a steer instead of an answer, to the run of the call or to
+            one that waits for that run.
     """
 
     decide: Decide
     audiences: tuple[Audience, ...]
+    is_passed_over: Callable[[], bool]
 
 
 class Request(msgspec.Struct, Generic[E, A], eq=False):
@@ -87,6 +91,10 @@ class Requests(Generic[E, A]):
     def waiting(self, request_id: str) -> Request[E, A] | None:
         """Return a request that can still be answered."""
         return self._waiting.get(request_id)
+
+    def passed_over(self) -> list[Request[E, A]]:
+        """Return the requests that wait although the user sent a steer instead of an answer."""
+        return [each for each in self._waiting.values() if each.asker.is_passed_over()]
 
     def all_waiting(self) -> tuple[Request[E, A], ...]:
         """Return every request that can still be answered, the oldest first."""

@@ -65,6 +65,10 @@ class LiveCallHost(ABC):
         """The readers of the call's requests."""
 
     @abstractmethod
+    def is_passed_over(self) -> bool:
+        """Return whether a steer waits for the call's run, or for one that waits for that run."""
+
+    @abstractmethod
     def decide(self, decided: Sequence[Event]) -> CommitHandle:
         """Submit events, together with the artifacts that are held for them."""
 
@@ -132,7 +136,7 @@ class LiveCallHost(ABC):
 
     @property
     def _asker(self) -> Asker:
-        return Asker(self.decide, self.audiences)
+        return Asker(self.decide, self.audiences, self.is_passed_over)
 
     def _context_in(self, workspace: Workspace, tool_call_id: str, emit: Emit) -> ToolContext:
         """Return the context of a call in a workspace."""

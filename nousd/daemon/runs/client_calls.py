@@ -117,6 +117,10 @@ class ClientCall(LiveCallHost):
         """Return the readers of this call's requests."""
         return (Audience(self.live.session_id, self.call.tool_call_id),)
 
+    def is_passed_over(self) -> bool:
+        """See ``LiveCallHost.is_passed_over``; the call belongs to no run."""
+        return False
+
     def extend_idle_deadline(self, seconds: float) -> None:
         """See ``CallHost.extend_idle_deadline``."""
         self._quiet_until = trio.current_time() + seconds

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from nousd.daemon.eventlog.log_walk import for_each_event
 from nousd.store.interface import Store
@@ -27,7 +27,7 @@ async def run_result(store: Store, accepted: Accepted) -> Result:
     """Return the result of a run, or of its work so far while it is active."""
     assert isinstance(accepted.run_id, str)
     assert isinstance(accepted.session_id, str)
-    while (summary := await _summarised(store, accepted.run_id)) is None:
+    while (summary := await _summarised(store, accepted.run_id, accepted.input_id)) is None:
         pass  # no run is pruned more often than it has deltas
     return Result(
         output=summary.output,
@@ -40,19 +40,29 @@ async def run_result(store: Store, accepted: Accepted) -> Result:
     )
 
 
-async def _summarised(store: Store, run_id: str) -> _Summary | None:
+async def _summarised(store: Store, run_id: str, prompt_id: str | UnsetType) -> _Summary | None:
     """Read a run page by page; None if it was pruned between two pages, so that a text came twice."""
-    summary = _Summary()
-    wanted = EventFilter(run_id=run_id, types=frozenset(FROZEN_EVENTS))
+    summary = _Summary(run_id, prompt_id)
+    wanted = EventFilter(run_id=run_id, types=frozenset(FROZEN_EVENTS) | {"queue_update"})
     await for_each_event(store, wanted, summary.add)
     summary.join_deltas()
     return None if summary.repeats else summary
 
 
 class _Summary:
-    """Collects a run's events, with neighbouring deltas joined, up to the bound."""
+    """Collects a run's events, with neighbouring deltas joined, up to the bound.
 
-    def __init__(self) -> None:
+    ``output`` is the last answer to the prompt, or to the last steer that this run accepted. Answers to
+    follow-ups, and to inputs that waited before the run, do not count.
+
+    Args:
+        prompt_id: the id of the prompt's input.
+    """
+
+    def __init__(self, run_id: str, prompt_id: str | UnsetType) -> None:
+        self._run_id = run_id
+        self._prompt_id = prompt_id
+        self._is_answering = False
         self.events: list[FlatEvent] = []
         self.output = ""
         self.status: Any = "running"
@@ -67,6 +77,8 @@ class _Summary:
         event = decode_event(stored.line)
         payload = msgspec.json.decode(event.payload)
         self._look_for_outcome(event.type, payload)
+        if event.type not in FROZEN_EVENTS:
+            return
         self._look_for_repetition(stored, payload)
         if self.truncated:
             return
@@ -104,9 +116,23 @@ class _Summary:
         if type_ == "message_start" and payload["role"] == "assistant":
             self._assistants.add(payload["message_id"])
         elif type_ == "message_end" and payload["message_id"] in self._assistants:
-            self.output = payload["text"]
+            if self._is_answering:
+                self.output = payload["text"]
+        elif type_ == "turn_start":
+            self._is_answering = False
+        elif type_ == "queue_update" and payload["change"] == "consumed":
+            self._is_answering = any(map(self._counts, payload["inputs"]))
+            if self._is_answering:
+                self.output = ""
         elif type_ == "agent_end":
             self.status = payload["status"]
+
+    def _counts(self, queued: dict[str, Any]) -> bool:
+        is_own_steer = queued["kind"] == "steer" and self._run_id in (
+            queued.get("run_id"),
+            queued.get("promoted_run_id"),
+        )
+        return is_own_steer or queued["input_id"] == self._prompt_id
 
 
 def _flattened(type_: str, event_id: str, ts: str, payload: dict[str, Any]) -> FlatEvent:

@@ -320,6 +320,12 @@ class RunHost(LiveCallHost):
         """See ``TurnHost.has_pending_steer``."""
         return queue.has_pending_steer(self.live.state.queue, self.run_id)
 
+    def is_passed_over(self) -> bool:
+        """See ``LiveCallHost.is_passed_over``."""
+        return any(
+            queue.has_pending_steer(run.live.state.queue, run.run_id) for run in self.tree.path
+        )
+
     def tool_is_active(self, name: str) -> bool:
         """See ``TurnHost.tool_is_active``."""
         return self._options.tool_choice != "none" and self._is_offered(name)

@@ -23,6 +23,7 @@ from nousd.machine.session.appending import joined, leaf_after
 from nousd.machine.session.closing_events import closing_events
 from nousd.machine.session.lifecycle import Phase
 from nousd.machine.session.queue import Turn
+from nousd.machine.session.settings import in_force
 from nousd.wire import events
 from nousd.wire.events import Event
 from nousd.wire.events.base import EndStatus
@@ -106,11 +107,12 @@ class RunLoop:
         wholes: dict[str, bytes | None] = {}
         while True:
             state = self._host.live.state
+            modes = in_force(state, self._services.sessions.defaults)
             turn = queue.next_turn(
                 state.queue,
                 own_prompt=self._own_prompt,
-                steering=state.steering_mode,
-                follow_up=state.follow_up_mode,
+                steering=modes.steering_mode,
+                follow_up=modes.follow_up_mode,
             )
             if turn is None:
                 return None

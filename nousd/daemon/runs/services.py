@@ -28,6 +28,7 @@ from nousd.extensions.hook_chain import NO_HOOKS, Hooks
 from nousd.machine.context.model_input import ModelChoice, with_own
 from nousd.machine.policy.permission import Judgement
 from nousd.machine.policy.workers import has_tool
+from nousd.machine.session.settings import in_force
 from nousd.machine.session.state import SessionState
 from nousd.providers.models.catalog import Models
 from nousd.runtimes.calls.host import Answer, Question
@@ -92,7 +93,8 @@ class RunServices:
         """True if a session's model may use a tool. Only the built-in ones are a matter of choice."""
         if not has_tool(state.worker, name):
             return False
-        if state.active_tools is None or name in state.active_tools:
+        active = in_force(state, self.sessions.defaults).active_tools
+        if active is None or name in active:
             return True
         tool = self.tools.get(name)
         return tool is not None and tool.source != "builtin"
@@ -116,6 +118,11 @@ class RunServices:
         under = self.overrides.under(state)
         obstacle = OVER if under is None else None
         return await self.approvals.ask(question, asker, under=under, obstacle=obstacle)
+
+    def skip_passed_over(self) -> None:
+        """End what calls ask the user whose run, or one above it, has got a steer."""
+        self.approvals.skip_passed_over()
+        self.questions.skip_passed_over()
 
     def withdraw(self, tool_call_id: str) -> None:
         """Take back what a call asks the user, because it is being stopped."""

@@ -61,14 +61,20 @@ class TaskTree:
         # A weak reference, because the run holds this object: an ended run is freed at once with all
         # that it read, without the search for cycles, which runs seldom.
         self._place_of = weakref.ref(run)
-        self._root_above = None if parent is None else parent.tree.root
+        self._parent = parent
         self._tasks: set[RunInTree] = set()
         self._asked_at_root: set[str] = set()
 
     @property
     def root(self) -> RunInTree:
         """The run that a user started."""
-        return self._run if self._root_above is None else self._root_above
+        return self.path[-1]
+
+    @property
+    def path(self) -> tuple[RunInTree, ...]:
+        """The run and those above it, up to the root."""
+        above = () if self._parent is None else self._parent.tree.path
+        return (self._run, *above)
 
     @property
     def _run(self) -> RunInTree:
@@ -99,8 +105,10 @@ class TaskTree:
 
     def tell_root(self, decided: Sequence[Event]) -> None:
         """Repeat the run's requests and their ends on the root run."""
-        root = self._root_above
-        if root is None or root.live.lost or root.tracker.phase is Phase.ENDED:
+        if self._parent is None:
+            return
+        root = self.root
+        if root.live.lost or root.tracker.phase is Phase.ENDED:
             return
         told: list[Event] = []
         for event in decided:

@@ -20,7 +20,13 @@ from nousd.daemon.clock import Clock
 from nousd.daemon.eventlog.log import CommitHandle, Log
 from nousd.daemon.sessions.live_session import LiveSession, not_found
 from nousd.errors import CommandRejected, InvalidPayload, SessionNotFound, StoreError
-from nousd.machine.session.settings import INHERITED, LASTING, changed_defaults
+from nousd.machine.session import decisions
+from nousd.machine.session.settings import (
+    INHERITED,
+    LASTING,
+    SHARED,
+    changed_defaults,
+)
 from nousd.machine.session.state import SessionState, queue_fields
 from nousd.store.interface import Store
 from nousd.store.rows import Defaults, SessionRow
@@ -206,23 +212,33 @@ class Sessions:
         """
         if session_id is not None:
             return await self.get(session_id)
-        running = self.running()
         if expected_run_id is not None:
+            running = self.running()
             for live in running:
                 if live.state.run is not None and live.state.run.run_id == expected_run_id:
                     return live
             raise CommandRejected("run_mismatch" if running else "no_active_run")
-        # A command without a session or run never means the run of a task.
-        running = [live for live in running if live.state.origin is None]
-        for live in running:
-            if live.session_id == self.active_id:
-                return live
-        if len(running) > 1:
-            runs = [live.state.run.run_id for live in running if live.state.run is not None]
+        states = [live.state for live in self._live.values()]
+        found = _reached_without_target(states, self.active_id)
+        if len(found) > 1:
+            found.sort(key=attrgetter("run.started_at"))
+            runs = [state.run.run_id for state in found if state.run is not None]
             raise CommandRejected("ambiguous_run", details={"run_ids": runs})
-        if not running:
+        if not found:
             raise CommandRejected("no_active_run")
-        return running[0]
+        return self._live[found[0].session_id]
+
+    def shown_without_target(self) -> SessionState | None:
+        """Return the committed state of the run that a steer without a target would reach; None if
+        there is none, or more than one.
+        """
+        found = _reached_without_target(self.shown_running(), self.committed_active_id)
+        return found[0] if len(found) == 1 else None
+
+    @property
+    def shown_defaults(self) -> Defaults:
+        """Return the committed ``defaults``."""
+        return self._committed_defaults
 
     # --- changing ----------------------------------------------------------------------------
 
@@ -236,11 +252,13 @@ class Sessions:
             chosen: settings for its ``session_created`` besides the parent's, or the defaults of new
                 sessions; None leaves one out.
         """
+        own = {name: value for name in SHARED if (value := chosen.pop(name, None)) is not None}
         created = self._created(self._clock.new_id("sess"), parent, chosen)
         live = self._keep(LiveSession(SessionState(session_id=created.session_id), self._log))
+        decided = (created, *_own_settings(live.session_id, own))
         if not activate:
-            return live, live.decide((created,))
-        handle = live.decide((created, events.SessionActivated(session_id=live.session_id)))
+            return live, live.decide(decided)
+        handle = live.decide((*decided, *decisions.activate_session(live.state)))
         self._now_active(live.session_id, handle)
         return live, handle
 
@@ -263,12 +281,14 @@ class Sessions:
             **{name: value for name, value in settings.items() if value is not None},
         )
         live = self._keep(LiveSession(SessionState(session_id=created.session_id), self._log))
-        live.decide((created,))
+        # A tool that the parent does not have is kept from its tasks, too.
+        own = {name: getattr(parent.state, name) for name in SHARED}
+        live.decide((created, *_own_settings(live.session_id, own)))
         return live
 
     def activate(self, live: LiveSession) -> CommitHandle:
         """Make a session the active one."""
-        handle = live.decide((events.SessionActivated(session_id=live.session_id),))
+        handle = live.decide(decisions.activate_session(live.state))
         self._now_active(live.session_id, handle)
         return handle
 
@@ -286,15 +306,27 @@ class Sessions:
         return self._log.submit(self._log.encode((event,)))
 
     def update(self, live: LiveSession | None, **settings: Any) -> CommitHandle:
-        """Change settings of a session and the defaults of new ones; without a session, only the
-        defaults.
+        """Change settings of a session, and the defaults of new ones where these take them over;
+        without a session, the daemon's own settings.
         """
         session_id = "" if live is None else live.session_id
         event = events.SessionUpdated(session_id=session_id, **settings)
-        if live is None:
-            handle = self._log.submit(self._log.encode((event,)))
-        else:
-            handle = live.decide((event,))
+        return self._updated(event, self.note(live, event))
+
+    def update_shared(self, active: LiveSession | None, **settings: Any) -> CommitHandle:
+        """Change shared settings for all sessions, in one commit with the removal of the active
+        session's own, so that they apply there as well.
+        """
+        event = events.SessionUpdated(session_id="", **settings)
+        own: dict[str, Any] = {
+            name: None for name in settings if active and getattr(active.state, name) is not None
+        }
+        if active is None or not own:
+            return self._updated(event, self.note(None, event))
+        removed = events.SessionUpdated(session_id=active.session_id, **own)
+        return self._updated(event, active.decide((event, removed)))
+
+    def _updated(self, event: events.SessionUpdated, handle: CommitHandle) -> CommitHandle:
         known = changed_defaults(event)
         self.defaults = msgspec.structs.replace(self.defaults, **known)
 
@@ -338,6 +370,22 @@ class Sessions:
                 self.active_id = self.committed_active_id
 
         handle.when_resolved(resolved)
+
+
+def _own_settings(session_id: str, own: Mapping[str, Any]) -> Sequence[events.Event]:
+    """Return the event that gives a new session settings of its own; none if it has none."""
+    said = {name: value for name, value in own.items() if value is not None}
+    return (events.SessionUpdated(session_id=session_id, **said),) if said else ()
+
+
+def _reached_without_target(
+    states: Sequence[SessionState], active_id: str | None
+) -> list[SessionState]:
+    """Return the sessions whose runs a command without a target may mean: the active one, else those
+    whose run is in the v1 scope.
+    """
+    scope = [state for state in states if state.run is not None and state.run.in_v1_scope]
+    return [state for state in scope if state.session_id == active_id] or scope
 
 
 def _state_of(row: SessionRow, pending: Sequence[QueuedInput]) -> SessionState:

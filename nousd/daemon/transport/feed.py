@@ -1,8 +1,9 @@
 """One connection to the event socket: a cursor that follows the log.
 
-A client that sends nothing gets the frozen event types from the moment it connected. A ``subscribe``
-line chooses other events and a position; a second one replaces the first. Anything else that a client
-writes is ignored, as in v1, unless it is so long that it may have been meant as a subscription.
+A client that sends nothing gets the frozen event types of the v1 scope (``eventlog.v1_scope``) from the
+moment it connected. A ``subscribe`` line chooses other events and a position; a second one replaces the
+first. Anything else that a client writes is ignored, as in v1, unless it is so long that it may have
+been meant as a subscription.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import trio
 from msgspec import UNSET
 
 from nousd.daemon import error_boundary
-from nousd.daemon.eventlog.event_filters import FROZEN, event_filter, position, pruned
+from nousd.daemon.eventlog.event_filters import event_filter, position, pruned
+from nousd.daemon.eventlog.hub import LineOf, whole_line
+from nousd.daemon.eventlog.v1_scope import V1_FILTER, V1Scope
 from nousd.daemon.services import Services
 from nousd.errors import InvalidCommand, NousdError
 from nousd.event_window import Notifier
@@ -36,7 +39,8 @@ _HANG_UP_POLL_SECONDS: Final = 1.0
 
 class _Subscription(msgspec.Struct, frozen=True):
     """The position and filter of a subscriber. ``request_id`` is that of its ``subscribe`` line;
-    ``confirms`` says whether the client answers approvals and questions.
+    ``confirms`` says whether the client answers approvals and questions. ``line_of`` leaves out what a
+    client that sent no such line is not shown.
     """
 
     after: int
@@ -44,6 +48,7 @@ class _Subscription(msgspec.Struct, frozen=True):
     request_id: str = ""
     confirms: bool = False
     keepalive_seconds: float = math.inf
+    line_of: LineOf = whole_line
 
 
 class _Heard(msgspec.Struct, frozen=True):
@@ -68,7 +73,9 @@ class _Feed:
         self._services = services
         self._stream = stream
         self._direct = DirectStream(stream) if isinstance(stream, trio.SocketStream) else None
-        self._current = _Subscription(services.hub.head, EventFilter(types=FROZEN))
+        self._current = _Subscription(
+            services.hub.head, V1_FILTER, line_of=_scope_of(services).line_of
+        )
         self._heard: _Heard | None = None
         self._answered = trio.Event()
         self._notifier = Notifier()
@@ -94,7 +101,9 @@ class _Feed:
         while True:
             if self._heard is not None:
                 position = await self._answer_what_was_heard(position)
-            lines, position = await hub.page_after(position, self._current.wanted)
+            lines, position = await hub.page_after(
+                position, self._current.wanted, self._current.line_of
+            )
             if lines:
                 await self._write(lines)
                 if position < hub.head:
@@ -215,6 +224,12 @@ class _Feed:
             encode_response(request_id, answer),
             _Subscription(after, wanted, request_id, command.confirms, keepalive_seconds),
         )
+
+
+def _scope_of(services: Services) -> V1Scope:
+    """Return the v1 scope as clients see it now."""
+    sessions = services.sessions
+    return V1Scope(sessions.committed_active_id, sessions.shown_running())
 
 
 def _too_long() -> _Heard:

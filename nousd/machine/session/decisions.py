@@ -54,11 +54,13 @@ def start_run(
     model: str,
     leaf_id: str | None,
     request: RunRequest = NOTHING_ASKED,
+    in_v1_scope: bool = False,
 ) -> Events:
     """Accept a prompt and start its run, in one step, so that neither is ever seen without the other.
 
     Args:
         request: the options that the prompt sets for the run.
+        in_v1_scope: whether the session is the active one.
     """
     require_idle(state)
     assert prompt.run_id is not UNSET
@@ -68,7 +70,7 @@ def start_run(
     return (
         *moved,
         accepted(state, prompt),
-        _agent_start(state, prompt.run_id, runtime, model, request),
+        _agent_start(state, prompt.run_id, runtime, model, request, in_v1_scope=in_v1_scope),
     )
 
 
@@ -80,11 +82,13 @@ def resume_run(
     runtime: str,
     model: str,
     request: RunRequest = NOTHING_ASKED,
+    in_v1_scope: bool = False,
 ) -> Events:
     """Start a run on the pending inputs, or else on an unanswered leaf.
 
     Args:
         request: the request of the run that left this, reduced by ``resumed``.
+        in_v1_scope: whether the session is the active one.
 
     Raises:
         CommandRejected: ``nothing_to_resume``.
@@ -92,23 +96,41 @@ def resume_run(
     require_idle(state)
     if not state.queue and not is_unanswered(leaf):
         raise CommandRejected("nothing_to_resume")
-    return (_agent_start(state, run_id, runtime, model, request),)
+    return (_agent_start(state, run_id, runtime, model, request, in_v1_scope=in_v1_scope),)
 
 
 def _agent_start(
-    state: SessionState, run_id: str, runtime: str, model: str, request: RunRequest
+    state: SessionState,
+    run_id: str,
+    runtime: str,
+    model: str,
+    request: RunRequest,
+    *,
+    in_v1_scope: bool,
 ) -> events.AgentStart:
+    # The run of a task is reached through its parent, also while its session is the active one.
+    is_reached = in_v1_scope and state.origin is None
     return events.AgentStart(
         session_id=state.session_id,
         run_id=run_id,
         runtime=runtime,
         model=model,
+        v1_scope=True if is_reached else UNSET,
         client_id=request.client_id,
         agent_id=request.agent_id,
         agent_profile=request.agent_profile,
         correlation_id=request.correlation_id,
         options=request.options,
     )
+
+
+def activate_session(state: SessionState) -> Events:
+    """Make a session the active one; its run enters the v1 scope, unless it is that of a task."""
+    activated = events.SessionActivated(session_id=state.session_id)
+    if state.run is None or state.run.in_v1_scope or state.origin is not None:
+        return (activated,)
+    run_id = state.run.run_id
+    return (activated, events.V1ScopeEntered(session_id=state.session_id, run_id=run_id))
 
 
 def left_by(state: SessionState, leaf: Entry | None) -> str | None:

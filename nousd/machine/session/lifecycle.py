@@ -56,6 +56,7 @@ _REMARKS: Final[tuple[type[events.Event], ...]] = (
     events.EntryAppended,
     events.RunAborting,
     events.RunConflict,
+    events.V1ScopeEntered,
     events.SessionDeleteDeferred,
     events.UsageReported,
     events.TodoUpdated,

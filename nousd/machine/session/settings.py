@@ -29,16 +29,44 @@ from nousd.wire.objects.todos import Todo
 from nousd.wire.objects.workers import TaskOrigin, WorkerSpec
 
 
-class LastingSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings that a new session takes from the session where they were last set.
+class SharedSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings with one value for the daemon, and one of its own for a session where a command
+    named it; ``in_force`` says which applies. No session copies them from another.
 
-    ``active_tools`` None means every tool. ``model`` None means the provider's default, as does a
-    ``model`` that was set for another ``provider``.
+    ``active_tools`` lists the built-in tools that models are offered.
     """
 
     steering_mode: QueueMode | None = None
     follow_up_mode: QueueMode | None = None
     active_tools: tuple[str, ...] | None = None
+
+
+class SettingsInForce(msgspec.Struct, frozen=True, kw_only=True):
+    """The shared settings that apply to a session. ``active_tools`` None means every tool."""
+
+    steering_mode: QueueMode
+    follow_up_mode: QueueMode
+    active_tools: tuple[str, ...] | None
+
+
+def in_force(own: SharedSettings, shared: SharedSettings) -> SettingsInForce:
+    """Return the settings that apply to a session with its ``own``, in a daemon with ``shared``."""
+    tools = own.active_tools
+    return SettingsInForce(
+        steering_mode=own.steering_mode or shared.steering_mode or "one-at-a-time",
+        follow_up_mode=own.follow_up_mode or shared.follow_up_mode or "one-at-a-time",
+        active_tools=shared.active_tools if tools is None else tools,
+    )
+
+
+class LastingSettings(SharedSettings, frozen=True, kw_only=True):
+    """Besides the shared ones, the settings that a new session takes from the session where they were
+    last set.
+
+    ``model`` None means the provider's default, as does a ``model`` that was set for another
+    ``provider``.
+    """
+
     provider: str | None = None
     model: str | None = None
     thinking: Thinking | None = None
@@ -81,9 +109,6 @@ class SessionSettings(InheritedSettings, frozen=True, kw_only=True):
     ``override_workspace``.
     """
 
-    # A session always has its modes; only the settings of new sessions can be without one.
-    steering_mode: QueueMode = "one-at-a-time"
-    follow_up_mode: QueueMode = "one-at-a-time"
     name: str | None = None
     granted: tuple[str, ...] = ()
     origin: TaskOrigin | None = None
@@ -96,8 +121,9 @@ class SessionSettings(InheritedSettings, frozen=True, kw_only=True):
     archived: bool = False
 
 
-LASTING: Final = LastingSettings.__struct_fields__
-INHERITED: Final = InheritedSettings.__struct_fields__
+SHARED: Final = SharedSettings.__struct_fields__
+LASTING: Final = tuple(name for name in LastingSettings.__struct_fields__ if name not in SHARED)
+INHERITED: Final = tuple(name for name in InheritedSettings.__struct_fields__ if name not in SHARED)
 SETTINGS: Final = SessionSettings.__struct_fields__
 
 ChangedSettings = dict[str, Any]
@@ -116,7 +142,7 @@ def changed_settings(event: events.Event, ts: str) -> ChangedSettings:
 
 def changed_defaults(event: events.SessionUpdated) -> ChangedSettings:
     """Return the settings of new sessions that the event changes."""
-    # Permissions that the user gave one session do not apply to the next one.
+    # A session's own tools and modes, and permissions that the user gave it, are not those of the next.
     names = LASTING if event.session_id else DefaultSettings.__struct_fields__
     return _present(event, names)
 
@@ -125,9 +151,11 @@ def _present(event: events.Event, names: tuple[str, ...]) -> ChangedSettings:
     return {name: value for name in names if (value := getattr(event, name)) is not UNSET}
 
 
-def _fields_of(struct: type[events.Event]) -> Callable[[Any, str], ChangedSettings]:
+def _fields_of(
+    struct: type[events.Event], *, but: tuple[str, ...] = ()
+) -> Callable[[Any, str], ChangedSettings]:
     # Looked up once, not with every event.
-    names = settings_among(struct)
+    names = tuple(name for name in settings_among(struct) if name not in but)
     return lambda event, _: _present(event, names)
 
 
@@ -150,10 +178,9 @@ def _override_expired(_: events.WorkspaceOverrideExpired, __: str) -> ChangedSet
 
 
 CHANGED_BY: Final[dict[type[events.Event], Callable[[Any, str], ChangedSettings]]] = {
-    **{
-        struct: _fields_of(struct)
-        for struct in (events.SessionCreated, events.SessionUpdated, events.TodoUpdated)
-    },
+    **{struct: _fields_of(struct) for struct in (events.SessionUpdated, events.TodoUpdated)},
+    # Earlier versions copied the shared settings into each new session; they count as not set there.
+    events.SessionCreated: _fields_of(events.SessionCreated, but=SHARED),
     events.SessionAttached: _attached,
     events.WorkspaceOverrideGranted: _override_granted,
     events.WorkspaceOverrideExpired: _override_expired,

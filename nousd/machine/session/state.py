@@ -23,12 +23,16 @@ from nousd.wire.objects.run_options import NOTHING_ASKED, RunOptions, RunRequest
 
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The run that holds the session's run lock."""
+    """The run that holds the session's run lock.
+
+    ``in_v1_scope``: commands that name no session reach it, and their clients are shown its events.
+    """
 
     run_id: str
     phase: Literal["running", "aborting"]
     started_at: str
     request: RunRequest = NOTHING_ASKED
+    in_v1_scope: bool = False
 
 
 class SessionState(SessionSettings, frozen=True, kw_only=True):
@@ -72,7 +76,9 @@ def _created(_: SessionState, event: events.SessionCreated, ts: str) -> dict[str
     return changed_settings(event, ts) | created | _moved_leaf(event)
 
 
-def _updated(_: SessionState, event: events.SessionUpdated, ts: str) -> dict[str, Any]:
+def _updated(state: SessionState, event: events.SessionUpdated, ts: str) -> dict[str, Any]:
+    if event.session_id != state.session_id:
+        return {}  # of the daemon, decided together with a change of the session
     return changed_settings(event, ts) | _moved_leaf(event)
 
 
@@ -106,7 +112,13 @@ def _queued(state: SessionState, event: events.QueueUpdate, _: str) -> dict[str,
 
 
 def _started(_: SessionState, event: events.AgentStart, ts: str) -> dict[str, Any]:
-    run = RunInfo(run_id=event.run_id, phase="running", started_at=ts, request=request_of(event))
+    run = RunInfo(
+        run_id=event.run_id,
+        phase="running",
+        started_at=ts,
+        request=request_of(event),
+        in_v1_scope=event.v1_scope is True,
+    )
     return {"run": run}
 
 
@@ -136,6 +148,12 @@ def _aborting(state: SessionState, event: events.RunAborting, _: str) -> dict[st
     return {"run": msgspec.structs.replace(state.run, phase="aborting")}
 
 
+def _entered_v1_scope(state: SessionState, event: events.V1ScopeEntered, _: str) -> dict[str, Any]:
+    assert state.run is not None
+    assert state.run.run_id == event.run_id
+    return {"run": msgspec.structs.replace(state.run, in_v1_scope=True)}
+
+
 def _cost(state: SessionState, event: events.UsageReported, _: str) -> dict[str, Any]:
     return {"usage": with_call(state.usage, event)}
 
@@ -153,6 +171,7 @@ _CHANGES: Final[dict[type[events.Event], Callable[[SessionState, Any, str], dict
     events.QueueUpdate: _queued,
     events.AgentStart: _started,
     events.RunAborting: _aborting,
+    events.V1ScopeEntered: _entered_v1_scope,
     events.AgentEnd: _ended,
     events.UsageReported: _cost,
 }

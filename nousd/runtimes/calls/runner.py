@@ -171,14 +171,10 @@ class _Call:
         self._started_at = 0.0
 
     async def refuse(self, refused: Refused, *, shown: bool) -> None:
-        text = f"tool_error: {refused.message}"
-        updates = self.events.updates(text) if shown else []
         await self.host.commit(
             *self.events.requested(),
             self.events.denied(refused),
-            *self.events.warnings(refused),
-            *updates,
-            *self.events.ends(ToolResult(text, is_error=True), executed=False),
+            *self._not_run(refused, shown=shown),
         )
 
     async def start(self, reason: str) -> None:
@@ -206,21 +202,27 @@ class _Call:
                 rule=admitted.judgement.rule,
             )
         )
-        self.events.answered = PolicySource(
-            source="user", decision="allow" if answer.allows else "deny", reason=answer.reason
-        )
         if answer.allows:
+            self.events.answered = PolicySource(
+                source="user", decision="allow", reason=answer.reason
+            )
             await self.host.commit(self.events.begun())
             self._started_at = trio.current_time()
             return True
         refused = Refused("tool_blocked", f"tool_blocked: {answer.reason}", by=answer.by)
-        await self.host.commit(
-            *self.events.warnings(refused),
-            *self.events.ends(
-                ToolResult(f"tool_error: {refused.message}", is_error=True), executed=False
-            ),
-        )
+        if answer.by == _SKIPPED.by:
+            refused = _SKIPPED
+        await self.host.commit(*self._not_run(refused, shown=refused is _SKIPPED))
         return False
+
+    def _not_run(self, refused: Refused, *, shown: bool) -> list[events.Event]:
+        """Return the events that end a denied call; a shown one has its result as output, too."""
+        text = f"tool_error: {refused.message}"
+        return [
+            *self.events.warnings(refused),
+            *(self.events.updates(text) if shown else []),
+            *self.events.ends(ToolResult(text, is_error=True), executed=False),
+        ]
 
     async def run(self, admitted: Admitted, context: Any, output: _Output) -> None:
         """Run the call and end it. If it is ended early, only what its commands left is told here."""

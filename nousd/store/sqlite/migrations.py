@@ -20,6 +20,7 @@ from nousd.store.schema import (
     m005_sessions_that_are_found,
     m006_blocks_of_events,
     m007_checksums,
+    m008_shared_settings,
 )
 
 Migration = Sequence[str]
@@ -32,6 +33,7 @@ MIGRATIONS: Final[Sequence[Migration]] = (
     m005_sessions_that_are_found.STATEMENTS,
     m006_blocks_of_events.STATEMENTS,
     m007_checksums.STATEMENTS,
+    m008_shared_settings.STATEMENTS,
 )
 """In the order in which they are applied; their number is the schema's version."""
 

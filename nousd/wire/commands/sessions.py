@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 from nousd.wire.commands.base import AnsweredBy
 from nousd.wire.limits import OVERRIDE_SECONDS_MAX, PAGE_ROWS_MAX, PATH_CHARS_MAX, REASON_CHARS_MAX
 from nousd.wire.objects.entries import Sampling, Thinking
-from nousd.wire.objects.field_types import Folder, Name, PageSize, QueueMode
+from nousd.wire.objects.field_types import Folder, Name, PageSize, QueueMode, ToolNames
 from nousd.wire.objects.session_values import SessionRules, SourceMetadata, SourceName
 from nousd.wire.responses import (
     Accepted,
@@ -39,6 +39,9 @@ class NewSession(AnsweredBy[SessionSelected], frozen=True, kw_only=True):
     provider: Name | None = None
     sampling: Sampling | None = None
     rules: SessionRules | None = None
+    active_tools: ToolNames | None = None
+    steering_mode: QueueMode | None = None
+    follow_up_mode: QueueMode | None = None
 
 
 class SwitchSession(AnsweredBy[SessionSelected], frozen=True, kw_only=True):

@@ -12,10 +12,9 @@ from nousd.wire.limits import (
     PATH_CHARS_MAX,
     REASON_CHARS_MAX,
     RULE_CHARS_MAX,
-    TOOLS_MAX,
 )
 from nousd.wire.objects.entries import PermissionMode
-from nousd.wire.objects.field_types import Folder, Name, OptionalCursor, PageSize
+from nousd.wire.objects.field_types import Folder, Name, OptionalCursor, PageSize, ToolNames
 from nousd.wire.objects.policy import ConfirmDecision
 from nousd.wire.objects.questions import QuestionAnswer
 from nousd.wire.responses import Accepted, Tools
@@ -49,7 +48,7 @@ class ListTools(AnsweredBy[Tools], frozen=True, kw_only=True):
 class SetActiveTools(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Set the built-in tools that models may call, from the next model call on."""
 
-    tools: Annotated[tuple[Name, ...], Meta(max_length=TOOLS_MAX)]
+    tools: ToolNames
     session_id: Name | None = None
 
 

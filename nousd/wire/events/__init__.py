@@ -54,10 +54,11 @@ from nousd.wire.objects.run_options import RunOptions
 
 
 class AgentStart(RunEvent, frozen=True, kw_only=True):
-    """A run begins."""
+    """A run begins. ``v1_scope`` is present if clients that name no session reach it from the start."""
 
     runtime: str
     model: str
+    v1_scope: Literal[True] | UnsetType = UNSET
     client_id: str | UnsetType = UNSET
     agent_id: str | UnsetType = UNSET
     agent_profile: str | UnsetType = UNSET
@@ -170,6 +171,10 @@ class RunConflict(RunEvent, frozen=True, kw_only=True):
     client_id: str | UnsetType = UNSET
 
 
+class V1ScopeEntered(RunEvent, frozen=True, kw_only=True):
+    """The session of an active run became the active one, so clients that name no session reach it."""
+
+
 class SessionDeleteDeferred(RunEvent, frozen=True, kw_only=True):
     """A session was to be deleted with ``abort``; its active run is stopped first."""
 
@@ -213,6 +218,7 @@ EVENTS: Final[dict[str, type[Event]]] = {
     "queue_update": QueueUpdate,
     "run_aborting": RunAborting,
     "run_conflict": RunConflict,
+    "v1_scope_entered": V1ScopeEntered,
     "reasoning_update": ReasoningUpdate,
     "model_input": ModelInput,
     "tool_call_requested": ToolCallRequested,

@@ -20,7 +20,9 @@ CONTRACT_VERSION: Final = "1"
 
 
 class SessionCreated(Event, frozen=True, kw_only=True):
-    """A session was created. A branch holds from the start what its parent held then."""
+    """A session was created. A branch holds from the start what its parent held then. Only earlier
+    versions wrote ``steering_mode``, ``follow_up_mode`` and ``active_tools``; they are ignored.
+    """
 
     created_at: str
     contract_version: str
@@ -45,13 +47,15 @@ class SessionCreated(Event, frozen=True, kw_only=True):
 
 
 class SessionUpdated(Event, frozen=True, kw_only=True):
-    """Settings, leaf or metadata changed. Only what changed is present; null unsets a field."""
+    """Settings, leaf or metadata changed. Only what changed is present; null unsets a field. Without a
+    session the daemon's own settings changed.
+    """
 
     name: str | UnsetType = UNSET
     leaf_id: str | UnsetType = UNSET
-    steering_mode: QueueMode | UnsetType = UNSET
-    follow_up_mode: QueueMode | UnsetType = UNSET
-    active_tools: tuple[str, ...] | UnsetType = UNSET
+    steering_mode: QueueMode | UnsetType | None = UNSET
+    follow_up_mode: QueueMode | UnsetType | None = UNSET
+    active_tools: tuple[str, ...] | UnsetType | None = UNSET
     provider: str | UnsetType = UNSET
     model: str | UnsetType = UNSET
     thinking: Thinking | UnsetType | None = UNSET

@@ -209,6 +209,6 @@ class QuestionRejected(ToolCallEvent, frozen=True, kw_only=True):
     """A question ended without an answer."""
 
     question_id: str
-    by: Literal["user", "timeout", "stop"]
+    by: Literal["user", "timeout", "stop", "steer"]
     reason: str
     origin: Origin | UnsetType = UNSET

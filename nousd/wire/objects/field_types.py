@@ -12,6 +12,7 @@ from nousd.wire.limits import (
     PAGE_ROWS_MAX,
     PATH_CHARS_MAX,
     TEXT_CHARS_MAX,
+    TOOLS_MAX,
     TYPES_MAX,
 )
 
@@ -21,6 +22,10 @@ Text = Annotated[str, Meta(min_length=1, max_length=TEXT_CHARS_MAX, pattern=r"\S
 
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 """An id or a name."""
+
+
+ToolNames = Annotated[tuple[Name, ...], Meta(max_length=TOOLS_MAX)]
+"""Names of tools, in the order that a client gave them."""
 
 
 Folder = Annotated[
