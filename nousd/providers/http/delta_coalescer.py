@@ -1,9 +1,9 @@
 """Passes pieces from the task that reads a stream to the receiver, joining deltas on the way.
 
 Why two tasks: several deltas often arrive in one network read, but an HTTP client returns them one by
-one. The reading task puts each into a bounded channel without giving up the processor, so the receiving
-task finds together what arrived together. While a receiver is slow more gathers; when the channel is
-full the reading waits, and with it the server.
+one. The reading task puts each into a bounded list without giving up the processor, so the receiving
+task finds together what arrived together. While a receiver is slow more gathers; when the list is full
+the reading waits, and with it the server.
 
 Knows nothing of dialects and does no I/O of its own.
 """
@@ -37,37 +37,21 @@ async def deliver(read: Callable[[Put], Awaitable[None]], receive: Receive) -> N
         ProviderError: what ``read`` raised, after everything that it had put was received.
         BaseException: what ``receive`` raised, as it is; ``read`` is cancelled.
     """
-    into, out_of = trio.open_memory_channel[Piece](PIECES_WAITING_MAX)
+    gathered = _Gathered()
     failures: list[ProviderError] = []
-    chars_waiting = 0
-    taken = trio.lowlevel.ParkingLot()
 
     async def read_all() -> None:
-        with into:
-            try:
-                await read(put)
-            except ProviderError as error:
-                failures.append(error)
-
-    async def put(piece: Piece) -> None:
-        nonlocal chars_waiting
-        while chars_waiting >= CHARS_WAITING_MAX:
-            await taken.park()
-        if isinstance(piece, TextDelta | ReasoningDelta):
-            chars_waiting += len(piece.text)
         try:
-            into.send_nowait(piece)
-        except trio.WouldBlock:
-            await into.send(piece)
+            await read(gathered.put)
+        except ProviderError as error:
+            failures.append(error)
+        finally:
+            gathered.end()
 
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read_all)
-            async for piece in out_of:
-                waiting = out_of.statistics().current_buffer_used
-                together = [piece, *[out_of.receive_nowait() for _ in range(waiting)]]
-                chars_waiting = 0
-                taken.unpark_all()
+            while together := await gathered.take():
                 for part in joined(together):
                     await receive(part)
     except BaseExceptionGroup as group:
@@ -77,6 +61,45 @@ async def deliver(read: Callable[[Put], Awaitable[None]], receive: Receive) -> N
         raise
     if failures:
         raise failures[0]
+
+
+class _Gathered:
+    """The pieces that were read and not yet taken.
+
+    Not a channel of trio: that hands over one piece at a time, and one that is waited for at once, so
+    that what came with it has to be asked for.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: list[Piece] = []
+        self._chars = 0
+        self._has_ended = False
+        self._put = trio.lowlevel.ParkingLot()
+        self._taken = trio.lowlevel.ParkingLot()
+
+    async def put(self, piece: Piece) -> None:
+        """Add a piece; wait while there are too many."""
+        while self._chars >= CHARS_WAITING_MAX or len(self._pieces) >= PIECES_WAITING_MAX:
+            await self._taken.park()
+        self._pieces.append(piece)
+        if isinstance(piece, TextDelta | ReasoningDelta):
+            self._chars += len(piece.text)
+        if len(self._pieces) == 1:
+            self._put.unpark_all()
+
+    def end(self) -> None:
+        """Let the taking end behind what was put."""
+        self._has_ended = True
+        self._put.unpark_all()
+
+    async def take(self) -> list[Piece]:
+        """Wait for pieces and return all there are; none once all that was put is taken."""
+        while not self._pieces and not self._has_ended:
+            await self._put.park()
+        together, self._pieces = self._pieces, []
+        self._chars = 0
+        self._taken.unpark_all()
+        return together
 
 
 def joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
