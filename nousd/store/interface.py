@@ -49,7 +49,9 @@ class Store(Protocol):
         ...
 
     async def wait_room(self) -> None:
-        """Wait until less is pending than ``PENDING_BYTES_MAX`` and ``PENDING_BATCHES_MAX``."""
+        """Wait until less is pending than ``PENDING_BYTES_MAX`` and ``PENDING_BATCHES_MAX``. Give others
+        a turn if more than one batch is pending.
+        """
         ...
 
     async def figures(self) -> LogMetrics:

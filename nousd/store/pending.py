@@ -74,7 +74,12 @@ class PendingBatches:
         self.settle([error] * len(self._batches))
 
     async def wait_room(self) -> None:
-        await trio.lowlevel.checkpoint()
+        if len(self._batches) > 1:
+            # Whoever is ahead of the commits gives others their turn.
+            await trio.lowlevel.checkpoint()
+        else:
+            # A turn of the loop would take the interpreter from the thread that commits the batch.
+            await trio.lowlevel.checkpoint_if_cancelled()
         while self.bytes >= PENDING_BYTES_MAX or len(self._batches) >= PENDING_BATCHES_MAX:
             await self._progress.park()
 

@@ -128,6 +128,27 @@ def test_pending_bytes_count_event_lines_until_the_batch_is_resolved() -> None:
     assert pending.bytes == 0
 
 
+async def test_a_producer_gives_others_a_turn_once_it_is_ahead_of_the_commits() -> None:
+    pending, outcomes = PendingBatches(head=0), Outcomes()
+    turns: list[str] = []
+
+    async def take_turn() -> None:
+        turns.append("other")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take_turn)
+        for name in ("a", "b"):
+            turns.append(name)
+            pending.add(outcomes.batch(name, [delta()]))
+            await pending.wait_room()
+    assert turns == ["a", "b", "other"]
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        pending.settle([()])
+        await pending.wait_room()
+    assert scope.cancelled_caught
+
+
 async def test_wait_room_waits_behind_very_many_small_batches(store: Store) -> None:
     outcomes = Outcomes()
     with trio.fail_after(20):
