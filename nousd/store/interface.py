@@ -17,6 +17,7 @@ more, if a commit has just happened. A page after an unknown id is empty.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from nousd.store.artifacts import Artifact, ArtifactInfo, ArtifactSource
@@ -45,6 +46,12 @@ class Store(Protocol):
         """The sequence number of the newest event whose commit the event loop knows; 0 in an empty log.
 
         In a callback it is the number of that batch's last event.
+        """
+        ...
+
+    def after_commits(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` from now on whenever callbacks of batches were called, once behind all of
+        those that were committed together.
         """
         ...
 

@@ -7,7 +7,7 @@ a batch is committed is up to the store.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import trio
 
@@ -35,6 +35,7 @@ class PendingBatches:
         self._added = 0
         self._settled = 0
         self._progress = trio.lowlevel.ParkingLot()
+        self._after_commits: list[Callable[[], None]] = []
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -62,7 +63,13 @@ class PendingBatches:
             for artifact in batch.artifacts:
                 self.put(len(artifact.data))
             batch.on_commit(outcome)
+        for callback in self._after_commits:
+            callback()
         self._progress.unpark_all()
+
+    def after_commits(self, callback: Callable[[], None]) -> None:
+        """See ``Store.after_commits``."""
+        self._after_commits.append(callback)
 
     def put(self, size_bytes: int) -> None:
         """Count an artifact that was put."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -109,6 +110,21 @@ async def test_a_delta_stays_within_its_call_counts_and_follows_the_drawing(
     assert_at_most(to_store, 38, "a delta on its way to the store")
     assert_at_most(to_reader, 19, "a delta on its way from the commit to a reader")
     assert_drawn(to_store + to_reader, "A delta")
+
+
+async def test_a_further_reader_of_a_delta_costs_little_more_than_its_write(
+    daemon: Daemon, client: Client, events: Events, stub: StubModel
+) -> None:
+    others = [await daemon.watch() for _ in range(3)]
+    async with streaming(daemon, client, events, stub) as gate:
+        with recorded_calls() as calls:
+            gate.open()
+            for reader in (events, *others):
+                await reader.until("message_update", delta="two ")
+    to_readers = calls[calls.index("store/pending.py:PendingBatches.settle") :]
+    writes = [index for index, call in enumerate(to_readers) if call.endswith(WRITE)][:4]
+    for before, write in pairwise(writes):
+        assert_at_most(to_readers[before + 1 : write + 1], 4, "a delta to one more reader")
 
 
 async def test_a_tool_call_stays_within_its_call_counts_and_follows_the_drawing(

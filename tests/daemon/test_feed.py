@@ -11,10 +11,20 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from nousd.daemon.app import shut_down
+from nousd.daemon.eventlog.log import Log
 from nousd.daemon.transport.feed import serve_events
-from nousd.wire.events import EVENTS, FROZEN_EVENTS
+from nousd.wire.events import EVENTS, FROZEN_EVENTS, SessionUpdated
 from tests.daemon.scripted import ScriptedProvider, ScriptedTool, asks_for_tools, gives, says
-from tests.harness.daemon import Client, Daemon, Event, Events, memory_daemon, socket_daemon, types
+from tests.harness.daemon import (
+    Client,
+    Daemon,
+    Event,
+    Events,
+    FakeClock,
+    memory_daemon,
+    socket_daemon,
+    types,
+)
 
 
 @pytest.fixture
@@ -300,6 +310,28 @@ async def test_a_final_subscription_without_a_line_feed_is_accepted(
         await events.send(b'{"v":"1","id":"s","type":"subscribe","payload":{}}')
         await events.stream.send_eof()
         assert (await events.receive())["type"] == "subscribed"
+
+
+async def test_a_subscriber_whose_socket_fills_while_it_waits_misses_nothing(
+    tmp_path: Path, model: ScriptedProvider
+) -> None:
+    ours, theirs = map(trio.SocketStream, trio.socket.socketpair())
+    theirs.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_SNDBUF, 4096)
+    async with ours, theirs, memory_daemon(workdir=tmp_path, provider=model) as daemon:
+        services = daemon.services
+        log = Log(services.store, services.hub, FakeClock())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve_events, services, theirs)
+            events = Events(ours)
+            await events.subscribe(after="evt-0", types="all")
+            await wait_all_tasks_blocked()
+            for _ in range(50):
+                renamed = SessionUpdated(session_id="s", name="x" * 1000)
+                await log.submit(log.encode([renamed])).wait_committed()
+            seen = await read(events, services.hub.head)
+            nursery.cancel_scope.cancel()
+    assert [event["id"] for event in seen] == [f"evt-{seq}" for seq in range(1, len(seen) + 1)]
+    assert len(seen) >= 50
 
 
 @pytest.mark.parametrize("half_closes_first", [False, True])

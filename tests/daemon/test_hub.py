@@ -13,7 +13,6 @@ from nousd.daemon.clock import Clock
 from nousd.daemon.eventlog import hub as hub_module
 from nousd.daemon.eventlog.hub import Hub, matches
 from nousd.daemon.eventlog.log import Log
-from nousd.event_window import Notifier
 from nousd.store.interface import Store
 from nousd.store.memory import store as memory
 from nousd.store.records import EventFilter, StoredEvent
@@ -92,11 +91,25 @@ def small_window(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_module, "PAGE_EVENTS", 10)
 
 
+class Waiting:
+    """A reader that does not go on waiting."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self.wanted = ALL
+        self.woken = trio.Event()
+
+    def take(self, lines: bytes, position: int) -> bool:
+        self.woken.set()
+        return False
+
+
 async def wait_after(hub: Hub, cursor: int) -> None:
     """Return once there is an event after ``cursor``."""
-    notifier = Notifier()
-    while hub.head <= cursor:
-        await hub.wait(notifier)
+    if hub.head <= cursor:
+        reader = Waiting(cursor)
+        with hub.passing_on(reader):
+            await reader.woken.wait()
 
 
 def window_of(hub: Hub) -> list[int]:
@@ -114,6 +127,51 @@ async def test_a_reader_at_the_head_receives_the_next_event(bench: Bench) -> Non
     assert seqs_of(lines) == [1]
     assert reached == bench.hub.head == 1
     assert await bench.hub.page_after(reached, ALL) == (b"", reached)
+
+
+class Following(Waiting):
+    """A reader that waits until it has so many events."""
+
+    def __init__(self, position: int, wanted: EventFilter, count: int) -> None:
+        super().__init__(position)
+        self.wanted = wanted
+        self.seqs: list[int] = []
+        self._count = count
+
+    def take(self, lines: bytes, position: int) -> bool:
+        self.seqs += seqs_of(lines)
+        self.position = position
+        return len(self.seqs) < self._count or super().take(lines, position)
+
+
+async def test_readers_that_wait_are_given_what_they_want_until_they_have_enough(
+    bench: Bench,
+) -> None:
+    odd = Following(0, EventFilter(session_id="odd"), 100)
+    first = Following(0, ALL, 2)
+    everything = Following(0, ALL, 100)
+    with bench.hub.passing_on(odd), bench.hub.passing_on(first):
+        with bench.hub.passing_on(everything):
+            for number in range(1, 7):
+                await bench.publish_now(1, session_id="odd" if number % 2 else "even")
+                assert {odd.position, everything.position} == {number}
+        await bench.publish_now(1, session_id="odd")
+    await bench.publish_now(1, session_id="odd")
+    assert odd.seqs == [1, 3, 5, 7]
+    assert everything.seqs == [1, 2, 3, 4, 5, 6]
+    assert first.seqs == [1, 2], "nothing is given to a reader that does not go on waiting"
+
+
+async def test_a_reader_behind_the_window_is_told_to_read_the_log(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_module, "WINDOW_BYTES_MAX", 1000)
+    reader = Following(0, ALL, 0)
+    with bench.hub.passing_on(reader):
+        await bench.publish_now(1, text="x" * 2000)
+    assert (reader.seqs, reader.position) == ([], 0)
+    assert reader.woken.is_set()
+    assert await bench.read_to_head(reader.position) == [1]
 
 
 async def test_the_window_returns_the_same_lines_as_the_log(bench: Bench) -> None:

@@ -128,6 +128,19 @@ def test_pending_bytes_count_event_lines_until_the_batch_is_resolved() -> None:
     assert pending.bytes == 0
 
 
+def test_what_is_called_after_commits_is_called_once_for_batches_that_were_committed_together() -> (
+    None
+):
+    pending, outcomes = PendingBatches(head=0), Outcomes()
+    seen: list[list[str]] = []
+    pending.after_commits(lambda: seen.append(list(outcomes.names)))
+    for name in ("a", "b", "c"):
+        pending.add(outcomes.batch(name, []))
+    pending.settle([(), ()])
+    pending.settle([()])
+    assert seen == [["a", "b"], ["a", "b", "c"]]
+
+
 async def test_a_producer_gives_others_a_turn_once_it_is_ahead_of_the_commits() -> None:
     pending, outcomes = PendingBatches(head=0), Outcomes()
     turns: list[str] = []

@@ -7,12 +7,13 @@ means.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from operator import attrgetter
-from typing import Final
+from typing import Final, Protocol
 
-from nousd.event_window import EventWindow, Notifier, fill_page
+from nousd.event_window import EventWindow, fill_page
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter, StoredEvent
 from nousd.wire.codec.envelope import decode_event
@@ -38,8 +39,28 @@ LineOf = Callable[[StoredEvent], bytes]
 whole_line: Final[LineOf] = attrgetter("line")
 
 
+class Reader(Protocol):
+    """A subscriber that waits. It has the events that it wants up to ``position``."""
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def wanted(self) -> EventFilter: ...
+    @property
+    def line_of(self) -> LineOf: ...
+
+    def take(self, lines: bytes, position: int) -> bool:
+        """Take the wanted lines up to a position, without waiting; return whether the reader goes on
+        waiting. ``lines`` can be empty, and ``position`` can be behind the hub's head.
+        """
+        ...
+
+
 class Hub:
     """The newest committed events, and the log for subscribers that are behind them.
+
+    Events that were committed together are passed on to the readers that wait in the step of the event
+    loop in which they are published: waking a task for each reader would take longer than its write.
 
     Invariant: every event up to ``head`` is committed.
     """
@@ -47,6 +68,8 @@ class Hub:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._window: EventWindow[StoredEvent] = EventWindow(store.head)
+        self._waiting: dict[Reader, None] = {}
+        store.after_commits(self._pass_on)
 
     @property
     def head(self) -> int:
@@ -64,7 +87,7 @@ class Hub:
         return WindowMetrics(events=len(self._window.events), bytes=self._window.size)
 
     def publish(self, events: Sequence[StoredEvent]) -> None:
-        """Add committed events and wake the subscribers that wait."""
+        """Add committed events."""
         self._window.publish(events)
         self._window.trim(WINDOW_EVENTS_MAX, WINDOW_BYTES_MAX)
 
@@ -76,9 +99,27 @@ class Hub:
         """Drop events older than a time (RFC 3339 UTC) from the window: their lines may change."""
         self._window.drop(bisect_left(self._window.events, before, key=_time))
 
-    async def wait(self, notifier: Notifier) -> None:
-        """Wait for the next event, or until something else notifies the subscriber."""
-        await self._window.wait(notifier)
+    @contextmanager
+    def passing_on(self, reader: Reader) -> Iterator[None]:
+        """Pass on what is published while the block lasts, until the reader does not go on waiting. It
+        must have everything up to ``head``.
+        """
+        self._waiting[reader] = None
+        try:
+            yield
+        finally:
+            self._waiting.pop(reader, None)
+
+    def _pass_on(self) -> None:
+        # Many readers want the same from the same position.
+        pages: dict[tuple[int, EventFilter, LineOf], tuple[bytes, int]] = {}
+        for reader in tuple(self._waiting):
+            asked = reader.position, reader.wanted, reader.line_of
+            page = pages.get(asked)
+            if page is None:
+                page = pages[asked] = self._page_of_window(*asked)
+            if not reader.take(*page):
+                del self._waiting[reader]
 
     async def page_after(
         self, cursor: int, wanted: EventFilter, line_of: LineOf = whole_line
@@ -92,10 +133,16 @@ class Hub:
                 after all. It is called for each wanted event in order; for one that had no room in a
                 page, again in the next.
         """
-        if cursor >= self._window.head:
-            return b"", cursor
         if cursor < self._window.start:
             return await self._read_log(cursor, wanted, line_of)
+        return self._page_of_window(cursor, wanted, line_of)
+
+    def _page_of_window(
+        self, cursor: int, wanted: EventFilter, line_of: LineOf
+    ) -> tuple[bytes, int]:
+        """Like ``page_after``; no lines, and the same cursor, if the window begins behind it."""
+        if not self._window.start <= cursor < self._window.head:
+            return b"", cursor
         events, until = self._window.after(cursor, PAGE_EVENTS)
         shown = filter(partial(matches, wanted=wanted), events)
         return fill_page(shown, until, line_of, PAGE_BYTES)

@@ -73,9 +73,10 @@ class _Feed:
         self._services = services
         self._stream = stream
         self._direct = DirectStream(stream) if isinstance(stream, trio.SocketStream) else None
-        self._current = _Subscription(
-            services.hub.head, V1_FILTER, line_of=_scope_of(services).line_of
+        self._take_up(
+            _Subscription(services.hub.head, V1_FILTER, line_of=_scope_of(services).line_of)
         )
+        self._unsent = memoryview(b"")
         self._heard: _Heard | None = None
         self._answered = trio.Event()
         self._notifier = Notifier()
@@ -97,21 +98,20 @@ class _Feed:
     async def _follow(self) -> None:
         """Write what the subscription wants; return when the daemon closes and all is written."""
         hub = self._services.hub
-        position = self._current.after
         while True:
+            if self._unsent:
+                await self._send_rest()
             if self._heard is not None:
-                position = await self._answer_what_was_heard(position)
-            lines, position = await hub.page_after(
-                position, self._current.wanted, self._current.line_of
-            )
+                await self._answer_what_was_heard()
+            lines, self.position = await hub.page_after(self.position, self.wanted, self.line_of)
             if lines:
                 await self._write(lines)
-                if position < hub.head:
+                if self.position < hub.head:
                     # What the kernel accepts is written without a wait, so give others their turn.
                     await trio.lowlevel.checkpoint()
             elif trio.current_time() >= self._keepalive_at:
-                await self._write(self._keepalive(position))
-            elif position < hub.head:
+                await self._write(self._keepalive(self.position))
+            elif self.position < hub.head:
                 # A long stretch without a match must not block the others.
                 await trio.lowlevel.checkpoint()
             elif self._heard is None:
@@ -120,34 +120,64 @@ class _Feed:
                 await self._wait()
 
     async def _wait(self) -> None:
-        """Wait for events, a line, the close or the next keep-alive."""
-        if self._current.keepalive_seconds == math.inf:
-            await self._services.hub.wait(self._notifier)
-        else:
-            with trio.move_on_at(self._keepalive_at):
-                await self._services.hub.wait(self._notifier)
+        """Write events as they come; return when the kernel does not take them all, or the next page is
+        to be read, or at a line, the close or the next keep-alive.
+        """
+        with self._services.hub.passing_on(self):
+            if self._current.keepalive_seconds == math.inf:
+                await self._notifier.wait()
+            else:
+                with trio.move_on_at(self._keepalive_at):
+                    await self._notifier.wait()
 
-    async def _answer_what_was_heard(self, position: int) -> int:
+    def take(self, lines: bytes, position: int) -> bool:
+        """See ``Reader.take``."""
+        self.position = position
+        if lines:
+            sent = self._write_now(lines)
+            if sent < len(lines):
+                self._unsent = memoryview(lines)[sent:]
+        if not self._unsent and position == self._services.hub.head:
+            return True
+        self._notifier.notify()
+        return False
+
+    async def _send_rest(self) -> None:
+        unsent, self._unsent = self._unsent, memoryview(b"")
+        await self._send(unsent)
+
+    async def _answer_what_was_heard(self) -> None:
         while self._heard is not None:
             heard, self._heard = self._heard, None
             self._answered.set()
             if heard.subscription is not None:
-                self._take(heard.subscription)
-                position = heard.subscription.after
+                self._begin(heard.subscription)
             await self._write(heard.answer)
-        return position
 
-    def _take(self, subscription: _Subscription) -> None:
+    def _take_up(self, subscription: _Subscription) -> None:
         self._current = subscription
+        self.position = subscription.after
+        self.wanted, self.line_of = subscription.wanted, subscription.line_of
+
+    def _begin(self, subscription: _Subscription) -> None:
+        self._take_up(subscription)
         if subscription.confirms:
             self._services.approvers.declare(self, subscription.wanted)
         else:
             self._services.approvers.leave(self)
 
     async def _write(self, lines: bytes) -> None:
-        sent = 0 if self._direct is None else self._direct.write_now(lines)
+        sent = self._write_now(lines)
         if sent < len(lines):
-            await self._stream.send_all(memoryview(lines)[sent:])
+            await self._send(memoryview(lines)[sent:])
+
+    def _write_now(self, lines: bytes) -> int:
+        """Write what the kernel takes at once; return the number of bytes."""
+        self._written_at = trio.current_time()
+        return 0 if self._direct is None else self._direct.write_now(lines)
+
+    async def _send(self, lines: memoryview) -> None:
+        await self._stream.send_all(lines)
         # Keep-alives do not pile up while a reader stalls.
         self._written_at = trio.current_time()
 

@@ -76,6 +76,9 @@ class MemoryStore:
     def head(self) -> int:
         return self._pending.head
 
+    def after_commits(self, callback: Callable[[], None]) -> None:
+        self._pending.after_commits(callback)
+
     async def wait_room(self) -> None:
         await self._pending.wait_room()
 

@@ -183,6 +183,9 @@ class SqliteStore:
     def _sizes(self) -> tuple[int, int]:
         return _size_of(self._path), _size_of(self._path.with_name(self._path.name + "-wal"))
 
+    def after_commits(self, callback: Callable[[], None]) -> None:
+        self._pending.after_commits(callback)
+
     async def wait_room(self) -> None:
         await self._pending.wait_room()
 
