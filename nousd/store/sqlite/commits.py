@@ -57,13 +57,13 @@ _SYNCED: Final = "FULL"
 """The mode in which a commit is on the disk when it returns."""
 
 _INSERT_EVENTS: Final = ManyRows(
-    """
-    INSERT INTO events
-        (seq, type, session_id, run_id, line, schema_version, line_crc, previous_crc)
-    SELECT * FROM (
-    """,
+    "SELECT * FROM (",
     8,
     ") WHERE column1 IS NOT NULL",
+    insert="""
+    INSERT INTO events
+        (seq, type, session_id, run_id, line, schema_version, line_crc, previous_crc)
+    """,
 )
 
 
@@ -107,16 +107,17 @@ class Commits:
         """
         try:
             self._make_certain()
-            stored, reserved = self._begin(batches)
+            stored, after = _numbered(batches, self._next)
+            reserved = self._begin(batches, stored, after)
         except UNREADABLE as error:
             raise self._undone(error) from error
+        self._next = after
         try:
             self._commit_transaction()
         except apsw.Error as error:
             self._raise_unless_written(error, stored)
         else:
             self._reserved = reserved
-            self._next = _behind(stored, self._next)
         self.write_stats.wrote(stored)
         return stored
 
@@ -151,17 +152,19 @@ class Commits:
         kind = StoreFull if is_for_want_of_space(error, self._connection) else WriteFailed
         return kind(f"the log could not be changed: {error}")
 
-    def _begin(self, batches: Sequence[Batch]) -> tuple[list[tuple[StoredEvent, ...]], int]:
-        """Write the batches into an open transaction; return the pending commit."""
-        stored = _numbered(batches, self._next)
-        after = _behind(stored, self._next)
+    def _begin(
+        self, batches: Sequence[Batch], stored: list[tuple[StoredEvent, ...]], after: int
+    ) -> int:
+        """Write the batches into an open transaction; return the number up to which, once it is
+        committed, numbers are reserved. ``after`` is the next number behind theirs.
+        """
         reserved = self._reserved if after <= self._reserved else after + NUMBERS_PER_BLOCK
         self._synchronize(fully=reserved != self._reserved or any(map(_is_durable, batches)))
         self._connection.execute("BEGIN IMMEDIATE")
         if reserved != self._reserved:
             self._write_next(reserved)
         self._write(batches, stored)
-        return stored, reserved
+        return reserved
 
     def _commit_transaction(self) -> None:
         """Commit what is open."""
@@ -230,7 +233,6 @@ class Commits:
         """
         failure = self._as_store_error(error)
         self._in_doubt = True
-        self._next = _behind(stored, self._next)
         try:
             self._roll_back()
             is_there = self._is_in_log(stored)
@@ -360,27 +362,25 @@ def _extended_code(error: Exception) -> int:
     return code
 
 
-def _behind(stored: list[tuple[StoredEvent, ...]], seq: int) -> int:
-    return seq + sum(len(events) for events in stored)
-
-
-def _numbered(batches: Sequence[Batch], seq: int) -> list[tuple[StoredEvent, ...]]:
-    """Return the events of each batch, numbered from ``seq`` on."""
+def _numbered(batches: Sequence[Batch], seq: int) -> tuple[list[tuple[StoredEvent, ...]], int]:
+    """Return the events of each batch, numbered from ``seq`` on, and the next number."""
     stored = []
     for batch in batches:
         events = tuple(
-            StoredEvent(
-                number,
-                record.type,
-                record.session_id,
-                record.run_id,
-                number_event(number, record.tail),
-            )
-            for number, record in enumerate(batch.records, seq)
+            [
+                StoredEvent(
+                    number,
+                    record.type,
+                    record.session_id,
+                    record.run_id,
+                    number_event(number, record.tail),
+                )
+                for number, record in enumerate(batch.records, seq)
+            ]
         )
         seq += len(events)
         stored.append(events)
-    return stored
+    return stored, seq
 
 
 def _event_row(event: StoredEvent, checksums: Checksums) -> Row:

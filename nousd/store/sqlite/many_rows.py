@@ -28,14 +28,20 @@ class ManyRows:
     Args:
         before, behind: the statement around ``VALUES (...), (...)``.
         columns: of each row.
+        insert: what stands before ``before`` if the rows are inserted as they are. A row that comes
+            alone is inserted without the rest: it is not missing, and SQLite makes ready to undo a half
+            of a statement over many rows.
     """
 
-    def __init__(self, before: str, columns: int, behind: str) -> None:
+    def __init__(self, before: str, columns: int, behind: str, *, insert: str = "") -> None:
         row = f"({', '.join('?' * columns)})"
         self._nulls = (None,) * columns
         self._statements = {
-            count: f"{before} VALUES {', '.join([row] * count)} {behind}" for count in _SIZES
+            count: f"{insert} {before} VALUES {', '.join([row] * count)} {behind}"
+            for count in _SIZES
         }
+        if insert:
+            self._statements[1] = f"{insert} VALUES {row}"
 
     def execute(self, connection: apsw.Connection, rows: Sequence[Row]) -> None:
         """Execute it for all rows, in order."""
