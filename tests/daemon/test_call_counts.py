@@ -138,7 +138,7 @@ async def test_a_tool_call_stays_within_its_call_counts_and_follows_the_drawing(
             with recorded_calls() as calls:
                 await client.request("prompt", text="read it", wait=True)
     call = calls[calls.index("runtimes/calls/runner.py:CallRunner.execute") :]
-    assert_at_most(way(call, "CallRunner.execute", SUBMIT), 266, "a call up to its start")
+    assert_at_most(way(call, "CallRunner.execute", SUBMIT), 267, "a call up to its start")
     assert_at_most(way(call, "_Call._complete", SUBMIT), 62, "a call from its result to the store")
     assert_drawn(call, "A tool call")
 

@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from nousd.daemon.clock import Clock
 from nousd.daemon.eventlog import hub as hub_module
-from nousd.daemon.eventlog.hub import Hub, matches
+from nousd.daemon.eventlog.hub import Hub, matches, whole_line
 from nousd.daemon.eventlog.log import Log
 from nousd.store.interface import Store
 from nousd.store.memory import store as memory
@@ -97,6 +97,7 @@ class Waiting:
     def __init__(self, position: int) -> None:
         self.position = position
         self.wanted = ALL
+        self.line_of = whole_line
         self.woken = trio.Event()
 
     def take(self, lines: bytes, position: int) -> bool:

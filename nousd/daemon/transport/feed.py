@@ -156,8 +156,9 @@ class _Feed:
 
     def _take_up(self, subscription: _Subscription) -> None:
         self._current = subscription
-        self.position = subscription.after
-        self.wanted, self.line_of = subscription.wanted, subscription.line_of
+        self.position: int = subscription.after
+        self.wanted: EventFilter = subscription.wanted
+        self.line_of: LineOf = subscription.line_of
 
     def _begin(self, subscription: _Subscription) -> None:
         self._take_up(subscription)
