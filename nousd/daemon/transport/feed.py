@@ -69,6 +69,10 @@ class _Feed:
     that sends and never reads is not listened to any further, and no more than one page is held for it.
     """
 
+    position: int
+    wanted: EventFilter
+    line_of: LineOf
+
     def __init__(self, services: Services, stream: trio.abc.Stream) -> None:
         self._services = services
         self._stream = stream
@@ -156,9 +160,8 @@ class _Feed:
 
     def _take_up(self, subscription: _Subscription) -> None:
         self._current = subscription
-        self.position: int = subscription.after
-        self.wanted: EventFilter = subscription.wanted
-        self.line_of: LineOf = subscription.line_of
+        self.position = subscription.after
+        self.wanted, self.line_of = subscription.wanted, subscription.line_of
 
     def _begin(self, subscription: _Subscription) -> None:
         self._take_up(subscription)
