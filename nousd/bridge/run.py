@@ -31,6 +31,7 @@ from nousd.bridge.stream.responders import Responders
 from nousd.client.client import Client
 from nousd.client.dial import Where
 from nousd.client.resuming import Retry
+from nousd.runtime_paths.tickets import browser_sessions, login_links
 
 REQUESTS_MAX: Final = 64
 """The most commands that run at the daemon at once for HTTP clients; further ones wait."""
@@ -49,12 +50,14 @@ class BridgeSettings(NamedTuple):
 
     Args:
         current_token: returns the token that clients must send at that moment; None for no client.
+        state_dir: has the sessions of browsers.
         hosts: accepted names in ``Host``, besides those of this machine.
         origins: origins whose pages may send requests.
     """
 
     place: HttpPlace
     current_token: CurrentToken
+    state_dir: Path
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
 
@@ -91,11 +94,14 @@ class OpenBridge(NamedTuple):
             following.start_soon(_end_streams, hub, closing, 0.0 if is_patient else LAST_SECONDS)
             bodies = Bodies()
             responders = Responders(daemon, following)
-            services = Services(daemon, hub, responders, meters, bodies, ROWS)
+            folder = self.settings.state_dir
+            credentials = Credentials(
+                self.settings.current_token, browser_sessions(folder), login_links(folder)
+            )
+            services = Services(daemon, hub, responders, meters, bodies, credentials, ROWS)
             if not is_patient:
                 await hub.wait_begun()
             apps = {mcp.PATH: mcp.LazyMcpApp(where, following, closing, bodies)}
-            credentials = Credentials(self.settings.current_token)
             following.start_soon(credentials.watch)
             app = make_app(services, self.settings.access_policy(credentials), apps=apps)
             await server.serve(app, self.listeners, closing)

@@ -60,6 +60,16 @@ def http_token_file(state_dir: Path) -> Path:
     return state_dir / "http-token"
 
 
+def http_sessions_folder(state_dir: Path) -> Path:
+    """Return the folder in a state directory with the sessions of browsers."""
+    return state_dir / "http-sessions"
+
+
+def http_links_folder(state_dir: Path) -> Path:
+    """Return the folder in a state directory with the one-time links that log browsers in."""
+    return state_dir / "http-links"
+
+
 def user_instructions_file() -> Path:
     """Return the path of the user's own instructions to models, which need not exist."""
     return default_config_file().with_name("AGENTS.md")

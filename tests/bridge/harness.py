@@ -17,6 +17,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
 import httpx2
@@ -165,16 +166,22 @@ async def bridge_alone(socket: Path) -> AsyncIterator[Bridge]:
 
 @asynccontextmanager
 async def _serving(where: Where, *, is_patient: bool, **settings: Any) -> AsyncIterator[Bridge]:
-    wanted = BridgeSettings(
-        **{"place": HttpPlace("127.0.0.1", 0), "current_token": lambda: TOKEN, **settings}
-    )
     closing = trio.Event()
-    async with open_bridge(wanted) as opened, trio.open_nursery() as nursery:
-        nursery.start_soon(partial(opened.serve, where, closing, is_patient=is_patient))
-        port = opened.listeners[0].socket.getsockname()[1]
-        base = f"http://127.0.0.1:{port}"
-        headers = {"authorization": f"Bearer {TOKEN}", "user-agent": "nousd-tests"}
-        timeout = httpx2.Timeout(WAIT_SECONDS)
-        async with httpx2.AsyncClient(base_url=base, headers=headers, timeout=timeout) as http:
-            yield Bridge(base, http)
-        closing.set()
+    with TemporaryDirectory() as folder:
+        wanted = BridgeSettings(
+            **{
+                "place": HttpPlace("127.0.0.1", 0),
+                "current_token": lambda: TOKEN,
+                "state_dir": Path(folder),
+                **settings,
+            }
+        )
+        async with open_bridge(wanted) as opened, trio.open_nursery() as nursery:
+            nursery.start_soon(partial(opened.serve, where, closing, is_patient=is_patient))
+            port = opened.listeners[0].socket.getsockname()[1]
+            base = f"http://127.0.0.1:{port}"
+            headers = {"authorization": f"Bearer {TOKEN}", "user-agent": "nousd-tests"}
+            timeout = httpx2.Timeout(WAIT_SECONDS)
+            async with httpx2.AsyncClient(base_url=base, headers=headers, timeout=timeout) as http:
+                yield Bridge(base, http)
+            closing.set()

@@ -16,18 +16,26 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from trio.testing import wait_all_tasks_blocked
 
-from nousd.bridge.access.credentials import Credentials
+from nousd.bridge.access.credentials import Credentials, CurrentToken
 from nousd.bridge.access.gate import AccessPolicy, Gate
 from nousd.bridge.http import server
 from nousd.bridge.http.bodies import read_body
 from nousd.bridge.http.listen_address import HttpPlace
 from nousd.bridge.replies import HttpError, error_reply
 from nousd.bridge.stream.sse import stream_response
+from nousd.runtime_paths.tickets import browser_sessions, login_links
 from tests.bridge.raw_http import Address, Answer, answer_in, exchange, request
 from tests.harness.daemon import WAIT_SECONDS
 
 TOKEN: Final = "a-token-that-only-tests-know"
-CREDENTIALS: Final = Credentials(lambda: TOKEN)
+
+
+def credentials_of(current_token: CurrentToken, state_dir: Path = Path("/nowhere")) -> Credentials:
+    """Return credentials; without a folder there are no sessions of browsers."""
+    return Credentials(current_token, browser_sessions(state_dir), login_links(state_dir))
+
+
+CREDENTIALS: Final = credentials_of(lambda: TOKEN)
 FLOOD: Final = b"x" * 65_536
 
 

@@ -164,7 +164,7 @@ async def test_a_preflight_of_an_allowed_page_permits_the_methods_and_headers_of
         assert answer.headers["access-control-allow-origin"] == PAGE
         assert answer.headers["access-control-allow-private-network"] == "true"
         assert answer.headers["vary"] == "origin"
-        assert "access-control-allow-credentials" not in answer.headers
+        assert answer.headers["access-control-allow-credentials"] == "true"
         assert {"GET", "POST", "PATCH", "DELETE"} <= allowed_values(answer.headers, "methods")
         assert {
             "authorization",

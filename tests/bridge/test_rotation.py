@@ -19,11 +19,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from nousd.bridge.access.credentials import WATCH_SECONDS, Credentials
+from nousd.bridge.access.credentials import WATCH_SECONDS
 from nousd.bridge.access.gate import AccessPolicy
 from tests.bridge.harness import Frame, frame_of
 from tests.bridge.raw_http import answer_in, connected, request
-from tests.bridge.small_server import TOKEN, SmallServer, small_server
+from tests.bridge.small_server import TOKEN, SmallServer, credentials_of, small_server
 from tests.bridge.test_processes import (
     WAIT_SECONDS,
     UnixConnection,
@@ -218,7 +218,7 @@ class Switch:
 
 @asynccontextmanager
 async def switched(switch: Switch) -> AsyncIterator[SmallServer]:
-    credentials = Credentials(lambda: switch.token)
+    credentials = credentials_of(lambda: switch.token)
     async with (
         trio.open_nursery() as nursery,
         small_server(safety=AccessPolicy(credentials)) as small,
@@ -247,7 +247,7 @@ async def test_a_connection_of_a_void_token_may_answer_before_it_is_cut(
     autojump_clock: MockClock,
 ) -> None:
     switch = Switch()
-    credentials = Credentials(lambda: switch.token)
+    credentials = credentials_of(lambda: switch.token)
     void, renewed, idle = FakeConnection(), FakeConnection(), FakeConnection()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(credentials.watch)

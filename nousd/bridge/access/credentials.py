@@ -1,28 +1,30 @@
-"""The credential that admits HTTP clients, and the end of what it admitted once it is void.
+"""The credentials that admit HTTP clients, and the end of what they admitted once they are void.
 
-The credential is the token of this moment: its source is asked at each request, so a replaced token is
-refused from then on. What was admitted before is ended by ``watch``: each connection is held with the
-token that admitted its latest request, and a void token ends it, event streams included. Another way to
-log in belongs here too, with the same source: what it admits is held with the token that it came from.
+A credential is the token of this moment, or the session of a browser that came from it. Both are looked
+up at each request, so a replaced token and an ended session are refused from then on. What was admitted
+before is ended by ``watch``: each connection is held with the credential that admitted its latest
+request, and a void one ends it, event streams included.
 
-This module knows no files and no routes.
+This module knows no routes.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Collection, Iterable
+from typing import Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import trio
+
+from nousd.runtime_paths.tickets import Ticket, TicketFolder, hash_token
 
 CONNECTION: Final = "nousd.connection"
 """The key of a request's scope with its ``HeldConnection``."""
 
 WATCH_SECONDS: Final = 1.0
-"""The time between two looks at the token. A connection of a void one is told to end at the first look,
-and cut at the second: it ends within twice this time."""
+"""The time between two looks at credentials. A connection of a void one is told to end at the first
+look, and cut at the second: it ends within twice this time."""
 
 CurrentToken = Callable[[], str | None]
 """Returns the token that is valid now; None if none is."""
@@ -40,16 +42,29 @@ class HeldConnection(Protocol):
         ...
 
 
+class _Credential(NamedTuple):
+    """A token, or the id of a session."""
+
+    secret: str
+    is_session: bool
+
+
 class Credentials:
     """Decides which clients are admitted, and until when.
 
     Args:
         current_token: asked at each request and at each look; it must not wait.
+        sessions: those of browsers.
+        links: the one-time links that log browsers in.
     """
 
-    def __init__(self, current_token: CurrentToken) -> None:
+    def __init__(
+        self, current_token: CurrentToken, sessions: TicketFolder, links: TicketFolder
+    ) -> None:
         self._current_token = current_token
-        self._held: WeakKeyDictionary[HeldConnection, str] = WeakKeyDictionary()
+        self._sessions = sessions
+        self._links = links
+        self._held: WeakKeyDictionary[HeldConnection, _Credential] = WeakKeyDictionary()
 
     def admits(self, given: str, connection: HeldConnection | None) -> bool:
         """Return whether a request with this token is admitted; then hold its connection."""
@@ -57,15 +72,61 @@ class Credentials:
         if token is None or not hmac.compare_digest(given.encode(), token.encode()):
             return False
         if connection is not None:
-            self._held[connection] = token
+            self._held[connection] = _Credential(token, is_session=False)
         return True
 
+    def admits_session(
+        self, ids: Iterable[str], origins: Collection[str], connection: HeldConnection | None
+    ) -> bool:
+        """Return whether a request with the ids of sessions is admitted: one of them is valid and
+        belongs to one of these origins. Then hold its connection.
+        """
+        for id in ids:
+            ticket = self._session(id)
+            if ticket is not None and ticket.origin in origins:
+                if connection is not None:
+                    self._held[connection] = _Credential(id, is_session=True)
+                return True
+        return False
+
+    def open_session(self, token: str, origin: str) -> tuple[str, Ticket]:
+        """Return a session of that origin, and its id, for a token.
+
+        Raises:
+            ConfigError: it cannot be stored.
+        """
+        return self._sessions.issue(hash_token(token), origin)
+
+    def redeem_link(self, link: str, origin: str) -> tuple[str, Ticket] | None:
+        """Return a session for the secret of a one-time link, which is void then; None if it is void.
+
+        Raises:
+            ConfigError: it cannot be stored.
+        """
+        token = self._current_token()
+        ticket = None if token is None else self._links.take(link, hash_token(token))
+        return None if ticket is None else self._sessions.issue(ticket.token_hash, origin)
+
+    def end_sessions(self, ids: Iterable[str]) -> None:
+        """End sessions. Their connections end at the next look."""
+        for id in ids:
+            self._sessions.remove(id)
+
+    def _session(self, id: str) -> Ticket | None:
+        token = self._current_token()
+        return None if token is None else self._sessions.find(id, hash_token(token))
+
+    def _is_valid(self, held: _Credential) -> bool:
+        if held.is_session:
+            return self._session(held.secret) is not None
+        return held.secret == self._current_token()
+
     async def watch(self) -> None:
-        """End the connections of void tokens, until cancelled."""
+        """End the connections of void credentials, until cancelled."""
         told: set[HeldConnection] = set()
         while True:
-            token = self._current_token()
-            void = {each for each, held in self._held.items() if held != token}
+            valid = set(filter(self._is_valid, set(self._held.values())))
+            void = {each for each, held in self._held.items() if held not in valid}
             for connection in void - told:
                 connection.end()
             for connection in void & told:

@@ -1,8 +1,9 @@
-"""The gate before every route: it checks Host, Origin, token and the size of the body.
+"""The gate before every route: it checks Host, Origin, token or session, and the size of the body.
 
-Only ``GET /global/health`` needs no token. No page of another site can read a reply: CORS is off unless
+Only health and the login page need neither. No page of another site can read a reply: CORS is off unless
 origins are configured, a foreign ``Origin`` is refused, and so is a foreign ``Host``, which is what a
-request by DNS rebinding carries.
+request by DNS rebinding carries. A request with the cookie of a session has to say where it comes from,
+because the browser adds that cookie for pages of every local port.
 
 Pages of the origins in the settings get CORS headers; pages of other origins get none.
 """
@@ -16,6 +17,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from nousd.bridge.access.cookies import cookie_values, own_origins, requesting_origins
 from nousd.bridge.access.credentials import CONNECTION, Credentials
 from nousd.bridge.replies import (
     BAD_REQUEST,
@@ -27,12 +29,22 @@ from nousd.bridge.replies import (
 )
 from nousd.wire.limits import HTTP_BODY_BYTES_MAX
 
-_PUBLIC: Final = frozenset({("GET", "/global/health"), ("HEAD", "/global/health")})
+LOGIN_PATH: Final = "/auth/login"
+SESSION_PATH: Final = "/auth/session"
+
+_READING: Final = ("GET", "HEAD")
+_PAGE: Final = frozenset((method, LOGIN_PATH) for method in _READING)
+"""It shows nothing, and the user may come to it from anywhere."""
+
+_PUBLIC: Final = frozenset(
+    {*_PAGE, ("POST", LOGIN_PATH), *((method, "/global/health") for method in _READING)}
+)
+_FOR_TOKENS: Final = frozenset({("POST", SESSION_PATH)})
+"""A session must not renew itself."""
+
 LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 _HOST: Final = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?")
-_SCHEMES: Final = ("http://", "https://")
-"""Schemes of our own origin; https if the user runs a reverse proxy before the bridge."""
 
 
 class AccessPolicy(NamedTuple):
@@ -67,8 +79,7 @@ class Gate:
             if is_named and is_preflight(scope, headers):
                 await preflight_reply(headers)(scope, receive, answering)
                 return
-            if (scope["method"], scope["path"]) not in _PUBLIC:
-                self._check_token(scope, headers)
+            self._check_caller(scope, headers)
             _check_length(headers)
         except HttpError as error:
             await error_reply(error)(scope, receive, answering)
@@ -87,16 +98,27 @@ class Gate:
 
     def _check_origin(self, headers: Headers) -> None:
         given = headers.getlist("origin")
-        own = [scheme + headers.get("host", "").lower() for scheme in _SCHEMES]
+        own = own_origins(headers)
         if not all(origin in self._policy.origins or origin in own for origin in given):
             raise HttpError(FORBIDDEN, "this Origin may not ask here")
         if len(given) > 1:
             raise HttpError(BAD_REQUEST, "at most one Origin header")
 
-    def _check_token(self, scope: Scope, headers: Headers) -> None:
-        given = headers.get("x-agent-token") or headers.get("x-tandem-token") or _bearer(headers)
+    def _check_caller(self, scope: Scope, headers: Headers) -> None:
+        target = (scope["method"], scope["path"])
+        ids = [] if target in _PAGE else cookie_values(headers)
+        origins = requesting_origins(headers, opens_page=_opens_page(scope, headers))
+        if ids and not origins:
+            raise HttpError(FORBIDDEN, _UNKNOWN_PAGE)
+        if target in _PUBLIC:
+            return
+        token, credentials = given_token(headers), self._policy.credentials
         connection = scope["extensions"].get(CONNECTION)
-        if not self._policy.credentials.admits(given, connection):
+        if token or not ids or target in _FOR_TOKENS:
+            is_admitted = credentials.admits(token, connection)
+        else:
+            is_admitted = credentials.admits_session(ids, origins, connection)
+        if not is_admitted:
             raise HttpError(
                 UNAUTHORIZED,
                 "Unauthorized: missing or invalid API token",
@@ -151,11 +173,26 @@ def _too_large() -> HttpError:
     )
 
 
+def given_token(headers: Headers) -> str:
+    """Return the token of a request; "" if it has none."""
+    return headers.get("x-agent-token") or headers.get("x-tandem-token") or _bearer(headers)
+
+
+def _opens_page(scope: Scope, headers: Headers) -> bool:
+    """True if the browser shows the reply as a page, so that no other page can read it."""
+    mode, destination = headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")
+    return scope["method"] in _READING and (mode, destination) == ("navigate", "document")
+
+
 def _bearer(headers: Headers) -> str:
     kind, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else ""
 
 
+_UNKNOWN_PAGE: Final = (
+    "a request with the cookie of a session needs an allowed Origin, or Sec-Fetch-Site: same-origin;"
+    " browsers send them by themselves on HTTPS and to 127.0.0.1 and localhost"
+)
 _METHODS: Final = "GET, HEAD, POST, PATCH, PUT, DELETE"
 _HEADERS: Final = (
     "accept, authorization, content-type, idempotency-key, last-event-id, x-agent-token,"
@@ -191,6 +228,7 @@ def allow_origin(origin: str, send: Send) -> Send:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             headers["access-control-allow-origin"] = origin
+            headers["access-control-allow-credentials"] = "true"
             headers["access-control-expose-headers"] = _EXPOSED
             headers.add_vary_header("origin")
         await send(message)

@@ -331,6 +331,7 @@ _SHOWS: Final = {
 }
 
 EXAMPLES: Final[Mapping[tuple[str, str], Any]] = {
+    ("POST", "/auth/login"): {"link": "what-follows-the-number-sign-of-the-link"},
     ("POST", "/session"): {"title": "A first look", "directory": "."},
     ("PATCH", "/session/{id}"): {"title": "A second look", "archived": False},
     ("POST", "/session/{id}/message"): _SAYS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from nousd.bridge.routes import (
+    auth,
     contents,
     documents,
     health,
@@ -23,6 +24,7 @@ from nousd.bridge.routing.route import Row
 
 ROWS: Final[tuple[Row, ...]] = (
     *health.routes,
+    *auth.routes,
     *documents.routes,
     *metrics.routes,
     *sessions.routes,

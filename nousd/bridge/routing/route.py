@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from nousd.bridge.access.callers import Caller
+from nousd.bridge.access.credentials import Credentials
 from nousd.bridge.http.bodies import Bodies
 from nousd.bridge.metrics.meters import Meters
 from nousd.bridge.stream.hub import Hub
@@ -31,6 +32,7 @@ class Services(NamedTuple):
         responders: the clients that may answer an approval or a question.
         meters: the counters behind ``/metrics``.
         bodies: the memory budget for large request bodies.
+        credentials: the sessions of browsers.
         rows: the whole table of routes, for those that describe it.
     """
 
@@ -39,6 +41,7 @@ class Services(NamedTuple):
     responders: Responders
     meters: Meters
     bodies: Bodies
+    credentials: Credentials
     rows: tuple[Row, ...]
 
 

@@ -22,6 +22,7 @@ from nousd.cli.arguments import Argument, function_of, given_values
 from nousd.cli.client_options import Options, print_answer
 from nousd.cli.nousctl import mcp_servers, watch
 from nousd.cli.nousctl.answers import ASKING
+from nousd.cli.nousctl.http_login import LOGGING_IN
 from nousd.cli.nousctl.input_arguments import PROMPT, SESSION
 from nousd.cli.nousctl.tool_calls import CALLING
 from nousd.cli.nousctl.trust import TRUSTING
@@ -254,6 +255,7 @@ WATCHES: Final[dict[str, Watch]] = {
     **ASKING,
     **CALLING,
     **TRUSTING,
+    **LOGGING_IN,
 }
 """name on the command line -> verb."""
 

@@ -48,6 +48,7 @@ def bridge_settings(
     return BridgeSettings(
         place=place_of(settings.http, remote=settings.http_remote),
         current_token=TokenFile(file, tell_secret).current,
+        state_dir=settings.state_dir,
         hosts=settings.http_hosts,
         origins=settings.http_origins,
     )
