@@ -110,13 +110,20 @@ async def test_after_accepts_a_frame_id_and_a_cursor_of_the_socket_protocol(
         assert int(behind[0]) > int(told[middle].id)
 
 
-async def test_after_takes_precedence_over_last_event_id(bridge: Bridge) -> None:
+async def test_an_event_source_whose_address_has_a_position_is_not_sent_frames_twice(
+    bridge: Bridge,
+) -> None:
     session = await bridge.new_session()
     told = (await run_to_end(bridge, session))[2:]
-    headers = {"last-event-id": told[-1].id}
-    async with bridge.events(headers=headers, after=told[0].id) as frames:
-        rest = await frames.until("session.run.finished")
-    assert [f.id for f in rest[2:]] == [f.id for f in told[1:]]
+    for after, last, seen in (
+        (told[0].id, told[2].id, 3),
+        (told[2].id, told[0].id, 3),
+        (told[2].id, "99999999999", 3),
+        (told[2].id, "x", 3),
+    ):
+        async with bridge.events(headers={"last-event-id": last}, after=after) as frames:
+            rest = await frames.until("session.run.finished")
+        assert [f.id for f in rest[2:]] == [f.id for f in told[seen:]]
 
 
 # --- filters ---------------------------------------------------------------------------------

@@ -47,7 +47,10 @@ _HEADERS: Final = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 def requested_position(headers: Headers, after: str | None, *, head: int) -> StreamPosition | None:
-    """Return the position that a client continues from; None if it names none.
+    """Return the position that a client continues from, the later one if it names two; None if it
+    names none.
+
+    An ``EventSource`` that reconnects repeats the ``after`` of its address, and adds the last id it saw.
 
     Args:
         after: of the query: the id of a frame, or a cursor of ours.
@@ -55,14 +58,14 @@ def requested_position(headers: Headers, after: str | None, *, head: int) -> Str
     Raises:
         HttpError: ``after`` is not a position, or lies beyond ``head``.
     """
-    if after is not None:
-        position = _position(after)
-        if position is None or position.after > head:
-            raise HttpError(BAD_REQUEST, f"after: no id of a frame up to {frame_id(head, 0)}")
-        return position
+    start = None if after is None else _position(after)
+    if after is not None and (start is None or start.after > head):
+        raise HttpError(BAD_REQUEST, f"after: no id of a frame up to {frame_id(head, 0)}")
     # A browser sends the last id it saw, even one of another log: then it begins anew.
-    position = position_after_id(headers.get("last-event-id", ""))
-    return position if position is not None and position.after <= head else None
+    seen = position_after_id(headers.get("last-event-id", ""))
+    if seen is None or seen.after > head:
+        return start
+    return seen if start is None else max(start, seen)
 
 
 def _position(after: str) -> StreamPosition | None:
