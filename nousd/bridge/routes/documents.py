@@ -36,8 +36,9 @@ pre {{ overflow: auto; background: #8882; padding: .6rem }}
 <body>
 <h1>nousd over HTTP</h1>
 <p>Version {version}. Clients send the token of the file <code>http-token</code> as
-<code>Authorization: Bearer</code>. For programs: <a href="/openapi.json">/openapi.json</a>, which wants
-the token, too. Paths under <code>/api</code> are other names of the same routes.</p>
+<code>Authorization: Bearer</code>; browsers log in with <code>nousctl http login</code>. For programs:
+<a href="/openapi.json">/openapi.json</a>. Paths under <code>/api</code> are other names of the same
+routes.</p>
 {groups}
 <h2>Objects</h2>
 {objects}

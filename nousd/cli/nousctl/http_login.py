@@ -21,6 +21,7 @@ from nousd.cli.output import DONE
 from nousd.errors import ConfigError
 
 _ADDRESS: Final = re.compile(r"(\[[^\]]+\]|[^\[\]:/\s]+):0*[1-9]\d*")
+_PAGE: Final = re.compile(r"https?://[^\s#]+")
 _ANY_ADDRESS: Final = ("0.0.0.0", "[::]")  # noqa: S104  nothing is bound to it here
 
 
@@ -33,6 +34,8 @@ def _login(_options: Options, values: dict[str, Any]) -> int:
     flags: dict[str, Any] = {key: values[key] for key in ("state_dir", "http") if key in values}
     settings = resolve(flags, os.environ, values.get("config"), asks_models=False).settings
     page = values.get("page") or _login_page(settings.http)
+    if not _PAGE.fullmatch(page):
+        raise ConfigError(f"--page: {page!r} is no http or https address without a fragment (#)")
     file = http_token_file(settings.state_dir)
     token = existing_http_token(file)
     if token is None:
