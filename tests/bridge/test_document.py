@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from html.parser import HTMLParser
 from itertools import pairwise
 from typing import Any, Final
@@ -15,6 +16,7 @@ import pytest
 import nousd
 from nousd.bridge.openapi.document import BY_COMMAND, EXAMPLES, make_document
 from nousd.bridge.routes import ROWS
+from nousd.bridge.routes.bodies import ModelBody
 from nousd.bridge.routing.route import Row
 from nousd.views.tandem.runs import Conflict
 from nousd.wire.commands import COMMANDS
@@ -28,6 +30,13 @@ DOCUMENT: Final[dict[str, Any]] = json.loads(
 PROSE: Final = (PROTOCOL / "http.md").read_text(encoding="utf-8")
 
 WITH_BODY: Final = [row for row in ROWS if row.body is not None]
+REQUESTS: Final = list(
+    dict.fromkeys(
+        shape
+        for shape in (ModelBody, *(shape for row in ROWS for shape in (row.query, row.body)))
+        if shape is not None
+    )
+)
 
 
 def route(row: Row) -> str:
@@ -56,18 +65,21 @@ def test_the_document_has_exactly_the_routes_and_their_aliases() -> None:
     }
 
 
-def test_an_alias_is_documented_like_its_route() -> None:
+def test_an_alias_is_documented_like_its_route_and_names_it() -> None:
     for row in ROWS:
         for alias in row.aliases:
             first, second = (
                 DOCUMENT["paths"][path][row.method.lower()] for path in (row.path, alias)
             )
-            assert first | {"operationId": ""} == second | {"operationId": ""}
+            assert second == first | {
+                "operationId": second["operationId"],
+                "x-alias-of": first["operationId"],
+            }
 
 
-def test_operation_ids_are_unique_except_for_aliases() -> None:
-    own = [op["operationId"] for op in operations() if not op["operationId"].endswith("_alias")]
-    assert len(own) == len(set(own)) == len(ROWS)
+def test_every_operation_has_an_id_of_its_own() -> None:
+    ids = [op["operationId"] for op in operations()]
+    assert len(ids) == len(set(ids))
 
 
 def test_schemas_are_valid_and_their_names_contain_no_module() -> None:
@@ -89,6 +101,35 @@ def descriptions(node: Any) -> list[str]:
         return []
     own = [node["description"]] if isinstance(node.get("description"), str) else []
     return own + [text for item in node.values() for text in descriptions(item)]
+
+
+def without_case(names: Iterable[str]) -> list[str]:
+    """Return what generators make of names: ``sourceKind`` and ``source_kind`` are the same to them."""
+    return [name.replace("_", "").lower() for name in names]
+
+
+def test_each_field_and_parameter_has_one_spelling() -> None:
+    for schema in DOCUMENT["components"]["schemas"].values():
+        names = without_case(schema.get("properties", ()))
+        assert len(names) == len(set(names))
+        assert set(schema.get("required", ())) <= set(schema.get("properties", ()))
+    for op in operations():
+        names = without_case(parameter["name"] for parameter in op["parameters"])
+        assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("shape", REQUESTS, ids=lambda shape: shape.__name__)
+def test_every_accepted_spelling_is_in_the_words_of_its_field(shape: type[msgspec.Struct]) -> None:
+    documented = DOCUMENT["components"]["schemas"][shape.__name__]["properties"]
+    spellings = {
+        spelling: name
+        for name, field in documented.items()
+        for spelling in re.findall(r"`(\w+)`", field.get("description", "").partition("Also")[2])
+    }
+    for field in msgspec.structs.fields(shape):
+        name = spellings.get(field.encode_name, field.encode_name)
+        assert name in documented
+        assert without_case([name]) == without_case([field.encode_name])
 
 
 def test_every_schema_reference_resolves() -> None:
@@ -115,8 +156,7 @@ def test_every_body_has_a_valid_example(row: Row) -> None:
     example = EXAMPLES[row.method, row.path]
     assert row.body is not None
     msgspec.convert(example, row.body)
-    known = {field.encode_name for field in msgspec.structs.fields(row.body)}
-    assert set(example) <= known
+    assert set(example) <= set(DOCUMENT["components"]["schemas"][row.body.__name__]["properties"])
 
 
 def test_only_routes_with_a_body_have_an_example() -> None:

@@ -72,8 +72,7 @@ def make_document(rows: Iterable[Row], *, version: str) -> Json:
     paths: dict[str, Json] = {}
     for row in rows:
         for path in (row.path, *row.aliases):
-            operation = _operation(row, shapes, is_alias=path != row.path)
-            paths.setdefault(path, {})[row.method.lower()] = operation
+            paths.setdefault(path, {})[row.method.lower()] = _operation(row, path, shapes)
     return {
         "openapi": VERSION,
         "info": {
@@ -106,8 +105,9 @@ class _Shapes:
             given = (row.query, row.body, *row.replies.values())
             named = (shape for shape in given if not (shape is None or shape in _TEXTS))
             types += [member for shape in named for member in _members(shape)]
-        schemas, self.components = msgspec.json.schema_components(types, ref_template=_COMPONENTS)
+        schemas, components = msgspec.json.schema_components(types, ref_template=_COMPONENTS)
         self._schemas = list(zip(types, schemas, strict=True))
+        self.components = {name: _spell_once(schema) for name, schema in components.items()}
 
     def of(self, shape: Any) -> Json:
         """Return the schema of a type."""
@@ -121,6 +121,28 @@ class _Shapes:
         while "$ref" in schema:
             schema = self.components[schema["$ref"].rpartition("/")[2]]
         return schema.get("properties", {}), frozenset(schema.get("required", ()))
+
+
+def _spell_once(schema: Json) -> Json:
+    """Return the schema of a struct with each field once, in the spelling that the struct has first.
+
+    Its description names the other spellings. Generators of clients make one name of ``sourceKind`` and
+    ``source_kind``, and leave out whatever uses a schema that has both.
+    """
+    spellings: dict[str, list[str]] = {}
+    for name in schema.get("properties", ()):
+        spellings.setdefault(name.replace("_", "").lower(), []).append(name)
+    fields: dict[str, Json] = {}
+    for name, *others in spellings.values():
+        field = schema["properties"][name]
+        if others:
+            words = f"Also spelled {', '.join(f'`{other}`' for other in others)}."
+            field = {**field, "description": f"{field.get('description', '')} {words}".strip()}
+        fields[name] = field
+    if not fields:
+        return schema
+    required = [name for name in schema.get("required", ()) if name in fields]
+    return {**schema, "properties": fields, "required": required}
 
 
 def _members(shape: Any) -> tuple[Any, ...]:
@@ -146,12 +168,13 @@ _RUN_ID: Final[Json] = {
 }
 
 
-def _operation(row: Row, shapes: _Shapes, *, is_alias: bool) -> Json:
+def _operation(row: Row, path: str, shapes: _Shapes) -> Json:
+    """Return the operation of a row at one of its paths."""
     operation: Json = {
         "tags": [_tag(row)],
         "summary": row.summary,
         "description": _description(row),
-        "operationId": _operation_id(row) + ("_alias" if is_alias else ""),
+        "operationId": _operation_id(row.method, path),
         "parameters": [
             *_path_parameters(row),
             *_query_parameters(row, shapes),
@@ -169,7 +192,13 @@ def _operation(row: Row, shapes: _Shapes, *, is_alias: bool) -> Json:
         }
     if row.is_public:
         operation["security"] = []
+    if path != row.path:
+        operation[ALIAS_OF] = _operation_id(row.method, row.path)
     return operation
+
+
+ALIAS_OF: Final = "x-alias-of"
+"""The key of an operation at another path of its route: the ``operationId`` at the first path."""
 
 
 _OF_THE_SERVER: Final = frozenset({"global", "openapi.json", "docs", "metrics"})
@@ -186,9 +215,8 @@ def _description(row: Row) -> str:
     return " ".join(filter(None, (first_paragraph(row.handler.__doc__), query, sends)))
 
 
-def _operation_id(row: Row) -> str:
-    words = re.findall(r"\w+", row.path)
-    return "_".join([row.method.lower(), *words])
+def _operation_id(method: str, path: str) -> str:
+    return "_".join([method.lower(), *re.findall(r"\w+", path)])
 
 
 def _path_parameters(row: Row) -> list[Json]:

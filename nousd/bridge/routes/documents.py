@@ -10,7 +10,7 @@ import msgspec
 from starlette.responses import HTMLResponse, Response
 
 import nousd
-from nousd.bridge.openapi.document import make_document
+from nousd.bridge.openapi.document import ALIAS_OF, make_document
 from nousd.bridge.replies import json_reply
 from nousd.bridge.routing.route import Call, Routes
 
@@ -77,12 +77,8 @@ def _groups(document: dict[str, Any]) -> Iterator[str]:
         yield f"<h2>{escape(tag['name'])}</h2>"
         for path, methods in document["paths"].items():
             for method, operation in methods.items():
-                if operation["tags"] == [tag["name"]] and not _is_alias(operation):
+                if operation["tags"] == [tag["name"]] and ALIAS_OF not in operation:
                     yield _operation(method, path, operation)
-
-
-def _is_alias(operation: dict[str, Any]) -> bool:
-    return bool(operation["operationId"].endswith("_alias"))
 
 
 def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
