@@ -15,9 +15,7 @@ from typing import Any
 
 from tandem_client import TandemClient
 
-from tests.bridge.clients.talk import REFUSALS, found, made_up, methods, refusal, tell
-
-CALL_SECONDS = 90
+from tests.bridge.clients.talk import CALL_SECONDS, REFUSALS, found, made_up, methods, refusal, tell
 
 
 class Driver:

@@ -6,14 +6,11 @@ It has no streams: the driver polls for pending requests.
 from __future__ import annotations
 
 import sys
-import time
 from typing import Any
 
 from tandem_client import SyncTandemClient
 
-from tests.bridge.clients.talk import REFUSALS, found, methods, refusal, tell
-
-CALL_SECONDS = 90
+from tests.bridge.clients.talk import CALL_SECONDS, REFUSALS, found, methods, refusal, tell, until
 
 
 class Driver:
@@ -89,13 +86,13 @@ class Driver:
     def asking(self) -> None:
         for reply in ("once", "always", "reject"):
             self.client.sessions.prompt_async(self.session, "Ask")
-            self.until(lambda: self.client.permissions.list().requests)
+            until(lambda: self.client.permissions.list().requests)
             asked = self.call(f"permissions {reply}", "permissions.list")
             self.call(f"reply {reply}", "permissions.reply", asked.requests[0].id, reply)
             self.until_idle()
         for method in ("reply", "reject"):
             self.client.sessions.prompt_async(self.session, "Ask")
-            self.until(lambda: self.client.questions.list().questions)
+            until(lambda: self.client.questions.list().questions)
             asked = self.call("questions", "questions.list")
             answer = ["blue"] if method == "reply" else []
             label = "answer" if method == "reply" else "reject"
@@ -117,18 +114,11 @@ class Driver:
         self.call("outside", "sessions.attach", self.session, "/")
 
     def until_idle(self) -> None:
-        self.until(lambda: self.client.sessions.active_run(self.session).active is None)
+        until(lambda: self.client.sessions.active_run(self.session).active is None)
 
     def until_it_speaks(self, run_id: str) -> None:
         """Wait for the model: otherwise the next run could receive the reply for this one."""
-        self.until(lambda: "Hello, " in str(self.client.run_events(run_id)))
-
-    def until(self, is_there: Any) -> None:
-        """Poll until ``is_there`` is true."""
-        end = time.monotonic() + CALL_SECONDS
-        while not is_there():
-            assert time.monotonic() < end, "it did not happen in time"
-            time.sleep(0.02)  # polls leave the processor to what they wait for
+        until(lambda: "Hello, " in str(self.client.run_events(run_id)))
 
 
 def main(base: str, token: str, workdir: str) -> None:

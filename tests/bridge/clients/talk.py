@@ -10,11 +10,14 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 from httpx_sse import SSEError
+
+CALL_SECONDS = 90
 
 REFUSALS = (httpx.HTTPStatusError, SSEError)
 """The errors for a missing route: of a response, and of a stream."""
@@ -77,3 +80,11 @@ def found(client: Any, dotted: str) -> Any:
     for name in dotted.split("."):
         client = getattr(client, name)
     return client
+
+
+def until(is_there: Callable[[], Any]) -> None:
+    """Poll until ``is_there`` returns something true."""
+    end = time.monotonic() + CALL_SECONDS
+    while not is_there():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)  # polls leave the processor to what they wait for
