@@ -39,6 +39,38 @@ def option(key: str, flag: str, help: str) -> Argument:
     return Argument(key, Annotated[str | None, typer.Option(flag, help=help)])
 
 
+def duration_reader(unit: str, bounds: tuple[float, float] | None = None) -> Callable[[str], float]:
+    """Return typer's parser of a duration, which refuses what is not one.
+
+    Args:
+        unit: of the value, and of a plain number: a key of ``durations.UNIT_WORDS``.
+        bounds: the lowest and the highest value. Without them the value is a whole number, whose
+            bounds the daemon checks.
+    """
+
+    def read(text: str) -> float:
+        from nousd.config import durations
+
+        word = durations.UNIT_WORDS[unit]
+        form = f"{durations.FORM} (a plain number is in {word})"
+        try:
+            if bounds is None:
+                return durations.read_whole_duration(text, unit)
+            value = durations.read_duration(text, unit)
+        except ValueError:
+            whole = "whole " if bounds is None else ""
+            raise typer.BadParameter(
+                f"{text!r} is not a duration in {whole}{word}, {form}"
+            ) from None
+        if not bounds[0] <= value <= bounds[1]:
+            raise typer.BadParameter(
+                f"{text!r} is not from {bounds[0]:g} to {bounds[1]:,.0f} {word}; write a duration {form}"
+            )
+        return value
+
+    return read
+
+
 def function_of(
     arguments: Iterable[Argument], body: Callable[[dict[str, Any]], None]
 ) -> Callable[..., None]:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from nousd.config.checks import decide
 from nousd.config.config_file import ConfigFile, read_config_file
+from nousd.config.durations import read_duration
 from nousd.config.mcp_file import read_mcp_file
 from nousd.config.models_file import AUTO
 from nousd.config.permissions_file import PERMISSIONS, read_permissions_file
@@ -181,9 +182,9 @@ def _from_environment(environ: Mapping[str, str], here: Path) -> dict[str, RawVa
 
 
 def _in_seconds(milliseconds: str) -> str:
-    """Convert a number; return any other text unchanged, for the check of the setting to refuse."""
+    """Convert a duration; return any other text unchanged, for the check of the setting to refuse."""
     try:
-        return str(float(milliseconds) / 1000)
+        return str(read_duration(milliseconds, "ms") / 1000)
     except ValueError:
         return milliseconds
 

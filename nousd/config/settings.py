@@ -2,7 +2,8 @@
 
 ``Settings`` is the only list. Each field is a setting. Its name is the key in the settings file; with
 dashes it is the flag, in capitals after ``NOUSD_`` the environment variable. Its annotation holds the
-bounds and the help text. The order of precedence of the sources is decided in ``resolve``.
+bounds and the help text. A number whose name ends with ``_seconds`` or ``_days`` is a duration
+(``durations``). The order of precedence of the sources is decided in ``resolve``.
 
 A few fields are not settings: the tables of the file about providers, models and aliases
 (``models_file``), ``config_file``, the path of that file, and ``is_mode_insisted_on``, which lets a flag

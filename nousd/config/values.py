@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, NewType, Union, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
+from nousd.config import durations
 from nousd.config.secret import Secret
 from nousd.errors import ConfigError
 
@@ -52,6 +54,11 @@ class SettingInfo(NamedTuple):
     def words(self) -> tuple[str, ...]:
         """The only allowed values; empty if there are more."""
         return get_args(self.type) if self.type not in _KINDS else ()
+
+    @property
+    def unit(self) -> str:
+        """The unit of a duration, a key of ``durations.UNIT_WORDS``; "" for any other value."""
+        return durations.unit_of(self.name) if self.type in (int, float) else ""
 
 
 class RawValue(NamedTuple):
@@ -100,7 +107,7 @@ def read_value(info: SettingInfo, given: RawValue) -> Any:
     Raises:
         ConfigError: it has the wrong type or is out of bounds; the error names both.
     """
-    read = _read_word if info.words else _KINDS[info.type].read
+    read = _reader_of(info)
     try:
         value = read(given)
     except (ValueError, TypeError, OverflowError, RuntimeError):
@@ -108,6 +115,12 @@ def read_value(info: SettingInfo, given: RawValue) -> Any:
     if not _within_bounds(value, info.meta) or (info.words and value not in info.words):
         raise _unfit(info, given)
     return value
+
+
+def _reader_of(info: SettingInfo) -> Callable[[RawValue], Any]:
+    if info.words:
+        return _read_word
+    return partial(_read_duration, info) if info.unit else _KINDS[info.type].read
 
 
 def _within_bounds(value: Any, meta: Meta) -> bool:
@@ -142,6 +155,9 @@ def _wanted(info: SettingInfo) -> str:
         ("of at most", info.meta.max_length),
     )
     limits = " and ".join(f"{word} {bound}" for word, bound in bounds if bound is not None)
+    if info.unit:
+        word = durations.UNIT_WORDS[info.unit]
+        return f"a duration {limits} {word}, {durations.FORM} (a plain number is in {word})"
     kind = _KINDS[info.type]
     return " ".join(word for word in (kind.name, limits, kind.counted if limits else "") if word)
 
@@ -221,6 +237,14 @@ def _read_float(given: RawValue) -> float:
     if not isinstance(given.value, int | float | str) or isinstance(given.value, bool):
         raise ValueError
     return float(given.value)
+
+
+def _read_duration(info: SettingInfo, given: RawValue) -> Any:
+    if not isinstance(given.value, str):
+        return _KINDS[info.type].read(given)
+    if info.type is int:
+        return durations.read_whole_duration(given.value, info.unit)
+    return durations.read_duration(given.value, info.unit)
 
 
 _KINDS: Final[dict[Any, _Kind]] = {

@@ -50,6 +50,11 @@ def servers(daemon: FakeDaemon) -> None:
             },
         ),
         (
+            "mcp add files --timeout-ms 1.001s -- npx",
+            "add_mcp",
+            {"name": "files", "timeout_ms": 1001, "command": ["npx"]},
+        ),
+        (
             "mcp add s --url https://s/mcp --header Authorization=Bearer=${T}",
             "add_mcp",
             {

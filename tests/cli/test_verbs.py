@@ -150,6 +150,7 @@ SENT: list[tuple[str, str, dict[str, Any]]] = [
     ),
     ("override", "override_workspace", {"ttl_seconds": 900}),
     ("override 60 --session s", "override_workspace", {"ttl_seconds": 60, "session_id": "s"}),
+    ("override 15m", "override_workspace", {"ttl_seconds": 900}),
     ("override 0", "override_workspace", {"ttl_seconds": 0}),
     ("rename n --session s", "rename_session", {"name": "n", "session_id": "s"}),
     ("delete s", "delete_session", {"session_id": "s"}),
@@ -313,11 +314,12 @@ def test_an_invalid_answer_or_a_closed_connection_is_exit_code_1(
     assert outcome.err.startswith("the daemon ")
 
 
+@pytest.mark.parametrize("duration", ["0.01", "10ms"])
 def test_request_timeout_limits_the_wait_for_an_answer(
-    daemon: FakeDaemon, nousctl: Nousctl
+    daemon: FakeDaemon, nousctl: Nousctl, duration: str
 ) -> None:
     daemon.otherwise = says(b"")
-    outcome = nousctl("ping", "--request-timeout", "0.01")
+    outcome = nousctl("ping", "--request-timeout", duration)
     assert (outcome.code, outcome.err) == (1, "the daemon did not answer in time\n")
 
 
@@ -340,6 +342,8 @@ def test_no_daemon_is_exit_code_3(nousctl: Nousctl, folder: Path) -> None:
         ["update", "s", "--sampling", "[]"],
         ["ext", "name", "{not json"],
         ["ping", "--request-timeout", "-1"],
+        ["ping", "--request-timeout", "nan"],
+        ["override", "500ms"],
     ],
     ids=" ".join,
 )
@@ -348,6 +352,24 @@ def test_wrong_usage_is_exit_code_2_and_sends_nothing(
 ) -> None:
     assert nousctl(*argv).code == 2
     assert daemon.heard == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "flag", "text", "unit"),
+    [
+        ("ping --request-timeout soon", "--request-timeout", "soon", "seconds"),
+        ("ping --request-timeout 20d", "--request-timeout", "20d", "seconds"),
+        ("override 5x", "DURATION", "5x", "seconds"),
+        ("mcp add a --timeout-ms 1.5 -- b", "--timeout-ms", "1.5", "milliseconds"),
+    ],
+)
+def test_an_invalid_duration_is_refused_with_the_flag_the_value_and_the_form(
+    nousctl: Nousctl, argv: str, flag: str, text: str, unit: str
+) -> None:
+    error = " ".join(nousctl(*argv.split()).err.split())
+    assert flag in error
+    assert f"'{text}' is not" in error
+    assert f"such as 500ms, 30s, 5m, 1h or 7d (a plain number is in {unit})" in error
 
 
 @pytest.mark.parametrize("argv", [["--help"], ["--help", "ping"]])

@@ -29,7 +29,7 @@ def test_a_server_has_the_values_of_its_tables(tmp_path: Path) -> None:
         cwd = "sub"
         tools = ["read_file"]
         classes = ["exec"]
-        timeout_ms = 5000
+        timeout_ms = "5s"
         [mcp.files.env]
         API_KEY = "${FILES_KEY}"
         LEVEL = "high"
@@ -74,7 +74,7 @@ def test_a_server_has_the_values_of_its_tables(tmp_path: Path) -> None:
             "url must be one of http or https without a name or password in it",
         ),
         ("[mcp.a]\ncomand = ['a']", "unknown key 'comand' in [mcp.a]"),
-        ("[mcp.a]\ncommand = ['a']\ntimeout_ms = 0", "timeout_ms must be a whole number"),
+        ("[mcp.a]\ncommand = ['a']\ntimeout_ms = 0", "timeout_ms must be a duration"),
         ("[mcp.a]\ncommand = ['a']\nclasses = ['fly']", "names the class 'fly'; there are read"),
         ("[mcp.a]\ncommand = ['a']\n[mcp.a.env]\n'A B' = 'c'", "the name 'A B' is not allowed"),
         ("[mcp.a]\ncommand = ['a']\n[mcp.a.env]\nA = 5", "A must be a text"),

@@ -9,7 +9,7 @@ import pytest
 from nousd.config.config_file import CONFIG_FILE_BYTES_MAX
 from nousd.config.report import report
 from nousd.config.resolve import resolve
-from nousd.config.settings import FILE_SETTINGS, SETTINGS, flag_of, variable_of
+from nousd.config.settings import ALL_SETTINGS, FILE_SETTINGS, SETTINGS, flag_of, variable_of
 from nousd.errors import ConfigError
 from nousd.runtime_paths import locations
 from tests.config.conftest import write
@@ -94,7 +94,7 @@ def test_the_variable_of_another_program_is_used_if_ours_is_not_set() -> None:
     assert resolve({}, ours).settings.run_stale_seconds == 50
     with pytest.raises(ConfigError, match=r"at least 30 .*'29.999' .*TANDEM_RUN_STALE_MS"):
         resolve({}, {"TANDEM_RUN_STALE_MS": "29999"})
-    with pytest.raises(ConfigError, match=r"must be a number .*'soon' .*TANDEM_RUN_STALE_MS"):
+    with pytest.raises(ConfigError, match=r"must be a duration .*'soon' .*TANDEM_RUN_STALE_MS"):
         resolve({}, {"TANDEM_RUN_STALE_MS": "soon"})
 
 
@@ -187,6 +187,47 @@ def test_names_of_flags_and_variables_derive_from_the_setting() -> None:
 
 # --- invalid values ------------------------------------------------------------------------------
 
+DURATIONS = [
+    ("command_timeout_seconds", "45", 45.0),
+    ("command_timeout_seconds", "0.5", 0.5),
+    ("command_timeout_seconds", "500ms", 0.5),
+    ("command_timeout_seconds", "30s", 30.0),
+    ("command_timeout_seconds", "1.5m", 90.0),
+    ("command_timeout_seconds", "1h30m", 5400.0),
+    ("command_timeout_seconds", "1d", 86_400.0),
+    ("approval_timeout_seconds", "5m", 300.0),
+    ("run_stale_seconds", "2m", 120.0),
+    ("idle_timeout_seconds", " 10s ", 10.0),
+    ("delta_retention_days", "14", 14),
+    ("delta_retention_days", "48h", 2),
+    ("delta_retention_days", "0d", 0),
+]
+
+
+def test_every_setting_that_is_a_duration_is_named_with_its_unit() -> None:
+    of_durations = {name for name, info in ALL_SETTINGS.items() if info.unit}
+    assert of_durations == {name for name, _, _ in DURATIONS}
+
+
+@pytest.mark.parametrize(("name", "text", "value"), DURATIONS)
+def test_a_duration_is_accepted_with_and_without_a_unit_and_a_plain_number_is_in_the_unit_of_the_setting(
+    name: str, text: str, value: float, tmp_path: Path
+) -> None:
+    file = write(tmp_path / "c.toml", f'{name} = "{text}"')
+    for resolved in (
+        resolve({name: text}, {}),
+        resolve({}, {variable_of(name): text}),
+        resolve({}, {}, file),
+    ):
+        read = getattr(resolved.settings, name)
+        assert read == value
+        assert type(read) is type(value)
+
+
+def test_the_variable_of_another_program_may_have_a_unit_too() -> None:
+    assert resolve({}, {"TANDEM_RUN_STALE_MS": "2m"}).settings.run_stale_seconds == 120
+
+
 REFUSED = [
     (
         "provider",
@@ -198,16 +239,22 @@ REFUSED = [
     ),
     ("model", "  ", "model must be a text of at most 256 characters, not '  '"),
     ("model", "m" * 257, "model must be a text of at most 256"),
-    ("command_timeout_seconds", "0", "must be a number more than 0 and at most 86400, not '0'"),
-    ("delta_retention_days", "-1", "must be a whole number at least 0 and at most 36500"),
-    ("delta_retention_days", "36501", "must be a whole number at least 0 and at most 36500"),
     (
         "command_timeout_seconds",
         "soon",
-        "must be a number more than 0 and at most 86400, not 'soon'",
+        (
+            "command_timeout_seconds must be a duration more than 0 and at most 86400 seconds, such as "
+            "500ms, 30s, 5m, 1h or 7d (a plain number is in seconds), not 'soon'"
+        ),
     ),
-    ("command_timeout_seconds", "nan", "must be a number more than 0"),
-    ("command_timeout_seconds", "inf", "must be a number more than 0"),
+    *(
+        ("command_timeout_seconds", text, "a duration more than 0 and at most 86400 seconds")
+        for text in ("0", "0ms", "2d", "5x", "m", "1h 5", "-5s", "nan", "inf", " ")
+    ),
+    *(
+        ("delta_retention_days", text, "must be a duration at least 0 and at most 36500 days")
+        for text in ("-1", "36501", "36501d", "12h", "1.5", "inf")
+    ),
     ("compact_at", "1.5", "compact_at must be a number more than 0 and at most 1"),
     ("line_bytes_max", "1023", "line_bytes_max must be a whole number at least 1024"),
     ("line_bytes_max", "1e6", "line_bytes_max must be a whole number"),
@@ -273,7 +320,7 @@ def test_a_folder_whose_path_is_not_utf_8_is_refused(name: str, tmp_path: Path) 
         ("model = 1", "model must be a text of at most 256 characters, not '1' (file {file})"),
         ("retry_attempts = true", "retry_attempts must be a whole number"),
         ("retry_attempts = 1.0", "retry_attempts must be a whole number"),
-        ("command_timeout_seconds = true", "command_timeout_seconds must be a number"),
+        ("command_timeout_seconds = true", "command_timeout_seconds must be a duration"),
         ("allow_exec = 1", "allow_exec must be true or false"),
         ("extension = 1", "extension must be a list of paths of at most 64 items"),
         ("extension = [1]", "extension must be a list of paths of at most 64 items"),

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from nousd.cli.arguments import Argument, function_of, given_values
+from nousd.cli.arguments import Argument, duration_reader, function_of, given_values
 from nousd.cli.client_options import Options, print_answer
 from nousd.cli.nousctl import mcp_servers, watch
 from nousd.cli.nousctl.answers import ASKING
@@ -58,10 +58,9 @@ _COMMON: Final = (
             float | None,
             typer.Option(
                 "--request-timeout",
-                min=0.001,
-                max=1_000_000,
-                metavar="SECONDS",
-                help="Time-out for each response, in seconds.",
+                parser=duration_reader("seconds", (0.001, 1_000_000)),
+                metavar="DURATION",
+                help="Time-out for each response: seconds, or such as 500ms or 5m.",
             ),
         ],
     ),

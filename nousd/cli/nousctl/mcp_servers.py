@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from nousd.cli.arguments import Argument
+from nousd.cli.arguments import Argument, duration_reader
 from nousd.cli.client_options import Options, print_answer
 
 _COMMANDS: Final = {
@@ -80,7 +80,13 @@ ARGUMENTS: Final = (
     Argument(
         "timeout_ms",
         Annotated[
-            int | None, typer.Option("--timeout-ms", help="Time-out of a call, in milliseconds.")
+            int | None,
+            typer.Option(
+                "--timeout-ms",
+                parser=duration_reader("ms"),
+                metavar="DURATION",
+                help="Time-out of a call: milliseconds, or such as 30s.",
+            ),
         ],
     ),
 )

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import typer
 
-from nousd.cli.arguments import Argument, option, required
+from nousd.cli.arguments import Argument, duration_reader, option, required
 from nousd.cli.client_options import Options
 from nousd.cli.nousctl import session_arguments
 from nousd.cli.nousctl.input_arguments import (
@@ -190,7 +190,9 @@ VERBS: Final[dict[str, Verb]] = {
                 Annotated[
                     int | None,
                     typer.Argument(
-                        metavar="[SECONDS]", help="Duration in seconds (default 900); 0 ends it."
+                        parser=duration_reader("seconds"),
+                        metavar="[DURATION]",
+                        help="Seconds, or such as 15m or 1h (default 900); 0 ends it.",
                     ),
                 ],
             ),

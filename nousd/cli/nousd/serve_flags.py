@@ -52,6 +52,8 @@ def setting_flag(info: SettingInfo) -> Argument:
     from nousd.config.settings import flag_of, refusal_of
 
     kind, metavar = _KINDS.get(info.type) or _other_kind(info)
+    if info.unit:
+        metavar = "DURATION"
     flag = flag_of(info.name)
     names = [f"{flag}/{refusal_of(info.name)}"] if kind is bool else [flag]
     if info.name == "verbose":

@@ -1,0 +1,62 @@
+"""Reads durations as people write them: ``500ms``, ``30s``, ``5m``, ``1h``, ``1h30m``, ``7d``.
+
+A plain number is in the unit of the thing that is set, which its name ends with.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+FORM: Final = "such as 500ms, 30s, 5m, 1h or 7d"
+"""The form of a duration with a unit, for errors."""
+
+UNIT_WORDS: Final = {"ms": "milliseconds", "seconds": "seconds", "days": "days"}
+"""Last word of a setting's name -> its unit, in words."""
+
+_MILLISECONDS: Final = {
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+    "seconds": 1000,
+    "days": 86_400_000,
+}
+_PART: Final = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ms|s|m|h|d)"
+
+
+def unit_of(name: str) -> str:
+    """Return the unit that a name ends with, a key of ``UNIT_WORDS``; "" if it ends with none."""
+    unit = name.rpartition("_")[2]
+    return unit if unit in UNIT_WORDS else ""
+
+
+def read_duration(text: str, unit: str) -> float:
+    """Return a duration in ``unit``, a key of ``UNIT_WORDS``.
+
+    Raises:
+        ValueError: the text is neither a number nor numbers with units.
+    """
+    text = text.strip()
+    if not re.fullmatch(f"(?:{_PART})+", text):
+        return float(text)
+    parts = re.findall(_PART, text)
+    milliseconds = sum(float(number) * _MILLISECONDS[of] for number, of in parts)
+    # To the nanosecond, or 1.001s would not be a whole number of milliseconds.
+    return round(milliseconds, 6) / _MILLISECONDS[unit]
+
+
+def read_whole_duration(text: str, unit: str) -> int:
+    """Return a duration in whole ``unit``.
+
+    Raises:
+        ValueError: as ``read_duration``, or it is not a whole number of them.
+    """
+    try:
+        return int(text)
+    except ValueError:
+        duration = read_duration(text, unit)
+    if not duration.is_integer():
+        raise ValueError
+    return int(duration)
