@@ -21,6 +21,7 @@ import trio
 
 from nousd.config.settings import DEFAULTS
 from nousd.providers.setup.registry import make_provider
+from nousd.tools.builtin.catalog import builtin_tools
 from tests.harness.daemon import memory_daemon
 from tests.harness.v1_differences import ABSENT, Difference, differences
 from tests.harness.v1_recordings import Played, load, play
@@ -56,11 +57,11 @@ KEYS: Final = _frozen_keys()
 
 
 def is_new(found: Difference) -> bool:
-    return found.recorded == ABSENT
+    return bool(found.recorded == ABSENT)
 
 
 def is_gone(found: Difference) -> bool:
-    return found.ours == ABSENT
+    return bool(found.ours == ABSENT)
 
 
 def is_additional_key(found: Difference) -> bool:
@@ -77,9 +78,8 @@ def is_id_of_error(found: Difference) -> bool:
 
 
 def is_wording(found: Difference) -> bool:
-    return found.where == "error.error.message" and found.recorded.startswith(
-        ("invalid_json: ", "stat ", "open ")
-    )
+    older = ("invalid_json: ", "stat ", "open ")
+    return found.where == "error.error.message" and str(found.recorded).startswith(older)
 
 
 def is_message_of_its_own(found: Difference) -> bool:
@@ -87,11 +87,11 @@ def is_message_of_its_own(found: Difference) -> bool:
     if found.recording not in {"tools-ok", "steer-mid-tool"}:
         return False
     if found.where == "message_end" and is_new(found):
-        return found.ours["stop_reason"] == "tool_use"
+        return bool(found.ours["stop_reason"] == "tool_use")
     if found.where.startswith("message_update ") and is_gone(found):
-        return not found.recorded["delta"].startswith("after-tools")
+        return not str(found.recorded["delta"]).startswith("after-tools")
     if found.where == "messages.messages.text":
-        return found.recorded.startswith("calling tools ") and found.ours == "calling tools "
+        return str(found.recorded).startswith(str(found.ours)) and found.ours == "calling tools "
     return (
         found.where in {"message_end.message_id", "message_update.message_id"}
         or found.where == "messages.messages.id"
@@ -212,6 +212,15 @@ PROVED_ELSEWHERE: Final = {
     "abort-without-run": (
         "v1_scope: an_abort_without_a_run_gives_back_what_waits_in_the_active_session"
     ),
+    "additional-commands": (
+        "parallel_sessions: a_command_for_an_idle_session_never_reaches_another_sessions_run"
+    ),
+    "limits": "limits: a_limit_applies_exactly_at_its_bound_and_the_daemon_keeps_working",
+    "pages": "history: a_long_history_is_read_in_pages",
+    "result-events": "results: a_result_beyond_the_event_limit_is_truncated_and_marked",
+    "busy-sessions": (
+        "parallel_sessions: commands_that_conflict_with_a_run_are_refused_until_it_ends"
+    ),
     "tools-and-modes": "parallel_sessions: values_for_all_survive_a_restart",
     "output": "results: the_output_is_the_answer_to_the_last_steer_of_the_run",
     "message-start": "aborting: an_abort_before_the_first_token_stores_no_answer",
@@ -244,12 +253,18 @@ PROVED_ELSEWHERE: Final = {
 }
 """Entry that is not in the recordings -> file in ``tests/daemon``, and the test that proves it."""
 
-PROVED_HERE: Final = {"command-timeout", "blank-texts"}
+PROVED_HERE: Final = {"command-timeout", "blank-texts", "bash"}
 """Entries that are not in the recordings and that tests below prove."""
 
 
 def test_a_prompt_that_waits_waits_for_ten_minutes_by_default() -> None:
     assert DEFAULTS["command_timeout_seconds"] == 600
+
+
+def test_the_tool_bash_is_there_only_if_the_daemon_was_told_to_allow_it() -> None:
+    assert DEFAULTS["allow_exec"] is False
+    assert "bash" not in {tool.name for tool in builtin_tools(allow_exec=False)}
+    assert "bash" in {tool.name for tool in builtin_tools(allow_exec=True)}
 
 
 async def test_a_blank_text_is_refused_like_a_missing_one(tmp_path: Path) -> None:

@@ -276,7 +276,7 @@ class _Player:
     async def play(self, exchange: Exchange) -> None:
         self._recorded += exchange.events
         streams = bool(self._recorded) and self._recorded[-1]["type"] == "message_update"
-        self._model.allow(_count(self._recorded, "message_update") if streams else math.inf)
+        self._model.allow(_words_of_run(self._recorded) if streams else math.inf)
         await self._client.send(self.names.translated(exchange.sent))
         answer = check_response(await self._client.receive_line())
         self.answers.append(answer)
@@ -301,6 +301,12 @@ class _Player:
 
 def _count(events: list[Line], type: str) -> int:
     return sum(event["type"] == type for event in events)
+
+
+def _words_of_run(events: list[Line]) -> int:
+    """Return how many words the newest run has said."""
+    start = max(n for n, event in enumerate(events) if event["type"] == "agent_start")
+    return _count(events[start:], "message_update")
 
 
 def _has_ended(events: list[Line]) -> bool:
