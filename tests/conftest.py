@@ -13,7 +13,7 @@ from tests.suites import SUITES, deselect
 
 # The duration of an example depends on the machine, so there is no deadline. The default suite tries the
 # same examples each time; `scripts/test --all` looks for new ones.
-settings.register_profile("default", deadline=None, max_examples=30, derandomize=True)
+settings.register_profile("default", deadline=None, max_examples=20, derandomize=True)
 settings.register_profile("thorough", deadline=None, derandomize="CI" in os.environ)
 
 

@@ -2,18 +2,28 @@
 
 A test marked ``slow`` runs only in the long suite: kills, disk faults, attacks, floods, soaks, foreign
 clients, heavy properties. ``slow(keep=N)`` keeps N of its cases in the default suite, spread evenly over
-their order, so that each behaviour is still tested there.
+their order, so that each behaviour is still tested there. Which case is the first depends on the name of
+the function: functions that share a parameter do not all keep the same value of it.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from typing import Final
 
 import pytest
+from hypothesis import settings
 
 SUITES: Final = ("default", "rest", "all")
 """``default`` and ``rest`` have no test in common, and are ``all`` together."""
+
+
+def examples(count: int) -> int:
+    """Return how many examples Hypothesis tries of a property that has ``count`` in the long suite:
+    in the default suite as many fewer as its profile says.
+    """
+    return max(1, count * settings().max_examples // 100)
 
 
 def deselect(items: list[pytest.Item], suite: str) -> list[pytest.Item]:
@@ -43,7 +53,9 @@ def slow_items(items: Sequence[pytest.Item]) -> set[pytest.Item]:
 
 
 def spread(family: Sequence[pytest.Item], count: int) -> list[pytest.Item]:
-    """Return ``count`` of the items, evenly from the first on; all if there are no more."""
-    if count >= len(family):
+    """Return ``count`` of the items, evenly from one of them on; all if there are no more."""
+    size = len(family)
+    if count >= size:
         return list(family)
-    return [family[index * len(family) // count] for index in range(count)]
+    first = zlib.crc32(family[0].nodeid.partition("[")[0].encode()) % size
+    return [family[(first + index * size // count) % size] for index in range(count)]

@@ -31,7 +31,7 @@ CONVERSATIONS = [load(path) for path in sorted(FOLDER.glob("*.ndjson"))]
 WAYS = [
     pytest.param("sockets", "lines", marks=pytest.mark.slow),
     pytest.param("sockets", "bytes", marks=pytest.mark.slow),
-    ("sockets", "pipelined"),
+    pytest.param("sockets", "pipelined", marks=pytest.mark.slow(keep=38)),
     ("memory", "lines"),
     pytest.param("memory", "bytes", marks=pytest.mark.slow),
     pytest.param("memory", "pipelined", marks=pytest.mark.slow),

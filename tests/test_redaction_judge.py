@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from nousd.redaction.redactor import Redactor
 from nousd.redaction.rules import RULES
+from tests.suites import examples
 
 NOT_JUDGED = {"Public IP (ipv4)", "Private Key"}
 """The first may stand in a bug report; of the second the scanner knows the title alone."""
@@ -56,7 +57,7 @@ CASES = [
 def test_a_secret_that_the_scanner_finds_is_redacted(
     detector: RegexBasedDetector, pattern: re.Pattern[str]
 ) -> None:
-    @settings(max_examples=30, deadline=None, phases=[Phase.generate])
+    @settings(max_examples=examples(30), deadline=None, phases=[Phase.generate])
     @given(st.from_regex(pattern, fullmatch=True, alphabet=ASCII))
     def check(matched: str) -> None:
         # Vendors write their own names and keys in lower case.

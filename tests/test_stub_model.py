@@ -6,6 +6,7 @@ import httpx2
 import pytest
 import trio
 
+from tests.harness.daemon import WAIT_SECONDS
 from tests.harness.stub_model import (
     Gate,
     Reply,
@@ -20,7 +21,7 @@ from tests.harness.stub_model import (
 
 
 async def post(client: httpx2.AsyncClient, api_base: str) -> httpx2.Response:
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         return await client.post(f"{api_base}/chat/completions", json={"model": "m"})
 
 
@@ -38,7 +39,7 @@ async def post(client: httpx2.AsyncClient, api_base: str) -> httpx2.Response:
 async def test_scripted_replies_are_given_in_turn_then_the_default(
     reply: Reply, status: int, text: str
 ) -> None:
-    async with stub_model() as stub, httpx2.AsyncClient(trust_env=False) as client:
+    async with stub_model() as stub, httpx2.AsyncClient(trust_env=False, verify=False) as client:
         stub.script(reply)
         first, second = [await post(client, stub.api_base) for _ in range(2)]
         assert first.status_code == status
@@ -50,7 +51,7 @@ async def test_scripted_replies_are_given_in_turn_then_the_default(
 
 
 async def test_headers_are_sent_and_requests_recorded() -> None:
-    async with stub_model() as stub, httpx2.AsyncClient(trust_env=False) as client:
+    async with stub_model() as stub, httpx2.AsyncClient(trust_env=False, verify=False) as client:
         stub.script(error_reply(503, retry_after="7"))
         response = await post(client, stub.api_base)
         request = await stub.next_request()
@@ -63,11 +64,11 @@ async def test_headers_are_sent_and_requests_recorded() -> None:
 
 async def test_a_gate_holds_the_stream_until_it_is_opened() -> None:
     gate = Gate()
-    async with stub_model() as stub, httpx2.AsyncClient(trust_env=False) as client:
+    async with stub_model() as stub, httpx2.AsyncClient(trust_env=False, verify=False) as client:
         stub.script(text_reply("a", gate, "b"))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(post, client, stub.api_base)
-            with trio.fail_after(5):
+            with trio.fail_after(WAIT_SECONDS):
                 await gate.reached()
                 assert (await stub.next_request()).json == {"model": "m"}
             gate.open()
@@ -77,11 +78,11 @@ async def test_a_gate_holds_the_stream_until_it_is_opened() -> None:
     "reply", [Reply((delta(content="a"),), drops=True), Reply(drops_at_once=True)]
 )
 async def test_a_reply_can_drop_the_connection(reply: Reply) -> None:
-    async with stub_model() as stub, httpx2.AsyncClient(trust_env=False) as client:
+    async with stub_model() as stub, httpx2.AsyncClient(trust_env=False, verify=False) as client:
         stub.script(reply)
         with pytest.raises(httpx2.RemoteProtocolError):
             await post(client, stub.api_base)
-        with trio.fail_after(5):
+        with trio.fail_after(WAIT_SECONDS):
             await stub.wait_closed()
 
 
@@ -90,7 +91,7 @@ async def test_a_disconnected_client_is_detected_while_the_stream_is_held() -> N
         stub.script(Reply((Gate(),)))
         client = await trio.open_tcp_stream("127.0.0.1", int(stub.api_base.split(":")[2][:-3]))
         await client.send_all(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}")
-        with trio.fail_after(5):
+        with trio.fail_after(WAIT_SECONDS):
             await stub.next_request()
             await client.aclose()
             await stub.wait_closed()

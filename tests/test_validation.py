@@ -52,11 +52,11 @@ def test_a_valid_event_is_returned() -> None:
         (line(PONG | {"v": 1}), "responses: v: "),
         (line(PONG | {"id": ""}), "responses: id: "),
         (line(PONG | {"ok": False}), "responses: ok: "),
-        (line(PONG | {"payload": {}}), "'message' is a required property"),
+        (line(PONG | {"payload": {}}), '"message" is a required property'),
         (line(PONG | {"payload": {"message": "pang"}}), "responses: payload.message: "),
         (line(REFUSED | {"error": {"code": "oops", "message": "m"}}), "responses: error.code: "),
-        (line(REFUSED | {"error": {"code": "timeout"}}), "'message' is a required property"),
-        (line({key: PONG[key] for key in ("v", "id", "type", "payload")}), "'ok' is a required"),
+        (line(REFUSED | {"error": {"code": "timeout"}}), '"message" is a required property'),
+        (line({key: PONG[key] for key in ("v", "id", "type", "payload")}), '"ok" is a required'),
     ],
 )
 def test_an_invalid_answer_is_reported(raw: bytes, complaint: str) -> None:
@@ -70,7 +70,7 @@ def test_an_invalid_answer_is_reported(raw: bytes, complaint: str) -> None:
         ({"id": "7"}, "events: id: "),
         ({"ts": "2026-11-21 05:13:01"}, "events: ts: "),
         ({"ts": "2026-11-21T05:13:01+01:00"}, "events: ts: "),
-        ({"payload": {"run_id": "r", "status": "completed"}}, "'session_id' is a required"),
+        ({"payload": {"run_id": "r", "status": "completed"}}, '"session_id" is a required'),
         (
             {"payload": {"session_id": "s", "run_id": "r", "status": "fine"}},
             "events: payload.status",

@@ -47,7 +47,14 @@ def flags(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict
         "state_dir": folder,
         "socket": tmp_path / "run" / "s",
         "workdir": tmp_path / "work",
+        "sandbox": "none",  # trying one takes longer than everything else
     }
+
+
+@pytest.fixture
+def sandboxed(flags: dict[str, Any]) -> dict[str, Any]:
+    """The flags of an installation that has a sandbox."""
+    return {name: value for name, value in flags.items() if name != "sandbox"}
 
 
 def examine(flags: dict[str, Any], **environ: str) -> dict[str, Check]:
@@ -69,9 +76,9 @@ def examine_to_report(flags: dict[str, Any]) -> DoctorReport:
 # --- settings ----------------------------------------------------------------------------------
 
 
-def test_an_empty_state_folder_fails_no_check(flags: dict[str, Any], folder: Path) -> None:
+def test_an_empty_state_folder_fails_no_check(sandboxed: dict[str, Any], folder: Path) -> None:
     with check_unchanged(folder):
-        checks = examine(flags)
+        checks = examine(sandboxed)
     assert {name for name, check in checks.items() if check.status == "failed"} == set()
     assert {name for name, check in checks.items() if check.status == "skipped"} == {
         "database files",
@@ -398,6 +405,7 @@ def test_an_unlisted_model_is_a_warning(flags: dict[str, Any], server: Server) -
     assert checks["model openai"].status == "warning"
 
 
+@pytest.mark.slow(keep=4)
 @pytest.mark.parametrize(
     ("answer", "found", "advice"),
     [
@@ -537,15 +545,15 @@ def without_landlock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_sandbox_that_works_is_ok(
-    flags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sandboxed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bwrap(tmp_path / "bin", PRETENDING, monkeypatch)
-    check = examine(flags)["sandbox"]
+    check = examine(sandboxed)["sandbox"]
     assert (check.status, check.found) == ("ok", "bubblewrap works")
 
 
 def test_a_forbidden_sandbox_is_reported_with_the_setting_that_forbids_it(
-    flags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sandboxed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forbidding = tmp_path / "user" / "max_user_namespaces"
     forbidding.parent.mkdir()
@@ -553,7 +561,7 @@ def test_a_forbidden_sandbox_is_reported_with_the_setting_that_forbids_it(
     monkeypatch.setattr(detect, "_NAMESPACES", ((forbidding, "0", "100000"),))
     bwrap(tmp_path / "bin", FORBIDDEN, monkeypatch)
     without_landlock(monkeypatch)
-    check = examine(flags)["sandbox"]
+    check = examine(sandboxed)["sandbox"]
     assert check.status == "warning"
     assert check.found == (
         f"{tmp_path}/bin/bwrap does not work: No permissions to create new namespace; "
@@ -565,7 +573,7 @@ def test_a_forbidden_sandbox_is_reported_with_the_setting_that_forbids_it(
 
 
 def test_a_missing_sandbox_is_reported_with_its_effect_and_the_package_to_install(
-    flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    sandboxed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     which = shutil.which
     monkeypatch.setattr(
@@ -574,7 +582,7 @@ def test_a_missing_sandbox_is_reported_with_its_effect_and_the_package_to_instal
         lambda name, **k: None if name == "bwrap" else which(name, **k),
     )
     without_landlock(monkeypatch)
-    check = examine(flags)["sandbox"]
+    check = examine(sandboxed)["sandbox"]
     assert check.status == "warning"
     assert check.found.startswith("bubblewrap (bwrap) is not installed; the kernel has no")
     assert check.found.endswith(UNHELD)
@@ -583,23 +591,23 @@ def test_a_missing_sandbox_is_reported_with_its_effect_and_the_package_to_instal
 
 @pytest.mark.skipif(landlock.why_not() is not None, reason=f"{landlock.why_not()}")
 def test_landlock_is_reported_with_its_limits(
-    flags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sandboxed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bwrap(tmp_path / "bin", FORBIDDEN, monkeypatch)
-    check = examine(flags)["sandbox"]
+    check = examine(sandboxed)["sandbox"]
     assert (check.status, check.found[:15]) == ("warning", "landlock works;")
     assert "no commits" in check.found
-    check = examine(flags | {"sandbox": "landlock"})["sandbox"]
+    check = examine(sandboxed | {"sandbox": "landlock"})["sandbox"]
     assert (check.status, check.found[:15]) == ("ok", "landlock works:")
     assert "no commits" in check.found
 
 
 @pytest.mark.skipif(landlock.why_not() is not None, reason=f"{landlock.why_not()}")
 def test_a_sandbox_in_which_no_mode_can_change_is_said_to_be_so(
-    flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    sandboxed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(filter_listener, "why_not", lambda: "there is no listener")
-    check = examine(flags | {"sandbox": "landlock"})["sandbox"]
+    check = examine(sandboxed | {"sandbox": "landlock"})["sandbox"]
     assert check.status == "warning"
     assert check.found.endswith("; nor can they change modes and times: there is no listener")
 
@@ -672,6 +680,7 @@ class _Healthy(http.server.BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(("mode", "status"), [("nousd", "ok"), ("other", "failed")])
 def test_another_server_at_the_http_address_is_a_failure(
     flags: dict[str, Any], mode: str, status: str
@@ -705,28 +714,28 @@ def cargo(flags: dict[str, Any], tmp_path: Path) -> Path:
 
 
 def test_toolchains_under_the_home_that_are_absent_in_the_sandbox_are_found_with_their_setting(
-    flags: dict[str, Any], cargo: Path, tmp_path: Path
+    sandboxed: dict[str, Any], cargo: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "c.toml"
     file.write_text(f'sandbox_paths = ["{tmp_path / "work"}"]\n')
-    check = _toolchains(flags, file)
+    check = _toolchains(sandboxed, file)
     assert check.status == "warning"
     assert check.found == "commands in the sandbox do not see rust (~/.cargo/bin)"
     line = f'sandbox_paths = ["{tmp_path / "work"}", "~/.cargo/bin"]'
     assert check.advice == f"in {file}, before the first table: {line}"
     file.write_text(line)
     assert resolve({}, {}, file).settings.sandbox_paths == (tmp_path / "work", cargo.parent)
-    check = _toolchains(flags, file)
+    check = _toolchains(sandboxed, file)
     assert (check.status, check.found) == ("ok", "commands in the sandbox see rust")
 
 
 def test_a_visible_toolchain_is_named_beside_an_absent_one(
-    flags: dict[str, Any], cargo: Path, tmp_path: Path
+    sandboxed: dict[str, Any], cargo: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "home" / ".deno" / "bin").mkdir(parents=True)
     file = tmp_path / "c.toml"
     file.write_text('sandbox_paths = ["~/.cargo"]')
-    check = _toolchains(flags, file)
+    check = _toolchains(sandboxed, file)
     assert check.status == "warning"
     assert check.found == (
         "commands in the sandbox see rust; commands in the sandbox do not see deno (~/.deno/bin)"
@@ -735,36 +744,36 @@ def test_a_visible_toolchain_is_named_beside_an_absent_one(
 
 
 def test_a_variable_that_overrides_the_proposed_line_is_named(
-    flags: dict[str, Any], cargo: Path, monkeypatch: pytest.MonkeyPatch
+    sandboxed: dict[str, Any], cargo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("NOUSD_SANDBOX_PATHS", str(flags["workdir"]))
-    assert examine(flags)["toolchains"].advice.endswith("; and unset NOUSD_SANDBOX_PATHS")
+    monkeypatch.setenv("NOUSD_SANDBOX_PATHS", str(sandboxed["workdir"]))
+    assert examine(sandboxed)["toolchains"].advice.endswith("; and unset NOUSD_SANDBOX_PATHS")
 
 
 def test_without_a_sandbox_no_toolchain_is_absent(
-    flags: dict[str, Any], cargo: Path, tmp_path: Path
+    sandboxed: dict[str, Any], cargo: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "c.toml"
     file.write_text('sandbox = "none"')
-    assert _toolchains(flags, file).status == "skipped"
+    assert _toolchains(sandboxed, file).status == "skipped"
 
 
 def test_a_folder_with_a_program_that_prints_keys_is_not_proposed(
-    flags: dict[str, Any], cargo: Path, tmp_path: Path
+    sandboxed: dict[str, Any], cargo: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "c.toml"
     file.write_text(f'[providers.own]\ndialect = "openai"\napi_key_command = ["{cargo}"]\n')
-    assert _toolchains(flags, file).status == "skipped"
+    assert _toolchains(sandboxed, file).status == "skipped"
 
 
 def test_a_proposal_is_no_longer_than_the_setting_may_be(
-    flags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sandboxed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders = [tmp_path / "home" / str(number) / "bin" for number in range(70)]
     for folder in folders:
         folder.mkdir(parents=True)
     monkeypatch.setenv("PATH", os.pathsep.join([*map(str, folders), os.environ["PATH"]]))
-    advice = examine(flags)["toolchains"].advice
+    advice = examine(sandboxed)["toolchains"].advice
     assert "~/63/bin" in advice
     assert "~/64/bin" not in advice
     assert advice.endswith("(6 paths more than the setting can hold are left out)")

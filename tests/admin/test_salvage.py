@@ -35,6 +35,7 @@ from nousd.wire.objects.session_values import SessionRules
 from tests.admin.conftest import Change, check_unchanged
 from tests.admin.logs import a_run, artifact, lines_in, write_log, write_recorded_log
 from tests.store.helpers import EVERYTHING, TS, append, created, deleted, whole_log
+from tests.suites import examples
 
 PAGE = 4096
 
@@ -162,7 +163,7 @@ def test_every_event_on_undamaged_pages_is_saved(
 
 
 @given(st.data())
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(15), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_salvage_never_crashes_and_a_daemon_starts_on_the_result(
     recorded: Path, folder: Path, data: st.DataObject
 ) -> None:

@@ -182,6 +182,9 @@ async def _serving(where: Where, *, is_patient: bool, **settings: Any) -> AsyncI
             base = f"http://127.0.0.1:{port}"
             headers = {"authorization": f"Bearer {TOKEN}", "user-agent": "nousd-tests"}
             timeout = httpx2.Timeout(WAIT_SECONDS)
-            async with httpx2.AsyncClient(base_url=base, headers=headers, timeout=timeout) as http:
+            # Reading the certificate store takes longer than most tests.
+            async with httpx2.AsyncClient(
+                base_url=base, headers=headers, timeout=timeout, trust_env=False, verify=False
+            ) as http:
                 yield Bridge(base, http)
             closing.set()

@@ -187,6 +187,7 @@ async def test_an_invalid_reply_is_refused_also_for_an_unknown_request(
         assert len(await pending(kit.bridge)) == 1
 
 
+@pytest.mark.slow(keep=4)
 @pytest.mark.parametrize(
     "id",
     ["nobody", "msg-none.0-1", "nobody-0", "nobody-99999999999", "x" * 200, "-", "-1", "a%20b"],
@@ -443,6 +444,7 @@ ANSWERS: list[tuple[list[dict[str, Any]], dict[str, Any], list[dict[str, Any]], 
 ]
 
 
+@pytest.mark.slow(keep=5)
 @pytest.mark.parametrize(("questions", "body", "answers", "words"), ANSWERS)
 async def test_an_answer_equal_to_a_label_counts_as_chosen(
     kit: Kit,

@@ -13,8 +13,9 @@ from typing import Final
 import pytest
 
 from nousd.runtime_paths.tickets import LINK_SECONDS, LINKS_MAX, SESSION_SECONDS, SESSIONS_MAX
-from tests.bridge.test_processes import WAIT_SECONDS, ask, free_port, running, token_of
+from tests.bridge.test_processes import ask, free_port, running, token_of
 from tests.daemon.process_harness import REPOSITORY
+from tests.harness.daemon import WAIT_SECONDS
 
 GUIDE: Final = (REPOSITORY / "protocol" / "browsers.md").read_text(encoding="utf-8")
 MARK: Final = "<!-- a test runs exactly these lines -->\n```sh\n"

@@ -21,7 +21,6 @@ import pytest
 from tests.bridge.chromium import PROGRAM, Chromium, Page, chromium
 from tests.bridge.harness import frames_in
 from tests.bridge.test_processes import (
-    WAIT_SECONDS,
     Process,
     ask,
     free_port,
@@ -29,6 +28,7 @@ from tests.bridge.test_processes import (
     token_of,
 )
 from tests.daemon.process_harness import REPOSITORY
+from tests.harness.daemon import WAIT_SECONDS
 
 EXAMPLES: Final = REPOSITORY / "fixtures" / "examples"
 KILLS: Final = 3

@@ -24,7 +24,7 @@ from nousd.wire.commands import GetMessages, GetState, Prompt
 from nousd.wire.commands.subscribe import Subscribe
 from nousd.wire.objects.entries import MessageEntry
 from nousd.wire.responses import Accepted, Result
-from tests.harness.daemon import Daemon, memory_daemon
+from tests.harness.daemon import WAIT_SECONDS, Daemon, memory_daemon
 
 ANYWHERE = Audience("ses-1", None)
 
@@ -62,7 +62,7 @@ async def real_daemon(workdir: Path) -> AsyncIterator[tuple[Daemon, Dial]]:
 
 async def test_an_in_memory_client_prompts_and_receives_events(tmp_path: Path) -> None:
     async with real_daemon(tmp_path) as (_, dial), connect(dial) as daemon:
-        with trio.fail_after(10):
+        with trio.fail_after(WAIT_SECONDS):
             state = await daemon.ask(GetState())
             wanted = Subscribe(after=state.cursor, types=("agent_start", "agent_end"))
             async with subscribe(dial, wanted) as events:
@@ -74,7 +74,7 @@ async def test_an_in_memory_client_prompts_and_receives_events(tmp_path: Path) -
 
 async def test_a_line_larger_than_all_buffers_is_transmitted(tmp_path: Path) -> None:
     async with real_daemon(tmp_path) as (_, dial), connect(dial) as daemon:
-        with trio.fail_after(10):
+        with trio.fail_after(WAIT_SECONDS):
             text = "x" * 200_000
             await daemon.ask(Prompt(text=text), Result)
             messages = (await daemon.ask(GetMessages())).messages
@@ -84,7 +84,7 @@ async def test_a_line_larger_than_all_buffers_is_transmitted(tmp_path: Path) -> 
 
 async def test_a_client_that_leaves_can_no_longer_be_asked(tmp_path: Path) -> None:
     async with real_daemon(tmp_path) as (daemon, dial):
-        with trio.fail_after(10):
+        with trio.fail_after(WAIT_SECONDS):
             async with subscribe(dial, Subscribe(confirms=True)):
                 assert daemon.services.approvers.can_answer([ANYWHERE])
             await trio.testing.wait_all_tasks_blocked()
@@ -92,7 +92,7 @@ async def test_a_client_that_leaves_can_no_longer_be_asked(tmp_path: Path) -> No
 
 
 async def test_a_stopped_daemon_is_a_lost_connection_and_then_unreachable(tmp_path: Path) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(WAIT_SECONDS):
         async with memory_daemon(workdir=tmp_path, provider=MockProvider()) as daemon:
             services = daemon.services
             serving = partial(serve_commands, services), partial(serve_events, services)

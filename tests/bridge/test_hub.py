@@ -32,6 +32,7 @@ from nousd.wire.events import Event, thread_of
 from nousd.wire.responses import Events
 from tests.bridge.harness import Frame, frames_in
 from tests.bridge.test_frames import frames_of, line_of, rendered_of
+from tests.harness.daemon import WAIT_SECONDS
 
 FOREVER = Retry(give_up=0.0)
 Query = partial(StreamQuery, TANDEM)
@@ -268,7 +269,7 @@ async def test_a_run_stream_ends_when_its_session_is_deleted(wanted: StreamQuery
         log.append(started())
         log.append(events.SessionDeleted(session_id="sess-1"))
         await wait_all_tasks_blocked()
-        with trio.fail_after(5):
+        with trio.fail_after(WAIT_SECONDS):
             stream = stream_pages(hub, wanted, StreamPosition(0, FRAMES_MAX), ends_with_run=True)
             chunks = [chunk async for chunk in stream]
     assert [frame.type for frame in frames_in(b"".join(chunks))] == ["session.deleted"]

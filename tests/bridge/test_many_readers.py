@@ -131,7 +131,7 @@ async def test_a_stalled_reader_is_cut_off_and_does_not_block_others(
                 raise
 
     monkeypatch.setattr(server, "_Guarded", Watched)
-    monkeypatch.setattr(server, "HTTP_WRITE_SECONDS", 0.2)
+    monkeypatch.setattr(server, "HTTP_WRITE_SECONDS", 1.0)
     async with (
         socket_daemon(short_folder, provider=MockProvider()) as daemon,
         bridge_to(daemon) as bridge,

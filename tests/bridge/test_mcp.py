@@ -22,7 +22,7 @@ from nousd.providers.setup.registry import make_provider
 from nousd.wire.limits import HTTP_BODY_BYTES_MAX
 from tests.bridge.harness import TOKEN, Bridge, bridge_to
 from tests.bridge.raw_http import opened
-from tests.harness.daemon import Daemon, socket_daemon
+from tests.harness.daemon import WAIT_SECONDS, Daemon, socket_daemon
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Async generator:ResourceWarning"
@@ -72,7 +72,7 @@ async def mcp(
     headers = {"authorization": f"Bearer {token}"}
     timeout = httpx2.Timeout(60)
     async with (
-        httpx2.AsyncClient(headers=headers, timeout=timeout) as http,
+        httpx2.AsyncClient(headers=headers, timeout=timeout, trust_env=False, verify=False) as http,
         Client(
             streamable_http_client(f"{bridge.base}/mcp{query}", http_client=http),
             mode=mode,
@@ -199,6 +199,7 @@ async def test_a_reader_of_the_bridge_approves_an_mcp_call(
     assert (short_folder / "work" / "a.txt").read_text() == "x"
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("mode", MODES)
 async def test_ten_concurrent_calls_have_their_own_results(
     mode: Literal["auto", "legacy"], bridge: Bridge
@@ -216,6 +217,7 @@ async def test_ten_concurrent_calls_have_their_own_results(
     assert said == {number: str(number) for number in range(10)}
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("mode", MODES)
 async def test_calls_beyond_the_limit_wait_their_turn(
     mode: Literal["auto", "legacy"], bridge: Bridge, monkeypatch: pytest.MonkeyPatch
@@ -338,7 +340,7 @@ async def test_an_idle_mcp_session_ends(bridge: Bridge, monkeypatch: pytest.Monk
     id = begun.headers["mcp-session-id"]
     ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
     headers = {**ACCEPT, "mcp-session-id": id}
-    with trio.fail_after(30):
+    with trio.fail_after(WAIT_SECONDS):
         while (await bridge.http.post("/mcp", json=ping, headers=headers)).status_code != 404:
             await wait_all_tasks_blocked(0.02)
 
@@ -396,7 +398,7 @@ async def test_a_daemon_that_stops_ends_open_streams_and_calls(
     async with socket_daemon(short_folder, provider=make_provider("mock")) as daemon:
         events = await daemon.watch(types="all")
         told = []
-        with trio.fail_after(30):
+        with trio.fail_after(WAIT_SECONDS):
             async with trio.open_nursery() as nursery, bridge_to(daemon) as bridge:
 
                 async def call() -> None:

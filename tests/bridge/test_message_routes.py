@@ -150,6 +150,7 @@ async def test_a_file_has_the_content_of_its_data_url(
     assert base64.b64decode(kept["data"]) == data
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.behaviour("http_files_come_as_data")
 @pytest.mark.parametrize("sizes", [(MIB, 1), (MIB + 1, 2), (MIB, 1, MIB, 3), (7 * MIB,)])
 async def test_files_larger_than_a_protocol_line_are_attached_whole(
@@ -203,6 +204,7 @@ async def test_invalid_parts_are_refused_with_their_position(
     assert await bridge.get(f"/session/{session}/message") == []
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.behaviour("http_texts_are_as_long_as_bodies")
 @pytest.mark.parametrize(
     ("written", "meant"),

@@ -216,6 +216,7 @@ async def test_counters_never_decrease_in_scrapes_during_a_fast_run(
 # --- restarts --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_bridge_keeps_its_counts_over_a_crash_of_the_daemon(
     short_folder: Path, stub: StubModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -179,6 +179,7 @@ async def test_the_async_python_client_works(place: Place) -> None:
     check_completeness(transcript, "python")
 
 
+@pytest.mark.slow
 async def test_the_synchronous_python_client_works(place: Place) -> None:
     transcript = await drive(place, *python("drive_sync"))
     check_story(transcript, place)

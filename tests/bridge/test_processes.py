@@ -22,8 +22,8 @@ import pytest
 from nousd.bridge.http.listen_address import place_of
 from nousd.cli.nousd import http_settings
 from nousd.errors import ConfigError
+from tests.harness.daemon import WAIT_SECONDS
 
-WAIT_SECONDS = 60
 STOP_SECONDS = 20
 """Far longer than the grace period, and far shorter than the write timeout of a stalled client."""
 
@@ -159,6 +159,7 @@ def test_a_daemon_with_open_clients_stops_cleanly_and_restarts_on_its_port(
         assert sign not in log
 
 
+@pytest.mark.slow
 def test_tools_cannot_read_the_token(folder: Path) -> None:
     """The state directory may be inside the workspace, as it is here."""
     with running(folder, "serve", f"unix:{folder / 'http'}") as daemon:
@@ -194,6 +195,7 @@ def test_the_service_manager_is_notified_when_http_accepts_connections(folder: P
             assert daemon.stop() == 0
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("verb", ["serve", "bridge"])
 def test_an_address_in_use_is_a_one_line_error_with_exit_code_2(folder: Path, verb: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -224,6 +226,7 @@ def test_a_standalone_bridge_outlives_its_daemon(folder: Path) -> None:
         assert sign not in bridge.log.read_text()
 
 
+@pytest.mark.slow
 def test_a_bridge_that_starts_before_the_first_daemon_creates_the_token(folder: Path) -> None:
     (folder / "state").rmdir()
     http_socket = folder / "http"
@@ -235,6 +238,7 @@ def test_a_bridge_that_starts_before_the_first_daemon_creates_the_token(folder: 
             assert ask_until(200, http_socket, "/session", token) == []
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_a_bridge_without_a_daemon_stops_on_a_signal(folder: Path, sent: signal.Signals) -> None:
     with running(folder, "bridge", f"unix:{folder / 'http'}") as bridge:

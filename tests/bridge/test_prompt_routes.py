@@ -198,6 +198,7 @@ async def test_a_run_can_have_no_tools(
     assert not body.get("tools") or body["tool_choice"] == "none"
 
 
+@pytest.mark.slow(keep=5)
 @pytest.mark.parametrize(
     ("option", "code", "words"),
     [
@@ -386,7 +387,7 @@ async def test_prompt_sync_returns_all_messages_or_the_reply(
 async def test_prompt_sync_times_out_and_its_run_continues(
     bridge: Bridge, stub: StubModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prompts, "HTTP_PROMPT_SECONDS", 0.2)
+    monkeypatch.setattr(prompts, "HTTP_PROMPT_SECONDS", 1.0)
     gate = Gate()
     stub.script(text_reply("Hel", gate, "lo"))
     session = await bridge.new_session()

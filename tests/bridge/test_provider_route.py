@@ -15,7 +15,7 @@ from nousd.providers.models import listing
 from nousd.providers.models.catalog import ModelFacts, Models
 from nousd.providers.setup.registry import make_provider
 from tests.bridge.harness import bridge_to
-from tests.harness.daemon import provider_of, socket_daemon
+from tests.harness.daemon import WAIT_SECONDS, provider_of, socket_daemon
 from tests.harness.stub_model import StubModel, error_reply, models_reply, stub_model
 
 
@@ -42,7 +42,7 @@ async def test_each_provider_lists_its_models_and_their_source_and_its_status(
         stub.script(models_reply("m1", "vendor/m2"))
         silent.script(error_reply(404, "no such route"))
         provider = models.provider("main")
-        with trio.fail_after(30):
+        with trio.fail_after(WAIT_SECONDS):
             async with (
                 socket_daemon(short_folder, provider=provider, models=models) as daemon,
                 bridge_to(daemon) as bridge,
@@ -90,7 +90,7 @@ async def test_more_models_than_one_response_holds_are_all_listed(
         stub.script(models_reply("m1", "m2"))
         other.script(models_reply("o1", "o2"))
         provider = models.provider("main")
-        with trio.fail_after(30):
+        with trio.fail_after(WAIT_SECONDS):
             async with (
                 socket_daemon(short_folder, provider=provider, models=models) as daemon,
                 bridge_to(daemon) as bridge,

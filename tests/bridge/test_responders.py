@@ -217,7 +217,7 @@ class Model:
 SESSIONS = ("ses-1", "ses-2", "ses-3")
 
 
-@pytest.mark.slow(keep=8)
+@pytest.mark.slow(keep=4)
 @pytest.mark.parametrize("seed", range(30))
 async def test_the_declared_readers_match_a_model_for_random_clients(
     seed: int, tmp_path: Path, autojump_clock: MockClock

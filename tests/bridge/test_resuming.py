@@ -91,9 +91,13 @@ class _CutReader:
         return received[:bytes_wanted]
 
 
-@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
-    ("is_far_behind", "deltas", "cuts"), [(False, 2000, 500), (True, 700, 150)]
+    ("is_far_behind", "deltas", "cuts"),
+    [
+        (False, 400, 100),
+        pytest.param(False, 2000, 500, marks=pytest.mark.slow),
+        pytest.param(True, 700, 150, marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.behaviour("http_streams_lose_nothing")
 async def test_a_reader_cut_off_hundreds_of_times_in_a_fast_run_receives_every_event_once(

@@ -25,13 +25,13 @@ from tests.bridge.harness import Frame, frame_of
 from tests.bridge.raw_http import answer_in, connected, request
 from tests.bridge.small_server import TOKEN, SmallServer, credentials_of, small_server
 from tests.bridge.test_processes import (
-    WAIT_SECONDS,
     UnixConnection,
     ask,
     ask_until,
     running,
     token_of,
 )
+from tests.harness.daemon import WAIT_SECONDS
 
 NEW = "another-token-that-only-tests-know"
 

@@ -108,7 +108,7 @@ async def test_stale_run_timeout_clears_the_lock_and_emits_finished_with_timeout
 ) -> None:
     stub.script(text_reply("Hel", Gate(), "lo"), text_reply("again"))
     async with (
-        socket_daemon(short_folder, provider=provider, stale_seconds=0.3) as daemon,
+        socket_daemon(short_folder, provider=provider, stale_seconds=1.0) as daemon,
         bridge_to(daemon) as bridge,
     ):
         session = await bridge.new_session()

@@ -33,8 +33,6 @@ from tests.bridge.small_server import CREDENTIALS, TOKEN, SmallServer, small_ser
 from tests.harness.daemon import WAIT_SECONDS
 
 READERS = 1000
-STOP_SECONDS = server.GRACE_SECONDS + 1
-"""The longest time of a stop; the additional second is for a busy machine."""
 
 OPEN = request("GET", "/global/health").replace(b"connection: close\r\n", b"")
 

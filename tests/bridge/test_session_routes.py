@@ -160,6 +160,7 @@ async def test_rules_belong_to_the_session_and_an_invalid_one_is_refused(
     assert "rules" not in ours
 
 
+@pytest.mark.slow(keep=7)
 @pytest.mark.parametrize(
     ("body", "status", "code", "words"),
     [
@@ -362,6 +363,7 @@ async def test_a_list_is_paged_filtered_and_newest_first(bridge: Bridge) -> None
     assert await listed(q="", source="", workspace="") == [0, 4, 3, 2, 1]
 
 
+@pytest.mark.slow(keep=5)
 @pytest.mark.parametrize(
     "query",
     [

@@ -120,6 +120,7 @@ async def test_an_attached_session_records_its_former_workspace_and_the_time_and
     } | {"messages": (await bridge.get(f"/session/{session}"))["messages"]}
 
 
+@pytest.mark.slow(keep=5)
 @pytest.mark.parametrize(
     ("body", "status", "code", "words"),
     [

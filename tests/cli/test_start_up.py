@@ -185,6 +185,7 @@ def test_a_closed_output_pipe_prints_no_error(daemon: FakeDaemon) -> None:
         os.close(writer)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_can_be_shown_for_each_shell(shell: str) -> None:
     done = run("-m", "nousd.cli.nousctl.main", "--show-completion", shell)

@@ -19,10 +19,10 @@ from nousd.wire.codec.framing import LineSplitter
 from nousd.wire.commands import GetState, Ping, Prompt, Steer
 from nousd.wire.commands.subscribe import Subscribe
 from nousd.wire.responses import Accepted, Pong
+from tests.harness.daemon import WAIT_SECONDS
 from tests.harness.fake_daemon import FakeDaemon, event, ok, refused
 
-NEVER_SECONDS = 0.01
-WAIT_SECONDS = 10.0
+NEVER_SECONDS = 0.1
 
 
 class ScriptedDaemon:

@@ -23,9 +23,10 @@ from nousd.errors import (
 )
 from nousd.wire.commands import GetState, Ping, Prompt
 from nousd.wire.responses import Accepted, Pong, State
+from tests.harness.daemon import WAIT_SECONDS
 from tests.harness.fake_daemon import FakeDaemon, ok, refused
 
-NEVER_SECONDS = 0.01
+NEVER_SECONDS = 0.1
 """The timeout of a wait that is expected to time out."""
 
 
@@ -62,7 +63,7 @@ def in_memory(backend: str, play: Callable[[Connection, Peer], Awaitable[None]])
         ours = StapledObjectStream(to_daemon[0], to_client[1])
         theirs = StapledObjectStream(to_client[0], to_daemon[1])
         async with ours, theirs:
-            with anyio.fail_after(10):
+            with anyio.fail_after(WAIT_SECONDS):
                 await play(Connection(ours), Peer(theirs))
 
     anyio.run(run, backend=backend)
@@ -249,7 +250,7 @@ def over_socket(
     backend: str, daemon: FakeDaemon, play: Callable[[Connection], Awaitable[None]]
 ) -> None:
     async def run() -> None:
-        with anyio.fail_after(10):
+        with anyio.fail_after(WAIT_SECONDS):
             async with connect(daemon.socket_path) as connection:
                 await play(connection)
 

@@ -64,6 +64,7 @@ async def test_the_ask_example_prints_the_answer(place: Place) -> None:
         assert done.stdout == b"mock response: user: what is this?\n"
 
 
+@pytest.mark.slow
 async def test_the_ask_example_repeated_with_its_id_starts_one_run(place: Place) -> None:
     async with running(place):
         for _ in range(2):
@@ -96,6 +97,7 @@ async def test_the_drive_run_example_streams_and_steers_a_run(place: Place) -> N
     assert said.endswith("Steered.\n[completed]\n")
 
 
+@pytest.mark.slow
 async def test_the_drive_run_example_completes_although_its_steering_is_refused(
     place: Place,
 ) -> None:
@@ -105,6 +107,7 @@ async def test_the_drive_run_example_completes_although_its_steering_is_refused(
     assert done.stdout == b"Done.\n[refused: text is required]\n\n[completed]\n"
 
 
+@pytest.mark.slow
 async def test_the_drive_run_example_runs_only_allowed_tools(place: Place) -> None:
     call = '[[tool write {"path": "a.txt", "content": "x"}]] [[then]] [[text Done.]]'
     async with running(place):
@@ -117,6 +120,7 @@ async def test_the_drive_run_example_runs_only_allowed_tools(place: Place) -> No
     assert allowed.stdout.decode() == f"\n{request % 'once'}\n[write ran]\nDone.\n[completed]\n"
 
 
+@pytest.mark.slow
 async def test_the_follow_log_example_misses_nothing_over_restarts_of_daemon_and_follower(
     place: Place,
 ) -> None:

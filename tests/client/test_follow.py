@@ -78,7 +78,7 @@ def test_a_stream_cut_at_random_bytes_delivers_every_event_once(backend: str, se
     following(backend, lines, budgets, play, on_interruption=interruptions.append)
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 def test_a_stream_cut_at_any_byte_delivers_every_event_once(backend: str) -> None:
     lines = script(3, random.Random(0))
     answer_and_lines = 150 + sum(map(len, lines))

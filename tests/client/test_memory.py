@@ -11,6 +11,7 @@ import pytest
 
 from nousd.client.memory import MemoryDial, MemoryStream, memory_streams
 from nousd.errors import DaemonUnreachable
+from tests.harness.daemon import WAIT_SECONDS
 
 ROOM = 100
 
@@ -20,7 +21,7 @@ def play(backend: str, script: Callable[[MemoryStream, MemoryStream], Awaitable[
 
     async def run() -> None:
         ours, theirs = memory_streams(ROOM)
-        with anyio.fail_after(10):
+        with anyio.fail_after(WAIT_SECONDS):
             async with ours, theirs:
                 await script(ours, theirs)
 
@@ -215,7 +216,7 @@ def test_connections_over_the_limit_or_after_closing_are_refused(backend: str) -
         served.append(await all_of(stream))
 
     async def run() -> None:
-        with anyio.fail_after(10):
+        with anyio.fail_after(WAIT_SECONDS):
             async with anyio.create_task_group() as tasks:
                 dial = MemoryDial(tasks.start_soon, commands=serve, events=serve, connections_max=2)
                 first, second = await dial.commands(), await dial.events()
@@ -241,7 +242,7 @@ def test_a_connection_ends_when_its_server_function_returns(backend: str) -> Non
         await stream.send(b"bye")
 
     async def run() -> None:
-        with anyio.fail_after(10):
+        with anyio.fail_after(WAIT_SECONDS):
             async with anyio.create_task_group() as tasks:
                 dial = MemoryDial(tasks.start_soon, commands=serve, events=serve)
                 stream = await dial.commands()

@@ -15,6 +15,7 @@ from nousd.errors import AnswerInvalid, AnswerTimedOut, ConnectionLost, DaemonUn
 from nousd.wire.commands.subscribe import Subscribe
 from nousd.wire.events import AgentEnd
 from nousd.wire.responses import Subscribed
+from tests.harness.daemon import WAIT_SECONDS
 from tests.harness.fake_daemon import FakeDaemon, event, ok, refused, says
 
 ALL = Subscribe(after="evt-1", types="all")
@@ -24,7 +25,7 @@ def run_with(
     backend: str, daemon: FakeDaemon, play: Callable[[Subscription], Awaitable[None]]
 ) -> None:
     async def run() -> None:
-        with anyio.fail_after(10):
+        with anyio.fail_after(WAIT_SECONDS):
             async with subscribe(daemon.socket_path, ALL) as events:
                 await play(events)
 

@@ -22,6 +22,7 @@ from nousd.wire.commands import Ping
 from nousd.wire.commands.subscribe import Subscribe
 from nousd.wire.responses import Pong
 from tests.client.transports import Peer, Played, in_memory, over_sockets
+from tests.harness.daemon import WAIT_SECONDS
 from tests.harness.fake_daemon import event, ok, refused
 
 TRANSPORTS = {"memory": in_memory, "sockets": over_sockets}
@@ -29,7 +30,7 @@ ALL = Subscribe(after="evt-0", types="all")
 LARGE = "x" * 1_000_000
 """Larger than any buffer between client and daemon."""
 
-NEVER_SECONDS = 0.01
+NEVER_SECONDS = 0.1
 
 Script = Callable[[Played, Where], Awaitable[None]]
 Run = Callable[[Script], None]
@@ -41,7 +42,7 @@ def run(request: pytest.FixtureRequest, backend: str, folder: Path) -> Run:
 
     async def scripted(script: Script) -> None:
         daemon = Played()
-        with anyio.fail_after(20):
+        with anyio.fail_after(WAIT_SECONDS):
             async with TRANSPORTS[request.param](daemon, folder) as where:
                 await script(daemon, where)
 

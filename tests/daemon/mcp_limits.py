@@ -14,6 +14,7 @@ from nousd.tools.mcp.definitions import Definitions, Offered, definitions_of
 from nousd.tools.mcp.spec import ServerSpec
 from nousd.wire.limit_table import LIMITS
 from tests.daemon.limits_bench import Kit
+from tests.harness.daemon import WAIT_SECONDS
 
 SPEC: Final = ServerSpec(name="s", command=("no-such-program-of-ours",))
 LEFT_OUT: Final = "a tool that is named in `left_out` of `mcp_server_status`"
@@ -88,7 +89,7 @@ async def message_bytes(kit: Kit, offset: int) -> None:
     program = f"printf '%{bound + offset}s\\n' x; echo quiet >&2"
     statuses = await kit.daemon.watch(after="evt-0", types=["mcp_server_status"])
     await kit.client.request("add_mcp", name="s", command=["/bin/sh", "-c", program])
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_SECONDS):
         failed = await statuses.until("mcp_server_status", state="backoff")
     too_long = f"it sent a message of more than {bound} bytes"
     assert failed["payload"]["error"] == (too_long if offset > 0 else "it ended; quiet")
@@ -100,7 +101,7 @@ async def message_values(kit: Kit, offset: int) -> None:
     program = f"printf '['; printf '%{bound + offset - 2}s' '' | tr ' ' ,; echo ']'; echo quiet >&2"
     statuses = await kit.daemon.watch(after="evt-0", types=["mcp_server_status"])
     await kit.client.request("add_mcp", name="s", command=["/bin/sh", "-c", program])
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_SECONDS):
         failed = await statuses.until("mcp_server_status", state="backoff")
     too_many = f"it sent a message of more than {bound} values"
     assert failed["payload"]["error"] == (too_many if offset > 0 else "it ended; quiet")

@@ -22,9 +22,6 @@ import trio
 from tests.harness.daemon import WAIT_SECONDS, Client, Events
 from tests.harness.stub_model import StubModel
 
-STOP_SECONDS = 5
-"""How long an orderly stop may take, whatever is going on."""
-
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -123,7 +120,7 @@ class Process:
     async def stop(self) -> int:
         """Tells it to stop; returns its exit code, or fails if it takes too long."""
         self._process.send_signal(signal.SIGTERM)
-        with trio.fail_after(STOP_SECONDS):
+        with trio.fail_after(WAIT_SECONDS):
             return await self._process.wait()
 
     async def kill(self) -> None:

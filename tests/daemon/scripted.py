@@ -31,6 +31,7 @@ from nousd.tools.arguments import struct_arguments
 from nousd.tools.function_tool import FunctionTool, touches_nothing
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.wire.objects.tool_footprint import Access
+from tests.harness.daemon import WAIT_SECONDS
 
 T = TypeVar("T")
 
@@ -49,7 +50,7 @@ class Held(Generic[T]):
 
     async def wait_waiting(self) -> None:
         """Wait until a call waits."""
-        with trio.fail_after(15):
+        with trio.fail_after(WAIT_SECONDS):
             while not self.waiting:
                 await self._watchers.park()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.harness.daemon import Client, Daemon, Events, of_type, types
+from tests.harness.daemon import WAIT_SECONDS, Client, Daemon, Events, of_type, types
 from tests.harness.stub_model import (
     Gate,
     StubModel,
@@ -62,7 +62,7 @@ async def test_an_abort_closes_the_connection_to_the_model_server(
     stub.script(text_reply("half an ", Gate(), "answer"))
     await start(client, events)
     await client.request("abort")
-    with trio.fail_after(10):
+    with trio.fail_after(WAIT_SECONDS):
         await stub.wait_closed()
 
 
@@ -149,7 +149,7 @@ async def test_an_abort_during_compaction_cancels_the_run_and_stores_no_summary(
     overflow = error_reply(400, "prompt is too long", code="context_length_exceeded")
     stub.script(overflow, text_reply(summary))
     await client.request("prompt", text="go", wait=False)
-    with trio.fail_after(10):
+    with trio.fail_after(WAIT_SECONDS):
         await summary.reached()
     await client.request("abort")
     assert (await events.run())[-1]["payload"]["status"] == "cancelled"

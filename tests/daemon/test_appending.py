@@ -292,6 +292,7 @@ async def test_a_message_appended_during_a_run_survives_a_kill_after_its_acknowl
         assert len(await messages(client)) == 3
 
 
+@pytest.mark.slow
 async def test_a_message_appended_without_a_run_survives_a_kill_after_its_acknowledgement(
     short_folder: Path, stub: StubModel
 ) -> None:
@@ -407,6 +408,7 @@ async def test_reuse_appended_requires_the_same_attachments(client: Client) -> N
     assert again["entry_id"] == two["entry_id"] != one["entry_id"]
 
 
+@pytest.mark.slow
 async def test_a_reused_message_is_not_repeated_by_resume_after_a_kill(
     short_folder: Path, stub: StubModel
 ) -> None:

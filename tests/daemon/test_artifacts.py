@@ -27,7 +27,15 @@ from nousd.store.sqlite import artifacts as _artifacts_sqlite
 from nousd.tools.spooled_file import SpooledFile
 from tests.daemon.process_harness import Place, Process, running
 from tests.daemon.scripted import ScriptedProvider
-from tests.harness.daemon import Client, Daemon, FakeClock, memory_daemon, of_type, socket_daemon
+from tests.harness.daemon import (
+    WAIT_SECONDS,
+    Client,
+    Daemon,
+    FakeClock,
+    memory_daemon,
+    of_type,
+    socket_daemon,
+)
 from tests.harness.stub_model import StubModel, text_reply, tool_reply
 from tests.store.helpers import append, appended, created, source
 
@@ -292,7 +300,7 @@ async def test_a_half_stored_artifact_is_deleted_at_the_next_start(
     when_collected(monkeypatch, looked)
     async with socket_daemon(short_folder, provider=ScriptedProvider()) as daemon:
         store = daemon.services.store
-        with trio.fail_after(10):
+        with trio.fail_after(WAIT_SECONDS):
             await looked.wait()
         assert await store.unused_artifacts("", limit=1) == ()
 
@@ -362,6 +370,7 @@ async def test_an_output_of_200_megabytes_is_stored_whole_in_bounded_memory(
         assert highest_resident_bytes(process) - before < 24 * 2**20
 
 
+@pytest.mark.slow
 async def test_an_uploaded_artifact_survives_a_kill(short_folder: Path) -> None:
     place = Place(short_folder)
     async with running(place) as process:

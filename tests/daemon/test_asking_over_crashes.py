@@ -83,6 +83,7 @@ async def test_a_kill_right_after_an_approval_keeps_it_and_runs_nothing_again(
         assert (place.work / "a.txt").exists() == begun
 
 
+@pytest.mark.slow
 async def test_a_question_interrupted_by_a_kill_is_rejected_at_the_next_start(
     place: Place, stub: StubModel
 ) -> None:

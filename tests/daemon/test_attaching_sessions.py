@@ -17,7 +17,7 @@ from tests.daemon.overrides_bench import OverrideBench, overriding
 from tests.daemon.scripted import says
 from tests.daemon.task_bench import PlannedModel, hangs, tasks
 from tests.daemon.workspaces_bench import Folders, several_folders
-from tests.harness.daemon import Payload
+from tests.harness.daemon import WAIT_SECONDS, Payload
 
 pytestmark = pytest.mark.behaviour("attach_session_moves_a_session")
 
@@ -195,7 +195,7 @@ async def test_attaching_is_refused_if_a_run_starts_while_the_workspace_is_check
         monkeypatch.setattr(workspaces, "named", slowly)
         other = await bench.daemon.connect()
         request_id = await other.ask("attach_session", session_id=session, workspace=str(folders.a))
-        with trio.fail_after(5):
+        with trio.fail_after(WAIT_SECONDS):
             await looks.wait()
         bench.provider.answer(hangs)
         await bench.client.request("prompt", text="go", wait=False, session_id=session)
@@ -224,7 +224,7 @@ async def test_a_call_accepted_during_an_attach_runs_in_the_new_workspace(
         request_id = await other.ask(
             "call_tool", session_id=session, tool="look", args={"path": "name.txt"}
         )
-        with trio.fail_after(5):
+        with trio.fail_after(WAIT_SECONDS):
             await looks.wait()
         await attach(bench, session, folders.a)
         found.set()
@@ -402,6 +402,6 @@ async def test_a_call_is_refused_while_its_session_is_attached_continuously(
         # Each attempt asks three times, and the last answer differs from the first.
         workspaces = itertools.cycle((str(folders.a), str(folders.a), str(folders.b)))
         monkeypatch.setattr(bench.daemon.services.workspaces, "path_of", lambda _: next(workspaces))
-        with trio.fail_after(10):
+        with trio.fail_after(WAIT_SECONDS):
             error = await bench.client.refusal("call_tool", tool="ls", session_id=session)
         assert (error["code"], error["message"]) == ("command_rejected", "session_changed")

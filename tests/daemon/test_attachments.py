@@ -20,7 +20,15 @@ from nousd.store.artifacts import Artifact, ArtifactInfo
 from nousd.store.records import EventFilter
 from nousd.wire.events import EVENTS
 from tests.daemon.scripted import ScriptedProvider, says
-from tests.harness.daemon import Client, Daemon, Events, Payload, of_type, socket_daemon
+from tests.harness.daemon import (
+    WAIT_SECONDS,
+    Client,
+    Daemon,
+    Events,
+    Payload,
+    of_type,
+    socket_daemon,
+)
 from tests.store.helpers import append, appended, created, deleted
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 40
@@ -115,7 +123,7 @@ async def kit(short_folder: Path) -> AsyncIterator[Kit]:
     model = SeeingProvider()
     async with socket_daemon(short_folder, provider=model) as daemon:
         client, events = await daemon.connect(), await daemon.watch(types="all")
-        with trio.fail_after(30):
+        with trio.fail_after(WAIT_SECONDS):
             yield Kit(short_folder, daemon, client, events, model)
 
 

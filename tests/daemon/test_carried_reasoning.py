@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.harness.daemon import socket_daemon
+from tests.harness.daemon import WAIT_SECONDS, socket_daemon
 from tests.harness.stub_model import Reply
 from tests.providers.conformance import Dialect, Scene, Server, server_of
 from tests.providers.dialects import DIALECTS
@@ -36,7 +36,7 @@ async def test_reasoning_is_sent_back_with_the_result_of_its_call(
     async with socket_daemon(short_folder, provider=server.provider) as daemon:
         client = await daemon.connect()
         assert (await client.request("prompt", text="go"))["output"] == "It is empty."
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         first, second = [(await server.stub.next_request()).body.decode() for _ in range(2)]
     assert SIGNATURE not in first
     assert second.count(SIGNATURE) == 1
@@ -48,7 +48,7 @@ async def test_reasoning_is_sent_back_after_a_restart(server: Server, short_fold
         async with socket_daemon(short_folder, provider=server.provider) as daemon:
             client = await daemon.connect()
             await client.request("prompt", text=prompt)
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         *_, last = [(await server.stub.next_request()).body.decode() for _ in range(3)]
     assert last.count(SIGNATURE) == 1
 
@@ -74,7 +74,7 @@ async def test_reasoning_is_not_sent_to_another_model(server: Server, short_fold
         await client.request("prompt", text="go")
         await client.request("set_model", model="other-model")
         await client.request("prompt", text="and?")
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         *_, last = [(await server.stub.next_request()).body.decode() for _ in range(3)]
     assert "Look:" in last
     assert SIGNATURE not in last

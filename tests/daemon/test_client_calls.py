@@ -29,6 +29,7 @@ from tests.daemon.scripted import (
     says,
 )
 from tests.harness.daemon import (
+    WAIT_SECONDS,
     Client,
     Daemon,
     Event,
@@ -467,7 +468,7 @@ async def test_deleting_a_session_stops_and_deletes_its_calls(bench: Bench) -> N
     assert driver is not None
     await bench.client.request("delete_session", session_id=bench.session_id)
     await bench.events.until("session_deleted")
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         await driver.ended.wait()
     assert not bench.tool.waiting
     assert (await bench.client.request("list_tool_calls"))["calls"] == []
@@ -535,7 +536,7 @@ async def test_a_full_disk_ends_a_call_and_its_end_is_stored_once_there_is_space
         assert driver is not None
         is_full = True
         bench.tool.finish(gives())
-        with trio.fail_after(10):
+        with trio.fail_after(WAIT_SECONDS):
             await driver.ended.wait()
         is_full = False
         completed = (await bench.events_of(call_id))[-1]["payload"]

@@ -60,7 +60,7 @@ SEARCHES = [
 ]
 
 
-@pytest.mark.slow(keep=8)
+@pytest.mark.slow(keep=4)
 @pytest.mark.parametrize(
     "rule", ["read(secret)", "read(secret/**)", "*(secret/**)", "read(SECRET/**)"]
 )

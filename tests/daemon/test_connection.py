@@ -18,7 +18,7 @@ from nousd.daemon.commands import HANDLERS
 from nousd.errors import WriteFailed
 from nousd.store.memory import store as memory
 from tests.daemon.scripted import ScriptedProvider, says
-from tests.harness.daemon import Client, Daemon, memory_daemon, socket_daemon
+from tests.harness.daemon import WAIT_SECONDS, Client, Daemon, memory_daemon, socket_daemon
 
 MEGABYTE = 1024 * 1024
 
@@ -134,11 +134,13 @@ async def test_a_line_may_arrive_byte_by_byte(client: Client) -> None:
 
 
 async def test_thousands_of_pings_may_be_written_before_any_answer_is_read(client: Client) -> None:
-    count = 5000
-    with trio.fail_after(30):
-        await client.send(b"".join(line(f"p{number}", "ping") for number in range(count)))
+    count, padding = 1500, "x" * 200
+    with trio.fail_after(WAIT_SECONDS):
+        await client.send(b"".join(line(f"p{number}-{padding}", "ping") for number in range(count)))
         outcomes = await answers(client, count)
-    assert [answer["id"] for answer in outcomes] == [f"p{number}" for number in range(count)]
+    assert [answer["id"] for answer in outcomes] == [
+        f"p{number}-{padding}" for number in range(count)
+    ]
 
 
 async def test_a_pipelined_command_sees_the_effect_of_the_previous_one(client: Client) -> None:

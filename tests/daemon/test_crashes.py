@@ -122,6 +122,7 @@ async def test_event_ids_keep_growing_after_a_kill(place: Place) -> None:
     assert seen == sorted(set(seen))
 
 
+@pytest.mark.slow
 async def test_a_stale_socket_of_a_killed_daemon_is_replaced(place: Place) -> None:
     async with running(place) as process:
         await process.kill()
@@ -146,6 +147,7 @@ async def test_events_that_a_client_received_survive_a_kill(place: Place, stub: 
         assert len(replayed) > len(seen)
 
 
+@pytest.mark.slow
 async def test_a_torn_tail_of_the_log_keeps_earlier_entries_and_accepts_new_ones(
     place: Place,
 ) -> None:

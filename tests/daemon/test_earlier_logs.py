@@ -131,7 +131,7 @@ def of_session(events: list[Event], session_id: str) -> list[Event]:
     return [event for event in events if event["payload"]["session_id"] == session_id]
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 async def test_filters_by_session_and_run_return_their_events_in_log_order(
     place: Place, client: Client
 ) -> None:
@@ -179,7 +179,7 @@ def check_messages(entries: list[Payload], said: Said) -> None:
         assert text.startswith(beginning)
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 async def test_sessions_and_their_settings_are_unchanged(
     place: Place, client: Client, held: Held
 ) -> None:
@@ -223,7 +223,7 @@ async def settle_in(place: Place, client: Client, held: Held) -> None:
             await client.request("attach_session", workspace=str(place.work), session_id=session_id)
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 async def test_the_queued_inputs_of_each_session_are_unchanged(client: Client, held: Held) -> None:
     waiting = {other.session_id: other.waiting for other in held.others}
     waiting |= {held.main: held.waiting, held.branch: ()}
@@ -235,7 +235,7 @@ async def test_the_queued_inputs_of_each_session_are_unchanged(client: Client, h
         }
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 async def test_a_resent_input_is_recognized_in_any_state(place: Place, client: Client) -> None:
     inputs = [
         each
@@ -254,7 +254,7 @@ async def test_a_resent_input_is_recognized_in_any_state(place: Place, client: C
         assert (again["input_id"], again["repeated"]) == (each.input_id, True)
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 async def test_client_calls_are_recognized_and_readable_with_their_outcomes(
     client: Client, held: Held
 ) -> None:
@@ -327,7 +327,7 @@ def check_complete(run: list[Event], held: Held) -> None:
     checker.finish()
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 async def test_new_events_have_growing_ids_and_the_current_schema_version(
     place: Place, client: Client, held: Held
 ) -> None:

@@ -16,6 +16,7 @@ from nousd.daemon.transport.feed import serve_events
 from nousd.wire.events import EVENTS, FROZEN_EVENTS, SessionUpdated
 from tests.daemon.scripted import ScriptedProvider, ScriptedTool, asks_for_tools, gives, says
 from tests.harness.daemon import (
+    WAIT_SECONDS,
     Client,
     Daemon,
     Event,
@@ -120,6 +121,7 @@ FILTERS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow(keep=8)
 @pytest.mark.parametrize("template", FILTERS, ids=str)
 async def test_a_filter_passes_exactly_the_requested_events(
     template: dict[str, Any],
@@ -340,7 +342,7 @@ async def test_a_disconnected_subscriber_is_no_longer_served(
 ) -> None:
     async with memory_daemon(workdir=tmp_path, provider=model) as daemon:
         ours, theirs = map(trio.SocketStream, trio.socket.socketpair())
-        with trio.fail_after(10):
+        with trio.fail_after(WAIT_SECONDS):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(serve_events, daemon.services, theirs)
                 await wait_all_tasks_blocked()

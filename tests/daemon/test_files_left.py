@@ -61,6 +61,7 @@ async def test_what_an_aborted_command_left_is_reported(
         assert names.index("warning") < names.index("tool_call_completed")
 
 
+@pytest.mark.slow(keep=3)
 @pytest.mark.parametrize("backend", ["bubblewrap", "landlock"])
 @pytest.mark.parametrize(
     "arguments",
@@ -98,6 +99,7 @@ async def test_what_a_clients_cancelled_call_left_is_in_its_output(tmp_path: Pat
         await bench.run(calls(("ls", "{}")))
 
 
+@pytest.mark.slow
 async def test_what_a_command_left_when_the_daemon_was_stopped_is_reported(
     short_folder: Path,
 ) -> None:

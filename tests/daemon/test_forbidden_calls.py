@@ -169,6 +169,7 @@ async def open_bench(workdir: Path, route: Route, bar: Bar) -> AsyncIterator[Ben
         yield bench
 
 
+@pytest.mark.slow(keep=15)
 @pytest.mark.behaviour("a_forbidden_call_leaves_no_trace")
 @pytest.mark.parametrize("bar", BARS.values(), ids=BARS)
 @pytest.mark.parametrize("route", ROUTES.values(), ids=ROUTES)

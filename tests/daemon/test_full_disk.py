@@ -107,6 +107,7 @@ async def test_an_output_too_large_for_the_disk_is_not_stored_whole_and_its_call
         assert (await client.request("prompt", text="after"))["status"] == "completed"
 
 
+@pytest.mark.slow
 async def test_a_daemon_killed_on_a_full_disk_starts_again_and_closes_its_run(
     place: Place, stub: StubModel, small_disk: SmallDisk
 ) -> None:
@@ -129,6 +130,7 @@ async def test_a_daemon_killed_on_a_full_disk_starts_again_and_closes_its_run(
         assert await process.stop() == 0
 
 
+@pytest.mark.slow
 async def test_a_stopped_daemon_starts_again_on_a_full_disk(
     place: Place, stub: StubModel, small_disk: SmallDisk
 ) -> None:

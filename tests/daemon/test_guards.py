@@ -37,6 +37,7 @@ async def test_a_second_daemon_on_the_same_socket_or_state_is_refused_and_the_fi
         assert await process.stop() == 0
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("suffix", ["", ".events"])
 async def test_a_file_at_a_socket_path_is_refused_and_left_unchanged(
     suffix: str, place: Place
@@ -86,6 +87,7 @@ async def test_tools_cannot_write_the_daemons_own_files_inside_the_workspace(
     assert "mine" not in (short_folder / "run" / "nous.sock.lock").read_text()
 
 
+@pytest.mark.slow
 async def test_what_was_opened_to_others_is_closed_by_the_next_start_which_says_so(
     place: Place,
 ) -> None:
@@ -106,6 +108,7 @@ async def test_what_was_opened_to_others_is_closed_by_the_next_start_which_says_
         assert f"{path} had the mode {mode:04o}, and has {now:04o} now" in said
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o777], ids="{:04o}".format)
 async def test_sockets_and_state_files_are_private_under_any_umask(
     umask: int, place: Place

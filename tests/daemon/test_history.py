@@ -18,6 +18,7 @@ from nousd.store.interface import Store
 from nousd.store.memory import store as memory
 from nousd.store.rows import Path as StoredPath
 from tests.harness.daemon import (
+    WAIT_SECONDS,
     Client,
     Daemon,
     Events,
@@ -224,7 +225,7 @@ async def test_a_compaction_overtaken_by_a_prompt_is_discarded(
     gate = Gate()
     stub.script(text_reply("they ", gate, "greeted"))
     request = await client.ask("compact_session")
-    with trio.fail_after(10):
+    with trio.fail_after(WAIT_SECONDS):
         await gate.reached()
     other = await daemon.connect()
     assert (await other.request("prompt", text="third"))["status"] == "completed"
@@ -289,12 +290,12 @@ async def test_a_prompt_reads_a_bounded_number_of_entries_in_a_long_session(
             client = await daemon.connect()
             await client.request("set_active_tools", tools=[])
             reads = []
-            for number in range(120):
+            for number in range(80):
                 before = store.entries_read
                 await client.request("prompt", text=f"[[text answer {number}]]")
                 reads.append(store.entries_read - before)
             total = len((await client.request("get_tree"))["nodes"])
-    assert total > 240
+    assert total > 160
     assert max(reads) <= 96
 
 

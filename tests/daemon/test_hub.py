@@ -19,7 +19,7 @@ from nousd.store.records import EventFilter, StoredEvent
 from nousd.store.sqlite import store as sqlite
 from nousd.wire import events
 from nousd.wire.codec.envelope import decode_event
-from tests.harness.daemon import FakeClock
+from tests.harness.daemon import WAIT_SECONDS, FakeClock
 
 ALL = EventFilter()
 
@@ -118,7 +118,7 @@ def window_of(hub: Hub) -> list[int]:
 
 
 async def test_a_reader_at_the_head_receives_the_next_event(bench: Bench) -> None:
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait_after, bench.hub, bench.hub.head)
             await wait_all_tasks_blocked()
@@ -289,7 +289,7 @@ async def test_a_hub_on_an_existing_log_begins_at_its_head(
 async def test_readers_of_any_speed_receive_every_event_during_fast_publishing(
     bench: Bench, small_window: None
 ) -> None:
-    total = 3000
+    total = 1200
     seen: dict[int, list[int]] = {pause: [] for pause in (0, 1, 7, 50)}
 
     async def read(pause: int) -> None:
@@ -301,7 +301,7 @@ async def test_readers_of_any_speed_receive_every_event_during_fast_publishing(
             for _ in range(pause):
                 await trio.lowlevel.checkpoint()
 
-    with trio.fail_after(30):
+    with trio.fail_after(WAIT_SECONDS):
         async with trio.open_nursery() as nursery:
             for pause in seen:
                 nursery.start_soon(read, pause)

@@ -92,7 +92,9 @@ async def talk(
     headers = {"x-api-key": KEY}
     async with (
         socket_daemon(short_folder, provider=provider) as daemon,
-        httpx2.AsyncClient(base_url=server, headers=headers, trust_env=False) as journal,
+        httpx2.AsyncClient(
+            base_url=server, headers=headers, trust_env=False, verify=False
+        ) as journal,
     ):
         (await journal.post("/__aimock/reset/journal")).raise_for_status()
         client, events = await daemon.connect(), await daemon.watch(types="all")

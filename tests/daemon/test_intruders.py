@@ -6,7 +6,7 @@ import os
 import stat
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ import os, socket, sys
 os.setuid({OTHER_UID})
 for path in sys.argv[1:]:
     peer = socket.socket(socket.AF_UNIX)
-    peer.settimeout(10)
+    peer.settimeout({WAIT_SECONDS})
     peer.connect(path)
     try:
         peer.sendall(b'{{"id":"x","type":"ping"}}\\n')
@@ -79,6 +79,7 @@ def plant_foreign_folder(folder: Path) -> None:
     os.chown(folder, OTHER_UID, -1)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("plant", "words"),
     [
@@ -156,6 +157,7 @@ def files_below(folder: Path) -> set[Path]:
     return set(folder.rglob("*"))
 
 
+@pytest.mark.slow(keep=13)
 @pytest.mark.parametrize("name", TAKES_SESSION)
 async def test_a_session_id_is_never_used_as_a_path(name: str, tmp_path: Path) -> None:
     workdir = tmp_path / "deep" / "work"
@@ -220,9 +222,10 @@ async def until_served(place: Place) -> Client:
     """Connect until the daemon serves; it frees a connection a moment after its client left."""
     while True:
         client = await place.connect()
-        request = await client.ask("ping")
-        if (await client.receive())["id"] == request:
-            return client
+        with suppress(trio.BrokenResourceError):  # refused, and closed before it could ask
+            request = await client.ask("ping")
+            if (await client.receive())["id"] == request:
+                return client
 
 
 def open_sockets() -> int:

@@ -14,7 +14,7 @@ from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair
 from nousd.daemon.app import shut_down
 from nousd.daemon.transport.feed import serve_events
 from tests.daemon.scripted import ScriptedProvider
-from tests.harness.daemon import Daemon, Wire, memory_daemon
+from tests.harness.daemon import Daemon, Wire, decoded, memory_daemon
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ class Reader(Wire):
         begin = trio.current_time()
         found: list[tuple[float, dict[str, Any]]] = []
         while (left := begin + seconds - trio.current_time()) > 0:
-            with trio.move_on_after(min(left, 10)):
-                line = await self.receive()
+            with trio.move_on_after(left):
+                line = decoded(await self.receive_line(seconds=left))
                 found.append((trio.current_time() - begin, line))
         return found
 

@@ -175,6 +175,7 @@ async def test_keys_are_sent_to_their_own_servers_and_appear_nowhere_else(world:
     assert log.count(b"extension_command_not_found: [redacted]") == len(KEYS)
 
 
+@pytest.mark.slow
 async def test_doctor_and_print_config_show_no_key(world: World) -> None:
     options = world.place.options[:2]
     for name, key in KEYS.items():
@@ -189,6 +190,7 @@ async def test_doctor_and_print_config_show_no_key(world: World) -> None:
     assert keys_in(output.encode()) == []
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     "toml",
     [

@@ -23,6 +23,7 @@ from nousd.daemon.ops import logs
 from nousd.daemon.ops.logs import TEXT_CHARS_MAX, configure_logging
 from nousd.errors import ConfigError
 from nousd.redaction.redactor import Redactor
+from tests.harness.daemon import WAIT_SECONDS
 
 SECRET = "sk-0123456789abcdef"
 
@@ -356,7 +357,7 @@ def test_an_unread_pipe_blocks_no_caller_and_dropped_lines_are_counted(
             drained: list[bytes] = []
             thread = threading.Thread(target=lambda: drained.append(output.read()))
             thread.start()
-        thread.join(10)
+        thread.join(WAIT_SECONDS)
     lines = [json.loads(line) for line in drained[0].lstrip(b"x").split(b"\n") if line]
     messages = [line["message"] for line in lines]
     written = [message for message in messages if message.startswith("line ")]

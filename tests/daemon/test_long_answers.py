@@ -54,7 +54,7 @@ from tests.harness.process_figures import MIB, figures_of
 from tests.harness.stub_model import Reply, StubModel, burst, call_delta, delta, finish, tool_reply
 from tests.replay.memory_log import replays
 
-BOUND = 4096
+BOUND = 1024
 
 CALL_WORDS = f"the model's answer has more than {BOUND} bytes; raise answer_bytes_max"
 
@@ -180,7 +180,7 @@ async def test_a_character_that_does_not_fit_whole_is_left_out(tmp_path: Path) -
 async def test_a_waited_for_prompt_says_why_its_run_failed(tmp_path: Path) -> None:
     provider = ScriptedProvider()
     async with opened(tmp_path, provider) as (_, client, _):
-        provider.answer(Endless(TextDelta("x")))
+        provider.answer(Endless(TextDelta("on and on ")))
         error = await client.refusal("prompt", text="go")
         assert (error["code"], error["cause"]) == ("provider_error", CALL_WORDS)
 
@@ -334,7 +334,7 @@ async def test_a_task_whose_answer_does_not_end_fails_and_its_parent_goes_on(
 ) -> None:
     async with task_daemon(tmp_path, native=bounded()) as bench:
         bench.on("go", tasks({"prompt": "look"}), says("done"))
-        bench.on("look", Endless(TextDelta("x")))
+        bench.on("look", Endless(TextDelta("on and on ")))
         run = await bench.run()
         [child] = children_of(run)
         (error,) = of_type(run, "error")

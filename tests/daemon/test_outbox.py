@@ -9,6 +9,7 @@ from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 from nousd.daemon.transport import outbox as outbox_module
 from nousd.daemon.transport.outbox import Outbox
 from nousd.wire.limits import PIPELINE_MAX
+from tests.harness.daemon import WAIT_SECONDS
 
 
 class Sink(trio.abc.SendStream):
@@ -33,7 +34,7 @@ class Sink(trio.abc.SendStream):
 async def test_lines_are_written_in_the_order_of_put() -> None:
     box, sink = Outbox(), Sink()
     lines = [b"%d\n" % number for number in range(5000)]
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(box.run, sink)
             for line in lines:
@@ -45,7 +46,7 @@ async def test_lines_are_written_in_the_order_of_put() -> None:
 async def test_waiting_lines_are_joined_into_one_write() -> None:
     box, sink = Outbox(), Sink()
     sink.open = trio.Event()
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(box.run, sink)
             box.put(b"first\n")
@@ -58,7 +59,7 @@ async def test_waiting_lines_are_joined_into_one_write() -> None:
 
 
 async def test_a_closed_outbox_writes_its_remaining_lines_and_stops() -> None:
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         for lines in ([], [b"last\n"]):
             box, sink = Outbox(), Sink()
             for line in lines:
@@ -74,7 +75,7 @@ async def test_wait_room_waits_while_the_outbox_is_full(
 ) -> None:
     monkeypatch.setattr(outbox_module, "PIPELINE_BYTES_MAX", 5000)
     box, sink = Outbox(), Sink()
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         await box.wait_room()
         if bound == "lines":
             for _ in range(PIPELINE_MAX):
@@ -95,7 +96,7 @@ async def test_wait_room_returns_at_once_one_line_below_the_limit() -> None:
     box = Outbox()
     for _ in range(PIPELINE_MAX - 1):
         box.put(b"\n")
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         await box.wait_room()
 
 
@@ -104,7 +105,7 @@ async def test_run_raises_an_error_if_the_reader_has_gone() -> None:
     ours, theirs = memory_stream_pair()
     await theirs.aclose()
     box.put(b"line\n")
-    with pytest.raises(trio.BrokenResourceError), trio.fail_after(5):
+    with pytest.raises(trio.BrokenResourceError), trio.fail_after(WAIT_SECONDS):
         await box.run(ours)
 
 
@@ -131,7 +132,7 @@ async def test_put_now_writes_at_once_as_much_as_the_reader_accepts(
     box.put_now(b"answer\n")
     assert kernel.taken == b"answer\n"[:room]
     box.close()
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         await box.run(sink)
     assert kernel.taken + b"".join(sink.writes) == b"answer\n"
 
@@ -140,7 +141,7 @@ async def test_put_now_does_not_overtake_waiting_lines_or_a_write_in_progress() 
     kernel, sink = Kernel(0), Sink()
     sink.open = trio.Event()
     box = Outbox(kernel.write)
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         async with trio.open_nursery() as nursery:
             box.put(b"waiting\n")
             box.put_now(b"second\n")

@@ -78,6 +78,7 @@ async def test_paths_outside_need_approval_under_an_override_unless_a_rule_denie
             assert ended.text.startswith("tool_error: path_outside_workdir")
 
 
+@pytest.mark.slow(keep=5)
 @pytest.mark.parametrize(
     ("tool", "args", "expected"),
     [

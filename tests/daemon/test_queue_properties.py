@@ -38,6 +38,7 @@ from tests.daemon.scripted import (
     says,
 )
 from tests.harness.daemon import Daemon, FakeClock, memory_daemon
+from tests.suites import examples
 
 # --- a daemon that can be killed -------------------------------------------------------------
 
@@ -488,7 +489,7 @@ ALMOST_OVER = ("prompt", "disk_pauses", "model_says", "disk_writes")
 
 
 @settings(
-    max_examples=200,
+    max_examples=examples(200),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -44,7 +44,15 @@ from tests.daemon.scripted import (
 )
 from tests.daemon.test_mcp import SPEC, daemon_with_mcp
 from tests.extensions.registering import hooks, on
-from tests.harness.daemon import Client, Event, Events, memory_daemon, of_type, socket_daemon
+from tests.harness.daemon import (
+    WAIT_SECONDS,
+    Client,
+    Event,
+    Events,
+    memory_daemon,
+    of_type,
+    socket_daemon,
+)
 from tests.harness.stub_model import StubModel
 
 KEY: Final = "sk-repeated/0123456789+abc"
@@ -89,7 +97,7 @@ async def memory_kit(folder: Path, **options: Any) -> AsyncIterator[Kit]:
     async with memory_daemon(workdir=folder, provider=provider, **options) as daemon:
         events = await daemon.watch(types="all", confirms=True)
         kit = Kit(await daemon.connect(), events, provider, tool, [])
-        with trio.fail_after(30):
+        with trio.fail_after(WAIT_SECONDS):
             yield kit
             await kit.read_back()
     assert KEY not in repr(kit.heard)

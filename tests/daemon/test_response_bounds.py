@@ -153,13 +153,13 @@ async def test_the_events_of_a_result_end_where_their_bound_is(
     provider = ScriptedProvider()
     async with memory_daemon(workdir=tmp_path, provider=provider) as daemon:
         client = await daemon.connect()
-        provider.answer(says(*["word "] * 3000))
+        provider.answer(says(*["ten words "] * 1500))
         size, result = await line_of(client, "prompt", text="go")
-        assert result["output"] == "word " * 3000
+        assert result["output"] == "ten words " * 1500
         assert result["events_truncated"] is True
         assert size <= len(result["output"]) + 11_000
         streamed = [each["delta"] for each in result["events"] if each["type"] == "message_update"]
-        assert all(("word " * 3000).startswith(text) for text in streamed)
+        assert all(("ten words " * 1500).startswith(text) for text in streamed)
 
 
 async def test_runs_that_failed_with_long_errors_are_listed_within_a_page(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def deltas(events: Flat) -> list[str]:
 
 async def test_any_number_of_neighbouring_deltas_is_joined(tmp_path: Path) -> None:
     provider, tool = ScriptedProvider(), ScriptedTool()
-    words = [f"{number} " for number in range(4_000)]
+    words = [f"{number} " for number in range(1_000)]
     provider.answer(says(*words))
     result = await result_of(tmp_path, provider, tool)
     assert deltas(result["events"]) == ["".join(words)]

@@ -20,7 +20,7 @@ from nousd.wire.limits import INSTRUCTIONS_BYTES_MAX
 from tests.daemon.hooks_bench import asleep, calls, failing, open_bench, warnings
 from tests.daemon.scripted import says
 from tests.extensions.registering import on
-from tests.harness.daemon import of_type
+from tests.harness.daemon import WAIT_SECONDS, of_type
 
 
 @pytest.mark.behaviour("an_extension_may_add_instructions_to_a_run")
@@ -78,12 +78,12 @@ async def test_run_end_hooks_receive_the_status_of_the_run(tmp_path: Path) -> No
     send, receive = trio.open_memory_channel[RunEnded](1)
     async with open_bench(tmp_path, on("run_end", send.send)) as bench:
         await bench.run(says("ok"))
-        with trio.fail_after(10):
+        with trio.fail_after(WAIT_SECONDS):
             end = await receive.receive()
         assert (end.status, end.error) == ("completed", "")
         begun = await bench.client.request("prompt", text="go", wait=False)
         await bench.client.request("abort")
-        with trio.fail_after(10):
+        with trio.fail_after(WAIT_SECONDS):
             end = await receive.receive()
         assert (end.run_id, end.status) == (begun["run_id"], "cancelled")
 

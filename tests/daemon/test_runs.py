@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from trio.testing import MockClock
 
 from nousd.providers.interface import Provider
 from tests.harness.daemon import Client, Daemon, Events, of_type, socket_daemon, types
@@ -136,15 +137,16 @@ async def test_an_awaited_run_that_fails_returns_an_error_with_its_id(
 
 @pytest.mark.behaviour("waiting_too_long_leaves_the_run_going")
 async def test_a_command_timeout_returns_an_error_and_the_run_continues(
-    short_folder: Path, provider: Provider, stub: StubModel
+    short_folder: Path, provider: Provider, stub: StubModel, mock_clock: MockClock
 ) -> None:
-    async with socket_daemon(
-        short_folder, provider=provider, command_timeout_seconds=0.05
-    ) as daemon:
+    async with socket_daemon(short_folder, provider=provider, command_timeout_seconds=5) as daemon:
         events, client = await daemon.watch(), await daemon.connect()
         gate = Gate()
         stub.script(text_reply("late ", gate, "but whole"))
-        error = await client.refusal("prompt", text="hello")
+        prompt = await client.ask("prompt", text="hello")
+        await gate.reached()
+        mock_clock.jump(5)
+        error = (await client.answer(prompt))["error"]
         assert (error["code"], error["message"]) == ("timeout", "command timed out")
         state = await client.request("get_state")
         assert error["details"] == {"run_id": state["run_id"]}

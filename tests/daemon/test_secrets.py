@@ -199,6 +199,7 @@ async def test_keys_in_tool_results_are_redacted(watched: Watched) -> None:
         assert end["result"].count(REDACTED) >= len(watched.place.secrets), end
 
 
+@pytest.mark.slow
 async def test_a_key_that_a_program_prints_in_pieces_is_redacted(watched: Watched) -> None:
     key = watched.place.in_environment
     (watched.place.work / "slow.sh").write_text(
@@ -211,6 +212,7 @@ async def test_a_key_that_a_program_prints_in_pieces_is_redacted(watched: Watche
     assert f"{REDACTED}\ndone" in output
 
 
+@pytest.mark.slow
 async def test_keys_in_the_artifact_of_a_long_output_are_redacted(watched: Watched) -> None:
     run = await watched.call(
         ("bash", {"command": 'yes "$(cat leak.txt)" | head -c 3000000'}),
@@ -272,7 +274,7 @@ def _processes(root: int) -> Iterator[tuple[int, str, str]]:
         yield pid, os.fsdecode(command_line), os.fsdecode(environment)
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("model", "key"),
     [("openai/m", "in_environment"), ("other/m", "in_file"), ("third/m", "printed")],
@@ -288,6 +290,7 @@ async def test_a_key_repeated_in_a_servers_error_is_redacted(
     assert f"Incorrect API key provided: {REDACTED}" in error["cause"]
 
 
+@pytest.mark.slow
 async def test_secrets_in_errors_and_results_of_an_extension_are_redacted(
     watched: Watched,
 ) -> None:
@@ -301,6 +304,7 @@ async def test_secrets_in_errors_and_results_of_an_extension_are_redacted(
     assert REDACTED in selected["payload"]["warnings"][0]["message"]
 
 
+@pytest.mark.slow
 async def test_a_key_in_the_error_of_an_mcp_server_is_redacted(
     place: PlantedPlace, stub: StubModel
 ) -> None:
@@ -319,6 +323,7 @@ async def test_a_key_in_the_error_of_an_mcp_server_is_redacted(
         assert REDACTED in server["error"]
 
 
+@pytest.mark.slow
 async def test_keys_in_the_result_of_a_clients_call_are_redacted(watched: Watched) -> None:
     accepted = await watched.ask("call_tool", tool="read", args={"path": "leak.txt"})
     call_id = accepted["payload"]["tool_call_id"]
@@ -332,6 +337,7 @@ async def test_keys_in_the_result_of_a_clients_call_are_redacted(watched: Watche
 # --- texts of the user ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_key_in_the_users_prompt_is_not_redacted(
     place: PlantedPlace, stub: StubModel
 ) -> None:
@@ -345,6 +351,7 @@ async def test_a_key_in_the_users_prompt_is_not_redacted(
         assert stub.requests[-1].json["messages"][-1]["content"] == text
 
 
+@pytest.mark.slow
 async def test_a_foreign_key_in_a_tool_result_is_not_redacted(watched: Watched) -> None:
     foreign = "ghp_0123456789abcdefghijklmnopqrstuvwxyz"
     await trio.Path(watched.place.work / "notes.txt").write_text(foreign)

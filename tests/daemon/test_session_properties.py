@@ -21,6 +21,7 @@ from nousd.store.interface import Store
 from nousd.store.session_list import folded
 from nousd.store.sqlite import store as sqlite
 from tests.harness.daemon import Client, Daemon, FakeClock, Payload, memory_daemon
+from tests.suites import examples
 
 Step = tuple[str, Payload]
 
@@ -277,7 +278,7 @@ async def play(folder: Path, given_steps: list[tuple[Step, Payload]]) -> None:
 
 
 @given(given_steps=st.lists(st.tuples(steps, lists), min_size=1, max_size=12))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_list_matches_the_model_after_each_step(
     given_steps: list[tuple[Step, Payload]],
 ) -> None:

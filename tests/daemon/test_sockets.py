@@ -21,6 +21,7 @@ from nousd.daemon.transport.sockets import open_listeners, socket_paths
 from nousd.errors import ConfigError
 from nousd.net.unix_sockets import SUN_PATH_BYTES
 from nousd.runtime_paths.locks import lock_socket
+from tests.harness.daemon import WAIT_SECONDS
 
 SERVE = """
 import sys
@@ -87,7 +88,7 @@ def run_daemon_and_kill_it(path: Path) -> None:
         assert daemon.stdout is not None
         assert daemon.stdout.readline() == b"listening\n"
         daemon.send_signal(signal.SIGKILL)
-        daemon.wait(10)
+        daemon.wait(WAIT_SECONDS)
 
 
 async def try_to_open(path: Path) -> None:
@@ -97,7 +98,7 @@ async def try_to_open(path: Path) -> None:
 
 async def converse(path: Path, listener: trio.SocketListener) -> bytes:
     """Send a line from a new client to the listener and return what arrived there."""
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         async with await trio.open_unix_socket(path) as client, await listener.accept() as stream:
             await client.send_all(b"hello\n")
             return bytes(await stream.receive_some())
@@ -153,7 +154,7 @@ async def test_closing_removes_both_sockets_and_ends_pending_accepts(
         with pytest.raises(trio.ClosedResourceError):
             await listener.accept()
 
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         async with trio.open_nursery() as nursery, open_listeners(socket_path) as listeners:
             nursery.start_soon(wait_for_end, listeners.command)
             nursery.start_soon(wait_for_end, listeners.events)
@@ -171,7 +172,7 @@ async def test_closing_does_not_remove_a_socket_that_has_replaced_ours(
         theirs = inode(taken)
     with closing(other):
         assert inode(taken) == theirs
-        with trio.fail_after(5):
+        with trio.fail_after(WAIT_SECONDS):
             await (await trio.open_unix_socket(taken)).aclose()
     assert names_in(socket_path.parent) == [taken.name]
 
@@ -222,7 +223,7 @@ async def test_a_listening_socket_with_a_full_backlog_is_not_considered_stale(
         busy.listen(0)
         with socket.socket(socket.AF_UNIX) as waiting:
             waiting.connect(str(socket_path))
-            with trio.fail_after(5), pytest.raises(ConfigError, match="already listens"):
+            with trio.fail_after(WAIT_SECONDS), pytest.raises(ConfigError, match="already listens"):
                 await try_to_open(socket_path)
 
 

@@ -31,6 +31,7 @@ async def test_a_stop_does_not_wait_for_idle_clients(place: Place) -> None:
         assert sorted(path.name for path in place.socket.parent.iterdir()) == ["nous.sock.lock"]
 
 
+@pytest.mark.slow
 async def test_the_log_records_the_socket_and_the_reason_for_the_stop(place: Place) -> None:
     async with running(place) as process:
         assert await process.stop() == 0
@@ -42,6 +43,7 @@ async def test_the_log_records_the_socket_and_the_reason_for_the_stop(place: Pla
     ]
 
 
+@pytest.mark.slow
 async def test_a_verbose_log_records_refused_commands(short_folder: Path) -> None:
     place = Place(short_folder, options=("--verbose",))
     async with running(place) as process:

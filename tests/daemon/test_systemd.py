@@ -14,6 +14,7 @@ from typing import Any, TextIO
 import pytest
 
 from nousd.daemon.ops.systemd import Notifier, take_notifier, take_passed_sockets
+from tests.harness.daemon import WAIT_SECONDS
 
 STARTED_BY_SOCKET = """
 import fcntl, os, sys
@@ -149,7 +150,7 @@ def test_invalid_or_foreign_variables_are_ignored_and_removed(environ: dict[str,
 def manager(address: str) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     sock.bind(address)
-    sock.settimeout(5)
+    sock.settimeout(WAIT_SECONDS)
     return sock
 
 

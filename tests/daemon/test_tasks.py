@@ -566,6 +566,7 @@ def test_the_task_tool_is_executed_by_the_daemon_and_is_not_read_only() -> None:
     assert (TASK.executed_by, TASK.is_read_only) == ("nousd", False)
 
 
+@pytest.mark.slow
 async def test_the_approval_request_of_a_task_is_expired_after_a_kill(
     short_folder: Path,
 ) -> None:

@@ -273,6 +273,7 @@ def place(short_folder: Path, stub: StubModel) -> Place:
     return Place(short_folder, stub)
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("started_calls_are_completed")
 async def test_a_call_interrupted_by_a_kill_is_completed_at_the_next_start(
     place: Place, stub: StubModel, short_folder: Path

@@ -27,7 +27,7 @@ from tests.daemon.workspaces_bench import (
     folders_in,
     several_folders,
 )
-from tests.harness.daemon import FakeClock, memory_daemon, of_type
+from tests.harness.daemon import WAIT_SECONDS, FakeClock, memory_daemon, of_type
 
 pytestmark = pytest.mark.behaviour("a_session_works_in_its_folder")
 
@@ -227,6 +227,7 @@ def file_calls(path: str, name: str) -> dict[str, dict[str, Any]]:
     }
 
 
+@pytest.mark.slow(keep=4)
 @pytest.mark.parametrize("tool", file_calls("x", "x"))
 async def test_every_file_tool_works_in_the_workspace_of_its_session_and_nowhere_else(
     folders: Folders, tool: str
@@ -400,7 +401,7 @@ async def test_unused_workspaces_are_evicted_and_one_in_use_is_not(
         busy, idle = await bench.session(folders.a), await bench.session(folders.b)
         bench.provider.answer(waits)
         await bench.client.request("prompt", text="go", wait=False, session_id=busy)
-        with trio.fail_after(15):
+        with trio.fail_after(WAIT_SECONDS):
             await entered.wait()
         states = [(await bench.daemon.services.sessions.get(each)).state for each in (busy, idle)]
         held = workspaces.known(states[0])

@@ -35,6 +35,7 @@ async def bench_on(place: Place) -> Bench:
     return Bench(cast("Daemon", place), client, events, ScriptedProvider())
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("a_lost_workspace_refuses_work")
 async def test_a_session_keeps_its_workspace_after_a_kill_and_works_only_while_it_is_allowed(
     place: Place,
@@ -82,6 +83,7 @@ async def test_a_sandboxed_command_sees_only_the_workspace_of_its_session(
             (place.folder / name / "mine.txt").unlink()
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 @pytest.mark.behaviour("a_lost_workspace_refuses_work")
 async def test_a_session_cannot_let_the_commands_of_a_nested_session_escape(

@@ -23,6 +23,7 @@ from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.interface import ExtendIdleDeadline, ToolContext, ToolResult, nobody_waits
 from nousd.wire.limits import EXTENSION_RESULT_BYTES_MAX
 from nousd.wire.objects.tool_footprint import Access
+from tests.harness.daemon import WAIT_SECONDS
 
 Write = Callable[..., Path]
 
@@ -47,7 +48,7 @@ def register_extension(
 
 async def command(handler: Callable[..., Any], payload: Any = None, **options: float) -> Any:
     found = register_extension(lambda api: api.command("c", handler, **options))
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_SECONDS):
         return await found.commands["c"](payload)
 
 
@@ -73,7 +74,7 @@ async def tool(
 
     quiet_seconds: list[float] = []
     context = silent_context(quiet_seconds.append)
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_SECONDS):
         result = await found.run(found.validated(args or {}), context)
     assert quiet_seconds == [options.get("timeout_seconds", TIMEOUT_SECONDS)]
     return result
@@ -348,7 +349,7 @@ async def test_a_plain_handler_that_hangs_is_abandoned_without_harm_to_other_ext
     found = register_extension(register)
     other = register_extension(lambda api: api.command("c", lambda payload: {"is": "fine"}))
     try:
-        with trio.fail_after(20):
+        with trio.fail_after(WAIT_SECONDS):
             for _ in range(THREADS_MAX):
                 with pytest.raises(CommandRejected) as caught:
                     await found.commands["hang"]({})

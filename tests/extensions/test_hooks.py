@@ -36,6 +36,7 @@ from nousd.extensions.hooks import (
 )
 from nousd.wire.limits import TEXT_CHARS_MAX, TOOL_ARGUMENTS_CHARS_MAX
 from tests.extensions.registering import Register, hooks
+from tests.harness.daemon import WAIT_SECONDS
 
 INPUT = InputGiven(session_id="sess-1", run_id="", kind="prompt", text="hello", attachments=0)
 BEGINNING = RunBeginning(
@@ -266,7 +267,7 @@ async def test_a_blocking_hook_that_does_not_stop_is_abandoned_and_reported() ->
 
     all_hooks = hooks(register)
     try:
-        with trio.fail_after(10):
+        with trio.fail_after(WAIT_SECONDS):
             failures = (await all_hooks.input(INPUT)).failures
     finally:
         release.set()

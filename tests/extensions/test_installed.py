@@ -294,6 +294,7 @@ async def test_a_hook_that_never_returns_does_not_delay_the_stop_of_the_daemon(
         assert await daemon.stop() == 0
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("path", ["guard.py", "site/house_rules.py"])
 async def test_no_tool_can_change_an_extension_in_the_workdir(
     place: InstalledPlace, path: str

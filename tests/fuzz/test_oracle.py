@@ -63,7 +63,7 @@ def test_valid_answers_have_no_faults(lines: list[bytes], answers: list[bytes]) 
         ([PING], [PONG, PONG], "2 answers to 1 lines"),
         ([PING, OTHER], [OTHER_PONG, PONG], "is answered with id 'b'"),
         ([PING], [REFUSED.replace(b'"id":""', b'"id":"b"')], "is answered with id 'b'"),
-        ([PING], [PONG.replace(b'"a"', b'""')], "id: '' should be non-empty"),
+        ([PING], [PONG.replace(b'"a"', b'""')], 'id: "" is shorter than 1 character'),
         ([PING], [PONG.replace(b"pong", b"gone")], "responses have no type"),
         ([PING], [FAULT], "internal_error"),
         ([PING], [b"{\n"], "not JSON"),

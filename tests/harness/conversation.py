@@ -40,12 +40,11 @@ from typing import Any, Literal, Protocol
 
 import trio
 
+from tests.harness.daemon import WAIT_SECONDS
+
 HEADERS = ("behaviour", "daemon", "pipelined")
 """``behaviour``: an id that this conversation proves (may come again). ``daemon``: ``setting=value``
 that the daemon needs (may come again). ``pipelined: no``: the steps depend on time passing."""
-
-WAIT_SECONDS = 10
-"""The time limit for one line; only a failing test reaches it."""
 
 Pace = Literal["lines", "bytes", "pipelined"]
 """``lines``: one write per group of lines. ``bytes``: one write per byte. ``pipelined``: groups that

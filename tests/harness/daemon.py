@@ -59,14 +59,17 @@ from nousd.tools.mcp.server import Surroundings
 from nousd.tools.mcp.spec import ServerSpec
 from nousd.tools.sandbox.interface import FindSandbox, no_sandbox
 from nousd.tools.secrets_interface import NO_SECRETS, Secrets
+from tests.harness.empty_log import place_empty_log
 from tests.harness.lifecycle import LifecycleChecker
 from tests.harness.stub_model import StubModel
 from tests.harness.validation import check_event, check_response
 
-WAIT_SECONDS: Final = 15
+WAIT_SECONDS: Final = 60
 """The time limit for one operation; only a failing test reaches it."""
 
 LINE_BYTES_MAX: Final = 64 * 1024 * 1024
+
+BUILTIN_TOOLS: Final = builtin_tools(allow_exec=True)
 
 DELTAS: Final = frozenset({"message_update", "tool_execution_update", "reasoning_update"})
 
@@ -390,6 +393,7 @@ async def socket_daemon(
     if workdir is None:
         workdir = folder / "work"
         workdir.mkdir(exist_ok=True)
+    place_empty_log(folder / "nousd.db")
     async with sqlite.open_store(folder / "nousd.db") as store:
         deps = make_deps(store=store, provider=provider, workdir=workdir, **options)
         async with (
@@ -468,7 +472,7 @@ def make_deps(
         store=store,
         clock=clock or SystemClock(),
         models=models or Models.of(provider),
-        tools=(*builtin_tools(allow_exec=True), *tools),
+        tools=(*BUILTIN_TOOLS, *tools),
         workspaces=workspaces,
         extension_commands=extension_commands or {},
         hooks=hooks,

@@ -20,6 +20,7 @@ from nousd.machine.policy.permission import Case, judge
 from nousd.machine.policy.rules import check_rule, rules_of
 from nousd.wire.objects.entries import PermissionMode
 from nousd.wire.objects.tool_footprint import Access
+from tests.harness.daemon import WAIT_SECONDS
 
 
 def verdict(
@@ -151,7 +152,7 @@ def test_bash_splits_a_line_in_the_grammar_into_the_same_words(line: str) -> Non
     # A part after || would not run; one after | would run concurrently, in unknown order.
     script = shows + line.replace("||", ";").replace("|", ";").replace("&&", ";")
     printed = subprocess.run(
-        ["/bin/bash", "-c", script], capture_output=True, text=True, timeout=10
+        ["/bin/bash", "-c", script], capture_output=True, text=True, timeout=WAIT_SECONDS
     )
     if not set("|&;") & set("".join(word for part in parts for word in part)):
         wanted = ["".join(f"<{word}>" for word in part) for part in parts]

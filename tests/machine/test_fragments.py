@@ -26,6 +26,7 @@ from nousd.wire.events.models import Omitted
 from nousd.wire.objects.entries import Entry
 from tests.harness.model_inputs import canonical_of
 from tests.machine.contexts import budgets, contexts, frames
+from tests.suites import examples
 
 TOOLS = (ToolSpec("read", "reads a file " * 50, {"type": "object"}),)
 
@@ -221,7 +222,7 @@ def test_a_malformed_artifact_is_refused(data: bytes) -> None:
 # --- any session -----------------------------------------------------------------------------
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     frames().flatmap(lambda f: st.tuples(st.just(f), budgets(f))),
     st.lists(contexts(), min_size=1, max_size=3),

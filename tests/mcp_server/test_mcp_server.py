@@ -24,11 +24,10 @@ from nousd.mcp_server.calls import CallSession, DaemonTools
 from nousd.mcp_server.host import make_server
 from nousd.providers.setup.registry import make_provider
 from nousd.tools.mcp.spec import ServerSpec
+from tests.harness.daemon import WAIT_SECONDS, Daemon, socket_daemon
 from tests.harness.daemon import Client as Wire
-from tests.harness.daemon import Daemon, socket_daemon
 
 STUB = Path(__file__).parent.parent / "tools" / "stub_mcp_server.py"
-WAIT_SECONDS = 60
 MODES: tuple[Literal["auto", "legacy"], ...] = ("auto", "legacy")
 """Both generations of the protocol."""
 

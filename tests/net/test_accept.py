@@ -12,6 +12,7 @@ from trio.testing import MockClock
 
 from nousd.daemon.transport.sockets import open_listeners
 from nousd.net.accept import Handler, serve_connections
+from tests.harness.daemon import WAIT_SECONDS
 
 REFUSAL = b'{"ok":false}\n'
 
@@ -23,13 +24,13 @@ async def echo(stream: trio.SocketStream) -> None:
 
 async def ask(client: trio.SocketStream) -> bytes:
     """Send a line and return the first answer."""
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         await client.send_all(b"hello\n")
         return bytes(await client.receive_some())
 
 
 async def read_to_end(client: trio.SocketStream) -> bytes:
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         return b"".join([bytes(chunk) async for chunk in client])
 
 
@@ -195,7 +196,7 @@ async def test_each_overload_is_logged(
 
 
 async def test_any_other_error_of_the_listener_is_raised() -> None:
-    with trio.fail_after(5), pytest.RaisesGroup(OSError):
+    with trio.fail_after(WAIT_SECONDS), pytest.RaisesGroup(OSError):
         await serve_connections(
             FakeListener(os_error(errno.EINVAL)),
             echo,
@@ -205,7 +206,7 @@ async def test_any_other_error_of_the_listener_is_raised() -> None:
 
 
 async def test_connected_clients_are_served_after_the_listener_is_closed(socket_path: Path) -> None:
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         async with trio.open_nursery() as nursery:
             async with open_listeners(socket_path) as listeners:
                 start(nursery, listeners.command)
@@ -235,7 +236,7 @@ async def test_an_error_of_a_handler_is_raised_to_the_caller() -> None:
 
     server, client = connected_pair()
     async with client:
-        with trio.fail_after(5), pytest.RaisesGroup(Fault):
+        with trio.fail_after(WAIT_SECONDS), pytest.RaisesGroup(Fault):
             await serve_connections(
                 FakeListener(server), fail, places=trio.CapacityLimiter(1), refusal=REFUSAL
             )

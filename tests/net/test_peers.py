@@ -15,6 +15,7 @@ import trio
 from nousd.daemon.transport.sockets import open_listeners
 from nousd.net import accept
 from nousd.net.accept import is_own_or_root, peer_uid
+from tests.harness.daemon import WAIT_SECONDS
 
 SOMEBODY_ELSE = 65_534
 
@@ -48,7 +49,7 @@ def connection_of_another_user(path: Path) -> Iterator[None]:
 
 @pytest.mark.usefixtures("as_root")
 async def test_a_peer_of_another_user_is_rejected(socket_path: Path) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_SECONDS):
         async with open_listeners(socket_path) as listeners:
             with connection_of_another_user(socket_path):
                 async with await listeners.command.accept() as stream:

@@ -9,6 +9,7 @@ import trio
 from trio.testing import check_two_way_stream
 
 from nousd.net.streams import DirectStream
+from tests.harness.daemon import WAIT_SECONDS
 
 
 async def connected() -> tuple[DirectStream, DirectStream]:
@@ -42,7 +43,7 @@ async def test_write_now_writes_only_what_the_kernel_accepts_at_once() -> None:
         assert 0 < taken < len(sent)
         assert ours.write_now(b"more") == 0
         received = 0
-        with trio.fail_after(10):
+        with trio.fail_after(WAIT_SECONDS):
             while received < taken:
                 received += len(await theirs.receive_some())
         assert received == taken
@@ -66,7 +67,7 @@ async def test_a_reset_connection_fails_reads_and_writes() -> None:
         await ours.send_all(b"never read")
         await theirs.aclose()
         assert ours.write_now(b"x") == 0
-        with trio.fail_after(10), pytest.raises(trio.BrokenResourceError):
+        with trio.fail_after(WAIT_SECONDS), pytest.raises(trio.BrokenResourceError):
             await ours.receive_some()
         with pytest.raises(trio.BrokenResourceError):
             await ours.send_all(b"x")

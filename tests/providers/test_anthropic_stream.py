@@ -268,6 +268,7 @@ def test_an_end_marker_of_another_dialect_is_ignored() -> None:
     assert decode([data]) == [TextDelta("a"), Finished("stop")]
 
 
+@pytest.mark.slow(keep=11)
 @pytest.mark.parametrize("strange", [None, 5, [], {"a": 1}, "x"])
 @pytest.mark.parametrize(
     "field", ["text", "thinking", "signature", "partial_json", "stop_reason", "stop_details"]

@@ -11,9 +11,8 @@ import trio
 
 from nousd.providers.setup import auto
 from nousd.providers.setup.auto import LOCAL_SERVERS, LocalServer, find_provider
+from tests.harness.daemon import WAIT_SECONDS
 from tests.harness.stub_model import Gate, Reply, StubModel, error_reply, models_reply, stub_model
-
-WAIT_SECONDS = 15
 
 
 @dataclass(frozen=True)

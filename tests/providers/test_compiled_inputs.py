@@ -29,6 +29,7 @@ from nousd.providers.openai.request import chat_body
 from nousd.providers.openai_responses.request import responses_body
 from nousd.wire.objects.entries import Entry
 from tests.machine.contexts import budgets, contexts, frames
+from tests.suites import examples
 
 Body = dict[str, Any]
 Check = Callable[[ModelInput, Body], None]
@@ -173,7 +174,7 @@ CASES = frames().flatmap(lambda frame: st.tuples(contexts(), st.just(frame), bud
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(case=CASES)
 def test_any_transcript_and_budget_give_a_valid_and_reproducible_request(
     dialect: str, case: tuple[list[Entry], Frame, Budget]

@@ -31,6 +31,7 @@ from nousd.providers.interface import (
 from nousd.providers.mock.provider import MockProvider
 from nousd.providers.retry import RetryingProvider
 from nousd.wire.objects.entries import Usage
+from tests.harness.daemon import WAIT_SECONDS
 from tests.harness.stub_model import Gate
 from tests.providers.conformance import Dialect, Scene, Server, server_of
 from tests.providers.dialects import DIALECTS
@@ -148,7 +149,7 @@ async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
 
 
 async def perform(subject: Subject, scene: Scene) -> list[Piece]:
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         return await collect(subject.provider, subject.arrange(scene))
 
 
@@ -211,7 +212,7 @@ async def test_a_refusal_has_its_status_and_is_retryable_or_not(
 ) -> None:
     received = Collector()
     request = subject.arrange(Scene(), refusals=(status,))
-    with trio.fail_after(5), pytest.raises(ProviderError) as caught:
+    with trio.fail_after(WAIT_SECONDS), pytest.raises(ProviderError) as caught:
         await subject.provider.generate(request, received)
     assert (caught.value.status, caught.value.retryable) == (status, retryable)
     assert str(caught.value)
@@ -220,14 +221,14 @@ async def test_a_refusal_has_its_status_and_is_retryable_or_not(
 
 async def test_a_context_overflow_is_an_error_of_its_own(subject: Subject) -> None:
     request = subject.arrange(Scene(), refusals=(413,))
-    with trio.fail_after(5), pytest.raises(ContextOverflow):
+    with trio.fail_after(WAIT_SECONDS), pytest.raises(ContextOverflow):
         await collect(subject.provider, request)
 
 
 async def test_an_error_within_the_answer_comes_after_its_text(subject: Subject) -> None:
     received = Collector()
     request = subject.arrange(Scene(text="half an"), breaks_with=500)
-    with trio.fail_after(5), pytest.raises(ProviderError) as caught:
+    with trio.fail_after(WAIT_SECONDS), pytest.raises(ProviderError) as caught:
         await subject.provider.generate(request, received)
     assert caught.value.retryable
     assert str(caught.value)
@@ -251,7 +252,7 @@ async def test_an_error_within_the_answer_is_not_retried(subject: Subject) -> No
     provider = RetryingProvider(subject.provider, lambda: 0.0)
     received = Collector()
     request = subject.arrange(Scene(text="half"), breaks_with=500)
-    with trio.fail_after(5), pytest.raises(ProviderError):
+    with trio.fail_after(WAIT_SECONDS), pytest.raises(ProviderError):
         await provider.generate(request, received)
     assert text_of(received.pieces) == "half"
     assert not any(isinstance(piece, Retrying) for piece in received.pieces)
@@ -262,7 +263,7 @@ async def test_cancelling_a_call_ends_it_at_once_and_closes_its_connection(
 ) -> None:
     received = Collector()
     request = subject.arrange(Scene(text="begun"), hangs=True)
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(subject.provider.generate, request, received)
             while text_of(received.pieces) != "begun":
@@ -277,7 +278,7 @@ async def test_an_error_of_the_receiver_is_raised_unchanged(subject: Subject) ->
         raise ZeroDivisionError
 
     request = subject.arrange(Scene(text="a b c"))
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         with pytest.raises(ZeroDivisionError):
             await subject.provider.generate(request, receive)
         await subject.wait_closed()
@@ -285,7 +286,7 @@ async def test_an_error_of_the_receiver_is_raised_unchanged(subject: Subject) ->
 
 async def test_a_provider_can_be_closed_twice(subject: Subject) -> None:
     await perform(subject, Scene(text="a"))
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         await subject.provider.aclose()
         await subject.wait_closed()
         await subject.provider.aclose()

@@ -13,6 +13,7 @@ from nousd.providers.http.delta_coalescer import (
     joined,
 )
 from nousd.providers.interface import Finished, Piece, ReasoningDelta, TextDelta, ToolCallPiece
+from tests.harness.daemon import WAIT_SECONDS
 from tests.providers.helpers import Collector, text_of
 
 CALL = ToolCallPiece("c", "read", "{}")
@@ -67,7 +68,7 @@ async def test_a_slow_receiver_slows_down_the_reading() -> None:
     async def receive(piece: Piece) -> None:
         await go_on.wait()
 
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(deliver, read, receive)
             await trio.testing.wait_all_tasks_blocked()
@@ -135,7 +136,7 @@ async def test_an_error_of_the_receiver_is_raised_unchanged_and_ends_the_reading
     async def receive(piece: Piece) -> None:
         raise ZeroDivisionError
 
-    with trio.fail_after(5), pytest.raises(ZeroDivisionError):
+    with trio.fail_after(WAIT_SECONDS), pytest.raises(ZeroDivisionError):
         await deliver(read, receive)
     assert cancelled
 
@@ -146,7 +147,7 @@ async def test_cancelling_a_delivery_ends_it() -> None:
         await trio.sleep_forever()
 
     received = Collector()
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(deliver, read, received)
             await received.wait_for(TextDelta)

@@ -8,6 +8,7 @@ import trio
 from nousd.errors import ConfigError
 from nousd.providers.gemini.provider import GeminiProvider
 from nousd.providers.interface import NO_BLOBS
+from tests.harness.daemon import WAIT_SECONDS
 from tests.harness.stub_model import Reply, StubModel
 from tests.providers.conformance import server_of
 from tests.providers.dialects.gemini import GEMINI
@@ -30,7 +31,7 @@ async def test_models_of_all_pages_are_listed_without_embedding_models() -> None
     last = b'{"models": [{"name": "tunedModels/mine", "supportedGenerationMethods": null}]}'
     async with server_of(GEMINI) as server:
         server.stub.script(listing(first), listing(last))
-        with trio.fail_after(5):
+        with trio.fail_after(WAIT_SECONDS):
             names = await server.provider.models()
             paths = await requests_of(server.stub, 2)
     assert names == ("gemini-2.5-pro", "unclear", "tunedModels/mine")

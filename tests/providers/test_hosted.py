@@ -24,6 +24,7 @@ from nousd.machine.context.model_input import (
 from nousd.providers.http.connections import TAIL_SECONDS
 from nousd.providers.interface import ReasoningKept, TextDelta
 from nousd.wire.objects.entries import Attachment, ReasoningBlock, Usage
+from tests.harness.daemon import WAIT_SECONDS
 from tests.harness.stub_model import Gate, Reply, framed, stub_model
 from tests.providers.conformance import KEY, Dialect, Scene, Server, body_of, server_of
 from tests.providers.dialects import DIALECTS
@@ -92,14 +93,14 @@ async def test_one_connection_serves_call_after_call(server: Server) -> None:
         await answer(server)
     assert server.stub.connections_made == 1
     await server.provider.aclose()
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         await server.stub.wait_closed()
 
 
 async def test_concurrent_calls_have_a_connection_each(server: Server) -> None:
     gates = [Gate() for _ in range(5)]
     server.script(*(Scene(text="a", then=(gate,)) for gate in gates))
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         async with trio.open_nursery() as nursery:
             for _ in gates:
                 nursery.start_soon(collect, server.provider, ask("hi"))
@@ -109,10 +110,11 @@ async def test_concurrent_calls_have_a_connection_each(server: Server) -> None:
                 gate.open()
     assert server.stub.connections_made == 5
     await server.provider.aclose()
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         await server.stub.wait_closed()
 
 
+@pytest.mark.slow(keep=2)
 async def test_a_burst_arrives_completely_in_few_pieces(server: Server) -> None:
     text = "word " * 1000
     server.stub.script(Reply(fast(server.dialect.stream(Scene(text=text)))))
@@ -125,7 +127,7 @@ async def test_a_delta_is_delivered_while_the_stream_continues(server: Server) -
     gate = Gate()
     server.script(Scene(text="a", then=(gate,), calls=(("read", {}),)))
     received = Collector()
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.provider.generate, ask("hi"), received)
             await received.wait_for(TextDelta)
@@ -142,17 +144,18 @@ async def test_a_stream_left_open_after_the_answer_is_closed_soon(
     assert text_of(await collect(server.provider, ask("hi"))) == "hello"
     waited = trio.current_time() - started
     assert waited < 1 if server.dialect.says_the_end else 1 < waited < TAIL_SECONDS + 1
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         await server.stub.wait_closed()
 
 
+@pytest.mark.slow(keep=7)
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 async def test_an_answer_does_not_depend_on_chunk_boundaries(server: Server, size: int) -> None:
     scene = Scene(reasoning="hm ß", text="grüße 😀\u2028 \n", calls=(("read", {"path": "ä/😀"}),))
     data = bytes_of(server.dialect.stream(scene))
     chunks = tuple(data[start : start + size] for start in range(0, len(data), size))
     server.stub.script(Reply((framed(chunks),)))
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_SECONDS):
         pieces = await collect(server.provider, ask("hi"))
     assert (reasoning_of(pieces), text_of(pieces)) == (scene.reasoning, scene.text)
     [(name, arguments)] = calls_of(pieces)
@@ -347,7 +350,7 @@ async def test_failed_and_cancelled_calls_are_recorded_separately_to_their_end(
         server.stub.script(dialect.refuse(401, "no"))
         await failure(server.provider)
         server.script(Scene(text="a", then=(Gate(),)))
-        with trio.fail_after(5):
+        with trio.fail_after(WAIT_SECONDS):
             async with trio.open_nursery() as nursery:
                 received = Collector()
                 nursery.start_soon(server.provider.generate, ask("hi"), received)

@@ -19,6 +19,7 @@ from nousd.providers.http.server import ERROR_CHARS_MAX
 from nousd.providers.http.server_errors import ERROR_BODY_BYTES_MAX
 from nousd.providers.interface import Retrying, TextDelta
 from nousd.providers.retry import RetryingProvider
+from tests.harness.daemon import WAIT_SECONDS
 from tests.harness.stub_model import Gate, Part, Reply, hanging_reply, stub_model
 from tests.providers.conformance import KEY, Dialect, Scene, Server
 from tests.providers.dialects import DIALECTS
@@ -37,7 +38,7 @@ async def test_a_broken_connection_is_a_retryable_error(server: Server, cut: str
     error = await failure(server.provider)
     assert str(error).startswith("the connection broke")
     assert error.retryable
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         await server.stub.wait_closed()
 
 
@@ -63,7 +64,7 @@ async def test_a_server_without_tls_at_an_https_base_cannot_be_reached(
     async with stub_model() as stub:
         base = stub.origin.replace("http:", "https:") + dialect.api_path
         provider = dialect.provider(base, KEY)
-        with trio.fail_after(30), pytest.raises(ProviderError, match="cannot be reached"):
+        with trio.fail_after(WAIT_SECONDS), pytest.raises(ProviderError, match="cannot be reached"):
             await collect(provider, ask("hi"))
         await provider.aclose()
         assert stub.requests == []
@@ -91,10 +92,11 @@ async def test_a_silent_server_is_an_error_after_the_idle_timeout(
     assert not error.retryable
     assert trio.current_time() - started == pytest.approx(300, abs=1)
     assert text_of(received.pieces) == said
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         await server.stub.wait_closed()
 
 
+@pytest.mark.slow(keep=2)
 async def test_an_active_stream_may_last_longer_than_the_idle_timeout(
     server: Server, clock: trio.testing.MockClock
 ) -> None:
@@ -139,7 +141,7 @@ async def test_garbage_within_an_answer_is_an_error_after_the_preceding_text(
     received = Collector()
     assert "no chunk: %%%" in str(await failure(server.provider, received))
     assert received.pieces == [TextDelta("a")]
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         await server.stub.wait_closed()
 
 
@@ -157,7 +159,7 @@ async def test_an_error_in_the_stream_comes_after_the_preceding_text(
     assert (str(error), error.retryable) == ("boom", True)
     assert b"boom" in error.raw
     assert received.pieces == [TextDelta("a")]
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         await server.stub.wait_closed()
 
 
@@ -190,11 +192,12 @@ async def test_a_redirect_is_refused_and_not_followed(server: Server) -> None:
     assert len(server.stub.requests) == 1
 
 
+@pytest.mark.slow(keep=2)
 async def test_only_the_beginning_of_a_long_refusal_is_read_and_shown(server: Server) -> None:
     # The body never ends: reading on would hang. On the real clock: one that jumps takes the time of
     # the first answer in a process, which imports modules, for silence.
     server.stub.script(Reply((b"x" * ERROR_BODY_BYTES_MAX, Gate()), status=500))
-    with trio.fail_after(30):
+    with trio.fail_after(WAIT_SECONDS):
         error = await failure(server.provider)
         assert str(error) == "x" * (ERROR_CHARS_MAX - 3) + "..."
         assert error.raw == b"x" * ERROR_BODY_BYTES_MAX
@@ -231,6 +234,7 @@ async def test_the_key_is_in_no_error_and_no_log(
 # --- cancelling and retrying -----------------------------------------------------------------
 
 
+@pytest.mark.slow(keep=5)
 @pytest.mark.parametrize("place", ["before the answer", "held", "in full flow"])
 async def test_cancelling_closes_the_connection_at_once(server: Server, place: str) -> None:
     replies: dict[str, Callable[[], Reply]] = {
@@ -239,7 +243,7 @@ async def test_cancelling_closes_the_connection_at_once(server: Server, place: s
         "in full flow": lambda: flood(server.dialect),
     }
     server.stub.script(replies[place]())
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(collect, server.provider, ask("hi"))
             await server.stub.next_request()
@@ -258,7 +262,7 @@ async def test_cancelling_a_waiting_receiver_closes_the_connection_at_once(
 
     received = trio.Event()
     server.stub.script(flood(server.dialect))
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.provider.generate, ask("hi"), receive)
             await received.wait()
@@ -272,7 +276,7 @@ async def test_a_receiver_that_fails_closes_the_connection_at_once(server: Serve
         raise ZeroDivisionError
 
     server.script(Scene(text="a", then=(Gate(),)))
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         with pytest.raises(ZeroDivisionError):
             await server.provider.generate(ask("hi"), receive)
         await server.stub.wait_closed()

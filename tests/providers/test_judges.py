@@ -6,6 +6,7 @@ takes seconds.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ from nousd.machine.context.model_input import (
 )
 from nousd.providers.interface import ReasoningKept
 from nousd.wire.objects.entries import Attachment, ReasoningBlock, Sampling, Usage
+from tests.harness.daemon import WAIT_SECONDS
 from tests.providers.conformance import Dialect, Scene, Server, server_of
 from tests.providers.dialects import DIALECTS
 from tests.providers.helpers import ask, calls_of, collect, finish_of, text_of
@@ -59,7 +61,7 @@ class Judge(NamedTuple):
 def openai_client(api_base: str) -> Any:
     from openai import OpenAI
 
-    return OpenAI(base_url=api_base, api_key="key", max_retries=0, timeout=5)
+    return OpenAI(base_url=api_base, api_key="key", max_retries=0, timeout=60)
 
 
 def chat_type(_: Mapping[str, str]) -> Any:
@@ -121,7 +123,7 @@ def hear_messages(api_base: str, body: Body, headers: Mapping[str, str]) -> Hear
     from anthropic import Anthropic
 
     asked = {key: value for key, value in body.items() if key != "stream"}
-    with Anthropic(base_url=api_base, api_key="key", max_retries=0, timeout=5) as client:
+    with Anthropic(base_url=api_base, api_key="key", max_retries=0, timeout=60) as client:
         messages: Any = client.messages
         if "anthropic-beta" in headers:
             messages, asked["betas"] = client.beta.messages, [headers["anthropic-beta"]]
@@ -194,12 +196,16 @@ def whole(value: Any) -> Any:
 
 def approved(judge: Judge, body: Body, headers: Mapping[str, str]) -> Body:
     """Return the body without the fields that the package does not know."""
+    approved: Body = whole(adapter_of(judge.takes(headers)).validate_python(body))
+    return approved
+
+
+@functools.cache
+def adapter_of(type: Any) -> Any:
+    """Return what checks values of a type; it takes a second to make."""
     from pydantic import TypeAdapter
 
-    # The adapter must live until all of the body is read.
-    adapter = TypeAdapter(judge.takes(headers))
-    approved: Body = whole(adapter.validate_python(body))
-    return approved
+    return TypeAdapter(type)
 
 
 def call_of(dialect: Dialect, request: ModelInput) -> tuple[Body, Mapping[str, str]]:
@@ -227,6 +233,7 @@ async def test_a_package_accepts_every_field_that_we_send(
         assert approved(JUDGES[dialect.name], body, headers) == body
 
 
+@pytest.mark.slow(keep=5)
 @judged
 @pytest.mark.parametrize("spoilt", ["unknown", "messages", "missing"])
 def test_a_package_rejects_invalid_bodies(dialect: Dialect, spoilt: str) -> None:
@@ -277,7 +284,7 @@ async def test_a_package_decodes_and_sends_the_same_as_we_do(
         call = server.provider.call(ask("hi", system="s", tools=TOOLS, thinking="low"), {})
         body, base = json.loads(call.body), server.stub.origin + dialect.api_path
         hears = JUDGES[dialect.name].hears
-        with trio.fail_after(20):
+        with trio.fail_after(WAIT_SECONDS):
             theirs = await trio.to_thread.run_sync(hears, base, body, call.headers)
         sent_by_us, sent_by_them = server.stub.requests
     assert theirs == ours
@@ -303,7 +310,7 @@ async def test_a_package_sends_our_headers(dialect: Dialect) -> None:
         call = server.provider.call(ask("hi"), {})
         base = server.stub.origin + dialect.api_path
         hears = JUDGES[dialect.name].hears
-        with trio.fail_after(20):
+        with trio.fail_after(WAIT_SECONDS):
             await trio.to_thread.run_sync(hears, base, json.loads(call.body), call.headers)
         ours, theirs = server.stub.requests
     for name in ("anthropic-version", "anthropic-beta", "content-type"):

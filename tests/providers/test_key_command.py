@@ -16,9 +16,7 @@ import trio.testing
 from nousd.errors import ProviderError
 from nousd.providers.setup import key_command
 from nousd.providers.setup.key_command import OUTPUT_BYTES_MAX, SECONDS_MAX, key_from
-
-WAIT_SECONDS = 20
-
+from tests.harness.daemon import WAIT_SECONDS
 
 SLEEPS = ("/bin/sh", "-c", "sleep 1000 > held & echo sk-hush; wait")
 
@@ -148,7 +146,7 @@ async def test_a_key_command_that_cannot_be_killed_is_abandoned(
 
 async def test_background_processes_of_a_key_command_are_not_waited_for(tmp_path: Path) -> None:
     try:
-        with trio.fail_after(SECONDS_MAX / 2):
+        with trio.fail_after(WAIT_SECONDS):
             assert await printed("sleep 1000 & echo $! > left; echo sk-one", tmp_path) == "sk-one"
     finally:
         os.kill(int((tmp_path / "left").read_text()), 9)

@@ -18,6 +18,7 @@ from nousd.machine.context.model_input import (
 from nousd.providers.interface import Finished, Piece, TextDelta
 from nousd.providers.mock.provider import FAILURES_KEPT_MAX, MockProvider
 from nousd.wire.objects.entries import Usage
+from tests.harness.daemon import WAIT_SECONDS
 from tests.providers.helpers import (
     Collector,
     ask,
@@ -142,7 +143,7 @@ async def test_slow_waits_before_each_piece(autojump_clock: trio.testing.MockClo
 
 async def test_hang_ends_only_when_cancelled() -> None:
     received = Collector()
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(MockProvider().generate, ask("[[say 1]] [[hang]]"), received)
             await trio.testing.wait_all_tasks_blocked()

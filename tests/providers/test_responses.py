@@ -10,6 +10,7 @@ import trio
 from nousd.errors import ConfigError
 from nousd.machine.context.model_input import ToolResultMessage, UserMessage
 from nousd.providers.openai_responses.provider import ResponsesProvider
+from tests.harness.daemon import WAIT_SECONDS
 from tests.providers.conformance import Scene, server_of
 from tests.providers.decoding import remembered
 from tests.providers.dialects.responses import RESPONSES
@@ -20,7 +21,7 @@ async def test_reasoning_is_sent_back_within_a_tool_loop() -> None:
     thinking = Scene(reasoning="why", signature="encrypted==", calls=(("read", {"path": "a"}),))
     async with server_of(RESPONSES) as server:
         server.script(thinking, Scene(text="done"))
-        with trio.fail_after(5):
+        with trio.fail_after(WAIT_SECONDS):
             answer = remembered(await collect(server.provider, ask("hi")))
             [call] = answer.tool_calls
             result = ToolResultMessage(call.id, "read", "content", is_error=False)

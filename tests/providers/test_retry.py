@@ -21,6 +21,7 @@ from nousd.providers.interface import (
     ToolCallPiece,
 )
 from nousd.providers.retry import RetryingProvider
+from tests.harness.daemon import WAIT_SECONDS
 from tests.providers.helpers import Collector, ask, collect
 
 
@@ -181,7 +182,7 @@ async def test_the_retry_notice_has_the_cause(
 async def test_a_wait_can_be_cancelled() -> None:
     provider, inner = retrying([busy(30.0)], GOOD)
     received = Collector()
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_SECONDS):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(provider.generate, ask("hi"), received)
             await received.wait_for(Retrying)

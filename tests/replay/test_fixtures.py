@@ -20,6 +20,7 @@ from nousd.replay.play import Tuning, play
 from nousd.replay.replay import replayed
 from nousd.replay.versions import note_on
 from nousd.wire.events import AgentEnd
+from tests.harness.daemon import WAIT_SECONDS
 from tests.harness.stub_model import Gate, Reply, StubModel, stub_model
 from tests.providers.dialects import DIALECTS
 from tests.replay.make_fixtures import FOLDER, STORIES
@@ -59,17 +60,19 @@ def test_there_is_a_fixture_of_every_story_in_every_dialect() -> None:
     assert sorted(f"{dialect.name}-{story}" for dialect in DIALECTS for story in STORIES) == NAMES
 
 
+@pytest.mark.slow(keep=20)
 async def test_a_run_replays_identically_from_its_events(fixture: Fixture) -> None:
-    with trio.fail_after(15):
+    with trio.fail_after(WAIT_SECONDS):
         report = await replayed(fixture.run, Tuning())
     assert report.is_same, "\n".join(report.lines)
     assert report.notes == note_on(fixture.run.version)
 
 
+@pytest.mark.slow(keep=20)
 async def test_a_run_replays_identically_from_its_raw_streams(fixture: Fixture) -> None:
     async with stub_model() as stub:
         stub.script(*replies_of(fixture))
-        with trio.fail_after(15):
+        with trio.fail_after(WAIT_SECONDS):
             played = await play(fixture.run, Tuning(), lambda name: server(fixture, stub, name))
         sent = [request.json for request in stub.requests]
     comparison = compared(fixture.run, played, inputs_known=True)

@@ -142,7 +142,7 @@ async def test_compactions_replay_identically(tmp_path: Path) -> None:
     provider = MockProvider(context_window_tokens=6000)
     async with daemon_with_log(tmp_path, provider, native=native) as (client, _, rows):
         for _ in range(6):
-            await client.request("prompt", text=f"{'words ' * 400} [[say 500]]")
+            await client.request("prompt", text=f"{'words ' * 1000} [[say 50]]")
         types = [event.type for event in rows.events]
         lines = b"".join(event.line for event in rows.events)
         assert b'"trigger":"auto"' in lines, types
@@ -277,6 +277,7 @@ def entry_changed(event: events.Event) -> events.Event:
     return msgspec.structs.replace(event, entry=entry)
 
 
+@pytest.mark.slow(keep=4)
 @pytest.mark.parametrize(
     "change",
     [

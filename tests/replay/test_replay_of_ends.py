@@ -42,6 +42,7 @@ SUMMARY: Final = says("a summary")
 # --- a model server that refuses -----------------------------------------------------------------
 
 
+@pytest.mark.slow(keep=16)
 @pytest.mark.parametrize("before", [0, 3])
 @pytest.mark.parametrize(
     "text",
@@ -72,6 +73,7 @@ async def test_a_run_that_a_model_server_refuses_replays_identically(
 # --- an input that is too long -------------------------------------------------------------------
 
 
+@pytest.mark.slow(keep=13)
 @pytest.mark.parametrize("window", [1_000, 2_000, 3_000])
 @pytest.mark.parametrize("before", [0, 1, 4])
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from trio.testing import MockClock
 from nousd.store.memory.rows import Rows
 from tests.daemon.test_queue_properties import ALMOST_OVER, LIVES, Steps, at_once, live, quietly
 from tests.replay.memory_log import replays
+from tests.suites import examples
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,7 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @settings(
-    max_examples=100,
+    max_examples=examples(100),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -20,6 +20,7 @@ from nousd.wire.codec.envelope import encode_event_tail
 from nousd.wire.events import EVENT_TYPES
 from nousd.wire.objects.entries import MessageEntry
 from nousd.wire.objects.inputs import PendingCounts, QueuedInput
+from tests.harness.daemon import WAIT_SECONDS
 
 TS = "2026-01-02T03:04:05.678Z"
 EVERYTHING = EventFilter()
@@ -80,7 +81,7 @@ async def append(
     outcomes: list[tuple[StoredEvent, ...] | StoreError] = []
     records = tuple(record(event, ts) for event in happened)
     store.submit(Batch(records, outcomes.append, outcomes.append, tuple(artifacts)))
-    with trio.fail_after(10):
+    with trio.fail_after(WAIT_SECONDS):
         await store.flush()
     (outcome,) = outcomes
     if isinstance(outcome, StoreError):
@@ -223,7 +224,7 @@ class Watch:
         self._go.set()
 
     async def wait_held(self) -> None:
-        with trio.fail_after(10):
+        with trio.fail_after(WAIT_SECONDS):
             assert await trio.to_thread.run_sync(self._reached.wait, 10)
 
     def _see(self, _: object, statement: str, __: object) -> bool:

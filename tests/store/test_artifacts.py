@@ -21,6 +21,7 @@ from nousd.store.sqlite.database import open_for_writing
 from nousd.wire import events
 from nousd.wire.events.base import TurnKey
 from nousd.wire.objects.entries import MessageEntry
+from tests.harness.daemon import WAIT_SECONDS
 from tests.store.faulty_disk import Fault, faulty_disk
 from tests.store.helpers import (
     TS,
@@ -58,7 +59,7 @@ SIZES = [
 
 
 async def put(store: Store, data: bytes, now: str = TS, media_type: str = "text/plain") -> str:
-    with trio.fail_after(10):
+    with trio.fail_after(WAIT_SECONDS):
         return (await store.put_artifact(source(data), media_type, now=now)).id
 
 
@@ -256,7 +257,7 @@ async def test_an_artifact_deleted_with_a_session_during_its_put_is_complete_aft
             await append(store, deleted())
 
     large.before_read = come_and_go
-    with trio.fail_after(10):
+    with trio.fail_after(WAIT_SECONDS):
         await store.put_artifact(large, "text/plain", now=TS)
     assert await store.artifact(whole.id) == whole
 

@@ -63,7 +63,7 @@ async def test_an_earlier_database_is_migrated_on_opening(path: Path) -> None:
     connection.close()
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("fault", [Fault.FULL, Fault.ERROR])
 def test_a_disk_failure_during_migration_is_reported_and_leaves_the_events_unchanged(
     path: Path, tmp_path: Path, fault: Fault
@@ -102,6 +102,7 @@ def stored_lines_of_killed(path: Path) -> StoredLines:
     return stored_lines(folder / path.name)
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.behaviour("logs_of_earlier_versions_are_read")
 async def test_every_event_is_read_in_the_current_schema(path: Path) -> None:
     stored = stored_lines(path)

@@ -15,6 +15,7 @@ from nousd.store.records import EventFilter
 from nousd.store.sqlite import store as sqlite
 from nousd.wire.codec.envelope import decode_event
 from nousd.wire.events import Status
+from tests.harness.daemon import WAIT_SECONDS
 from tests.store.helpers import (
     EVERYTHING,
     NO_BOUND,
@@ -164,7 +165,7 @@ async def test_a_producer_gives_others_a_turn_once_it_is_ahead_of_the_commits() 
 
 async def test_wait_room_waits_behind_very_many_small_batches(store: Store) -> None:
     outcomes = Outcomes()
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_SECONDS):
         for number in range(PENDING_BATCHES_MAX):
             batch = outcomes.batch(str(number), [delta("x")])
             store.submit(batch)
@@ -177,7 +178,7 @@ async def test_wait_room_returns_once_the_queue_is_below_its_limit(
     store: Store,
 ) -> None:
     outcomes = Outcomes()
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_SECONDS):
         await store.wait_room()
         assert outcomes.received == []
         piece = "x" * (PENDING_BYTES_MAX // 4)

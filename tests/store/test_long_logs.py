@@ -13,6 +13,7 @@ from nousd.store.records import EventFilter, Old, StoredEvent
 from nousd.store.schema.m006_blocks_of_events import EVENTS_PER_BLOCK
 from nousd.wire import events
 from nousd.wire.events.base import TurnKey
+from tests.harness.daemon import WAIT_SECONDS
 from tests.store.helpers import (
     EVERYTHING,
     NO_BOUND,
@@ -92,6 +93,7 @@ async def test_pages_hold_each_event_of_a_session_or_run_once_and_in_order(
 EDGES = [EVENTS_PER_BLOCK + offset for offset in (-2, -1, 0, 1)]
 
 
+@pytest.mark.slow(keep=9)
 @pytest.mark.parametrize("after", EDGES)
 @pytest.mark.parametrize("until", [2 * EVENTS_PER_BLOCK - 1, 2 * EVENTS_PER_BLOCK, NO_BOUND])
 async def test_a_page_may_begin_and_end_at_the_edge_of_a_block(
@@ -183,7 +185,7 @@ async def test_deltas_of_a_message_are_joined_across_blocks(
             break
         await append(store, *both, ts=THEN)
     await append(store, *mine_ends(), run_ended("r1"), ts=THEN)
-    with trio.fail_after(30):
+    with trio.fail_after(WAIT_SECONDS):
         while (await store.prune_deltas(Old(LATER, NO_BOUND))).more:
             pass
     of_mine = await whole_log(store, EventFilter(run_id="r1"))

@@ -25,6 +25,7 @@ from nousd.store.sqlite import store as sqlite
 from nousd.store.sqlite.database import open_for_writing
 from nousd.wire import events
 from nousd.wire.events.base import TurnKey
+from tests.harness.daemon import WAIT_SECONDS
 from tests.harness.lifecycle import LifecycleChecker
 from tests.harness.validation import check_event
 from tests.store.helpers import (
@@ -106,7 +107,7 @@ def old(ended_before: str = CUTOFF, until: int = NO_BOUND) -> Old:
 async def prune(store: Store, ended_before: str = CUTOFF, until: int = NO_BOUND) -> int:
     """Prune to the end and return the number of lines removed."""
     gone = 0
-    with trio.fail_after(30):
+    with trio.fail_after(WAIT_SECONDS):
         while True:
             pruned = await store.prune_deltas(old(ended_before, until))
             gone += pruned.deltas
@@ -536,7 +537,7 @@ async def test_a_waiting_step_fails_when_the_writer_stops(
             await append(store, *message("m1", "a", "b"), ts=THEN)
             monkeypatch.setattr(_pruning, "join", faulty)
             with (
-                trio.fail_after(30),
+                trio.fail_after(WAIT_SECONDS),
                 pytest.raises(StoreError, match="the log's writer has stopped"),
             ):
                 await store.prune_deltas(old())

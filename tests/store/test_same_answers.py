@@ -44,6 +44,7 @@ from tests.store.helpers import (
     updated,
     whole_log,
 )
+from tests.suites import examples
 
 SESSIONS = ("s1", "s2", "s3")
 ENTRIES = ("e1", "e2", "e3", "e4")
@@ -265,7 +266,9 @@ def in_a_folder(check: Callable[[Path], Any]) -> None:
         trio.run(check, Path(folder) / "log.db")
 
 
-thorough = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+thorough = settings(
+    max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 @thorough
@@ -313,7 +316,7 @@ groups = st.lists(
 
 
 @pytest.mark.slow
-@settings(thorough, max_examples=60)
+@settings(thorough, max_examples=examples(60))
 @given(groups)
 def test_batches_in_one_transaction_have_the_same_effect_as_one_by_one(
     happened: list[list[tuple[list[events.Event], bool]]],

@@ -24,6 +24,7 @@ from nousd.store.sqlite.database import open_for_reading
 from nousd.store.sqlite.store import READERS_MAX
 from nousd.store.sqlite.writer import GROUP_EVENTS_MAX
 from nousd.wire import events
+from tests.harness.daemon import WAIT_SECONDS
 from tests.store.helpers import (
     NO_BOUND,
     Outcomes,
@@ -122,7 +123,7 @@ async def test_an_event_is_not_readable_before_its_callback(watched: Store, tmp_
 
 def block_until_committed(path: Path, events_min: int) -> None:
     """Block the event loop until the writer's thread has committed ``events_min`` events."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + WAIT_SECONDS
     with closing(open_for_reading(path)) as connection:
         while connection.execute("SELECT count(*) FROM events").get < events_min:
             assert time.monotonic() < deadline
@@ -135,7 +136,7 @@ async def test_more_reads_than_connections_are_all_answered(watched: Store) -> N
         found.append(len(await whole_log(watched)))
 
     await append(watched, created(), delta())
-    with trio.fail_after(10):
+    with trio.fail_after(WAIT_SECONDS):
         async with trio.open_nursery() as nursery:
             for _ in range(10 * READERS_MAX):
                 nursery.start_soon(read)
@@ -300,7 +301,7 @@ async def test_the_wal_is_checkpointed_only_once(
     monkeypatch.setattr("nousd.store.sqlite.commits.WAL_PAGES", 100)
     async with sqlite.open_store(tmp_path / "log.db") as store:
         await append(store, created())
-        with trio.fail_after(30):
+        with trio.fail_after(WAIT_SECONDS):
             while not (await store.figures()).checkpoints:
                 await append(store, updated(name="often"))
         # The second is answered once the writer has finished the work after the first.

@@ -6,18 +6,22 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import trio
+from trio.testing import MockClock
 
 from nousd.tools.builtin.catalog import builtin_tools
 from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.registry import ToolRegistry
+from tests.harness.daemon import WAIT_SECONDS
+
+T = TypeVar("T")
 
 SECRET = "the-secret-outside"
 REPOSITORY = Path(__file__).parents[2]
@@ -26,7 +30,7 @@ REPOSITORY = Path(__file__).parents[2]
 class Bench:
     """Built-in tools in a workspace of the test's own."""
 
-    seconds_max = 30
+    seconds_max: float = WAIT_SECONDS
     """The time limit for one call; only a failing test reaches it."""
 
     def __init__(self, root: Path) -> None:
@@ -99,7 +103,7 @@ class Lifeline:
     async def wait_ready(self, processes: int) -> None:
         """Return when that many processes have written ``ready``."""
         seen = b""
-        with trio.fail_after(20):
+        with trio.fail_after(WAIT_SECONDS):
             while seen.count(b"ready\n") < processes:
                 await trio.lowlevel.wait_readable(self._descriptor)
                 chunk = os.read(self._descriptor, 4096)
@@ -115,9 +119,28 @@ class Lifeline:
             return False
         return True
 
+    async def time_out(
+        self, call: Callable[[], Awaitable[T]], clock: MockClock, seconds: float
+    ) -> T:
+        """Return the outcome of a call whose time runs out when one of its processes is ready.
+
+        Args:
+            clock: the test's clock, which stands still until then.
+        """
+        outcomes: list[T] = []
+
+        async def play() -> None:
+            outcomes.append(await call())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(play)
+            await self.wait_ready(1)
+            clock.jump(seconds)
+        return outcomes[0]
+
     async def wait_gone(self) -> None:
         """Return when no process holds the FIFO open any more."""
-        with trio.fail_after(20):
+        with trio.fail_after(WAIT_SECONDS):
             while True:
                 await trio.lowlevel.wait_readable(self._descriptor)
                 if not os.read(self._descriptor, 4096):

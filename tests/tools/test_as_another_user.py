@@ -36,14 +36,11 @@ FILES = sorted(
     if path.name != OWN and USES_A_SANDBOX.search(path.read_text())
 )
 
-FIRST = "tests/tools/test_landlock_metadata.py"
-"""The one that the default suite runs."""
-
 SECONDS_MAX = 1800
 
 
-@pytest.mark.slow(keep=1)
-@pytest.mark.parametrize("file", dict.fromkeys((FIRST, *OTHERS, *FILES)))
+@pytest.mark.slow
+@pytest.mark.parametrize("file", [*OTHERS, *FILES])
 def test_the_tests_of_a_sandbox_pass_as_another_user(
     file: str, request: pytest.FixtureRequest
 ) -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from nousd.errors import ToolArgumentsInvalid, ToolError
 from nousd.tools.spooled_file import SpooledFile
 from nousd.wire.limits import TOOL_UPDATES_BYTES_MAX
+from tests.harness.daemon import WAIT_SECONDS
 from tests.tools.bench import Bench, Lifeline
 
 HOLD = 'exec 9>"{fifo}"; echo ready >&9; '
@@ -82,7 +84,7 @@ async def test_output_is_streamed_while_the_command_runs(bench: Bench, line: Lif
     bench.context = bench.context.__class__(path_sandbox=bench.context.path_sandbox, emit=emit)
     gate = line.path.with_name("gate")
     command = f'mkfifo "{gate}"; echo first; cat "{gate}"; echo last'
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_SECONDS):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lambda: bench.call("bash", command=command))
             await seen.wait()
@@ -91,6 +93,7 @@ async def test_output_is_streamed_while_the_command_runs(bench: Bench, line: Lif
     assert "".join(bench.emitted) == "first\nmiddle\nlast\n"
 
 
+@pytest.mark.slow
 async def test_a_command_that_prints_200_megabytes_takes_bounded_memory(bench: Bench) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     command = "yes 123456789012345678901234567890123456789 | head -c 200000000"
@@ -107,12 +110,14 @@ async def test_a_command_that_prints_200_megabytes_takes_bounded_memory(bench: B
 
 
 async def test_a_command_past_its_timeout_is_ended_and_keeps_its_output(
-    bench: Bench, line: Lifeline
+    bench: Bench, line: Lifeline, mock_clock: MockClock
 ) -> None:
-    hold = HOLD.format(fifo=line.path)
-    result = await bench.call("bash", command=f"{hold} echo begun; sleep 1000", timeout=1)
+    command = f'exec 9>"{line.path}"; echo begun; echo ready >&9; sleep 1000'
+    result = await line.time_out(
+        lambda: bench.call("bash", command=command, timeout=5), mock_clock, seconds=5
+    )
     assert result.is_error
-    assert result.text == "begun\n\nCommand timed out after 1 seconds"
+    assert result.text == "begun\n\nCommand timed out after 5 seconds"
     await line.wait_gone()
 
 
@@ -126,12 +131,13 @@ ABORTED = {
 }
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("command", ABORTED.values(), ids=ABORTED.keys())
 async def test_an_abort_ends_every_process_of_the_command(
     command: str, bench: Bench, line: Lifeline
 ) -> None:
     hold = HOLD.format(fifo=line.path)
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_SECONDS):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lambda: bench.call("bash", command=hold + command))
             await line.wait_ready(1 + command.count(SAY))

@@ -11,6 +11,8 @@ from nousd.tools.sandbox import git_folders, visible_paths
 from tests.tools.sandbox_bench import BACKENDS, SandboxBench
 from tests.tools.test_trap_watch import bench_of, git, left_by
 
+pytestmark = pytest.mark.slow(keep=1)  # the default suite tries one of the two sandboxes
+
 
 @pytest.fixture(params=BACKENDS)
 def held(
@@ -94,6 +96,7 @@ async def test_a_config_that_is_too_large_to_read_makes_the_protection_partial(
     assert (fine.sandbox.is_partial, result.sandbox.is_partial) == (False, True)
 
 
+@pytest.mark.slow(keep=3)
 @pytest.mark.parametrize("kind", ["worktree", "submodule", "subfolder"])
 async def test_hooks_of_a_repository_elsewhere_that_lie_in_the_workspace_are_closed(
     held: SandboxBench, kind: str

@@ -76,6 +76,7 @@ def trap(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return bench
 
 
+@pytest.mark.slow(keep=4)
 @every_path_tool
 async def test_a_path_out_of_the_workspace_is_refused_in_the_spelling_given(
     tool: str, trap: Bench
@@ -94,6 +95,7 @@ async def test_a_path_out_of_the_workspace_is_refused_in_the_spelling_given(
     assert [path.name for path in trap.hidden.iterdir()] == ["log.db"]
 
 
+@pytest.mark.slow(keep=3)
 @every_path_tool
 async def test_an_impossible_path_is_refused_with_the_reason(tool: str, bench: Bench) -> None:
     (bench.work / "loop").symlink_to("loop")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import jsonschema
+import jsonschema_rs
 import pytest
 
 from nousd.errors import ToolArgumentsInvalid
@@ -46,7 +46,7 @@ def test_without_execution_there_is_no_bash_and_no_git() -> None:
 
 @every_tool
 def test_the_schema_is_a_flat_object_schema_with_a_description_for_the_model(tool: Tool) -> None:
-    jsonschema.Draft202012Validator.check_schema(tool.parameters)
+    jsonschema_rs.meta.validate(tool.parameters)
     assert tool.parameters["type"] == "object"
     assert "$ref" not in str(tool.parameters)
     assert "$defs" not in tool.parameters
@@ -57,7 +57,7 @@ def test_the_schema_is_a_flat_object_schema_with_a_description_for_the_model(too
 
 @every_tool
 def test_minimal_arguments_fit_the_schema_and_are_accepted(tool: Tool) -> None:
-    jsonschema.validate(MINIMAL[tool.name], tool.parameters)
+    jsonschema_rs.validate(tool.parameters, MINIMAL[tool.name])
     tool.validated(MINIMAL[tool.name])
 
 

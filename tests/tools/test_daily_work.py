@@ -100,7 +100,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     return Place(tmp_path_factory.mktemp("daily").resolve())
 
 
-@pytest.mark.slow(keep=6)
+@pytest.mark.slow(keep=3)
 @pytest.mark.parametrize("name", JOBS)
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_daily_work_has_the_same_results_in_a_sandbox_as_outside(

@@ -16,6 +16,8 @@ from nousd.wire.objects.tool_footprint import Access
 from tests.tools.bench import Bench
 from tests.tools.sandbox_bench import SandboxBench
 
+pytestmark = pytest.mark.slow(keep=1)  # the default suite tries one of the two sandboxes
+
 IDENTITY = ("-c", "user.name=Ann", "-c", "user.email=a@b")
 
 
@@ -165,6 +167,7 @@ async def test_status_and_diff_do_not_change_the_workspace(repository: SandboxBe
     assert repository.names() == names
 
 
+@pytest.mark.slow(keep=11)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -153,6 +153,7 @@ def make_repository(folder: Path, planted: Planted) -> None:
         run(folder, "config", name, value.format(place=folder))
 
 
+@pytest.mark.slow(keep=7)
 @pytest.mark.parametrize("planted", PLANTED.values(), ids=PLANTED)
 def test_no_program_of_a_repository_runs_with_the_words_of_the_tool(
     tmp_path: Path, planted: Planted

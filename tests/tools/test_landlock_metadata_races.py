@@ -80,6 +80,7 @@ RACES = {
 }
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(("changing", "calling"), RACES.values(), ids=RACES)
 def test_a_path_that_changes_meanwhile_leads_to_nothing_outside(
     changing: str, calling: str, attacked: Attacked, held: SandboxBench
@@ -114,6 +115,7 @@ outcomes["done"] = done
 """
 
 
+@pytest.mark.slow
 def test_a_path_that_is_written_over_meanwhile_leads_to_nothing_outside(
     attacked: Attacked, held: SandboxBench
 ) -> None:
@@ -154,6 +156,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 async def test_a_flood_of_calls_keeps_no_command_from_its_time_limit(
     attacked: Attacked, held: SandboxBench
 ) -> None:

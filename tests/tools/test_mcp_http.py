@@ -17,7 +17,8 @@ from nousd.errors import ToolError, ToolServerFailed
 from nousd.tools.mcp import server as server_module
 from nousd.tools.mcp.http import BoundedTransport
 from nousd.wire.limits import MCP_MESSAGE_BYTES_MAX, MCP_MESSAGE_VALUES_MAX
-from tests.tools.test_mcp_servers import WAIT_SECONDS, Host, running_host
+from tests.harness.daemon import WAIT_SECONDS
+from tests.tools.test_mcp_servers import Host, running_host
 
 pytestmark = pytest.mark.filterwarnings(
     # The SDK leaves streams of events where it stops reading them; trio closes them and says so.

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from nousd.errors import ToolArgumentsInvalid, ToolError, ToolServerFailed
 from nousd.tools.fs.path_sandbox import PathSandbox
@@ -25,9 +26,9 @@ from nousd.tools.mcp.server import McpServer, Status, Surroundings
 from nousd.tools.mcp.spec import ServerSpec
 from nousd.tools.registry import ToolRegistry
 from nousd.wire.limits import MCP_MESSAGE_BYTES_MAX, TOOL_RESULT_BYTES_MAX
+from tests.harness.daemon import WAIT_SECONDS
 
 STUB = Path(__file__).with_name("stub_mcp_server.py")
-WAIT_SECONDS = 20
 
 
 class Host:
@@ -306,11 +307,15 @@ async def test_a_sampling_request_of_a_server_is_refused(tmp_path: Path) -> None
 # --- misbehaving servers -----------------------------------------------------------------------
 
 
-async def test_an_unanswered_call_times_out_while_others_succeed(tmp_path: Path) -> None:
+async def test_an_unanswered_call_times_out_while_others_succeed(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with ready_host(tmp_path, timeout_seconds=1) as host:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_fails_in_time, host)
+            await wait_all_tasks_blocked()
             assert (await host.call("echo", text="meanwhile")).text == "meanwhile"
+            mock_clock.jump(1)
         assert json.loads((await host.call("cancelled")).text) != []
 
 
@@ -321,9 +326,12 @@ async def _fails_in_time(host: Host) -> None:
 
 async def test_a_cancelled_call_is_cancelled_at_the_server(tmp_path: Path) -> None:
     async with ready_host(tmp_path) as host:
-        with trio.move_on_after(0.1) as given_up:
-            await host.call("hang")
-        assert given_up.cancelled_caught
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(host.call, "hang")
+            await wait_all_tasks_blocked()
+            # The server takes one message after the other, so it has the call.
+            await host.call("echo", text="meanwhile")
+            nursery.cancel_scope.cancel()
         assert len(json.loads((await host.call("cancelled")).text)) == 1
 
 
@@ -375,7 +383,7 @@ async def test_servers_that_start_while_the_sdk_is_imported_wait_for_it(
     (tmp_path / "slow_session.py").write_text(
         "import gate\n"
         "gate.begun.set()\n"
-        "assert gate.open.wait(20)\n"
+        "assert gate.open.wait(60)\n"
         "from nousd.tools.mcp.session import open_session\n"
     )
     monkeypatch.syspath_prepend(tmp_path)

@@ -14,6 +14,8 @@ from tests.tools.sandbox_bench import BACKENDS, SandboxBench
 from tests.tools.test_git_layout import access_of, verdict
 from tests.tools.test_trap_watch import bench_of, left_by
 
+pytestmark = pytest.mark.slow(keep=1)  # the default suite tries one of the two sandboxes
+
 
 @pytest.fixture
 def linked(bench: Bench) -> Bench:
@@ -31,6 +33,7 @@ def linked(bench: Bench) -> Bench:
     return bench
 
 
+@pytest.mark.slow(keep=3)
 @pytest.mark.behaviour("files_that_a_guarded_link_leads_to_are_asked_about")
 @pytest.mark.parametrize(
     "path",

@@ -23,6 +23,7 @@ from nousd.tools.diff.unified_diff import FileDiff, parse
 from nousd.tools.fs import file_changes
 from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.fs.staged_file import StagedFile
+from tests.suites import examples
 from tests.tools.bench import Bench
 
 NUMBERS = "".join(f"{number}\n" for number in range(1, 31))
@@ -523,14 +524,14 @@ def parse_or_none(text: str) -> list[FileDiff] | None:
         return None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(lines=st.lists(st.sampled_from(PARTS + OTHERS)), end=st.sampled_from(["\n", "\r\n"]))
 def test_any_text_is_parsed_or_refused(lines: list[str], end: str) -> None:
     diffs = parse_or_none(end.join(lines))
     assert diffs is None or all(diff.old or diff.new for diff in diffs)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(lines=st.lists(st.sampled_from(PARTS)), end=st.sampled_from(["\n", "\r\n"]))
 def test_no_changed_line_is_skipped(lines: list[str], end: str) -> None:
     """Lines after foreign text may be skipped; these inputs contain no foreign text."""
@@ -543,7 +544,7 @@ def test_no_changed_line_is_skipped(lines: list[str], end: str) -> None:
         assert taken >= changes - names
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(old=files(), new=files(), context=st.integers(1, 3))
 def test_a_diff_by_git_turns_the_old_file_into_the_new_one(
     old: bytes, new: bytes, context: int
@@ -554,7 +555,7 @@ def test_a_diff_by_git_turns_the_old_file_into_the_new_one(
         assert put_in(old.decode(), diff.hunks).text == new.decode()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example(old=b"a", new=b"a\na", other=b"a\na")
 @example(old=b"b", new=b"a\nb", other=b"b\nb")
 @given(old=files(), new=files(), other=files())

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import trio
+from trio.testing import MockClock
 
 from nousd.errors import ToolError
 from nousd.tools.sandbox import deny_scan as rule_walk
@@ -23,8 +24,11 @@ from nousd.tools.sandbox.interface import Request
 from nousd.tools.sandbox.landlock import Landlock
 from nousd.tools.sandbox.visible_paths import Chosen, places_of
 from nousd.wire.objects.tool_footprint import Access
+from tests.harness.daemon import WAIT_SECONDS
 from tests.tools.bench import SECRET, Bench, Lifeline
 from tests.tools.sandbox_bench import CHOSEN, SandboxBench
+
+pytestmark = pytest.mark.slow(keep=1)  # the default suite tries one of the two sandboxes
 
 REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV, errno.EISDIR}
 
@@ -278,7 +282,7 @@ async def test_a_placeholder_stays_while_another_command_needs_it(
         texts.append(await sandbox_bench.text("bash", command=command))
         ended[number].set()
 
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_SECONDS):
         async with trio.open_nursery() as nursery:
             writers = []
             for number, gate in enumerate(gates):
@@ -496,16 +500,18 @@ async def test_the_arguments_network_and_unsandboxed_are_part_of_the_access(
     assert (result.text, result.execution_env) == (SECRET, "host")
 
 
-@pytest.mark.slow(keep=1)
 async def test_a_timeout_is_reported_as_without_a_sandbox(
-    sandbox_bench: SandboxBench, sandbox_line: Lifeline
+    sandbox_bench: SandboxBench, sandbox_line: Lifeline, mock_clock: MockClock
 ) -> None:
-    command = f'exec 9>"{sandbox_line.path}"; echo begun; sleep 1000'
-    result = await sandbox_bench.call("bash", command=command, timeout=1)
-    assert result.text == "begun\n\nCommand timed out after 1 seconds"
+    command = f'exec 9>"{sandbox_line.path}"; echo begun; echo ready >&9; sleep 1000'
+    result = await sandbox_line.time_out(
+        lambda: sandbox_bench.call("bash", command=command, timeout=5), mock_clock, seconds=5
+    )
+    assert result.text == "begun\n\nCommand timed out after 5 seconds"
     assert sandbox_line.is_gone()
 
 
+@pytest.mark.slow(keep=3)
 @pytest.mark.parametrize(
     ("command", "text"),
     [

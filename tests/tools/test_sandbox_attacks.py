@@ -18,8 +18,11 @@ import pytest
 import trio
 
 from nousd.tools.sandbox.interface import no_sandbox
+from tests.harness.daemon import WAIT_SECONDS
 from tests.tools.bench import SECRET, Lifeline
 from tests.tools.sandbox_bench import SandboxBench, show
+
+pytestmark = pytest.mark.slow(keep=1)  # the default suite tries one of the two sandboxes
 
 REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.EXDEV, errno.EBUSY}
 
@@ -205,7 +208,6 @@ time.sleep(1000)
     assert sandbox_line.is_gone()
 
 
-@pytest.mark.slow(keep=1)
 async def test_a_fork_bomb_that_doubles_and_leaves_its_session_is_ended(
     sandbox_bench: SandboxBench, sandbox_line: Lifeline
 ) -> None:
@@ -230,7 +232,7 @@ FLOODS = {
 }
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow(keep=2)
 @pytest.mark.behaviour("limits_of_the_sandbox_hold")
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS.keys())
 async def test_each_process_has_a_memory_limit(flood: str, sandbox_bench: SandboxBench) -> None:
@@ -239,7 +241,6 @@ async def test_each_process_has_a_memory_limit(flood: str, sandbox_bench: Sandbo
     assert "MemoryError" in result.text
 
 
-@pytest.mark.slow(keep=1)
 async def test_shared_memory_counts_toward_the_memory_limit(sandbox_bench: SandboxBench) -> None:
     result = await sandbox_bench.run_python("""
 import mmap, time
@@ -293,7 +294,7 @@ async def test_an_abort_lets_a_command_clean_up_and_then_ends_all_of_it(
 trap 'echo cleared > outcomes.json; exit' TERM
 setsid sh -c 'trap "" TERM; echo ready >&9; sleep 1000; sleep 1000' &
 echo ready >&9; sleep 1000 & wait"""
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_SECONDS):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lambda: sandbox_bench.call("bash", command=script))
             await sandbox_line.wait_ready(2)
@@ -535,7 +536,6 @@ trio.run(bash.run, bash.validated({"command": sys.argv[3]}), context)
 """
 
 
-@pytest.mark.slow(keep=1)
 async def test_no_child_survives_the_daemon(
     sandbox_bench: SandboxBench, sandbox_line: Lifeline
 ) -> None:

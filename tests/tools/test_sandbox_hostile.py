@@ -14,6 +14,7 @@ from nousd.tools.sandbox import visible_paths as places
 from nousd.tools.sandbox.deny_scan import Search
 from nousd.tools.sandbox.interface import Request, SandboxedProcess
 from nousd.tools.sandbox.visible_paths import places_of
+from tests.harness.daemon import WAIT_SECONDS
 from tests.tools.bench import SECRET
 from tests.tools.sandbox_bench import CHOSEN, SandboxBench
 
@@ -27,7 +28,7 @@ def shell(script: str, folder: Path) -> None:
 
 
 async def run(started: SandboxedProcess) -> subprocess.CompletedProcess[bytes]:
-    with trio.fail_after(30):
+    with trio.fail_after(WAIT_SECONDS):
         return await trio.run_process(
             started.argv,
             env=dict(started.env),

@@ -13,6 +13,7 @@ from nousd.errors import ToolError
 from nousd.redaction.redactor import Redactor
 from nousd.tools.fs.globs import glob_matcher
 from nousd.tools.search.process import search
+from tests.harness.daemon import WAIT_SECONDS
 from tests.tools.bench import Bench
 
 
@@ -50,6 +51,7 @@ async def test_names_that_are_not_valid_text_are_listed(bench: Bench) -> None:
     assert await bench.text("find", pattern="caf*") == "caf?"
 
 
+@pytest.mark.slow(keep=4)
 @pytest.mark.parametrize(
     ("pattern", "found"),
     [
@@ -91,6 +93,7 @@ async def test_a_long_list_is_cut_and_stored_whole(bench: Bench) -> None:
     assert result.full == b"".join(b"%04d\n" % number for number in range(2100))
 
 
+@pytest.mark.slow(keep=5)
 @pytest.mark.parametrize(
     ("args", "found"),
     [
@@ -142,6 +145,7 @@ async def test_long_lines_are_searched_whole_and_shown_in_part(bench: Bench) -> 
     assert text == "a.txt:1: " + "y" * 500 + "... [line cut]\na.txt:2: x"
 
 
+@pytest.mark.slow(keep=5)
 @pytest.mark.parametrize("cut", range(1, len("sk-secret-0123456789")))
 async def test_a_line_is_cut_when_its_secrets_are_removed(cut: int, bench: Bench) -> None:
     key = "sk-secret-0123456789"
@@ -163,6 +167,7 @@ async def test_files_that_cannot_be_opened_do_not_end_a_search(tree: Bench) -> N
     assert await tree.text("grep", pattern="import") == "b.py:1: import os"
 
 
+@pytest.mark.slow(keep=4)
 @pytest.mark.parametrize(
     ("tool", "args", "text"),
     [
@@ -197,13 +202,13 @@ CATASTROPHIC = {
 async def test_a_search_that_takes_too_long_is_ended(bench: Bench) -> None:
     bench.put("a.txt", "a" * 60 + "!\n")
     with pytest.raises(ToolError, match=r"^grep_failed: took longer than 0.3 seconds"):
-        with trio.fail_after(20):
+        with trio.fail_after(WAIT_SECONDS):
             await search("grep", CATASTROPHIC, bench.context, nothing="", seconds_max=0.3)
 
 
 async def test_a_search_that_takes_forever_can_be_cancelled(bench: Bench) -> None:
     bench.put("a.txt", "a" * 60 + "!\n")
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_SECONDS):
         with trio.move_on_after(0.2) as scope:
             await bench.call("grep", pattern="^(a+)+$")
     assert scope.cancelled_caught

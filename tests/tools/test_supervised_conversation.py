@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from nousd.tools.process.supervisor import supervised_conversation
+from tests.harness.daemon import WAIT_SECONDS
 from tests.tools.bench import FAMILY, REPOSITORY, Lifeline, another_daemon
 from tests.tools.test_supervisor import ENV
 
@@ -27,7 +28,7 @@ trio.run(talk)
 
 async def test_both_outputs_are_streams_and_end_with_the_program(tmp_path: Path) -> None:
     argv = ["/bin/sh", "-c", 'read word; echo "got $word"; echo "of $A" >&2; pwd']
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_SECONDS):
         env = {**ENV, "A": "b"}
         async with supervised_conversation(argv, cwd=tmp_path, env=env) as process:
             assert process.stdin is not None
@@ -41,7 +42,7 @@ async def test_both_outputs_are_streams_and_end_with_the_program(tmp_path: Path)
 
 
 async def test_a_missing_program_is_reported_on_stderr(tmp_path: Path) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_SECONDS):
         async with supervised_conversation(["/no/such"], cwd=tmp_path, env=ENV) as process:
             assert process.stderr is not None
             errors = b"".join([chunk async for chunk in process.stderr])
@@ -50,7 +51,7 @@ async def test_a_missing_program_is_reported_on_stderr(tmp_path: Path) -> None:
 
 async def test_the_environment_is_not_in_the_list_of_processes(tmp_path: Path) -> None:
     argv = ["/bin/sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '"]
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_SECONDS):
         env = {**ENV, "KEY": "s3cret-value"}
         async with supervised_conversation(argv, cwd=tmp_path, env=env) as process:
             assert process.stdout is not None
@@ -61,7 +62,7 @@ async def test_the_environment_is_not_in_the_list_of_processes(tmp_path: Path) -
 
 async def test_leaving_the_context_ends_the_program_and_all_its_descendants(line: Lifeline) -> None:
     argv = ["/bin/sh", "-c", FAMILY.format(fifo=line.path)]
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_SECONDS):
         async with supervised_conversation(argv, cwd=REPOSITORY, env=ENV, grace_seconds=0.05):
             await line.wait_ready(3)
         await line.wait_gone()

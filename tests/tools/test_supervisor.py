@@ -11,22 +11,24 @@ from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from nousd.tools.process._supervisor_main import OPEN_FILES_USUAL
 from nousd.tools.process.supervisor import Ended, run_supervised
+from tests.harness.daemon import WAIT_SECONDS
 from tests.tools.bench import FAMILY, REPOSITORY, Lifeline, another_daemon
 
 ENV = {"PATH": os.environ["PATH"]}
 
 
 async def run(script: str, cwd: Path, output: list[bytes], **options: float) -> Ended:
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_SECONDS):
         return await run_supervised(
             ["/bin/sh", "-c", script],
             cwd=cwd,
             env=ENV,
             on_output=output.append,
-            timeout_seconds=options.get("timeout", 15),
+            timeout_seconds=options.get("timeout", WAIT_SECONDS),
             grace_seconds=options.get("grace", 0.5),
         )
 
@@ -53,7 +55,7 @@ async def test_nothing_starts_after_the_daemon_is_gone(tmp_path: Path) -> None:
     daemon, control = socket.socketpair()
     daemon.close()
     program = REPOSITORY / "nousd" / "tools" / "process" / "_supervisor_main.py"
-    with control, trio.fail_after(20):
+    with control, trio.fail_after(WAIT_SECONDS):
         await trio.run_process(
             [
                 *(sys.executable, "-I", "-S", str(program)),
@@ -116,20 +118,27 @@ async def test_no_descriptor_of_the_daemon_reaches_the_command(tmp_path: Path) -
 
 
 async def test_a_timeout_ends_the_command_and_keeps_its_last_output(
-    tmp_path: Path, line: Lifeline
+    tmp_path: Path, line: Lifeline, mock_clock: MockClock
 ) -> None:
     output: list[bytes] = []
-    script = f"exec 9>'{line.path}'; trap 'echo bye; exit 7' TERM; sleep 1000 & wait"
-    assert await run(script, tmp_path, output, timeout=2) == Ended(code=7, timed_out=True)
+    script = (
+        f"exec 9>'{line.path}'; trap 'echo bye; exit 7' TERM; echo ready >&9; sleep 1000 & wait"
+    )
+    ended = await line.time_out(
+        lambda: run(script, tmp_path, output, timeout=5), mock_clock, seconds=5
+    )
+    assert ended == Ended(code=7, timed_out=True)
     assert b"".join(output) == b"bye\n"
     assert line.is_gone()
 
 
 async def test_a_command_that_ignores_sigterm_is_killed_after_the_grace_period(
-    tmp_path: Path, line: Lifeline
+    tmp_path: Path, line: Lifeline, mock_clock: MockClock
 ) -> None:
-    script = f"exec 9>'{line.path}'; trap '' TERM; while :; do sleep 1000; done"
-    ended = await run(script, tmp_path, [], timeout=2, grace=0.05)
+    script = f"exec 9>'{line.path}'; trap '' TERM; echo ready >&9; while :; do sleep 1000; done"
+    ended = await line.time_out(
+        lambda: run(script, tmp_path, [], timeout=5, grace=0.05), mock_clock, seconds=5
+    )
     assert ended == Ended(code=128 + signal.SIGKILL, timed_out=True)
     assert line.is_gone()
 

@@ -32,7 +32,7 @@ async def test_html_is_available_as_text_and_raw(bench: Bench) -> None:
         assert (await fetch(bench, server.url(), format="raw")).text.endswith(HTML)
 
 
-@pytest.mark.slow(keep=5)
+@pytest.mark.slow(keep=3)
 @pytest.mark.parametrize(
     ("body", "kind"),
     [
@@ -59,7 +59,7 @@ async def test_the_encoding_is_detected(bench: Bench, body: bytes, kind: str) ->
         assert result.text.endswith("\n\né")
 
 
-@pytest.mark.slow(keep=5)
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize(
     ("text", "charset"),
     [

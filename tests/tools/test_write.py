@@ -12,6 +12,7 @@ import trio
 
 from nousd.errors import ToolError
 from nousd.tools.fs.resolved_path import ResolvedPath
+from tests.harness.daemon import WAIT_SECONDS
 from tests.tools.bench import REPOSITORY, Bench
 
 
@@ -143,7 +144,7 @@ async def test_a_daemon_killed_while_it_writes_a_file_leaves_only_the_old_one(
     work = tmp_path / "killed"
     work.mkdir()
     (work / "a.txt").write_text("old")
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_SECONDS):
         ended = await trio.run_process(
             [sys.executable, "-c", KILLED, str(work)], cwd=REPOSITORY, check=False
         )
