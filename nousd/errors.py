@@ -48,7 +48,7 @@ a response happens in one place only, ``nousd.daemon.error_boundary``.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 E = TypeVar("E", bound=BaseException)
 
@@ -171,6 +171,52 @@ WIRE_ERROR_CODES: dict[str, str] = {
 """Every code an error response can have, with its one-sentence meaning; none is ever removed."""
 
 
+FailureCategory = Literal[
+    "authentication",
+    "permission_denied",
+    "rate_limit",
+    "quota",
+    "context_length",
+    "tool_schema",
+    "invalid_request",
+    "not_found",
+    "content_filter",
+    "overloaded",
+    "server_error",
+    "timeout",
+    "unreachable",
+    "not_configured",
+]
+
+FAILURE_CATEGORIES: dict[FailureCategory, str] = {
+    "authentication": "The key is missing, wrong or expired, or its command failed.",
+    "permission_denied": "The key is valid, but may not do this.",
+    "rate_limit": "Too many requests or tokens in a short time; it passes.",
+    "quota": "The account has no credit left; waiting does not help.",
+    "context_length": "The input is too long for the model.",
+    "tool_schema": "The server refuses the schema of a tool.",
+    "invalid_request": "The server refuses the request for another reason.",
+    "not_found": "The server does not have the model, or nothing at that address.",
+    "content_filter": "The server, or the model, refuses this content.",
+    "overloaded": "The server is too busy, or not available at the moment.",
+    "server_error": "The server failed, or its answer was broken or too long.",
+    "timeout": "The server did not answer in time.",
+    "unreachable": "No connection to the server, or it broke.",
+    "not_configured": "The provider cannot be used as it is configured; no server was asked.",
+}
+"""Every reason why a model call fails, with its one-sentence meaning; none is ever removed."""
+
+
+def with_category(category: str | None, words: str) -> str:
+    """Return the words behind the name of their category, which is all that some clients show."""
+    return f"{category}: {words}" if category else words
+
+
+def without_category(category: str | None, words: str) -> str:
+    """Return the words without the name of their category, if they begin with it."""
+    return words.removeprefix(f"{category}: ") if category else words
+
+
 class ConfigError(NousdError):
     """A setting cannot be used. The text is one line and names the setting."""
 
@@ -220,22 +266,28 @@ class ProviderError(NousdError):
 
     Args:
         message: the server's own words where it gave any.
+        category: why it failed; otherwise that of the class. The attribute is None if that is not known,
+            as of a failure in an old log.
         status: HTTP status, if there was a response.
         retryable: whether the same request may succeed later.
         retry_after_seconds: what the server asked for, if it did.
         raw: what the server sent, as it was but for the key; the beginning of what is long.
     """
 
+    usual_category: ClassVar[FailureCategory] = "server_error"
+
     def __init__(
         self,
         message: str,
         *,
+        category: FailureCategory | None = None,
         status: int | None = None,
         retryable: bool = False,
         retry_after_seconds: float | None = None,
         raw: bytes = b"",
     ) -> None:
         super().__init__(message)
+        self.category: str | None = category or self.usual_category
         self.status = status
         self.retryable = retryable
         self.retry_after_seconds = retry_after_seconds
@@ -245,9 +297,13 @@ class ProviderError(NousdError):
 class ContextOverflow(ProviderError):
     """The model refused the input as too long. Compacting and asking again can help."""
 
+    usual_category = "context_length"
+
 
 class KeyUnavailable(ProviderError):
     """The key could not be had, so that no server was asked."""
+
+    usual_category = "authentication"
 
 
 class RunFailed(NousdError):
@@ -256,17 +312,27 @@ class RunFailed(NousdError):
     Args:
         raw: what a server answered, if one did.
         hint: what can be done about it, for people.
+        category: why a model call failed; the cause is given without it, and names it.
     """
 
     def __init__(
-        self, code: str, message: str, cause: str = "", *, raw: bytes = b"", hint: str = ""
+        self,
+        code: str,
+        message: str,
+        cause: str = "",
+        *,
+        raw: bytes = b"",
+        hint: str = "",
+        category: str | None = None,
     ) -> None:
+        cause = with_category(category, cause)
         super().__init__(f"{code}: {message}" + (f" ({cause})" if cause else ""))
         self.code = code
         self.message = message
         self.cause = cause
         self.raw = raw
         self.hint = hint
+        self.category = category
 
 
 class AnswerTooLong(RunFailed):

@@ -27,6 +27,7 @@ from nousd.errors import (
     StoreInDoubt,
     WireError,
     WriteFailed,
+    with_category,
     without_frames,
 )
 
@@ -78,8 +79,14 @@ def wire_error(error: NousdError, *, head: str) -> WireError:
     if isinstance(error, StoreError):
         return _session_error(error)
     if isinstance(error, ProviderError | ConfigError):
-        return ProviderFailed("provider request failed", cause=str(error))
+        return ProviderFailed(
+            "provider request failed", cause=with_category(_category(error), str(error))
+        )
     return InternalError("internal error", cause=str(error))
+
+
+def _category(error: ProviderError | ConfigError) -> str | None:
+    return error.category if isinstance(error, ProviderError) else "not_configured"
 
 
 def _session_error(error: StoreError) -> SessionError:
@@ -108,5 +115,10 @@ def run_failure(error: NousdError) -> RunFailed:
     if isinstance(error, CommandRejected):
         return RunFailed(error.message, "the run cannot go on", error.cause or "")
     if isinstance(error, ConfigError):
-        return RunFailed("provider_error", "the provider cannot be used", str(error))
+        return RunFailed(
+            "provider_error",
+            "the provider cannot be used",
+            str(error),
+            category=_category(error),
+        )
     return RunFailed("internal_error", "internal error", str(error))

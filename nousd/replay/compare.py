@@ -15,7 +15,14 @@ from typing import Any, Final
 import msgspec
 
 from nousd.replay.recorded import RecordedRun
-from nousd.replay.versions import as_written_today, left_untold, note_on, untold_keys, was_told
+from nousd.replay.versions import (
+    as_told,
+    as_written_today,
+    left_untold,
+    note_on,
+    untold_keys,
+    was_told,
+)
 from nousd.wire.events import DELTA_EVENTS, EVENT_TYPES, Event
 
 Line = dict[str, Any]
@@ -89,7 +96,7 @@ def compared(run: RecordedRun, played: Sequence[Event], *, inputs_known: bool) -
         inputs_known: whether the log contains the models' inputs besides the transcript.
     """
     recorded = as_written_today(run.events, run.version)
-    told = [event for event in played if was_told(event, run.version)]
+    told = as_told(recorded, (event for event in played if was_told(event, run.version)))
     left_out = dict(untold_keys(run.version))
     notes = note_on(run.version)
     if not inputs_known and not notes:

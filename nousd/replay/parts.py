@@ -121,7 +121,9 @@ def _failure(failed: Failed) -> NousdError:
     if failed.too_long:
         return AnswerTooLong(failed.too_long)
     kind = ContextOverflow if failed.overflowed else ProviderError
-    return kind(failed.cause, raw=failed.raw)
+    error = kind(failed.cause, raw=failed.raw)
+    error.category = failed.category
+    return error
 
 
 class RecordedTool:

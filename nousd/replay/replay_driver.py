@@ -20,7 +20,7 @@ from msgspec import UNSET
 from nousd.daemon.runs.run_host import RunHost
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.daemon.sessions.registry import Sessions
-from nousd.errors import CommandRejected, RunFailed
+from nousd.errors import CommandRejected, RunFailed, without_category
 from nousd.machine.context.model_input import ToolSpec
 from nousd.machine.session import appending, decisions
 from nousd.machine.session.settings import changed_defaults
@@ -236,8 +236,14 @@ class ReplayDriver:
                 self.live.lost = self.live.lost or killed
                 self._running.stop(status)
             case Broken(error):
-                hint = "" if error.hint is UNSET else error.hint
-                raise RunFailed(error.code, error.message, error.cause, hint=hint)
+                category = None if error.category is UNSET else error.category
+                raise RunFailed(
+                    error.code,
+                    error.message,
+                    without_category(category, error.cause),
+                    hint="" if error.hint is UNSET else error.hint,
+                    category=category,
+                )
 
     # --- from outside ------------------------------------------------------------------------
 

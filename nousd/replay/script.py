@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from nousd.errors import ToolArgumentsInvalid
+from nousd.errors import ToolArgumentsInvalid, without_category
 from nousd.machine.context import text_offload
 from nousd.providers.interface import (
     Finished,
@@ -49,12 +49,14 @@ class Failed(msgspec.Struct, frozen=True):
     Args:
         overflowed: whether its input was too long.
         too_long: the run's error, if its answer was.
+        category: why; None if the log does not say.
     """
 
     cause: str
     overflowed: bool = False
     raw: bytes = b""
     too_long: str = ""
+    category: str | None = None
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -241,7 +243,13 @@ class _Reader:
         if error.code == _TOO_LONG:
             return Failed(error.cause, too_long=error.message)
         raw = b"" if error.raw_ref is UNSET else self._wholes[error.raw_ref]
-        return Failed(error.cause, error.code == "context_too_large", raw)
+        category = None if error.category is UNSET else error.category
+        return Failed(
+            without_category(category, error.cause),
+            overflowed=error.code == "context_too_large",
+            raw=raw,
+            category=category,
+        )
 
     def _compacted(self, entry: CompactionEntry) -> None:
         if entry.trigger == "overflow" and not self._is_summary_told:

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import msgspec
 from msgspec import UNSET
 
+from nousd.errors import without_category
 from nousd.machine.context import text_offload
 from nousd.wire import events
 from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION
 from nousd.wire.events import Event
+from nousd.wire.objects.entries import MessageEntry
 
 _SINCE_2: Final = (
     events.ModelInput,
@@ -103,6 +106,30 @@ def left_untold(line: Mapping[str, Any]) -> frozenset[str]:
     """Return the keys that a line of version 4 lacks, itself or in one of its values."""
     told = set(line).union(*(value for value in line.values() if isinstance(value, dict)))
     return _LATER_IN_4.get(line["type"], frozenset()) - told
+
+
+def as_told(recorded: Iterable[Event], played: Iterable[Event]) -> tuple[Event, ...]:
+    """Return the events of a replay without the category of a failed model call, if the log lacks it."""
+    played = tuple(played)
+    failed = next((each for each in recorded if isinstance(each, events.Error)), None)
+    category = next((each.category for each in played if isinstance(each, events.Error)), UNSET)
+    if failed is None or failed.category is not UNSET or category is UNSET:
+        return played
+    return tuple(_without_category(each, category) for each in played)
+
+
+def _without_category(event: Event, category: str) -> Event:
+    match event:
+        case events.Error():
+            words = without_category(category, event.cause)
+            return msgspec.structs.replace(event, cause=words, category=UNSET)
+        case events.AgentEnd(error=str(error)):
+            words = without_category(category, error)
+            return msgspec.structs.replace(event, error=words, category=UNSET)
+        case events.EntryAppended(entry=MessageEntry(error=str(error)) as entry):
+            cut = msgspec.structs.replace(entry, error=without_category(category, error))
+            return msgspec.structs.replace(event, entry=cut)
+    return event
 
 
 def as_written_today(logged: Iterable[Event], version: int) -> tuple[Event, ...]:

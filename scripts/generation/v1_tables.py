@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from nousd.errors import WIRE_ERROR_CODES
+from nousd.errors import FAILURE_CATEGORIES, WIRE_ERROR_CODES
 from nousd.wire.commands import COMMANDS
 from nousd.wire.limit_table import LIMITS
 
@@ -34,6 +34,12 @@ def error_codes_table() -> str:
     )
 
 
+def failure_categories_table() -> str:
+    return table(
+        ("category", "meaning"), ((f"`{word}`", text) for word, text in FAILURE_CATEGORIES.items())
+    )
+
+
 V1_TABLES: dict[str, Callable[[], str]] = {
     "events frozen": partial(events_table, frozen=True),
     "events more": partial(events_table, frozen=False),
@@ -42,5 +48,8 @@ V1_TABLES: dict[str, Callable[[], str]] = {
         for theme in dict.fromkeys(theme_of(struct) for struct in COMMANDS.values())
     },
 }
-ERRORS_TABLES: dict[str, Callable[[], str]] = {"error-codes": error_codes_table}
+ERRORS_TABLES: dict[str, Callable[[], str]] = {
+    "error-codes": error_codes_table,
+    "failure-categories": failure_categories_table,
+}
 LIMITS_TABLES: dict[str, Callable[[], str]] = {"limits": limits_table}

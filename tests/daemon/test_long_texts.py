@@ -511,7 +511,7 @@ async def test_a_raw_server_error_is_stored_if_the_cause_does_not_contain_it(
     await kit.begin("go")
     kit.model.answer(fails(ProviderError("overloaded", raw=raw)))
     (error,) = of_type(await kit.events.run(), "error")
-    assert error["cause"] == "overloaded"
+    assert error["cause"] == "server_error: overloaded"
     kept = await kit.daemon.services.store.artifact(error["raw_ref"])
     assert kept is not None
     assert (kept.media_type, kept.data) == ("application/json", raw)
@@ -536,7 +536,7 @@ async def test_a_long_cause_is_stored_whole(
     kit.model.answer(fails(ProviderError(cause)))
     events = await kit.events.run()
     (error,) = of_type(events, "error")
-    assert error["cause"] == cause[:EVENT_TEXT_BYTES_MAX]
+    assert error["cause"] == f"server_error: {cause}"[:EVENT_TEXT_BYTES_MAX]
     kept = await kit.daemon.services.store.artifact(error["raw_ref"])
     assert kept is not None
     assert kept.data == cause.encode()

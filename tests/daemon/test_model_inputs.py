@@ -386,7 +386,7 @@ async def test_an_input_that_cannot_be_shortened_is_not_sent_again(
     bench.model.answer(fails(ContextOverflow("too long")))
     run = await bench.run("only one question")
     (error,) = of_type(run, "error")
-    assert (error["code"], error["cause"]) == ("context_too_large", "too long")
+    assert (error["code"], error["cause"]) == ("context_too_large", "context_length: too long")
     assert error["hint"].startswith("the tools take about ")
     assert len(bench.model.requests) == 1
 

@@ -7,17 +7,26 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pytest
 import trio
+from msgspec import UNSET
 from trio.testing import wait_all_tasks_blocked
 
-from nousd.errors import ConfigError, ContextOverflow, ProviderError
+from nousd.errors import ConfigError, ContextOverflow, ProviderError, without_category
 from nousd.machine.context.model_input import ModelChoice
 from nousd.providers.interface import Receive, TextDelta, ToolCallPiece
 from nousd.providers.models.catalog import Models
+from nousd.replay.compare import compared
+from nousd.replay.play import Tuning
+from nousd.replay.recorded import read_run
+from nousd.replay.replay import replayed
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.memory import store as memory
 from nousd.store.memory.rows import Rows
+from nousd.wire import events
+from nousd.wire.events import Event
+from nousd.wire.objects.entries import MessageEntry
 from tests.daemon.scripted import (
     Outcome,
     ScriptedProvider,
@@ -31,8 +40,8 @@ from tests.daemon.scripted import (
 from tests.daemon.task_bench import hangs, task_daemon, tasks
 from tests.daemon.test_queue_properties import KillableStore
 from tests.harness.daemon import Client, Events, FakeClock, memory_daemon
-from tests.replay.memory_log import replays
-from tests.replay.test_replay import daemon_with_log
+from tests.replay.memory_log import MemoryLog, replays
+from tests.replay.test_replay import daemon_with_log, recorded
 
 PROMPT_GONE: Final = "not compared: what follows from the system prompt, which is gone"
 TOO_LONG: Final = fails(ContextOverflow("too long"))
@@ -68,6 +77,46 @@ async def test_a_run_that_a_model_server_refuses_replays_identically(
             await client.request("prompt", text=f"{'question ' * 3000} {number} [[say 2]]")
         await client.answer(await client.ask("prompt", text=text))
         await check_all_end_the_same(rows)
+
+
+def as_logged_without_categories(event: Event) -> Event:
+    """Return the event as a version wrote it that knew no categories."""
+    match event:
+        case events.Error(category=str(category), cause=cause):
+            words = without_category(category, cause)
+            return msgspec.structs.replace(event, cause=words, category=UNSET)
+        case events.AgentEnd(category=str(category), error=str(error)):
+            words = without_category(category, error)
+            return msgspec.structs.replace(event, error=words, category=UNSET)
+        case events.EntryAppended(entry=MessageEntry(error=str(error)) as entry):
+            entry = msgspec.structs.replace(entry, error=error.partition(": ")[2])
+            return msgspec.structs.replace(event, entry=entry)
+    return event
+
+
+@pytest.mark.parametrize(
+    "text", ["[[error 401]]", "[[text half]] [[error 503]]", "[[error 413]]", "y" * 100_000]
+)
+async def test_a_run_of_a_log_without_categories_replays_identically(
+    text: str, tmp_path: Path
+) -> None:
+    native = NativeSettings(context_window=8_000)
+    async with daemon_with_log(tmp_path, native=native) as (client, _, rows):
+        await client.answer(await client.ask("prompt", text=text))
+        (run_id,) = rows.runs
+        run = read_run(MemoryLog(rows), run_id)
+    old = tuple(as_logged_without_categories(event) for event in run.events)
+    assert old != run.events
+    for logged in (run.events, old):
+        report = await replayed(msgspec.structs.replace(run, events=logged), Tuning())
+        assert report.is_same, "\n".join(report.lines)
+
+
+async def test_a_replay_without_the_category_of_its_run_is_a_difference(tmp_path: Path) -> None:
+    run = await recorded(tmp_path, "[[error 401]]")
+    played = tuple(as_logged_without_categories(event) for event in run.events)
+    assert compared(run, run.events, inputs_known=True).is_same
+    assert not compared(run, played, inputs_known=True).is_same
 
 
 # --- an input that is too long -------------------------------------------------------------------

@@ -16,7 +16,7 @@ from msgspec import UNSET
 from nousd.daemon import error_boundary
 from nousd.daemon.runs.run_hooks import RunHooks
 from nousd.daemon.sessions.history import wholes_of
-from nousd.errors import NousdError, RunFailed
+from nousd.errors import NousdError, RunFailed, without_category
 from nousd.machine.context import text_offload
 from nousd.machine.session import decisions, queue
 from nousd.machine.session.appending import joined, leaf_after
@@ -25,6 +25,7 @@ from nousd.machine.session.lifecycle import Phase
 from nousd.machine.session.queue import Turn
 from nousd.machine.session.settings import in_force
 from nousd.wire import events
+from nousd.wire.codec.unset import or_unset
 from nousd.wire.events import Event
 from nousd.wire.events.base import EndStatus
 
@@ -156,10 +157,12 @@ class RunLoop:
         status: EndStatus = self._host.stopped_as
         remarks: list[Event] = []
         cause: str | None = None
+        category: str | None = None
         if failure is not None:
             status = "error"
             failed = error_boundary.run_failure(failure)
             cause = text_offload.beginning(failed.cause or failed.message)
+            category = failed.category
             remarks.append(self._error_event(failed))
         elif status == "timeout":
             cause = f"nothing happened for {self._services.stale_seconds * 1000:.0f} ms"
@@ -178,6 +181,7 @@ class RunLoop:
             leaf_id=self._host.leaf_id,
             now=self._services.clock.now(),
             error=cause,
+            category=category,
         )
         *first, end = ends
         leaf_id = leaf_after(first, self._host.leaf_id)
@@ -192,7 +196,8 @@ class RunLoop:
     def _error_event(self, failure: RunFailed) -> events.Error:
         """Return the error event of a failure; a long answer of the server becomes an artifact."""
         cause = text_offload.beginning(failure.cause)
-        raw = failure.raw or failure.cause.encode(errors="replace")
+        words = without_category(failure.category, failure.cause)
+        raw = failure.raw or words.encode(errors="replace")
         is_told = raw.decode(errors="replace").strip() in cause
         return events.Error(
             **self._host.remark_where,
@@ -200,6 +205,7 @@ class RunLoop:
             message=failure.message,
             cause=cause,
             hint=failure.hint or UNSET,
+            category=or_unset(failure.category),
             raw_ref=UNSET if is_told else self._host.keep_bytes(raw, _raw_type(raw)),
         )
 

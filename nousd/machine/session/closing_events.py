@@ -26,6 +26,7 @@ def closing_events(
     leaf_id: str | None,
     now: str,
     error: str | None = None,
+    category: str | None = None,
 ) -> tuple[events.Event, ...]:
     """Return the events that close everything the run has open, innermost first.
 
@@ -33,6 +34,7 @@ def closing_events(
         leaf_id: the session's leaf, the parent of a kept partial answer or tool result.
         now: the time for those entries.
         error: the failure, for the run's end.
+        category: why a model call failed, if one did.
     """
     ends: list[events.Event] = []
     if tracker.message is not None:
@@ -47,6 +49,7 @@ def closing_events(
             run_id=tracker.run_id,
             status=status,
             error=UNSET if error is None else error,
+            category=or_unset(category),
         )
     )
     return tuple(ends)

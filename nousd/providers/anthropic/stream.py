@@ -191,7 +191,9 @@ class MessagesAnswer(Answer[_Event]):
         reason = self._reason or "end_turn"
         if reason == "refusal":
             words = "the model refused to answer"
-            raise ProviderError(f"{words}: {self._explanation}" if self._explanation else words)
+            if self._explanation:
+                words = f"{words}: {self._explanation}"
+            raise ProviderError(words, category="content_filter")
         is_cut = reason in CUT_REASONS
         calls = list(self.calls.whole_calls(is_cut=is_cut))
         if reason == "model_context_window_exceeded" and not (calls or self._text_chars):

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from nousd.errors import ProviderError
+from nousd.errors import FailureCategory, ProviderError
 from nousd.providers.encoding.provider_state import KeptSize
 from nousd.providers.encoding.tool_calls import CallFragment
 from nousd.providers.gemini.request import DIALECT
@@ -32,30 +32,48 @@ from nousd.providers.interface import (
 from nousd.wire.codec.envelope import scrub
 from nousd.wire.objects.entries import ReasoningBlock, Usage
 
-_FILTERED: Final = ("the server's content filter cut the answer off", False)
-_BROKEN_CALL: Final = ("the model's tool call could not be read", True)
+_FailedReason = tuple[str, bool, FailureCategory]
 
-FAILED_REASONS: Final[dict[str, tuple[str, bool]]] = {
+_FILTERED: Final[_FailedReason] = (
+    "the server's content filter cut the answer off",
+    False,
+    "content_filter",
+)
+_BROKEN_CALL: Final[_FailedReason] = (
+    "the model's tool call could not be read",
+    True,
+    "server_error",
+)
+
+FAILED_REASONS: Final[dict[str, _FailedReason]] = {
     "BLOCKLIST": _FILTERED,
     "ESCALATION": _FILTERED,
     "IMAGE_PROHIBITED_CONTENT": _FILTERED,
     "IMAGE_RECITATION": _FILTERED,
     "IMAGE_SAFETY": _FILTERED,
-    "LANGUAGE": ("the model does not speak the language", False),
+    "LANGUAGE": ("the model does not speak the language", False, "invalid_request"),
     "MALFORMED_FUNCTION_CALL": _BROKEN_CALL,
-    "MALFORMED_RESPONSE": ("the model's answer could not be read", True),
-    "MISSING_THOUGHT_SIGNATURE": ("the server misses a thought signature", False),
+    "MALFORMED_RESPONSE": ("the model's answer could not be read", True, "server_error"),
+    "MISSING_THOUGHT_SIGNATURE": (
+        "the server misses a thought signature",
+        False,
+        "invalid_request",
+    ),
     "MODEL_ARMOR": _FILTERED,
-    "OTHER": ("the server broke the answer off", False),
+    "OTHER": ("the server broke the answer off", False, "server_error"),
     "PROHIBITED_CONTENT": _FILTERED,
-    "PUP_LIMITED_DISABLED": ("the server has limited or disabled the account", False),
+    "PUP_LIMITED_DISABLED": (
+        "the server has limited or disabled the account",
+        False,
+        "permission_denied",
+    ),
     "RECITATION": _FILTERED,
     "SAFETY": _FILTERED,
     "SPII": _FILTERED,
-    "TOO_MANY_TOOL_CALLS": ("the model made too many tool calls", False),
+    "TOO_MANY_TOOL_CALLS": ("the model made too many tool calls", False, "server_error"),
     "UNEXPECTED_TOOL_CALL": _BROKEN_CALL,
 }
-"""Finish reasons that are failures -> (message, whether a retry may help)."""
+"""Finish reasons that are failures -> (message, whether a retry may help, category)."""
 
 CUT_REASONS: Final = frozenset({"CONTINUATION", "MAX_TOKENS"})
 """Finish reasons of a truncated answer."""
@@ -112,9 +130,9 @@ class GeminiAnswer(Answer[GeminiChunk]):
     def finish(self) -> Iterator[Piece]:
         reason = self._reason or "STOP"
         if reason in FAILED_REASONS:
-            words, retryable = FAILED_REASONS[reason]
+            words, retryable, category = FAILED_REASONS[reason]
             said = self._reason_words or reason
-            raise ProviderError(f"{words}: {said}", retryable=retryable)
+            raise ProviderError(f"{words}: {said}", category=category, retryable=retryable)
         if rest := self._reasoning.rest():
             yield ReasoningDelta(rest)
         if rest := self._text.rest():
@@ -173,7 +191,9 @@ def _check_feedback(feedback: Mapping[str, Any]) -> None:
     """Raise ProviderError if the server blocked the prompt."""
     if reason := as_text(feedback.get("blockReason")):
         said = as_text(feedback.get("blockReasonMessage")) or reason
-        raise ProviderError(f"the server's content filter refused the prompt: {said}")
+        raise ProviderError(
+            f"the server's content filter refused the prompt: {said}", category="content_filter"
+        )
 
 
 def _usage(value: Any) -> Usage | None:

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 import httpx2
 import trio
 
-from nousd.errors import ProviderError
+from nousd.errors import FailureCategory, ProviderError
 from nousd.providers.http.answer_stream import Decoder
 from nousd.providers.http.delta_coalescer import Put
 from nousd.providers.http.server_errors import ERROR_BODY_BYTES_MAX, error_from_response
@@ -36,17 +36,27 @@ _LEFTOVER_SECONDS: Final = 0.2
 
 _KEEPALIVE_SECONDS: Final = 30.0
 
-_FAILURES: Final[tuple[tuple[type[httpx2.HTTPError], str, bool], ...]] = (
-    (httpx2.ConnectTimeout, "the server cannot be reached", True),
-    (httpx2.ConnectError, "the server cannot be reached", True),
-    (httpx2.PoolTimeout, f"all {CONNECTIONS_MAX} connections are in use", True),
+
+class _Failure(NamedTuple):
+    kind: type[httpx2.HTTPError]
+    words: str
+    category: FailureCategory
+    is_retryable: bool
+
+
+_FAILURES: Final = (
+    _Failure(httpx2.ConnectTimeout, "the server cannot be reached", "unreachable", True),
+    _Failure(httpx2.ConnectError, "the server cannot be reached", "unreachable", True),
+    _Failure(
+        httpx2.PoolTimeout, f"all {CONNECTIONS_MAX} connections are in use", "overloaded", True
+    ),
     # The server may still be working on it: a repeated request would double its load.
-    (httpx2.TimeoutException, "the server sent nothing for too long", False),
-    (httpx2.NetworkError, "the connection broke", True),
-    (httpx2.RemoteProtocolError, "the connection broke", True),
-    (httpx2.HTTPError, "the call failed", False),
+    _Failure(httpx2.TimeoutException, "the server sent nothing for too long", "timeout", False),
+    _Failure(httpx2.NetworkError, "the connection broke", "unreachable", True),
+    _Failure(httpx2.RemoteProtocolError, "the connection broke", "unreachable", True),
+    _Failure(httpx2.HTTPError, "the call failed", "server_error", False),
 )
-"""The first match -> (message, whether a retry may help)."""
+"""What becomes of the library's errors; the first match counts."""
 
 
 def open_connections(
@@ -206,8 +216,10 @@ async def _chunks_of(response: httpx2.Response) -> AsyncIterator[AsyncIterator[b
 
 
 def _failure(error: httpx2.HTTPError) -> ProviderError:
-    words, retryable = next(
-        (words, retryable) for kind, words, retryable in _FAILURES if isinstance(error, kind)
-    )
+    found = next(failure for failure in _FAILURES if isinstance(error, failure.kind))
     reason = str(error)
-    return ProviderError(f"{words}: {reason}" if reason else words, retryable=retryable)
+    return ProviderError(
+        f"{found.words}: {reason}" if reason else found.words,
+        category=found.category,
+        retryable=found.is_retryable,
+    )

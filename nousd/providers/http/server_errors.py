@@ -8,12 +8,13 @@ middle of a stream. This module reads all of them. Pure: no I/O and no clock.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from nousd.errors import ContextOverflow, ProviderError
+from nousd.providers.http.failure_category import failure_category
 
 ERROR_BODY_BYTES_MAX: Final = 64 * 1024
 """Maximum bytes of an error's body that are read, and kept as ``ProviderError.raw``."""
@@ -66,10 +67,16 @@ _PAYLOAD_TOO_LARGE: Final = 413
 
 
 class Fault(NamedTuple):
-    """A failure as a server reports it; every part may be missing."""
+    """A failure as a server reports it; every part may be missing.
+
+    Args:
+        codes: the words under ``code`` and ``type``, in lower case.
+        reasons: further words of that kind, as Google's servers have them.
+    """
 
     words: str = ""
     codes: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
     status: int | None = None
     retry_after_seconds: float | None = None
 
@@ -95,16 +102,30 @@ def read_fault(value: Any) -> Fault:
         codes=tuple(
             code.lower() for key in ("code", "type") if isinstance(code := value.get(key), str)
         ),
+        reasons=tuple(_reasons_in(value)),
         status=next((n for n in numbers if isinstance(n, int) and 400 <= n < 600), None),
         retry_after_seconds=_retry_delay_in(value.get("details")),
     )
 
 
+def _reasons_in(value: dict[str, Any]) -> Iterator[str]:
+    """Yield the name of a google.rpc.Status, and the reason in an ErrorInfo, which is more exact."""
+    details = value.get("details")
+    for told, key in (*((detail, "reason") for detail in _objects(details)), (value, "status")):
+        if isinstance(reason := told.get(key), str):
+            yield reason.lower()
+
+
+def _objects(values: Any) -> Iterator[dict[str, Any]]:
+    for value in values if isinstance(values, list) else ():
+        if isinstance(value, dict):
+            yield value
+
+
 def _retry_delay_in(details: Any) -> float | None:
     """Read a google.rpc.RetryInfo, which says ``"34.07s"``."""
-    for detail in details if isinstance(details, list) else ():
-        delay = detail.get("retryDelay") if isinstance(detail, dict) else None
-        if isinstance(delay, str):
+    for detail in _objects(details):
+        if isinstance(delay := detail.get("retryDelay"), str):
             return _number(delay.removesuffix("s"))
     return None
 
@@ -143,6 +164,7 @@ def error_from_fault(
         retryable = is_retryable_status(status)
     return ProviderError(
         words,
+        category=failure_category(status, fault.codes + fault.reasons, fault.words),
         status=status,
         retryable=retryable and _NEVER_RETRYABLE_CODES.isdisjoint(fault.codes),
         retry_after_seconds=(

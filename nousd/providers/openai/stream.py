@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from nousd.errors import ProviderError
+from nousd.errors import FailureCategory, ProviderError
 from nousd.providers.encoding.tool_calls import CallFragment
 from nousd.providers.http.answer_stream import Answer, count_in
 from nousd.providers.http.server_errors import error_from_object
@@ -21,13 +21,13 @@ from nousd.wire.objects.entries import Usage
 CUT_REASONS: Final = frozenset({"length", "max_tokens", "model_length"})
 """Finish reasons of a truncated answer."""
 
-FAILED_REASONS: Final[dict[str, tuple[str, bool]]] = {
-    "content_filter": ("the server's content filter cut the answer off", False),
-    "error": ("the server broke the answer off", True),
-    "abort": ("the server broke the answer off", True),
-    "insufficient_system_resource": ("the server ran out of resources", True),
+FAILED_REASONS: Final[dict[str, tuple[str, bool, FailureCategory]]] = {
+    "content_filter": ("the server's content filter cut the answer off", False, "content_filter"),
+    "error": ("the server broke the answer off", True, "server_error"),
+    "abort": ("the server broke the answer off", True, "server_error"),
+    "insufficient_system_resource": ("the server ran out of resources", True, "overloaded"),
 }
-"""Finish reasons that are failures -> (message, whether a retry may help)."""
+"""Finish reasons that are failures -> (message, whether a retry may help, category)."""
 
 
 class _Function(msgspec.Struct):
@@ -127,8 +127,8 @@ class ChatAnswer(Answer[_Chunk]):
     def finish(self) -> Iterator[Piece]:
         reason = self._reason or "stop"
         if reason in FAILED_REASONS:
-            words, retryable = FAILED_REASONS[reason]
-            raise ProviderError(words, retryable=retryable)
+            words, retryable, category = FAILED_REASONS[reason]
+            raise ProviderError(words, category=category, retryable=retryable)
         if rest := self._reasoning.rest():
             yield ReasoningDelta(rest)
         if rest := self._text.rest():

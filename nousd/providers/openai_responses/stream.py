@@ -248,7 +248,9 @@ def _is_cut(response: Mapping[str, Any]) -> bool:
     if status != "incomplete":
         return False
     if as_object(response.get("incomplete_details")).get("reason") == "content_filter":
-        raise ProviderError("the server's content filter cut the answer off")
+        raise ProviderError(
+            "the server's content filter cut the answer off", category="content_filter"
+        )
     return True
 
 

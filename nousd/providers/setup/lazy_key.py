@@ -11,7 +11,7 @@ from typing import Final
 
 import trio
 
-from nousd.errors import ConfigError, ProviderError
+from nousd.errors import ConfigError, KeyUnavailable, ProviderError
 from nousd.machine.context.model_input import ModelInput
 from nousd.providers.interface import NO_BLOBS, Blobs, Provider, Receive
 
@@ -117,7 +117,7 @@ class LateKeyProvider:
         try:
             return self._make(key)
         except ConfigError as error:
-            raise ProviderError(str(error)) from None
+            raise KeyUnavailable(str(error)) from None
 
     async def _close_if_unused(self, keyed: _Keyed) -> None:
         if keyed is not self._keyed and not keyed.calls:

@@ -105,7 +105,7 @@ async def provider_failed(host: TurnHost, error: ProviderError, *, hint: str = "
     code, message = "provider_error", "provider stream returned error"
     if isinstance(error, ContextOverflow):
         code, message = "context_too_large", "the input is too long for the model"
-    return RunFailed(code, message, str(error), raw=error.raw, hint=hint)
+    return RunFailed(code, message, str(error), raw=error.raw, hint=hint, category=error.category)
 
 
 class _Streamed:

@@ -373,6 +373,7 @@ def _too_large(call: _Call) -> RunFailed:
         "the input is too long for the model",
         f"about {call.compiled.tokens:,} tokens, of which at most {call.budget.hard:,} can be given",
         hint=_hint(call),
+        category="context_length",
     )
 
 

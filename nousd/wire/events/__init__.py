@@ -71,6 +71,7 @@ class AgentEnd(RunEvent, frozen=True, kw_only=True):
 
     status: EndStatus
     error: str | UnsetType = UNSET
+    category: str | UnsetType = UNSET
 
 
 class TurnStart(TurnEvent, frozen=True, kw_only=True):
@@ -138,6 +139,7 @@ class Error(RunEvent, frozen=True, kw_only=True):
     turn_id: str | UnsetType = UNSET
     hint: str | UnsetType = UNSET
     raw_ref: str | UnsetType = UNSET
+    category: str | UnsetType = UNSET
 
 
 # --- additions -------------------------------------------------------------------------------
