@@ -59,7 +59,7 @@ ROOMS: dict[str, Room] = {
     ),
     "wire": room("errors", "msgspec", WORLD),
     "machine": room("wire errors globs", "msgspec", WORLD),
-    "views": room("wire", "msgspec"),
+    "views": room("wire errors", "msgspec"),
     "store": room("wire machine errors", "apsw psycopg msgspec trio"),
     "tools": room("wire errors globs", "trio msgspec mcp mcp_types anyio httpx2 justhtml pydantic"),
     "providers": room("wire machine.context.model_input errors redaction", "msgspec httpx2 trio"),

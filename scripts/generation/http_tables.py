@@ -19,6 +19,7 @@ from nousd.bridge.replies import FAILURES
 from nousd.bridge.routes import ROWS
 from nousd.bridge.routing.route import PrometheusText, Row
 from nousd.views.tandem.events import TANDEM, decode_line, frames_of
+from nousd.views.tandem.failures import KINDS
 from nousd.views.tandem.frames import LoggedEvent
 from nousd.wire.events import EVENT_TYPES, EVENTS, ToolCallApproved, ToolCallDenied
 
@@ -105,6 +106,14 @@ def examples_in(page: str) -> Iterator[LoggedEvent]:
                 yield event._replace(event=msgspec.structs.replace(event.event, by=by))
 
 
+def failures_table() -> str:
+    """Return what a failed model call is in the contract's words."""
+    return table(
+        ("category", "`failureCategory`", "code"),
+        ((f"`{name}`", f"`{kind.category}`", f"`{kind.code}`") for name, kind in KINDS.items()),
+    )
+
+
 def callers_table() -> str:
     def row(beginning: str, caller: Caller) -> tuple[str, ...]:
         needs = [name for name, wanted in caller._asdict().items() if wanted]
@@ -117,6 +126,7 @@ HTTP_TABLES: dict[str, Callable[[], str]] = {
     "routes": routes_table,
     "errors": http_errors_table,
     "frames": frames_table,
+    "failures": failures_table,
     "callers": callers_table,
     "bounds": partial(limits_table, "http_"),
 }

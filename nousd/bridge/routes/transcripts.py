@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from nousd.client.client import Client
 from nousd.errors import AnswerInvalid
@@ -136,9 +136,12 @@ async def _read_failures(
 
 async def _read_failure(daemon: Client, run: RunRecord, *, is_looked_up: bool) -> Failure:
     code = _FAILED[run.status]
+    category: str | UnsetType = UNSET
     if code is None and is_looked_up:
         page = await daemon.ask(GetEvents(run_id=run.run_id, types=("error",), limit=1))
-        code = _decoder.decode(page.events[0]).payload.code if page.events else None
-    error = run_error(run.status, run.error) or run.status
+        for line in page.events:
+            event = _decoder.decode(line).payload
+            code, category = event.code, event.category
+    error = run_error(run.status, run.error, category) or run.status
     ended_at = run.started_at if run.ended_at is UNSET else run.ended_at
-    return Failure(engine_code(code), error, ended_at)
+    return Failure(engine_code(code, category), error, ended_at)

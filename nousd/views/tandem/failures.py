@@ -6,12 +6,43 @@ from typing import Final, NamedTuple
 
 from msgspec import UNSET, UnsetType
 
+from nousd.errors import without_category
+
 _CODES: Final = {
     "context_too_large": "CONTEXT_LENGTH_EXCEEDED",
     "provider_error": "PROVIDER_SERVER_ERROR",
     "run_stale": "ENGINE_TIMEOUT",
 }
-"""code of an ``error`` event -> the contract's; any other is ENGINE_DISPATCH_FAILED."""
+"""code of an ``error`` event without a category, or with an unknown one -> the contract's code."""
+
+_DISPATCH_FAILED: Final = "ENGINE_DISPATCH_FAILED"
+"""The contract's code for everything else."""
+
+
+class Kind(NamedTuple):
+    """A failed model call in the contract's words: ``category`` of the run, ``code`` of the error."""
+
+    category: str
+    code: str
+
+
+KINDS: Final = {
+    "authentication": Kind("authentication", "AUTHENTICATION_ERROR"),
+    "permission_denied": Kind("permission_denied", "AUTHENTICATION_ERROR"),
+    "rate_limit": Kind("provider", "RATE_LIMIT_EXCEEDED"),
+    "quota": Kind("provider", "RATE_LIMIT_EXCEEDED"),
+    "context_length": Kind("validation", "CONTEXT_LENGTH_EXCEEDED"),
+    "tool_schema": Kind("validation", "TOOL_SCHEMA_INVALID"),
+    "invalid_request": Kind("validation", "PROVIDER_SERVER_ERROR"),
+    "not_found": Kind("provider", "PROVIDER_SERVER_ERROR"),
+    "content_filter": Kind("provider", "PROVIDER_SERVER_ERROR"),
+    "overloaded": Kind("provider", "PROVIDER_SERVER_ERROR"),
+    "server_error": Kind("provider", "PROVIDER_SERVER_ERROR"),
+    "timeout": Kind("timeout", "ENGINE_TIMEOUT"),
+    "unreachable": Kind("provider", _DISPATCH_FAILED),
+    "not_configured": Kind("missing_connection", _DISPATCH_FAILED),
+}
+"""category of a failed model call -> the contract's words."""
 
 
 _ERRORS: Final = {"error": "error", "interrupted": "the daemon was stopped", "timeout": "timeout"}
@@ -36,14 +67,27 @@ class Failure(NamedTuple):
         return error_text(self.code, self.message)
 
 
-def run_error(status: str, error: str | UnsetType) -> str | None:
-    """Return a failed run's error for people; None if it did not fail."""
-    return _ERRORS.get(status) if error is UNSET else error
+def run_error(status: str, error: str | UnsetType, category: str | UnsetType = UNSET) -> str | None:
+    """Return a failed run's error for people; None if it did not fail.
+
+    Args:
+        category: the category that the error begins with, for which the contract has other words.
+    """
+    if error is UNSET:
+        return _ERRORS.get(status)
+    return error if category is UNSET else without_category(category, error)
 
 
-def engine_code(code: str | None) -> str:
-    """Return the contract's code for one of ours, or for an unknown one (None)."""
-    return _CODES.get(code or "", "ENGINE_DISPATCH_FAILED")
+def failure_category(category: str | UnsetType) -> str:
+    """Return the contract's category of a run that ended in an error."""
+    kind = None if category is UNSET else KINDS.get(category)
+    return "runtime" if kind is None else kind.category
+
+
+def engine_code(code: str | None, category: str | UnsetType = UNSET) -> str:
+    """Return the contract's code for the code (None: unknown) and category of an ``error`` event."""
+    kind = None if category is UNSET else KINDS.get(category)
+    return _CODES.get(code or "", _DISPATCH_FAILED) if kind is None else kind.code
 
 
 def error_text(code: str, message: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET
 
-from nousd.views.tandem.failures import engine_code, run_error
+from nousd.views.tandem.failures import engine_code, failure_category, run_error
 from nousd.views.tandem.frames import FrameBody, LoggedEvent, Renderers, run_of
 from nousd.views.tandem.runs import DEFERRED, RETRY_AFTER_MS, TENANT, attach_path
 from nousd.views.tandem.sessions import ENVIRONMENT, project_id, render_todos
@@ -18,7 +18,12 @@ from nousd.wire.events.base import EndStatus
 
 
 class _RunEnd(NamedTuple):
-    """The end of a run in Tandem's words; ``shown`` is the state of the session after it."""
+    """The end of a run in Tandem's words.
+
+    Args:
+        shown: the state of the session after it.
+        category: of the failure; None if there was none, or if it depends on the error.
+    """
 
     status: str
     shown: str
@@ -28,7 +33,7 @@ class _RunEnd(NamedTuple):
 _RUN_ENDS: Final[dict[EndStatus, _RunEnd]] = {
     "completed": _RunEnd("completed", "idle", None),
     "cancelled": _RunEnd("cancelled", "cancelled", "user_cancelled"),
-    "error": _RunEnd("error", "error", "runtime"),
+    "error": _RunEnd("error", "error", None),
     "timeout": _RunEnd("timeout", "failed", "timeout"),
     "interrupted": _RunEnd("error", "error", "runtime"),
 }
@@ -126,7 +131,8 @@ def _agent_start(logged: LoggedEvent, event: events.AgentStart) -> Iterator[Fram
 def _agent_end(logged: LoggedEvent, event: events.AgentEnd) -> Iterator[FrameBody]:
     ended = _RUN_ENDS[event.status]
     where = {"sessionID": event.session_id}
-    error = run_error(event.status, event.error)
+    error = run_error(event.status, event.error, event.category)
+    category = failure_category(event.category) if event.status == "error" else ended.category
     failed = {} if error is None else {"error": error}
     yield "session.updated", {**where, "status": ended.shown}
     # The frame that ends the run comes last: clients that stop at it must know that the session is idle.
@@ -139,7 +145,7 @@ def _agent_end(logged: LoggedEvent, event: events.AgentEnd) -> Iterator[FrameBod
             "finishedAtMs": milliseconds(logged.ts),
             "status": ended.status,
             "error": error,
-            "failureCategory": ended.category,
+            "failureCategory": category,
             "tenantContext": TENANT,
         },
     )
@@ -159,7 +165,7 @@ def _run_conflict(_logged: LoggedEvent, event: events.RunConflict) -> Iterator[F
 
 
 def _error(_logged: LoggedEvent, event: events.Error) -> Iterator[FrameBody]:
-    error = {"code": engine_code(event.code), "message": event.message}
+    error = {"code": engine_code(event.code, event.category), "message": event.message}
     yield (
         "session.error",
         {"sessionID": event.session_id, "runID": event.run_id, "error": error},
