@@ -35,7 +35,8 @@ SENT: list[tuple[str, str, dict[str, Any]]] = [
         },
     ),
     (
-        "prompt hi --client-id d --agent-id a --agent-profile p --reuse-appended --strict-resend",
+        "prompt hi --client-id d --agent-id a --agent-profile p --reuse-appended --require-appended"
+        " --strict-resend",
         "prompt",
         {
             "text": "hi",
@@ -44,6 +45,7 @@ SENT: list[tuple[str, str, dict[str, Any]]] = [
             "agent_id": "a",
             "agent_profile": "p",
             "reuse_appended": True,
+            "require_appended": True,
             "strict_resend": True,
         },
     ),

@@ -389,6 +389,25 @@ async def test_a_prompt_that_cannot_reuse_a_message_adds_its_own_text(
     assert user_texts == ["hello", text]
 
 
+@pytest.mark.behaviour("appended_texts_can_be_required")
+async def test_a_prompt_that_requires_an_appended_message_starts_on_it_once(
+    client: Client, stub: StubModel
+) -> None:
+    refused = await client.refusal("prompt", text="hello", require_appended=True)
+    assert refused == {"code": "command_rejected", "message": "nothing_appended"}
+    assert (await client.request("list_sessions"))["sessions"] == []
+    appended = await client.request("append_message", text="hello")
+    wanted = {"text": "hello", "require_appended": True, "client_message_id": "k"}
+    started = await client.request("prompt", **wanted)
+    assert started["status"] == "completed"
+    assert (await client.request("prompt", **wanted))["run_id"] == started["run_id"]
+    refused = await client.refusal("prompt", text="hello", require_appended=True)
+    assert refused["message"] == "nothing_appended"
+    (only,) = [entry for entry in await messages(client) if entry["role"] == "user"]
+    assert only["id"] == appended["entry_id"]
+    assert sent_texts(stub) == ["hello"]
+
+
 async def test_reuse_appended_requires_the_same_attachments(client: Client) -> None:
     file = {"data": "aGk=", "media_type": "text/plain", "name": "a.txt"}
     other = {**file, "data": "aG8="}

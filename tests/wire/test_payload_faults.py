@@ -95,6 +95,7 @@ OVERRIDE_FAULTS: Faults = [
 RUN_FAULTS: Faults = [({"expected_run_id": 4}, "expected_run_id must be a string")]
 RUN_REQUEST_FAULTS: Faults = [
     *[({"reuse_appended": value}, "reuse_appended must be a boolean") for value in NO_BOOLEANS],
+    *[({"require_appended": value}, "require_appended must be a boolean") for value in NO_BOOLEANS],
     *[({"strict_resend": value}, "strict_resend must be a boolean") for value in NO_BOOLEANS],
     *[
         fault

@@ -99,7 +99,20 @@ _STRICT: Final = flag(
 _REUSE: Final = flag(
     "reuse_appended", "--reuse-appended", "Reuse the last appended message as the prompt."
 )
+_REQUIRE: Final = flag(
+    "require_appended", "--require-appended", "Refuse a text that is not an appended message."
+)
 
 APPEND: Final = (TEXT, SESSION, CLIENT_MESSAGE, ATTACH)
-PROMPT: Final = (TEXT, LEAF, SESSION, CLIENT_MESSAGE, _STRICT, ATTACH, _REUSE, *_OF_THIS_RUN)
+PROMPT: Final = (
+    TEXT,
+    LEAF,
+    SESSION,
+    CLIENT_MESSAGE,
+    _STRICT,
+    ATTACH,
+    _REUSE,
+    _REQUIRE,
+    *_OF_THIS_RUN,
+)
 QUEUED: Final = (TEXT, SESSION, EXPECTED_RUN, CLIENT_MESSAGE, ATTACH)

@@ -57,13 +57,14 @@ async def _place_of_prompt(
     if live is None:
         return Target(None)
     workspace = await services.workspaces.looked_up(live.state)
+    looks_back = command.reuse_appended or command.require_appended
     for _ in range(LOOKS_MAX):
         leaf_id = live.state.leaf_id if command.leaf_id is None else command.leaf_id
-        tail = await appended_tail(services, live, leaf_id) if command.reuse_appended else ()
+        tail = await appended_tail(services, live, leaf_id) if looks_back else ()
         known = await repeated(services, live, command, request_hash)
         # Something may have been appended since; a session with a run refuses the prompt anyway.
         is_current = leaf_id in (live.state.leaf_id, command.leaf_id)
-        if is_current or not command.reuse_appended or live.state.run is not None:
+        if is_current or not looks_back or live.state.run is not None:
             break
     else:
         # If others append without a pause, repeating a text is better than waiting forever.
@@ -81,11 +82,13 @@ def _start(
         refuse_second_run(services, live, command.client_id)
     seen = services.sessions.without_session() if live is None else live.state
     request = run_request(services, seen, command)
+    there = appending.reusable(pending.tail, command.text, brought.attachments)
+    if command.require_appended and there is None:
+        raise CommandRejected("nothing_appended")
     if live is None:
         live, _ = services.sessions.create()
     run_id = services.clock.new_id("run")
     leaf_id = live.state.leaf_id if command.leaf_id is None else command.leaf_id
-    there = appending.reusable(pending.tail, command.text, brought.attachments)
     queued = QueuedInput(
         **facts_of(pending, services.clock),
         kind="prompt",

@@ -42,6 +42,7 @@ class Prompt(AnsweredBy[Accepted | Result], frozen=True, kw_only=True):
     client_message_id: Name | None = None
     attachments: AttachmentsGiven = ()
     reuse_appended: bool = False
+    require_appended: bool = False
     strict_resend: bool = False
     client_id: Name | None = None
     agent_id: Name | None = None
