@@ -251,6 +251,51 @@ async def test_an_appended_text_is_not_repeated_by_its_prompt(
     assert len(await user_texts(bridge, session)) == 3, "an answered text is prompted again"
 
 
+# --- without new parts ---------------------------------------------------------------------------
+
+
+@pytest.mark.behaviour("http_prompts_without_parts_run_what_was_appended")
+@pytest.mark.parametrize("body", [{}, {"parts": []}, {"parts": text(" ")}])
+async def test_a_prompt_without_parts_runs_the_appended_message_and_judges_the_session_first(
+    body: dict[str, Any], bridge: Bridge, stub: StubModel
+) -> None:
+    for path in ("message", "prompt_async", "prompt_sync"):
+        reply = await bridge.http.post(f"/session/nope/{path}", json=body)
+        assert (reply.status_code, reply.json()["code"]) == (404, "SESSION_NOT_FOUND"), path
+    session = await bridge.new_session()
+    before = await bridge.http.post(f"/session/{session}/prompt_async", json=body)
+    assert (before.status_code, before.json()["code"]) == (422, "INVALID_REQUEST")
+    assert "append a message" in before.json()["error"]
+    await bridge.post(f"/session/{session}/message", parts=text("look around"))
+    body = {**body, "max_tokens": 7}
+    key = {"idempotency-key": "k"}
+    path = f"/session/{session}/prompt_async"
+    started = await bridge.http.post(path, json=body, headers=key)
+    assert started.status_code == 204
+    await wait_for_end(bridge, session)
+    assert await user_texts(bridge, session) == ["look around"]
+    asked = (await stub.next_request()).json
+    assert 7 in (asked.get("max_tokens"), asked.get("max_completion_tokens"))
+    again = await bridge.http.post(path, json=body, headers=key)
+    assert again.json()["runID"] == started.headers["x-tandem-run-id"]
+    answered = await bridge.http.post(path, json=body)
+    assert answered.status_code == 422
+    assert await user_texts(bridge, session) == ["look around"]
+
+
+async def test_a_prompt_without_parts_runs_a_message_of_any_length_with_its_files(
+    bridge: Bridge, stub: StubModel
+) -> None:
+    session = await bridge.new_session()
+    words = "long " * 5_000
+    note = {"type": "file", "mime": "text/plain", "filename": "n.txt", "url": "data:,see%20this"}
+    await bridge.post(f"/session/{session}/message", parts=[*text(words), note])
+    await bridge.post(f"/session/{session}/prompt_sync")
+    (shown,) = await user_texts(bridge, session)
+    assert shown.startswith(words)
+    assert "see this" in json.dumps((await stub.next_request()).json)
+
+
 # --- idempotency keys ----------------------------------------------------------------------------
 
 

@@ -35,24 +35,22 @@ SENT: list[tuple[str, str, dict[str, Any]]] = [
         },
     ),
     (
-        "prompt hi --client-id d --agent-id a --agent-profile p --reuse-appended --require-appended"
-        " --strict-resend",
+        "prompt hi --client-id d --agent-id a --reuse-appended --require-appended --strict-resend",
         "prompt",
         {
             "text": "hi",
             "wait": True,
             "client_id": "d",
             "agent_id": "a",
-            "agent_profile": "p",
             "reuse_appended": True,
             "require_appended": True,
             "strict_resend": True,
         },
     ),
     (
-        "prompt hi --correlation-id c",
+        "prompt hi --correlation-id c --agent-profile p",
         "prompt",
-        {"text": "hi", "wait": True, "correlation_id": "c"},
+        {"text": "hi", "wait": True, "correlation_id": "c", "agent_profile": "p"},
     ),
     (
         'prompt hi --model m --provider p --tools read --tool-choice required --sampling {"top_p":0}',

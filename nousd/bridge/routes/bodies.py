@@ -67,6 +67,11 @@ class PartBody(RequestBody, frozen=True, kw_only=True):
     filename: str | None = None
     url: str | None = None
 
+    @property
+    def is_blank(self) -> bool:
+        """True for a text that says nothing."""
+        return self.type == "text" and self.text is not None and not self.text.strip()
+
 
 class AskingQuery(msgspec.Struct, frozen=True, rename={"session_id": "sessionID"}):
     """The session; without one, pending requests of all sessions and the rules of the active one."""

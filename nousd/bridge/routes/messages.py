@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from msgspec import UNSET
 from starlette.responses import Response
 
-from nousd.bridge.replies import Failure, HttpError, json_reply
+from nousd.bridge.replies import UNPROCESSABLE, Failure, HttpError, json_reply
 from nousd.bridge.routes.attachments import read_parts
 from nousd.bridge.routes.bodies import ModelBody, PartBody, SamplingBody
 from nousd.bridge.routes.transcripts import read_message, read_session
@@ -81,6 +81,9 @@ async def _append(call: Call) -> Response:
     """Append a message of the user without starting a run; an active run is not affected."""
     session_id = call.path["id"]
     body: SendMessage = call.body
+    if all(part.is_blank for part in body.parts):
+        await call.daemon.ask(GetSession(session_id=session_id))
+        raise HttpError(UNPROCESSABLE, "body: parts is required")
     content = await read_parts(call.daemon, body.parts)
     accepted = await call.daemon.ask(AppendMessage(session_id=session_id, **content._asdict()))
     require_not_handled(accepted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple
 
 import anyio
@@ -12,16 +13,17 @@ from nousd.bridge.replies import (
     BAD_REQUEST,
     RUN_CONFLICT,
     TIMED_OUT,
+    UNPROCESSABLE,
     ErrorBody,
     HttpError,
     empty_reply,
     json_reply,
 )
 from nousd.bridge.routes.attachments import read_parts
-from nousd.bridge.routes.bodies import ModelBody
+from nousd.bridge.routes.bodies import ModelBody, PartBody
 from nousd.bridge.routes.messages import SPELLS, SendMessage, require_not_handled
 from nousd.bridge.routes.runs import reporting_conflict
-from nousd.bridge.routes.transcripts import read_session
+from nousd.bridge.routes.transcripts import read_prompt_text, read_session
 from nousd.bridge.routing.route import Call, Routes
 from nousd.bridge.stream.rendered_event import StreamQuery
 from nousd.bridge.stream.sse import answering_stream, stream_pages, stream_response
@@ -77,7 +79,10 @@ async def _start_run(call: Call) -> _StartedRun:
         Refused: the run cannot be started.
     """
     position = position_after_event(call.hub.head)
-    prompt = await _prompt(call)
+    body: SendMessage = call.body
+    runs_appended = all(part.is_blank for part in body.parts)
+    parts = [await _appended_part(call)] if runs_appended else body.parts
+    prompt = await _prompt(call, parts, require_appended=runs_appended)
     try:
         async with reporting_conflict(call):
             accepted = await call.daemon.ask(prompt, Accepted)
@@ -85,15 +90,34 @@ async def _start_run(call: Call) -> _StartedRun:
         if refused.message == "client_message_id_reused":
             words = "the idempotency key was used for another request"
             raise HttpError(RUN_CONFLICT._replace(retryable=False), words) from None
+        if refused.message == "nothing_appended":
+            raise _nothing_to_run() from None
         raise
     require_not_handled(accepted)
     run_id = or_none(accepted.run_id) or ""
     return _StartedRun(call.path["id"], run_id, position, accepted.repeated is True)
 
 
-async def _prompt(call: Call) -> Prompt:
+async def _appended_part(call: Call) -> PartBody:
+    """Return the newest text of the user, for a prompt that brings none.
+
+    It may be answered by now: a prompt that is sent again has the text that it had the first time. The
+    daemon starts no other run on an answered text.
+    """
+    text = await read_prompt_text(call.daemon, call.path["id"])
+    if text is None:
+        raise _nothing_to_run()
+    return PartBody(type="text", text=text)
+
+
+def _nothing_to_run() -> HttpError:
+    words = "body: parts has nothing new to run: send a text, or append a message first"
+    return HttpError(UNPROCESSABLE, words)
+
+
+async def _prompt(call: Call, parts: Iterable[PartBody], *, require_appended: bool) -> Prompt:
     body: SendMessage = call.body
-    content = await read_parts(call.daemon, body.parts)
+    content = await read_parts(call.daemon, parts)
     model = body.model or ModelBody()
     return Prompt(
         **content._asdict(),
@@ -101,6 +125,7 @@ async def _prompt(call: Call) -> Prompt:
         session_id=call.path["id"],
         client_message_id=_message_id(call),
         reuse_appended=True,
+        require_appended=require_appended,
         strict_resend=True,
         client_id=call.header("x-tandem-client-id"),
         agent_id=call.header("x-tandem-agent-id"),
@@ -147,7 +172,7 @@ def _reply_with_run(started: _StartedRun) -> Response:
 
 @routes.post(
     "/session/{id}/prompt_async",
-    sends=("put_artifact", "list_tools", "prompt"),
+    sends=("get_messages", "put_artifact", "list_tools", "prompt"),
     replies={204: None, 202: Started, **_REFUSALS},
     query=PromptQuery,
     body=SendMessage,

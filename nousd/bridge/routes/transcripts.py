@@ -123,6 +123,27 @@ async def read_message(daemon: Client, session_id: str, entry_id: str) -> Messag
     return render_messages(session_id, found)[-1]
 
 
+async def read_prompt_text(daemon: Client, session_id: str) -> str | None:
+    """Return the newest text of the user that is not a steer or follow-up; None if there is none.
+
+    Raises:
+        Refused: there is no such session.
+    """
+    wanted = GetMessages(session_id=session_id, limit=_NEWEST)
+    while True:
+        page = await daemon.ask(wanted)
+        for entry in reversed(page.messages):
+            if isinstance(entry, MessageEntry) and _is_prompt(entry):
+                return entry.text
+        if not (page.has_more and page.messages):
+            return None
+        wanted = GetMessages(session_id=session_id, before=page.messages[0].id)
+
+
+def _is_prompt(entry: MessageEntry) -> bool:
+    return entry.role == "user" and entry.turn_kind == "prompt"
+
+
 async def _read_failures(
     daemon: Client, failed: Iterable[RunRecord], entries: Iterable[Entry]
 ) -> dict[str, Failure]:
