@@ -125,7 +125,7 @@ async def test_an_attached_session_records_its_former_workspace_and_the_time_and
     ("body", "status", "code", "words"),
     [
         ({}, 422, "INVALID_REQUEST", "target_workspace"),
-        ({"target_workspace": 7}, 422, "INVALID_REQUEST", "$.target_workspace"),
+        ({"target_workspace": 7}, 422, "INVALID_REQUEST", "target_workspace must be a string"),
         ({"target_workspace": ""}, 404, "NOT_FOUND", "target_workspace"),
         ({"target_workspace": " \t"}, 404, "NOT_FOUND", "target_workspace"),
         ({"target_workspace": "other"}, 422, "INVALID_REQUEST", "target_workspace must be an abs"),

@@ -11,50 +11,32 @@ from nousd.wire.objects.entries import Sampling
 
 
 class RequestBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of bodies that clients send: unknown keys are ignored, as the engine does."""
+    """Base of bodies that clients send; ``routing.request_fields`` has what becomes of other keys."""
 
 
 class ModelBody(RequestBody, frozen=True, kw_only=True):
-    """A model, in any of the spellings that clients use."""
+    """The name of a provider, and the provider's name of the model."""
 
-    providerID: str | None = None  # noqa: N815
-    providerId: str | None = None  # noqa: N815
-    provider_id: str | None = None
-    modelID: str | None = None  # noqa: N815
-    modelId: str | None = None  # noqa: N815
-    model_id: str | None = None
-
-    @property
-    def provider(self) -> str | None:
-        """The provider of the model."""
-        return self.providerID or self.providerId or self.provider_id
-
-    @property
-    def model(self) -> str | None:
-        """The provider's name of the model."""
-        return self.modelID or self.modelId or self.model_id
+    provider: str | None = msgspec.field(default=None, name="providerID")
+    model: str | None = msgspec.field(default=None, name="modelID")
 
 
 class SamplingBody(RequestBody, frozen=True, kw_only=True):
-    """Sampling settings of a model, in any of the spellings that clients use."""
+    """Sampling settings of a model."""
 
     temperature: float | None = None
     top_p: float | None = None
-    topP: float | None = None  # noqa: N815
     max_tokens: int | None = None
-    maxTokens: int | None = None  # noqa: N815
 
     @property
     def sampling(self) -> Sampling | None:
         """The settings as the daemon's; None if there are none."""
-        top_p = self.topP if self.top_p is None else self.top_p
-        max_tokens = self.maxTokens if self.max_tokens is None else self.max_tokens
-        if self.temperature is None and top_p is None and max_tokens is None:
+        if self.temperature is None and self.top_p is None and self.max_tokens is None:
             return None
         return Sampling(
             temperature=or_unset(self.temperature),
-            top_p=or_unset(top_p),
-            max_tokens=or_unset(max_tokens),
+            top_p=or_unset(self.top_p),
+            max_tokens=or_unset(self.max_tokens),
         )
 
 

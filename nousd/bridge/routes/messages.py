@@ -52,11 +52,8 @@ class SendMessage(SamplingBody, frozen=True, kw_only=True):
     model: ModelBody | None = None
     agent: str | None = None
     toolMode: ToolChoice | None = None  # noqa: N815
-    tool_mode: ToolChoice | None = None
     toolAllowlist: list[str] | None = None  # noqa: N815
-    tool_allowlist: list[str] | None = None
     contextMode: Literal["auto", "compact", "full"] | None = None  # noqa: N815
-    context_mode: Literal["auto", "compact", "full"] | None = None
     writeRequired: bool | None = None  # noqa: N815
     prewriteRequirements: Any = None  # noqa: N815
     strictKbGrounding: bool | None = None  # noqa: N815

@@ -135,14 +135,14 @@ async def _prompt(call: Call, parts: Iterable[PartBody], *, require_appended: bo
         model=model.model,
         provider=model.provider,
         sampling=body.sampling,
-        tool_choice=body.tool_mode or body.toolMode,
+        tool_choice=body.toolMode,
     )
 
 
 async def _tools(call: Call) -> tuple[str, ...] | None:
     """Return the only tools of the run; None for those of its session."""
     body: SendMessage = call.body
-    names = body.toolAllowlist if body.tool_allowlist is None else body.tool_allowlist
+    names = body.toolAllowlist
     if names is None or ANY not in "".join(names):
         return None if names is None else allowed_tools(names)
     page = await call.daemon.ask(ListTools(session_id=call.path["id"]))

@@ -71,13 +71,10 @@ class CreateSession(SamplingBody, frozen=True, kw_only=True):
     workspace_root: str | None = None
     project_id: str | None = None
     pinned_workspace_id: str | None = None
-    pinnedWorkspaceID: str | None = None  # noqa: N815
     model: ModelBody | None = None
     provider: str | None = None
     source_kind: str | None = None
-    sourceKind: str | None = None  # noqa: N815
     source_metadata: dict[str, Any] | None = None
-    sourceMetadata: dict[str, Any] | None = None  # noqa: N815
     permission: list[RuleBody] = []  # noqa: RUF012  msgspec copies it
 
 
@@ -124,8 +121,8 @@ async def _create(call: Call) -> Response:
         parent_id=body.parent_id or None,
         workspace=_requested_workspace(body),
         activate=False,
-        source=body.source_kind or body.sourceKind or None,
-        source_metadata=body.source_metadata or body.sourceMetadata,
+        source=body.source_kind or None,
+        source_metadata=body.source_metadata,
         model=model.model,
         provider=model.provider or body.provider or None,
         sampling=body.sampling,

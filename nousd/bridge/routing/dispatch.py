@@ -25,6 +25,7 @@ from nousd.bridge.replies import (
     HttpError,
     error_reply,
 )
+from nousd.bridge.routing.request_fields import convert_query, decode_body
 from nousd.bridge.routing.route import Call, Row, Services
 from nousd.errors import ClientError, Refused
 from nousd.wire.limits import NAME_CHARS_MAX
@@ -79,11 +80,7 @@ def _rename_field(row: Row, refused: Refused) -> Refused | HttpError:
 def _query(row: Row, request: Request) -> Any:
     if row.query is None:
         return None
-    params = dict(request.query_params)
-    try:
-        return msgspec.convert(params, row.query, strict=False)
-    except msgspec.ValidationError as error:
-        raise HttpError(BAD_REQUEST, f"query: {error}") from None
+    return convert_query(request.query_params, row.query)
 
 
 async def _body(row: Row, bodies: Bodies, request: Request) -> Any:
@@ -94,16 +91,7 @@ async def _body(row: Row, bodies: Bodies, request: Request) -> Any:
             return msgspec.convert({}, row.body)
         if not _is_json(request.headers.get("content-type", "")):
             raise HttpError(NOT_JSON, "the body is to be application/json")
-        return _decode_body(data, row.body)
-
-
-def _decode_body(data: bytes, body: type[msgspec.Struct]) -> Any:
-    try:
-        return msgspec.json.decode(data, type=body)
-    except msgspec.ValidationError as error:
-        raise HttpError(UNPROCESSABLE, f"body: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise HttpError(BAD_REQUEST, "the body is not JSON") from None
+        return decode_body(data, row.body)
 
 
 def _is_json(content_type: str) -> bool:

@@ -1,0 +1,157 @@
+"""Bodies and queries as the structs of their rows: spellings, likely typing errors, faults in words.
+
+A field has one name in its struct. Clients may send it in each of the contract's spellings, which differ
+between its replies and its clients: ``session_id``, ``sessionId``, ``sessionID``. Unknown keys are
+ignored, as the engine does, unless they are so near to a known one that they must be a typing error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final, NamedTuple, TypeVar, get_args
+
+import msgspec
+
+from nousd.bridge.replies import BAD_REQUEST, UNPROCESSABLE, Failure, HttpError
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_GUESSED_CHARS_MIN: Final = 3
+"""A shorter name has too many neighbours."""
+
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+
+
+def decode_body(data: bytes, body: type[T]) -> T:
+    """Return a JSON body as the struct.
+
+    Raises:
+        HttpError: it is not JSON, does not fit, or has a key that is nearly one of the struct's.
+    """
+    try:
+        given = msgspec.json.decode(data)
+        return _convert("body", given, body, UNPROCESSABLE)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise HttpError(BAD_REQUEST, "the body is not JSON") from None
+
+
+def convert_query(params: Mapping[str, str], query: type[T]) -> T:
+    """Return query parameters as the struct; raises as ``decode_body`` does."""
+    return _convert("query", params, query, BAD_REQUEST)
+
+
+def _convert(where: str, given: Any, wanted: type[T], failure: Failure) -> T:
+    try:
+        is_text = where == "query"
+        return msgspec.convert(_spelled(where, "", given, wanted), wanted, strict=not is_text)
+    except msgspec.ValidationError as error:
+        raise HttpError(failure, describe_mismatch(where, str(error))) from None
+
+
+# --- spellings -------------------------------------------------------------------------------
+
+
+class _Field(NamedTuple):
+    """A field of a struct; ``struct`` is the struct in it or in its items, if there is one."""
+
+    name: str
+    struct: type[msgspec.Struct] | None
+
+
+@cache
+def _fields(struct: type[msgspec.Struct]) -> Mapping[str, _Field]:
+    """Return the fields of a struct by each of their spellings."""
+    return {
+        spelling: _Field(field.encode_name, _struct_in(field.type))
+        for field in msgspec.structs.fields(struct)
+        for spelling in spellings(field.encode_name)
+    }
+
+
+def spellings(name: str) -> tuple[str, ...]:
+    """Return the spellings of a key, its own first."""
+    first, *others = (word.lower() for word in _WORD.findall(name))
+    camel = first + "".join(word.title() for word in others)
+    capital = first + "".join("ID" if word == "id" else word.title() for word in others)
+    return tuple(dict.fromkeys((name, "_".join((first, *others)), camel, capital)))
+
+
+def _struct_in(type_: Any) -> type[msgspec.Struct] | None:
+    if isinstance(type_, type) and issubclass(type_, msgspec.Struct):
+        return type_
+    return next(filter(None, map(_struct_in, get_args(type_))), None)
+
+
+def _spelled(where: str, place: str, given: Any, struct: type[msgspec.Struct]) -> Any:
+    """Return the value with the keys of the struct, in nested structs too.
+
+    Of several spellings of one key the first that is not null counts.
+    """
+    if isinstance(given, list):
+        return [
+            _spelled(where, f"{place[:-1]}[{index}].", each, struct)
+            for index, each in enumerate(given)
+        ]
+    if not isinstance(given, Mapping):
+        return given
+    fields, spelled = _fields(struct), dict[str, Any]()
+    for key, value in given.items():
+        field = fields.get(key)
+        if field is None:
+            _refuse_typing_error(f"{where}: {place}", key, struct)
+        elif spelled.get(field.name) is None:
+            inner = f"{place}{field.name}."
+            inside = field.struct
+            spelled[field.name] = _spelled(where, inner, value, inside) if inside else value
+    return spelled
+
+
+def _refuse_typing_error(where: str, key: str, struct: type[msgspec.Struct]) -> None:
+    names = (field.name for field in dict.fromkeys(_fields(struct).values()))
+    meant = next((name for name in names if _is_near(key, name)), None)
+    if meant is not None:
+        raise HttpError(BAD_REQUEST, f"{where}{key} is unknown; did you mean {meant}?")
+
+
+def _is_near(key: str, name: str) -> bool:
+    """Return whether a key differs from a name in one character at most, case and ``_`` aside."""
+    one, other = (text.replace("_", "").replace("-", "").lower() for text in (key, name))
+    if len(other) < _GUESSED_CHARS_MIN or abs(len(one) - len(other)) > 1:
+        return False
+    short, long = sorted((one, other), key=len)
+    same = next((i for i, char in enumerate(short) if char != long[i]), len(short))
+    is_replaced = len(short) == len(long)
+    return short[same + is_replaced :] == long[same + 1 :]
+
+
+# --- faults ----------------------------------------------------------------------------------
+
+_PLACE: Final = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
+_EXPECTED: Final = re.compile(r"Expected `([^`]+)`, got `([^`]+)`")
+_MISSING: Final = re.compile(r"Object missing required field `([^`]+)`")
+
+_WORDS: Final = {
+    "str": "a string",
+    "int": "an integer",
+    "float": "a number",
+    "bool": "true or false",
+    "object": "an object",
+    "array": "an array",
+}
+"""msgspec's name of a type -> the words for it."""
+
+
+def describe_mismatch(where: str, fault: str) -> str:
+    """Return msgspec's error about a body or query as a sentence that begins with the field."""
+    found = _PLACE.search(fault)
+    place = "" if found is None else found[1]
+    fault = _PLACE.sub("", fault)
+    if missing := _MISSING.fullmatch(fault):
+        return f"{where}: {f'{place}.' if place else ''}{missing[1]} is required"
+    if expected := _EXPECTED.fullmatch(fault):
+        kinds = " or ".join(_WORDS.get(kind, kind) for kind in expected[1].split(" | "))
+        fault = f"must be {kinds}, not {_WORDS.get(expected[2], expected[2])}"
+        return f"{where}: {place} {fault}" if place else f"the {where} {fault}"
+    return f"{where}: {place}: {fault}" if place else f"{where}: {fault}"
