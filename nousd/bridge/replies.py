@@ -61,6 +61,7 @@ UNAUTHORIZED: Final = Failure(401, "AUTH_REQUIRED")
 FORBIDDEN: Final = Failure(403, "FORBIDDEN")
 NOT_FOUND: Final = Failure(404, "NOT_FOUND")
 SESSION_NOT_FOUND: Final = Failure(404, "SESSION_NOT_FOUND")
+RUN_NOT_FOUND: Final = Failure(404, "RUN_NOT_FOUND")
 METHOD_NOT_ALLOWED: Final = Failure(405, "METHOD_NOT_ALLOWED")
 CONFLICT: Final = Failure(409, "CONFLICT")
 RUN_CONFLICT: Final = Failure(409, "SESSION_RUN_CONFLICT", retryable=True)
@@ -98,7 +99,7 @@ _BY_MESSAGE: Final[dict[str, Failure]] = {
     "workspace_not_found": Failure(404, "WORKSPACE_NOT_FOUND"),
     "queue_full": Failure(429, "QUEUE_FULL", retryable=True),
     "too_many_connections": TOO_MANY_CONNECTIONS,
-    "unknown_run": Failure(404, "RUN_NOT_FOUND"),
+    "unknown_run": RUN_NOT_FOUND,
     "model_unknown": Failure(422, "MODEL_NOT_FOUND"),
     "provider_not_configured": Failure(422, "PROVIDER_NOT_FOUND"),
     "provider_not_usable": Failure(422, "PROVIDER_NOT_USABLE"),

@@ -82,6 +82,8 @@ async def test_the_active_run_and_a_conflict_name_the_client_of_the_run(
     await gate.reached()
     now = await bridge.get(f"/session/{session}/run")
     run = now.pop("active")
+    watch = f"/event?sessionID={session}&runID={run['runID']}"
+    assert run.pop("attachEventStream") == watch
     assert now == dict.fromkeys(CONTEXT, f"session-{session}")
     times = {name: run.pop(name) for name in ("startedAtMs", "lastActivityAtMs")}
     names = {"clientID": "tui-1", "agentID": "agent-1", "agentProfile": "build"}
@@ -103,7 +105,7 @@ async def test_the_active_run_and_a_conflict_name_the_client_of_the_run(
                 "sessionID": session,
                 "activeRun": {**run, "startedAtMs": times["startedAtMs"]},
                 "retryAfterMs": 500,
-                "attachEventStream": f"/event?sessionID={session}&runID={run['runID']}",
+                "attachEventStream": watch,
             }
     gate.open()
     await wait_for_end(bridge, session)
@@ -119,7 +121,7 @@ async def test_an_unknown_client_is_null_in_a_conflict_and_omitted_from_the_run(
     await prompt(bridge, session)
     await gate.reached()
     run = (await bridge.get(f"/session/{session}/run"))["active"]
-    assert run.keys() == {"runID", "startedAtMs", "lastActivityAtMs"}
+    assert run.keys() == {"runID", "startedAtMs", "lastActivityAtMs", "attachEventStream"}
     told = (await prompt(bridge, session)).json()["activeRun"]
     assert (told["clientID"], told["agentID"], told["agentProfile"]) == (None, None, None)
     gate.open()
@@ -202,9 +204,9 @@ async def test_a_run_can_have_no_tools(
 @pytest.mark.parametrize(
     ("option", "code", "words"),
     [
-        ({"toolMode": "sometimes"}, "INVALID_REQUEST", "$.toolMode"),
-        ({"contextMode": "huge"}, "INVALID_REQUEST", "$.contextMode"),
-        ({"toolAllowlist": "read"}, "INVALID_REQUEST", "$.toolAllowlist"),
+        ({"toolMode": "sometimes"}, "INVALID_REQUEST", "body: toolMode: Invalid"),
+        ({"contextMode": "huge"}, "INVALID_REQUEST", "body: contextMode: Invalid"),
+        ({"toolAllowlist": "read"}, "INVALID_REQUEST", "body: toolAllowlist must be"),
         ({"toolAllowlist": ["nothing"]}, "TOOL_NOT_FOUND", "nothing"),
         ({"toolAllowlist": [], "toolMode": "required"}, "INVALID_REQUEST", "toolMode must not be"),
         (
@@ -213,7 +215,7 @@ async def test_a_run_can_have_no_tools(
             "provider_not_configured",
         ),
         ({"temperature": 3}, "INVALID_REQUEST", "temperature"),
-        ({"max_tokens": 1.5}, "INVALID_REQUEST", "$.max_tokens"),
+        ({"max_tokens": 1.5}, "INVALID_REQUEST", "body: max_tokens must be"),
         ({"agent": "x" * 257}, "INVALID_REQUEST", "agent is too long"),
     ],
 )
@@ -427,6 +429,24 @@ async def test_prompt_sync_returns_all_messages_or_the_reply(
             path, json={"parts": text("more")}, headers={"user-agent": agent}
         )
         assert reply.json() == {"reply": long}
+
+
+@pytest.mark.behaviour("http_clients_choose_the_reply_of_prompt_sync")
+@pytest.mark.parametrize("agent", ["nousd-tests", "python-httpx/0.27", "node"])
+async def test_a_client_chooses_the_shape_of_a_prompt_sync_whatever_its_user_agent(
+    agent: str, bridge: Bridge, stub: StubModel
+) -> None:
+    session = await bridge.new_session()
+    headers, path = {"user-agent": agent}, f"/session/{session}/prompt_sync"
+    body = {"parts": text("go")}
+    stub.script(text_reply("one"), text_reply("two"))
+    reply = await bridge.http.post(f"{path}?reply=object", json=body, headers=headers)
+    assert reply.json() == {"reply": "one"}
+    reply = await bridge.http.post(f"{path}?reply=array", json=body, headers=headers)
+    assert [message["info"]["role"] for message in reply.json()] == ["user", "assistant"] * 2
+    refused = await bridge.http.post(f"{path}?reply=text", json=body, headers=headers)
+    assert refused.status_code == 400
+    assert "reply" in refused.json()["error"]
 
 
 async def test_prompt_sync_times_out_and_its_run_continues(

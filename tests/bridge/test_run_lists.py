@@ -78,3 +78,9 @@ async def test_an_invalid_tail_or_since_seq_is_refused(
 ) -> None:
     reply = await bridge.http.get(path, params=query)
     assert (reply.status_code, reply.json()["code"]) == (400, "BAD_REQUEST")
+
+
+async def test_the_events_of_an_unknown_run_are_run_not_found(bridge: Bridge) -> None:
+    for run_id in ("nope", "n" * 300):
+        reply = await bridge.http.get(f"/run/{run_id}/events")
+        assert (reply.status_code, reply.json()["code"]) == (404, "RUN_NOT_FOUND")

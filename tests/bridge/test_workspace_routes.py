@@ -229,7 +229,20 @@ async def test_an_override_requires_an_object_with_integer_seconds(body: str, pl
     json = {"content-type": "application/json"}
     refused = await place.bridge.http.post(path, content=body, headers=json)
     assert (refused.status_code, refused.json()["code"]) == (422, "INVALID_REQUEST")
-    assert (await place.bridge.http.post(path)).status_code == 415
+
+
+async def test_an_override_without_a_body_lasts_fifteen_minutes(place: Place) -> None:
+    session = await place.bridge.new_session()
+    granted = await place.bridge.http.post(f"/session/{session}/workspace/override")
+    assert granted.json()["ttlSeconds"] == 900
+
+
+@pytest.mark.parametrize("path", ["prompt_async", "prompt_sync", "message", "attach"])
+async def test_a_missing_body_is_judged_as_an_empty_object(path: str, place: Place) -> None:
+    session = await place.bridge.new_session()
+    missing = await place.bridge.http.post(f"/session/{session}/{path}")
+    empty = await place.bridge.http.post(f"/session/{session}/{path}", json={})
+    assert (missing.status_code, missing.json()) == (422, empty.json())
 
 
 @pytest.mark.parametrize(("answer", "state"), [("once", "completed"), ("reject", "failed")])

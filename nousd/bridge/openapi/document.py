@@ -187,7 +187,7 @@ def _operation(row: Row, path: str, shapes: _Shapes) -> Json:
         if (example := EXAMPLES.get((row.method, row.path))) is not None:
             content["example"] = example
         operation["requestBody"] = {
-            "required": not row.is_body_optional,
+            "required": any(field.required for field in msgspec.structs.fields(row.body)),
             "content": {"application/json": content},
         }
     if row.is_public:

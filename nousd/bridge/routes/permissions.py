@@ -118,7 +118,6 @@ async def _reply(call: Call) -> Response:
     sends=("get_tool_call", "list_permissions", "confirm_tool"),
     replies={200: Ok},
     body=ReasonBody,
-    is_body_optional=True,
 )
 async def _approve(call: Call) -> Response:
     """Approve a pending tool call, once."""
@@ -131,7 +130,6 @@ async def _approve(call: Call) -> Response:
     sends=("get_tool_call", "list_permissions", "confirm_tool"),
     replies={200: Ok},
     body=ReasonBody,
-    is_body_optional=True,
 )
 async def _deny(call: Call) -> Response:
     """Deny a pending tool call."""

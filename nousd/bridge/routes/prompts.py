@@ -56,6 +56,14 @@ class PromptQuery(msgspec.Struct, frozen=True, rename={"wanted": "return"}):
     wanted: Literal["run"] | None = None
 
 
+class PromptSyncQuery(msgspec.Struct, frozen=True):
+    """``reply`` chooses an object with the last answer, or the array of all messages; without it the
+    client's User-Agent does.
+    """
+
+    reply: Literal["object", "array"] | None = None
+
+
 class Reply(msgspec.Struct, frozen=True):
     """The text of the last answer, for clients that read nothing else."""
 
@@ -191,6 +199,7 @@ async def _prompt_async(call: Call) -> Response:
     "/session/{id}/prompt_sync",
     sends=("put_artifact", "list_tools", "prompt", "get_session", "get_messages", "get_events"),
     replies={200: list[Message] | Reply, 202: Started, **_REFUSALS},
+    query=PromptSyncQuery,
     body=SendMessage,
     spells=SPELLS,
     streams=True,
@@ -217,5 +226,6 @@ async def _prompt_sync(call: Call) -> Response:
         words = "the run goes on, but is not waited for any longer"
         raise HttpError(TIMED_OUT, words, headers=headers)
     _, messages = await read_session(call.daemon, started.session_id)
-    answer = Reply(last_answer_text(messages)) if call.caller.takes_reply_object else messages
+    shape = call.query.reply or ("object" if call.caller.takes_reply_object else "array")
+    answer = Reply(last_answer_text(messages)) if shape == "object" else messages
     return json_reply(answer, headers=headers)

@@ -51,14 +51,12 @@ async def _questions(call: Call) -> Response:
     sends=("list_questions", "answer_question", "reject_question"),
     replies={200: Ok},
     body=AnswerBody,
-    is_body_optional=True,
 )
 @routes.post(
     "/question/{question_id}/reply",
     sends=("list_questions", "answer_question", "reject_question"),
     replies={200: Ok},
     body=AnswerBody,
-    is_body_optional=True,
 )
 async def _answer(call: Call) -> Response:
     """Answer a question."""
@@ -89,7 +87,6 @@ def _given_answers(
     sends=("list_questions", "reject_question"),
     replies={200: Ok},
     body=ReasonBody,
-    is_body_optional=True,
 )
 async def _reject(call: Call) -> Response:
     """Reject a question."""

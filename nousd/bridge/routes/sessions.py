@@ -109,7 +109,6 @@ async def get_record(call: Call) -> SessionRecord:
     sends=("new_session", "get_session"),
     replies={200: Session},
     body=CreateSession,
-    is_body_optional=True,
     spells=SPELLS,
 )
 async def _create(call: Call) -> Response:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from nousd.bridge.replies import NOT_FOUND, HttpError, json_reply
+from nousd.bridge.replies import RUN_NOT_FOUND, HttpError, json_reply
 from nousd.bridge.routing.route import Call, Routes
 from nousd.bridge.stream.rendered_event import StreamQuery
 from nousd.bridge.stream.sse import (
@@ -100,7 +100,7 @@ async def _run_events(call: Call) -> Response:
     run_id = call.path["run_id"]
     first = await call.hub.first_event(run_id)
     if first is None:
-        raise HttpError(NOT_FOUND, "there is no such run")
+        raise HttpError(RUN_NOT_FOUND, "there is no such run")
     start = StreamPosition(first.seq, 0)
     asked: RunEventQuery = call.query
     requested = requested_position(call.request.headers, asked.start, head=call.hub.head)

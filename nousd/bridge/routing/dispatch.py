@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -19,6 +18,7 @@ from nousd.bridge.replies import (
     BAD_REQUEST,
     NOT_FOUND,
     NOT_JSON,
+    RUN_NOT_FOUND,
     SESSION_NOT_FOUND,
     STARTING,
     UNPROCESSABLE,
@@ -29,6 +29,9 @@ from nousd.bridge.routing.request_fields import convert_query, decode_body
 from nousd.bridge.routing.route import Call, Row, Services
 from nousd.errors import ClientError, Refused
 from nousd.wire.limits import NAME_CHARS_MAX
+
+_NOT_FOUND: Final = {"id": SESSION_NOT_FOUND, "run_id": RUN_NOT_FOUND}
+"""parameter of a path -> the failure for an unknown one."""
 
 _FIELD: Final = re.compile(r"[a-z_]+")
 
@@ -60,8 +63,7 @@ def _path(request: Request) -> Mapping[str, str]:
     """Return the parameters of the path. Nothing has a name that is longer than the limit."""
     for name, value in request.path_params.items():
         if len(value) > NAME_CHARS_MAX:
-            failure = SESSION_NOT_FOUND if name == "id" else NOT_FOUND
-            raise HttpError(failure, f"there is no {value[:20]}...")
+            raise HttpError(_NOT_FOUND.get(name, NOT_FOUND), f"there is no {value[:20]}...")
     return request.path_params
 
 
@@ -87,15 +89,19 @@ async def _body(row: Row, bodies: Bodies, request: Request) -> Any:
     if row.body is None:
         return None
     async with bodies.read(request) as data:
-        if not data and row.is_body_optional:
-            return msgspec.convert({}, row.body)
+        if not data:
+            return decode_body(b"{}", row.body)
         if not _is_json(request.headers.get("content-type", "")):
             raise HttpError(NOT_JSON, "the body is to be application/json")
         return decode_body(data, row.body)
 
 
 def _is_json(content_type: str) -> bool:
+    """Return whether a body of that type is read as JSON; so is one of no type, as scripts send it.
+
+    The types that a page of another site can send without asking are no JSON.
+    """
     essence = content_type.partition(";")[0].strip().lower()
-    return essence == "application/json" or (
+    return essence in ("application/json", "") or (
         essence.startswith("application/") and essence.endswith("+json")
     )

@@ -100,8 +100,8 @@ class Row(NamedTuple):
         replies: status -> the type of the reply's body; None for no body, ``str`` for a stream of
             events, ``bytes`` for a page, ``PrometheusText`` for metrics. Refusals follow from the row:
             ``bridge.openapi.refusals``.
-        query, body: the structs that validate them; a ``body`` of None is not read.
-        is_body_optional: a missing body counts as an empty object.
+        query, body: the structs that validate them; a ``body`` of None is not read, and a missing one
+            counts as an empty object.
         aliases: other paths of the same route; ``Routes`` adds those below ``/api``.
         is_public: no token is needed.
         streams: the reply is a stream of events if the client accepts one.
@@ -117,7 +117,6 @@ class Row(NamedTuple):
     replies: Mapping[int, Any]
     query: type[msgspec.Struct] | None = None
     body: type[msgspec.Struct] | None = None
-    is_body_optional: bool = False
     aliases: tuple[str, ...] = ()
     is_public: bool = False
     streams: bool = False

@@ -76,10 +76,16 @@ class RunFacts(Body, frozen=True, kw_only=True):
     agent_profile: str | None = None
 
 
+class AttachableRun(RunFacts, frozen=True, kw_only=True):
+    """An active run, with the path of its events."""
+
+    attach_event_stream: str
+
+
 class RunNow(Body, frozen=True, kw_only=True, omit_defaults=False):
     """The state of a session that has an active run."""
 
-    active: RunFacts
+    active: AttachableRun
     context_run_id: str
     linked_context_run_id: str = msgspec.field(name="linked_context_run_id")
 
@@ -122,7 +128,10 @@ def render_run_state(session_id: str, run: ActiveRun | None) -> RunNow | Idle:
     if run is None:
         return Idle()
     return RunNow(
-        active=render_run(run),
+        active=AttachableRun(
+            **msgspec.structs.asdict(render_run(run)),
+            attach_event_stream=attach_path(session_id, run.run_id),
+        ),
         context_run_id=context_run_id(session_id),
         linked_context_run_id=context_run_id(session_id),
     )
