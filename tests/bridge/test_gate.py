@@ -50,6 +50,20 @@ async def test_the_first_token_that_is_not_empty_counts(lines: list[str], is_in:
         assert (await small.ask(f"/echo?token={TOKEN}", token="")).status == 401
 
 
+@pytest.mark.parametrize("value", [TOKEN, "wrong"])
+@pytest.mark.parametrize(
+    "header", ["authorization: Bearer ", "x-agent-token: ", "x-tandem-token: "]
+)
+async def test_a_second_header_with_a_token_is_refused_whatever_both_say(
+    header: str, value: str
+) -> None:
+    async with small_server() as small:
+        for path in ("/echo", "/global/health"):
+            answer = await small.ask(path, f"{header}{TOKEN}", f"{header}{value}", token="")
+            assert (answer.status, answer.code) == (400, "BAD_REQUEST")
+            assert TOKEN.encode() not in answer.body
+
+
 @pytest.mark.behaviour("http_needs_the_token")
 async def test_only_health_needs_no_token() -> None:
     async with small_server() as small:

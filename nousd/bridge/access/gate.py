@@ -76,6 +76,7 @@ class Gate:
         try:
             self._check_host(headers)
             self._check_origin(headers)
+            _check_repeated(headers)
             if is_named and is_preflight(scope, headers):
                 await preflight_reply(headers)(scope, receive, answering)
                 return
@@ -171,6 +172,16 @@ def _too_large() -> HttpError:
         f"the body has more than {HTTP_BODY_BYTES_MAX} bytes",
         headers={"connection": "close"},
     )
+
+
+_TOKEN_HEADERS: Final = ("x-agent-token", "x-tandem-token", "authorization")
+
+
+def _check_repeated(headers: Headers) -> None:
+    """Raise HttpError if a header with a token comes twice: a proxy may have judged the other one."""
+    for name in _TOKEN_HEADERS:
+        if len(headers.getlist(name)) > 1:
+            raise HttpError(BAD_REQUEST, f"at most one {name} header")
 
 
 def given_token(headers: Headers) -> str:
