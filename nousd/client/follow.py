@@ -49,6 +49,11 @@ class Follower:
         """The event after which it continues: the last one taken or filtered out."""
         return self._cursor if self._subscription is None else self._subscription.cursor
 
+    @property
+    def is_connected(self) -> bool:
+        """False from the moment a connection is lost until there is another one."""
+        return self._subscription is not None
+
     async def start(self) -> None:
         """Subscribe for the first time, without a second attempt.
 

@@ -292,6 +292,25 @@ async def test_readers_of_a_standalone_bridge_continue_across_a_restart(
     assert [f.id for f in repeated if f.envelope] == [f.id for f in told[3:] if f.envelope]
 
 
+@pytest.mark.behaviour("http_health_says_whether_the_daemon_is_there")
+async def test_a_standalone_bridge_is_ready_only_while_its_daemon_is_there(
+    short_folder: Path,
+) -> None:
+    async with bridge_alone(short_folder / "nous.sock") as bridge:
+        await _until_ready(bridge, is_ready=False)
+        for _ in range(2):
+            async with socket_daemon(short_folder, provider=MockProvider()):
+                await _until_ready(bridge, is_ready=True)
+            await _until_ready(bridge, is_ready=False)
+
+
+async def _until_ready(bridge: Bridge, *, is_ready: bool) -> None:
+    with trio.fail_after(WAIT_SECONDS):
+        while (health := await bridge.get("/global/health"))["ready"] is not is_ready:
+            await trio.lowlevel.checkpoint()
+    assert health["healthy"] is is_ready
+
+
 async def _once_there(bridge: Bridge) -> str:
     with trio.fail_after(WAIT_SECONDS):
         while True:

@@ -15,7 +15,9 @@ routes: Final = Routes()
 
 
 class Health(msgspec.Struct, frozen=True):
-    """A terminal client shows ``version`` and ``mode`` in its status line."""
+    """``healthy`` and ``ready`` say that the daemon is there. A terminal client shows ``version`` and
+    ``mode`` in its status line.
+    """
 
     healthy: bool
     ready: bool
@@ -25,6 +27,6 @@ class Health(msgspec.Struct, frozen=True):
 
 @routes.get("/global/health", sends=(), replies={200: Health}, is_public=True)
 async def _health(call: Call) -> Response:
-    """Check that the server is there."""
-    ready = call.hub.has_begun
+    """Check that the server and its daemon are there."""
+    ready = call.hub.is_connected
     return json_reply(Health(ready, ready, nousd.__version__, "nousd"))

@@ -17,6 +17,7 @@ import trio
 from nousd.bridge.stream.rendered_event import ENDING_TYPES, RenderedEvent, StreamQuery
 from nousd.client.answers import ReceivedEvent, decode_subscription_line
 from nousd.client.client import Client
+from nousd.client.follow import Follower
 from nousd.client.resuming import Backoff, Retry
 from nousd.client.typed import loads
 from nousd.errors import ClientError, Refused
@@ -82,6 +83,12 @@ class Hub:
         self._begun_or_ended = trio.Event()
         self._ended = trio.Event()
         self.has_begun = False
+        self._following: Follower | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        """True while the daemon is there, as far as the connection tells."""
+        return self._following is not None and self._following.is_connected
 
     @property
     def head(self) -> int:
@@ -116,6 +123,7 @@ class Hub:
     async def _follow_from_now(self, backoff: Backoff) -> None:
         async with self._daemon.follow(Subscribe(types="all"), retry=self._retry) as following:
             backoff.reset()
+            self._following = following
             self.has_begun = True
             self._begun_or_ended.set()
             self._window.restart(cursor_seq(following.cursor))
