@@ -8,6 +8,7 @@ looks at the given paths, and changes nothing. ``settings`` declares the setting
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isnan, nan
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -38,6 +39,9 @@ from nousd.config.values import RawValue, nearest
 from nousd.errors import ConfigError
 from nousd.runtime_paths import locations
 
+_SHOWN_CHARS: Final = 40
+"""Characters of an unusable value that a warning repeats."""
+
 
 class Resolved(NamedTuple):
     """The settings, and the origin of each, such as ``environment NOUSD_MODEL``."""
@@ -48,6 +52,8 @@ class Resolved(NamedTuple):
 
 _TANDEM_STALE: Final = "TANDEM_RUN_STALE_MS"
 """Tandem's variable for ``run_stale_seconds``, in milliseconds. It counts where ours is not set."""
+
+_STALE: Final = "run_stale_seconds"
 
 
 def resolve(
@@ -81,6 +87,8 @@ def resolve(
     of_models, origins_of_models = decide_models(map(_of_models, places), file, environ)
     values["mcp"] = read_mcp_file(file)
     values[PERMISSIONS] = read_permissions_file(file)
+    if not any(_STALE in each for each in (_own_environment(environ, here), places[-1])):
+        values["warnings"] = tuple(filter(None, (_tandem_stale(environ).warning,)))
     values["is_mode_insisted_on"] = any("permission_mode" in place for place in places[1:])
     settings = Settings(**{**values, **of_models})
     origins |= origins_of_models
@@ -171,9 +179,14 @@ def _from_file(file: ConfigFile) -> dict[str, RawValue]:
 
 def _from_environment(environ: Mapping[str, str], here: Path) -> dict[str, RawValue]:
     given = {}
-    if stale := environ.get(_TANDEM_STALE):
-        in_seconds = _in_seconds(stale)
-        given["run_stale_seconds"] = RawValue(in_seconds, f"environment {_TANDEM_STALE}", here)
+    stale = _tandem_stale(environ).seconds
+    if stale is not None:
+        given[_STALE] = RawValue(str(stale), f"environment {_TANDEM_STALE}", here)
+    return {**given, **_own_environment(environ, here)}
+
+
+def _own_environment(environ: Mapping[str, str], here: Path) -> dict[str, RawValue]:
+    given = {}
     for name in SETTINGS:
         variable = variable_of(name)
         if text := environ.get(variable):
@@ -181,12 +194,33 @@ def _from_environment(environ: Mapping[str, str], here: Path) -> dict[str, RawVa
     return given
 
 
-def _in_seconds(milliseconds: str) -> str:
-    """Convert a duration; return any other text unchanged, for the check of the setting to refuse."""
+class _TandemStale(NamedTuple):
+    """The value of Tandem's variable that is used, and why it is not the one that was given."""
+
+    seconds: float | None = None
+    warning: str | None = None
+
+
+def _tandem_stale(environ: Mapping[str, str]) -> _TandemStale:
+    """Return Tandem's variable as Tandem reads it: within the bounds, and without what is no number.
+
+    It may have been set for that program alone, and is never a reason not to start.
+    """
+    text = environ.get(_TANDEM_STALE)
+    if not text:
+        return _TandemStale()
+    shown = f"environment {_TANDEM_STALE} is {text[:_SHOWN_CHARS]!r}"
     try:
-        return str(read_duration(milliseconds, "ms") / 1000)
+        given = read_duration(text, "ms")
     except ValueError:
-        return milliseconds
+        given = nan
+    if isnan(given):
+        return _TandemStale(None, f"{shown}, no number of milliseconds: it is ignored")
+    bounds = SETTINGS[_STALE].meta
+    used = min(max(given, float(bounds.ge or 0) * 1000), float(bounds.le or 0) * 1000)
+    is_same = given == used
+    words = None if is_same else f"{shown}: {used:.0f} is used, the nearest allowed value"
+    return _TandemStale(used / 1000, words)
 
 
 def _from_flags(flags: Mapping[str, Any], here: Path) -> dict[str, RawValue]:

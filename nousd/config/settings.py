@@ -6,8 +6,9 @@ bounds and the help text. A number whose name ends with ``_seconds`` or ``_days`
 (``durations``). The order of precedence of the sources is decided in ``resolve``.
 
 A few fields are not settings: the tables of the file about providers, models and aliases
-(``models_file``), ``config_file``, the path of that file, and ``is_mode_insisted_on``, which lets a flag
-or variable for ``permission_mode`` win over the project's file, which in turn wins over the user's.
+(``models_file``), ``config_file``, the path of that file, ``warnings`` for the daemon's log, and
+``is_mode_insisted_on``, which lets a flag or variable for ``permission_mode`` win over the project's
+file, which in turn wins over the user's.
 """
 
 # No annotations from the future here: each of them would be compiled a second time, at every start.
@@ -341,6 +342,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Meta(description="Whether a flag or the environment named ``permission_mode``."),
     ] = False
+    warnings: Annotated[
+        tuple[str, ...], Meta(description="What was given and is not used as it is.")
+    ] = ()
     config_file: Annotated[
         Path | None, Meta(description="The file that settings were read from.")
     ] = None
@@ -367,7 +371,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 FILE_TABLES: Final = TABLES | {"mcp", PERMISSIONS}
 """The keys of the file that are not settings."""
 
-_NOT_CHOSEN: Final = FILE_TABLES | {"config_file", "is_mode_insisted_on"}
+_NOT_CHOSEN: Final = FILE_TABLES | {"config_file", "is_mode_insisted_on", "warnings"}
 
 _IN_FILE_ONLY: Final = frozenset({"extensions", "hard_links", "web_allow"})
 

@@ -114,6 +114,8 @@ async def _serve(settings: Settings, door: Door | None) -> None:
         stack.enter_context(
             configure_logging(settings.log_file, verbose=settings.verbose, redactor=redactor)
         )
+        for warning in settings.warnings:
+            _log.warning("%s", warning)
         if settings.provider == AUTO:
             settings = await _with_provider_found(settings)
         paths = socket_paths(settings.socket)

@@ -92,10 +92,34 @@ def test_the_variable_of_another_program_is_used_if_ours_is_not_set() -> None:
     assert resolved.origins["run_stale_seconds"] == "environment TANDEM_RUN_STALE_MS"
     ours = {**foreign, "NOUSD_RUN_STALE_SECONDS": "50"}
     assert resolve({}, ours).settings.run_stale_seconds == 50
-    with pytest.raises(ConfigError, match=r"at least 30 .*'29.999' .*TANDEM_RUN_STALE_MS"):
-        resolve({}, {"TANDEM_RUN_STALE_MS": "29999"})
-    with pytest.raises(ConfigError, match=r"must be a duration .*'soon' .*TANDEM_RUN_STALE_MS"):
-        resolve({}, {"TANDEM_RUN_STALE_MS": "soon"})
+    assert resolve({}, ours).settings.warnings == resolved.settings.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds", "words"),
+    [
+        ("1000", 30, "TANDEM_RUN_STALE_MS is '1000': 30000 is used, the nearest allowed value"),
+        ("0", 30, "TANDEM_RUN_STALE_MS is '0': 30000 is used, the nearest allowed value"),
+        ("999999", 600, "TANDEM_RUN_STALE_MS is '999999': 600000 is used, the nearest allowed"),
+        ("9" * 5000, 600, "600000 is used"),
+        ("abc", 120, "TANDEM_RUN_STALE_MS is 'abc', no number of milliseconds: it is ignored"),
+        ("-1", 30, "30000 is used"),
+        ("11m", 600, "600000 is used"),
+        ("nan", 120, "it is ignored"),
+    ],
+)
+def test_an_unusable_variable_of_another_program_is_a_warning_and_no_reason_not_to_start(
+    value: str, seconds: float, words: str
+) -> None:
+    settings = resolve({}, {"TANDEM_RUN_STALE_MS": value}).settings
+    assert settings.run_stale_seconds == seconds
+    (warning,) = settings.warnings
+    assert words in warning
+    assert len(warning) < 300
+    ours = {"TANDEM_RUN_STALE_MS": value, "NOUSD_RUN_STALE_SECONDS": "50"}
+    assert resolve({}, ours).settings.warnings == ()
+    by_flag = resolve({"run_stale_seconds": "60"}, {"TANDEM_RUN_STALE_MS": value}).settings
+    assert (by_flag.run_stale_seconds, by_flag.warnings) == (60, ())
 
 
 # --- every setting in every source ---------------------------------------------------------------
