@@ -144,6 +144,7 @@ WITHOUT_FRAMES = {
     "turn_end",
     "turn_start",
     "warning",
+    "v1_scope_entered",
 }
 """Types that have no counterpart in the contract."""
 

@@ -282,7 +282,12 @@ async def get_messages(life: _Life) -> None:
 
 def clear_inputs(type: str, **payload: Any) -> Operation:
     async def operate(life: _Life) -> None:
-        expected = None if type != "abort" or life.world.model.run_id else "no_active_run"
+        model = life.world.model
+        expected = None
+        if type == "abort" and not model.run_id:
+            # Without a run it takes back what waits, unless it is told to keep that.
+            waits = any(item["kind"] != "message" for item in model.pending)
+            expected = None if waits and not payload.get("keep_queue") else "no_active_run"
 
         def check(answer: Any) -> None:
             life.world.given_back.extend(item["input_id"] for item in answer["cleared"])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import trio
 
@@ -145,13 +145,25 @@ class ClientCall(LiveCallHost):
         kept, self._kept = self._kept, []
         handle = self.live.decide(decided, artifacts=kept, follow=self._follow)
         self._last_handle = handle
+        if isinstance(decided[-1], _ENDS):
+            handle.when_resolved(self._leave)
         return handle
+
+    def _leave(self, handle: CommitHandle) -> None:
+        """Let go of the session in the step in which clients learn of the end: a command that follows
+        must not find the call.
+        """
+        if handle.failure is None:
+            self.live.calls.discard(self)
 
     def _follow(self, decided: Sequence[Event], _logged: Sequence[Event]) -> None:
         for event in decided:
             self.tracker.note(event)
         quiet_until = max(self._quiet_until, trio.current_time())
         self._scope.deadline = quiet_until + self._services.stale_seconds
+
+
+_ENDS: Final = (events.ToolCallCompleted, events.ToolCallDenied)
 
 
 class ClientCalls:
