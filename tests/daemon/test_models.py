@@ -267,7 +267,7 @@ async def test_a_run_whose_provider_became_unusable_fails_with_the_cause(
         (told,) = of_type(await events.run(), "error")
         assert (told["code"], told["cause"]) == (
             "provider_error",
-            "provider broken needs BROKEN_API_KEY",
+            "not_configured: provider broken needs BROKEN_API_KEY",
         )
         await client.request("set_model", model="openai/stub-model")
         assert (await client.request("prompt", text="hello"))["output"] == "stub-reply"
