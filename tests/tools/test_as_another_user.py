@@ -58,9 +58,10 @@ def test_the_tests_of_a_sandbox_pass_as_another_user(
             timeout=SECONDS_MAX,
         )
     show(ended.stdout + ended.stderr)
-    assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-1000:]
+    # 5: none of the tests of that file belongs to the suite.
+    assert ended.returncode in (0, 5), ended.stdout[-4000:] + ended.stderr[-1000:]
     if not re.search(r"^\d+ passed", ended.stdout, re.MULTILINE):
-        pytest.skip(f"every test was skipped: {ended.stdout[-1000:]}")
+        pytest.skip(f"no test ran: {ended.stdout[-1000:]}")
 
 
 def in_process(request: pytest.FixtureRequest) -> list[str]:
