@@ -27,7 +27,7 @@ class _Run:
     session_id: str
     status: str | None = None
     speaker: str = ""
-    output: str = ""
+    answers: tuple[str, ...] = ()
 
 
 class RunRecord:
@@ -113,7 +113,8 @@ class RunRecord:
     def _check_result(self, result: Payload) -> None:
         self._check_end(result["run_id"], result["session_id"], result["status"])
         known = self._runs.get(result["run_id"])
-        good = known is None or known.output == result["output"]
+        # Which of them counts is tested elsewhere; "" if no turn took the prompt.
+        good = known is None or result["output"] in ("", *known.answers)
         self.violations.unless(good, f"the result {result} is by the log {known}")
 
     def _check_end(self, run_id: str, session_id: str, status: str) -> None:
@@ -160,7 +161,7 @@ class RunRecord:
     def _message_end(self, payload: Payload, _ts: str) -> None:
         run = self._runs.get(payload["run_id"])
         if run is not None and run.speaker == "assistant":
-            run.output = payload["text"]
+            run.answers += (payload["text"],)
 
     def _tool_start(self, payload: Payload, _ts: str) -> None:
         self.tool_calls += 1
