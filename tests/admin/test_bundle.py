@@ -529,6 +529,7 @@ def test_the_last_word_of_a_truncated_text_is_removed(
         assert text.endswith(" [cut]")
 
 
+@pytest.mark.slow
 def test_deltas_whose_beginning_is_past_the_limit_are_omitted(
     folder: Path, make_bundle: Callable[..., Files]
 ) -> None:

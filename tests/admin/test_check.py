@@ -96,7 +96,7 @@ def killed(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("removed", [(), ("-shm",)], ids=["all files", "without the index"])
 def test_the_log_of_a_killed_process_is_read_with_its_wal(
     killed: Path, removed: tuple[str, ...]

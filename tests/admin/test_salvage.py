@@ -135,7 +135,7 @@ def intact(request: pytest.FixtureRequest) -> tuple[Path, dict[int, set[int]]]:
     return path, pages_of(path)
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_every_event_on_undamaged_pages_is_saved(
     intact: tuple[Path, dict[int, set[int]]], damage: Damage, folder: Path

@@ -275,6 +275,7 @@ async def stream_until_cut(site: Site, cookie: dict[str, str], end: Any) -> None
                     pass
 
 
+@pytest.mark.slow
 async def test_delete_ends_a_session_and_its_streams(site: Site) -> None:
     cookie, other = await site.log_in(), await site.log_in()
 

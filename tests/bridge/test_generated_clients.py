@@ -78,6 +78,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.slow
 def test_openapi_python_client_leaves_no_operation_out(package: Path) -> None:
     made = sorted(path.stem for path in package.glob("api/*/*.py") if path.stem != "__init__")
     assert made == sorted(op["operationId"] for op in operations())

@@ -151,6 +151,7 @@ async def test_a_stalled_reader_is_cut_off_and_does_not_block_others(
     assert not data.endswith(b"0\r\n\r\n"), "no proper end, so that the reader resumes"
 
 
+@pytest.mark.slow
 async def test_stalled_readers_hold_few_pages_of_memory_each(short_folder: Path) -> None:
     async with (
         socket_daemon(short_folder, provider=MockProvider()) as daemon,

@@ -199,7 +199,7 @@ async def test_a_reader_of_the_bridge_approves_an_mcp_call(
     assert (short_folder / "work" / "a.txt").read_text() == "x"
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 async def test_ten_concurrent_calls_have_their_own_results(
     mode: Literal["auto", "legacy"], bridge: Bridge

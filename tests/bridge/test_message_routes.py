@@ -204,7 +204,7 @@ async def test_invalid_parts_are_refused_with_their_position(
     assert await bridge.get(f"/session/{session}/message") == []
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow(keep=1)
 @pytest.mark.behaviour("http_texts_are_as_long_as_bodies")
 @pytest.mark.parametrize(
     ("written", "meant"),
@@ -233,6 +233,7 @@ async def test_a_text_longer_than_a_protocol_line_is_appended_whole(
 
 @pytest.mark.behaviour("http_texts_are_as_long_as_bodies")
 @pytest.mark.behaviour("http_failed_runs_are_told")
+@pytest.mark.slow
 async def test_an_appended_text_too_long_for_the_model_is_not_repeated_and_fails_the_run(
     bridge: Bridge,
 ) -> None:

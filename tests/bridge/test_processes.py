@@ -238,7 +238,7 @@ def test_a_bridge_that_starts_before_the_first_daemon_creates_the_token(folder: 
             assert ask_until(200, http_socket, "/session", token) == []
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_a_bridge_without_a_daemon_stops_on_a_signal(folder: Path, sent: signal.Signals) -> None:
     with running(folder, "bridge", f"unix:{folder / 'http'}") as bridge:

@@ -281,6 +281,7 @@ async def test_without_any_token_nobody_is_admitted() -> None:
 
 
 @pytest.mark.parametrize("path", ["/quiet", "/flood"])
+@pytest.mark.slow(keep=1)
 async def test_a_void_token_ends_streams_whether_or_not_they_are_read(path: str) -> None:
     switch = Switch()
     async with switched(switch) as small, await connected(small.address) as stream:

@@ -62,6 +62,7 @@ def test_the_link_is_the_only_output_and_its_secret_is_valid_for_this_token(
 
 
 @pytest.mark.parametrize("http", ["", "unix:/s", "127.0.0.1:0", "0.0.0.0:80", "[::]:80"])
+@pytest.mark.slow(keep=2)
 def test_without_an_address_that_a_browser_can_open_it_says_how_to_name_one(
     state: Path, http: str
 ) -> None:

@@ -490,6 +490,7 @@ def test_at_a_terminal_the_prompt_is_shown_again_after_an_answer(
     terminal.wait_for("the answer\r\n> ")
 
 
+@pytest.mark.slow
 def test_at_a_terminal_the_next_request_is_shown_once_another_client_answers_the_first(
     daemon: FakeDaemon, terminal: Terminal
 ) -> None:
@@ -507,6 +508,7 @@ def test_at_a_terminal_the_next_request_is_shown_once_another_client_answers_the
     assert terminal.interrupt_until_exit() == 0
 
 
+@pytest.mark.slow
 def test_at_a_terminal_an_answer_to_an_ended_request_is_not_sent_for_the_next_one(
     daemon: FakeDaemon, terminal: Terminal
 ) -> None:

@@ -57,6 +57,7 @@ async def run_example(name: str, *argv: object) -> subprocess.CompletedProcess[b
         )
 
 
+@pytest.mark.slow
 async def test_the_ask_example_prints_the_answer(place: Place) -> None:
     async with running(place):
         done = await run_example("ask.py", place.socket, "what", "is", "this?")

@@ -59,7 +59,7 @@ def first_then(*budgets: int) -> Iterator[int]:
     return itertools.chain(budgets, itertools.repeat(WHOLE))
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_a_stream_cut_at_random_bytes_delivers_every_event_once(backend: str, seed: int) -> None:
     dice = random.Random(seed)

@@ -75,6 +75,7 @@ async def outcomes_of(connection: Connection, count: int) -> list[str]:
     return ends
 
 
+@pytest.mark.slow(keep=2)
 def test_concurrent_requests_get_their_own_answers(run: Run) -> None:
     async def echoes(peer: Peer) -> None:
         dice = random.Random(0)
@@ -242,6 +243,7 @@ def test_was_left_detects_a_closed_connection_before_use(run: Run) -> None:
     run(script)
 
 
+@pytest.mark.slow(keep=2)
 def test_a_client_reconnects_whenever_the_daemon_disconnects(run: Run) -> None:
     served = 0
 

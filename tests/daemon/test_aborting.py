@@ -167,6 +167,7 @@ async def test_an_abort_during_compaction_cancels_the_run_and_stores_no_summary(
         "trap '' TERM; sleep 1000 & while :; do sleep 1000; done",
     ],
 )
+@pytest.mark.slow(keep=1)
 async def test_an_abort_during_a_tool_call_kills_all_its_processes(
     command: str, client: Client, events: Events, stub: StubModel, line: Lifeline
 ) -> None:

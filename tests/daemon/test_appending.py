@@ -269,6 +269,7 @@ async def test_paging_back_returns_pending_messages_first_and_then_the_path(
 
 
 @pytest.mark.behaviour("appended_messages_survive_kills")
+@pytest.mark.slow
 async def test_a_message_appended_during_a_run_survives_a_kill_after_its_acknowledgement(
     short_folder: Path, stub: StubModel
 ) -> None:

@@ -33,6 +33,7 @@ async def start_waiting_call(events: Events, client: Client, stub: StubModel, to
 
 
 @pytest.mark.behaviour("after_a_crash_what_waited_is_expired")
+@pytest.mark.slow
 async def test_a_request_interrupted_by_a_kill_is_expired_at_the_next_start(
     place: Place, stub: StubModel
 ) -> None:

@@ -399,6 +399,7 @@ async def test_a_branch_asks_before_it_repeats_a_call_of_its_deleted_parent(benc
 
 
 @pytest.mark.behaviour("no_tool_runs_twice")
+@pytest.mark.slow
 async def test_after_a_kill_resume_executes_only_the_call_that_never_started(
     short_folder: Path, stub: StubModel
 ) -> None:

@@ -17,6 +17,7 @@ CONNECTIONS_MAX = 512
 
 
 @pytest.mark.behaviour("queues_are_bounded")
+@pytest.mark.slow
 async def test_a_full_queue_refuses_more_and_keeps_what_it_has(
     client: Client, events: Events, stub: StubModel
 ) -> None:

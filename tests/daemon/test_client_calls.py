@@ -547,6 +547,7 @@ async def test_a_full_disk_ends_a_call_and_its_end_is_stored_once_there_is_space
 
 
 @pytest.mark.behaviour("no_tool_runs_twice")
+@pytest.mark.slow
 async def test_a_call_interrupted_by_a_kill_is_closed_and_does_not_run_again(
     short_folder: Path,
 ) -> None:

@@ -191,7 +191,7 @@ async def test_a_line_too_long_gets_one_error_and_the_connection_stays_usable(
     assert pong["id"] == "b"
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("type", ["ping", "frobnicate"])
 async def test_the_memory_of_a_long_line_is_freed_after_its_answer(
     type: str, client: Client

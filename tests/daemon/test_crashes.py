@@ -21,6 +21,7 @@ def place(short_folder: Path, stub: StubModel) -> Place:
 
 @pytest.mark.behaviour("interrupted_runs_are_closed_at_the_next_start")
 @pytest.mark.behaviour("pending_inputs_survive_restarts")
+@pytest.mark.slow
 async def test_a_killed_run_is_closed_at_the_next_start_and_can_be_resumed(
     place: Place, stub: StubModel
 ) -> None:
@@ -111,6 +112,7 @@ async def test_a_killed_daemon_leaves_no_process_and_runs_no_tool_twice(
 
 
 @pytest.mark.behaviour("event_ids_only_grow")
+@pytest.mark.slow
 async def test_event_ids_keep_growing_after_a_kill(place: Place) -> None:
     seen = []
     for _ in range(2):
@@ -133,6 +135,7 @@ async def test_a_stale_socket_of_a_killed_daemon_is_replaced(place: Place) -> No
 
 
 @pytest.mark.behaviour("seen_is_stored")
+@pytest.mark.slow
 async def test_events_that_a_client_received_survive_a_kill(place: Place, stub: StubModel) -> None:
     stub.script(text_reply(*["word "] * 2000, Gate()))
     async with running(place) as process:

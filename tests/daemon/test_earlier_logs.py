@@ -270,7 +270,7 @@ async def test_client_calls_are_recognized_and_readable_with_their_outcomes(
     assert await client.request("list_tool_calls") == made
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 async def test_deleted_sessions_leave_only_tombstones_even_after_a_restart(
     place: Place, held: Held
 ) -> None:

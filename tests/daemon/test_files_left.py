@@ -61,7 +61,7 @@ async def test_what_an_aborted_command_left_is_reported(
         assert names.index("warning") < names.index("tool_call_completed")
 
 
-@pytest.mark.slow(keep=3)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("backend", ["bubblewrap", "landlock"])
 @pytest.mark.parametrize(
     "arguments",

@@ -90,6 +90,7 @@ async def test_a_full_disk_ends_the_run_and_refuses_inputs_but_serves_reads_unti
         assert "refused" not in texts
 
 
+@pytest.mark.slow
 async def test_an_output_too_large_for_the_disk_is_not_stored_whole_and_its_call_succeeds(
     place: Place, stub: StubModel
 ) -> None:

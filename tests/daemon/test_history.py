@@ -169,6 +169,7 @@ async def test_the_older_part_is_compacted_automatically_past_the_threshold(
         assert len(compacted["messages"]) < len(messages["messages"])
 
 
+@pytest.mark.slow
 async def test_repeated_compaction_does_not_make_summaries_grow(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:

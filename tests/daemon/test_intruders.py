@@ -197,6 +197,7 @@ async def test_a_subscription_filter_accepts_strange_ids_and_refuses_long_ones(
 # --- crowds, stalls and floods ---------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_clients_stalled_within_a_line_fill_only_the_command_socket_until_they_leave(
     short_folder: Path,
 ) -> None:

@@ -172,6 +172,7 @@ async def put(client: Client, text: str) -> str:
 
 
 @pytest.mark.behaviour("long_texts_can_be_handed_in_as_artifacts")
+@pytest.mark.slow
 async def test_every_kind_of_input_can_name_its_text_as_an_artifact(real_time: Kit) -> None:
     kit = real_time
     texts = {

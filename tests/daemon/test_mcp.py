@@ -245,6 +245,7 @@ async def test_a_projects_server_runs_only_while_trusted_and_yields_to_an_added_
         assert (await kit.client.request("list_mcp"))["servers"] == []
 
 
+@pytest.mark.slow
 async def test_a_server_replaced_repeatedly_has_the_tools_of_its_last_definition(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
@@ -255,6 +256,7 @@ async def test_a_server_replaced_repeatedly_has_the_tools_of_its_last_definition
         assert await kit.tool_names() == ["mcp__stub__empty"]
 
 
+@pytest.mark.slow
 async def test_a_server_added_again_starts_after_the_removed_one_has_ended(
     short_folder: Path, provider: Provider, stub: StubModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -259,6 +259,7 @@ async def test_resume_keeps_the_tools_and_the_model_of_the_failed_run(
 
 
 @pytest.mark.behaviour("resume_keeps_run_options")
+@pytest.mark.slow
 async def test_a_prompt_interrupted_by_a_kill_is_resumed_with_its_options(
     short_folder: Path, stub: StubModel
 ) -> None:
@@ -373,7 +374,7 @@ async def test_an_idle_run_keeps_its_activity_time_until_its_deadline_is_extende
 # --- strict resends --------------------------------------------------------------------------
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow(keep=1)
 @pytest.mark.behaviour("strict_resends_are_compared")
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("strict", [False, True])

@@ -222,6 +222,7 @@ async def test_keys_in_the_artifact_of_a_long_output_are_redacted(watched: Watch
     assert REDACTED.encode() in base64.b64decode(answer["payload"]["data"])
 
 
+@pytest.mark.slow
 async def test_commands_do_not_inherit_the_daemons_secret_variables(watched: Watched) -> None:
     run = await watched.call(
         ("bash", {"command": "env"}),
@@ -274,7 +275,7 @@ def _processes(root: int) -> Iterator[tuple[int, str, str]]:
         yield pid, os.fsdecode(command_line), os.fsdecode(environment)
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "key"),
     [("openai/m", "in_environment"), ("other/m", "in_file"), ("third/m", "printed")],

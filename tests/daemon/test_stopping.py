@@ -99,6 +99,7 @@ async def test_a_stop_during_a_run_sends_its_closing_events_and_keeps_the_queue(
         assert len(stub.requests) == 1, "nothing runs again by itself"
 
 
+@pytest.mark.slow
 async def test_a_stop_during_a_tool_call_leaves_no_process(
     place: Place, stub: StubModel, short_folder: Path
 ) -> None:

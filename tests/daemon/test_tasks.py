@@ -539,6 +539,7 @@ async def test_a_branch_of_a_task_is_an_ordinary_session_with_the_same_worker(
 
 
 @pytest.mark.behaviour("tasks_of_a_killed_daemon_are_closed")
+@pytest.mark.slow
 async def test_a_killed_daemon_closes_tasks_at_the_next_start(short_folder: Path) -> None:
     place = Place(short_folder)
     inner = json.dumps({"tasks": [{"prompt": "[[hang]]"}, {"prompt": "[[say 3]]"}]})

@@ -120,6 +120,7 @@ async def test_every_accepted_prompt_of_a_rapid_series_runs(
 
 
 @pytest.mark.behaviour("an_input_at_the_end_of_a_run_is_run_or_refused")
+@pytest.mark.slow
 async def test_every_accepted_follow_up_is_consumed_by_the_run_that_accepted_it(
     client: Client, daemon: Daemon
 ) -> None:

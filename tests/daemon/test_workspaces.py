@@ -387,6 +387,7 @@ async def test_a_task_works_in_the_workspace_of_its_parent(folders: Folders) -> 
 # --- cache -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_unused_workspaces_are_evicted_and_one_in_use_is_not(
     folders: Folders,
 ) -> None:

@@ -243,6 +243,7 @@ async def test_the_example_redacts_accounts_limits_timeouts_and_cancels_empty_br
         assert [args["timeout"] for args in changed] == [300]
 
 
+@pytest.mark.slow
 async def test_the_example_is_not_loaded_unless_it_is_listed(place: InstalledPlace) -> None:
     place.configure("")
     async with running(place):
@@ -251,6 +252,7 @@ async def test_the_example_is_not_loaded_unless_it_is_listed(place: InstalledPla
         assert error["message"] == "extension_command_not_found: house"
 
 
+@pytest.mark.slow
 async def test_tools_without_access_need_no_approval(place: InstalledPlace) -> None:
     place.configure('extensions = ["house-rules"]')
     place.options = ("--enable-demo-extension",)
@@ -271,6 +273,7 @@ async def test_a_listed_extension_that_is_not_installed_prevents_the_start(
     assert "extensions: house-rulez is not installed; installed are: house-rules" in said
 
 
+@pytest.mark.slow
 async def test_a_hook_that_never_returns_does_not_delay_the_stop_of_the_daemon(
     place: InstalledPlace,
 ) -> None:

@@ -93,6 +93,7 @@ def test_the_next_input_stores_only_its_new_messages() -> None:
     assert second.rest_ref == first.rest_ref
 
 
+@pytest.mark.slow
 def test_five_thousand_calls_store_their_history_once() -> None:
     shelf = Shelf()
     chain: Chain | None = None

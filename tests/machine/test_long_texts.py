@@ -212,6 +212,7 @@ def test_the_deltas_of_a_text_are_small_and_few(text: str) -> None:
     text=st.text(st.characters(exclude_categories=["Cs"])).map(lambda text: text * 900),
     args=st.dictionaries(st.text(), json_values),
 )
+@pytest.mark.slow
 def test_a_cut_entry_is_restored_from_its_artifacts(text: str, args: dict[str, Any]) -> None:
     entry = msgspec.structs.replace(answer_with_call(args), text=text)
     cut = long_texts.cut([entry_appended(entry)])

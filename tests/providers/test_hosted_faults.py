@@ -253,6 +253,7 @@ async def test_cancelling_closes_the_connection_at_once(server: Server, place: s
     assert server.stub.connections_open == 1
 
 
+@pytest.mark.slow(keep=1)
 async def test_cancelling_a_waiting_receiver_closes_the_connection_at_once(
     server: Server,
 ) -> None:

@@ -214,7 +214,7 @@ def call_of(dialect: Dialect, request: ModelInput) -> tuple[Body, Mapping[str, s
     return json.loads(call.body), call.headers
 
 
-@pytest.mark.slow(keep=4)
+@pytest.mark.slow(keep=2)
 @judged
 @pytest.mark.parametrize("sampling", [None, Sampling(temperature=0.5, top_p=0.5, max_tokens=4096)])
 @pytest.mark.parametrize("thinking", [None, "off", "low", "medium", "high"])

@@ -362,6 +362,7 @@ BOUNDS: Final = NativeSettings(
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
+@pytest.mark.slow(keep=10)
 async def test_however_a_run_ends_it_replays_identically(
     story: Story, ends: str, tmp_path: Path
 ) -> None:

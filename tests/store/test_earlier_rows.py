@@ -256,7 +256,7 @@ KEPT = {
 """Queries for the rows of all sessions, with the session in the first column."""
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow(keep=1)
 async def test_a_deleted_session_leaves_its_tombstone_and_does_not_affect_others(
     path: Path, tmp_path: Path
 ) -> None:

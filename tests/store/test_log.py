@@ -163,6 +163,7 @@ async def test_a_producer_gives_others_a_turn_once_it_is_ahead_of_the_commits() 
     assert scope.cancelled_caught
 
 
+@pytest.mark.slow(keep=1)
 async def test_wait_room_waits_behind_very_many_small_batches(store: Store) -> None:
     outcomes = Outcomes()
     with trio.fail_after(WAIT_SECONDS):

@@ -131,7 +131,7 @@ ABORTED = {
 }
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("command", ABORTED.values(), ids=ABORTED.keys())
 async def test_an_abort_ends_every_process_of_the_command(
     command: str, bench: Bench, line: Lifeline

@@ -433,6 +433,7 @@ def test_closed_paths_stay_closed_in_a_further_copy(bench: Bench) -> None:
     assert bench.context.path_sandbox.is_seen(("a",))
 
 
+@pytest.mark.slow
 async def test_patterns_of_any_length_and_with_flags_reach_a_search(bench: Bench) -> None:
     bench.put("Secret", "x")
     bench.put("other", "x")

@@ -107,7 +107,7 @@ def is_usable(program: str) -> bool:
     return subprocess.run([program, "--version"], capture_output=True).returncode == 0
 
 
-@pytest.mark.slow(keep=3)
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("name", JOBS)
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_daily_work_has_the_same_results_in_a_sandbox_as_outside(

@@ -55,6 +55,7 @@ async def test_status_log_and_diff_show_the_repository(repository: SandboxBench)
     assert "1 file changed, 1 insertion(+), 1 deletion(-)" in stat
 
 
+@pytest.mark.slow
 async def test_log_is_limited_by_count_and_range_and_path(repository: SandboxBench) -> None:
     for number in range(3):
         repository.put("b.txt", str(number))
@@ -222,7 +223,7 @@ def closed_repository(repository: SandboxBench) -> SandboxBench:
     return repository
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -245,6 +246,7 @@ async def test_paths_closed_to_reading_are_omitted_with_a_notice(
     assert re.search(r"\[left out, because rules close them to reading: [12]\]\Z", result.text)
 
 
+@pytest.mark.slow
 async def test_committed_and_staged_changes_of_closed_paths_are_omitted(
     closed_repository: SandboxBench,
 ) -> None:
@@ -254,6 +256,7 @@ async def test_committed_and_staged_changes_of_closed_paths_are_omitted(
     assert "key" not in await closed_repository.text("git", subcommand="diff", staged=True)
 
 
+@pytest.mark.slow
 async def test_nothing_is_shown_if_the_closed_paths_cannot_be_determined(
     closed_repository: SandboxBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

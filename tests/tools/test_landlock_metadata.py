@@ -85,7 +85,7 @@ USUAL = {
 }
 
 
-@pytest.mark.slow(keep=9)
+@pytest.mark.slow(keep=3)
 @pytest.mark.parametrize(("program", "command", "expected"), USUAL.values(), ids=USUAL)
 def test_daily_work_in_the_workspace_goes_on(
     program: str, command: str, expected: str, held: Attacked

@@ -166,6 +166,7 @@ async def test_a_flood_of_calls_keeps_no_command_from_its_time_limit(
     assert time.monotonic() - began < 12
 
 
+@pytest.mark.slow
 async def test_a_flood_of_calls_keeps_no_command_from_the_limit_of_processes(
     attacked: Attacked, held: SandboxBench
 ) -> None:
@@ -195,6 +196,7 @@ time.sleep(1000)
 )
 
 
+@pytest.mark.slow
 async def test_without_its_supervisor_no_call_succeeds(
     attacked: Attacked, held: SandboxBench
 ) -> None:

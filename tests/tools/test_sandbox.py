@@ -251,6 +251,7 @@ with Detector("bubblewrap", CHOSEN)().hold(request):
 
 
 @pytest.mark.parametrize("has_repository", [False, True])
+@pytest.mark.slow
 async def test_the_next_command_removes_the_placeholders_of_a_killed_daemon(
     has_repository: bool, tmp_path: Path
 ) -> None:

@@ -208,6 +208,7 @@ time.sleep(1000)
     assert sandbox_line.is_gone()
 
 
+@pytest.mark.slow
 async def test_a_fork_bomb_that_doubles_and_leaves_its_session_is_ended(
     sandbox_bench: SandboxBench, sandbox_line: Lifeline
 ) -> None:
@@ -232,7 +233,7 @@ FLOODS = {
 }
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow(keep=1)
 @pytest.mark.behaviour("limits_of_the_sandbox_hold")
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS.keys())
 async def test_each_process_has_a_memory_limit(flood: str, sandbox_bench: SandboxBench) -> None:
@@ -241,6 +242,7 @@ async def test_each_process_has_a_memory_limit(flood: str, sandbox_bench: Sandbo
     assert "MemoryError" in result.text
 
 
+@pytest.mark.slow
 async def test_shared_memory_counts_toward_the_memory_limit(sandbox_bench: SandboxBench) -> None:
     result = await sandbox_bench.run_python("""
 import mmap, time

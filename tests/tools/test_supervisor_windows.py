@@ -191,6 +191,7 @@ async def test_a_command_dies_with_its_supervisor_whatever_group_it_moved_to(
 
 
 @pytest.mark.parametrize("killed", ["supervisor", "guard"])
+@pytest.mark.slow(keep=2)
 async def test_a_sandboxed_command_dies_with_its_supervisor_whatever_group_it_moved_to(
     killed: str, sandbox_bench: SandboxBench, sandbox_line: Lifeline
 ) -> None:
@@ -205,6 +206,7 @@ async def test_a_sandboxed_command_dies_with_its_supervisor_whatever_group_it_mo
             await sandbox_line.wait_gone()
 
 
+@pytest.mark.slow
 async def test_a_command_ends_within_the_bound_though_its_supervisor_is_stopped(
     tmp_path: Path, line: Lifeline
 ) -> None:

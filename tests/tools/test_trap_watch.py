@@ -149,7 +149,7 @@ async def test_a_worktree_beyond_those_looked_at_is_judged_where_it_is_named(
     assert result.sandbox.is_left_partial
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     "content", ["gitdir: " + "x/../" * 200_000, "gitdir: /nowhere"], ids=["long", "many"]
 )
@@ -187,7 +187,7 @@ async def test_names_of_any_bytes_are_named_printably(held: SandboxBench) -> Non
     assert msgspec.json.decode(msgspec.json.encode(result.text)) == result.text
 
 
-@pytest.mark.slow(keep=3)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("place", "content"),
     [
@@ -262,7 +262,7 @@ async def test_programs_that_a_config_leads_to_are_closed(
     assert result.is_error
 
 
-@pytest.mark.slow(keep=3)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("step", ["exec touch ran", "x touch ran", "merge -C abc topic", "break"])
 async def test_a_todo_list_that_holds_more_than_picks_is_reported(
     held: SandboxBench, step: str
@@ -303,7 +303,7 @@ async def test_a_rebase_over_two_calls_works_and_is_not_reported(held: SandboxBe
     assert left_by(first) == left_by(second) == {}
 
 
-@pytest.mark.slow(keep=7)
+@pytest.mark.slow(keep=3)
 @pytest.mark.parametrize(
     ("path", "program"),
     [
@@ -329,7 +329,7 @@ async def test_a_new_file_that_programs_obey_by_its_name_is_reported(
     assert found[1] == program
 
 
-@pytest.mark.slow(keep=3)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     "path", ["sub/.npmrc", "sub/.github/workflows/ci.yml", "sub/.zed/tasks.json"]
 )
