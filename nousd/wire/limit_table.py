@@ -133,6 +133,7 @@ _CONSEQUENCES: Final[dict[str, str]] = {
     "summary_chars_max": "a summary that is cut",
     "pending_counted_max": "`pending_inputs.truncated` in `get_metrics`, where one more is counted",
     "http_connections_max": "503 `TOO_MANY_CONNECTIONS`, and the connection is closed",
+    "http_strangers_max": "the connection that has been without a token for the longest time is closed",
     "http_headers_bytes_max": "431 `HEADERS_TOO_LARGE`, and the connection is closed",
     "http_body_bytes_max": "413 `BODY_TOO_LARGE`, and the connection is closed",
     "http_body_seconds": "408 `REQUEST_TIMEOUT`, and the connection is closed",

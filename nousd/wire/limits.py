@@ -88,6 +88,11 @@ SUBSCRIBE_BYTES_MAX: Final = 16 * 1024
 HTTP_CONNECTIONS_MAX: Final = 2048
 """Connections to the HTTP bridge at a time."""
 
+HTTP_STRANGERS_MAX: Final = 512
+"""Those among them that no token or session has been accepted on; the other places are kept for those
+where one has.
+"""
+
 HTTP_HEADERS_BYTES_MAX: Final = 32 * 1024
 """The request line and all headers of one HTTP request."""
 

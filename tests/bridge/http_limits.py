@@ -28,6 +28,7 @@ from tests.bridge.harness import bridge_to, text
 from tests.bridge.raw_http import answer_in, connected, exchange, request
 from tests.bridge.small_server import TOKEN, small_server
 from tests.daemon.limits_bench import Kit
+from tests.harness.daemon import WAIT_SECONDS
 from tests.harness.stub_model import hanging_reply, text_reply
 
 JUST_BEFORE = 0.001
@@ -53,6 +54,19 @@ async def connections(kit: Kit, offset: int) -> None:
         answer = await small.ask("/echo")
         assert answer.status == (503 if offset > 0 else 200)
         assert offset <= 0 or f"503 `{answer.code}`" in LIMITS["http_connections_max"][1]
+
+
+async def strangers(kit: Kit, offset: int) -> None:
+    bound = kit.scale("http_strangers_max", server, "HTTP_STRANGERS_MAX", 3)
+    async with small_server() as small, AsyncExitStack() as others:
+        held = []
+        for _ in range(bound + offset):
+            held.append(await others.enter_async_context(await connected(small.address)))
+            await held[-1].send_all(request().replace(b"connection: close\r\n", b""))
+            assert (await held[-1].receive_some()).startswith(b"HTTP/1.1 200")
+        with trio.move_on_after(WAIT_SECONDS if offset > 0 else JUST_BEFORE):
+            assert await held[0].receive_some() == b""
+            assert offset > 0
 
 
 async def headers_bytes(_kit: Kit, offset: int) -> None:
@@ -164,6 +178,7 @@ async def write_seconds(_kit: Kit, offset: int) -> None:
 
 HTTP_PLAYS: dict[str, Callable[[Any, int], Awaitable[None]]] = {
     "http_connections_max": connections,
+    "http_strangers_max": strangers,
     "http_headers_bytes_max": headers_bytes,
     "http_body_bytes_max": body_bytes,
     "http_body_seconds": body_seconds,

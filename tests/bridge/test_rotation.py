@@ -239,6 +239,9 @@ class FakeConnection:
     def end(self) -> None:
         self.ended.append(trio.current_time())
 
+    def keep(self) -> None:
+        pass
+
     def cut(self) -> None:
         self.cuts.append(trio.current_time())
 

@@ -97,6 +97,48 @@ async def test_a_connection_beyond_the_limit_is_refused_until_another_one_ends(
     assert HTTP_CONNECTIONS_MAX > READERS
 
 
+@pytest.mark.parametrize(
+    "said", [b"", b"GET / HT", OPEN, request("POST", "/auth/login", "content-length: 9")]
+)
+async def test_connections_without_a_token_keep_nobody_out_and_cut_nobody_off(
+    said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "HTTP_CONNECTIONS_MAX", 30)
+    async with small_server() as small, AsyncExitStack() as opened:
+        reader = await opened.enter_async_context(stream_of(small.address, "/flood"))
+        strangers = []
+        for _ in range(100):
+            stranger = await opened.enter_async_context(await connected(small.address))
+            await stranger.send_all(said)
+            strangers.append(stranger)
+            assert (await small.ask("/global/health")).status == 200
+        await opened.enter_async_context(stream_of(small.address, "/quiet"))
+        assert small.streams == 2
+        assert await reader.receive_some()
+        with trio.fail_after(WAIT_SECONDS):
+            await rest(strangers[0])
+
+
+async def test_the_oldest_connection_without_a_token_makes_way_for_a_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "HTTP_STRANGERS_MAX", 2)
+    async with small_server() as small, AsyncExitStack() as opened:
+        await opened.enter_async_context(stream_of(small.address, "/quiet"))
+        strangers = [
+            await opened.enter_async_context(await connected(small.address)) for _ in range(2)
+        ]
+        for stranger in strangers:
+            await stranger.send_all(OPEN)
+            assert (await stranger.receive_some()).startswith(b"HTTP/1.1 200 ")
+        await opened.enter_async_context(await connected(small.address))
+        with trio.fail_after(WAIT_SECONDS):
+            assert await rest(strangers[0]) == b""
+        await strangers[1].send_all(OPEN)
+        assert (await strangers[1].receive_some()).startswith(b"HTTP/1.1 200 ")
+        assert small.streams == 1
+
+
 async def test_the_server_waits_for_free_descriptors(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

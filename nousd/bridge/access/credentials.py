@@ -33,6 +33,10 @@ CurrentToken = Callable[[], str | None]
 class HeldConnection(Protocol):
     """A connection of a client."""
 
+    def keep(self) -> None:
+        """Count the connection among those that a credential was accepted on."""
+        ...
+
     def end(self) -> None:
         """Accept no further request: stop at once if idle, else after the current response."""
         ...
@@ -71,8 +75,7 @@ class Credentials:
         token = self._current_token()
         if token is None or not hmac.compare_digest(given.encode(), token.encode()):
             return False
-        if connection is not None:
-            self._held[connection] = _Credential(token, is_session=False)
+        self._hold(connection, _Credential(token, is_session=False))
         return True
 
     def admits_session(
@@ -84,10 +87,14 @@ class Credentials:
         for id in ids:
             ticket = self._session(id)
             if ticket is not None and ticket.origin in origins:
-                if connection is not None:
-                    self._held[connection] = _Credential(id, is_session=True)
+                self._hold(connection, _Credential(id, is_session=True))
                 return True
         return False
+
+    def _hold(self, connection: HeldConnection | None, credential: _Credential) -> None:
+        if connection is not None:
+            connection.keep()
+            self._held[connection] = credential
 
     def open_session(self, token: str, origin: str) -> tuple[str, Ticket]:
         """Return a session of that origin, and its id, for a token.

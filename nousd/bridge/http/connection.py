@@ -19,13 +19,10 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from email.utils import formatdate
-from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote
 
 import h11
-import msgspec
 import trio
 from starlette.types import ASGIApp, Message, Scope
 
@@ -37,9 +34,11 @@ from nousd.bridge.http.strict_http import (
     Refused,
     fault_for_status,
     fault_of,
+    http_date,
+    refusal,
     split_head,
 )
-from nousd.bridge.replies import INTERNAL, envelope
+from nousd.bridge.replies import INTERNAL
 from nousd.net.streams import DirectStream
 from nousd.wire.limits import HTTP_HEADERS_BYTES_MAX, HTTP_IDLE_SECONDS
 
@@ -59,11 +58,19 @@ class Connection:
     Args:
         stream: read and written; its writes have a deadline of their own (``server._Guarded``).
         cut: ends the stream at once.
+        keep: called when a credential is accepted on this connection, which then keeps its place.
     """
 
-    def __init__(self, app: ASGIApp, stream: DirectStream, cut: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        stream: DirectStream,
+        cut: Callable[[], None],
+        keep: Callable[[], None],
+    ) -> None:
         self._app = app
         self.cut = cut
+        self.keep = keep
         self._stream = stream
         self._machine = h11.Connection(
             h11.SERVER, max_incomplete_event_size=2 * HTTP_HEADERS_BYTES_MAX
@@ -433,29 +440,9 @@ class _Exchange:
         self._receiving.cancel()
 
 
-@lru_cache(maxsize=2)
-def http_date(second: int) -> bytes:
-    """Return the value of ``Date`` for a time in whole seconds since the epoch."""
-    return formatdate(second, usegmt=True).encode()
-
-
 def _has_body(request: h11.Request) -> bool:
     """Return whether bytes of a body follow the head."""
     return any(
         name == b"transfer-encoding" or (name == b"content-length" and int(value) > 0)
         for name, value in request.headers
     )
-
-
-def refusal(fault: Fault, *, is_bodiless: bool) -> list[h11.Event]:
-    """Return the events of a refusal, after which the connection closes."""
-    failure, words = fault
-    body = msgspec.json.encode(envelope(failure, words))
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(body)),
-        (b"connection", b"close"),
-        (b"date", http_date(int(time.time()))),
-    ]
-    head = h11.Response(status_code=failure.status, headers=headers)
-    return [head, *([] if is_bodiless else [h11.Data(data=body)]), h11.EndOfMessage()]

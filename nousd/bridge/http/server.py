@@ -4,6 +4,10 @@ Each connection is a ``_Guarded`` stream: every write has a deadline, so that on
 cannot hold up the daemon's shutdown, and it is closed by force at the end of a grace period.
 ``connection`` serves one connection.
 
+Connections are strangers until a credential is accepted on them. When too many are, or places run out,
+the one that has been a stranger for the longest time is cut: whoever opens connections and says nothing
+keeps nobody out.
+
 It knows no routes: it serves an ASGI application.
 """
 
@@ -13,6 +17,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -30,11 +35,16 @@ from nousd.net.unix_sockets import check_length, listen, remove_stale
 from nousd.runtime_paths.locks import lock_socket
 from nousd.wire.limits import (
     HTTP_CONNECTIONS_MAX,
+    HTTP_STRANGERS_MAX,
     HTTP_WRITE_SECONDS,
 )
 
 GRACE_SECONDS: Final = 1.0
 """How long connections may take to write pending responses once the daemon stops."""
+
+_FREE_PLACES_MIN: Final = 8
+"""With fewer free places, strangers are cut for newcomers. It is more than the listeners accept before
+a connection that was cut has ended."""
 
 _PIECE_BYTES: Final = 1024 * 1024
 
@@ -124,6 +134,7 @@ class _Server:
         self._app = app
         self._places = trio.CapacityLimiter(HTTP_CONNECTIONS_MAX)
         self._open: dict[_Guarded, Connection] = {}
+        self._strangers: dict[_Guarded, None] = {}
         self._is_ending = False
         self._left = trio.Event()
 
@@ -159,7 +170,11 @@ class _Server:
 
     async def _serve_one(self, stream: trio.SocketStream) -> None:
         guarded = _Guarded(stream)
-        connection = self._open[guarded] = Connection(self._app, guarded, guarded.cut)
+        connection = self._open[guarded] = Connection(
+            self._app, guarded, guarded.cut, partial(self._keep, guarded)
+        )
+        self._make_room()
+        self._strangers[guarded] = None
         if self._is_ending:
             connection.end()
         try:
@@ -171,7 +186,20 @@ class _Server:
             _logger.exception("a fault on a connection")
         finally:
             del self._open[guarded]
+            self._keep(guarded)
             self._left.set()
+
+    def _keep(self, guarded: _Guarded) -> None:
+        """Record that a connection is no stranger, or none any more."""
+        self._strangers.pop(guarded, None)
+
+    def _make_room(self) -> None:
+        """Cut the oldest stranger if a further one is too many."""
+        is_full = self._places.available_tokens < _FREE_PLACES_MIN
+        if self._strangers and (is_full or len(self._strangers) >= HTTP_STRANGERS_MAX):
+            oldest = next(iter(self._strangers))
+            self._keep(oldest)
+            oldest.cut()
 
     async def _all_gone(self) -> None:
         while self._open:

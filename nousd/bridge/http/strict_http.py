@@ -10,9 +10,13 @@ Knows nothing of routes, connections or time.
 from __future__ import annotations
 
 import re
+import time
+from email.utils import formatdate
+from functools import lru_cache
 from typing import Final
 
 import h11
+import msgspec
 
 from nousd.bridge.replies import (
     BAD_REQUEST,
@@ -20,6 +24,7 @@ from nousd.bridge.replies import (
     NOT_IMPLEMENTED,
     VERSION_NOT_SUPPORTED,
     Failure,
+    envelope,
 )
 from nousd.wire.limits import HTTP_HEADERS_BYTES_MAX
 
@@ -150,3 +155,23 @@ class ChunkGuard:
         self._in_trailer = size == 0
         # The CR LF after the data is h11's to check: it takes nothing else.
         self._data = size + 2 if size else 0
+
+
+@lru_cache(maxsize=2)
+def http_date(second: int) -> bytes:
+    """Return the value of ``Date`` for a time in whole seconds since the epoch."""
+    return formatdate(second, usegmt=True).encode()
+
+
+def refusal(fault: Fault, *, is_bodiless: bool) -> list[h11.Event]:
+    """Return the events of a refusal, after which the connection closes."""
+    failure, words = fault
+    body = msgspec.json.encode(envelope(failure, words))
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"connection", b"close"),
+        (b"date", http_date(int(time.time()))),
+    ]
+    head = h11.Response(status_code=failure.status, headers=headers)
+    return [head, *([] if is_bodiless else [h11.Data(data=body)]), h11.EndOfMessage()]
