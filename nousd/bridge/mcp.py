@@ -1,7 +1,8 @@
 """The MCP server at a path of the bridge, behind its gate.
 
 It is imported at the first request, in a thread, because importing the library takes half a second. If
-the library is not installed, the reply says so. This module knows nothing of MCP's messages.
+the library is not installed, the reply says so. Of MCP's messages this module knows only which one calls
+a tool: it counts against the rate of its client.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from typing import Final
 
 import anyio
 import anyio.to_thread
+import msgspec
 import trio
 from anyio.abc import TaskGroup, TaskStatus
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from nousd.bridge.access.work_rate import WorkRate
 from nousd.bridge.http.bodies import Bodies
 from nousd.bridge.replies import NOT_IMPLEMENTED, UNAVAILABLE, HttpError, error_reply
 from nousd.client.dial import Where
@@ -34,13 +37,20 @@ class LazyMcpApp:
         tasks: the task group in which the MCP server runs.
         closing: ends the MCP server.
         bodies: the memory budget for large request bodies.
+        work_rate: the allowances of clients for tool calls.
     """
 
     def __init__(
-        self, daemon: Where, tasks: TaskGroup, closing: trio.Event, bodies: Bodies
+        self,
+        daemon: Where,
+        tasks: TaskGroup,
+        closing: trio.Event,
+        bodies: Bodies,
+        work_rate: WorkRate,
     ) -> None:
         self._daemon = daemon
         self._bodies = bodies
+        self._work_rate = work_rate
         self._tasks = tasks
         self._closing = closing
         self._opening = anyio.Lock()
@@ -49,8 +59,11 @@ class LazyMcpApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             host = await self._opened()
-            async with self._bodies.read(Request(scope, receive)) as body:
+            request = Request(scope, receive)
+            async with self._bodies.read(request) as body:
                 whole = body
+            if _calls_tool(whole):
+                self._work_rate.take(request.headers)
         except HttpError as error:
             await error_reply(error)(scope, receive, send)
             return
@@ -84,6 +97,17 @@ def _load() -> _OpenHost:
     from nousd.mcp_server.http import open_host
 
     return open_host
+
+
+class _Message(msgspec.Struct):
+    method: str = ""
+
+
+def _calls_tool(body: bytes) -> bool:
+    try:
+        return msgspec.json.decode(body, type=_Message).method == "tools/call"
+    except msgspec.DecodeError:
+        return False  # the library says what is wrong with it
 
 
 def _replay_body(body: bytes, receive: Receive) -> Receive:

@@ -68,6 +68,7 @@ RUN_CONFLICT: Final = Failure(409, "SESSION_RUN_CONFLICT", retryable=True)
 BODY_TOO_LARGE: Final = Failure(413, "BODY_TOO_LARGE")
 NOT_JSON: Final = Failure(415, "UNSUPPORTED_MEDIA_TYPE")
 UNPROCESSABLE: Final = Failure(422, "INVALID_REQUEST")
+RATE_LIMITED: Final = Failure(429, "RATE_LIMITED", retryable=True)
 HEADERS_TOO_LARGE: Final = Failure(431, "HEADERS_TOO_LARGE")
 NOT_IMPLEMENTED: Final = Failure(501, "NOT_IMPLEMENTED")
 VERSION_NOT_SUPPORTED: Final = Failure(505, "HTTP_VERSION_NOT_SUPPORTED")
@@ -126,7 +127,14 @@ FAILURES: Final = tuple(
     dict.fromkeys(
         (
             *(BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, METHOD_NOT_ALLOWED, NOT_JSON),
-            *(HEADERS_TOO_LARGE, NOT_IMPLEMENTED, VERSION_NOT_SUPPORTED, TOO_SLOW, STARTING),
+            *(
+                RATE_LIMITED,
+                HEADERS_TOO_LARGE,
+                NOT_IMPLEMENTED,
+                VERSION_NOT_SUPPORTED,
+                TOO_SLOW,
+                STARTING,
+            ),
             *(*_BY_CODE.values(), *_BY_MESSAGE.values(), *_BY_ERROR.values()),
         )
     )

@@ -19,6 +19,7 @@ import trio
 from nousd.bridge import mcp
 from nousd.bridge.access.credentials import Credentials, CurrentToken
 from nousd.bridge.access.gate import LOCAL_HOSTS, AccessPolicy
+from nousd.bridge.access.work_rate import WorkRate
 from nousd.bridge.app import make_app
 from nousd.bridge.http import server
 from nousd.bridge.http.bodies import Bodies
@@ -53,6 +54,7 @@ class BridgeSettings(NamedTuple):
         state_dir: has the sessions of browsers.
         hosts: accepted names in ``Host``, besides those of this machine.
         origins: origins whose pages may send requests.
+        starts_per_minute: how often a client may start work; 0 for any number.
     """
 
     place: HttpPlace
@@ -60,6 +62,7 @@ class BridgeSettings(NamedTuple):
     state_dir: Path
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
+    starts_per_minute: int = 0
 
     def access_policy(self, credentials: Credentials) -> AccessPolicy:
         """Return the policy of the gate."""
@@ -98,10 +101,13 @@ class OpenBridge(NamedTuple):
             credentials = Credentials(
                 self.settings.current_token, browser_sessions(folder), login_links(folder)
             )
-            services = Services(daemon, hub, responders, meters, bodies, credentials, ROWS)
+            work_rate = WorkRate(self.settings.starts_per_minute)
+            services = Services(
+                daemon, hub, responders, meters, bodies, credentials, work_rate, ROWS
+            )
             if not is_patient:
                 await hub.wait_begun()
-            apps = {mcp.PATH: mcp.LazyMcpApp(where, following, closing, bodies)}
+            apps = {mcp.PATH: mcp.LazyMcpApp(where, following, closing, bodies, work_rate)}
             following.start_soon(credentials.watch)
             app = make_app(services, self.settings.access_policy(credentials), apps=apps)
             await server.serve(app, self.listeners, closing)

@@ -218,6 +218,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "Repeatable.",
         ),
     ] = ()
+    http_starts_per_minute: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_000_000,
+            description="How often one HTTP client may start a run, a compaction or a tool call over "
+            "MCP in a minute; 0 for any number.",
+        ),
+    ] = 600
     extension: Annotated[
         tuple[Path, ...], Meta(max_length=64, description="Extension module to load. Repeatable.")
     ] = ()

@@ -164,6 +164,7 @@ WRITTEN: dict[str, tuple[str, str, Any]] = {
     "http": ("unix:/h", '"unix:/h"', "unix:/h"),
     "http_remote": ("yes", "true", True),
     "http_hosts": ("a.example,b", '["a.example", "b"]', ("a.example", "b")),
+    "http_starts_per_minute": ("7", "7", 7),
     "http_origins": ("https://a", '["https://a"]', ("https://a",)),
     "redact": ("a+:b", '["a+:b"]', ("a+:b",)),
 }

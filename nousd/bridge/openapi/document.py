@@ -297,6 +297,7 @@ ANY: Final = frozenset({400, 403, 413, 431, 500, 503})
 
 WITH_TOKEN: Final = frozenset({401})
 WITH_BODY: Final = frozenset({408, 415, 422})
+WITH_RATE: Final = frozenset({429})
 WITH_COMMAND: Final = frozenset({504})
 WITH_NAME: Final = frozenset({404})
 
@@ -342,6 +343,8 @@ def refusals(row: Row) -> frozenset[int]:
         ways.append(WITH_COMMAND)
     if row.body is not None:
         ways.append(WITH_BODY)
+    if row.starts_work:
+        ways.append(WITH_RATE)
     if "{" in row.path:
         ways.append(WITH_NAME)
     return frozenset().union(*ways)

@@ -51,6 +51,8 @@ async def answer_request(row: Row, services: Services, request: Request) -> Resp
             request=request,
             view=row.view,
         )
+        if row.starts_work:
+            services.work_rate.take(request.headers)
         reply = await row.handler(call)
     except Refused as refused:
         reply = error_reply(_rename_field(row, refused))

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from nousd.bridge.access.callers import Caller
 from nousd.bridge.access.credentials import Credentials
+from nousd.bridge.access.work_rate import WorkRate
 from nousd.bridge.http.bodies import Bodies
 from nousd.bridge.metrics.meters import Meters
 from nousd.bridge.stream.hub import Hub
@@ -33,6 +34,7 @@ class Services(NamedTuple):
         meters: the counters behind ``/metrics``.
         bodies: the memory budget for large request bodies.
         credentials: the sessions of browsers.
+        work_rate: the allowances of clients for what starts work.
         rows: the whole table of routes, for those that describe it.
     """
 
@@ -42,6 +44,7 @@ class Services(NamedTuple):
     meters: Meters
     bodies: Bodies
     credentials: Credentials
+    work_rate: WorkRate
     rows: tuple[Row, ...]
 
 
@@ -81,6 +84,9 @@ class Call(NamedTuple):
 
 
 Handler = Callable[[Call], Awaitable[Response]]
+
+_STARTS_WORK: Final = frozenset({"prompt", "compact_session"})
+"""Commands that call a model."""
 
 _AS_WE_DO: Final[Mapping[str, str]] = {}
 
@@ -122,6 +128,11 @@ class Row(NamedTuple):
     streams: bool = False
     view: EventView = TANDEM
     spells: Mapping[str, str] = _AS_WE_DO
+
+    @property
+    def starts_work(self) -> bool:
+        """Whether a request counts against the rate of its client."""
+        return not _STARTS_WORK.isdisjoint(self.sends)
 
 
 class Routes(list[Row]):

@@ -17,6 +17,7 @@ _SETTINGS: Final = (
     "http_remote",
     "http_hosts",
     "http_origins",
+    "http_starts_per_minute",
     "verbose",
 )
 """The settings of a separate bridge; it needs the state directory for the token."""

@@ -51,4 +51,5 @@ def bridge_settings(
         state_dir=settings.state_dir,
         hosts=settings.http_hosts,
         origins=settings.http_origins,
+        starts_per_minute=settings.http_starts_per_minute,
     )
