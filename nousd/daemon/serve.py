@@ -29,8 +29,8 @@ from nousd.daemon.ops.logs import configure_logging
 from nousd.daemon.ops.process import (
     allow_many_descriptors,
     give_back_large_blocks,
-    import_for_first_run,
     look_for_cycles_seldom,
+    prepare_first_run,
 )
 from nousd.daemon.ops.systemd import Notifier, take_notifier, take_passed_sockets
 from nousd.daemon.services import Services
@@ -167,10 +167,8 @@ async def _serve_until_told_to_stop(
             connections.start_soon(
                 error_boundary.contained, served, "the way in beside the sockets"
             )
-        first = partial(import_for_first_run, services.closing)
-        connections.start_soon(
-            error_boundary.contained, first, "the import of what the first run needs"
-        )
+        first = partial(prepare_first_run, services.closing)
+        connections.start_soon(error_boundary.contained, first, "the preparation of the first run")
         notifier.ready(f"pid {os.getpid()}")
         _log.info("listening on %s", listeners.command.socket.getsockname())
         told = await anext(signals)

@@ -29,7 +29,7 @@ async def test_imports_happen_after_a_delay_in_another_thread(
     importing: list[threading.Thread], autojump_clock: MockClock
 ) -> None:
     start = trio.current_time()
-    await process.import_for_first_run(trio.Event())
+    await process.prepare_first_run(trio.Event())
     assert trio.current_time() - start >= process.QUIET_SECONDS
     [thread] = importing
     assert thread is not threading.current_thread()
@@ -41,7 +41,7 @@ async def test_a_stopping_daemon_does_not_wait_for_imports(
     start = trio.current_time()
     closing = trio.Event()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(process.import_for_first_run, closing)
+        nursery.start_soon(process.prepare_first_run, closing)
         await trio.sleep(process.QUIET_SECONDS / 2)
         closing.set()
     assert trio.current_time() - start < process.QUIET_SECONDS

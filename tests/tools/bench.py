@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -155,6 +156,32 @@ def lifeline(path: Path) -> Iterator[Lifeline]:
         yield Lifeline(path, descriptor)
     finally:
         os.close(descriptor)
+
+
+def supervising(
+    control: socket.socket, script: str, cwd: Path, *, grace_seconds: float = 0.5, changes: str = ""
+) -> list[str]:
+    """Return the command line of a process that supervises a shell script.
+
+    Args:
+        changes: code that runs before, with the module ``supervisor``.
+    """
+    job = {
+        "argv": ["/bin/sh", "-c", script],
+        "cwd": str(cwd),
+        "environment": {"PATH": os.environ["PATH"]},
+        "grace_seconds": grace_seconds,
+        "limits": (False, 0, 0, 0),
+        "control": control.fileno(),
+        "asks_on": -1,
+        "places": [],
+    }
+    code = f"""
+from nousd.tools.process import supervisor_process as supervisor
+{changes}
+supervisor.run({job})
+"""
+    return [sys.executable, "-c", code]
 
 
 # Writes ``ready`` three times; one process has left its group, and one has lost its parent.

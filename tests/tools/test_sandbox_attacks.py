@@ -12,6 +12,7 @@ import os
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -407,10 +408,17 @@ async def test_system_calls_of_another_architecture_are_refused(
     assert set((await sandbox_bench.attack(OLD_CALL)).values()) <= {errno.EPERM}
 
 
-async def test_a_command_inherits_only_the_standard_streams(sandbox_bench: SandboxBench) -> None:
-    text = await sandbox_bench.text(
-        "bash", command="for file in /proc/self/fd/*; do echo ${file##*/}; done"
-    )
+async def test_a_command_inherits_only_the_standard_streams_whatever_runs_beside_it(
+    sandbox_bench: SandboxBench, sandbox_line: Lifeline
+) -> None:
+    async with trio.open_nursery() as nursery:
+        lasting = f"exec 9>{sandbox_line.path}; echo ready >&9; sleep 1000"
+        nursery.start_soon(partial(sandbox_bench.call, "bash", command=lasting))
+        await sandbox_line.wait_ready(1)
+        text = await sandbox_bench.text(
+            "bash", command="for file in /proc/self/fd/*; do echo ${file##*/}; done"
+        )
+        nursery.cancel_scope.cancel()
     # The shell has one more, for listing the directory.
     assert {"0", "1", "2"} <= set(text.split()) <= {"0", "1", "2", "3"}
 

@@ -13,10 +13,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from nousd.tools.process._supervisor_main import OPEN_FILES_USUAL
 from nousd.tools.process.supervisor import Ended, run_supervised
+from nousd.tools.process.supervisor_process import OPEN_FILES_USUAL
 from tests.harness.daemon import WAIT_SECONDS
-from tests.tools.bench import FAMILY, REPOSITORY, Lifeline, another_daemon
+from tests.tools.bench import FAMILY, REPOSITORY, Lifeline, another_daemon, supervising
 
 ENV = {"PATH": os.environ["PATH"]}
 
@@ -54,22 +54,10 @@ async def test_a_missing_program_has_exit_code_127(tmp_path: Path) -> None:
 async def test_nothing_starts_after_the_daemon_is_gone(tmp_path: Path) -> None:
     daemon, control = socket.socketpair()
     daemon.close()
-    program = REPOSITORY / "nousd" / "tools" / "process" / "_supervisor_main.py"
     with control, trio.fail_after(WAIT_SECONDS):
         await trio.run_process(
-            [
-                *(sys.executable, "-I", "-S", str(program)),
-                *(
-                    str(control.fileno()),
-                    "500",
-                    "0",
-                    "0,0,0,0",
-                    "/bin/sh",
-                    "-c",
-                    "echo ran > effect",
-                ),
-            ],
-            cwd=tmp_path,
+            supervising(control, "echo ran > effect", tmp_path),
+            cwd=REPOSITORY,
             pass_fds=[control.fileno()],
         )
     assert not (tmp_path / "effect").exists()

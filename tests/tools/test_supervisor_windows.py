@@ -11,16 +11,21 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from nousd.tools.process import supervisor
-from nousd.tools.process._supervisor_main import KILLING_SECONDS_MAX, _descendants
-from nousd.tools.process.supervisor import ENDING_SECONDS_MAX, GRACE_SECONDS
+from nousd.tools.process.fork_server import Forked, ForkServer, fork_server
+from nousd.tools.process.supervisor import ENDING_SECONDS_MAX, GRACE_SECONDS, Ended, run_supervised
+from nousd.tools.process.supervisor_process import KILLING_SECONDS_MAX, descendants
 from nousd.tools.sandbox.interface import Request, SandboxedProcess
-from tests.tools.bench import FAMILY, REPOSITORY, Lifeline
+from tests.harness.daemon import WAIT_SECONDS
+from tests.tools.bench import FAMILY, REPOSITORY, Lifeline, another_daemon, supervising
 from tests.tools.sandbox_bench import SandboxBench
+from tests.tools.test_supervisor import DAEMON
 
 LONG_SECONDS = 40.0
 """A grace period that no test waits for."""
@@ -32,14 +37,12 @@ ENV = {"PATH": os.environ["PATH"]}
 
 # Waits for the first signal between the fork and the program.
 LATE = """
-import signal, sys
-from nousd.tools.process import _supervisor_main as supervisor
+import signal
 become = supervisor._become
 def late(*args):
     signal.pause()
     become(*args)
 supervisor._become = late
-supervisor.main(sys.argv[1:])
 """
 
 # Takes a TERM for the moment to begin the command, as late as that.
@@ -75,17 +78,21 @@ def state(process: int) -> str:
 async def commanded(
     held: SandboxedProcess, cwd: Path, grace_seconds: float = GRACE_SECONDS
 ) -> AsyncIterator[tuple[int, int]]:
-    """Start a command; provide its guard and its supervisor."""
-    async with supervisor._supervised(held.argv, cwd, held.env, grace_seconds, held) as command:
-        guard = command._process.pid
-        with trio.fail_after(SOON_SECONDS):
-            while not (found := children(guard)):  # noqa: ASYNC110
-                await trio.sleep(0.01)
-        yield guard, found[0]
+    """Start a command; provide the fork server and its supervisor."""
+    program = supervisor._Program(held.argv, cwd, held.env, grace_seconds, held)
+    null = os.open(os.devnull, os.O_RDWR)
+    try:
+        async with supervisor._supervised(program, [null] * 3, lambda: None) as command:
+            server = fork_server().pid
+            assert server is not None
+            assert command.process is not None
+            yield server, command.process.pid
+    finally:
+        os.close(null)
 
 
 def children(parent: int) -> list[int]:
-    return [process.id for process in _descendants(parent) if process.parent == parent]
+    return [process.id for process in descendants(parent) if process.parent == parent]
 
 
 def unconfined(script: str) -> SandboxedProcess:
@@ -96,18 +103,13 @@ async def test_a_command_whose_daemon_dies_between_its_fork_and_its_program_neve
     tmp_path: Path,
 ) -> None:
     daemon, control = socket.socketpair()
-    environment = os.memfd_create("environment")
-    arguments = (control.fileno(), round(LONG_SECONDS * 1000), environment, "0,0,0,0")
+    script = f"echo > {tmp_path}/effect; sleep 1000"
     with control, daemon:
         process = await trio.lowlevel.open_process(
-            [
-                *(sys.executable, "-c", LATE, *map(str, arguments)),
-                *("/bin/sh", "-c", f"echo > {tmp_path}/effect; sleep 1000"),
-            ],
+            supervising(control, script, tmp_path, grace_seconds=LONG_SECONDS, changes=LATE),
             cwd=REPOSITORY,
-            pass_fds=[control.fileno(), environment],
+            pass_fds=[control.fileno()],
         )
-        os.close(environment)
         try:
             with trio.fail_after(SOON_SECONDS):
                 told = trio.socket.from_stdlib_socket(daemon.dup())
@@ -127,13 +129,13 @@ async def test_a_command_that_a_sandbox_still_prepares_never_begins_after_the_en
 ) -> None:
     argv = ["/bin/sh", "-c", f"{sys.executable} -c '{PREPARING}'; exit 0"]
     held = SandboxedProcess(argv=argv, env=ENV, is_holder=True)
-    async with commanded(held, tmp_path, LONG_SECONDS) as (guard, found):
+    async with commanded(held, tmp_path, LONG_SECONDS) as (_, found):
         with trio.fail_after(SOON_SECONDS):
-            while not any(is_waiting_for_signals(each.id) for each in _descendants(found)):  # noqa: ASYNC110
+            while not any(is_waiting_for_signals(each.id) for each in descendants(found)):  # noqa: ASYNC110
                 await trio.sleep(0.01)
-        below = [each.id for each in _descendants(guard)]
+        below = [each.id for each in descendants(found)]
         with trio.fail_after(SOON_SECONDS):
-            await end(guard, *below)
+            await end(found, *below)
     assert not (tmp_path / "effect").exists()
 
 
@@ -148,10 +150,10 @@ def is_waiting_for_signals(process: int) -> bool:
     return name.startswith("python") and bool(caught >> (signal.SIGTERM - 1) & 1)
 
 
-async def end(guard: int, *processes: int) -> None:
-    """Ask for the end of the command, and return when all of it has ended."""
-    os.kill(guard, signal.SIGTERM)
-    await gone(*processes)
+async def end(found: int, *processes: int) -> None:
+    """Ask a supervisor for the end of the command, and return when all of it has ended."""
+    os.kill(found, signal.SIGTERM)
+    await gone(found, *processes)
 
 
 async def test_bubblewrap_that_has_not_begun_the_command_when_the_end_comes_never_does(
@@ -171,38 +173,36 @@ async def test_bubblewrap_that_has_not_begun_the_command_when_the_end_comes_neve
             limits=held.limits,
             is_holder=held.is_holder,
         )
-        async with commanded(process, bench.work, LONG_SECONDS) as (guard, found):
+        async with commanded(process, bench.work, LONG_SECONDS) as (_, found):
             with trio.fail_after(SOON_SECONDS):
                 while [state(each) for each in children(found)] != ["T"]:  # noqa: ASYNC110
                     await trio.sleep(0.01)
-            await end(guard, guard, found, *children(found))
+            await end(found, *children(found))
     assert not (bench.work / "src/effect").exists()
 
 
-@pytest.mark.parametrize("killed", ["supervisor", "guard"])
 async def test_a_command_dies_with_its_supervisor_whatever_group_it_moved_to(
-    killed: str, tmp_path: Path, line: Lifeline
+    tmp_path: Path, line: Lifeline
 ) -> None:
     held = unconfined(FAMILY.format(fifo=line.path))
-    async with commanded(held, tmp_path) as (guard, found):
+    async with commanded(held, tmp_path) as (_, found):
         await line.wait_ready(3)
-        os.kill(found if killed == "supervisor" else guard, signal.SIGKILL)
+        os.kill(found, signal.SIGKILL)
         await line.wait_gone()
 
 
-@pytest.mark.parametrize("killed", ["supervisor", "guard"])
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow(keep=1)
 async def test_a_sandboxed_command_dies_with_its_supervisor_whatever_group_it_moved_to(
-    killed: str, sandbox_bench: SandboxBench, sandbox_line: Lifeline
+    sandbox_bench: SandboxBench, sandbox_line: Lifeline
 ) -> None:
     sandbox = sandbox_bench.find()
     assert sandbox is not None
     argv = ["/bin/sh", "-c", FAMILY.format(fifo=sandbox_line.path)]
     request = Request(argv=argv, env=ENV, workdir=sandbox_bench.work)
     with sandbox.hold(request) as held:
-        async with commanded(held, sandbox_bench.work) as (guard, found):
+        async with commanded(held, sandbox_bench.work) as (_, found):
             await sandbox_line.wait_ready(3)
-            os.kill(found if killed == "supervisor" else guard, signal.SIGKILL)
+            os.kill(found, signal.SIGKILL)
             await sandbox_line.wait_gone()
 
 
@@ -237,3 +237,145 @@ async def test_a_chain_of_processes_that_each_leave_the_group_at_once_is_caught(
     async with commanded(SandboxedProcess(argv=argv, env=ENV), tmp_path, 0.05):
         await line.wait_ready(1)
     await line.wait_gone()
+
+
+# --- the fork server ---------------------------------------------------------------------------
+
+
+async def run(script: str, cwd: Path) -> Ended:
+    return await run_supervised(
+        ["/bin/sh", "-c", script],
+        cwd=cwd,
+        env=ENV,
+        on_output=lambda _: None,
+        timeout_seconds=WAIT_SECONDS,
+    )
+
+
+async def test_killing_the_fork_server_ends_no_running_command_and_the_next_one_starts(
+    tmp_path: Path, line: Lifeline
+) -> None:
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    ended = []
+
+    async def command() -> None:
+        script = f"exec 9>{line.path}; echo ready >&9; read word < go; [ $word = on ] && exit 7"
+        ended.append(await run(script, tmp_path))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(command)
+        await line.wait_ready(1)
+        server = fork_server().pid
+        assert server is not None
+        os.kill(server, signal.SIGKILL)
+        await gone(server)
+        assert await run("exit 5", tmp_path) == Ended(code=5)
+        assert fork_server().pid not in (server, None)
+        assert not line.is_gone()
+        go.write_text("on\n")
+    assert ended == [Ended(code=7)]
+    await line.wait_gone()
+
+
+async def test_a_start_that_the_fork_server_did_not_live_to_see_is_made_once_by_a_new_one(
+    tmp_path: Path,
+) -> None:
+    assert await run("exit 0", tmp_path) == Ended()
+    server = fork_server().pid
+    assert server is not None
+    os.kill(server, signal.SIGSTOP)
+    ended = []
+
+    async def command() -> None:
+        ended.append(await run("echo begun >> effect; exit 7", tmp_path))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(command)
+        await trio.testing.wait_all_tasks_blocked()
+        os.kill(server, signal.SIGKILL)
+    assert ended == [Ended(code=7)]
+    assert (tmp_path / "effect").read_text() == "begun\n"
+
+
+async def test_a_command_that_no_fork_server_lives_to_start_fails_without_effect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fork, killed = ForkServer.fork, []
+
+    async def kill_and_fork(server: ForkServer, *args: Any) -> Forked | None:
+        await server.prepare()
+        assert server.pid is not None
+        killed.append(server.pid)
+        os.kill(server.pid, signal.SIGKILL)
+        return await fork(server, *args)
+
+    monkeypatch.setattr(ForkServer, "fork", kill_and_fork)
+    ended = await run("echo begun > effect", tmp_path)
+    assert ended == Ended(failure="could not be started: lost its supervisor")
+    assert len(set(killed)) == 2
+    assert not (tmp_path / "effect").exists()
+
+
+STOPPED = """
+exec 9>'{fifo}'
+echo ready >&9
+kill -STOP $PPID
+while :; do sleep 1000; done
+"""
+
+
+@pytest.mark.slow
+async def test_a_command_ends_within_the_bound_though_its_daemon_is_dead_and_its_supervisor_stopped(
+    line: Lifeline,
+) -> None:
+    async with another_daemon(DAEMON, STOPPED.format(fifo=line.path)) as daemon:
+        await line.wait_ready(1)
+        daemon.kill()
+        await line.wait_gone()
+
+
+async def test_the_fork_server_ends_with_the_daemon(tmp_path: Path) -> None:
+    servers: list[int | None] = []
+
+    async def main() -> None:
+        await run("exit 0", tmp_path)
+        servers.append(fork_server().pid)
+
+    await trio.to_thread.run_sync(trio.run, main)
+    (server,) = servers
+    assert server is not None
+    await gone(server)
+
+
+async def test_the_memory_of_the_fork_server_holds_nothing_of_a_command(tmp_path: Path) -> None:
+    words = [f"{place}-{os.urandom(8).hex()}" for place in ("argument", "variable", "folder")]
+    argument, variable, folder = words
+    (tmp_path / folder).mkdir()
+    ended = await run_supervised(
+        ["/bin/sh", "-c", f"echo {argument}"],
+        cwd=tmp_path / folder,
+        env={**ENV, "KEY": variable},
+        on_output=lambda _: None,
+        timeout_seconds=WAIT_SECONDS,
+    )
+    assert ended == Ended()
+    server = fork_server().pid
+    assert server is not None
+    memory = memory_of(server)
+    assert b"supervisor_process" in memory
+    for word in words:
+        assert word.encode() not in memory
+
+
+def memory_of(process: int) -> bytes:
+    """Return all that a process can read of its memory."""
+    pieces = []
+    with Path(f"/proc/{process}/mem").open("rb", buffering=0) as memory:
+        for line in Path(f"/proc/{process}/maps").read_text().splitlines():
+            place, rights, *_ = line.split()
+            first, last = (int(number, 16) for number in place.split("-"))
+            if rights.startswith("rw"):
+                memory.seek(first)
+                pieces.append(memory.read(last - first))
+    return b"".join(pieces)

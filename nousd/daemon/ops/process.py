@@ -1,4 +1,4 @@
-"""Settings of the daemon process: memory, descriptors, garbage collection, late imports.
+"""Settings of the daemon process: memory, descriptors, garbage collection; what is late on purpose.
 
 By default glibc takes the size of a freed block as a hint to keep blocks of that size for later, and
 keeps a heap for each thread. After one flood of long lines the daemon would hold hundreds of megabytes
@@ -6,7 +6,7 @@ that it does not use. Other C libraries have no such call, and none is made.
 
 The usual soft limit of 1,024 descriptors is below what the bounds on connections add up to; a crowd of
 HTTP readers would take those that the sockets and the log need. Programs of tools get a limit of their
-own (``tools/_supervisor_main``), because programs that use ``select`` cannot take more.
+own (``tools/process/supervisor_process``), because programs that use ``select`` cannot take more.
 """
 
 from __future__ import annotations
@@ -65,15 +65,22 @@ def look_for_cycles_seldom() -> None:
     gc.enable()
 
 
-async def import_for_first_run(closing: trio.Event) -> None:
-    """Import in a thread what the first run needs and a start does not, shortly after the start.
+async def prepare_first_run(closing: trio.Event) -> None:
+    """Import in a thread what the first run needs and a start does not, shortly after the start, and
+    start the fork server.
 
-    A run that comes before imports it itself. Nothing is imported if ``closing`` is set before.
+    A run that comes before does it itself. Nothing is done if ``closing`` is set before.
+
+    Raises:
+        OSError: the fork server cannot be started.
     """
     with trio.move_on_after(QUIET_SECONDS):
         await closing.wait()
         return
     await trio.to_thread.run_sync(_import)
+    from nousd.tools.process.fork_server import fork_server
+
+    await fork_server().prepare()
 
 
 def _import() -> None:

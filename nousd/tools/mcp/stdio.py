@@ -25,7 +25,7 @@ from mcp.shared.message import SessionMessage
 from nousd.errors import ToolServerFailed
 from nousd.tools.mcp.message_limits import Pace, values_in
 from nousd.tools.mcp.spec import ServerSpec
-from nousd.tools.process.supervisor import supervised_conversation
+from nousd.tools.process.supervisor import Conversation, supervised_conversation
 from nousd.wire.codec.framing import LineSplitter, LineTooLong
 from nousd.wire.limits import MCP_MESSAGE_BYTES_MAX, MCP_MESSAGE_VALUES_MAX
 
@@ -95,10 +95,7 @@ def _found(command: tuple[str, ...], env: Mapping[str, str]) -> tuple[str, ...]:
 class _Server:
     """The process of a server, as its streams."""
 
-    def __init__(self, name: str, process: trio.Process, redact: Callable[[str], str]) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
+    def __init__(self, name: str, process: Conversation, redact: Callable[[str], str]) -> None:
         self._name = name
         self._process = process
         self._stdin = process.stdin

@@ -14,7 +14,7 @@ It runs in a thread of the supervisor, which goes on with its duties whatever th
 many. The thread has no capabilities, as the command has none, so the kernel refuses it what it would
 refuse the command. When it ends, for whatever reason, calls fail with ENOSYS.
 
-Imported by ``_supervisor_main``, and so standard library only.
+Loaded by the fork server, and so standard library only.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Runs a command so that nothing of it outlives the call, nor the daemon.
 
-One supervisor process per command (``_supervisor_main.py``) stands between the daemon and the command,
-and between the daemon and that its guard. Each is a *subreaper*: whatever the command starts stays below
-it, also after a double fork and ``setsid``. The supervisor ends all of that, SIGTERM and after a grace
-period SIGKILL, when
+One supervisor process per command (``supervisor_process``) stands between the daemon and the command,
+and between the daemon and all of them the fork server. Each is a *subreaper*: whatever the command
+starts stays below it, also after a double fork and ``setsid``. The supervisor ends all of that, SIGTERM
+and after a grace period SIGKILL, when
 
 - the command's first process has ended (what a call starts ends with the call),
 - the daemon hangs up its socket, on purpose (abort, timeout) or because it died for any reason,
@@ -26,13 +26,17 @@ in ``tests/tools/test_supervisor_windows.py``:
 - A sandbox still prepares: ``_bubblewrap_main`` and bubblewrap are spared SIGTERM, so that the command
   may use its grace period, and the first process of a PID namespace is deaf to it. They would go on to
   begin the command. While nothing runs below that first process, SIGKILL.
+- The fork server dies before it has forked, or the forked process before it has said that the command
+  begins: no line comes before the end of file, so nothing had an effect, and a new server gets the same
+  job, once.
 - A process forks while we look: the look is repeated until the kernel says that we have no child. A
   process cannot leave its ancestors without becoming our child in the same step, whatever its group,
   session or namespace. A chain of processes that hand on and leave is caught for the same reason.
 - The supervisor is killed (or fails): its command's first process dies with it, whether or not its own
-  helper has set a parent-death signal yet; all others become the guard's, which kills them.
-- The guard is killed: the supervisor gets SIGTERM and ends the command as usual.
-- The supervisor is stopped: the guard kills it and the rest after ``grace_seconds`` and four seconds.
+  helper has set a parent-death signal yet; all others become the fork server's, which kills them.
+- The fork server is killed: commands go on with their supervisors.
+- The supervisor is stopped: the daemon kills it after ``ENDING_SECONDS_MAX``; if the daemon is dead, the
+  fork server does, after ``grace_seconds`` and four seconds.
 
 Rejected alternatives:
 
@@ -42,12 +46,13 @@ Rejected alternatives:
 - Killing process groups from the daemon: misses processes that left the group, and a killed daemon
   kills nobody.
 - One supervisor for all commands: an orphan that reached it could belong to any of them, so that
-  aborting one call could not find its stray processes. It would start faster by some 15 ms.
+  aborting one call could not find its stray processes.
 - A PID namespace or cgroup per command alone: the cleanest, but needs rights that we may not have. A
   sandbox with a namespace stands *below* the supervisor, which then need not search for processes.
 
-Left open: if guard and supervisor are killed with SIGKILL in the same moment (``pkill -9 nousd``), only
-the first process dies, in bubblewrap with all others; without it the rest lives on. A program that gains
+Left open: if a supervisor is killed with SIGKILL after the fork server it came from, or with it
+(``pkill -9 nousd``), only the first process dies, in bubblewrap with all others; without it the rest
+lives on. A program that gains
 other rights (sudo) is not ours to kill. What is stuck in the kernel dies when it comes out of it.
 
 Linux only: subreapers and ``/proc``.
@@ -55,21 +60,24 @@ Linux only: subreapers and ``/proc``.
 
 from __future__ import annotations
 
+import errno
+import marshal
 import os
-import signal
 import socket
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 import trio
 
 from nousd.tools.anonymous_file import anonymous_file
+from nousd.tools.process.fork_server import REPLY_SECONDS_MAX, Forked, fork_server
 from nousd.tools.sandbox.interface import SandboxedProcess
+
+if TYPE_CHECKING:
+    from nousd.tools.process.supervisor_process import Job
 
 GRACE_SECONDS: Final = 0.5
 """Between SIGTERM and SIGKILL."""
@@ -78,8 +86,8 @@ ENDING_SECONDS_MAX: Final = 5.0
 """How long a supervisor may take to end a command before it is killed itself. Its own bound is the
 grace period and two seconds."""
 
-_PROGRAM: Final = Path(__file__).with_name("_supervisor_main.py")
 _READ_BYTES: Final = 64 * 1024
+_STARTS_MAX: Final = 2
 _DRAIN_READS_MAX: Final = 64
 """A pipe holds 1 MiB at most: what is read after the end was in it then."""
 
@@ -133,167 +141,217 @@ async def run_supervised(
         Also for programs that cannot be started: exit code 127, and the reason in the output.
     """
     try:
-        async with _supervised(argv, cwd, env, grace_seconds, held) as command:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(command.read_output, on_output, wait_room)
-                with trio.move_on_after(timeout_seconds) as limit:
-                    await command.wait_ended()
-                if limit.cancelled_caught:
-                    await command.end()
-                nursery.cancel_scope.cancel()
-            command.drain_output(on_output)
-            return command.outcome(timed_out=limit.cancelled_caught)
+        with ExitStack() as stack:
+            output, write_end = _pipe(stack)
+            os.set_blocking(output, False)
+            inherited = stack.enter_context(ExitStack())
+            inherited.callback(os.close, write_end)
+            streams = (_opened_null(inherited), write_end, write_end)
+            program = _Program(argv, cwd, env, grace_seconds, held)
+            async with _supervised(program, streams, inherited.close) as command:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_read_output, output, on_output, wait_room)
+                    with trio.move_on_after(timeout_seconds) as limit:
+                        await command.wait_ended()
+                    if limit.cancelled_caught:
+                        await command.end()
+                    nursery.cancel_scope.cancel()
+                _drain_output(output, on_output)
+                return command.outcome(timed_out=limit.cancelled_caught)
     except OSError as error:
         return Ended(failure=f"could not be started: {error.strerror}")
+
+
+class Conversation(NamedTuple):
+    """A program to talk to.
+
+    Args:
+        wait: returns when every process of the program is gone.
+    """
+
+    stdin: trio.abc.SendStream
+    stdout: trio.abc.ReceiveStream
+    stderr: trio.abc.ReceiveStream
+    wait: Callable[[], Awaitable[None]]
 
 
 @asynccontextmanager
 async def supervised_conversation(
     argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], grace_seconds: float = GRACE_SECONDS
-) -> AsyncIterator[trio.Process]:
+) -> AsyncIterator[Conversation]:
     """Start a program to talk to; at the end of the block it is ended, with all that it started.
 
-    Its ``stdin``, ``stdout`` and ``stderr`` are streams. Both outputs end when the last process of the
-    program is gone; a program that cannot be started says so on stderr and ends.
+    Both outputs end when the last process of the program is gone; a program that cannot be started says
+    so on stderr and ends.
 
     Raises:
         OSError: nothing could be started.
     """
-    with _control() as (ours, theirs):
-        process = await _open(argv, cwd, env, grace_seconds, control=theirs, output=subprocess.PIPE)
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        async with process.stdin, process.stdout, process.stderr, _running(process, ours, -1):
-            yield process
+    async with AsyncExitStack() as stack:
+        inherited = stack.enter_context(ExitStack())
+        ours: list[trio.lowlevel.FdStream] = []
+        theirs: list[int] = []
+        for number in range(3):
+            read_end, write_end = os.pipe()
+            kept, given = (write_end, read_end) if number == 0 else (read_end, write_end)
+            ours.append(await stack.enter_async_context(trio.lowlevel.FdStream(kept)))
+            inherited.callback(os.close, given)
+            theirs.append(given)
+        program = _Program(argv, cwd, env, grace_seconds)
+        command = await stack.enter_async_context(_supervised(program, theirs, inherited.close))
+        stdin, stdout, stderr = ours
+        yield Conversation(stdin, stdout, stderr, command.wait_ended)
+
+
+class _Program(NamedTuple):
+    argv: Sequence[str]
+    cwd: Path
+    env: Mapping[str, str]
+    grace_seconds: float
+    held: SandboxedProcess | None = None
+
+    def job(self, control: int, streams: Sequence[int]) -> tuple[Job, list[int]]:
+        """Return what the supervisor is to do, and the descriptors for its places."""
+        numbers: dict[int, list[int]] = {}
+        for number, descriptor in enumerate(streams):
+            numbers.setdefault(descriptor, []).append(number)
+        held = self.held
+        for descriptor in (control, *(held.descriptors if held else ())):
+            numbers[descriptor] = [descriptor]
+        job: Job = {
+            "argv": list(self.argv),
+            "cwd": str(self.cwd),
+            "environment": dict(self.env),
+            "grace_seconds": self.grace_seconds,
+            "limits": (held.is_holder, *msgspec.structs.astuple(held.limits))
+            if held
+            else (False, 0, 0, 0),
+            "control": control,
+            "asks_on": -1 if held is None or held.asks_on is None else held.asks_on,
+            "places": list(numbers.values()),
+        }
+        return job, list(numbers)
+
+
+def _pipe(stack: ExitStack) -> tuple[int, int]:
+    """Return both ends of a pipe, of which the reading one is closed with the stack."""
+    read_end, write_end = os.pipe()
+    stack.callback(os.close, read_end)
+    return read_end, write_end
+
+
+def _opened_null(stack: ExitStack) -> int:
+    descriptor = os.open(os.devnull, os.O_RDWR)
+    stack.callback(os.close, descriptor)
+    return descriptor
 
 
 @asynccontextmanager
 async def _supervised(
-    argv: Sequence[str],
-    cwd: Path,
-    env: Mapping[str, str],
-    grace_seconds: float,
-    held: SandboxedProcess | None = None,
+    program: _Program, streams: Sequence[int], close_streams: Callable[[], None]
 ) -> AsyncIterator[_Supervised]:
-    """Start a program whose output is read from a pipe; at the end of the block it is ended."""
-    read_end, write_end = os.pipe()
-    with ExitStack() as stack:
-        stack.callback(os.close, read_end)
-        with ExitStack() as inherited:
-            inherited.callback(os.close, write_end)
-            ours, theirs = stack.enter_context(_control())
-            process = await _open(
-                argv, cwd, env, grace_seconds, control=theirs, output=write_end, held=held
-            )
-        os.set_blocking(read_end, False)
-        async with _running(process, ours, read_end) as command:
-            yield command
+    """Start a program; at the end of the block it is ended.
+
+    Args:
+        streams: the descriptors of its input, output and errors.
+        close_streams: closes them; called once the program has them.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    for _ in range(_STARTS_MAX):
+        async with _attempt(program, streams) as command:
+            if await command.has_begun():
+                close_streams()
+                yield command
+                return
+        if command.has_spoken:
+            break
+    raise OSError(errno.EIO, "lost its supervisor")
 
 
 @asynccontextmanager
-async def _running(
-    process: trio.Process, control: socket.socket, output: int
-) -> AsyncIterator[_Supervised]:
-    """Provide a started supervisor; at the end of the block its command is ended, and then it."""
-    command = _Supervised(process, trio.socket.from_stdlib_socket(control), output)
-    try:
-        yield command
-    finally:
-        with trio.CancelScope(shield=True):
-            await command.end()
-            await process.wait()
-
-
-@contextmanager
-def _control() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Yield our end of the socket to a supervisor, and the end that it inherits."""
+async def _attempt(program: _Program, streams: Sequence[int]) -> AsyncIterator[_Supervised]:
     ours, theirs = socket.socketpair()
-    with ours, theirs:
-        yield ours, theirs
+    with ours:
+        with theirs:
+            job, descriptors = program.job(theirs.fileno(), streams)
+            with anonymous_file("job", marshal.dumps(cast("Any", job))) as file:
+                process = await fork_server().fork(program.grace_seconds, [file, *descriptors])
+        command = _Supervised(process, trio.socket.from_stdlib_socket(ours))
+        try:
+            yield command
+        finally:
+            with trio.CancelScope(shield=True):
+                await command.end()
+                await command.close()
 
 
-async def _open(
-    argv: Sequence[str],
-    cwd: Path,
-    env: Mapping[str, str],
-    grace_seconds: float,
-    *,
-    control: socket.socket,
-    output: int,
-    held: SandboxedProcess | None = None,
-) -> trio.Process:
-    """Start a supervisor; ``output`` is where the command's goes, ``PIPE`` for a conversation."""
-    talks = output == subprocess.PIPE
-    with control, anonymous_file("environment", _encoded(env)) as environment:
-        settings = (control.fileno(), round(grace_seconds * 1000), environment, _limits(held))
-        return await trio.lowlevel.open_process(
-            [sys.executable, "-I", "-S", str(_PROGRAM), *map(str, settings), *argv],
-            stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.PIPE if talks else subprocess.STDOUT,
-            cwd=cwd,
-            env={},
-            pass_fds=[control.fileno(), environment, *(held.descriptors if held else ())],
-            start_new_session=True,
-        )
+async def _read_output(output: int, on_output: OnOutput, wait_room: WaitRoom) -> None:
+    """Pass on output until it ends."""
+    while True:
+        await trio.lowlevel.wait_readable(output)
+        chunk = os.read(output, _READ_BYTES)
+        if not chunk:
+            return
+        on_output(chunk)
+        await wait_room()
 
 
-def _encoded(env: Mapping[str, str]) -> bytes:
-    """Return an environment in the form that the supervisor reads."""
-    return b"".join(os.fsencode(f"{name}={value}\0") for name, value in env.items())
-
-
-def _limits(held: SandboxedProcess | None) -> str:
-    """Return the supervisor's argument for limits."""
-    if held is None:
-        return "0,0,0,0"
-    limits = held.limits
-    numbers = (held.is_holder, limits.memory_bytes, limits.processes, limits.file_bytes)
-    asks = () if held.asks_on is None else (held.asks_on,)
-    return ",".join(str(int(number)) for number in (*numbers, *asks))
+def _drain_output(output: int, on_output: OnOutput) -> None:
+    """Pass on the rest of the pipe, without waiting for its end."""
+    with suppress(BlockingIOError):
+        for _ in range(_DRAIN_READS_MAX):
+            chunk = os.read(output, _READ_BYTES)
+            if not chunk:
+                return
+            on_output(chunk)
 
 
 class _Supervised:
     """A running supervisor.
 
     Args:
-        control: receives ``started PID`` and ``exited CODE``; shutting down our side ends the command.
-        output: the reading end of the command's output, non-blocking.
+        process: None if the fork server died while it was asked.
+        control: receives its lines; shutting down our side ends the command.
     """
 
-    def __init__(self, process: trio.Process, control: trio.socket.SocketType, output: int) -> None:
-        self._process = process
+    def __init__(self, process: Forked | None, control: trio.socket.SocketType) -> None:
+        self.process = process
         self._control = control
-        self._output = output
         self._report = b""
         self._over = False
 
-    async def read_output(self, on_output: OnOutput, wait_room: WaitRoom) -> None:
-        """Pass on output until it ends."""
-        while True:
-            await trio.lowlevel.wait_readable(self._output)
-            chunk = os.read(self._output, _READ_BYTES)
-            if not chunk:
-                return
-            on_output(chunk)
-            await wait_room()
+    @property
+    def has_spoken(self) -> bool:
+        """Whether it has said a line; before that nothing has had an effect."""
+        return b"\n" in self._report
 
-    def drain_output(self, on_output: OnOutput) -> None:
-        """Pass on the rest of the pipe, without waiting for its end."""
-        with suppress(BlockingIOError):
-            for _ in range(_DRAIN_READS_MAX):
-                chunk = os.read(self._output, _READ_BYTES)
-                if not chunk:
-                    return
-                on_output(chunk)
+    async def has_begun(self) -> bool:
+        """Return whether the command begins; False if the supervisor has died before that.
+
+        Raises:
+            OSError: it cannot begin.
+        """
+        with trio.move_on_after(REPLY_SECONDS_MAX):
+            while not (self._over or self.has_spoken):
+                await self._listen()
+        if (number := self._number_after(b"failed")) is not None:
+            raise OSError(number, os.strerror(number))
+        return self.has_spoken
 
     async def wait_ended(self) -> None:
         """Return when every process of the command is gone, or the supervisor is."""
         while not self._over:
+            await self._listen()
+
+    async def _listen(self) -> None:
+        try:
             data = await self._control.recv(4096)
-            self._report += data
-            self._over = not data or (b"exited" in self._report and data.endswith(b"\n"))
+        except ConnectionError:  # it died with something of ours unread
+            data = b""
+        self._report += data
+        self._over = not data or (b"exited" in self._report and data.endswith(b"\n"))
 
     async def end(self) -> None:
         """End the command if it has not ended; bounded in time."""
@@ -306,15 +364,16 @@ class _Supervised:
         if self._code() is None:
             self._kill()
 
+    async def close(self) -> None:
+        """Wait for its death, and forget it."""
+        if self.process is not None:
+            await self.process.wait()
+            self.process.close()
+
     def _kill(self) -> None:
-        """Kill the command without the supervisor's help: its death takes the first process, we kill
-        its group.
-        """
-        self._process.kill()
-        pid = self._number_after(b"started")
-        if pid is not None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
+        """Kill it: its death takes the command's first process, the fork server kills the rest."""
+        if self.process is not None:
+            self.process.kill()
 
     def outcome(self, *, timed_out: bool) -> Ended:
         code = self._code()

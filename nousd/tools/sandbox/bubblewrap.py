@@ -24,7 +24,6 @@ import marshal
 import os
 import re
 import stat
-import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -34,6 +33,7 @@ import msgspec
 
 from nousd.errors import ToolError
 from nousd.tools.anonymous_file import anonymous_file
+from nousd.tools.own_program import own_program
 from nousd.tools.sandbox import seccomp
 from nousd.tools.sandbox._bubblewrap_main import COVER, KEEP, ON_THE_WAY, STAGING, STAND
 from nousd.tools.sandbox.deny_scan import Search
@@ -112,7 +112,7 @@ class Bubblewrap:
                 raise ToolError(f"sandbox_failed: {where}{error.strerror}") from error
             yield SandboxedProcess(
                 argv=[
-                    *(sys.executable, "-I", "-S", str(_PROGRAM), str(plan)),
+                    *(*own_program(_PROGRAM), str(plan)),
                     *(str(self._program), *_arguments(request, closed, roots, rules)),
                     *request.argv,
                 ],

@@ -32,7 +32,6 @@ import re
 import shutil
 import socket
 import stat
-import sys
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -42,6 +41,7 @@ from typing import Any, Final
 from nousd.errors import ToolError
 from nousd.tools.anonymous_file import anonymous_file
 from nousd.tools.fs.hard_links import File, file_of
+from nousd.tools.own_program import own_program
 from nousd.tools.sandbox import filter_listener, seccomp
 from nousd.tools.sandbox.deny_scan import Search
 from nousd.tools.sandbox.interface import Request, SandboxedProcess
@@ -159,7 +159,7 @@ class Landlock:
             env = places.environment(request.env, home=str(home), temporary=str(temporary))
             yield SandboxedProcess(
                 argv=[
-                    *(sys.executable, "-I", "-S", str(_PROGRAM), str(descriptor)),
+                    *(*own_program(_PROGRAM), str(descriptor)),
                     *request.argv,
                 ],
                 # An existing but denied path makes git fail, unlike a missing one.

@@ -1,6 +1,6 @@
 """The search process: carries out one ``find`` or ``grep`` and prints its result.
 
-Started as ``python -I -S _search_main.py PIECE...``, where the pieces are the JSON that
+Its arguments: PIECE...; the pieces are the JSON that
 ``nousd.tools.search.process`` makes. It is a program because matching is computation: a regular
 expression can run forever, and in a thread it would block the event loop. Standard library only, so
 that it starts quickly.
@@ -16,6 +16,7 @@ import re
 import resource
 import stat
 import sys
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
 # Site packages are not available (-S), so the package is found relative to this file.
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+sys.path.append(str(Path(__file__).resolve().parents[3]))
 
 from nousd.errors import ToolError
 from nousd.tools.fs.globs import Parts, glob_matcher
@@ -51,7 +52,12 @@ BINARY_PROBE_BYTES: Final = 8 * 1024
 Request = dict[str, Any]
 
 
-def main(request: Request) -> int:
+def main(arguments: list[str]) -> int:
+    warnings.simplefilter("ignore")  # such as those about doubtful expressions
+    return _answer(json.loads("".join(arguments)))
+
+
+def _answer(request: Request) -> int:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     command = request["command"]
     try:
@@ -207,4 +213,4 @@ _COMMANDS: Final[dict[str, Callable[[PathSandbox, Request], Iterator[str]]]] = {
 }
 
 if __name__ == "__main__":
-    sys.exit(main(json.loads("".join(sys.argv[1:]))))
+    sys.exit(main(sys.argv[1:]))

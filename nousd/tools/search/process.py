@@ -8,7 +8,6 @@ and do not confine themselves as ``nousd.tools.fs.path_sandbox`` does.
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from nousd.tools.environment import allowed_environment
 from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.output.tool_output import OutputCollector
+from nousd.tools.own_program import own_program
 from nousd.tools.process.supervisor import Ended, run_supervised
 
 SEARCH_SECONDS_MAX: Final = 30.0
@@ -32,7 +32,7 @@ PATH_CHARS_MAX: Final = 4096
 _PIECE_CHARS: Final = 100_000
 
 _PROGRAM: Final = Path(__file__).with_name("_search_main.py")
-_COMMAND: Final = (sys.executable, "-I", "-S", "-W", "ignore", str(_PROGRAM))
+_COMMAND: Final = own_program(_PROGRAM)
 _IMPOSSIBLE: Final = 2
 
 

@@ -1,14 +1,16 @@
-"""The process that converts an HTML page to text: ``python -I _page_main.py FORMAT CHARSET``.
+"""The process that converts an HTML page to text.
 
-Reads the page on stdin and prints the text, followed by a NUL. It is a program because parsing is
-computation: in a thread it would block the event loop, and a page that is made to be slow could not be
-stopped. It does not know where the page came from.
+Its arguments: LIBRARIES FORMAT CHARSET; LIBRARIES is the folder with the parser. It reads the page on
+stdin and prints the text, followed by a NUL. It is a program because parsing is computation: in a thread
+it would block the event loop, and a page that is made to be slow could not be stopped. It does not know
+where the page came from.
 """
 
 from __future__ import annotations
 
 import resource
 import sys
+import warnings
 from typing import Final
 
 MEMORY_BYTES_MAX: Final = 2 * 1024**3
@@ -18,9 +20,12 @@ CPU_SECONDS_MAX: Final = 30
 """Time limit for the case that the parent has died."""
 
 
-def main(form: str, charset: str) -> None:
+def main(arguments: list[str]) -> None:
+    libraries, form, charset = arguments
+    warnings.simplefilter("ignore")
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS_MAX, CPU_SECONDS_MAX))
+    sys.path.append(libraries)
     from justhtml import JustHTML
 
     # Decoded here, because the library knows only a few of the encodings that pages use.
@@ -30,4 +35,4 @@ def main(form: str, charset: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1:])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import codecs
 import re
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal
@@ -17,6 +16,7 @@ import trio
 
 from nousd.errors import ToolError
 from nousd.tools.environment import allowed_environment
+from nousd.tools.own_program import own_program
 from nousd.tools.process.supervisor import supervised_conversation
 from nousd.tools.web.request import Page
 
@@ -136,13 +136,13 @@ async def _decoded(data: bytes, charset: str) -> str:
 
 
 async def _of_html(page: Page, form: Form) -> str:
-    if find_spec("justhtml") is None:
+    if (library := find_spec("justhtml")) is None or library.origin is None:
         raise ToolError(
             "web_fetch_failed: the page is HTML, and what makes text of it is not installed: the user"
             " can install nousd[web]; format raw gives the page as it is"
         )
     with trio.move_on_after(EXTRACT_SECONDS_MAX):
-        text = await _extracted(page, form)
+        text = await _extracted(page, form, Path(library.origin).parents[1])
         if text is None:
             raise ToolError(
                 "web_fetch_failed: no text could be made of the page; format raw may do"
@@ -154,19 +154,19 @@ async def _of_html(page: Page, form: Form) -> str:
     )
 
 
-async def _extracted(page: Page, form: Form) -> str | None:
+async def _extracted(page: Page, form: Form, libraries: Path) -> str | None:
     """Return the text; None if the process did not finish."""
-    argv = [sys.executable, "-I", "-W", "ignore", str(_PROGRAM), form, _written_in(page)]
+    argv = [*own_program(_PROGRAM), str(libraries), form, _written_in(page)]
     text, last = bytearray(), b""
-    async with supervised_conversation(argv, cwd=Path("/"), env=allowed_environment()) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_send, process.stdin, page.body[:HTML_BYTES_MAX])
-            async for chunk in process.stdout:
-                text += chunk[: TEXT_BYTES_MAX - len(text)]
-                last = bytes(chunk[-1:])
-            nursery.cancel_scope.cancel()
+    async with (
+        supervised_conversation(argv, cwd=Path("/"), env=allowed_environment()) as process,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(_send, process.stdin, page.body[:HTML_BYTES_MAX])
+        async for chunk in process.stdout:
+            text += chunk[: TEXT_BYTES_MAX - len(text)]
+            last = bytes(chunk[-1:])
+        nursery.cancel_scope.cancel()
     is_whole = last == b"\0"
     return text.decode("utf-8", "ignore").rstrip("\0") if is_whole else None
 

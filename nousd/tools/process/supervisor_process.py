@@ -1,22 +1,19 @@
-"""The supervisor of one command, which lets nothing of it survive, and its guard.
+"""The supervisor of one command, which lets nothing of it survive.
 
-Its arguments: CONTROL GRACE_MS ENVIRONMENT LIMITS PROGRAM ARGUMENT...; its input and output are the
-command's. See ``nousd.tools.process.supervisor`` for the whole design. This file is a program of its
-own: standard library only, small enough to start in a few milliseconds. It forks: the parent is the
-guard, the child the supervisor, which has one thread, and for some sandboxes a second one, see
-``_decide_calls``.
+It runs in a process that the fork server has forked for it (``_fork_server_main``), whose input and
+output are the command's; it has one thread, and for some sandboxes a second one, see ``_decide_calls``.
+See ``nousd.tools.process.supervisor`` for the whole design. Standard library only, like everything that
+the fork server loads.
 
-CONTROL is a socket to the daemon. The daemon never writes to it: its end of file, for whatever reason,
-means "end the command". Two lines are written to it: ``started PID`` before the command begins, and
-when every process of it is gone ``exited CODE`` (negative: minus the signal's number). If it was ended
-for exceeding a limit, ``exceeded LIMIT`` comes between them. ENVIRONMENT is a file with the command's,
-as NAME=VALUE, each followed by NUL: unlike arguments, no other process on the machine sees it. LIMITS
-is four numbers separated by commas, zero for no limit: see ``Limits``. A fifth is the socket on which a
-sandbox sends the listener for the calls that it leaves to us: see ``metadata_calls``.
+``control`` of the job is a socket to the daemon, which never writes to it: its end of file, for whatever
+reason, means "end the command". Lines are written to it: ``started PID`` before the command begins, or
+``failed ERRNO`` where nothing can, and when every process of it is gone ``exited CODE`` (negative: minus
+the signal's number). If it was ended for exceeding a limit, ``exceeded LIMIT`` comes before that.
 """
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import ctypes
 import os
@@ -26,7 +23,11 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from typing import TypedDict
+
+from nousd.tools.own_program import loaded_program
+from nousd.tools.process.metadata_calls import decide_calls
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -68,81 +69,70 @@ class Limits:
         return bool(self.memory_bytes or self.processes or self.file_bytes)
 
 
-def main(arguments: list[str]) -> None:
-    control = socket.socket(fileno=int(arguments[0]))
-    control.set_inheritable(False)
-    grace_seconds = int(arguments[1]) / 1000
-    # Orphans of the command become our children, whatever group or session they moved to.
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
-    # Before the fork, so that no death of the supervisor is missed.
-    wake = _wake_on_signals()
-    guard = os.getpid()
-    supervisor = os.fork()
-    if supervisor:
-        _guard(supervisor, wake, control, grace_seconds)
-    else:
-        _supervise(guard, control, grace_seconds, arguments[2:])
+class Job(TypedDict):
+    """What a supervisor is to do.
 
-
-def _guard(supervisor: int, wake: int, control: socket.socket, grace_seconds: float) -> None:
-    """Wait for the end of the supervisor. What it leaves, because it was killed, came to us: end that.
-
-    Until then we hold ``control`` open, so the daemon does not take the command for ended.
+    Args:
+        argv: the absolute path of the program, and its arguments.
+        cwd: where it starts.
+        environment: its whole environment.
+        grace_seconds: the time between SIGTERM and SIGKILL.
+        limits: the arguments of ``Limits``.
+        control: the descriptor of the socket to the daemon.
+        asks_on: the descriptor of the socket on which a sandbox sends the listener for the calls that it
+            leaves to us, see ``metadata_calls``; -1 if there is none.
+        places: for each further descriptor of the message, its numbers in this process.
     """
-    _let_go_of_descriptors()
-    left = Command(supervisor, wake, Limits(0, 0, 0, 0))
-    left.wait_until_over_or(control)
-    if left.code is None:
-        # The daemon hung up, or somebody asks for the end. The supervisor may not notice: it can be
-        # stopped, or may not have begun.
-        os.kill(supervisor, signal.SIGTERM)
-        left.wait(grace_seconds + 2 * KILLING_SECONDS_MAX)
-    left.end(0)
+
+    argv: list[str]
+    cwd: str
+    environment: dict[str, str]
+    grace_seconds: float
+    limits: tuple[int, int, int, int]
+    control: int
+    asks_on: int
+    places: list[list[int]]
 
 
-def _let_go_of_descriptors() -> None:
-    """Close everything that was inherited, so that its other ends see when the command has ended."""
-    null = os.open("/dev/null", os.O_RDWR)
-    for descriptor in range(3):
-        os.dup2(null, descriptor, inheritable=False)
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
-        with contextlib.suppress(OSError):  # the one that listed them
-            if os.get_inheritable(int(name)):
-                os.close(int(name))
+SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Those that a supervisor hears of. They wait between its fork and that."""
 
 
-def _supervise(
-    guard: int, control: socket.socket, grace_seconds: float, arguments: list[str]
-) -> None:
-    os.setpgid(0, 0)
-    environment = _environment(int(arguments[0]))
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
-    wake = _wake_on_signals()
-    # The other way round: a killed guard leaves nobody behind us.
-    _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if _is_hung_up(control) or os.getppid() != guard:
-        # The daemon died or gave up while this program started: nothing may begin any more.
+def run(job: Job) -> None:
+    """Run the command to its end."""
+    control = socket.socket(fileno=job["control"])
+    control.set_inheritable(False)
+    os.setsid()
+    # Orphans of the command become our children, whatever group or session they moved to.
+    become_subreaper()
+    wake = wake_on_signals(SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    if _is_hung_up(control):
+        # The daemon died or gave up while this process was forked: nothing may begin any more.
         _say(control, f"exited {-signal.SIGTERM}")
         return
-    numbers = [int(number) for number in arguments[1].split(",")]
-    limits, receivers = Limits(*numbers[:4]), numbers[4:]
-    for receiver in receivers:
-        os.set_inheritable(receiver, False)
-    child, started = _start(arguments[2:], environment, control, limits)
-    for receiver in receivers:
-        _decide_calls(receiver)
+    try:
+        os.chdir(job["cwd"])
+    except OSError as error:
+        _say(control, f"failed {error.errno}")
+        return
+    limits = Limits(*job["limits"])
+    if job["asks_on"] >= 0:
+        os.set_inheritable(job["asks_on"], False)
+    child, started = _start(job["argv"], job["environment"], control, limits)
+    if job["asks_on"] >= 0:
+        _decide_calls(job["asks_on"])
     command = Command(child, wake, limits, started)
     exceeded = command.wait_until_over_or(control)
     if exceeded is not None:
         _say(control, f"exceeded {exceeded}")
-    command.end(0 if exceeded else grace_seconds)
+    command.end(0 if exceeded else job["grace_seconds"])
     _say(control, f"exited {command.code}")
 
 
-def _environment(descriptor: int) -> dict[str, str]:
-    with open(descriptor, "rb") as file:
-        items = file.read().split(b"\0")[:-1]
-    return dict(os.fsdecode(item).split("=", 1) for item in items)
+def become_subreaper() -> None:
+    """Become the parent of all orphans among our descendants."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def _prctl(option: int, value: int) -> None:
@@ -151,13 +141,13 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-def _wake_on_signals() -> int:
+def wake_on_signals(numbers: Collection[signal.Signals]) -> int:
     """Return a descriptor from which the numbers of arriving signals can be read."""
     wake, write_end = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(write_end, False)
     signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in numbers:
         signal.signal(number, lambda *_: None)
     return wake
 
@@ -182,7 +172,6 @@ def _start(
             _become(program, environment, supervisor, limits)
         except OSError as error:
             os.write(2, f"{program[0]}: {error.strerror}\n".encode())
-        finally:
             os._exit(127)
     os.close(starts)
     return child, started
@@ -201,7 +190,15 @@ def _become(
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     _expect_few_files()
     _limit(limits)
-    os.execve(program[0], program, environment)  # noqa: S606
+    loaded = loaded_program(program)
+    if loaded is None:
+        os.execve(program[0], program, environment)  # noqa: S606
+    os.environ.update(environment)
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    main, arguments = loaded
+    sys.exit(main(arguments))
 
 
 def _expect_few_files() -> None:
@@ -249,12 +246,6 @@ def _owner(process: int) -> int | None:
 
 def _decide_calls(receiver: int) -> None:
     """Decide some of the command's calls beside everything else, in a thread."""
-    import _thread
-
-    # Without this directory's own path, in which a file could be named as a module of Python's.
-    sys.path.append(os.path.abspath(f"{__file__}/../../../.."))  # noqa: PTH100
-    from nousd.tools.process.metadata_calls import decide_calls
-
     _thread.start_new_thread(decide_calls, (socket.socket(fileno=receiver),))
 
 
@@ -310,7 +301,7 @@ class Command:
 
     def _exceeded(self) -> str | None:
         """Return the name of a limit that the command exceeds."""
-        found = list(_descendants(os.getpid()))
+        found = list(descendants(os.getpid()))
         processes, memory = self._limits.processes, self._limits.memory_bytes
         if processes and sum(process.tasks for process in found) > processes:
             return "processes"
@@ -353,7 +344,7 @@ class Command:
                 return False
         own = (os.getpid(), self._child)
         return not self._limits.is_holder or any(
-            process.parent not in own for process in _descendants(own[0])
+            process.parent not in own for process in descendants(own[0])
         )
 
     def _signals(self) -> set[int]:
@@ -388,7 +379,7 @@ class Command:
         if not spares_holder:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._child, number)
-        for process in _descendants(os.getpid()):
+        for process in descendants(os.getpid()):
             if process.group != self._child or (spares_holder and process.id != self._child):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(process.id, number)
@@ -399,22 +390,24 @@ class Process:
 
     def __init__(self, id: int, facts: list[bytes]) -> None:
         self.id = id
+        self.is_dead = facts[0] in (b"Z", b"X")
         self.parent = int(facts[1])
         self.group = int(facts[2])
         self.tasks = int(facts[17])
         self.pages = int(facts[21])
 
 
-def _descendants(root: int) -> Iterator[Process]:
-    """Yield everything below ``root``."""
+def descendants(root: int, spared: Collection[int] = ()) -> Iterator[Process]:
+    """Yield everything below ``root``, except some processes and what is below them."""
     children: dict[int, list[Process]] = {}
     for process in _processes():
         children.setdefault(process.parent, []).append(process)
     ahead = list(children.get(root, ()))
     while ahead:
         found = ahead.pop()
-        yield found
-        ahead.extend(children.get(found.id, ()))
+        if found.id not in spared:
+            yield found
+            ahead.extend(children.get(found.id, ()))
 
 
 def _own_bytes(process: int) -> int:
@@ -441,7 +434,3 @@ def _processes() -> Iterator[Process]:
             # The program's name is in parentheses and may contain anything.
             facts = file.read().rpartition(b")")[2].split()
             yield Process(int(name), facts)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -1,0 +1,229 @@
+"""The fork server: a small process from which the supervisors of commands are forked ready.
+
+Its argument: SOCKET, which sends one message for each start, GRACE_MS, with descriptors: a job, then
+those that the job is about. The reply is PID, with a pidfd of the new process. The other end, and the
+reasons for all this, are in ``nousd.tools.process.fork_server``.
+
+It has one thread and never reads a job: the forked process does, so no key is ever in the memory that
+all later ones inherit. A forked process lets go of everything that is not its own before anything else,
+and never comes back into the loop.
+
+It is a *subreaper*. A supervisor that is killed leaves its command to it, and what comes that it has not
+forked is killed. It ends when the daemon has: at once if nothing runs, else when the supervisors have
+ended their commands. One that does not, because somebody has stopped it, is killed.
+
+A program of its own: standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import marshal
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from typing import NoReturn
+
+# Behind everything else: a folder of ours must not take the place of a module of Python's.
+sys.path.append(os.path.abspath(f"{__file__}/../../../.."))  # noqa: PTH100
+
+from nousd.tools.own_program import keep_loaded
+from nousd.tools.process import supervisor_process as supervisor
+from nousd.tools.sandbox import _bubblewrap_main, _landlock_main
+from nousd.tools.search import _search_main
+from nousd.tools.web import _page_main
+
+DESCRIPTORS_MAX = 64
+"""Descriptors with one message."""
+
+LINGER_SECONDS = 2 * supervisor.KILLING_SECONDS_MAX
+"""How long supervisors may take after the daemon's death, besides the grace period."""
+
+_LOOK_SECONDS = 0.01
+
+
+def main(arguments: list[str]) -> None:
+    requests = socket.socket(fileno=int(arguments[0]))
+    requests.set_inheritable(False)
+    supervisor.become_subreaper()
+    for module in (_bubblewrap_main, _landlock_main, _search_main, _page_main):
+        keep_loaded(module.__file__, module.main)
+    # Garbage collection would copy pages that all processes share.
+    gc.collect()
+    gc.freeze()
+    Server(requests).run()
+
+
+class Server:
+    """The loop."""
+
+    def __init__(self, requests: socket.socket) -> None:
+        self._requests = requests
+        self._grace_seconds: dict[int, float] = {}
+        """Supervisor -> how long its command may take to end after the daemon's death."""
+        self._wake = supervisor.wake_on_signals((signal.SIGCHLD,))
+
+    def run(self) -> None:
+        poll = select.poll()
+        poll.register(self._requests, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _ in poll.poll()}
+            if self._wake in ready:
+                self._reap()
+            if self._requests.fileno() in ready and not self._answer():
+                break
+        self._outlive()
+
+    # --- starts --------------------------------------------------------------------------------
+
+    def _answer(self) -> bool:
+        """Fork what one message asks for; return False once the daemon is gone."""
+        try:
+            message, descriptors, _, _ = socket.recv_fds(
+                self._requests, 64, DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC
+            )
+        except ConnectionError:
+            return False
+        if not message:
+            return False
+        try:
+            self._fork(int(message) / 1000, descriptors)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        return True
+
+    def _fork(self, grace_seconds: float, descriptors: Sequence[int]) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.SIGNALS)
+        try:
+            process = os.fork()
+            if process == 0:
+                _begin(descriptors)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, supervisor.SIGNALS)
+        self._grace_seconds[process] = grace_seconds
+        # It cannot be reaped before we do, so the number is still its own.
+        handle = os.pidfd_open(process)
+        with contextlib.suppress(OSError):  # the daemon is gone; the next message says so
+            socket.send_fds(self._requests, [str(process).encode()], [handle])
+        os.close(handle)
+
+    # --- ends ----------------------------------------------------------------------------------
+
+    def _reap(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake, 4096)
+        is_clean = True
+        while (ended := _ended_child()) is not None:
+            process, status = ended
+            is_clean &= self._grace_seconds.pop(process, None) is not None and status == 0
+        if not is_clean:
+            self._kill_strangers()
+
+    def _kill_strangers(self) -> None:
+        """Kill what a dead supervisor has left, until a look finds nothing of it.
+
+        A process that forks while we look can hide its child from one look; but then its own death wakes
+        us for the next one.
+        """
+        deadline = time.monotonic() + supervisor.KILLING_SECONDS_MAX
+        while strangers := self._strangers():
+            for process in strangers:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(process, signal.SIGKILL)
+            if time.monotonic() > deadline:
+                return  # stuck in the kernel, or not ours to kill
+            select.select([self._wake], [], [], _LOOK_SECONDS)
+            while (ended := _ended_child()) is not None:
+                self._grace_seconds.pop(ended[0], None)
+
+    def _strangers(self) -> list[int]:
+        """Return the processes below us that no living supervisor answers for."""
+        return [
+            process.id
+            for process in supervisor.descendants(os.getpid(), self._grace_seconds)
+            if not process.is_dead
+        ]
+
+    def _outlive(self) -> None:
+        """Wait until all supervisors have ended their commands; kill those that do not."""
+        grace_seconds = max(self._grace_seconds.values(), default=0.0)
+        deadline = time.monotonic() + grace_seconds + LINGER_SECONDS
+        while self._grace_seconds and (left := deadline - time.monotonic()) > 0:
+            select.select([self._wake], [], [], left)
+            self._reap()
+        for process in self._grace_seconds:
+            os.kill(process, signal.SIGKILL)
+        self._grace_seconds.clear()
+        self._kill_strangers()
+
+
+def _ended_child() -> tuple[int, int] | None:
+    """Reap a child that has ended; return it and its status."""
+    try:
+        process, status = os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return (process, status) if process else None
+
+
+# --- in the forked process ---------------------------------------------------------------------
+
+
+def _begin(descriptors: Sequence[int]) -> NoReturn:
+    """Become the supervisor that the first descriptor describes, and exit."""
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        _close_all_but(descriptors)
+        with open(_moved_away(descriptors[0]), "rb") as file:
+            job: supervisor.Job = marshal.load(file)  # noqa: S302 - of our own daemon
+        _place(descriptors[1:], job["places"])
+        os.environ.clear()
+        supervisor.run(job)
+        code = 0
+    except SystemExit as exit:  # of a program of ours
+        code = int(exit.code or 0)
+    finally:
+        # Nothing of the server may run here, no handler and no cleanup.
+        if sys.exc_info()[1] is not None:
+            sys.excepthook(*sys.exc_info())
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _close_all_but(kept: Sequence[int]) -> None:
+    first = 0
+    for descriptor in sorted(kept):
+        os.closerange(first, descriptor)
+        first = descriptor + 1
+    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+
+
+def _moved_away(descriptor: int, least: int = 3) -> int:
+    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, least)
+    os.close(descriptor)
+    return moved
+
+
+def _place(descriptors: Sequence[int], places: Sequence[Sequence[int]]) -> None:
+    """Give each descriptor the numbers that it has for the daemon, and no other."""
+    beyond = 1 + max(number for numbers in places for number in numbers)
+    moved = [_moved_away(descriptor, beyond) for descriptor in descriptors]
+    for descriptor, numbers in zip(moved, places, strict=True):
+        for number in numbers:
+            os.dup2(descriptor, number)
+        os.close(descriptor)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
