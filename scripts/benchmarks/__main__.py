@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import trio
 
-from . import accepting, bridging, memory, ping, prompting, starting, streaming
+from . import accepting, bridging, calling, memory, ping, prompting, starting, streaming
 from .report import Row, as_json, table
 
 GROUPS: Final[dict[str, Callable[[], Awaitable[list[Row]]]]] = {
@@ -26,6 +26,7 @@ GROUPS: Final[dict[str, Callable[[], Awaitable[list[Row]]]]] = {
     "burst": streaming.bursts,
     "latency": streaming.latency,
     "prompt": prompting.rows,
+    "calls": calling.rows,
     "accept": accepting.rows,
     "start": starting.rows,
     "nousctl": starting.nousctl,

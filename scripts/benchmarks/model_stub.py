@@ -6,6 +6,8 @@
     stamp          one delta: the time at which the last byte of the request was here
     endless N      deltas of N characters, as fast as the network takes them, until the client has gone
     hold           no answer, until the client has gone
+    call TOOL ARGS a call of that tool with those arguments, as JSON; to its result, one delta: the
+                   nanoseconds from the last byte of the call to the last byte of the next request
     anything else  one delta
 
 Times are ``time.monotonic_ns``, which is one clock for all processes of the machine. Not HTTP: just
@@ -57,12 +59,30 @@ def _delta(text: str, field: str = "content") -> bytes:
     return _event(choices=[{"index": 0, "delta": {field: text}, "finish_reason": None}])
 
 
-_TAIL: Final = (
-    _event(choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}])
-    + _event(choices=[], usage=_USAGE)
-    + _framed(b"data: [DONE]\n\n")
-    + b"0\r\n\r\n"
-)
+def _tail(reason: str) -> bytes:
+    return (
+        _event(choices=[{"index": 0, "delta": {}, "finish_reason": reason}])
+        + _event(choices=[], usage=_USAGE)
+        + _framed(b"data: [DONE]\n\n")
+        + b"0\r\n\r\n"
+    )
+
+
+_TAIL: Final = _tail("stop")
+
+
+def _call(tool: str, args: str) -> bytes:
+    function = {"name": tool, "arguments": args}
+    call = {
+        "index": 0,
+        "id": f"call-{time.monotonic_ns()}",
+        "type": "function",
+        "function": function,
+    }
+    delta = {"tool_calls": [call]}
+    return _event(choices=[{"index": 0, "delta": delta, "finish_reason": None}]) + _tail(
+        "tool_calls"
+    )
 
 
 @cache
@@ -86,13 +106,17 @@ class _Connection:
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
         self._rest = b""
+        self._called = 0
 
     async def serve(self) -> None:
         while (body := await self._read_body()) is not None:
             arrived = time.monotonic_ns()
             messages = msgspec.json.decode(body, type=_Request).messages
-            words = (messages[-1].content or "").split() if messages else []
-            await self._answer(words, arrived)
+            last = messages[-1] if messages else _Message()
+            if last.role == "tool":
+                await self._say(str(arrived - self._called))
+            else:
+                await self._answer((last.content or "").split(), arrived)
 
     async def _read_body(self) -> bytes | None:
         """Return the body of the next request, None if there is none."""
@@ -127,11 +151,16 @@ class _Connection:
                 await self._stream.send_all(_HEAD)
                 while True:
                     await self._stream.send_all(_stretch(int(chars)))
+            case ["call", tool, *args]:
+                await self._stream.send_all(_HEAD + _call(tool, " ".join(args)))
+                self._called = time.monotonic_ns()
             case ["hold"]:
                 await self._stream.receive_some(1)
             case _:
-                text = str(arrived) if words == ["stamp"] else "ok"
-                await self._stream.send_all(_HEAD + _delta(text) + _TAIL)
+                await self._say(str(arrived) if words == ["stamp"] else "ok")
+
+    async def _say(self, text: str) -> None:
+        await self._stream.send_all(_HEAD + _delta(text) + _TAIL)
 
     async def _send_paced(self, rate: float, count: int) -> None:
         start = trio.current_time()
