@@ -18,6 +18,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
+from nousd.tools.fs.containment import lies_in, lies_in_any
+
 ENTRIES_MAX: Final = 200_000
 """Maximum entries of the search for closed files of a workspace."""
 
@@ -100,7 +102,7 @@ def targets_of(paths: Iterable[Path], folders: Collection[Path]) -> list[Path]:
     return [
         path
         for path in real
-        if any(path.is_relative_to(folder) for folder in folders) or os.path.isfile(path)  # noqa: PTH113
+        if lies_in_any(path, folders) or os.path.isfile(path)  # noqa: PTH113
     ]
 
 
@@ -187,6 +189,6 @@ class _Walk:
 def _outermost(paths: Iterable[Path]) -> Iterator[Path]:
     last: Path | None = None
     for path in sorted(paths, key=lambda path: path.parts):
-        if last is None or not path.is_relative_to(last):
+        if last is None or not lies_in(path, last):
             yield path
             last = path

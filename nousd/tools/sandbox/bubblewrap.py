@@ -33,6 +33,7 @@ import msgspec
 
 from nousd.errors import ToolError
 from nousd.tools.anonymous_file import anonymous_file
+from nousd.tools.fs.containment import lies_in, lies_in_any
 from nousd.tools.own_program import own_program
 from nousd.tools.sandbox import seccomp
 from nousd.tools.sandbox._bubblewrap_main import COVER, KEEP, ON_THE_WAY, STAGING, STAND
@@ -174,9 +175,9 @@ def _machine(readable: Sequence[Path], lay_out: Collection[Path]) -> Iterator[st
 def _on_the_way(roots: Iterable[Path], closed: Sequence[Path]) -> Iterator[Path]:
     """Yield the directories between a writable one and a denied path in it, outermost first."""
     for path in closed:
-        inside = [root for root in roots if path.is_relative_to(root)]
+        inside = [root for root in roots if lies_in(path, root)]
         for folder in reversed(path.parents):
-            if any(folder != root and folder.is_relative_to(root) for root in inside):
+            if any(folder != root and lies_in(folder, root) for root in inside):
                 yield folder
 
 
@@ -190,7 +191,7 @@ def _resolved(places: Places) -> Places:
             path
             for path in found
             # What is still a link belongs to a loop, and leads nowhere.
-            if not _is_link(path) and any(path.is_relative_to(folder) for folder in within)
+            if not _is_link(path) and lies_in_any(path, within)
         )
 
     return Places(
@@ -210,14 +211,14 @@ def _links(places: Places) -> Iterator[Path]:
     """Yield the links by which a denied path is reached from a writable one."""
     closed = (*places.protected, *places.hidden)
     for path in dict.fromkeys([*_on_the_way(places.writable, closed), *closed]):
-        if _is_link(path) and any(path.is_relative_to(root) for root in places.writable):
+        if _is_link(path) and lies_in_any(path, places.writable):
             yield path
 
 
 def _makeable(places: Places) -> Iterator[Path]:
     """Yield the denied paths that a program could create."""
     for path in (*places.protected, *places.hidden):
-        if any(path.is_relative_to(root) for root in places.writable):
+        if lies_in_any(path, places.writable):
             yield path
 
 
@@ -318,11 +319,11 @@ def _shown(places: Places, closed: Sequence[Path]) -> Iterator[tuple[Path, bool]
 
 
 def _contains(folder: Path, paths: Collection[Path]) -> bool:
-    return not folder.is_symlink() and any(path.is_relative_to(folder) for path in paths)
+    return not folder.is_symlink() and any(lies_in(path, folder) for path in paths)
 
 
 def _innermost(path: Path, roots: Sequence[Root]) -> int:
-    containing = [number for number, root in enumerate(roots) if path.is_relative_to(root.path)]
+    containing = [number for number, root in enumerate(roots) if lies_in(path, root.path)]
     return max(containing, default=-1)
 
 

@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from nousd.tools.fs.containment import lies_in
 from nousd.tools.fs.regular_file import beginning_of
 
 WORKTREES: Final = ".worktrees"
@@ -256,7 +257,7 @@ def outer_git_folders(workdir: Path, hidden: Sequence[Path] = ()) -> tuple[Path,
         return ()
     common = _named(named / "commondir", "", named) or named
     found = dict.fromkeys((common, named))
-    outside = [path for path in found if not path.is_relative_to(workdir)]
+    outside = [path for path in found if not lies_in(path, workdir)]
     if any(_meets(path, closed) for path in outside for closed in hidden):
         return ()
     return tuple(outside)
@@ -294,4 +295,4 @@ def _text(file: Path) -> str:
 
 
 def _meets(path: Path, other: Path) -> bool:
-    return path.is_relative_to(other) or other.is_relative_to(path)
+    return lies_in(path, other) or lies_in(other, path)

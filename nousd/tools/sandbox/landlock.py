@@ -40,6 +40,7 @@ from typing import Any, Final
 
 from nousd.errors import ToolError
 from nousd.tools.anonymous_file import anonymous_file
+from nousd.tools.fs.containment import lies_in, lies_in_any
 from nousd.tools.fs.hard_links import File, file_of
 from nousd.tools.own_program import own_program
 from nousd.tools.sandbox import filter_listener, seccomp
@@ -289,11 +290,11 @@ def _opened_below(
         files: those of the closed paths that have other names: a rule about one of these, even one that
             no search has found, would open the file by the closed name too.
     """
-    if any(path.is_relative_to(place) for place in closed):
+    if lies_in_any(path, closed):
         return
     if files and any(file in files for file in _linked((path,))):
         return
-    inside = [place for place in closed if place.is_relative_to(path)]
+    inside = [place for place in closed if lies_in(place, path)]
     # Unlike Path.is_dir, this works in directories that we cannot read.
     if not inside or not os.path.isdir(path):  # noqa: PTH112
         yield path, True

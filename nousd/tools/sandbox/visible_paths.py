@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from nousd.errors import ToolError
+from nousd.tools.fs.containment import lies_in, lies_in_any
 from nousd.tools.fs.hard_links import OtherNames, linked_files, other_names, targets_of
 from nousd.tools.sandbox.agent_config_guard import AgentConfigGuard
 from nousd.tools.sandbox.deny_scan import SHORT_ENTRIES_MAX, ClosedByRules, Found, Names, Search
@@ -170,8 +171,8 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
         # The paths are resolved, and the home may lie behind a link, as /home does on some systems.
         home = os.path.realpath(home) if home else None
         for path in sorted({*self.readable, *self.writable}):
-            if home and path != Path(home) and path.is_relative_to(home):
-                if not any(path.is_relative_to(above) for above in found):
+            if home and path != Path(home) and lies_in(path, home):
+                if not lies_in_any(path, found):
                     yield path.relative_to(home), path
                 found.append(path)
 
@@ -186,7 +187,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
         given = [
             folder
             for folder in env.get("PATH", "").split(os.pathsep)
-            if any(Path(folder).is_relative_to(place) for place in shown)
+            if lies_in_any(Path(folder), shown)
         ]
         more = [folder for folder in map(str, self.programs) if folder not in given]
         path = os.pathsep.join((*more, *(given or os.defpath.split(os.pathsep))))
@@ -360,12 +361,12 @@ def _hidden(hidden: Sequence[Path], shown: Sequence[Path]) -> Iterator[Path]:
     # Unlike Path.resolve, os.path.realpath bears loops.
     spellings = ((given.absolute(), Path(os.path.realpath(given))) for given in hidden)
     for path in (spelling for both in spellings for spelling in both):
-        if any(path.is_relative_to(folder) for folder in shown) and not _is_of_the_system(path):
+        if lies_in_any(path, shown) and not _is_of_the_system(path):
             yield path
 
 
 def _is_of_the_system(path: Path) -> bool:
-    if not any(path.is_relative_to(folder) for folder in SYSTEM_FOLDERS):
+    if not lies_in_any(path, SYSTEM_FOLDERS):
         return False
     try:
         status = path.stat()
@@ -375,8 +376,4 @@ def _is_of_the_system(path: Path) -> bool:
 
 
 def _without(protected: Sequence[Path], others: Sequence[Path]) -> tuple[Path, ...]:
-    return tuple(
-        path
-        for path in dict.fromkeys(protected)
-        if not any(path.is_relative_to(other) for other in others)
-    )
+    return tuple(path for path in dict.fromkeys(protected) if not lies_in_any(path, others))
