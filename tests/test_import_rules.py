@@ -178,8 +178,8 @@ LAYERS: dict[str, str] = {
     "machine": "context session policy projection",
     "store": """artifacts rows records session_list interface pending pruning write_stats schema
         sqlite memory""",
-    "tools": """environment anonymous_file secrets_interface task_runner spooled_file fs sandbox
-        interface output process arguments registry function_tool search diff web mcp builtin""",
+    "tools": """environment anonymous_file own_program secrets_interface task_runner spooled_file fs
+        sandbox interface output process arguments registry function_tool search diff web mcp builtin""",
     "providers": "interface models encoding http retry * setup",
     "bridge": """replies access stream http metrics routing openapi routes app mcp run embedded""",
     "cli": "arguments output render client_options chat nousctl nousd demo",

@@ -13,8 +13,13 @@ import trio
 from trio.testing import MockClock
 
 from nousd.daemon.ops import process
+from nousd.tools.process.fork_server import ForkServer
 from tests.daemon.process_harness import Place, running
 from tests.harness.daemon import WAIT_SECONDS
+
+
+async def _nothing(_: ForkServer) -> None:
+    pass
 
 
 @pytest.fixture
@@ -22,6 +27,7 @@ def importing(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
     """The threads in which the imports ran."""
     threads: list[threading.Thread] = []
     monkeypatch.setattr(process, "_import", lambda: threads.append(threading.current_thread()))
+    monkeypatch.setattr(ForkServer, "prepare", _nothing)
     return threads
 
 

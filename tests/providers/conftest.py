@@ -15,8 +15,8 @@ from tests.providers.hosted import NOW
 
 @pytest.fixture
 def clock() -> trio.testing.MockClock:
-    """A clock that jumps after 50 ms without activity, so that it does not overtake bytes in transit."""
-    return trio.testing.MockClock(autojump_threshold=0.05)
+    """A clock that jumps after 200 ms without activity, so that it does not overtake bytes in transit."""
+    return trio.testing.MockClock(autojump_threshold=0.2)
 
 
 @pytest.fixture(params=DIALECTS, ids=lambda dialect: dialect.name)

@@ -1,8 +1,9 @@
 """The fork server: a small process from which the supervisors of commands are forked ready.
 
-Its argument: SOCKET, which sends one message for each start, GRACE_MS, with descriptors: a job, then
-those that the job is about. The reply is PID, with a pidfd of the new process. The other end, and the
-reasons for all this, are in ``nousd.tools.process.fork_server``.
+Its arguments: SOCKET MODULE...; the modules are programs of ours that commands may be. Over the socket
+comes one message for each start, GRACE_MS, with descriptors: a job, then those that the job is about.
+The reply is PID, with a pidfd of the new process. The other end, and the reasons for all this, are in
+``nousd.tools.process.fork_server``.
 
 It has one thread and never reads a job: the forked process does, so no key is ever in the memory that
 all later ones inherit. A forked process lets go of everything that is not its own before anything else,
@@ -33,11 +34,8 @@ from typing import NoReturn
 # Behind everything else: a folder of ours must not take the place of a module of Python's.
 sys.path.append(os.path.abspath(f"{__file__}/../../../.."))  # noqa: PTH100
 
-from nousd.tools.own_program import keep_loaded
+from nousd.tools.own_program import load_program
 from nousd.tools.process import supervisor_process as supervisor
-from nousd.tools.sandbox import _bubblewrap_main, _landlock_main
-from nousd.tools.search import _search_main
-from nousd.tools.web import _page_main
 
 DESCRIPTORS_MAX = 64
 """Descriptors with one message."""
@@ -52,8 +50,8 @@ def main(arguments: list[str]) -> None:
     requests = socket.socket(fileno=int(arguments[0]))
     requests.set_inheritable(False)
     supervisor.become_subreaper()
-    for module in (_bubblewrap_main, _landlock_main, _search_main, _page_main):
-        keep_loaded(module.__file__, module.main)
+    for module in arguments[1:]:
+        load_program(module)
     # Garbage collection would copy pages that all processes share.
     gc.collect()
     gc.freeze()

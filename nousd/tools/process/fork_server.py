@@ -18,19 +18,20 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 import trio
 from trio.lowlevel import RunVar, spawn_system_task
 
+from nousd.tools.own_program import known_programs, own_program
+
 REPLY_SECONDS_MAX: Final = 10.0
 """How long a start may take, that of the server included. Then another server is started."""
 
-_PROGRAM: Final = Path(__file__).with_name("_fork_server_main.py")
+_MODULE: Final = "nousd.tools.process._fork_server_main"
+_PROGRAM: Final = own_program(_MODULE)
 _ENDING_SECONDS_MAX: Final = 1.0
 _REPLY_BYTES_MAX: Final = 64
 
@@ -113,11 +114,12 @@ class ForkServer:
 
     async def _running(self) -> trio.socket.SocketType:
         if self._requests is None:
+            programs = [name for name in known_programs() if name != _MODULE]
             ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
             with theirs:
                 self._requests = trio.socket.from_stdlib_socket(ours)
                 self._process = await trio.lowlevel.open_process(
-                    [sys.executable, "-I", "-S", str(_PROGRAM), str(theirs.fileno())],
+                    [*_PROGRAM, str(theirs.fileno()), *programs],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     cwd="/",

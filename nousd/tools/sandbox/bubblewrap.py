@@ -55,7 +55,7 @@ from nousd.wire.objects.policy import SandboxFacts
 TEMPORARY: Final = "/tmp"  # noqa: S108 - inside of the sandbox, where it is its own
 HOME: Final = f"{TEMPORARY}/home"
 
-_PROGRAM: Final = Path(__file__).with_name("_bubblewrap_main.py")
+_PROGRAM: Final = own_program("nousd.tools.sandbox._bubblewrap_main")
 
 _EMPTY: Final = ("/home", "/root", "/run", "/var")
 
@@ -113,7 +113,7 @@ class Bubblewrap:
                 raise ToolError(f"sandbox_failed: {where}{error.strerror}") from error
             yield SandboxedProcess(
                 argv=[
-                    *(*own_program(_PROGRAM), str(plan)),
+                    *(*_PROGRAM, str(plan)),
                     *(str(self._program), *_arguments(request, closed, roots, rules)),
                     *request.argv,
                 ],

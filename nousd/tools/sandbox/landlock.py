@@ -74,7 +74,7 @@ HINT: Final = (
 HINT_WITHOUT_METADATA: Final = " Nor can modes, times and owners of files be changed."
 """Added where nobody can decide about such calls."""
 
-_PROGRAM: Final = Path(__file__).with_name("_landlock_main.py")
+_PROGRAM: Final = own_program("nousd.tools.sandbox._landlock_main")
 _CREATE_RULESET: Final = 444
 _ABI_VERSION: Final = 1
 
@@ -160,7 +160,7 @@ class Landlock:
             env = places.environment(request.env, home=str(home), temporary=str(temporary))
             yield SandboxedProcess(
                 argv=[
-                    *(*own_program(_PROGRAM), str(descriptor)),
+                    *(*_PROGRAM, str(descriptor)),
                     *request.argv,
                 ],
                 # An existing but denied path makes git fail, unlike a missing one.

@@ -8,7 +8,6 @@ and do not confine themselves as ``nousd.tools.fs.path_sandbox`` does.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any, Final
 
 from nousd.errors import ToolError
@@ -31,8 +30,7 @@ PATH_CHARS_MAX: Final = 4096
 
 _PIECE_CHARS: Final = 100_000
 
-_PROGRAM: Final = Path(__file__).with_name("_search_main.py")
-_COMMAND: Final = own_program(_PROGRAM)
+_PROGRAM: Final = own_program("nousd.tools.search._search_main")
 _IMPOSSIBLE: Final = 2
 
 
@@ -58,7 +56,7 @@ async def search(
     collector = OutputCollector(context.spool_folder)
     secrets, lines = context.secrets.stream(), _LongLines()
     ended = await run_supervised(
-        [*_COMMAND, *_encoded(command, request, context.path_sandbox)],
+        [*_PROGRAM, *_encoded(command, request, context.path_sandbox)],
         cwd=context.workdir,
         env=allowed_environment(),
         on_output=lambda chunk: collector.feed(lines.feed(secrets.feed(chunk))),

@@ -44,7 +44,7 @@ _TEXTS: Final = frozenset(
         "application/yaml",
     }
 )
-_PROGRAM: Final = Path(__file__).with_name("_page_main.py")
+_PROGRAM: Final = own_program("nousd.tools.web._page_main")
 _PIECE_BYTES: Final = 64 * 1024
 
 _META: Final = re.compile(
@@ -156,7 +156,7 @@ async def _of_html(page: Page, form: Form) -> str:
 
 async def _extracted(page: Page, form: Form, libraries: Path) -> str | None:
     """Return the text; None if the process did not finish."""
-    argv = [*own_program(_PROGRAM), str(libraries), form, _written_in(page)]
+    argv = [*_PROGRAM, str(libraries), form, _written_in(page)]
     text, last = bytearray(), b""
     async with (
         supervised_conversation(argv, cwd=Path("/"), env=allowed_environment()) as process,
