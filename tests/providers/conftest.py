@@ -15,7 +15,7 @@ from tests.providers.hosted import NOW
 
 @pytest.fixture
 def clock() -> trio.testing.MockClock:
-    """A clock that jumps after 200 ms without activity, so that it does not overtake bytes in transit."""
+    """A clock that jumps after 200 ms without activity: it must not overtake bytes in transit."""
     return trio.testing.MockClock(autojump_threshold=0.2)
 
 
