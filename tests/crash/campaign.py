@@ -2,7 +2,8 @@
 
 A round starts the real daemon, lets clients work, and kills it at a random moment; some rounds first
 kill it while it starts or recovers, several times over, some leave it many open runs to recover, some
-tell it to stop instead. The next start is where what the clients were told is held against the log.
+tell it to stop instead. In some, its fork server is killed before, or the supervisors of commands are.
+The next start is where what the clients were told is held against the log.
 
 What is promised, and what proves it:
 
@@ -36,8 +37,10 @@ a power cut                           ``tests/store/test_sqlite_writer.py``: wha
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,6 +49,7 @@ from typing import Any, Final
 
 import trio
 
+from nousd.tools.process.supervisor_process import descendants
 from tests.crash.client import Follower, LoadClient, World, ask, request, watch
 from tests.crash.inputs import Handed
 from tests.crash.load import work
@@ -84,6 +88,7 @@ class Campaign:
     kills: int = 0
     kills_starting: int = 0
     kills_recovering: int = 0
+    kills_of_helpers: int = 0
     violations: list[str] = field(default_factory=list)
     world: World = field(default_factory=World)
 
@@ -132,7 +137,8 @@ class Campaign:
         return (
             f"seed {self.seed}: {self.rounds} rounds, {self.kills} kills "
             f"({self.kills_starting} while starting, {self.kills_recovering} of them while "
-            f"recovering), {len(record.inputs.accepted)} accepted inputs, "
+            f"recovering), {self.kills_of_helpers} of fork servers and supervisors, "
+            f"{len(record.inputs.accepted)} accepted inputs, "
             f"{record.seen_events} events seen, {record.events} events in the log, "
             f"{record.runs.count} runs, {record.runs.tool_calls} tool calls, "
             f"{len(record.calls.accepted)} of them of clients, {record.calls.decided} answers, "
@@ -189,16 +195,30 @@ class Campaign:
             for number in range(random.randint(2, 6)):
                 name = f"{self.seed}-{self.rounds}-{number}"
                 nursery.start_soon(work, self._place, self.world, Random(name), name)
-            await trio.sleep(lifetime)
+            helpers = random.choice(("", "", "server", "supervisors"))
+            await trio.sleep(lifetime / 2)
+            self._kill_helpers(process.pid, helpers)
+            await trio.sleep(lifetime / 2)
             if is_stopped:
                 code = await process.stop()
                 assert code == 0, f"an orderly stop ended with {code}"
             else:
-                known = set(_processes(self.folder))
+                known = {*_processes(self.folder), *_descendants(process.pid)}
                 await process.kill()
                 self.kills += 1
             record.runs.died(_now())
         await self._wait_gone(known)
+
+    def _kill_helpers(self, daemon: int, which: str) -> None:
+        """Kill the fork server, or all supervisors that it has forked. Not both: what a supervisor
+        leaves is the server's to end.
+        """
+        for server in children(daemon, "_fork_server_main"):
+            killed = {"server": [server], "supervisors": children(server)}.get(which, [])
+            for pid in killed:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self.kills_of_helpers += len(killed)
 
     # --- the check after a start ---
 
@@ -321,6 +341,29 @@ def _processes(folder: Path) -> Iterator[tuple[int, str]]:
             identity = _identity(int(entry.name))
             if identity is not None:
                 yield identity
+
+
+def children(parent: int, program: str = "") -> list[int]:
+    """Return the children of a process whose command line has the name of a program in it."""
+    return [
+        descendant.id
+        for descendant in descendants(parent)
+        if descendant.parent == parent and program.encode() in _command_line(descendant.id)
+    ]
+
+
+def _descendants(parent: int) -> Iterator[tuple[int, str]]:
+    for descendant in descendants(parent):
+        identity = _identity(descendant.id)
+        if identity is not None:
+            yield identity
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def _is_of(process: Path, folder: Path) -> bool:
