@@ -17,6 +17,7 @@ import pytest
 import trio
 import trio.testing
 
+from nousd.tools.process import fork_server as forking
 from nousd.tools.process import supervisor
 from nousd.tools.process.fork_server import Forked, ForkServer, fork_server
 from nousd.tools.process.supervisor import ENDING_SECONDS_MAX, GRACE_SECONDS, Ended, run_supervised
@@ -314,6 +315,30 @@ async def test_a_command_that_no_fork_server_lives_to_start_fails_without_effect
     ended = await run("echo begun > effect", tmp_path)
     assert ended == Ended(failure="could not be started: lost its supervisor")
     assert len(set(killed)) == 2
+    assert not (tmp_path / "effect").exists()
+
+
+FULL = """
+import errno, os, sys
+from nousd.tools.process import _fork_server_main as server
+def fork():
+    raise BlockingIOError(errno.EAGAIN, "no more processes")
+os.fork = fork
+server.main(sys.argv[1:])
+"""
+
+
+async def test_a_command_for_which_there_is_no_process_fails_and_the_fork_server_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = (sys.executable, "-c", f"import sys; sys.path.append({str(REPOSITORY)!r})\n{FULL}")
+    monkeypatch.setattr(forking, "_PROGRAM", program)
+    servers = []
+    for _ in range(2):
+        ended = await run("echo begun > effect", tmp_path)
+        assert ended.failure == "could not be started: Resource temporarily unavailable"
+        servers.append(fork_server().pid)
+    assert servers[0] == servers[1]
     assert not (tmp_path / "effect").exists()
 
 

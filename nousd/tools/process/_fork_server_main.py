@@ -2,8 +2,8 @@
 
 Its arguments: SOCKET MODULE...; the modules are programs of ours that commands may be. Over the socket
 comes one message for each start, GRACE_MS, with descriptors: a job, then those that the job is about.
-The reply is PID, with a pidfd of the new process. The other end, and the reasons for all this, are in
-``nousd.tools.process.fork_server``.
+The reply is PID, with a pidfd of the new process, or -ERRNO where nothing could be forked. The other
+end, and the reasons for all this, are in ``nousd.tools.process.fork_server``.
 
 It has one thread and never reads a job: the forked process does, so no key is ever in the memory that
 all later ones inherit. A forked process lets go of everything that is not its own before anything else,
@@ -19,6 +19,7 @@ A program of its own: standard library only.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import gc
 import marshal
@@ -93,6 +94,8 @@ class Server:
             return False
         try:
             self._fork(int(message) / 1000, descriptors)
+        except OSError as error:
+            self._reply(-(error.errno or errno.EIO))
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -109,9 +112,12 @@ class Server:
         self._grace_seconds[process] = grace_seconds
         # It cannot be reaped before we do, so the number is still its own.
         handle = os.pidfd_open(process)
-        with contextlib.suppress(OSError):  # the daemon is gone; the next message says so
-            socket.send_fds(self._requests, [str(process).encode()], [handle])
+        self._reply(process, handle)
         os.close(handle)
+
+    def _reply(self, number: int, *descriptors: int) -> None:
+        with contextlib.suppress(ConnectionError):  # the daemon is gone; the next message says so
+            socket.send_fds(self._requests, [str(number).encode()], descriptors)
 
     # --- ends ----------------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ class ForkServer:
             None if the server died meanwhile; it is unknown whether it has forked.
 
         Raises:
-            OSError: the server cannot be started.
+            OSError: the server cannot be started, or could not fork.
         """
         async with self._turn:
             # A reply belongs to the last message, so it is waited for.
@@ -145,13 +145,19 @@ async def _send(requests: trio.socket.SocketType, number: int, descriptors: Sequ
 
 
 async def _receive(requests: trio.socket.SocketType) -> Forked | None:
-    """Return the forked process; None once the server has gone."""
+    """Return the forked process; None once the server has gone.
+
+    Raises:
+        OSError: it could not be forked.
+    """
     size = socket.CMSG_SPACE(array.array("i").itemsize)
     reply, rights, _, _ = await requests.recvmsg(_REPLY_BYTES_MAX, size, socket.MSG_CMSG_CLOEXEC)
     if not reply:
         return None
+    if (number := int(reply)) < 0:
+        raise OSError(-number, os.strerror(-number))
     (handle,) = array.array("i", rights[0][2])
-    return Forked(int(reply), handle)
+    return Forked(number, handle)
 
 
 _SERVER: Final = RunVar[ForkServer]("fork server")
