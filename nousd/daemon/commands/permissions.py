@@ -82,7 +82,7 @@ async def _waiting(services: Services, command: commands.ConfirmTool) -> Waiting
     waiting = services.approvals.find(call_id, attempt, command.input_hash)
     if waiting is not None:
         return waiting
-    decided = services.approvals.requests.ended(call_id)
+    decided = await services.approvals.requests.ended(call_id)
     known = (
         await _in_log(services, call_id) if decided is None else (decided.attempt, decided.details)
     )

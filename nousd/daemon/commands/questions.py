@@ -29,11 +29,11 @@ async def list_questions(services: Services, command: commands.ListQuestions) ->
 
 async def answer_question(services: Services, command: commands.AnswerQuestion) -> Reply:
     """Answer a question; its call continues with the answer."""
-    handle = services.questions.answer(command.question_id, command.answers)
+    handle = await services.questions.answer(command.question_id, command.answers)
     return Deferred(handle, Accepted(command="answer_question"))
 
 
 async def reject_question(services: Services, command: commands.RejectQuestion) -> Reply:
     """Reject a question; its call continues without an answer."""
-    handle = services.questions.reject(command.question_id, command.reason or _NOT_ANSWERED)
+    handle = await services.questions.reject(command.question_id, command.reason or _NOT_ANSWERED)
     return Deferred(handle, Accepted(command="reject_question"))

@@ -82,27 +82,27 @@ class Questions:
             raise Unanswered(ended.reason)
         return ended.answers
 
-    def answer(self, question_id: str, answers: UserAnswers) -> CommitHandle:
+    async def answer(self, question_id: str, answers: UserAnswers) -> CommitHandle:
         """Answer a question; the handle is resolved when that is durable.
 
         Raises:
             CommandRejected: ``question_not_found``, ``already_answered``.
             InvalidPayload: the answers do not fit; the question stays pending.
         """
-        request = self._waiting(question_id)
+        request = await self._waiting(question_id)
         _require_fitting(request.event.questions, answers)
         answered = events.QuestionAnswered(
             **request.event.call, question_id=question_id, answers=answers
         )
         return self.requests.end(request, Ended(answers=answers), [answered])
 
-    def reject(self, question_id: str, reason: str) -> CommitHandle:
+    async def reject(self, question_id: str, reason: str) -> CommitHandle:
         """Reject a question; the handle is resolved when that is durable.
 
         Raises:
             CommandRejected: as ``answer``.
         """
-        return self._reject(self._waiting(question_id), Ended(reason=reason))
+        return self._reject(await self._waiting(question_id), Ended(reason=reason))
 
     def skip_passed_over(self) -> None:
         """End the questions of runs that have got a steer: their calls say so to the model."""
@@ -127,11 +127,16 @@ class Questions:
         )
         return Request(asks.question_id, asks, asker)
 
-    def _waiting(self, question_id: str) -> Request[QuestionAsked, Ended]:
+    async def _waiting(self, question_id: str) -> Request[QuestionAsked, Ended]:
+        """Return a question that can be answered; nothing is awaited after it was found.
+
+        Raises:
+            CommandRejected: ``question_not_found``, ``already_answered``.
+        """
         request = self.requests.waiting(question_id)
         if request is not None:
             return request
-        ended = self.requests.ended(question_id)
+        ended = await self.requests.ended(question_id)
         if ended is None:
             raise CommandRejected("question_not_found")
         outcome = "answered" if ended.answers else "rejected"

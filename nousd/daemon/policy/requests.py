@@ -13,7 +13,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import msgspec
 import trio
 
-from nousd.daemon.eventlog.log import CommitHandle
+from nousd.daemon.eventlog.log import SETTLED, CommitHandle
 from nousd.daemon.policy.approvers import Approvers, Audience
 from nousd.machine.context import text_offload
 from nousd.wire.codec.envelope import encode_json
@@ -78,7 +78,7 @@ class Requests(Generic[E, A]):
         self._approvers = approvers
         self._waiting: dict[str, Request[E, A]] = {}
         self._shown: dict[str, Request[E, A]] = {}
-        self._ended: OrderedDict[str, A] = OrderedDict()
+        self._ended: OrderedDict[str, tuple[A, CommitHandle]] = OrderedDict()
 
     def obstacle(self, asker: Asker) -> str | None:
         """Return why no approval can be requested, for people; None if one can."""
@@ -105,9 +105,16 @@ class Requests(Generic[E, A]):
         """Return the number of pending requests."""
         return len(self._waiting)
 
-    def ended(self, request_id: str) -> A | None:
-        """Return how a recent request ended; None if it is not known."""
-        return self._ended.get(request_id)
+    async def ended(self, request_id: str) -> A | None:
+        """Return how a recent request ended, once that is durable; None if it is not known.
+
+        A client that is told of an end before would not find it in the log after a crash.
+        """
+        if (known := self._ended.get(request_id)) is None:
+            return None
+        end, handle = known
+        await handle.wait_settled()
+        return end if handle.failure is None else None
 
     def shown(self, session_id: str | None) -> tuple[E, ...]:
         """Return the pending requests that clients see, in a session or in all, oldest first."""
@@ -144,7 +151,7 @@ class Requests(Generic[E, A]):
         handle = request.asker.decide(decided)
         request.end = end
         self._waiting.pop(request.id, None)
-        self._remember(request.id, end)
+        self._remember(request.id, end, handle)
 
         def resolved(handle: CommitHandle) -> None:
             self._shown.pop(request.id, None)
@@ -161,10 +168,11 @@ class Requests(Generic[E, A]):
             if request.event.tool_call_id == tool_call_id:
                 del self._waiting[request.id]
                 self._shown.pop(request.id, None)
-                self._remember(request.id, end)
+                # Its call is closed in the same way, by the daemon's stop as by a recovery.
+                self._remember(request.id, end, SETTLED)
 
-    def _remember(self, request_id: str, end: A) -> None:
-        self._ended[request_id] = end
+    def _remember(self, request_id: str, end: A, handle: CommitHandle) -> None:
+        self._ended[request_id] = end, handle
         while len(self._ended) > _REMEMBERED:
             self._ended.popitem(last=False)
 
