@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from nousd.tools.builtin import web_fetch
@@ -145,7 +147,7 @@ async def test_a_conversion_that_takes_too_long_is_an_error(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = bench.put("forever.py", "while True: pass")
-    monkeypatch.setattr(web_page, "_PROGRAM", program)
+    monkeypatch.setattr(web_page, "_PROGRAM", (sys.executable, str(program)))
     monkeypatch.setattr(web_page, "EXTRACT_SECONDS_MAX", 0.1)
     async with web(page(HTML, "text/html")) as server:
         assert "took longer than 0.1 seconds" in await refusal(bench, server.url())
@@ -154,7 +156,8 @@ async def test_a_conversion_that_takes_too_long_is_an_error(
 async def test_a_parser_that_crashes_is_an_error(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web_page, "_PROGRAM", bench.put("dies.py", "raise MemoryError"))
+    program = bench.put("dies.py", "raise MemoryError")
+    monkeypatch.setattr(web_page, "_PROGRAM", (sys.executable, str(program)))
     async with web(page(HTML, "text/html")) as server:
         assert "no text could be made of the page" in await refusal(bench, server.url())
 
