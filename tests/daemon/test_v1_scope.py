@@ -151,6 +151,27 @@ async def test_the_run_of_a_task_is_neither_seen_nor_reached(
     assert {event["payload"]["session_id"] for event in await bare.run(parent_run)} == {session}
 
 
+async def test_the_run_of_a_task_is_not_reached_in_its_own_session_either(
+    daemon: Daemon, client: Client, stub: StubModel
+) -> None:
+    await new_session(client)
+    parent = await new_session(client, activate=False)
+    gate = Gate()
+    tasks = {"tasks": [{"prompt": "look"}]}
+    stub.script(tool_reply(("task", tasks)), text_reply("child ", gate, "done"), text_reply("end"))
+    await client.request("prompt", text="go", wait=False, session_id=parent)
+    await gate.reached()
+    runs = (await client.request("get_state"))["runs"]
+    child = next(run["session_id"] for run in runs if run["session_id"] != parent)
+    await client.request("switch_session", session_id=child)
+    assert (await client.refusal("steer", text="hello"))["message"] == "no_active_run"
+    state = await client.request("get_state")
+    assert (state["session_id"], state["run_state"], state["run_id"]) == (child, "idle", "")
+    named = await client.request("get_state", session_id=child)
+    assert named["run_state"] == "running"
+    gate.open()
+
+
 @pytest.mark.behaviour("bare_commands_reach_the_v1_scope")
 @pytest.mark.parametrize(
     ("command", "payload"), [("steer", {"text": "x"}), ("follow_up", {"text": "x"}), ("abort", {})]

@@ -37,8 +37,7 @@ async def get_state(services: Services, command: commands.GetState) -> Reply:
     """Read a session's state as of the cursor in the response."""
     live = await services.sessions.target(command.session_id)
     state = services.sessions.without_session() if live is None else live.committed
-    # Without a session, the run is the one that a steer would reach.
-    running = state if command.session_id else services.sessions.shown_without_target() or state
+    running = state if command.session_id else _reached(services, state)
     run_id = "" if running.run is None else running.run.run_id
     choice = services.run_services.choice_of(state)
     shared = in_force(state, services.sessions.shown_defaults)
@@ -62,6 +61,14 @@ async def get_state(services: Services, command: commands.GetState) -> Reply:
         open_message=_open_message(services, run_id),
         usage=or_unset(state.usage),
     )
+
+
+def _reached(services: Services, active: SessionState) -> SessionState:
+    """Return the state with the run that a steer without a session would reach. The active session's own
+    may not be that: runs of tasks are reached by their session only.
+    """
+    reached = services.sessions.shown_without_target()
+    return msgspec.structs.replace(active, run=None) if reached is None else reached
 
 
 def run_state(state: SessionState | None) -> RunState:
