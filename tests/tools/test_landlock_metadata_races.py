@@ -155,6 +155,19 @@ while True:
     os.chmod("src/file", 0o600)
 """
 
+# The kernel's own limit, which holds for every user but root, may refuse a fork before the supervisor
+# has counted.
+BOMB = FLOOD.replace(
+    "while True",
+    """try:
+    for _ in range(100):
+        if os.fork() == 0:
+            break
+except OSError:
+    pass
+while True""",
+)
+
 
 @pytest.mark.slow
 async def test_a_flood_of_calls_keeps_no_command_from_its_time_limit(
@@ -170,10 +183,7 @@ async def test_a_flood_of_calls_keeps_no_command_from_its_time_limit(
 async def test_a_flood_of_calls_keeps_no_command_from_the_limit_of_processes(
     attacked: Attacked, held: SandboxBench
 ) -> None:
-    bomb = FLOOD.replace(
-        "while True", "for _ in range(100):\n    if os.fork() == 0: break\nwhile True"
-    )
-    result = await held.run_python(bomb)
+    result = await held.run_python(BOMB)
     assert result.text.endswith("went beyond the limit processes of 64")
 
 
