@@ -218,7 +218,8 @@ class _Stage:
             leaf = self._run.path[-1] if self._run.path else None
             decided = decisions.resume_run(live.state, run_id, leaf, **how)
         else:
-            decided = decisions.start_run(live.state, prompt, leaf_id=None, **how)
+            task = None if start.task is UNSET else start.task
+            decided = decisions.start_run(live.state, prompt, leaf_id=None, task=task, **how)
         own_prompt = None if prompt is None else prompt.input_id
         run = services.runs.start(live, run_id, decided, own_prompt=own_prompt)
         self.driver.begin(run, services.sessions)

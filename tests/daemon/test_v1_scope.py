@@ -172,6 +172,28 @@ async def test_the_run_of_a_task_is_not_reached_in_its_own_session_either(
     gate.open()
 
 
+@pytest.mark.parametrize("is_active_before", [True, False])
+async def test_a_later_run_in_the_session_of_an_ended_task_is_the_users_own(
+    daemon: Daemon, client: Client, stub: StubModel, *, is_active_before: bool
+) -> None:
+    parent = await new_session(client)
+    tasks = {"tasks": [{"prompt": "look"}]}
+    stub.script(tool_reply(("task", tasks)), text_reply("child"), text_reply("end"))
+    await client.request("prompt", text="go", wait=True, session_id=parent)
+    sessions = (await client.request("list_sessions", children=True))["sessions"]
+    child = next(each["session_id"] for each in sessions if each["session_id"] != parent)
+    if is_active_before:
+        await client.request("switch_session", session_id=child)
+    gate = await start_in(daemon, client, stub, child)
+    if not is_active_before:
+        await client.request("switch_session", session_id=child)
+    state = await client.request("get_state")
+    assert (state["session_id"], state["run_state"]) == (child, "running")
+    assert [run.get("origin") for run in state["runs"]] == [None]
+    assert (await client.request("abort"))["run_id"] == state["run_id"]
+    gate.open()
+
+
 @pytest.mark.behaviour("bare_commands_reach_the_v1_scope")
 @pytest.mark.parametrize(
     ("command", "payload"), [("steer", {"text": "x"}), ("follow_up", {"text": "x"}), ("abort", {})]

@@ -90,7 +90,7 @@ def active_run(services: Services, state: SessionState) -> ActiveRun:
         agent_id=run.request.agent_id,
         agent_profile=run.request.agent_profile,
         correlation_id=run.request.correlation_id,
-        origin=or_unset(state.origin),
+        origin=or_unset(run.task),
     )
 
 

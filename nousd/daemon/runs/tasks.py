@@ -235,6 +235,7 @@ class TasksOfCall:
             model=services.choice_of(live.state, options).model,
             leaf_id=None,
             request=NOTHING_ASKED if options == RunOptions() else RunRequest(options=options),
+            task=origin,
         )
         return self._runs.start(
             live, prompt.run_id, decided, own_prompt=prompt.input_id, parent=parent

@@ -22,6 +22,7 @@ from nousd.wire.events.base import TurnKey
 from nousd.wire.objects.entries import CompactionEntry, Entry, MessageEntry
 from nousd.wire.objects.inputs import QueuedInput
 from nousd.wire.objects.run_options import NOTHING_ASKED, RunRequest
+from nousd.wire.objects.workers import TaskOrigin
 
 Events = tuple[events.Event, ...]
 
@@ -55,12 +56,15 @@ def start_run(
     leaf_id: str | None,
     request: RunRequest = NOTHING_ASKED,
     in_v1_scope: bool = False,
+    task: TaskOrigin | None = None,
 ) -> Events:
     """Accept a prompt and start its run, in one step, so that neither is ever seen without the other.
 
     Args:
         request: the options that the prompt sets for the run.
         in_v1_scope: whether the session is the active one.
+        task: the call that the run works for, if it is that of a task. Such a run is reached through
+            its parent, never without a target.
     """
     require_idle(state)
     assert prompt.run_id is not UNSET
@@ -70,7 +74,9 @@ def start_run(
     return (
         *moved,
         accepted(state, prompt),
-        _agent_start(state, prompt.run_id, runtime, model, request, in_v1_scope=in_v1_scope),
+        _agent_start(
+            state, prompt.run_id, runtime, model, request, in_v1_scope=in_v1_scope, task=task
+        ),
     )
 
 
@@ -107,15 +113,15 @@ def _agent_start(
     request: RunRequest,
     *,
     in_v1_scope: bool,
+    task: TaskOrigin | None = None,
 ) -> events.AgentStart:
-    # The run of a task is reached through its parent, also while its session is the active one.
-    is_reached = in_v1_scope and state.origin is None
     return events.AgentStart(
         session_id=state.session_id,
         run_id=run_id,
         runtime=runtime,
         model=model,
-        v1_scope=True if is_reached else UNSET,
+        v1_scope=True if in_v1_scope else UNSET,
+        task=or_unset(task),
         client_id=request.client_id,
         agent_id=request.agent_id,
         agent_profile=request.agent_profile,
@@ -127,7 +133,7 @@ def _agent_start(
 def activate_session(state: SessionState) -> Events:
     """Make a session the active one; its run enters the v1 scope, unless it is that of a task."""
     activated = events.SessionActivated(session_id=state.session_id)
-    if state.run is None or state.run.in_v1_scope or state.origin is not None:
+    if state.run is None or state.run.in_v1_scope or state.run.task is not None:
         return (activated,)
     run_id = state.run.run_id
     return (activated, events.V1ScopeEntered(session_id=state.session_id, run_id=run_id))

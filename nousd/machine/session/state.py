@@ -20,12 +20,14 @@ from nousd.wire import events
 from nousd.wire.objects.entries import UsageTotals
 from nousd.wire.objects.inputs import PendingCounts, QueuedInput
 from nousd.wire.objects.run_options import NOTHING_ASKED, RunOptions, RunRequest
+from nousd.wire.objects.workers import TaskOrigin
 
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The run that holds the session's run lock.
 
     ``in_v1_scope``: commands that name no session reach it, and their clients are shown its events.
+    ``task``: the call that it works for, if it is the run of a task.
     """
 
     run_id: str
@@ -33,6 +35,7 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     started_at: str
     request: RunRequest = NOTHING_ASKED
     in_v1_scope: bool = False
+    task: TaskOrigin | None = None
 
 
 class SessionState(SessionSettings, frozen=True, kw_only=True):
@@ -118,6 +121,7 @@ def _started(_: SessionState, event: events.AgentStart, ts: str) -> dict[str, An
         started_at=ts,
         request=request_of(event),
         in_v1_scope=event.v1_scope is True,
+        task=None if event.task is UNSET else event.task,
     )
     return {"run": run}
 

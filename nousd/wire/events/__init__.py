@@ -49,16 +49,22 @@ from nousd.wire.events.tools import (
 from nousd.wire.objects.entries import Attachment, Entry, StopReason, TurnKind, Usage
 from nousd.wire.objects.inputs import PendingCounts, QueuedInput
 from nousd.wire.objects.run_options import RunOptions
+from nousd.wire.objects.workers import TaskOrigin
 
 # --- the thirteen frozen types ---------------------------------------------------------------
 
 
 class AgentStart(RunEvent, frozen=True, kw_only=True):
-    """A run begins. ``v1_scope`` is present if clients that name no session reach it from the start."""
+    """A run begins.
+
+    ``v1_scope`` is present if clients that name no session reach it from the start; ``task``, the
+    call that it works for, if it is the run of a task.
+    """
 
     runtime: str
     model: str
     v1_scope: Literal[True] | UnsetType = UNSET
+    task: TaskOrigin | UnsetType = UNSET
     client_id: str | UnsetType = UNSET
     agent_id: str | UnsetType = UNSET
     agent_profile: str | UnsetType = UNSET
