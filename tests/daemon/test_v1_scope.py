@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from trio.testing import wait_all_tasks_blocked
 
 from nousd.daemon.eventlog import hub as hub_module
-from nousd.store.records import EventFilter
-from nousd.wire.events import FROZEN_EVENTS
-from tests.daemon.scripted import ScriptedProvider, says
 from tests.harness.daemon import (
     Client,
     Daemon,
     Events,
-    RequestRefused,
-    decoded,
-    memory_daemon,
     of_type,
     types,
 )
@@ -251,161 +239,3 @@ async def test_an_abort_without_a_run_gives_back_what_waits_in_the_active_sessio
     assert (await client.request("get_queue"))["inputs"] == []
     assert (await client.refusal("abort"))["message"] == "no_active_run"
     gate.open()
-
-
-# --- any interleaving ------------------------------------------------------------------------
-
-OPERATIONS = st.lists(
-    st.tuples(
-        st.sampled_from(
-            ("new", "apart", "switch", "prompt", "prompt_in", "answer", "listen", "steer", "abort")
-        ),
-        st.integers(0, 3),
-    ),
-    min_size=5,
-    max_size=40,
-)
-
-
-class Scope:
-    """What the log says of the v1 scope: only from the order of activations and runs."""
-
-    def __init__(self) -> None:
-        self.active: str | None = None
-        self.sessions: dict[str, str] = {}
-        self.runs: set[str] = set()
-
-    def note(self, type_: str, payload: dict[str, Any]) -> None:
-        if type_ == "session_activated":
-            self.active = payload["session_id"]
-            self.runs |= {run for run, session in self.sessions.items() if session == self.active}
-        elif type_ == "agent_start":
-            self.sessions[payload["run_id"]] = payload["session_id"]
-            if payload["session_id"] == self.active:
-                self.runs.add(payload["run_id"])
-
-    def has(self, payload: dict[str, Any]) -> bool:
-        if "run_id" in payload:
-            return payload["run_id"] in self.runs
-        return payload["session_id"] in ("", self.active)
-
-    def end(self, run_id: str) -> None:
-        del self.sessions[run_id]
-        self.runs.discard(run_id)
-
-
-class Player:
-    """Plays operations on a daemon, and compares what is seen and reached with the log."""
-
-    def __init__(
-        self, daemon: Daemon, provider: ScriptedProvider, client: Client, nursery: trio.Nursery
-    ) -> None:
-        self._daemon = daemon
-        self._provider = provider
-        self._client = client
-        self._nursery = nursery
-        self.sessions: list[str] = []
-        self.readers: list[tuple[int, list[str]]] = []
-
-    async def play(self, name: str, number: int) -> None:
-        client = self._client
-        session = self.sessions[number % len(self.sessions)] if self.sessions else None
-        match name:
-            case "new" | "apart":
-                self.sessions.append(await new_session(client, activate=name == "new"))
-            case "switch" if session:
-                await client.request("switch_session", session_id=session)
-            case "prompt":
-                await self._may_be_refused("prompt", text="go", wait=False)
-            case "prompt_in" if session:
-                await self._may_be_refused("prompt", text="go", wait=False, session_id=session)
-            case "answer":
-                await self.answer()
-            case "listen" if len(self.readers) < 4:
-                head, ids = self._daemon.services.hub.head, list[str]()
-                self._nursery.start_soon(collect, await self._daemon.listen(), ids)
-                self.readers.append((head, ids))
-            case "steer" | "abort":
-                text = {"text": "x"} if name == "steer" else {}
-                expected = await self._reached()
-                answer = await self._may_be_refused(name, **text)
-                assert (answer or {}).get("run_id") == expected, (name, answer)
-        await wait_all_tasks_blocked()
-
-    async def answer(self) -> None:
-        await wait_all_tasks_blocked()
-        if self._provider.waiting:
-            self._provider.answer(says("hello"))
-            await wait_all_tasks_blocked()
-
-    async def _may_be_refused(self, type: str, **payload: Any) -> dict[str, Any] | None:
-        try:
-            return dict(await self._client.request(type, **payload))
-        except RequestRefused:
-            return None
-
-    async def _reached(self) -> str | None:
-        scope = await self.scope()
-        of_active = [run for run in scope.runs if scope.sessions[run] == scope.active]
-        found = of_active or list(scope.runs)
-        if len(found) != 1:
-            return None
-        return found[0]
-
-    async def scope(self) -> Scope:
-        scope = Scope()
-        for _, type_, payload in await logged(self._daemon):
-            scope.note(type_, payload)
-            if type_ == "agent_end":
-                scope.end(payload["run_id"])
-        return scope
-
-
-async def logged(daemon: Daemon) -> list[tuple[int, str, dict[str, Any]]]:
-    store = daemon.services.store
-    stored = await store.events_after(0, EventFilter(), limit=100_000, bytes_max=1 << 30)
-    return [(event.seq, event.type, decoded(event.line)["payload"]) for event in stored]
-
-
-async def collect(bare: Events, ids: list[str]) -> None:
-    """Note the ids of all events that a client receives, until its connection is closed."""
-    with suppress(trio.ClosedResourceError, trio.BrokenResourceError):
-        while line := await bare.receive_line():
-            ids.append(decoded(line)["id"])
-
-
-def expected_after(head: int, log: list[tuple[int, str, dict[str, Any]]]) -> list[str]:
-    """Return the ids of the events that a bare client receives that joined at ``head``."""
-    scope, expected = Scope(), []
-    for seq, type_, payload in log:
-        scope.note(type_, payload)
-        if seq > head and type_ in FROZEN_EVENTS and scope.has(payload):
-            expected.append(f"evt-{seq}")
-        if type_ == "agent_end":
-            scope.end(payload["run_id"])
-    return expected
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(operations=OPERATIONS, page_bytes=st.sampled_from((1, 400, 1 << 17)))
-async def test_what_bare_clients_see_and_reach_follows_from_the_log_in_any_interleaving(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    operations: list[tuple[str, int]],
-    page_bytes: int,
-) -> None:
-    monkeypatch.setattr(hub_module, "PAGE_BYTES", page_bytes)
-    provider = ScriptedProvider()
-    async with (
-        memory_daemon(workdir=tmp_path, provider=provider) as daemon,
-        trio.open_nursery() as nursery,
-    ):
-        player = Player(daemon, provider, await daemon.connect(), nursery)
-        for name, number in operations:
-            await player.play(name, number)
-        while provider.waiting:
-            await player.answer()
-        log = await logged(daemon)
-        for head, ids in player.readers:
-            assert ids == expected_after(head, log)
-        nursery.cancel_scope.cancel()
