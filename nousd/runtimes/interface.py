@@ -57,6 +57,14 @@ class TurnHost(TurnCallHost, Protocol):
         """Return the current tools that the session's model is offered."""
         ...
 
+    async def wait_results(self) -> None:
+        """Return when the results of earlier calls are durable: only then may a model be told of them.
+
+        Raises:
+            StoreError: they never will be.
+        """
+        ...
+
     async def keep_input(self, compiled: Compiled) -> Stored:
         """Store a model input with the next commit."""
         ...

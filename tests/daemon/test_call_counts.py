@@ -7,7 +7,7 @@ every machine alike. Lower the bound when you remove a layer.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +18,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from nousd.providers.interface import Provider
 from tests.harness.daemon import Client, Daemon, Events, memory_daemon
-from tests.harness.recorded_calls import files, recorded_calls, way
+from tests.harness.recorded_calls import files, in_one_task, recorded_calls, way
 from tests.harness.stub_model import Gate, StubModel, text_reply, tool_reply
 
 LINE: Final = "LineSplitter.feed"
@@ -30,7 +30,7 @@ QUIET_SECONDS: Final = 0.05
 ARCHITECTURE: Final = Path(__file__).parents[2] / "ARCHITECTURE.md"
 
 
-def assert_at_most(calls: list[str], bound: int, name: str) -> None:
+def assert_at_most(calls: Sequence[str], bound: int, name: str) -> None:
     """Assert that a way has at most ``bound`` calls; the message lists them."""
     listed = "\n  ".join(calls)
     assert len(calls) <= bound, (
@@ -47,7 +47,7 @@ def drawn(heading: str) -> list[str]:
     return re.findall(r"^\s*(\S+\.py)", drawing, re.MULTILINE)
 
 
-def assert_drawn(calls: list[str], heading: str) -> None:
+def assert_drawn(calls: Sequence[str], heading: str) -> None:
     """Assert that the way enters the files of the drawing, in the drawing's order."""
     entered = files(calls)
     in_drawing = drawn(heading)
@@ -121,7 +121,7 @@ async def test_a_further_reader_of_a_delta_costs_little_more_than_its_write(
             gate.open()
             for reader in (events, *others):
                 await reader.until("message_update", delta="two ")
-    to_readers = calls[calls.index("store/pending.py:PendingBatches.settle") :]
+    to_readers = way(calls, "PendingBatches.settle", calls[-1])
     writes = [index for index, call in enumerate(to_readers) if call.endswith(WRITE)][:4]
     for before, write in pairwise(writes):
         assert_at_most(to_readers[before + 1 : write + 1], 4, "a delta to one more reader")
@@ -137,7 +137,7 @@ async def test_a_tool_call_stays_within_its_call_counts_and_follows_the_drawing(
             stub.script(tool_reply(("read", {"path": "file.txt"})), text_reply("done"))
             with recorded_calls() as calls:
                 await client.request("prompt", text="read it", wait=True)
-    call = calls[calls.index("runtimes/calls/runner.py:CallRunner.execute") :]
+    call = in_one_task(calls, "CallRunner.execute")
     assert_at_most(way(call, "CallRunner.execute", SUBMIT), 267, "a call up to its start")
     assert_at_most(way(call, "_Call._complete", SUBMIT), 62, "a call from its result to the store")
     assert_drawn(call, "A tool call")

@@ -204,7 +204,7 @@ async def test_an_input_that_cannot_be_written_interrupts_its_run_but_keeps_the_
     assert of_type(await bench.events.run(), "agent_end")[0]["status"] == "completed"
 
 
-@pytest.mark.parametrize("good_commits", range(8))
+@pytest.mark.parametrize("good_commits", range(7))
 async def test_a_run_ends_whichever_of_its_commits_fails(bench: Bench, good_commits: int) -> None:
     await bench.client.request("new_session")
     bench.disk.fail_once(after=good_commits)

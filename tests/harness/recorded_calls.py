@@ -13,6 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+import trio
+
 import nousd
 
 _ROOT: Final = f"{Path(nousd.__file__).parent}/"
@@ -23,10 +25,18 @@ _AFTER_WAIT: Final = 0b11
 """The bits in the argument of the instruction RESUME that are 0 at the beginning of a function only."""
 
 
+class RecordedCall(str):
+    """One call, as ``path/of/module.py:Class.function``, and the task of trio that made it."""
+
+    __slots__ = ("task",)
+
+    task: trio.lowlevel.Task
+
+
 @contextmanager
-def recorded_calls() -> Iterator[list[str]]:
-    """Record the calls made within the block, each as ``path/of/module.py:Class.function``."""
-    calls: list[str] = []
+def recorded_calls() -> Iterator[list[RecordedCall]]:
+    """Record the calls made within the block."""
+    calls: list[RecordedCall] = []
 
     def note(frame: FrameType, what: str, _: Any) -> None:
         code = frame.f_code
@@ -34,7 +44,9 @@ def recorded_calls() -> Iterator[list[str]]:
             return
         goes_on = code.co_code[frame.f_lasti + 1] & _AFTER_WAIT
         if not goes_on and code.co_name not in _COMPREHENSIONS:
-            calls.append(f"{code.co_filename.removeprefix(_ROOT)}:{code.co_qualname}")
+            call = RecordedCall(f"{code.co_filename.removeprefix(_ROOT)}:{code.co_qualname}")
+            call.task = trio.lowlevel.current_task()
+            calls.append(call)
 
     sys.setprofile(note)
     try:
@@ -48,6 +60,14 @@ def way(calls: Sequence[str], first: str, last: str) -> list[str]:
     begin = next(index for index, call in enumerate(calls) if call.endswith(first))
     end = next(index for index in range(begin, len(calls)) if calls[index].endswith(last))
     return list(calls[begin : end + 1])
+
+
+def in_one_task(calls: Sequence[RecordedCall], first: str) -> list[RecordedCall]:
+    """Return the calls of the task that made the first one of ``first``, from there on. What others do
+    meanwhile, such as a commit, is left out.
+    """
+    begin = next(index for index, call in enumerate(calls) if call.endswith(first))
+    return [call for call in calls[begin:] if call.task is calls[begin].task]
 
 
 def files(calls: Sequence[str]) -> list[str]:

@@ -36,6 +36,8 @@ class ExtensionCallHooks:
         """See ``CallHooks.before``."""
         if not self._hooks.has("tool_call"):
             return Looked(args)
+        # An extension acts on what a model asks for: it must not be lost behind that.
+        await host.wait_durable()
         fitted = _Fitted(tool, args)
         host.extend_idle_deadline(self._hooks.seconds_max("tool_call"))
         outcome = await self._hooks.tool_call(

@@ -46,6 +46,8 @@ class LiveCallHost(ABC):
 
     def __init__(self, live: LiveSession, services: RunServices) -> None:
         self.live = live
+        self.last_handle = CommitHandle()
+        """The newest events of the call or its run, on their way into the log."""
         self._services = services
         self._kept: list[Artifact] = []
 
@@ -86,6 +88,10 @@ class LiveCallHost(ABC):
         if decided:
             self.decide(decided)
         await self._services.log.wait_room()
+
+    async def wait_durable(self) -> None:
+        """See ``CallHost.wait_durable``."""
+        await self.last_handle.wait_committed()
 
     async def keep(self, data: bytes | SpooledFile, media_type: str) -> str:
         """See ``CallHost.keep``."""

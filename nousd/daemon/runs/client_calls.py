@@ -53,7 +53,6 @@ class ClientCall(LiveCallHost):
         self._scope = trio.CancelScope()
         self._stopped_as: CutOff | None = None
         self._quiet_until = 0.0
-        self._last_handle = CommitHandle()
 
     def begin(self, input_hash: str, client_call_id: str | None) -> CommitHandle:
         """Log the request; the handle is resolved when it is durable."""
@@ -77,7 +76,7 @@ class ClientCall(LiveCallHost):
         if not self.live.lost and not self.live.state.deleted:
             await error_boundary.contained(self._close, f"the end of {what}")
         with trio.move_on_after(CLOSING_SECONDS):
-            await error_boundary.contained(self._last_handle.wait_committed, f"the end of {what}")
+            await error_boundary.contained(self.last_handle.wait_committed, f"the end of {what}")
 
     def stop(self, reason: CutOff) -> None:
         """End the call early. The first stop counts."""
@@ -87,7 +86,7 @@ class ClientCall(LiveCallHost):
             self._services.withdraw(self.call.tool_call_id)
 
     async def _carry_out(self, runner: CallRunner) -> None:
-        requested = self._last_handle
+        requested = self.last_handle
         self.extend_idle_deadline(0.0)
         with self._scope:
             await requested.wait_committed()
@@ -144,7 +143,7 @@ class ClientCall(LiveCallHost):
         """See ``LiveCallHost.decide``."""
         kept, self._kept = self._kept, []
         handle = self.live.decide(decided, artifacts=kept, follow=self._follow)
-        self._last_handle = handle
+        self.last_handle = handle
         if isinstance(decided[-1], _ENDS):
             handle.when_resolved(self._leave)
         return handle

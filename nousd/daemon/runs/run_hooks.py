@@ -1,6 +1,7 @@
 """The hooks of extensions around one run.
 
-A hook that fails is a warning in the run. ``run_loop`` decides when they are called.
+A hook that fails is a warning in the run. ``run_loop`` decides when they are called. An extension acts
+on what it is told, so that is durable first.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ class HookedRun(Protocol):
     def choice(self) -> ModelChoice: ...
 
     def extend_idle_deadline(self, seconds: float) -> None: ...
+
+    async def wait_durable(self) -> None:
+        """Return when all that the run has logged is durable."""
 
     def warn(self, code: str, message: str) -> None:
         """Submit a warning."""
@@ -68,12 +72,14 @@ class RunHooks:
         """Call the hooks for the start of a turn."""
         if self._hooks.has("turn_start"):
             started = TurnStarted(**self._run.where, kind=turn.kind, text=turn.text)
+            await self._run.wait_durable()
             with self._quiet("turn_start"):
                 self._warn(await self._hooks.tell("turn_start", started))
 
     async def turn_end(self) -> None:
         """Call the hooks before the end of a turn."""
         if self._hooks.has("turn_end"):
+            await self._run.wait_durable()
             with self._quiet("turn_end"):
                 self._warn(await self._hooks.tell("turn_end", TurnEnding(**self._run.where)))
 

@@ -82,7 +82,6 @@ class RunHost(LiveCallHost):
         self.shown = LifecycleTracker(live.session_id, run_id)
         self.ended = trio.Event()
         self.scope = trio.CancelScope()
-        self.last_handle = CommitHandle()
         self.calls_of: str | None = None
         """The message whose calls it carries out, from the message's end to the next model call."""
         self.answers = AnswersOfRun()
@@ -99,6 +98,7 @@ class RunHost(LiveCallHost):
         self._workspace: Workspace | None = None
         self._instructions: Sequence[SourceText] | None = None
         self._model_calls = 0
+        self._has_new_results = False
         self._has_answered = False
 
     # --- its place among runs ----------------------------------------------------------------
@@ -246,6 +246,11 @@ class RunHost(LiveCallHost):
         """See ``TurnHost.leaf_id``."""
         return self.live.state.leaf_id
 
+    async def wait_results(self) -> None:
+        """See ``TurnHost.wait_results``."""
+        if self._has_new_results:
+            await self.wait_durable()
+
     async def keep_input(self, compiled: Compiled) -> Stored:
         """See ``TurnHost.keep_input``."""
         stored = await self._inputs.store(compiled)
@@ -382,8 +387,10 @@ class RunHost(LiveCallHost):
             self.tracker.note(event)
             if isinstance(event, events.ToolExecutionEnd):
                 self._quiet_until = 0.0
-            if isinstance(event, events.ModelInput) and event.purpose == "answer":
-                self._model_calls += 1
+                self._has_new_results = True
+            if isinstance(event, events.ModelInput):
+                self._has_new_results = False
+                self._model_calls += event.purpose == "answer"
             if isinstance(event, events.ModelInput | events.AgentEnd):
                 self.calls_of = None
             if isinstance(event, events.EntryAppended) and isinstance(short, events.EntryAppended):

@@ -121,7 +121,7 @@ def _agent_start(
         runtime=runtime,
         model=model,
         v1_scope=True if in_v1_scope else UNSET,
-        task=or_unset(task),
+        task=UNSET if task is None else task,
         client_id=request.client_id,
         agent_id=request.agent_id,
         agent_profile=request.agent_profile,

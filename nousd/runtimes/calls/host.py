@@ -80,6 +80,14 @@ class CallHost(Protocol):
         """
         ...
 
+    async def wait_durable(self) -> None:
+        """Return when all that was logged before is durable.
+
+        Raises:
+            StoreError: it never will be.
+        """
+        ...
+
     async def keep(self, data: bytes | SpooledFile, media_type: str) -> str:
         """Store bytes that are too large for an event with the next commit, or a file at once. Return
         its id, to which an event of the next commit must refer.

@@ -3,7 +3,8 @@ skipped.
 
 ``admission`` decides; if approval is needed, it is requested; then the call runs, or does not, and
 ends. Every call gets a result in the transcript, because model APIs refuse a call without one. Its
-events (``call_events``) take one commit before it runs and one after, or one in all.
+events (``call_events``) take one commit before it runs, which is waited for, and one after, or one in
+all. Whoever tells a model of a result waits for that one (``TurnHost.wait_results``).
 """
 
 from __future__ import annotations
@@ -171,7 +172,7 @@ class _Call:
         self._started_at = 0.0
 
     async def refuse(self, refused: Refused, *, shown: bool) -> None:
-        await self.host.commit(
+        await self.host.stream(
             *self.events.requested(),
             self.events.denied(refused),
             *self._not_run(refused, shown=shown),
@@ -184,7 +185,7 @@ class _Call:
     async def give_again(self, stored: StoredResult) -> None:
         """Answer a call with its stored result; nothing runs."""
         result = ToolResult(stored.text, stored.is_error)
-        await self.host.commit(
+        await self.host.stream(
             *self.events.requested(),
             self.events.approved("its stored result is given again"),
             *self.events.ends(result, executed=False, artifact_id=stored.artifact_id),
@@ -212,7 +213,7 @@ class _Call:
         refused = Refused("tool_blocked", f"tool_blocked: {answer.reason}", by=answer.by)
         if answer.by == _SKIPPED.by:
             refused = _SKIPPED
-        await self.host.commit(*self._not_run(refused, shown=refused is _SKIPPED))
+        await self.host.stream(*self._not_run(refused, shown=refused is _SKIPPED))
         return False
 
     def _not_run(self, refused: Refused, *, shown: bool) -> list[events.Event]:
@@ -256,7 +257,7 @@ class _Call:
             ToolResult(f"tool_error: {failure.message}", is_error=True, execution_env=env)
         )
         left, output.left = output.left, []
-        await self.host.commit(
+        await self.host.stream(
             *self.events.warnings(failure),
             *self.events.left(left),
             *self.events.remarks(shown.remarks),
@@ -276,7 +277,7 @@ class _Call:
         shown, artifact_id = await self._shown(result, artifact_id)
         remarks += self.events.remarks(shown.remarks)
         output.left = []
-        await self.host.commit(*remarks, *self.events.completed(shown, seconds, artifact_id))
+        await self.host.stream(*remarks, *self.events.completed(shown, seconds, artifact_id))
 
     async def _shown(
         self, result: ToolResult, artifact_id: str | UnsetType = UNSET

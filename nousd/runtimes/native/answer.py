@@ -257,12 +257,14 @@ class _Answer:
         )
 
     async def close(self) -> tuple[ToolCall, ...]:
-        """End the message, write its entry, and return its calls under our ids."""
+        """End the message, write its entry, and return its calls under our ids.
+
+        With calls, the end is on its way to the disk: each call waits for it before it begins.
+        """
         message_id = await self.open()
         calls = tool_calls_of(message_id, [self._without_secrets(call) for call in self._calls])
-        await self._host.commit(
-            *self._remarks(message_id, has_calls=bool(calls)), *self._ends(message_id, calls)
-        )
+        log = self._host.stream if calls else self._host.commit
+        await log(*self._remarks(message_id, has_calls=bool(calls)), *self._ends(message_id, calls))
         return calls
 
     def _without_secrets(self, call: ToolCallPiece) -> tuple[str, str, dict[str, Any]]:

@@ -237,10 +237,12 @@ class NativeRuntime:
     async def _told(
         self, host: TurnHost, compiled: Compiled, sources: Sequence[model_events.Source] = ()
     ) -> events.ModelInput:
-        """Store a model input and return its event."""
+        """Store a model input and return its event, once what it tells of calls is durable."""
+        stored = await host.keep_input(compiled)
+        await host.wait_results()
         return model_input(
             compiled,
-            await host.keep_input(compiled),
+            stored,
             sources=sources,
             leaf_id=host.leaf_id,
             **host.tracker.where,

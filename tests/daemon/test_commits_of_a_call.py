@@ -1,0 +1,157 @@
+"""The commits that a tool call is waited for, from the model's last byte to its next request."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from trio.testing import wait_all_tasks_blocked
+
+from nousd.daemon.eventlog.log import CommitHandle
+from nousd.extensions.hooks import ToolCalled, TurnEnding
+from nousd.providers.interface import Finished, Receive, ToolCallPiece
+from nousd.store.memory.store import MemoryStore
+from tests.daemon.hooks_bench import Bench, open_bench
+from tests.daemon.scripted import Outcome, says
+from tests.extensions.registering import Register, on
+
+READ = ToolCallPiece("own", "read", '{"path": "a.txt"}')
+
+
+class HeldStore(MemoryStore):
+    """A log that commits nothing while it is held."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: None)
+        self._is_held = False
+
+    def hold(self) -> None:
+        self._is_held = True
+
+    def commit_what_waits(self) -> None:
+        super()._commit()
+
+    def release(self) -> None:
+        self._is_held = False
+        self.commit_what_waits()
+
+    def _commit(self) -> None:
+        if not self._is_held:
+            super()._commit()
+
+
+@asynccontextmanager
+async def held_bench(folder: Path, *registers: Register) -> AsyncIterator[tuple[Bench, HeldStore]]:
+    (folder / "a.txt").write_text("x")
+    store = HeldStore()
+    async with open_bench(folder, *registers, store=store) as bench:
+        await bench.run(says("the folder and its instructions are read by now"))
+        yield bench, store
+    await store.aclose()
+
+
+def asks(store: HeldStore, *pieces: ToolCallPiece) -> Outcome:
+    """A model call with these calls; from its end on nothing is committed."""
+
+    async def play(receive: Receive) -> None:
+        for piece in pieces:
+            await receive(piece)
+        store.hold()
+        await receive(Finished("tool_use"))
+
+    return play
+
+
+def ends(store: HeldStore) -> Outcome:
+    """The next model call; from its beginning on everything is committed."""
+
+    async def play(receive: Receive) -> None:
+        store.release()
+        await says("done")(receive)
+
+    return play
+
+
+@pytest.mark.parametrize(
+    ("registers", "calls", "expected"),
+    [
+        ((), 1, 2),
+        ((), 2, 3),
+        ((on("tool_call", lambda _: None),), 1, 3),
+        ((on("tool_result", lambda _: None),), 1, 2),
+    ],
+    ids=["one call", "two calls", "a hook before the call", "a hook behind the call"],
+)
+async def test_from_the_models_last_byte_to_its_next_request_two_commits_are_waited_for(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    registers: Sequence[Register],
+    calls: int,
+    expected: int,
+) -> None:
+    waits = 0
+    wait = CommitHandle.wait_settled
+
+    async def counted(handle: CommitHandle) -> None:
+        nonlocal waits
+        if not handle.is_settled:
+            waits += 1
+            store.commit_what_waits()
+        await wait(handle)
+
+    async with held_bench(tmp_path, *registers) as (bench, store):
+        monkeypatch.setattr(CommitHandle, "wait_settled", counted)
+        counts: list[int] = []
+
+        async def asks_and_counts(receive: Receive) -> None:
+            await asks(store, *[READ] * calls)(receive)
+            counts.append(waits)
+
+        async def counts_and_ends(receive: Receive) -> None:
+            counts.append(waits)
+            await ends(store)(receive)
+
+        await bench.run(asks_and_counts, counts_and_ends)
+    assert counts[1] - counts[0] == expected
+
+
+async def test_a_hook_on_a_call_is_asked_once_the_answer_is_durable(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    async def hook(call: ToolCalled) -> None:
+        asked.append(call.tool)
+
+    async with held_bench(tmp_path, on("tool_call", hook)) as (bench, store):
+        bench.provider.answer(asks(store, READ), ends(store))
+        await bench.client.request("prompt", text="go", wait=False)
+        await wait_all_tasks_blocked()
+        assert asked == []
+        store.release()
+        await bench.events.run()
+    assert asked == ["read"]
+
+
+async def test_the_hook_behind_a_turn_is_called_once_its_skipped_calls_are_durable(
+    tmp_path: Path,
+) -> None:
+    told: list[str] = []
+
+    async def steers(receive: Receive) -> None:
+        client = await bench.daemon.connect()
+        await client.request("steer", text="stop that")
+        await asks(store, READ)(receive)
+
+    async def hook(turn: TurnEnding) -> None:
+        told.append(turn.turn_id)
+
+    async with held_bench(tmp_path, on("turn_end", hook)) as (bench, store):
+        told.clear()
+        bench.provider.answer(steers, says("done"))
+        await bench.client.request("prompt", text="go", wait=False)
+        await wait_all_tasks_blocked()
+        assert told == []
+        store.release()
+        await bench.events.run()
+    assert told == ["1", "2"]
