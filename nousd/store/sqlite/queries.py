@@ -130,21 +130,31 @@ def entry(connection: apsw.Connection, session_id: str, entry_id: str) -> Entry 
     return None if row is None else _entry_decoder.decode(row[1])
 
 
+_PATH: Final = """
+    WITH RECURSIVE walked (seq, parent_id) AS (
+        SELECT seq, parent_id FROM entries WHERE session_id = :session_id AND entry_id = :leaf_id
+        UNION ALL
+        SELECT entries.seq, entries.parent_id FROM walked
+        JOIN entries ON entries.session_id = :session_id AND entries.entry_id = walked.parent_id
+    )
+    SELECT entry_bodies.body FROM walked JOIN entry_bodies ON entry_bodies.seq = walked.seq
+"""
+
+
 def path(
     connection: apsw.Connection, session_id: str, leaf_id: str, *, limit: int, bytes_max: int
 ) -> Path:
-    """Walk up by the parents' ids, so that only the path is read, however large the tree."""
+    """Walk up by the parents' ids, so that only the path is read, however large the tree; step by step,
+    so that nothing beyond the page is read.
+    """
     newest_first: list[Entry] = []
     size = 0
-    row = connection.execute(_ENTRY, (session_id, leaf_id)).get
-    while row is not None:
-        parent_id, body = row
+    for (body,) in connection.execute(_PATH, {"session_id": session_id, "leaf_id": leaf_id}):
         size += len(body)
         if len(newest_first) == limit or (newest_first and size > bytes_max):
-            break
+            return Path(tuple(reversed(newest_first)), has_more=True)
         newest_first.append(_entry_decoder.decode(body))
-        row = connection.execute(_ENTRY, (session_id, parent_id)).get
-    return Path(tuple(reversed(newest_first)), row is not None)
+    return Path(tuple(reversed(newest_first)), has_more=False)
 
 
 _TREE: Final = """
