@@ -18,7 +18,17 @@ from typing import Any, Final
 
 import trio
 
-from . import accepting, bridging, calling, memory, ping, prompting, starting, streaming
+from . import (
+    accepting,
+    bridging,
+    calling,
+    long_sessions,
+    memory,
+    ping,
+    prompting,
+    starting,
+    streaming,
+)
 from .report import Row, as_json, table
 
 GROUPS: Final[dict[str, Callable[[], Awaitable[list[Row]]]]] = {
@@ -26,6 +36,7 @@ GROUPS: Final[dict[str, Callable[[], Awaitable[list[Row]]]]] = {
     "burst": streaming.bursts,
     "latency": streaming.latency,
     "prompt": prompting.rows,
+    "long": long_sessions.rows,
     "calls": calling.rows,
     "accept": accepting.rows,
     "start": starting.rows,

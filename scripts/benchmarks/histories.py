@@ -37,6 +37,18 @@ async def write_sessions(place: Path, sizes: Sequence[int]) -> list[str]:
     return [f"sess-{size}" for size in sizes]
 
 
+async def write_long_sessions(place: Path, count: int, messages: int, chars: int) -> list[str]:
+    """Write equal sessions of so many messages, each with a text of so many characters; returns their
+    ids.
+    """
+    text = ("word " * (chars // 5 + 1))[:chars]
+    ids = [f"sess-{number}" for number in range(count)]
+    async with _log(place) as log:
+        for session_id in ids:
+            await _write(log, _session(session_id, messages, text))
+    return ids
+
+
 async def write_events(place: Path, count: int) -> None:
     """Write a log of at least so many events: sessions of ten runs each, most events being deltas."""
     async with _log(place) as log:
@@ -57,12 +69,12 @@ async def _write(log: Log, history: Iterator[events.Event]) -> None:
         await log.submit(log.encode(batch)).wait_committed()
 
 
-def _session(session_id: str, size: int) -> Iterator[events.Event]:
+def _session(session_id: str, size: int, text: str = _TEXT) -> Iterator[events.Event]:
     """Yield the events of a session whose transcript is one long path."""
     yield events.SessionCreated(session_id=session_id, created_at=_TIME, contract_version="1")
     for number in range(size):
         role: Literal["user", "assistant"] = "assistant" if number % 2 else "user"
-        yield _entry(session_id, "run-0", number, role)
+        yield _entry(session_id, "run-0", number, role, text)
 
 
 def _session_of_runs(session_id: str) -> Iterator[events.Event]:
@@ -92,14 +104,18 @@ def _run(session_id: str, number: int) -> Iterator[events.Event]:
 
 
 def _entry(
-    session_id: str, run_id: str, number: int, role: Literal["user", "assistant"]
+    session_id: str,
+    run_id: str,
+    number: int,
+    role: Literal["user", "assistant"],
+    text: str = _TEXT,
 ) -> events.EntryAppended:
     """Return the entry ``msg-NUMBER``, behind the one before it."""
     entry = MessageEntry(
         id=f"msg-{number}",
         parent_id=f"msg-{number - 1}" if number else UNSET,
         role=role,
-        text=_TEXT,
+        text=text,
         run_id=run_id,
         turn_kind="prompt",
         created_at=_TIME,

@@ -20,11 +20,11 @@ _ROUNDS: Final = 56
 _CONTEXT: Final = ("--context-window", "8000", "--keep-recent-tokens", "2000")
 """The budget of every session. Past 6,400 tokens the daemon compacts down to 2,000 and a summary."""
 
-_REQUEST_BYTES: Final = 6_000
+REQUEST_BYTES: Final = 6_000
 """About what a request holds beside the conversation: the system prompt and the tools."""
 
 
-class _Prompter:
+class Prompter:
     """Prompts one session again and again; gives a new one each time if it is told none."""
 
     def __init__(self, connection: Commands, events: trio.SocketStream) -> None:
@@ -62,9 +62,9 @@ async def rows() -> list[Row]:
             commands(running.socket) as connection,
             subscription(running.events) as events,
         ):
-            prompter = _Prompter(connection, events)
+            prompter = Prompter(connection, events)
             measures = [partial(prompter.prompt_us, session_id) for session_id in (None, *ids)]
-            post_us = partial(bare.post_us, padding=_REQUEST_BYTES)
+            post_us = partial(bare.post_us, padding=REQUEST_BYTES)
             await in_turns(1, *measures)
             committed, posted, fresh, *grown = await in_turns(
                 _ROUNDS, commit_us, post_us, *measures

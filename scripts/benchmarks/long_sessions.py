@@ -1,0 +1,149 @@
+"""From a prompt to the request at the model, in sessions whose whole conversation is sent."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final, NamedTuple
+
+import trio
+
+from .client import commands, subscription
+from .histories import write_long_sessions
+from .programs import daemon, folder, helper, in_turns, model_flags
+from .prompting import REQUEST_BYTES, Prompter
+from .report import Row, at_most
+from .yardsticks import bare_commits, bare_model_client
+
+_ROUNDS: Final = 8
+_WINDOW: Final = "4000000"
+_PING_MS: Final = 15.0
+_APPEND_MORE_MS: Final = 20.0
+_PAUSE_SECONDS: Final = 0.002
+"""Between two requests of another session, so that they do not take the daemon's time."""
+
+
+class _Size(NamedTuple):
+    """A conversation of so many messages, each with a text of so many characters."""
+
+    name: str
+    messages: int
+    chars: int
+
+    @property
+    def request_bytes(self) -> int:
+        return self.messages * (self.chars + len('{"role":"assistant","content":""},'))
+
+
+_SIZES: Final = (_Size("1,500 turns", 3_000, 50), _Size("a context of 4 MB", 3_000, 1_400))
+
+
+class _Figures(NamedTuple):
+    """Times in microseconds; the longest are those of other sessions, during further cold prompts."""
+
+    posted: float
+    fresh: float
+    warm: float
+    cold: float
+    committed: float
+    longest_ping: float
+    longest_append: float
+
+
+async def rows() -> list[Row]:
+    """Beside a session without history and a POST of the same bytes by the same HTTP library: warm, in a
+    session that was prompted before; and cold, at the first prompt since the daemon started. Meanwhile
+    other sessions are pinged and appended to without a pause: the longest time of each.
+    """
+    made: list[Row] = []
+    for size in _SIZES:
+        took = await _figures(size)
+        beside, bare = "fresh + a POST of the bytes", took.fresh + took.posted
+        appended = 3 * took.committed / 1e3 + _APPEND_MORE_MS
+        made += [
+            Row(f"prompt, {size.name}, warm", took.warm, bare, "us", beside, at_most(1.2)),
+            Row(f"prompt, {size.name}, cold", took.cold, bare, "us", beside, at_most(3)),
+            Row(
+                "  longest ping meanwhile",
+                took.longest_ping / 1e3,
+                _PING_MS,
+                "ms",
+                f"{_PING_MS:g} ms",
+                at_most(1),
+            ),
+            Row(
+                "  longest append_message meanwhile",
+                took.longest_append / 1e3,
+                appended,
+                "ms",
+                f"3 commits + {_APPEND_MORE_MS:g} ms",
+                at_most(1),
+            ),
+        ]
+    return made
+
+
+async def _figures(size: _Size) -> _Figures:
+    with (
+        folder() as place,
+        helper("model_stub") as api_base,
+        bare_commits(place, at_once=1) as commit_us,
+    ):
+        ids = await write_long_sessions(place, 2 * _ROUNDS + 1, size.messages, size.chars)
+        flags = (*model_flags(api_base), "--context-window", _WINDOW)
+        async with (
+            daemon(place, *flags) as running,
+            bare_model_client(api_base) as bare,
+            commands(running.socket) as connection,
+            commands(running.socket) as pinging,
+            commands(running.socket) as appending,
+            subscription(running.events) as events,
+        ):
+            prompter = Prompter(connection, events)
+            warm_one, *others = ids
+            fresh = partial(prompter.prompt_us, None)
+            warm = partial(prompter.prompt_us, warm_one)
+            post = partial(bare.post_us, padding=REQUEST_BYTES + size.request_bytes)
+            await in_turns(2, post, fresh, warm)
+            figures = await in_turns(_ROUNDS, post, fresh, warm, commit_us)
+            # Behind the warm ones, because only so much of the largest sessions is kept.
+            cold = [await prompter.prompt_us(each) for each in others[:_ROUNDS]]
+            session = (await appending.ask("new_session"))["session_id"]
+            append = partial(appending.ask, "append_message", text="x", session_id=session)
+            async with (
+                longest_us(partial(pinging.ask, "ping")) as ping,
+                longest_us(append) as appended,
+            ):
+                for each in others[_ROUNDS:]:
+                    await prompter.prompt_us(each)
+    posted, fresh_us, warm_us, committed = figures
+    return _Figures(
+        posted, fresh_us, warm_us, statistics.median(cold), committed, ping.us, appended.us
+    )
+
+
+class Longest:
+    """The longest time of a request so far, in microseconds."""
+
+    def __init__(self) -> None:
+        self.us = 0.0
+
+    async def measure(self, request: Callable[[], Awaitable[object]]) -> None:
+        while True:
+            start = time.perf_counter()
+            await request()
+            self.us = max(self.us, (time.perf_counter() - start) * 1e6)
+            await trio.sleep(_PAUSE_SECONDS)
+
+
+@asynccontextmanager
+async def longest_us(request: Callable[[], Awaitable[object]]) -> AsyncIterator[Longest]:
+    """Make a request again and again within the block."""
+    longest = Longest()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(longest.measure, request)
+        yield longest
+        nursery.cancel_scope.cancel()
