@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UnsetType
 
 from nousd.machine.context.compaction import Cut
-from nousd.machine.context.compiler import Compiled
+from nousd.machine.context.compiler import Compiled, Grown
 from nousd.machine.context.input_chunks import Stored
 from nousd.machine.context.model_input import ModelChoice, ToolSpec
 from nousd.machine.context.prompt_sections import SourceText
@@ -115,6 +115,11 @@ class TurnHost(TurnCallHost, Protocol):
 
     async def context(self) -> Sequence[Entry]:
         """Return the effective transcript, from the last compaction on, if there is one."""
+        ...
+
+    @property
+    def grown(self) -> Grown:
+        """What the last input of the transcript has in common with the next (``compile_input``)."""
         ...
 
     def new_id(self, prefix: str) -> str:

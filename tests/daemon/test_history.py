@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import trio
 
-from nousd.daemon.sessions.history import KEPT_SESSIONS_MAX, KEPT_TOKENS_MAX, Contexts
+from nousd.daemon.sessions.history import KEPT_SESSIONS_MAX, KEPT_TOKENS_MAX, Context, Contexts
 from nousd.daemon.sessions.live_session import LiveSession
+from nousd.machine.context.compiler import Grown
+from nousd.machine.context.tokens import entry_tokens
 from nousd.machine.session.state import SessionState
 from nousd.providers.interface import Provider
 from nousd.providers.setup.registry import make_provider
@@ -17,6 +19,7 @@ from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.interface import Store
 from nousd.store.memory import store as memory
 from nousd.store.rows import Path as StoredPath
+from nousd.wire.objects.entries import Entry
 from tests.harness.daemon import (
     WAIT_SECONDS,
     Client,
@@ -353,21 +356,25 @@ def in_memory(state: SessionState) -> LiveSession:
     return LiveSession(state, nothing)
 
 
+def context_of(entry: Entry) -> Context:
+    return Context((entry,), entry_tokens(entry), Grown())
+
+
 async def test_cached_contexts_are_bounded_in_sessions_and_tokens() -> None:
     async with memory.open_store() as store:
         contexts = Contexts(store, tokens_max=1)
         live = [in_memory(SessionState(session_id=f"s{number}")) for number in range(99)]
-        small = [user("e", "word")]
+        small = context_of(user("e", "word"))
         for session in live:
             contexts.keep(session.session_id, None, small)
         kept = [s for s in live if await contexts.at_leaf(s) is small]
         assert kept == live[-KEPT_SESSIONS_MAX:]
-        large = [user("e", "x" * 4 * KEPT_TOKENS_MAX)]
+        large = context_of(user("e", "x" * 4 * KEPT_TOKENS_MAX))
         contexts.keep("s98", None, large)
-        assert await contexts.at_leaf(live[98]) == []
+        assert (await contexts.at_leaf(live[98])).entries == []
         contexts.keep("s98", None, small)
         contexts.forget("s98")
-        assert await contexts.at_leaf(live[98]) == []
+        assert (await contexts.at_leaf(live[98])).entries == []
 
 
 async def test_deleting_a_session_removes_its_cached_context(
@@ -379,6 +386,6 @@ async def test_deleting_a_session_removes_its_cached_context(
         live = await daemon.services.sessions.active()
         assert live is not None
         before = in_memory(live.state)
-        assert await daemon.services.contexts.at_leaf(before) != []
+        assert (await daemon.services.contexts.at_leaf(before)).entries != []
         await client.request("delete_session", session_id=live.session_id)
-        assert await daemon.services.contexts.at_leaf(before) == []
+        assert (await daemon.services.contexts.at_leaf(before)).entries == []

@@ -39,11 +39,15 @@ ARGUMENTS: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
 )
 
 
+def contexts() -> st.SearchStrategy[list[Entry]]:
+    return paths(20).map(in_context)
+
+
 @st.composite
-def contexts(draw: st.DrawFn) -> list[Entry]:
+def paths(draw: st.DrawFn, entries_max: int) -> list[Entry]:
     path: list[Entry] = []
     open_calls: list[str] = []
-    for number in range(draw(st.integers(0, 20))):
+    for number in range(draw(st.integers(0, entries_max))):
         kind = draw(
             st.sampled_from(["user", "assistant", "assistant", *["result"] * 4, "compaction"])
         )
@@ -60,7 +64,7 @@ def contexts(draw: st.DrawFn) -> list[Entry]:
             case _:
                 ids = [entry.id for entry in in_context(path) if entry.id[0] in "ua"]
                 path.append(compacted(f"c{number}", draw(st.sampled_from([*ids, "gone"]))))
-    return in_context(path)
+    return path
 
 
 def _answer(draw: st.DrawFn, entry_id: str) -> Entry:

@@ -193,7 +193,7 @@ def test_files_stay_with_the_text_of_their_message() -> None:
 
 def test_a_file_that_the_model_cannot_take_is_replaced_by_a_remark() -> None:
     asked = message("u", "user", "look", attachments=(IMAGE, NOTES))
-    messages, omitted, _ = build_transcript(
+    messages, omitted, *_ = build_transcript(
         [asked], CHOICE, lambda media_type: media_type == "text/plain"
     )
     remark = "[The file cat.png (image/png) was left out: the model cannot take it.]"
@@ -338,7 +338,7 @@ def test_any_path_becomes_valid_model_input(path: list[Entry]) -> None:
 @given(paths())
 def test_every_entry_becomes_a_message_or_is_reported_as_omitted(path: list[Entry]) -> None:
     context = in_context(path)
-    messages, omitted, closing = transcript_of(context)
+    messages, omitted, closing, *_ = transcript_of(context)
     added = [
         message
         for message in messages

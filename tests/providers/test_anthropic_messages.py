@@ -17,7 +17,7 @@ from nousd.machine.context.model_input import (
     UserMessage,
 )
 from nousd.providers.anthropic.request import kept_block, messages_body, plan_of
-from nousd.providers.http.request_body import encode_body
+from nousd.providers.encoding.request_body import encode_body
 from nousd.wire.objects.entries import Attachment, Thinking
 from tests.providers.helpers import ask
 from tests.providers.transcripts import BLOBS, transcripts

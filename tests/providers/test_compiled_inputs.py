@@ -22,8 +22,8 @@ from nousd.machine.context.model_input import (
     UserMessage,
 )
 from nousd.providers.anthropic.request import messages_body, plan_of
+from nousd.providers.encoding.request_body import encode_body
 from nousd.providers.gemini.request import contents_body
-from nousd.providers.http.request_body import encode_body
 from nousd.providers.interface import Blobs
 from nousd.providers.openai.request import chat_body
 from nousd.providers.openai_responses.request import responses_body

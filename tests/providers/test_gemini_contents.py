@@ -17,8 +17,8 @@ from nousd.machine.context.model_input import (
     ToolSpec,
     UserMessage,
 )
+from nousd.providers.encoding.request_body import encode_body
 from nousd.providers.gemini.request import contents_body
-from nousd.providers.http.request_body import encode_body
 from nousd.providers.interface import NO_BLOBS
 from nousd.wire.objects.entries import Attachment, ReasoningBlock, Thinking
 from tests.providers.helpers import ask

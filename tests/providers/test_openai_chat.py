@@ -13,7 +13,7 @@ from nousd.machine.context.model_input import (
     ToolSpec,
     UserMessage,
 )
-from nousd.providers.http.request_body import encode_body
+from nousd.providers.encoding.request_body import encode_body
 from nousd.providers.openai.request import chat_body
 from nousd.wire.objects.entries import Attachment, Thinking
 from tests.providers.helpers import ask

@@ -17,7 +17,7 @@ from nousd.machine.context.model_input import (
     ToolSpec,
     UserMessage,
 )
-from nousd.providers.http.request_body import encode_body
+from nousd.providers.encoding.request_body import encode_body
 from nousd.providers.interface import NO_BLOBS
 from nousd.providers.openai_responses.request import responses_body
 from nousd.wire.objects.entries import Attachment, ReasoningBlock, Thinking

@@ -35,7 +35,7 @@ async def compact_session(services: Services, command: commands.CompactSession) 
     live = await services.sessions.require(command.session_id)
     decisions.require_idle(live.state)
     leaf_id = live.state.leaf_id
-    context = await services.contexts.at_leaf(live)
+    context = (await services.contexts.at_leaf(live)).entries
     choice = services.run_services.choice_of(live.state)
     cut = services.run_services.runtime.plan_cut(context, choice)
     if cut is None:

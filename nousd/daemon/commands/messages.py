@@ -46,7 +46,8 @@ async def get_messages(services: Services, command: commands.GetMessages) -> Mes
         for message in await whole_inputs(services.store, waiting)
     ]
     if command.compacted:
-        entries = (*await services.contexts.read(live.session_id, leaf_id), *pending)
+        context = await services.contexts.read(live.session_id, leaf_id)
+        entries = (*context.entries, *pending)
         return _page(live, leaf_id, at, _newest_of(entries, command.before))
     end = leaf_id
     if command.before is not None:

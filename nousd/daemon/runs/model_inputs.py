@@ -9,15 +9,24 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
+import trio
 from msgspec import UNSET
 
 from nousd.daemon.eventlog.log_walk import for_each_event
 from nousd.errors import InputNotWhole
 from nousd.machine.context.compiler import Compiled
-from nousd.machine.context.input_chunks import Chain, Rest, Stored, resumed_chain, store_input
+from nousd.machine.context.input_chunks import (
+    Chain,
+    Rest,
+    Stored,
+    new_messages,
+    resumed_chain,
+    store_input,
+)
 from nousd.machine.context.model_input import ModelMessage
 from nousd.store.artifacts import Artifact
 from nousd.store.interface import Store
@@ -31,6 +40,9 @@ KEPT_CHARS_MAX: Final = 8 * 1024 * 1024
 """Maximum bytes of cached messages in all; they are mostly those of cached contexts anyway."""
 
 _RUNS_LOOKED_AT: Final = 3
+
+_QUICK_MESSAGES_MAX: Final = 128
+"""Messages that are encoded and hashed in the event loop: about a millisecond."""
 
 
 def artifacts_of(stored: Stored) -> list[Artifact]:
@@ -46,7 +58,7 @@ class ModelInputs:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.last_rest: Rest | None = None
-        self._kept: OrderedDict[str, tuple[Chain, int]] = OrderedDict()
+        self._kept: OrderedDict[str, Chain] = OrderedDict()
         self._chars = 0
 
     async def chain(self, session_id: str, messages: Sequence[ModelMessage]) -> Chain | None:
@@ -61,16 +73,16 @@ class ModelInputs:
     def keep(self, session_id: str, chain: Chain) -> None:
         """Cache a chain. The caller forgets it if one of its commits fails."""
         self.forget(session_id)
-        chars = sum(len(message.text) for message in chain.messages)
-        self._kept[session_id] = (chain, chars)
-        self._chars += chars
+        self._kept[session_id] = chain
+        self._chars += chain.chars
         while len(self._kept) > KEPT_SESSIONS_MAX or self._chars > KEPT_CHARS_MAX:
             self.forget(next(iter(self._kept)))
 
     def forget(self, session_id: str) -> Chain | None:
         """Drop the cache of a session, and return it."""
-        chain, chars = self._kept.pop(session_id, (None, 0))
-        self._chars -= chars
+        chain = self._kept.pop(session_id, None)
+        if chain is not None:
+            self._chars -= chain.chars
         return chain
 
     async def _logged(self, session_id: str, messages: Sequence[ModelMessage]) -> Chain | None:
@@ -102,7 +114,9 @@ class ModelInputs:
             node = decode_node(artifact.data)
         except InputNotWhole:
             return None
-        return resumed_chain(node, node_ref, messages)
+        if len(messages) <= _QUICK_MESSAGES_MAX:
+            return resumed_chain(node, node_ref, messages)
+        return await trio.to_thread.run_sync(resumed_chain, node, node_ref, messages)
 
 
 class InputsOfRun:
@@ -115,18 +129,12 @@ class InputsOfRun:
 
     async def store(self, compiled: Compiled) -> Stored:
         """Return the new chunks of an input. The input of a summary shares nothing with others."""
-        request = compiled.request
-        if request.purpose == "summary":
-            return store_input(None, request, omitted=compiled.omitted)
+        if compiled.request.purpose == "summary":
+            return await _stored(None, compiled, None)
         if self._chain is None:
-            self._chain = await self._inputs.chain(self._session_id, request.messages)
-        stored = store_input(
-            self._chain,
-            request,
-            closing=compiled.closing,
-            omitted=compiled.omitted,
-            likely=self._inputs.last_rest,
-        )
+            messages = compiled.request.messages
+            self._chain = await self._inputs.chain(self._session_id, messages)
+        stored = await _stored(self._chain, compiled, self._inputs.last_rest)
         self._chain = stored.chain
         self._inputs.last_rest = stored.chain.rest
         return stored
@@ -140,6 +148,21 @@ class InputsOfRun:
         """A commit failed: the cached chain contains chunks that were not stored."""
         self._chain = None
         self._inputs.forget(self._session_id)
+
+
+async def _stored(chain: Chain | None, compiled: Compiled, likely: Rest | None) -> Stored:
+    """Encode and hash what is new; in a thread, if that takes so long that others would notice."""
+    store = partial(
+        store_input,
+        chain,
+        compiled.request,
+        closing=compiled.closing,
+        omitted=compiled.omitted,
+        likely=likely,
+    )
+    if new_messages(chain, compiled.request.messages) <= _QUICK_MESSAGES_MAX:
+        return store()
+    return await trio.to_thread.run_sync(store)
 
 
 _decoder: Final = msgspec.json.Decoder(events.ModelInput)

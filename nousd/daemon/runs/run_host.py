@@ -29,7 +29,7 @@ from nousd.daemon.sessions.live_session import LiveSession
 from nousd.daemon.workspace.workspaces import Workspace
 from nousd.errors import CommandRejected, RunFailed
 from nousd.machine.context import text_offload
-from nousd.machine.context.compiler import Compiled
+from nousd.machine.context.compiler import Compiled, Grown
 from nousd.machine.context.input_chunks import Stored
 from nousd.machine.context.model_input import ModelChoice, ToolSpec
 from nousd.machine.context.prompt_sections import SourceText, agent_prompt, agents_source
@@ -351,6 +351,11 @@ class RunHost(LiveCallHost):
     async def context(self) -> Sequence[Entry]:
         """See ``TurnHost.context``."""
         return await self._context.read()
+
+    @property
+    def grown(self) -> Grown:
+        """See ``TurnHost.grown``."""
+        return self._context.grown
 
     def new_id(self, prefix: str) -> str:
         """See ``TurnHost.new_id``."""

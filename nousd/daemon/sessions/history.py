@@ -19,6 +19,8 @@ from msgspec import UNSET
 
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.machine.context import text_offload, transcript
+from nousd.machine.context.compiler import Grown
+from nousd.machine.context.model_input import begins_with
 from nousd.machine.context.tokens import estimate_tokens
 from nousd.store.interface import Store
 from nousd.store.rows import Path
@@ -30,19 +32,32 @@ from nousd.wire.objects.inputs import QueuedInput
 _log = logging.getLogger(__name__)
 
 _FIRST_PAGE_ENTRIES: Final = 32
-"""Doubled with each further page, so that little more is read than needed."""
+_PAGE_ENTRIES_MAX: Final = 1024
+"""A page is twice the one before, so that little more is read than needed, up to what the event loop
+can look through without anyone waiting.
+"""
 
 _PAGE_BYTES: Final = 4 * 1024 * 1024
 
 KEPT_SESSIONS_MAX: Final = 32
-KEPT_TOKENS_MAX: Final = 1_000_000
-"""Maximum size of the cache: about 4 MB of text."""
+KEPT_TOKENS_MAX: Final = 2_000_000
+"""Maximum size of the cache: about 8 MB of text."""
 
 
-class _Kept(msgspec.Struct, frozen=True):
-    leaf_id: str | None
+class Context(msgspec.Struct, frozen=True):
+    """A context, oldest entry first.
+
+    Args:
+        tokens: its estimated size.
+        grown: what the last model input made of it has in common with the next.
+    """
+
     entries: Sequence[Entry]
     tokens: int
+    grown: Grown
+
+
+_UNREAD: Final = Context((), 0, Grown())
 
 
 class Contexts:
@@ -55,51 +70,58 @@ class Contexts:
     def __init__(self, store: Store, *, tokens_max: int) -> None:
         self._store = store
         self._tokens_max = tokens_max
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[str | None, Context]] = OrderedDict()
         self._tokens = 0
 
-    async def at_leaf(self, live: LiveSession) -> Sequence[Entry]:
-        """Return the context that the session's next work continues from, oldest first."""
+    async def at_leaf(self, live: LiveSession) -> Context:
+        """Return the context that the session's next work continues from."""
         leaf_id = live.state.leaf_id
-        kept = self._kept.get(live.session_id)
-        if kept is not None and kept.leaf_id == leaf_id:
+        kept_leaf_id, kept = self._kept.get(live.session_id, (None, None))
+        if kept is not None and kept_leaf_id == leaf_id:
             self._kept.move_to_end(live.session_id)
-            return kept.entries
+            return kept
         if live.committed.leaf_id != leaf_id:
             # The store has what is committed, and this leaf is not yet.
             await self._store.flush()
         return await self.read(live.session_id, leaf_id)
 
-    async def read(self, session_id: str, leaf_id: str | None) -> list[Entry]:
-        """Read the context of any committed leaf, oldest first."""
+    async def read(self, session_id: str, leaf_id: str | None) -> Context:
+        """Read the context of any committed leaf."""
         path: list[Entry] = []
         tokens = 0
         cursor = leaf_id
         limit = _FIRST_PAGE_ENTRIES
+        kept_from: str | None = None
         while cursor is not None:
             page = await whole_path(
                 self._store, session_id, cursor, limit=limit, bytes_max=_PAGE_BYTES
             )
             path[:0] = page.entries
             tokens += estimate_tokens(page.entries)
-            if not page.has_more or _reaches_kept_entry(path) or tokens > self._tokens_max:
+            kept_from = kept_from or _kept_from(page.entries)
+            is_reached = kept_from is not None and any(
+                entry.id == kept_from for entry in page.entries
+            )
+            if not page.has_more or is_reached or tokens > self._tokens_max:
                 break
             cursor = parent_of(page.entries[0])
-            limit *= 2
-        return transcript.in_context(path)
+            limit = min(limit * 2, _PAGE_ENTRIES_MAX)
+        if kept_from is not None:
+            path = transcript.in_context(path)
+            tokens = estimate_tokens(path)
+        return Context(path, tokens, Grown())
 
-    def keep(self, session_id: str, leaf_id: str | None, entries: Sequence[Entry]) -> None:
+    def keep(self, session_id: str, leaf_id: str | None, context: Context) -> None:
         """Cache the context of a leaf, and drop the oldest beyond the bounds."""
         self.forget(session_id)
-        kept = _Kept(leaf_id, entries, estimate_tokens(entries))
-        self._kept[session_id] = kept
-        self._tokens += kept.tokens
+        self._kept[session_id] = (leaf_id, context)
+        self._tokens += context.tokens
         while len(self._kept) > KEPT_SESSIONS_MAX or self._tokens > KEPT_TOKENS_MAX:
             self.forget(next(iter(self._kept)))
 
     def forget(self, session_id: str) -> None:
         """Drop the cached contexts of a session."""
-        kept = self._kept.pop(session_id, None)
+        _, kept = self._kept.pop(session_id, (None, None))
         if kept is not None:
             self._tokens -= kept.tokens
 
@@ -110,6 +132,7 @@ class ContextOfRun:
     def __init__(self, contexts: Contexts, live: LiveSession) -> None:
         self._contexts = contexts
         self._live = live
+        self._known = _UNREAD
         self._entries: Sequence[Entry] | None = None
         self._leaf_id: str | None = None
 
@@ -117,8 +140,14 @@ class ContextOfRun:
         """Return the effective transcript, oldest first."""
         if self._entries is None:
             self._leaf_id = self._live.state.leaf_id
-            self._entries = await self._contexts.at_leaf(self._live)
+            self._known = await self._contexts.at_leaf(self._live)
+            self._entries = self._known.entries
         return self._entries
+
+    @property
+    def grown(self) -> Grown:
+        """That of the transcript as it was read last."""
+        return self._known.grown
 
     def append(self, entry: Entry) -> None:
         """Extend it with an entry at the session's leaf."""
@@ -138,19 +167,26 @@ class ContextOfRun:
 
     def leave(self) -> None:
         """Leave it to the session's next run."""
-        if self._entries is not None:
-            self._contexts.keep(self._live.session_id, self._leaf_id, self._entries)
+        if self._entries is None:
+            return
+        count, tokens = len(self._known.entries), self._known.tokens
+        if not begins_with(self._entries, self._known.entries):
+            count, tokens = 0, 0  # it was compacted
+        tokens += estimate_tokens(self._entries[count:])
+        context = Context(self._entries, tokens, self._known.grown)
+        self._contexts.keep(self._live.session_id, self._leaf_id, context)
 
     def forget(self) -> None:
         """A commit failed: the cached context contains entries that never came to be."""
         self._contexts.forget(self._live.session_id)
 
 
-def _reaches_kept_entry(path: Sequence[Entry]) -> bool:
-    for entry in reversed(path):
+def _kept_from(entries: Sequence[Entry]) -> str | None:
+    """Return the id of the first entry that the last compaction has kept."""
+    for entry in reversed(entries):
         if isinstance(entry, CompactionEntry):
-            return any(kept.id == entry.first_kept_entry_id for kept in path)
-    return False
+            return entry.first_kept_entry_id
+    return None
 
 
 # --- whole texts -----------------------------------------------------------------------------

@@ -9,13 +9,15 @@ Everything that is left out or shortened is listed.
 Both savings of this module move in steps of a quarter of the budget, counted from the start of the
 context. So from call to call the input mostly begins with the same bytes, which prompt caches and the
 chain that stores it depend on.
+
+A ``Grown`` remembers what one input has in common with the next, so that only what is new is folded. It
+changes nothing but the time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import accumulate
 from typing import Final, NamedTuple
 
 import msgspec
@@ -27,6 +29,7 @@ from nousd.machine.context.model_input import (
     ModelMessage,
     ToolSpec,
     UserMessage,
+    begins_with,
 )
 from nousd.machine.context.tokens import (
     entry_tokens,
@@ -35,9 +38,15 @@ from nousd.machine.context.tokens import (
     text_tokens,
     tool_tokens,
 )
-from nousd.machine.context.transcript import CONTINUE, Accepts, build_transcript
+from nousd.machine.context.transcript import (
+    CONTINUE,
+    Accepts,
+    GrowingTranscript,
+    ModelTranscript,
+    build_transcript,
+)
 from nousd.wire.events.models import Omitted, Saving
-from nousd.wire.objects.entries import CompactionEntry, Entry, MessageEntry
+from nousd.wire.objects.entries import Attachment, CompactionEntry, Entry, MessageEntry
 from nousd.wire.objects.run_options import ToolChoice
 
 LARGE_CHARS: Final = 4 * 1024
@@ -103,6 +112,7 @@ class Compiled(NamedTuple):
         entries: the entries in it, with their texts as included.
         context_entries: the number of entries in the context.
         window: the context window of the model, its answer included.
+        attachments: the files in its messages.
         crowded: whether a compaction is due.
     """
 
@@ -114,7 +124,68 @@ class Compiled(NamedTuple):
     entries: tuple[Entry, ...]
     context_entries: int
     window: int
+    attachments: tuple[Attachment, ...] = ()
     crowded: bool = False
+
+
+class Grown:
+    """What the inputs of one session have in common: at most one input uses it at a time."""
+
+    def __init__(self) -> None:
+        self.whole = GrowingTranscript()
+        self.shortened = GrowingTranscript()
+        self.previews: dict[str, Entry] = {}
+        """id -> the preview of a large output."""
+        self.sizes = Sizes()
+        self.is_saving = False
+        """Whether the last input was not its whole context; then a further one is not quick either."""
+
+    def new_entries(self, context: Sequence[Entry]) -> int:
+        """Return how many entries of a context an input would have to fold."""
+        return len(context) - self.whole.continued_by(context)
+
+    def measure(self, context: Sequence[Entry]) -> Sizes:
+        """Return the sizes of a context's entries."""
+        if not self.sizes.are_continued_by(context):
+            self.sizes, self.previews = Sizes(), {}
+        self.sizes.take(context)
+        return self.sizes
+
+
+class Sizes:
+    """The estimated sizes of a context's entries, for savings.
+
+    Args:
+        ends: the tokens up to the end of each entry.
+        large: the indexes of the tool outputs that can become previews.
+        newest_answer: the tokens before the last answer of the model.
+    """
+
+    def __init__(self) -> None:
+        self._entries: Sequence[Entry] = ()
+        self.ends: list[int] = []
+        self.large: list[int] = []
+        self.newest_answer = 0
+
+    def are_continued_by(self, context: Sequence[Entry]) -> bool:
+        return begins_with(context, self._entries)
+
+    def take(self, context: Sequence[Entry]) -> None:
+        """Measure what is new in a context that continues the one before."""
+        total = self.ends[-1] if self.ends else 0
+        for index in range(len(self._entries), len(context)):
+            entry = context[index]
+            if isinstance(entry, MessageEntry) and entry.role == "assistant":
+                self.newest_answer = total
+            if _is_large(entry):
+                self.large.append(index)
+            total += entry_tokens(entry)
+            self.ends.append(total)
+        self._entries = context
+
+    def begin(self, index: int) -> int:
+        """Return the tokens before an entry."""
+        return self.ends[index - 1] if index else 0
 
 
 def budget_of(window: int, frame: Frame, *, compact_at: float, keep_recent: int) -> Budget:
@@ -130,14 +201,22 @@ def budget_of(window: int, frame: Frame, *, compact_at: float, keep_recent: int)
     return Budget(soft, hard, recent, window)
 
 
-def compile_input(context: Sequence[Entry], frame: Frame, budget: Budget) -> Compiled:
-    """Compile the input of the model call that continues ``context``."""
-    draft = _Draft(frame, context, budget.window)
-    whole = draft.compiled()
-    if whole.tokens <= budget.soft:
+def compile_input(
+    context: Sequence[Entry], frame: Frame, budget: Budget, grown: Grown | None = None
+) -> Compiled:
+    """Compile the input of the model call that continues ``context``.
+
+    Args:
+        grown: of the session's last input. It must not be used again until this returns.
+    """
+    grown = grown or Grown()
+    draft = _Draft(frame, context, budget.window, grown)
+    whole = draft.compiled(grown.whole)
+    grown.is_saving = whole.tokens > budget.soft
+    if not grown.is_saving:
         return whole
     draft.shorten_old_outputs(budget)
-    shortened = draft.compiled()
+    shortened = draft.compiled(grown.shortened)
     crowded = (
         shortened.tokens > budget.soft or draft.tokens_read > _READ_WINDOWS_MAX * budget.window
     )
@@ -172,27 +251,37 @@ def _named(entry: Entry) -> str:
 class _Draft:
     """A context on its way to an input; it records which entries are shortened or left out."""
 
-    def __init__(self, frame: Frame, context: Sequence[Entry], window: int) -> None:
+    def __init__(self, frame: Frame, context: Sequence[Entry], window: int, grown: Grown) -> None:
         self._frame = frame
         self._window = window
         self._context = context
+        self._grown = grown
+        self._sizes = Sizes()
         self._entries: list[Entry] = list(context)
         self._omitted: dict[str, Omitted] = {}
         self._left_out = False
-        self._ends: list[int] = []
 
     @property
     def tokens_read(self) -> int:
         """The estimated size of the transcript before any saving."""
-        return self._ends[-1] if self._ends else 0
+        return self._sizes.ends[-1] if self._sizes.ends else 0
 
-    def compiled(self) -> Compiled:
-        """Return the current input."""
-        transcript = build_transcript(self._entries, self._frame.choice, self._frame.accepts)
+    def compiled(self, growing: GrowingTranscript | None = None) -> Compiled:
+        """Return the current input.
+
+        Args:
+            growing: folds it, and is expected to fold the next one.
+        """
+        entries = tuple(self._entries)
+        growing = growing or GrowingTranscript()
+        transcript = growing.build(entries, self._frame.choice, self._frame.accepts)
         messages: tuple[ModelMessage, ...] = transcript.messages
+        tokens = self._frame.tokens + transcript.tokens
         if self._left_out:
-            begin = int(bool(self._entries) and isinstance(self._entries[0], CompactionEntry))
-            messages = (*messages[:begin], UserMessage(LEFT_OUT), *messages[begin:])
+            begin = int(bool(entries) and isinstance(entries[0], CompactionEntry))
+            remark = UserMessage(LEFT_OUT)
+            messages = (*messages[:begin], remark, *messages[begin:])
+            tokens += message_tokens(remark)
         choice = self._frame.choice
         request = ModelInput(
             messages=messages,
@@ -209,10 +298,11 @@ class _Draft:
             self._all_omitted(transcript.omitted),
             transcript.closing,
             self._strategy(),
-            self._frame.tokens + sum(map(message_tokens, messages)),
-            tuple(self._entries),
+            tokens,
+            entries,
             len(self._context),
             self._window,
+            transcript.attachments,
         )
 
     def _all_omitted(self, not_told: Sequence[Omitted]) -> tuple[Omitted, ...]:
@@ -243,26 +333,20 @@ class _Draft:
         The age of an output is that of its beginning, however far it reaches; one without an answer is
         new.
         """
-        self._ends = list(accumulate(map(entry_tokens, self._context)))
-        begins = [0, *self._ends[:-1]]
+        self._sizes = self._grown.measure(self._context)
         step = max(budget.hard // _STEPS, 1)
-        answers = [
-            begin
-            for entry, begin in zip(self._context, begins, strict=False)
-            if isinstance(entry, MessageEntry) and entry.role == "assistant"
-        ]
-        newest = min(self.tokens_read - budget.recent, max(answers, default=0))
+        newest = min(self.tokens_read - budget.recent, self._sizes.newest_answer)
         too_many = self._frame.tokens + self.tokens_read - budget.soft
         reached = 0
-        for index, (entry, begin) in enumerate(zip(self._context, begins, strict=False)):
+        for index in self._sizes.large:
+            begin = self._sizes.begin(index)
             if too_many <= 0 and begin >= reached:
                 break
             if too_many > 0:
                 reached = (begin // step + 1) * step
             if reached > newest:
                 break
-            if _is_large(entry):
-                too_many -= self._shorten(index)
+            too_many -= self._shorten(index)
 
     def shorten_what_is_left(self) -> None:
         """Turn every large tool output into a preview."""
@@ -273,8 +357,11 @@ class _Draft:
     def _shorten(self, index: int) -> int:
         """Return the number of tokens saved."""
         entry = self._entries[index]
-        assert isinstance(entry, MessageEntry)
-        shorter = msgspec.structs.replace(entry, text=preview(entry))
+        shorter = self._grown.previews.get(entry.id)
+        if shorter is None:
+            assert isinstance(entry, MessageEntry)
+            shorter = msgspec.structs.replace(entry, text=preview(entry))
+            self._grown.previews[entry.id] = shorter
         self._entries[index] = shorter
         self._omitted[entry.id] = Omitted(entry.id, "preview")
         return entry_tokens(entry) - entry_tokens(shorter)
@@ -315,7 +402,7 @@ class _Draft:
     def _groups(self) -> list[_Group]:
         groups: list[list[Entry]] = []
         ends: list[int] = []
-        for entry, end in zip(self._entries, self._ends, strict=True):
+        for entry, end in zip(self._entries, self._sizes.ends, strict=True):
             if groups and isinstance(entry, MessageEntry) and entry.role == "tool":
                 groups[-1].append(entry)
                 ends[-1] = end
@@ -329,11 +416,11 @@ class _Draft:
 
     def _tokens_told(self, entries: Iterable[Entry]) -> int:
         transcript = build_transcript(entries, self._frame.choice, self._frame.accepts)
-        return sum(
-            map(
-                message_tokens, transcript.messages[: len(transcript.messages) - transcript.closing]
-            )
-        )
+        return transcript.tokens - sum(map(message_tokens, _closing(transcript)))
+
+
+def _closing(transcript: ModelTranscript) -> tuple[ModelMessage, ...]:
+    return transcript.messages[len(transcript.messages) - transcript.closing :]
 
 
 class _Group(NamedTuple):

@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from nousd.machine.context.model_input import ModelInput, ModelMessage
+from nousd.machine.context.model_input import (
+    ModelInput,
+    ModelMessage,
+    ToolResultMessage,
+    UserMessage,
+)
 from nousd.wire.codec.canonical_json import canonical, digest
 from nousd.wire.codec.input_chunks import BEGIN, END, Node, encode_node
 from nousd.wire.events.models import Omitted
@@ -49,6 +54,7 @@ class Chain(NamedTuple):
         node_ref: the id of the newest node.
         rest: that of the newest input; None where only its id is known.
         rest_ref: its id.
+        chars: of the texts of all messages.
     """
 
     messages: tuple[ModelMessage, ...]
@@ -56,6 +62,7 @@ class Chain(NamedTuple):
     node_ref: str
     rest: Rest | None
     rest_ref: str
+    chars: int
 
 
 class Stored(NamedTuple):
@@ -93,7 +100,7 @@ def store_input(
         likely: the rest of another input, which is often the same.
     """
     lasting = request.messages[: len(request.messages) - closing]
-    known = () if chain is None else chain.messages
+    known = _known(chain)
     if lasting[: len(known)] != known:
         chain, known = None, ()
     new = [_encoded(message) for message in lasting[len(known) :]]
@@ -118,7 +125,7 @@ def store_input(
         node_ref,
         rest.ref,
         ((node_ref, node),) if is_stored else ((node_ref, node), (rest.ref, rest.data)),
-        Chain(lasting, hashed, node_ref, rest, rest.ref),
+        Chain(lasting, hashed, node_ref, rest, rest.ref, _chars(chain, lasting[len(known) :])),
     )
 
 
@@ -130,11 +137,43 @@ def resumed_chain(node: Node, node_ref: str, messages: Sequence[ModelMessage]) -
     hashed = _hashed(None, [_encoded(message) for message in same])
     if f"sha256:{hashed.hexdigest()}" != node.prefix_hash:
         return None
-    return Chain(same, hashed, node_ref, None, node.rest)
+    return Chain(same, hashed, node_ref, None, node.rest, _chars(None, same))
+
+
+def new_messages(chain: Chain | None, messages: Sequence[ModelMessage]) -> int:
+    """Return how many messages a chain does not have yet."""
+    known = _known(chain)
+    return len(messages) - (len(known) if messages[: len(known)] == known else 0)
+
+
+def _known(chain: Chain | None) -> tuple[ModelMessage, ...]:
+    return () if chain is None else chain.messages
+
+
+def _chars(chain: Chain | None, new: Sequence[ModelMessage]) -> int:
+    return (0 if chain is None else chain.chars) + sum(len(message.text) for message in new)
 
 
 def _encoded(message: ModelMessage) -> bytes:
+    """Return the canonical JSON of a message.
+
+    Where only texts and booleans are in it, msgspec writes the same bytes in a tenth of the time.
+    """
+    if _is_plain(message):
+        try:
+            return _plain_encoder.encode(message)
+        except UnicodeEncodeError:
+            pass  # a lone surrogate
     return canonical(msgspec.to_builtins(message))
+
+
+def _is_plain(message: ModelMessage) -> bool:
+    if isinstance(message, UserMessage):
+        return not message.attachments
+    return isinstance(message, ToolResultMessage) or not (message.tool_calls or message.reasoning)
+
+
+_plain_encoder: Final = msgspec.json.Encoder(order="sorted")
 
 
 def _hashed(chain: Chain | None, new: Sequence[bytes]) -> _Hash:

@@ -6,6 +6,8 @@ value: equal inputs give equal requests.
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -78,6 +80,11 @@ class ToolResultMessage(msgspec.Struct, frozen=True, tag_field="role", tag="tool
 
 
 ModelMessage = UserMessage | AssistantMessage | ToolResultMessage
+
+
+def begins_with(whole: Sequence[Any], known: Sequence[Any]) -> bool:
+    """Return whether a sequence begins with the very objects of another; no Python runs for each."""
+    return len(known) <= len(whole) and all(map(operator.is_, known, whole))
 
 
 class ModelInput(msgspec.Struct, frozen=True, kw_only=True):

@@ -53,9 +53,11 @@ def message_tokens(message: ModelMessage) -> int:
     chars = len(message.text)
     attached = 0
     if isinstance(message, AssistantMessage):
-        chars += sum(len(call.name) + _chars(call.args) for call in message.tool_calls)
-        chars += sum(_chars(block.data) for block in message.reasoning)
-    elif isinstance(message, UserMessage):
+        if message.tool_calls:
+            chars += sum(len(call.name) + _chars(call.args) for call in message.tool_calls)
+        if message.reasoning:
+            chars += sum(_chars(block.data) for block in message.reasoning)
+    elif isinstance(message, UserMessage) and message.attachments:
         attached = attachment_tokens(message.attachments)
     return text_tokens(chars) + attached
 

@@ -5,7 +5,8 @@ replaces everything before its first kept entry; every tool call is followed by 
 is ``interrupted`` if none was stored; an answer without content is omitted; the last message is never
 the model's own answer but a request to continue. Two user messages in a row stay two.
 
-``compiler`` limits the size.
+A context mostly grows at its end: ``GrowingTranscript`` folds only what is new, and gives the same
+messages as a fold of the whole. ``compiler`` limits the size.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from nousd.machine.context.model_input import (
     ModelToolCall,
     ToolResultMessage,
     UserMessage,
+    begins_with,
 )
+from nousd.machine.context.tokens import message_tokens
 from nousd.wire.codec.canonical_json import expressible
 from nousd.wire.events.models import Omitted
 from nousd.wire.objects.entries import (
@@ -94,11 +97,15 @@ class ModelTranscript(NamedTuple):
             ``attachment``: a file that the model does not accept.
         closing: number of messages at the end that are not from the context and belong to this call
             only.
+        tokens: the estimated size of the messages.
+        attachments: the files in them.
     """
 
     messages: tuple[ModelMessage, ...]
     omitted: tuple[Omitted, ...]
     closing: int
+    tokens: int
+    attachments: tuple[Attachment, ...]
 
 
 def build_transcript(
@@ -115,6 +122,35 @@ def build_transcript(
     return fold.end()
 
 
+class GrowingTranscript:
+    """Folds contexts, each of which mostly continues the one before.
+
+    What a model accepts must depend on its provider and name alone.
+    """
+
+    def __init__(self) -> None:
+        self._entries: Sequence[Entry] = ()
+        self._model = ("", "")
+        self._fold: _Fold | None = None
+
+    def continued_by(self, context: Sequence[Entry]) -> int:
+        """Return the number of entries that a context has in common with the one before."""
+        return len(self._entries) if begins_with(context, self._entries) else 0
+
+    def build(
+        self, context: Sequence[Entry], choice: ModelChoice, accepts: Accepts
+    ) -> ModelTranscript:
+        """Return what ``build_transcript`` returns for these arguments."""
+        model = (choice.provider, choice.model)
+        known = self.continued_by(context)
+        if self._fold is None or model != self._model or not known:
+            self._fold, known = _Fold(choice, accepts), 0
+        for entry in context[known:]:
+            self._fold.take(entry)
+        self._entries, self._model = context, model
+        return self._fold.end()
+
+
 class _Fold:
     """Takes entries one by one, and tracks the calls without a result."""
 
@@ -124,31 +160,46 @@ class _Fold:
         self._messages: list[ModelMessage] = []
         self._omitted: list[Omitted] = []
         self._owed: dict[str, ModelToolCall] = {}
+        self._tokens = 0
+        self._attachments: list[Attachment] = []
 
     def take(self, entry: Entry) -> None:
         if isinstance(entry, MessageEntry) and entry.role == "tool":
             self._settle(entry)
             return
-        self._settle_rest()
+        if self._owed:
+            self._settle_rest()
         if isinstance(entry, CompactionEntry):
-            self._messages.append(UserMessage(SUMMARY_INTRODUCTION + entry.summary))
+            self._add(UserMessage(SUMMARY_INTRODUCTION + entry.summary))
         elif entry.role == "user":
-            self._messages.append(self._user(entry))
+            self._add(self._user(entry))
         else:
             self._answer(entry)
 
     def end(self) -> ModelTranscript:
-        self._settle_rest()
+        """Return the transcript as it is now. Further entries may follow."""
+        last: list[ModelMessage] = [_interrupted(call) for call in self._owed.values()]
         closing = 0
-        if self._messages and isinstance(self._messages[-1], AssistantMessage):
-            self._messages.append(UserMessage(CONTINUE))
+        if isinstance((last or self._messages or (None,))[-1], AssistantMessage):
+            last.append(UserMessage(CONTINUE))
             closing = 1
-        return ModelTranscript(tuple(self._messages), tuple(self._omitted), closing)
+        return ModelTranscript(
+            (*self._messages, *last),
+            tuple(self._omitted),
+            closing,
+            self._tokens + sum(map(message_tokens, last)),
+            tuple(self._attachments),
+        )
+
+    def _add(self, message: ModelMessage) -> None:
+        self._messages.append(message)
+        self._tokens += message_tokens(message)
 
     def _user(self, entry: MessageEntry) -> UserMessage:
         if entry.attachments is UNSET:
             return UserMessage(entry.text)
         taken = tuple(file for file in entry.attachments if self._accepts(file.media_type))
+        self._attachments += taken
         if len(taken) == len(entry.attachments):
             return UserMessage(entry.text, taken)
         self._omitted.append(Omitted(entry.id, "attachment"))
@@ -156,14 +207,17 @@ class _Fold:
         return UserMessage("\n".join([entry.text, *remarks]), taken)
 
     def _answer(self, entry: MessageEntry) -> None:
-        calls = () if entry.tool_calls is UNSET else entry.tool_calls
-        if not entry.text.strip() and not calls:
-            self._omitted.append(Omitted(entry.id, "empty"))
+        if not entry.tool_calls:  # or UNSET
+            if entry.text.strip():
+                self._add(AssistantMessage(entry.text, (), _reasoning(entry, self._choice)))
+            else:
+                self._omitted.append(Omitted(entry.id, "empty"))
             return
         asked = tuple(
-            ModelToolCall(call.tool_call_id, call.name, expressible(call.args)) for call in calls
+            ModelToolCall(call.tool_call_id, call.name, expressible(call.args))
+            for call in entry.tool_calls
         )
-        self._messages.append(AssistantMessage(entry.text, asked, _reasoning(entry, self._choice)))
+        self._add(AssistantMessage(entry.text, asked, _reasoning(entry, self._choice)))
         self._owed = {call.id: call for call in asked}
 
     def _settle(self, entry: MessageEntry) -> None:
@@ -176,14 +230,14 @@ class _Fold:
             call = self._owed.pop(earlier)
             if earlier == call_id:
                 break
-            self._messages.append(_interrupted(call))
+            self._add(_interrupted(call))
         is_error = entry.is_error is True
-        self._messages.append(ToolResultMessage(call_id, call.name, entry.text, is_error))
+        self._add(ToolResultMessage(call_id, call.name, entry.text, is_error))
 
     def _settle_rest(self) -> None:
-        if self._owed:
-            self._messages.extend(_interrupted(call) for call in self._owed.values())
-            self._owed.clear()
+        for call in self._owed.values():
+            self._add(_interrupted(call))
+        self._owed.clear()
 
 
 def _reasoning(entry: MessageEntry, choice: ModelChoice) -> tuple[ReasoningBlock, ...]:

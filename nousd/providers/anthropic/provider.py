@@ -12,10 +12,10 @@ from nousd.machine.context.model_input import ModelInput
 from nousd.providers.anthropic.request import messages_body, plan_of
 from nousd.providers.anthropic.stream import MessagesAnswer
 from nousd.providers.encoding.attachments import kind_of, sees_images
+from nousd.providers.encoding.request_body import encode_body
 from nousd.providers.encoding.tool_names import ToolNames
 from nousd.providers.http.answer_stream import AnswerStream
 from nousd.providers.http.hosted import Call, HostedProvider, ModelsPage
-from nousd.providers.http.request_body import encode_body
 from nousd.providers.interface import Blobs
 
 DEFAULT_API_BASE: Final = "https://api.anthropic.com"
@@ -42,7 +42,7 @@ class AnthropicProvider(HostedProvider):
 
     def call(self, request: ModelInput, blobs: Blobs) -> Call:
         plan = plan_of(request)
-        body = encode_body(messages_body(request, blobs, plan))
+        body = encode_body(messages_body(request, blobs, plan, self.conversations))
         answer = MessagesAnswer(ToolNames(request.tools).back())
         return Call("/v1/messages", body, AnswerStream(answer), plan.headers)
 

@@ -11,7 +11,8 @@ request finds the prefix that this one wrote.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 from nousd.machine.context.model_input import (
@@ -24,6 +25,7 @@ from nousd.machine.context.model_input import (
 )
 from nousd.providers.anthropic.models import Plan, plan_for, takes_sampling
 from nousd.providers.encoding.attachments import base64_of, kind_of, name_of, text_of
+from nousd.providers.encoding.conversations import Before, Conversations
 from nousd.providers.encoding.sampling import PICKING, named
 from nousd.providers.encoding.tool_names import CallIds, ToolNames
 from nousd.providers.interface import Blobs
@@ -36,6 +38,8 @@ DIALECT: Final = "anthropic"
 
 _CACHED: Final = {"type": "ephemeral"}
 _USER_MARKS: Final = 2
+_MARKED_AMONG: Final = 2 * _USER_MARKS
+"""Roles alternate."""
 
 Block = dict[str, Any]
 
@@ -65,20 +69,26 @@ def _turn_begun_with(messages: Sequence[ModelMessage]) -> AssistantMessage | Non
     results, such as a steer, does not end it.
     """
     first: AssistantMessage | None = None
-    before: ModelMessage | None = None
-    for message in messages:
+    for index in range(len(messages) - 1, -1, -1):
+        message = messages[index]
         if isinstance(message, AssistantMessage):
-            first = first or message
-        elif isinstance(message, UserMessage) and not isinstance(before, ToolResultMessage):
-            first = None
-        before = message
+            first = message
+        elif isinstance(message, UserMessage) and not (
+            index and isinstance(messages[index - 1], ToolResultMessage)
+        ):
+            break
     return first
 
 
-def messages_body(request: ModelInput, blobs: Blobs, plan: Plan) -> dict[str, Any]:
+def messages_body(
+    request: ModelInput, blobs: Blobs, plan: Plan, conversations: Conversations | None = None
+) -> dict[str, Any]:
     """Return the body of the streaming request; equal inputs give equal bodies."""
     names = ToolNames(request.tools)
-    messages = _messages(request, names, blobs, plan)
+    write = partial(_written, names, blobs, plan)
+    messages = (conversations or Conversations()).items(
+        request.messages, (names.key, plan.sends_thoughts), write
+    )
     body: dict[str, Any] = {
         "model": request.model,
         "max_tokens": plan.max_tokens,
@@ -101,7 +111,12 @@ _CHOICES: Final[dict[ToolChoice, str]] = {"auto": "auto", "none": "none", "requi
 
 
 def _mark_for_cache(body: dict[str, Any]) -> None:
-    turns = [message["content"] for message in body["messages"] if message["role"] == "user"]
+    # The marked ones are among the newest, which are open.
+    turns = [
+        message["content"]
+        for message in body["messages"][-_MARKED_AMONG:]
+        if isinstance(message, dict) and message["role"] == "user"
+    ]
     for blocks in (body.get("tools"), body.get("system"), *turns[-_USER_MARKS:]):
         if blocks:
             blocks[-1]["cache_control"] = _CACHED
@@ -115,25 +130,26 @@ def _tool(tool: ToolSpec, names: ToolNames) -> dict[str, Any]:
     }
 
 
-def _messages(
-    request: ModelInput, names: ToolNames, blobs: Blobs, plan: Plan
-) -> list[dict[str, Any]]:
-    messages: list[dict[str, Any]] = []
-    for role, blocks in _turns(request, names, blobs, plan):
-        if messages and messages[-1]["role"] == role:
-            messages[-1]["content"] += blocks
+def _written(
+    names: ToolNames, blobs: Blobs, plan: Plan, messages: Sequence[ModelMessage], before: Before
+) -> list[tuple[int, dict[str, Any]]]:
+    written: list[tuple[int, dict[str, Any]]] = []
+    blocks_of = _turns(names, blobs, plan, messages, CallIds(before.calls))
+    for index, (role, blocks) in enumerate(blocks_of):
+        if written and written[-1][1]["role"] == role:
+            written[-1][1]["content"] += blocks
         elif blocks:
-            messages.append({"role": role, "content": blocks})
-    if messages and messages[0]["role"] == "assistant":
-        messages.insert(0, {"role": "user", "content": [_text("(the conversation goes on)")]})
-    return messages
+            written.append((index, {"role": role, "content": blocks}))
+    if not before.messages and written and written[0][1]["role"] == "assistant":
+        opening = [_text("(the conversation goes on)")]
+        written.insert(0, (0, {"role": "user", "content": opening}))
+    return written
 
 
 def _turns(
-    request: ModelInput, names: ToolNames, blobs: Blobs, plan: Plan
+    names: ToolNames, blobs: Blobs, plan: Plan, messages: Iterable[ModelMessage], ids: CallIds
 ) -> Iterator[tuple[str, list[Block]]]:
-    ids = CallIds()
-    for message in request.messages:
+    for message in messages:
         match message:
             case UserMessage():
                 yield "user", _user(message, blobs)

@@ -25,6 +25,8 @@ class ToolNames:
 
     def __init__(self, tools: Iterable[ToolSpec]) -> None:
         names = [tool.name for tool in tools]
+        self.key: Final = tuple(names)
+        """Equal for equal names."""
         self._aliases = {name: name for name in names if _plain_name(name) == name}
         taken = set(self._aliases)
         for name in names:
@@ -56,11 +58,15 @@ def _plain_name(name: str) -> str:
 
 
 class CallIds:
-    """Numbers calls by position; a result gets the number of the last call with its id."""
+    """Numbers calls by position; a result gets the number of the last call with its id.
 
-    def __init__(self) -> None:
+    Args:
+        before: the number of calls in messages before, whose results came before as well.
+    """
+
+    def __init__(self, before: int = 0) -> None:
         self._numbered: dict[str, str] = {}
-        self._count = 0
+        self._count = before
 
     def of_call(self, id: str) -> str:
         """Return the id of the next call."""

@@ -9,12 +9,12 @@ import msgspec
 
 from nousd.machine.context.model_input import ModelInput
 from nousd.providers.encoding.attachments import kind_of, sees_images
+from nousd.providers.encoding.request_body import encode_body
 from nousd.providers.encoding.tool_names import ToolNames
 from nousd.providers.gemini.request import DIALECT, contents_body
 from nousd.providers.gemini.stream import GeminiAnswer
 from nousd.providers.http.answer_stream import AnswerStream
 from nousd.providers.http.hosted import Call, HostedProvider, ModelsPage
-from nousd.providers.http.request_body import encode_body
 from nousd.providers.interface import Blobs
 
 DEFAULT_MODEL: Final = "gemini-flash-latest"
@@ -42,7 +42,7 @@ class GeminiProvider(HostedProvider):
 
     def call(self, request: ModelInput, blobs: Blobs) -> Call:
         answer = GeminiAnswer(ToolNames(request.tools).back())
-        body = encode_body(contents_body(request, blobs))
+        body = encode_body(contents_body(request, blobs, self.conversations))
         path = f"/v1beta/{_resource(request.model)}:streamGenerateContent?alt=sse"
         return Call(path, body, AnswerStream(answer))
 

@@ -10,7 +10,8 @@ The model signs parts of its answers, and each signature must return on the same
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, Final, Literal
 
@@ -24,6 +25,7 @@ from nousd.machine.context.model_input import (
     UserMessage,
 )
 from nousd.providers.encoding.attachments import base64_of, inlined, kind_of
+from nousd.providers.encoding.conversations import Before, Conversations
 from nousd.providers.encoding.sampling import named
 from nousd.providers.encoding.tool_names import ToolNames
 from nousd.providers.interface import Blobs
@@ -67,11 +69,15 @@ _ROLES: Final[dict[type, str]] = {
 }
 
 
-def contents_body(request: ModelInput, blobs: Blobs) -> dict[str, Any]:
+def contents_body(
+    request: ModelInput, blobs: Blobs, conversations: Conversations | None = None
+) -> dict[str, Any]:
     """Return the body of the request; equal inputs give equal bodies."""
     names = ToolNames(request.tools)
-    writer = _PartWriter(names, blobs, signs=_thinking_form(request.model) == "level")
-    body: dict[str, Any] = {"contents": list(_contents(request.messages, writer))}
+    signs = _thinking_form(request.model) == "level"
+    write = partial(_written, _PartWriter(names, blobs, signs=signs))
+    contents = (conversations or Conversations()).items(request.messages, (names.key, signs), write)
+    body: dict[str, Any] = {"contents": contents}
     if request.system:
         body["systemInstruction"] = {"parts": [{"text": request.system}]}
     if request.tools:
@@ -127,11 +133,16 @@ def _tool(tool: ToolSpec, names: ToolNames) -> dict[str, Any]:
     }
 
 
-def _contents(messages: Iterable[ModelMessage], writer: _PartWriter) -> Iterator[dict[str, Any]]:
+def _written(
+    writer: _PartWriter, messages: Sequence[ModelMessage], _before: Before
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    index = 0
     for kind, neighbours in groupby(messages, type):
-        parts = [part for message in neighbours for part in writer.parts_of(message)]
+        joined = list(neighbours)
+        parts = [part for message in joined for part in writer.parts_of(message)]
         if parts:
-            yield {"role": _ROLES[kind], "parts": parts}
+            yield index, {"role": _ROLES[kind], "parts": parts}
+        index += len(joined)
 
 
 class _PartWriter:

@@ -15,9 +15,11 @@ from typing import ClassVar, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
+import trio
 
 from nousd.errors import ProviderError
 from nousd.machine.context.model_input import ModelInput
+from nousd.providers.encoding.conversations import Conversations
 from nousd.providers.http.answer_stream import Decoder
 from nousd.providers.http.delta_coalescer import deliver
 from nousd.providers.http.server import ModelServer
@@ -31,6 +33,9 @@ from nousd.providers.interface import (
 )
 from nousd.providers.models.context_windows import context_window
 from nousd.redaction.redactor import Redactor
+
+_QUICK_MESSAGES_MAX: Final = 256
+"""Messages that are written in the event loop: about a millisecond, unless they carry files."""
 
 MODEL_PAGES_MAX: Final = 20
 """Maximum pages of a list of models."""
@@ -107,6 +112,8 @@ class HostedProvider(ABC):
             record=record,
             secrets=secrets or Redactor(),
         )
+        self.conversations = Conversations()
+        """What was sent last, in the dialect."""
         self._default_model = default_model or self.first_model
         self._context_window_tokens = context_window_tokens
 
@@ -164,7 +171,11 @@ class HostedProvider(ABC):
         self, request: ModelInput, receive: Receive, blobs: Blobs = NO_BLOBS
     ) -> None:
         """Make one streaming call; see ``Provider.generate``."""
-        path, body, decoder, headers = self.call(request, blobs)
+        if self.conversations.new_messages(request.messages) <= _QUICK_MESSAGES_MAX:
+            call = self.call(request, blobs)
+        else:  # it takes so long that other sessions would notice
+            call = await trio.to_thread.run_sync(self.call, request, blobs)
+        path, body, decoder, headers = call
         stream = partial(self._server.stream, path, body, decoder, headers=headers)
         await deliver(stream, receive)
 

@@ -8,10 +8,10 @@ import msgspec
 
 from nousd.machine.context.model_input import ModelInput
 from nousd.providers.encoding.attachments import kind_of, sees_images
+from nousd.providers.encoding.request_body import encode_body
 from nousd.providers.encoding.tool_names import ToolNames
 from nousd.providers.http.answer_stream import AnswerStream
 from nousd.providers.http.hosted import Call, HostedProvider, ModelsPage
-from nousd.providers.http.request_body import encode_body
 from nousd.providers.interface import Blobs
 from nousd.providers.openai.request import chat_body
 from nousd.providers.openai.stream import ChatAnswer
@@ -38,7 +38,7 @@ class OpenAIProvider(HostedProvider):
 
     def call(self, request: ModelInput, blobs: Blobs) -> Call:
         answer = ChatAnswer(ToolNames(request.tools).back())
-        body = encode_body(chat_body(request, blobs))
+        body = encode_body(chat_body(request, blobs, self.conversations))
         return Call("/chat/completions", body, AnswerStream(answer))
 
     def accepts(self, model: str, media_type: str) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from nousd.machine.context.model_input import (
@@ -15,20 +16,26 @@ from nousd.machine.context.model_input import (
     UserMessage,
 )
 from nousd.providers.encoding.attachments import data_url, inlined, kind_of, name_of
+from nousd.providers.encoding.conversations import Before, Conversations
+from nousd.providers.encoding.request_body import json_text
 from nousd.providers.encoding.sampling import chat_limit, openai_fields
 from nousd.providers.encoding.tool_names import CallIds, ToolNames
-from nousd.providers.http.request_body import json_text
 from nousd.providers.interface import NO_BLOBS, Blobs
 from nousd.providers.models.effort import effort_for, reasons
 from nousd.wire.objects.entries import Attachment
 
 
-def chat_body(request: ModelInput, blobs: Blobs = NO_BLOBS) -> dict[str, Any]:
+def chat_body(
+    request: ModelInput, blobs: Blobs = NO_BLOBS, conversations: Conversations | None = None
+) -> dict[str, Any]:
     """Return the body of the streaming request; equal inputs give equal bodies."""
     names = ToolNames(request.tools)
+    write = partial(_written, names, blobs)
+    system = [{"role": "system", "content": request.system}] if request.system else []
+    messages = (conversations or Conversations()).items(request.messages, names.key, write)
     body: dict[str, Any] = {
         "model": request.model,
-        "messages": list(_messages(request, names, blobs)),
+        "messages": [*system, *messages],
         "stream": True,
         "stream_options": {"include_usage": True},
         **openai_fields(request, chat_limit(request.model)),
@@ -53,12 +60,12 @@ def _tool(tool: ToolSpec, names: ToolNames) -> dict[str, Any]:
     }
 
 
-def _messages(request: ModelInput, names: ToolNames, blobs: Blobs) -> Iterator[dict[str, Any]]:
-    if request.system:
-        yield {"role": "system", "content": request.system}
-    ids = CallIds()
-    for message in request.messages:
-        yield _message(message, ids, names, blobs)
+def _written(
+    names: ToolNames, blobs: Blobs, messages: Sequence[ModelMessage], before: Before
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    ids = CallIds(before.calls)
+    for index, message in enumerate(messages):
+        yield index, _message(message, ids, names, blobs)
 
 
 def _message(message: ModelMessage, ids: CallIds, names: ToolNames, blobs: Blobs) -> dict[str, Any]:

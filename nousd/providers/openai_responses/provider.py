@@ -6,10 +6,10 @@ from typing import ClassVar
 
 from nousd.machine.context.model_input import ModelInput
 from nousd.providers.encoding.attachments import kind_of, sees_images
+from nousd.providers.encoding.request_body import encode_body
 from nousd.providers.encoding.tool_names import ToolNames
 from nousd.providers.http.answer_stream import AnswerStream
 from nousd.providers.http.hosted import Call, HostedProvider
-from nousd.providers.http.request_body import encode_body
 from nousd.providers.interface import Blobs
 from nousd.providers.openai.provider import DEFAULT_API_BASE, DEFAULT_MODEL, OpenAIProvider
 from nousd.providers.openai_responses.request import DIALECT, responses_body
@@ -33,7 +33,7 @@ class ResponsesProvider(HostedProvider):
 
     def call(self, request: ModelInput, blobs: Blobs) -> Call:
         answer = ResponsesAnswer(ToolNames(request.tools).back())
-        body = encode_body(responses_body(request, blobs))
+        body = encode_body(responses_body(request, blobs, self.conversations))
         return Call("/responses", body, AnswerStream(answer))
 
     def accepts(self, model: str, media_type: str) -> bool:

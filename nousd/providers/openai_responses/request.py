@@ -6,22 +6,25 @@ items, each in its place.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
 from nousd.machine.context.model_input import (
     AssistantMessage,
     ModelInput,
+    ModelMessage,
     ModelToolCall,
     ToolResultMessage,
     ToolSpec,
     UserMessage,
 )
 from nousd.providers.encoding.attachments import data_url, inlined, kind_of, name_of
+from nousd.providers.encoding.conversations import Before, Conversations
+from nousd.providers.encoding.request_body import json_text
 from nousd.providers.encoding.sampling import openai_fields
 from nousd.providers.encoding.tool_names import CallIds, ToolNames
-from nousd.providers.http.request_body import json_text
 from nousd.providers.interface import Blobs
 from nousd.providers.models.effort import effort_for, reasons
 from nousd.wire.objects.entries import Attachment, Thinking
@@ -35,12 +38,15 @@ _LEAST_LIMIT: Final = 16
 _NO_PLACE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-def responses_body(request: ModelInput, blobs: Blobs) -> dict[str, Any]:
+def responses_body(
+    request: ModelInput, blobs: Blobs, conversations: Conversations | None = None
+) -> dict[str, Any]:
     """Return the body of the streaming request; equal inputs give equal bodies."""
     names = ToolNames(request.tools)
+    write = partial(_written, names, blobs)
     body: dict[str, Any] = {
         "model": request.model,
-        "input": list(_items(request, names, blobs)),
+        "input": (conversations or Conversations()).items(request.messages, names.key, write),
         "stream": True,
         "store": False,
     }
@@ -75,20 +81,21 @@ def _tool(tool: ToolSpec, names: ToolNames) -> dict[str, Any]:
     }
 
 
-def _items(request: ModelInput, names: ToolNames, blobs: Blobs) -> Iterator[dict[str, Any]]:
-    ids = CallIds()
-    for message in request.messages:
+def _written(
+    names: ToolNames, blobs: Blobs, messages: Sequence[ModelMessage], before: Before
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    ids = CallIds(before.calls)
+    for index, message in enumerate(messages):
         match message:
             case UserMessage():
-                yield {"type": "message", "role": "user", "content": _content(message, blobs)}
+                content = _content(message, blobs)
+                yield index, {"type": "message", "role": "user", "content": content}
             case AssistantMessage():
-                yield from _answer(message, ids, names)
+                for item in _answer(message, ids, names):
+                    yield index, item
             case ToolResultMessage(tool_call_id=id, text=text):
-                yield {
-                    "type": "function_call_output",
-                    "call_id": ids.of_result(id),
-                    "output": text,
-                }
+                output = {"call_id": ids.of_result(id), "output": text}
+                yield index, {"type": "function_call_output", **output}
 
 
 def _content(message: UserMessage, blobs: Blobs) -> list[dict[str, Any]]:

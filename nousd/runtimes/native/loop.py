@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
+import trio
 
 from nousd.errors import ContextOverflow, RunFailed
 from nousd.machine.context import compaction
@@ -21,11 +22,12 @@ from nousd.machine.context.compiler import (
     Budget,
     Compiled,
     Frame,
+    Grown,
     budget_of,
     compile_input,
     what_is_largest,
 )
-from nousd.machine.context.model_input import ModelChoice, ToolSpec, UserMessage
+from nousd.machine.context.model_input import ModelChoice, ToolSpec
 from nousd.machine.context.model_input_event import model_input
 from nousd.machine.context.transcript import owed_calls
 from nousd.machine.session.usage import CallFigures
@@ -46,6 +48,9 @@ from nousd.wire.codec.canonical_json import expressible, nearest
 from nousd.wire.events import models as model_events
 from nousd.wire.limits import ANSWER_BYTES_MAX, RUN_ANSWER_BYTES_MAX
 from nousd.wire.objects.entries import Entry, ToolCall
+
+_QUICK_ENTRIES_MAX: Final = 256
+"""Entries that are compiled in the event loop: about a millisecond."""
 
 
 class NativeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,7 +204,7 @@ class NativeRuntime:
         )
         if shrink_to is not None:
             budget = budget._replace(soft=shrink_to, hard=shrink_to)
-        compiled = compile_input(await host.context(), frame, budget)
+        compiled = await _compiled(await host.context(), frame, budget, host.grown)
         return _Call(compiled, budget, tuple(told.source for told in sources), frame.tokens)
 
     def _offered(self, host: TurnHost) -> tuple[ToolSpec, ...]:
@@ -223,9 +228,7 @@ class NativeRuntime:
         await host.stream(*remarks, await self._told(host, call.compiled, call.sources))
         blobs = {
             attachment.artifact_id: await host.artifact(attachment.artifact_id)
-            for message in request.messages
-            if isinstance(message, UserMessage)
-            for attachment in message.attachments
+            for attachment in call.compiled.attachments
         }
         choice = _choice(call.compiled)
         provider = self._models.provider(choice.provider)
@@ -362,6 +365,16 @@ class _Call(NamedTuple):
     budget: Budget
     sources: tuple[model_events.Source, ...]
     fixed: int
+
+
+async def _compiled(
+    context: Sequence[Entry], frame: Frame, budget: Budget, grown: Grown
+) -> Compiled:
+    """Compile an input; in a thread, if that takes so long that other sessions would notice."""
+    is_long = len(context) > _QUICK_ENTRIES_MAX
+    if is_long and (grown.is_saving or grown.new_entries(context) > _QUICK_ENTRIES_MAX):
+        return await trio.to_thread.run_sync(compile_input, context, frame, budget, grown)
+    return compile_input(context, frame, budget, grown)
 
 
 def _choice(compiled: Compiled) -> ModelChoice:

@@ -11,11 +11,14 @@ from nousd.wire.codec.envelope import scrub
 
 
 def encode_body(body: dict[str, Any]) -> bytes:
-    """Return the body as JSON; equal bodies give equal bytes."""
+    """Return the body as JSON; equal bodies give equal bytes, and a part gives its part of them. Parts
+    that are JSON already (``msgspec.Raw``) stay as they are.
+    """
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError:
-        return scrub(json.dumps(body, ensure_ascii=False)).encode()
+        text = json.dumps(body, ensure_ascii=False, default=msgspec.json.decode)
+        return msgspec.json.encode(msgspec.json.decode(scrub(text)))
 
 
 def json_text(value: Any) -> str:

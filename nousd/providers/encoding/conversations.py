@@ -1,0 +1,132 @@
+"""The messages of conversations in a dialect's bytes, kept from one request to the next.
+
+A request mostly has the messages of the one before, and some more. Only what is new is written in the
+dialect; the rest are the bytes of then. The newest items stay open, because a dialect joins neighbours
+and marks the last ones.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from nousd.machine.context.model_input import (
+    AssistantMessage,
+    ModelMessage,
+    ToolResultMessage,
+    begins_with,
+)
+from nousd.providers.encoding.request_body import encode_body
+
+KEPT_CONVERSATIONS_MAX: Final = 32
+KEPT_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Maximum size of all that is kept; about that of the cached contexts."""
+
+_OPEN_ITEMS: Final = 8
+
+Item = dict[str, Any] | msgspec.Raw
+"""A part of a request's list of messages."""
+
+
+class Before(NamedTuple):
+    """What comes before some messages: so many messages, with so many calls."""
+
+    messages: int = 0
+    calls: int = 0
+
+
+Write = Callable[[Sequence[ModelMessage], Before], Iterable[tuple[int, dict[str, Any]]]]
+"""Writes messages as items, each with the index of the first message in it. Nothing that is written may
+depend on the messages before, besides ``Before``, unless a call and its result are on both sides.
+"""
+
+
+class _Kept(NamedTuple):
+    key: Hashable
+    messages: Sequence[ModelMessage]
+    before: Before
+    items: list[msgspec.Raw]
+    size: int
+
+
+_NOTHING: Final = _Kept(None, (), Before(), [], 0)
+
+
+class Conversations:
+    """The conversations that were sent last. Its methods may be called in several threads."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[int, _Kept] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def new_messages(self, messages: Sequence[ModelMessage]) -> int:
+        """Return about how many messages would have to be written."""
+        return len(messages) - len(self._find(messages).messages)
+
+    def items(self, messages: Sequence[ModelMessage], key: Hashable, write: Write) -> list[Item]:
+        """Return the messages in the dialect.
+
+        Args:
+            key: all besides the messages that what is written depends on.
+        """
+        known = self._find(messages)
+        if known.key != key:
+            known = _NOTHING
+        tail = messages[known.before.messages :]
+        written = list(write(tail, known.before))
+        items: list[Item] = [*known.items, *(item for _, item in written)]
+        if end := _settled(tail, written):
+            known = _grown(known, key, tail, written[:end], written[end][0])
+        if known.items:
+            self._keep(messages, known)
+        return items
+
+    def _find(self, messages: Sequence[ModelMessage]) -> _Kept:
+        kept = self._kept.get(id(messages[0]), _NOTHING) if messages else _NOTHING
+        # The kept messages hold the first one, so its id is still its own.
+        return kept if begins_with(messages, kept.messages) else _NOTHING
+
+    def _keep(self, messages: Sequence[ModelMessage], grown: _Kept) -> None:
+        with self._lock:
+            before = self._kept.pop(id(messages[0]), _NOTHING)
+            self._kept[id(messages[0])] = grown
+            self._bytes += grown.size - before.size
+            while len(self._kept) > KEPT_CONVERSATIONS_MAX or self._bytes > KEPT_BYTES_MAX:
+                _, dropped = self._kept.popitem(last=False)
+                self._bytes -= dropped.size
+
+
+def _settled(tail: Sequence[ModelMessage], written: Sequence[tuple[int, Any]]) -> int:
+    """Return how many items nothing further will change. The next one begins with a message, and with
+    no result.
+    """
+    for end in range(len(written) - _OPEN_ITEMS, 0, -1):
+        begin = written[end][0]
+        if begin != written[end - 1][0] and not isinstance(tail[begin], ToolResultMessage):
+            return end
+    return 0
+
+
+def _grown(
+    known: _Kept,
+    key: Hashable,
+    tail: Sequence[ModelMessage],
+    settled: Sequence[tuple[int, dict[str, Any]]],
+    count: int,
+) -> _Kept:
+    """Return what is kept once the items of the next ``count`` messages are settled as well."""
+    new = tail[:count]
+    items = [msgspec.Raw(encode_body(item)) for _, item in settled]
+    calls = sum(len(message.tool_calls) for message in new if isinstance(message, AssistantMessage))
+    return _Kept(
+        key,
+        (*known.messages, *new),
+        Before(known.before.messages + count, known.before.calls + calls),
+        [*known.items, *items],
+        known.size + sum(map(len, items)),
+    )
