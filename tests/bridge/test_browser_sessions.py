@@ -199,6 +199,15 @@ async def test_every_request_with_a_cookie_needs_an_allowed_origin_or_the_browse
     assert await site.status("/session", "POST", **cookie, **sent) == expected
 
 
+async def test_a_page_that_is_opened_without_a_login_says_how_to_log_in(site: Site) -> None:
+    for headers in (OPENED, {**OPENED, "cookie": "nousd_session_1=of-another-day"}):
+        reply = await site.ask("GET", "/docs", headers=headers)
+        assert reply.status_code == 401
+        assert "nousctl http login" in reply.json()["error"]
+    reply = await site.ask("GET", "/session")
+    assert reply.json()["error"] == "Unauthorized: missing or invalid API token"
+
+
 async def test_a_token_or_a_public_route_does_not_spare_a_cookie_its_origin(site: Site) -> None:
     cookie = await site.log_in()
     assert await site.status(**cookie, **bearer()) == 403

@@ -122,7 +122,7 @@ class Gate:
         if not is_admitted:
             raise HttpError(
                 UNAUTHORIZED,
-                "Unauthorized: missing or invalid API token",
+                _NOT_LOGGED_IN if _opens_page(scope, headers) else _UNKNOWN_CALLER,
                 headers={"www-authenticate": "Bearer"},
             )
 
@@ -199,6 +199,12 @@ def _bearer(headers: Headers) -> str:
     kind, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else ""
 
+
+_UNKNOWN_CALLER: Final = "Unauthorized: missing or invalid API token"
+
+_NOT_LOGGED_IN: Final = (
+    "Unauthorized: run `nousctl http login` on this machine, and open the link that it prints"
+)
 
 _UNKNOWN_PAGE: Final = (
     "a request with the cookie of a session needs an allowed Origin, or Sec-Fetch-Site: same-origin;"
