@@ -19,7 +19,11 @@ from nousd.daemon.blobs.uploads import Uploads
 from nousd.daemon.clock import Clock
 from nousd.daemon.eventlog.hub import Hub
 from nousd.daemon.eventlog.log import Log
-from nousd.daemon.eventlog.retention import collect_unused_artifacts, prune_old_deltas
+from nousd.daemon.eventlog.retention import (
+    collect_unused_artifacts,
+    drop_copies,
+    prune_old_deltas,
+)
 from nousd.daemon.mcp.servers import McpServers
 from nousd.daemon.ops.meters import Meters
 from nousd.daemon.policy.approvals import Approvals
@@ -116,6 +120,8 @@ async def open_services(deps: DaemonDeps) -> AsyncIterator[Services]:
     log = Log(deps.store, hub, deps.clock)
     await close_what_can_be(deps.store, log, deps.clock)
     defaults = await deps.store.defaults()
+    # Before any command, so that none of them is one that is just being created.
+    uncreated = await deps.store.uncreated_branches()
     deps.workspaces.trust.remember(defaults.trusted)
     tools = ToolRegistry(deps.tools, late=deps.late_tools)
     gate = CallRunner(deps.around_tools(tools), deps.call_hooks or ExtensionCallHooks(deps.hooks))
@@ -149,6 +155,7 @@ async def open_services(deps: DaemonDeps) -> AsyncIterator[Services]:
             closing=trio.Event(),
         )
         _start_background_tasks(nursery, deps, services)
+        nursery.start_soon(drop_copies, deps.store, uncreated)
         try:
             yield services
         finally:

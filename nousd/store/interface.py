@@ -243,6 +243,28 @@ class Store(Protocol):
         """Return a whole artifact; only for artifacts that are known to be small."""
         ...
 
+    async def copy_entries(self, parent_id: str, branch_id: str) -> None:
+        """Give a branch that is about to be created most of what its parent has, if that is much; in
+        short steps, in between which others commit. Its commit gives it the rest.
+
+        Raises:
+            StoreError: some may have been copied.
+        """
+        ...
+
+    async def uncreated_branches(self) -> tuple[str, ...]:
+        """Return the ids of sessions that were given entries and not created (yet)."""
+        ...
+
+    async def drop_copies(self, branch_id: str) -> bool:
+        """Delete what a branch was given that was not created, a part of it at a time; return whether
+        some may be left. Nothing happens to a session that was created.
+
+        Raises:
+            StoreError: nothing was changed.
+        """
+        ...
+
     async def unused_artifacts(self, put_before: str, *, limit: int) -> tuple[str, ...]:
         """Return the ids of artifacts that no event refers to and that were last put before that time,
         and of incomplete large ones: never completed, or deleted with a session.

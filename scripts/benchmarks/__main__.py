@@ -37,6 +37,7 @@ GROUPS: Final[dict[str, Callable[[], Awaitable[list[Row]]]]] = {
     "latency": streaming.latency,
     "prompt": prompting.rows,
     "long": long_sessions.rows,
+    "branches": long_sessions.branches,
     "calls": calling.rows,
     "accept": accepting.rows,
     "start": starting.rows,

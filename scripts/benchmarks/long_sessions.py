@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final, NamedTuple
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import trio
 
 from .client import commands, subscription
-from .histories import write_long_sessions
+from .histories import write_long_sessions, write_sessions
 from .programs import daemon, folder, helper, in_turns, model_flags
 from .prompting import REQUEST_BYTES, Prompter
 from .report import Row, at_most
@@ -22,6 +22,8 @@ _ROUNDS: Final = 8
 _WINDOW: Final = "4000000"
 _PING_MS: Final = 15.0
 _APPEND_MORE_MS: Final = 20.0
+_BRANCHED_ENTRIES: Final = 100_000
+_BRANCHES: Final = 3
 _PAUSE_SECONDS: Final = 0.002
 """Between two requests of another session, so that they do not take the daemon's time."""
 
@@ -84,6 +86,40 @@ async def rows() -> list[Row]:
             ),
         ]
     return made
+
+
+async def branches() -> list[Row]:
+    """The longest commit of another session while a session of 100,000 entries is branched again and
+    again, beside what it may be.
+    """
+    with folder() as place, bare_commits(place, at_once=1) as commit_us:
+        (session,) = await write_sessions(place, (_BRANCHED_ENTRIES,))
+        async with (
+            daemon(place) as running,
+            commands(running.socket) as connection,
+            commands(running.socket) as pinging,
+            commands(running.socket) as appending,
+        ):
+            (committed,) = await in_turns(_ROUNDS, commit_us)
+            other = (await appending.ask("new_session"))["session_id"]
+            append = partial(appending.ask, "append_message", text="x", session_id=other)
+            async with (
+                longest_us(partial(pinging.ask, "ping")) as ping,
+                longest_us(append) as appended,
+            ):
+                for _ in range(_BRANCHES):
+                    await connection.ask("branch_session", session_id=session, activate=False)
+    return list(_of_others(ping, appended, committed))
+
+
+def _of_others(ping: Longest, appended: Longest, committed: float) -> Iterator[Row]:
+    may_take = 3 * committed / 1e3 + _APPEND_MORE_MS
+    beside = f"3 commits + {_APPEND_MORE_MS:g} ms"
+    name = f"branching {_BRANCHED_ENTRIES:,} entries"
+    yield Row(
+        f"{name}: longest ping", ping.us / 1e3, _PING_MS, "ms", f"{_PING_MS:g} ms", at_most(1)
+    )
+    yield Row("  longest append_message", appended.us / 1e3, may_take, "ms", beside, at_most(1))
 
 
 async def _figures(size: _Size) -> _Figures:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 
+import trio
 from msgspec import UNSET
 
 from nousd.daemon.commands.accepting import require_entry
@@ -12,12 +14,13 @@ from nousd.daemon.commands.hooked import Warnings, ask_fork, ask_switch
 from nousd.daemon.commands.reading import active_run
 from nousd.daemon.commands.session_settings import change_settings, said_of_new
 from nousd.daemon.eventlog.log import CommitHandle
-from nousd.daemon.eventlog.retention import drop_leftovers
+from nousd.daemon.eventlog.retention import drop_copies, drop_leftovers
 from nousd.daemon.replies import Deferred, Reply
 from nousd.daemon.services import Services
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import InvalidPayload
 from nousd.machine.session import appending, decisions
+from nousd.store.interface import Store
 from nousd.wire import commands, events
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.responses import Leaf, SessionDeleted, SessionSelected, Tree
@@ -53,14 +56,30 @@ async def branch_session(services: Services, command: commands.BranchSession) ->
         raise InvalidPayload("session_id is required")
     parent = await services.sessions.get(parent_id)
     warnings = await ask_fork(services, parent)
-    parent = await services.sessions.get(parent_id)
-    live, handle = services.sessions.create(
-        name=command.name, parent=parent, activate=command.activate
-    )
+    branch_id = services.clock.new_id("sess")
+    async with _copied_for(services.store, parent_id, branch_id):
+        parent = await services.sessions.get(parent_id)
+        live, handle = services.sessions.create(
+            name=command.name, parent=parent, session_id=branch_id, activate=command.activate
+        )
     new_id = partial(services.clock.new_id, "msg")
     if waiting := appending.joined_to_branch(live.state, parent.state, new_id):
         handle = live.decide(waiting)
     return Deferred(handle, _selected(live, is_active=command.activate, warnings=warnings))
+
+
+@asynccontextmanager
+async def _copied_for(store: Store, parent_id: str, branch_id: str) -> AsyncIterator[None]:
+    """Copy what takes long before the branch is created in the block, so that nobody waits for it."""
+    is_created = False
+    try:
+        await store.copy_entries(parent_id, branch_id)
+        yield
+        is_created = True
+    finally:
+        if not is_created:  # its parent was deleted meanwhile, say
+            with trio.CancelScope(shield=True):
+                await drop_copies(store, (branch_id,))
 
 
 async def rename_session(services: Services, command: commands.RenameSession) -> Reply:

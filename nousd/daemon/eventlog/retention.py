@@ -9,7 +9,7 @@ that a killed process left unfinished is removed at the next start.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from typing import Final
 
@@ -94,6 +94,18 @@ async def _collect(store: Store, put_before: str) -> int:
         gone += len(unused)
         if len(unused) < ARTIFACTS_PER_LOOK:
             return gone
+
+
+async def drop_copies(store: Store, branch_ids: Iterable[str]) -> None:
+    """Delete what was copied for branches that were not created. What is not deleted, because the disk
+    fails, is found again at the next start.
+    """
+    try:
+        for branch_id in branch_ids:
+            while await store.drop_copies(branch_id):
+                pass
+    except StoreError as error:
+        _log.warning("copies for a branch that was not created could not be deleted: %s", error)
 
 
 async def drop_leftovers(store: Store) -> None:

@@ -243,17 +243,23 @@ class Sessions:
     # --- changing ----------------------------------------------------------------------------
 
     def create(
-        self, *, parent: LiveSession | None = None, activate: bool = True, **chosen: Any
+        self,
+        *,
+        parent: LiveSession | None = None,
+        session_id: str | None = None,
+        activate: bool = True,
+        **chosen: Any,
     ) -> tuple[LiveSession, CommitHandle]:
         """Create a session, a branch if it has a parent.
 
         Args:
+            session_id: its id, if it has one already.
             activate: whether the new session becomes the active one.
             chosen: settings for its ``session_created`` besides the parent's, or the defaults of new
                 sessions; None leaves one out.
         """
         own = {name: value for name in SHARED if (value := chosen.pop(name, None)) is not None}
-        created = self._created(self._clock.new_id("sess"), parent, chosen)
+        created = self._created(session_id or self._clock.new_id("sess"), parent, chosen)
         live = self._keep(LiveSession(SessionState(session_id=created.session_id), self._log))
         decided = (created, *_own_settings(live.session_id, own))
         if not activate:

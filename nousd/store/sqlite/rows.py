@@ -16,6 +16,7 @@ from nousd.machine.projection import row_changes
 from nousd.machine.session.settings import ChangedSettings
 from nousd.machine.session.usage import with_call
 from nousd.store.artifacts import PUT_STEP_BYTES
+from nousd.store.sqlite import branching
 from nousd.store.sqlite.blocks import EVENTS_OF_SESSION, INPUTS_OF_SESSION, all_of_session
 from nousd.store.sqlite.many_rows import ManyRows
 from nousd.wire.codec.envelope import encode_json
@@ -56,14 +57,7 @@ def _put_session(connection: apsw.Connection, change: row_changes.PutSession) ->
 
 def _copy_entries(connection: apsw.Connection, change: row_changes.CopyEntries) -> None:
     ids = {"branch": change.session_id, "parent": change.parent_id}
-    connection.execute(
-        """
-        INSERT OR IGNORE INTO entries (session_id, entry_id, parent_id, seq, role, snippet)
-        SELECT :branch, entry_id, parent_id, seq, role, snippet FROM entries
-        WHERE session_id = :parent
-        """,
-        ids,
-    )
+    connection.execute(branching.COPY, ids)
     connection.execute(
         """
         INSERT OR IGNORE INTO artifact_uses (session_id, artifact_id)

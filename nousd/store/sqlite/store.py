@@ -21,6 +21,7 @@ from nousd.store.interface import Store
 from nousd.store.pending import Outcome, PendingBatches
 from nousd.store.records import Batch, EventFilter, Old, Pruned, StoredEvent
 from nousd.store.sqlite import artifacts as _artifacts_sqlite
+from nousd.store.sqlite import branching as _branching
 from nousd.store.sqlite import pruning as _pruning_sqlite
 from nousd.store.sqlite import queries as _queries
 from nousd.store.sqlite.artifact_writes import ArtifactWrites
@@ -220,6 +221,13 @@ class SqliteStore:
 
         return await self._do(drop)
 
+    async def copy_entries(self, parent_id: str, branch_id: str) -> None:
+        while await self._do(lambda rows: _branching.copy_step(rows, parent_id, branch_id)):
+            pass
+
+    async def drop_copies(self, branch_id: str) -> bool:
+        return await self._do(lambda rows: _branching.drop_step(rows, branch_id))
+
     async def _do(self, work: Callable[[apsw.Connection], T], *, durable: bool = False) -> T:
         """Run a chore in the writer, in its turn, and wait for it.
 
@@ -298,6 +306,7 @@ class SqliteStore:
     artifact_range = _read(_artifacts_sqlite.part)
     artifact = _read(_artifacts_sqlite.whole)
     unused_artifacts = _read(_artifacts_sqlite.unused)
+    uncreated_branches = _read(_branching.uncreated)
 
 
 READERS_MAX: Final = 4
