@@ -596,10 +596,10 @@ def test_landlock_is_reported_with_its_limits(
     bwrap(tmp_path / "bin", FORBIDDEN, monkeypatch)
     check = examine(sandboxed)["sandbox"]
     assert (check.status, check.found[:15]) == ("warning", "landlock works;")
-    assert "no commits" in check.found
+    assert "no new files" in check.found
     check = examine(sandboxed | {"sandbox": "landlock"})["sandbox"]
     assert (check.status, check.found[:15]) == ("ok", "landlock works:")
-    assert "no commits" in check.found
+    assert "no new files" in check.found
 
 
 @pytest.mark.skipif(landlock.why_not() is not None, reason=f"{landlock.why_not()}")
@@ -609,7 +609,9 @@ def test_a_sandbox_in_which_no_mode_can_change_is_said_to_be_so(
     monkeypatch.setattr(filter_listener, "why_not", lambda: "there is no listener")
     check = examine(sandboxed | {"sandbox": "landlock"})["sandbox"]
     assert check.status == "warning"
-    assert check.found.endswith("; nor can they change modes and times: there is no listener")
+    assert check.found.endswith(
+        "; nor can they commit, and change modes and times: there is no listener"
+    )
 
 
 def test_a_disabled_sandbox_is_not_tried(

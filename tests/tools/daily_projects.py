@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -81,3 +83,26 @@ def make_files(work: Path) -> None:
     (work / "src" / "from" / "same").hardlink_to(work / "src" / "from" / "d" / "file 2")
     for path in (*(work / "src" / "from").rglob("*"), work / "src" / "from"):
         os.utime(path, (86400, 1_000_000), follow_symlinks=False)
+
+
+def make_repositories(work: Path) -> None:
+    """The workspace itself, on a branch main beside topic; and ``two``, from which one can fetch."""
+    run = partial(subprocess.run, check=True, cwd=work, stdout=subprocess.DEVNULL)
+    env = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+    env |= dict.fromkeys(("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"), "1000000000 +0000")
+    named = ("-c", "user.name=Ann", "-c", "user.email=a@b", "-c", "init.defaultBranch=main")
+
+    def git(*arguments: str) -> None:
+        run(["git", *named, *arguments], env=env)
+
+    git("init", "-q")
+    (work / "a.txt").write_text("first\n")
+    git("add", "a.txt")
+    git("commit", "-qm", "first")
+    git("branch", "topic")
+    for branch in ("main", "topic"):
+        git("checkout", "-q", branch)
+        (work / "a.txt").write_text(f"{branch}\n")
+        git("commit", "-qam", branch)
+    git("checkout", "-q", "main")
+    git("clone", "-q", "--bare", "--no-hardlinks", ".", "src/two")

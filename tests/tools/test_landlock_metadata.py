@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nousd.tools.process.metadata_calls import FORMS
-from nousd.tools.sandbox import filter_listener, landlock, seccomp
+from nousd.tools.sandbox import filter_listener, landlock
 from tests.tools.landlock_bench import Attacked
 
 PYTHON = os.path.realpath(sys.executable)
@@ -335,8 +334,3 @@ attempt("now", "utimensat", HERE, inside, None, 0)
 """)
     assert outcomes == {"mode": errno.EPERM, "times": errno.EPERM, "now": errno.EACCES}
     assert held.inside.stat().st_mode & 0o7777 == 0o600
-
-
-def test_the_calls_that_are_asked_about_are_those_that_have_an_answer() -> None:
-    assert set(FORMS) == set(seccomp.METADATA)
-    assert set(seccomp.metadata_numbers().values()) <= set(FORMS)

@@ -148,15 +148,14 @@ tried("read our state", lambda: open(".state/log.db").read())
     } == {}
 
 
-async def test_commits_succeed_in_bubblewrap_and_fail_in_landlock(repository: SandboxBench) -> None:
+async def test_a_command_can_commit(repository: SandboxBench) -> None:
     git(repository.work, "config", "branch.main.merge", "refs/heads/main")
     result = await repository.call(
         "bash",
         command="echo b >> src/a.py; git -c user.name=a -c user.email=a@b commit -qam second;"
         " git log --oneline | wc -l",
     )
-    lines = result.text.splitlines()
-    assert ("2" in lines, "1" in lines) == (repository.is_bubblewrap, not repository.is_bubblewrap)
+    assert "2" in result.text.splitlines()
 
 
 # --- protected paths -----------------------------------------------------------------------------

@@ -22,6 +22,7 @@ NUMBERS = {
     **seccomp.SHARED_MEMORY_AND_QUEUES,
     **seccomp.METADATA,
     **seccomp.ATTRIBUTES,
+    **seccomp.ENTRIES,
 }
 CALLS = {
     **{name: numbers for name, (numbers, _) in seccomp.OF_A_PROCESS.items()},
@@ -197,6 +198,46 @@ def test_changes_of_metadata_are_asked_about_or_refused_where_files_are_the_mach
     for request in seccomp.FLAGS_OF_FILES:
         verdicts = [decision(program, machine, "ioctl", 3, request) for program in (own, asking)]
         assert verdicts == [ALLOWED, errno.EOPNOTSUPP]
+
+
+@every_machine
+def test_calls_that_change_entries_are_asked_about_where_that_is_wanted(machine: str) -> None:
+    plain, entries, reading = (
+        seccomp.program(
+            families=(),
+            shares_machine=True,
+            asks=True,
+            asks_about_entries=wanted > 0,
+            asks_about_reading=wanted > 1,
+            machine=machine,
+        )
+        for wanted in range(3)
+    )
+    column = seccomp.ARCHITECTURES[machine][1]
+    there = {name for name, numbers in seccomp.ENTRIES.items() if numbers[column] is not None}
+    for name in there - set(seccomp.OPENING):
+        verdicts = [decision(program, machine, name) for program in (plain, entries, reading)]
+        assert verdicts == [ALLOWED, ASKED, ASKED]
+    for name, (_, argument) in seccomp.OPENING.items():
+        if name not in there:
+            continue
+        before = [0] * argument
+        for flags in (os.O_WRONLY, os.O_RDWR, os.O_CREAT, os.O_TMPFILE | os.O_RDWR, 1 << 32 | 1):
+            verdicts = [
+                decision(program, machine, name, *before, flags, 0o644)
+                for program in (plain, entries, reading)
+            ]
+            assert verdicts == [ALLOWED, ASKED, ASKED]
+        for flags in (os.O_RDONLY, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY):
+            verdicts = [
+                decision(program, machine, name, *before, flags, 0o4755)
+                for program in (plain, entries, reading)
+            ]
+            assert verdicts == [ALLOWED, ALLOWED, ASKED]
+        setuid = (*before, os.O_CREAT | os.O_WRONLY, 0o4755)
+        assert decision(reading, machine, name, *setuid) == errno.EPERM
+    setuid = (*[0] * seccomp.MODES["mknodat"][1], 0o104755)
+    assert decision(entries, machine, "mknodat", *setuid) == errno.EPERM
 
 
 def test_an_unsupported_machine_has_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:

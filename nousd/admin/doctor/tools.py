@@ -33,8 +33,8 @@ _MEANS: Final = (
 )
 
 _LESS: Final = (
-    "commands can make no new files at the top of a workdir, and no commits, and have no sockets, not"
-    " even among themselves"
+    "commands have no sockets, not even among themselves, and can make no new files at the top of a"
+    " workdir that is no repository"
 )
 """What bubblewrap allows and Landlock does not."""
 
@@ -70,7 +70,7 @@ def sandbox(world: World) -> Iterator[Check]:
         if held == landlock.Landlock.name:
             less, unasked = f": {_LESS}", filter_listener.why_not()
         if unasked is not None:
-            less += f"; nor can they change modes and times: {unasked}"
+            less += f"; nor can they commit, and change modes and times: {unasked}"
             advice = "; ".join(filter(None, (advice, _INSTEAD)))
         status: Status = "warning" if against or unasked else "ok"
         yield Check("sandbox", status, f"{found}{less}", advice)

@@ -12,7 +12,7 @@ and after a grace period SIGKILL, when
 Only when the last process is gone does it report the exit code. So the end of a call is never delayed
 by a child that keeps the output open, and never comes before its last effect.
 
-A sandbox may leave some system calls of the command to it (``metadata_calls``); they are decided in a
+A sandbox may leave some system calls of the command to it (``call_decider``); they are decided in a
 thread of their own, so that no number of them keeps it from the above.
 
 The bound: ``GRACE_SECONDS`` and two seconds after the daemon's death nothing of a command is left, and

@@ -27,7 +27,7 @@ from collections.abc import Collection, Iterator
 from typing import TypedDict
 
 from nousd.tools.own_program import loaded_program
-from nousd.tools.process.metadata_calls import decide_calls
+from nousd.tools.process.call_decider import decide_calls
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -80,7 +80,7 @@ class Job(TypedDict):
         limits: the arguments of ``Limits``.
         control: the descriptor of the socket to the daemon.
         asks_on: the descriptor of the socket on which a sandbox sends the listener for the calls that it
-            leaves to us, see ``metadata_calls``; -1 if there is none.
+            leaves to us, see ``call_decider``; -1 if there is none.
         places: for each further descriptor of the message, its numbers in this process.
     """
 

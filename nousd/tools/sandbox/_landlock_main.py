@@ -10,7 +10,7 @@ Its arguments: PLAN PROGRAM ARGUMENT...; PLAN is a file with a marshalled dict:
 - ``filter``: the system calls that are refused, see ``seccomp``
 - ``sender``: the socket on which the filter's listener goes to the supervisor, together with this plan;
   -1 if the filter leaves nothing to it
-- ``calls`` and ``writable``: for the supervisor, see ``metadata_calls``
+- all others: for the supervisor, see ``call_decider``
 
 A program of its own: standard library only. What follows holds for whatever it starts, also as root: no
 capabilities, no new rights by programs that would give some, no signals and no abstract sockets to

@@ -45,6 +45,10 @@ class AgentConfigGuard:
             if pattern.match(name)
         )
 
+    def patterns(self) -> list[tuple[Path, str]]:
+        """Return (folder, regular expression of names in it, in any case)."""
+        return [(folder, pattern.pattern) for folder, pattern in self._patterns.items()]
+
     @contextmanager
     def kept(self, remarks: list[str]) -> Iterator[None]:
         """Rename the matching files that appear during the block, and report them."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -21,11 +21,13 @@ from nousd.tools.fs.regular_file import beginning_of
 WORKTREES: Final = ".worktrees"
 """Where worktrees of ours are in a workspace."""
 
-_RUNS: Final = ("config", "config.worktree", "commondir", "hooks", "modules")
+_COMMON: Final = "commondir"
+
+_RUNS: Final = ("config", "config.worktree", _COMMON, "hooks", "modules")
 """Files that make git run programs, in a git directory. Modules have configs and hooks of their own,
 and so has another common directory."""
 
-_LEADS: Final = ("commondir", "config.worktree", "gitdir")
+_LEADS: Final = (_COMMON, "config.worktree", "gitdir")
 
 _TEXT_BYTES_MAX: Final = 64 * 1024
 
@@ -83,6 +85,11 @@ def closed_in(folder: Path, *tops: Path) -> ObeyedByGit:
         named = named_in(folder)
         closed = ObeyedByGit((git, *named.paths), named.is_partial)
     return ObeyedByGit((*closed.paths, *worktrees), closed.is_partial or is_partial)
+
+
+def git_folders_among(closed: Iterable[Path]) -> frozenset[Path]:
+    """Return the git directories of which ``closed_in`` has closed parts, and not all."""
+    return frozenset(path.parent for path in closed if path.name == _COMMON)
 
 
 def _closed_of_git(git: Path, *tops: Path) -> ObeyedByGit:

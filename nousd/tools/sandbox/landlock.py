@@ -8,15 +8,16 @@ signal the daemon and their own supervisor.
 Rights can only be added, to a file or to a directory with everything below. So a directory that
 contains a denied path cannot be opened as a whole: each of its entries is, and no new entry can be
 created beside them. A right to a file holds by all its names: opening another name of a denied file
-would open the denied one. That is what programs can do less than in bubblewrap: at the top of the
-workspace and in ``.git`` only existing files can be written (a workspace has denied paths, such as
-hooks, whether they exist or not), and so a commit needs approval. It also has no network of its own:
+would open the denied one. Where a repository is closed in part, git needs more: calls that make, rename
+and remove entries wait until the supervisor has decided, and it makes them in such directories
+(``nousd.tools.process.entry_calls``). Elsewhere this is what programs can do less than in bubblewrap (a
+workspace has denied paths at its top whether they exist or not). It also has no network of its own:
 programs that talk over 127.0.0.1 do not work, nor those that need a terminal.
 
-Landlock knows no right to a file's mode, times and owner. Calls that change them wait until the
-supervisor has decided (``nousd.tools.process.metadata_calls``): ``_landlock_main`` sends it the
-listener of the filter, and the plan, whose writable paths it goes by. Where there can be no listener
-(``filter_listener``) they are refused.
+Landlock knows no right to a file's mode, times and owner. Calls that change them wait for the supervisor
+as well (``nousd.tools.process.metadata_calls``): ``_landlock_main`` sends it the listener of the filter,
+and the plan, whose places it goes by. Where there can be no listener (``filter_listener``) they are
+refused, and the others are left to Landlock.
 
 What else is weaker: other processes are visible, though they can neither be signalled nor inspected;
 ``stat`` of a file with a known name works, and so does listing a directory that contains something
@@ -45,6 +46,7 @@ from nousd.tools.fs.hard_links import File, file_of
 from nousd.tools.own_program import own_program
 from nousd.tools.sandbox import filter_listener, seccomp
 from nousd.tools.sandbox.deny_scan import Search
+from nousd.tools.sandbox.git_folders import git_folders_among
 from nousd.tools.sandbox.interface import Request, SandboxedProcess
 from nousd.tools.sandbox.trap_watch import watched
 from nousd.tools.sandbox.visible_paths import (
@@ -71,6 +73,13 @@ HINT: Final = (
 )
 """For models."""
 
+HINT_WITH_ENTRIES: Final = (
+    "In this sandbox protected files, such as .git/config, hooks and AGENTS.md, cannot be made or"
+    " changed, .git gets no symbolic links, and there are no sockets, terminals or shared memory. Use a"
+    " file tool, or ask to run unsandboxed, if that is why something was refused."
+)
+"""Instead of it, where the supervisor makes entries."""
+
 HINT_WITHOUT_METADATA: Final = " Nor can modes, times and owners of files be changed."
 """Added where nobody can decide about such calls."""
 
@@ -86,6 +95,10 @@ _READ_FOLDER: Final = 1 << 3
 _TRUNCATE: Final = 1 << 14
 _ALL: Final = (1 << 16) - 1
 _DEVICES: Final = (1 << 6) | (1 << 11) | (1 << 15)  # creating them, and talking to their drivers
+
+_LINKS: Final = (1 << 12) | (1 << 13)
+"""Making symbolic links, and moving to another folder what may hold some. In a git folder git would
+write through them what a command has prepared: messages and logs."""
 
 READ: Final = _EXECUTE | _READ_FILE | _READ_FOLDER
 WRITE: Final = _ALL & ~_DEVICES
@@ -153,8 +166,9 @@ class Landlock:
                 temporary = stack.enter_context(_temporary_folder())
                 home = _make_home(temporary, places, request)
                 receiver, sender = stack.enter_context(_sockets())
-                plan = marshal.dumps(_plan(places, temporary, sender, network=request.network))
-                descriptor = stack.enter_context(anonymous_file("plan", plan))
+                plan = _plan(places, temporary, sender, network=request.network)
+                content = marshal.dumps(plan)
+                descriptor = stack.enter_context(anonymous_file("plan", content))
             except OSError as error:
                 raise ToolError(f"sandbox_failed: {error.strerror}") from error
             env = places.environment(request.env, home=str(home), temporary=str(temporary))
@@ -169,7 +183,7 @@ class Landlock:
                 descriptors=(descriptor, *(() if sender < 0 else (receiver, sender))),
                 limits=self._chosen.limits,
                 left=left,
-                hint=HINT if sender >= 0 else HINT + HINT_WITHOUT_METADATA,
+                hint=_hint(plan),
                 asks_on=None if sender < 0 else receiver,
             )
 
@@ -219,16 +233,37 @@ def _sockets() -> Iterator[tuple[int, int]]:
 def _plan(places: Places, temporary: Path, sender: int, *, network: bool) -> dict[str, Any]:
     """Return the plan for ``_landlock_main``, and what of it the supervisor needs."""
     families = seccomp.INTERNET if network else ()
-    rules = [*_rules(places), (os.path.realpath(temporary), WRITE, False), *_MACHINE]
+    closed = _closed(places)
+    # Nothing else needs new files beside protected ones, and each call that waits costs some time.
+    git = git_folders_among(closed) if sender >= 0 else frozenset()
+    rules, parted = _rules(places, closed, git)
+    rules += [(os.path.realpath(temporary), WRITE, False), *_MACHINE]
+    names = places.watched.patterns() if places.watched is not None and git else ()
     return {
         "rules": rules,
         "of_files": _OF_FILES,
         "handled": _ALL,
-        "filter": seccomp.program(families=families, shares_machine=True, asks=sender >= 0),
+        "filter": seccomp.program(
+            families=families,
+            shares_machine=True,
+            asks=sender >= 0,
+            asks_about_entries=bool(git),
+            asks_about_reading=bool(git) and not all(parted.values()),
+        ),
         "sender": sender,
-        "calls": seccomp.metadata_numbers(),
-        "writable": [os.fsencode(path) for path, rights, _ in rules if rights == WRITE],
+        "calls": seccomp.asked_numbers(entries=bool(git)),
+        "whole": [os.fsencode(path) for path, rights, _ in rules if rights & _TRUNCATE],
+        "parted": {os.fsencode(path): is_read for path, is_read in parted.items()} if git else {},
+        "closed": [os.fsencode(path) for path in closed] if git else [],
+        "git": [os.fsencode(path) for path in git],
+        "names": [(os.fsencode(folder), pattern) for folder, pattern in names],
     }
+
+
+def _hint(plan: dict[str, Any]) -> str:
+    if plan["sender"] < 0:
+        return HINT + HINT_WITHOUT_METADATA
+    return HINT_WITH_ENTRIES if plan["git"] else HINT
 
 
 def _sweep(folder: Path) -> None:
@@ -241,30 +276,44 @@ def _sweep(folder: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _rules(places: Places) -> list[Rule]:
-    """Return the allowed paths: none that is denied, and none in which a denied name could
-    be created.
+def _closed(places: Places) -> frozenset[Path]:
+    """Return what stays as it is; rights apply to the real file: for a link, its target."""
+    given = places.protected
+    return frozenset((*given, *(Path(os.path.realpath(path)) for path in given), *places.hidden))
+
+
+def _rules(
+    places: Places, closed: Collection[Path], git: Collection[Path]
+) -> tuple[list[Rule], dict[Path, bool]]:
+    """Return the allowed paths, none that is denied and none in which a denied name could be created;
+    and the folders of which only what they hold may be written, with whether all may be read.
+
+    Args:
+        git: folders in which the supervisor decides.
     """
     rules: list[Rule] = []
-    shown = (*places.readable, *places.writable)
+    parted: dict[Path, bool] = {}
     # A link on the way to a path that is not the system's was made meanwhile, by a program.
-    for root in shown:
+    for root in places.writable:
+        is_plain = not is_of_the_machine(root)
+        for path, is_whole in _opened(root, closed):
+            if is_whole:
+                rights = WRITE & ~_LINKS if lies_in_any(path, git) else WRITE
+                rules.append((str(path), rights, is_plain))
+            else:
+                parted[path] = True
+    for root in (*places.readable, *places.writable):
         is_plain = not is_of_the_machine(root)
         for path, is_whole in _opened(root, places.hidden):
             rules.append((str(path), READ if is_whole else _READ_FOLDER, is_plain))
-    # Rights apply to the real file: for a link, its target.
-    closed = {path for given in places.protected for path in (given, Path(os.path.realpath(given)))}
-    closed |= set(places.hidden)
-    for root in places.writable:
-        is_plain = not is_of_the_machine(root)
-        opened = _opened(root, closed)
-        rules += [(str(path), WRITE, is_plain) for path, is_whole in opened if is_whole]
+            if not is_whole and path in parted:
+                parted[path] = False
     if len(rules) > ENTRIES_MAX:
         raise ToolError(
             f"sandbox_failed: more than {ENTRIES_MAX} files and folders would have to be opened one"
             " by one, because something closed lies beside them"
         )
-    return rules
+    return rules, parted
 
 
 def _opened(path: Path, closed: Collection[Path]) -> Iterator[tuple[Path, bool]]:

@@ -12,7 +12,10 @@ what is made in them belongs to their group, and a call does not say which of th
 Landlock has no right to the mode, the times and the owner of a file: where a sandbox has no mounts of
 its own, a program could change them on everything that its user owns. Calls that do so are decided by
 the supervisor there (``nousd.tools.process.metadata_calls``), which opens the path itself; extended
-attributes do not exist.
+attributes do not exist. Nor has it a right to make files in a folder that would not also replace its
+config: where that matters, the supervisor decides calls that make, rename and remove entries, too
+(``nousd.tools.process.entry_calls``). Those that open a file for reading only wait where a folder holds
+something that must not be read: Landlock does not let a command read what is made there meanwhile.
 
 A call with the numbers of another architecture, such as 32-bit calls of a 64-bit machine, is refused
 whatever it is. ``clone3`` and ``openat2`` do not exist here: their flags lie in memory, where a filter
@@ -28,7 +31,7 @@ import errno
 import platform
 import socket
 import struct
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -198,8 +201,33 @@ OPENING: Final[dict[str, tuple[_Numbers, int]]] = {
 }
 """Calls that do so only if they make the file, which their flags say; the mode comes behind those."""
 
+ENTRIES: Final[dict[str, _Numbers]] = {
+    "open": (2, None),
+    "openat": (257, 56),
+    "creat": (85, None),
+    "truncate": (76, 45),
+    "mkdir": (83, None),
+    "mkdirat": (258, 34),
+    "mknod": (133, None),
+    "mknodat": (259, 33),
+    "unlink": (87, None),
+    "unlinkat": (263, 35),
+    "rmdir": (84, None),
+    "symlink": (88, None),
+    "symlinkat": (266, 36),
+    "link": (86, None),
+    "linkat": (265, 37),
+    "rename": (82, None),
+    "renameat": (264, 38),
+    "renameat2": (316, 276),
+}
+"""Calls that make, change or remove an entry of a folder by its path."""
+
 _CREATES: Final = 0x400040
 """O_CREAT and O_TMPFILE."""
+
+_CREATES_OR_WRITES: Final = _CREATES | 0o3
+"""Besides, O_WRONLY and O_RDWR."""
 
 _RUNS_AS_OWNER: Final = 0o4000
 
@@ -222,10 +250,11 @@ def why_not() -> str | None:
     return f"there are no numbers of system calls for {machine}"
 
 
-def metadata_numbers() -> dict[int, str]:
-    """Return number -> name of the calls in ``METADATA`` on this machine."""
+def asked_numbers(*, entries: bool) -> dict[int, str]:
+    """Return number -> name of this machine's calls in ``METADATA``, and of those in ``ENTRIES``."""
     column = ARCHITECTURES[platform.machine()][1]
-    return {number: name for name, both in METADATA.items() if (number := both[column]) is not None}
+    calls = METADATA | ENTRIES if entries else METADATA
+    return {number: name for name, both in calls.items() if (number := both[column]) is not None}
 
 
 @lru_cache(maxsize=16)
@@ -234,6 +263,8 @@ def program(
     families: tuple[int, ...],
     shares_machine: bool = False,
     asks: bool = False,
+    asks_about_entries: bool = False,
+    asks_about_reading: bool = False,
     machine: str | None = None,
 ) -> bytes:
     """Return the filter, an array of ``struct sock_filter``.
@@ -243,6 +274,9 @@ def program(
         shares_machine: whether the program stands in the machine's own namespaces.
         asks: whether the calls in ``METADATA`` are then decided by who holds the filter's listener; they
             are refused otherwise.
+        asks_about_entries: whether those in ``ENTRIES`` are, too, unless they open a file only for
+            reading; they are allowed otherwise.
+        asks_about_reading: whether those that do are as well.
         machine: for which one; this one by default.
     """
     architecture, column = ARCHITECTURES[machine or platform.machine()]
@@ -260,7 +294,9 @@ def program(
         steps += _when(_IF_EQUAL, numbers[column], _REFUSE)
     for numbers in (_CLONE, _UNSHARE):
         steps += _call(numbers[column], 0, _when(_IF_ANY_BIT, NEW_NAMESPACES, _REFUSE), _ALLOW)
-    steps += _of_files(column, METADATA if shares_machine else {}, _ASK if asks else _REFUSE)
+    verdicts = dict.fromkeys(METADATA if shares_machine else (), _ASK if asks else _REFUSE)
+    verdicts |= dict.fromkeys(ENTRIES if asks_about_entries else (), _ASK)
+    steps += _of_files(column, verdicts, _ASK if asks_about_reading else _ALLOW)
     for numbers in ATTRIBUTES.values() if shares_machine else ():
         steps += _when(_IF_EQUAL, numbers[column], _UNSUPPORTED)
     for numbers, arguments in OF_A_PROCESS.values() if shares_machine else ():
@@ -274,22 +310,24 @@ def program(
     return b"".join([*steps, _step(_RETURN, _ALLOW)])
 
 
-def _of_files(column: int, changing: Container[str], verdict: int) -> Iterator[bytes]:
+def _of_files(column: int, verdicts: Mapping[str, int], reading: int) -> Iterator[bytes]:
     """Steps on what makes files, and on what changes them.
 
     Args:
-        changing: names of calls for which there is a verdict, unless they are refused anyway.
+        verdicts: name -> verdict on a call, unless it is refused anyway.
+        reading: verdict on one that opens a file only for reading.
     """
-    for name, (numbers, argument) in MODES.items():
-        if numbers[column] is not None:
-            usual = verdict if name in changing else _ALLOW
-            yield from _within(numbers[column], _mode(argument, usual))
-    for numbers, argument in OPENING.values():
-        if numbers[column] is not None:
-            yield from _within(numbers[column], _mode_if_created(argument))
-    for name, both in METADATA.items():
-        if name in changing and name not in MODES:
-            yield from _when(_IF_EQUAL, both[column], verdict)
+    for name, (both, argument) in MODES.items():
+        if both[column] is not None:
+            yield from _within(both[column], _mode(argument, verdicts.get(name, _ALLOW)))
+    for name, (both, argument) in OPENING.items():
+        if both[column] is not None:
+            yield from _within(
+                both[column], _opening(argument, verdicts.get(name, _ALLOW), reading)
+            )
+    for name, both in (METADATA | ENTRIES).items():
+        if name in verdicts and name not in MODES and name not in OPENING:
+            yield from _when(_IF_EQUAL, both[column], verdicts[name])
 
 
 def _call(number: int | None, argument: int, steps: Iterable[bytes], otherwise: int) -> list[bytes]:
@@ -311,13 +349,16 @@ def _mode(argument: int, usual: int = _ALLOW) -> list[bytes]:
     return [_loading(argument), *refusal, _step(_RETURN, usual)]
 
 
-def _mode_if_created(flags: int) -> list[bytes]:
-    """Where no file is made, there may be anything in the mode's place."""
+def _opening(flags: int, writing: int, reading: int) -> list[bytes]:
+    """Steps on a call that opens a file. If none is made, there may be anything in the mode's place."""
+    made = [_loading(flags + 1), *_when(_IF_ANY_BIT, _RUNS_AS_OWNER, _REFUSE)]
     return [
         _loading(flags),
-        _step(_IF_ANY_BIT, _CREATES, then=1),
-        _step(_RETURN, _ALLOW),
-        *_mode(flags + 1),
+        _step(_IF_ANY_BIT, _CREATES, otherwise=len(made)),
+        *made,
+        _loading(flags),
+        *_when(_IF_ANY_BIT, _CREATES_OR_WRITES, writing),
+        _step(_RETURN, reading),
     ]
 
 

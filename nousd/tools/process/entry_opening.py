@@ -1,0 +1,186 @@
+"""Opens files, and makes them, in place of a sandboxed command (``entry_calls``).
+
+The command gets a copy of the descriptor, so what it may do with the file is what it asked for, and the
+kernel holds it to its own limits. A file is looked at before it is opened, and the one that was looked
+at is opened, cut or made: never what has its name a moment later, nor a pipe or a device, at which
+opening could wait.
+
+Loaded by the fork server, and so standard library only.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import resource
+import stat
+from collections.abc import Container
+from contextlib import ExitStack
+from typing import Protocol
+
+from nousd.tools.process.waiting_call import (
+    DONE,
+    LEFT,
+    RESOLVE_NO_XDEV,
+    Answer,
+    Call,
+    Opened,
+    error,
+)
+from nousd.tools.process.writable_places import FOLDER, PARTED, UNREAD, Entry, WritablePlaces
+
+LINKS_MAX = 40
+"""So many links at the end of a path the kernel follows, too."""
+
+ACCESS = os.O_WRONLY | os.O_RDWR
+EXCLUSIVE = os.O_CREAT | os.O_EXCL
+CREATING = os.O_CREAT | os.O_WRONLY | os.O_TRUNC
+"""What ``creat`` asks for."""
+
+UNNAMED = os.O_TMPFILE
+
+
+class Form(Protocol):
+    """See ``entry_calls.Form``."""
+
+    folder: int | None
+    path: int
+    flags: int | None
+    value: int | None
+
+
+class Opening:
+    """The files that one command opens."""
+
+    def __init__(self, places: WritablePlaces) -> None:
+        self._places = places
+
+    def open(self, form: Form, call: Call, stack: ExitStack) -> Answer:
+        """Carry out ``open``, ``openat`` or ``creat``."""
+        flags = CREATING if form.flags is None else call.unsigned(form.flags)
+        if flags & os.O_PATH or flags & ACCESS == ACCESS:
+            return LEFT
+        if (names := call.names(stack, (form.folder, form.path))) is None:
+            return LEFT
+        if flags & os.O_DIRECTORY:
+            return self._refuse_unnamed(flags, *names[0], stack)
+        kinds = (PARTED, UNREAD) if flags & (ACCESS | os.O_CREAT) else (UNREAD,)
+        is_exclusive = flags & EXCLUSIVE == EXCLUSIVE
+        follows = not is_exclusive and not flags & os.O_NOFOLLOW
+        if (found := self._found(*names[0], stack, kinds=kinds, follows=follows)) is None:
+            return LEFT
+        entry, file = found
+        if file is not None:
+            return LEFT if is_exclusive else self._opened(file, flags)
+        if not flags & os.O_CREAT:
+            return LEFT
+        assert form.value is not None
+        return _made(entry, flags, call.unsigned(form.value), call)
+
+    def truncate(self, form: Form, call: Call, stack: ExitStack) -> Answer:
+        """Carry out ``truncate``."""
+        assert form.value is not None
+        size = call.arguments[form.value]
+        if size >> 63 or (names := call.names(stack, (form.folder, form.path))) is None:
+            return LEFT
+        _, file = self._found(*names[0], stack) or (None, None)
+        if file is None:
+            return LEFT
+        _require_size(size, call)
+        if (opened := self._opened(file, os.O_WRONLY)) is LEFT:
+            return LEFT
+        try:
+            os.ftruncate(opened.descriptor, size)
+        finally:
+            os.close(opened.descriptor)
+        return DONE
+
+    def _found(
+        self,
+        start: int,
+        path: bytes,
+        stack: ExitStack,
+        *,
+        kinds: Container[str] = (PARTED, UNREAD),
+        follows: bool = True,
+    ) -> tuple[Entry, int | None] | None:
+        """Return the name that a path leads to in the end, and what has it (O_PATH), if anything has.
+
+        Args:
+            kinds: of folders in which the call is not left.
+            follows: whether a link at the end is followed.
+
+        Returns:
+            None if the call is left.
+        """
+        for _ in range(LINKS_MAX):
+            entry = self._places.entry(start, path, stack)
+            if entry is None or entry.folder.kind not in kinds or entry.is_folder:
+                return None
+            if not self._places.is_free(entry):
+                return None
+            above = entry.folder.descriptor
+            try:
+                # What is mounted there is none of ours.
+                opened = Opened(
+                    entry.name, os.O_PATH, above, follows=False, resolving=RESOLVE_NO_XDEV
+                )
+            except FileNotFoundError:
+                return entry, None
+            except OSError:
+                return None
+            file = stack.enter_context(opened)
+            if not stat.S_ISLNK(os.fstat(file).st_mode):
+                return entry, file
+            if not follows:
+                return None
+            start, path = above, os.readlink(b"", dir_fd=file)
+        return None
+
+    def _refuse_unnamed(self, flags: int, start: int, path: bytes, stack: ExitStack) -> Answer:
+        """Answer as a file system does on which no file can be made without a name."""
+        if flags & UNNAMED == UNNAMED:
+            try:
+                folder = self._places.folder(
+                    stack.enter_context(Opened(path, FOLDER, start)), stack
+                )
+            except OSError:
+                return LEFT
+            if folder is not None and not folder.is_whole:
+                raise error(errno.EOPNOTSUPP)
+        return LEFT
+
+    def _opened(self, file: int, flags: int) -> Answer:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or self._places.is_closed_file(status):
+            return LEFT
+        # Not even for somebody who holds a lease on the file.
+        opening = (flags | os.O_NONBLOCK | os.O_CLOEXEC) & ~(EXCLUSIVE | os.O_NOFOLLOW)
+        descriptor = os.open(b"/proc/self/fd/%d" % file, opening)
+        if not flags & os.O_NONBLOCK:
+            has = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+            fcntl.fcntl(descriptor, fcntl.F_SETFL, has & ~os.O_NONBLOCK)
+        return _handed(descriptor, flags)
+
+
+def _made(entry: Entry, flags: int, mode: int, call: Call) -> Answer:
+    # The filter refuses it before; it must stay so if that should ever change.
+    if mode & stat.S_ISUID:
+        raise error(errno.EPERM)
+    call.take_umask()
+    making = flags | EXCLUSIVE | os.O_NOFOLLOW | os.O_CLOEXEC
+    above = entry.folder.descriptor
+    return _handed(os.open(entry.name, making, mode & 0o7777, dir_fd=above), flags)
+
+
+def _handed(descriptor: int, flags: int) -> Answer:
+    return Answer(descriptor=descriptor, is_inherited=not flags & os.O_CLOEXEC)
+
+
+def _require_size(size: int, call: Call) -> None:
+    """Refuse what exceeds the caller's own limit, which does not hold for us."""
+    most, _ = resource.prlimit(call.thread, resource.RLIMIT_FSIZE)
+    call.require_alive()
+    if most != resource.RLIM_INFINITY and size > most:
+        raise error(errno.EFBIG)

@@ -1,0 +1,207 @@
+"""A system call of a sandboxed command that waits until the supervisor has answered, and its meaning.
+
+All that a call says is read once: its arguments, its paths, what its descriptors are. Then the caller
+has to be still alive, for else its number may be another process's. From there on only descriptors of
+our own count: whatever the command changes meanwhile, its memory, its descriptors or its working
+directory, is not looked at again.
+
+Loaded by the fork server, and so standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import struct
+from contextlib import ExitStack
+
+IS_VALID = 0x40082102  # SECCOMP_IOCTL_NOTIF_ID_VALID
+NOTIFICATION_BYTES = 80
+
+OPENAT2 = 437
+
+AT_FDCWD = -100
+AT_EMPTY_PATH = 0x1000
+
+RESOLVE_NO_XDEV = 1
+RESOLVE_NO_MAGICLINKS = 2
+RESOLVE_NO_SYMLINKS = 4
+RESOLVE_BENEATH = 8
+
+PATH_BYTES_MAX = 4096
+ADDRESS_MAX = (1 << 63) - 1
+STATUS_BYTES_MAX = 4096
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Answer:
+    """What a call gets besides an error.
+
+    Args:
+        is_left: whether the kernel carries it out, as if nobody had been asked.
+        descriptor: one of ours that the caller gets a copy of; -1 if none.
+        is_inherited: whether programs that the caller becomes have that copy, too.
+    """
+
+    def __init__(
+        self, *, is_left: bool = False, descriptor: int = -1, is_inherited: bool = False
+    ) -> None:
+        self.is_left = is_left
+        self.descriptor = descriptor
+        self.is_inherited = is_inherited
+
+
+DONE = Answer()
+
+LEFT = Answer(is_left=True)
+
+
+class Call:
+    """A waiting call.
+
+    Args:
+        listener: from which it came.
+        notification: what came.
+
+    ``thread`` is who made it.
+    """
+
+    def __init__(self, listener: int, notification: bytearray) -> None:
+        fields: tuple[int, ...] = struct.unpack("=QIIiIQ6Q", notification)
+        self.id, self.thread, _, self.number, *_ = fields
+        self.arguments = fields[6:]
+        self._listener = listener
+
+    def unsigned(self, place: int) -> int:
+        """Return the lower half of an argument, in which the kernel looks for flags and modes."""
+        return self.arguments[place] & 0xFFFFFFFF
+
+    def signed(self, place: int) -> int:
+        """Return the lower half of an argument, in which the kernel looks for a descriptor."""
+        number = self.unsigned(place)
+        return number - (1 << 32) if number >> 31 else number
+
+    def require_alive(self) -> None:
+        """Refuse if the caller is gone, and its number may be another process's."""
+        fcntl.ioctl(self._listener, IS_VALID, struct.pack("=Q", self.id))
+
+    def path(self, place: int) -> bytes | None:
+        """Return the path that an argument points to; None if it points to nothing."""
+        address = self.arguments[place]
+        if address == 0:
+            return None
+        text, end, _ = self.memory(address, PATH_BYTES_MAX).partition(b"\0")
+        if not end:
+            raise error(errno.ENAMETOOLONG if len(text) == PATH_BYTES_MAX else errno.EFAULT)
+        return text
+
+    def memory(self, address: int, size: int) -> bytes:
+        """Read the memory of who calls, up to what is not there."""
+        if address > ADDRESS_MAX:
+            raise error(errno.EFAULT)
+        with Opened(f"/proc/{self.thread}/mem", os.O_RDONLY) as memory:
+            try:
+                return os.pread(memory, size, address)
+            except OSError:
+                raise error(errno.EFAULT) from None
+
+    def take_umask(self) -> None:
+        """Let what we make next lack the bits that a new file of the caller lacks."""
+        with Opened(f"/proc/{self.thread}/status", os.O_RDONLY) as status:
+            text = os.read(status, STATUS_BYTES_MAX)
+        self.require_alive()
+        # The program's name, in which a line end is escaped, is in the line above.
+        os.umask(int(text.partition(b"\nUmask:")[2].split(None, 1)[0], 8))
+
+    def started(self, descriptor: int) -> Opened:
+        """Open what a descriptor of the caller means, or its working directory."""
+        if descriptor == AT_FDCWD:
+            return Opened(f"/proc/{self.thread}/cwd", os.O_PATH)
+        if descriptor < 0:
+            raise error(errno.EBADF)
+        try:
+            return Opened(f"/proc/{self.thread}/fd/{descriptor}", os.O_PATH)
+        except FileNotFoundError:
+            raise error(errno.EBADF) from None
+
+    def names(
+        self, stack: ExitStack, *places: tuple[int | None, int]
+    ) -> list[tuple[int, bytes]] | None:
+        """Return paths that the caller gives, each with the folder from which it leads.
+
+        Args:
+            places: of the argument with the caller's descriptor of that folder, None if there is none,
+                and of the path's address.
+
+        Returns:
+            (descriptor, path) of each; None if one cannot be read.
+        """
+        try:
+            found = [self._name(folder, path, stack) for folder, path in places]
+            self.require_alive()
+        except OSError:
+            return None
+        return found if all(path for _, path in found) else None
+
+    def _name(self, folder: int | None, place: int, stack: ExitStack) -> tuple[int, bytes]:
+        path = self.path(place) or b""
+        if path.startswith(b"/"):
+            return AT_FDCWD, path
+        descriptor = AT_FDCWD if folder is None else self.signed(folder)
+        return stack.enter_context(self.started(descriptor)), path
+
+
+class Opened:
+    """A descriptor that is closed at the end of a block.
+
+    Args:
+        start: of the folder from which a path leads. What lies in other processes, or in our own, is
+            not followed from there.
+        resolving: further RESOLVE_ flags for a path with a start.
+    """
+
+    def __init__(
+        self,
+        path: str | bytes,
+        flags: int,
+        start: int | None = None,
+        *,
+        follows: bool = True,
+        resolving: int = 0,
+    ) -> None:
+        flags |= os.O_CLOEXEC | (0 if follows else os.O_NOFOLLOW)
+        if start is None:
+            self._descriptor = os.open(path, flags)
+            return
+        how = struct.pack("=QQQ", flags, 0, RESOLVE_NO_MAGICLINKS | resolving)
+        self._descriptor = checked(LIBC.syscall(OPENAT2, start, path, how, len(how)))
+
+    def __enter__(self) -> int:
+        return self._descriptor
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+
+def place_of(file: int) -> bytes:
+    """Return where an opened file lies."""
+    return os.readlink(b"/proc/self/fd/%d" % file)  # noqa: PTH115
+
+
+def checked(result: int) -> int:
+    """Return the result of a function of the C library.
+
+    Raises:
+        OSError: it is negative.
+    """
+    if result < 0:
+        raise error(ctypes.get_errno())
+    return result
+
+
+def error(number: int) -> OSError:
+    """Return the exception for an error number."""
+    return OSError(number, os.strerror(number))
