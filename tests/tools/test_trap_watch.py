@@ -395,3 +395,30 @@ def test_every_name_of_the_table_is_looked_for() -> None:
             place = f"a/b/{name.replace('*', 'rc')}"
             assert names.are_obeyed(place, os.path.basename(place)), name  # noqa: PTH119
             assert names.are_obeyed(place.upper(), os.path.basename(place).upper())  # noqa: PTH119
+
+
+async def test_a_link_through_which_git_would_write_its_config_is_reported(
+    held: SandboxBench,
+) -> None:
+    sub = held.work / "sub"
+    git(sub, "init", "-q")
+    git(sub, "commit", "-q", "--allow-empty", "-m", "one")
+    lines = f"[core]\n\tfsmonitor = touch {held.work}/{RAN}; false\n"
+    (held.work / "text").write_text(lines)
+    result = await held.call(
+        "bash",
+        command="cd sub/.git && cp ../../text MERGE_MSG"
+        " && ln -sf config COMMIT_EDITMSG; ln -sf ../config logs/HEAD",
+    )
+    if held.is_bubblewrap:
+        assert left_by(result) == {"sub/.git/COMMIT_EDITMSG": "git", "sub/.git/logs/HEAD": "git"}
+        again = await held.call("bash", command="git -C sub status")
+        assert left_by(again) == {}
+        (sub / ".git/logs/HEAD").unlink()
+    else:
+        assert left_by(result) == {}
+        assert not any(path.is_symlink() for path in (sub / ".git").rglob("*"))
+    # What the report warns of: the user's next commit writes through the link.
+    git(sub, "-c", "core.editor=true", "commit", "--allow-empty")
+    git(sub, "status")
+    assert (held.work / RAN).exists() == held.is_bubblewrap

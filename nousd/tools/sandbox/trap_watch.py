@@ -7,8 +7,9 @@ Nothing is removed.
 
 The look is as bounded as the one before each command (``deny_scan``) and says when it did not reach
 everything. The names come from the table of protected paths; what git obeys besides is known here:
-repositories by their layout, their worktrees, drivers in ``.gitattributes``, and the todo lists of
-rebase and sequencer, which can hold programs. Everything here blocks.
+repositories by their layout, their worktrees, drivers in ``.gitattributes``, the todo lists of rebase
+and sequencer, which can hold programs, and links through which git would write its messages and logs
+into its own config. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -50,6 +51,15 @@ _STRATEGIES: Final = ("rebase-merge/strategy", "sequencer/opts")
 _PROGRAM_OF_STRATEGY: Final = re.compile(rb"\A[^\n=]*/|strategy\s*=.*/", re.IGNORECASE | re.DOTALL)
 
 _INFO_ATTRIBUTES: Final = "info/attributes"
+
+_WRITTEN_IN: Final = (
+    "",
+    *("logs", "logs/refs", "logs/refs/heads", "rebase-apply", "rebase-merge", "sequencer"),
+)
+"""Folders of a repository in which git writes what was prepared: messages, logs, notes of a rebase."""
+
+_ENTRIES_MAX: Final = 1000
+"""Maximum entries of each that are looked at."""
 
 _WORKTREES_MAX: Final = 100
 
@@ -284,6 +294,8 @@ def _states_in_repository(workdir: Path, place: str) -> Iterator[tuple[str, Stat
         if part:
             yield from _if_there(workdir, f"{place}/{part}config.worktree", _whole)
             yield from _if_there(workdir, f"{place}/{part}commondir", _commondir)
+        for name in _links(folder / part):
+            yield f"{place}/{part}{name}", ("to", str((folder / part / name).readlink()))
 
 
 def _hooks(folder: Path) -> Iterator[str]:
@@ -293,6 +305,21 @@ def _hooks(folder: Path) -> Iterator[str]:
             yield from (f"hooks/{name}" for name in islice(names, _FILES_MAX))
     except OSError:
         return
+
+
+def _links(folder: Path) -> Iterator[str]:
+    """Yield the symbolic links where git writes. It makes none, unless HEAD is to lead to a ref."""
+    for above in _WRITTEN_IN:
+        with suppress(OSError), os.scandir(folder / above) as entries:
+            for entry in islice(entries, _ENTRIES_MAX):
+                name = f"{above}/{entry.name}" if above else entry.name
+                if entry.is_symlink() and not (name == "HEAD" and _is_ref(Path(entry))):
+                    yield name
+
+
+def _is_ref(link: Path) -> bool:
+    target = link.readlink()
+    return target.parts[:1] == ("refs",) and ".." not in target.parts
 
 
 def _worktrees(folder: Path) -> Iterator[str]:
