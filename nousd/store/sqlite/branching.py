@@ -35,7 +35,11 @@ _MUCH_IS_LEFT: Final = f"""
 
 def copy_step(connection: apsw.Connection, parent_id: str, branch_id: str) -> bool:
     """Copy a part of a parent's entries; return False, and copy nothing, if the rest is a small one."""
-    values = {"parent": parent_id, "branch": branch_id, "count": ENTRIES_PER_STEP}
+    values: dict[str, str | int] = {
+        "parent": parent_id,
+        "branch": branch_id,
+        "count": ENTRIES_PER_STEP,
+    }
     if connection.execute(_MUCH_IS_LEFT, values).get is None:
         return False
     connection.execute(_COPY_STEP, values)
@@ -85,10 +89,11 @@ def drop_step(connection: apsw.Connection, session_id: str) -> bool:
     """Drop some of the copies for a session that was never created; return whether some are left."""
     if connection.execute(_IS_CREATED, (session_id,)).get is not None:
         return False
-    values = {"session_id": session_id, "count": ENTRIES_PER_STEP}
-    last = connection.execute(_LAST_OF_STEP, values).get
+    values: dict[str, str | int] = {"session_id": session_id, "count": ENTRIES_PER_STEP}
+    last: int | None = connection.execute(_LAST_OF_STEP, values).get
     if last is None:
         return False
+    values["last"] = last
     for statement in _DROP:
-        connection.execute(statement, {"session_id": session_id, "last": last})
+        connection.execute(statement, values)
     return True
