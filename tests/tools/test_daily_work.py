@@ -21,6 +21,9 @@ from nousd.tools.sandbox.detect import SandboxName
 from tests.tools.daily_work import FOLDERS, JOBS, Job, Tree, tree_of
 from tests.tools.sandbox_bench import BACKENDS, SandboxBench
 
+BY_DEFAULT = "git commit and merge in a later call"
+"""The job that the default suite does."""
+
 SECONDS_MAX = 300
 
 
@@ -107,8 +110,10 @@ def is_usable(program: str) -> bool:
     return subprocess.run([program, "--version"], capture_output=True).returncode == 0
 
 
-@pytest.mark.slow(keep=2)
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name == BY_DEFAULT else pytest.mark.slow) for name in JOBS],
+)
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_daily_work_has_the_same_results_in_a_sandbox_as_outside(
     name: str, backend: SandboxName, place: Place, monkeypatch: pytest.MonkeyPatch

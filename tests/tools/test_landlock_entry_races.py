@@ -194,7 +194,7 @@ RACES = {
 }
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("race", RACES.values(), ids=RACES)
 def test_what_changes_while_a_call_is_decided_leads_to_nothing_closed(
     race: str, held: Repositories
