@@ -130,6 +130,11 @@ async def test_pages_of_two_origins_do_not_log_each_other_out(site: Site) -> Non
     both = f"{own['cookie']}; theme=dark; {page['cookie']}"
     assert await site.status(cookie=both, origin=PAGE) == 200
     assert await site.status(cookie=both, **SAME_ORIGIN) == 200
+    assert await site.status("/auth/session", "DELETE", cookie=both, origin=PAGE) == 204
+    assert await site.status(cookie=both, origin=PAGE) == 401
+    assert await site.status(cookie=both, **SAME_ORIGIN) == 200
+    assert await site.status("/auth/session", "DELETE", cookie=both, **SAME_ORIGIN) == 204
+    assert await site.status(cookie=both, **SAME_ORIGIN) == 401
 
 
 async def test_a_session_needs_a_token_and_an_origin(site: Site) -> None:

@@ -11,7 +11,7 @@ This module knows no routes.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
@@ -84,11 +84,9 @@ class Credentials:
         """Return whether a request with the ids of sessions is admitted: one of them is valid and
         belongs to one of these origins. Then hold its connection.
         """
-        for id in ids:
-            ticket = self._session(id)
-            if ticket is not None and ticket.origin in origins:
-                self._hold(connection, _Credential(id, is_session=True))
-                return True
+        for id in self._sessions_of(ids, origins):
+            self._hold(connection, _Credential(id, is_session=True))
+            return True
         return False
 
     def _hold(self, connection: HeldConnection | None, credential: _Credential) -> None:
@@ -114,10 +112,19 @@ class Credentials:
         ticket = None if token is None else self._links.take(link, hash_token(token))
         return None if ticket is None else self._sessions.issue(ticket.token_hash, origin)
 
-    def end_sessions(self, ids: Iterable[str]) -> None:
-        """End sessions. Their connections end at the next look."""
-        for id in ids:
+    def end_sessions(self, ids: Iterable[str], origins: Collection[str]) -> None:
+        """End the sessions that belong to one of these origins, and no other: a browser sends the ids of
+        all its pages. Their connections end at the next look.
+        """
+        for id in self._sessions_of(ids, origins):
             self._sessions.remove(id)
+
+    def _sessions_of(self, ids: Iterable[str], origins: Collection[str]) -> Iterator[str]:
+        """Yield the ids of valid sessions that belong to one of these origins."""
+        for id in ids:
+            ticket = self._session(id)
+            if ticket is not None and ticket.origin in origins:
+                yield id
 
     def _session(self, id: str) -> Ticket | None:
         token = self._current_token()

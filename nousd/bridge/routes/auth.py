@@ -10,7 +10,13 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import HTMLResponse, Response
 
-from nousd.bridge.access.cookies import clear_cookie, cookie_values, own_origins, set_cookie
+from nousd.bridge.access.cookies import (
+    clear_cookie,
+    cookie_values,
+    own_origins,
+    requesting_origins,
+    set_cookie,
+)
 from nousd.bridge.access.gate import LOGIN_PATH, SESSION_PATH, given_token
 from nousd.bridge.replies import (
     BAD_REQUEST,
@@ -117,7 +123,8 @@ async def _open_session(call: Call) -> Response:
 async def _end_session(call: Call) -> Response:
     """End the session of the browser, with its event streams."""
     headers = call.request.headers
-    call.services.credentials.end_sessions(cookie_values(headers))
+    origins = requesting_origins(headers, opens_page=False)
+    call.services.credentials.end_sessions(cookie_values(headers), origins)
     origin = call.header("origin") or own_origins(headers)[0]
     return empty_reply(204, {"set-cookie": clear_cookie(headers, origin)})
 
