@@ -204,13 +204,24 @@ async def test_every_request_with_a_cookie_needs_an_allowed_origin_or_the_browse
     assert await site.status("/session", "POST", **cookie, **sent) == expected
 
 
-async def test_a_page_that_is_opened_without_a_login_says_how_to_log_in(site: Site) -> None:
-    for headers in (OPENED, {**OPENED, "cookie": "nousd_session_1=of-another-day"}):
-        reply = await site.ask("GET", "/docs", headers=headers)
-        assert reply.status_code == 401
-        assert "nousctl http login" in reply.json()["error"]
+async def test_who_opens_a_page_without_a_login_is_told_how_to_log_in(site: Site) -> None:
+    stale = {"cookie": f"nousd-session-{site.port}={'x' * 43}"}
+    for path in ("/docs", "/openapi.json", "/"):
+        for headers in (OPENED, {**OPENED, **stale}):
+            reply = await site.ask("GET", path, headers=headers)
+            assert reply.status_code == 401
+            assert "nousctl http login" in reply.json()["error"]
     reply = await site.ask("GET", "/session")
     assert reply.json()["error"] == "Unauthorized: missing or invalid API token"
+
+
+
+async def test_who_follows_a_link_of_another_page_is_told_to_enter_the_address(site: Site) -> None:
+    cookie = await site.log_in()
+    followed = {**OPENED, **cookie, "sec-fetch-site": "same-site"}
+    reply = await site.ask("GET", "/docs", headers=followed)
+    assert reply.status_code == 403
+    assert "enter the address" in reply.json()["error"]
 
 
 async def test_a_token_or_a_public_route_does_not_spare_a_cookie_its_origin(site: Site) -> None:

@@ -266,6 +266,8 @@ def test_a_link_opens_the_documentation_once_and_its_secret_stays_in_the_browser
 ) -> None:
     link = world.link()
     assert link.startswith(f"{world.base}/auth/login#")
+    page = world.browser.open(f"{world.base}/docs")
+    assert "nousctl http login" in page.run("return document.body.innerText")
     page = world.browser.open(link)
     page.until(f"{STATE}.startsWith('Logged in until')")
     assert page.run("return location.href") == f"{world.base}/auth/login"

@@ -208,7 +208,8 @@ _NOT_LOGGED_IN: Final = (
 
 _UNKNOWN_PAGE: Final = (
     "a request with the cookie of a session needs an allowed Origin, or Sec-Fetch-Site: same-origin;"
-    " browsers send them by themselves on HTTPS and to 127.0.0.1 and localhost"
+    " browsers send them by themselves on HTTPS and to 127.0.0.1 and localhost;"
+    " who came by a link of another page has to enter the address"
 )
 _METHODS: Final = "GET, HEAD, POST, PATCH, PUT, DELETE"
 _HEADERS: Final = (
@@ -216,7 +217,7 @@ _HEADERS: Final = (
     " x-tandem-agent-id, x-tandem-client-id, x-tandem-correlation-id, x-tandem-idempotency-key,"
     " x-tandem-request-source, x-tandem-token"
 )
-_EXPOSED: Final = "x-tandem-run-id"
+_EXPOSED: Final = "retry-after, x-tandem-run-id"
 _PREFLIGHT_SECONDS: Final = "600"
 """The time for which a browser may cache the reply."""
 
