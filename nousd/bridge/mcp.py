@@ -63,7 +63,7 @@ class LazyMcpApp:
             async with self._bodies.read(request) as body:
                 whole = body
             if _calls_tool(whole):
-                self._work_rate.take(request.headers)
+                self._work_rate.take(request.scope)
         except HttpError as error:
             await error_reply(error)(scope, receive, send)
             return

@@ -215,7 +215,6 @@ async def test_who_opens_a_page_without_a_login_is_told_how_to_log_in(site: Site
     assert reply.json()["error"] == "Unauthorized: missing or invalid API token"
 
 
-
 async def test_who_follows_a_link_of_another_page_is_told_to_enter_the_address(site: Site) -> None:
     cookie = await site.log_in()
     followed = {**OPENED, **cookie, "sec-fetch-site": "same-site"}

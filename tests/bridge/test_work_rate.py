@@ -9,13 +9,17 @@ import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.datastructures import Headers
+from starlette.types import Scope
 
+from nousd.bridge.access.credentials import ADMITTED_BY
 from nousd.bridge.access.work_rate import CLIENTS_MAX, WorkRate
 from nousd.bridge.replies import HttpError
 from nousd.providers.setup.registry import make_provider
 from tests.bridge.harness import Bridge, bridge_to, text
 from tests.harness.daemon import Daemon, memory_daemon
+
+PAGE = "http://127.0.0.1:8000"
+"""A page that may ask."""
 
 
 @pytest.fixture
@@ -29,6 +33,12 @@ async def bridge(daemon: Daemon) -> AsyncIterator[Bridge]:
     """A bridge whose clients may start work twice a minute."""
     async with bridge_to(daemon, starts_per_minute=2) as bridge:
         yield bridge
+
+
+def asking(name: str, credential: str = "t") -> Scope:
+    """Return the scope of a request that the gate admitted, from a client that calls itself so."""
+    headers = [(b"x-tandem-client-id", name.encode())]
+    return {"type": "http", "headers": headers, ADMITTED_BY: credential}
 
 
 async def prompt(bridge: Bridge, session: str, **headers: str) -> httpx2.Response:
@@ -88,6 +98,42 @@ async def test_clients_of_other_ids_have_allowances_of_their_own(bridge: Bridge)
             assert answer.status_code == status
 
 
+async def test_a_cookie_that_admits_nobody_makes_no_other_client(daemon: Daemon) -> None:
+    async with bridge_to(daemon, starts_per_minute=1) as bridge:
+        session, port = await bridge.new_session(), bridge.base.rpartition(":")[2]
+        origins, statuses = {"origin": bridge.base}, []
+        for planted in ("", "a", "b"):
+            cookie = {"cookie": f"nousd-session-{port}-00000000={planted}"}
+            statuses.append((await prompt(bridge, session, **origins, **cookie)).status_code)
+        assert statuses == [200, 429, 429]
+
+
+async def test_a_page_that_logs_in_beside_another_changes_nothing_for_that_one(
+    daemon: Daemon,
+) -> None:
+    async with bridge_to(daemon, starts_per_minute=1, origins=(PAGE,)) as bridge:
+        session = await bridge.new_session()
+        own, page = [
+            (await bridge.http.post("/auth/session", headers={"origin": origin}))
+            .headers["set-cookie"]
+            .partition(";")[0]
+            for origin in (bridge.base, PAGE)
+        ]
+        async with httpx2.AsyncClient(base_url=bridge.base, trust_env=False) as browser:
+            for cookie, origin, status in (
+                (own, bridge.base, 200),
+                (f"{own}; {page}", bridge.base, 429),
+                (f"{own}; {page}", PAGE, 200),
+            ):
+                headers = {"cookie": cookie, "origin": origin}
+                reply = await browser.post(
+                    f"/session/{session}/prompt_sync",
+                    json={"parts": text("hello")},
+                    headers=headers,
+                )
+                assert reply.status_code == status
+
+
 async def test_zero_is_no_limit(daemon: Daemon) -> None:
     async with bridge_to(daemon, starts_per_minute=0) as bridge:
         session = await bridge.new_session()
@@ -110,9 +156,8 @@ def test_an_allowance_holds_a_minute_and_fills_evenly(
         left = {
             name: min(per_minute, rest + pause * per_minute / 60) for name, rest in left.items()
         }
-        headers = Headers({"x-tandem-client-id": client})
         try:
-            rate.take(headers)
+            rate.take(asking(client))
         except HttpError as error:
             assert left[client] < 1.001
             # After the time that it names there is room.
@@ -125,24 +170,22 @@ def test_an_allowance_holds_a_minute_and_fills_evenly(
 
 def test_few_clients_are_remembered_and_the_silent_ones_are_forgotten_first() -> None:
     rate = WorkRate(1, lambda: 0.0)
-    busy = Headers({"x-tandem-client-id": "busy"})
+    busy = asking("busy")
     rate.take(busy)
     for number in range(CLIENTS_MAX - 1):
-        rate.take(Headers({"x-tandem-client-id": str(number)}))
+        rate.take(asking(str(number)))
     with pytest.raises(HttpError):
         rate.take(busy)
-    rate.take(Headers({"x-tandem-client-id": "one more"}))
+    rate.take(asking("one more"))
     rate.take(busy)
 
 
 def test_a_session_of_a_browser_and_a_token_are_two_clients() -> None:
     rate = WorkRate(1, lambda: 0.0)
-    by_token = Headers({"authorization": "Bearer t", "host": "localhost:1"})
-    by_cookie = Headers({"cookie": "nousd-session-1=c", "host": "localhost:1"})
-    for headers in (by_token, by_cookie):
-        rate.take(headers)
+    for credential in ("a token", "the id of a session"):
+        rate.take(asking("", credential))
         with pytest.raises(HttpError):
-            rate.take(headers)
+            rate.take(asking("", credential))
 
 
 def test_the_flag_and_the_setting_reach_the_bridge(tmp_path: Path) -> None:

@@ -19,6 +19,9 @@ import trio
 
 from nousd.runtime_paths.tickets import Ticket, TicketFolder, hash_token
 
+ADMITTED_BY: Final = "nousd.admitted_by"
+"""The key of a request's scope with the token or the id of the session that admitted it."""
+
 CONNECTION: Final = "nousd.connection"
 """The key of a request's scope with its ``HeldConnection``."""
 
@@ -80,14 +83,14 @@ class Credentials:
 
     def admits_session(
         self, ids: Iterable[str], origins: Collection[str], connection: HeldConnection | None
-    ) -> bool:
-        """Return whether a request with the ids of sessions is admitted: one of them is valid and
-        belongs to one of these origins. Then hold its connection.
+    ) -> str | None:
+        """Return the id that admits a request with the ids of sessions: the first that is valid and
+        belongs to one of these origins; None if none does. Then hold its connection.
         """
-        for id in self._sessions_of(ids, origins):
+        id = next(self._sessions_of(ids, origins), None)
+        if id is not None:
             self._hold(connection, _Credential(id, is_session=True))
-            return True
-        return False
+        return id
 
     def _hold(self, connection: HeldConnection | None, credential: _Credential) -> None:
         if connection is not None:

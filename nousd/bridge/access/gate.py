@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nousd.bridge.access.cookies import cookie_values, own_origins, requesting_origins
-from nousd.bridge.access.credentials import CONNECTION, Credentials
+from nousd.bridge.access.credentials import ADMITTED_BY, CONNECTION, Credentials
 from nousd.bridge.replies import (
     BAD_REQUEST,
     BODY_TOO_LARGE,
@@ -116,15 +116,16 @@ class Gate:
         token, credentials = given_token(headers), self._policy.credentials
         connection = scope["extensions"].get(CONNECTION)
         if token or not ids or target in _FOR_TOKENS:
-            is_admitted = credentials.admits(token, connection)
+            admitted_by = token if credentials.admits(token, connection) else None
         else:
-            is_admitted = credentials.admits_session(ids, origins, connection)
-        if not is_admitted:
+            admitted_by = credentials.admits_session(ids, origins, connection)
+        if admitted_by is None:
             raise HttpError(
                 UNAUTHORIZED,
                 _NOT_LOGGED_IN if _opens_page(scope, headers) else _UNKNOWN_CALLER,
                 headers={"www-authenticate": "Bearer"},
             )
+        scope[ADMITTED_BY] = admitted_by
 
 
 class _ReplyTracker:

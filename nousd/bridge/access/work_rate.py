@@ -17,9 +17,9 @@ from typing import Final
 
 import trio
 from starlette.datastructures import Headers
+from starlette.types import Scope
 
-from nousd.bridge.access.cookies import cookie_values
-from nousd.bridge.access.gate import given_token
+from nousd.bridge.access.credentials import ADMITTED_BY
 from nousd.bridge.replies import RATE_LIMITED, HttpError
 
 CLIENTS_MAX: Final = 1024
@@ -41,15 +41,15 @@ class WorkRate:
         self._clock = clock
         self._full_at: OrderedDict[bytes, float] = OrderedDict()
 
-    def take(self, headers: Headers) -> None:
-        """Take one start from the allowance of the client that sent these headers.
+    def take(self, scope: Scope) -> None:
+        """Take one start from the allowance of the client that sent a request, which the gate admitted.
 
         Raises:
             HttpError: it is used up; ``retry-after`` says in how many whole seconds it is not.
         """
         if self._per_minute == 0:
             return
-        client, now = _client(headers), self._clock()
+        client, now = _client(scope), self._clock()
         full_at = max(self._full_at.get(client, now), now) + _MINUTE / self._per_minute
         # Sums of fractions differ in the last digit.
         wait = full_at - now - _MINUTE * (1 + 1e-9)
@@ -63,14 +63,15 @@ class WorkRate:
     def _refusal(self, wait: float) -> HttpError:
         seconds = math.ceil(wait)
         words = (
-            f"this client has started work {self._per_minute} times in a minute, the limit that the"
+            f"this client has asked for work {self._per_minute} times in a minute, the limit that the"
             f" setting http_starts_per_minute sets; try again in {seconds} s"
         )
         return HttpError(RATE_LIMITED, words, headers={"retry-after": str(seconds)})
 
 
-def _client(headers: Headers) -> bytes:
-    """Return what tells one client from another: its credential, and the id that it gives itself."""
-    own_id = headers.get("x-tandem-client-id", "")
-    parts = (given_token(headers), *cookie_values(headers), own_id)
+def _client(scope: Scope) -> bytes:
+    """Return what tells one client from another: what admitted it, and the id that it gives itself.
+    A cookie of another page in the same browser is no part of it.
+    """
+    parts = (scope[ADMITTED_BY], Headers(scope=scope).get("x-tandem-client-id", ""))
     return hashlib.sha256("\n".join(parts).encode()).digest()

@@ -52,7 +52,7 @@ async def answer_request(row: Row, services: Services, request: Request) -> Resp
             view=row.view,
         )
         if row.starts_work:
-            services.work_rate.take(request.headers)
+            services.work_rate.take(request.scope)
         reply = await row.handler(call)
     except Refused as refused:
         reply = error_reply(_rename_field(row, refused))
