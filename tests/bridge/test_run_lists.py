@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from nousd.bridge.routes.streams import EVENTS_MAX
+from nousd.views.stream_position import FRAMES_MAX
 from tests.bridge.harness import Bridge, text
 
 
@@ -78,6 +79,19 @@ async def test_an_invalid_tail_or_since_seq_is_refused(
 ) -> None:
     reply = await bridge.http.get(path, params=query)
     assert (reply.status_code, reply.json()["code"]) == (400, "BAD_REQUEST")
+
+
+@pytest.mark.parametrize("name", ["after", "since_seq"])
+async def test_a_position_beyond_the_log_is_refused_by_its_name_and_the_last_one_is_told(
+    name: str, bridge: Bridge, path: str
+) -> None:
+    reply = await bridge.http.get(path, params={name: 2**40})
+    assert (reply.status_code, reply.json()["code"]) == (400, "BAD_REQUEST")
+    words, _, last = reply.json()["error"].rpartition(" ")
+    assert words.startswith(f"query: {name} ")
+    for position, status in ((int(last), 200), (int(last) + FRAMES_MAX, 400)):
+        reply = await bridge.http.get(path, params={name: position})
+        assert reply.status_code == status
 
 
 async def test_the_events_of_an_unknown_run_are_run_not_found(bridge: Bridge) -> None:

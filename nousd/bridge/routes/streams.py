@@ -51,11 +51,11 @@ class RunEventQuery(msgspec.Struct, frozen=True):
     tail: Annotated[int, Meta(ge=0, le=EVENTS_MAX)] | None = None
 
     @property
-    def start(self) -> str | None:
-        """The id or cursor after which the events begin."""
+    def start(self) -> tuple[str, str | None]:
+        """The parameter that counts, and the id or cursor in it after which the events begin."""
         if self.after is None and self.since_seq is not None:
-            return str(self.since_seq)
-        return self.after
+            return "since_seq", str(self.since_seq)
+        return "after", self.after
 
 
 @routes.get(
@@ -103,7 +103,8 @@ async def _run_events(call: Call) -> Response:
         raise HttpError(RUN_NOT_FOUND, "there is no such run")
     start = StreamPosition(first.seq, 0)
     asked: RunEventQuery = call.query
-    requested = requested_position(call.request.headers, asked.start, head=call.hub.head)
+    name, after = asked.start
+    requested = requested_position(call.request.headers, after, head=call.hub.head, name=name)
     position = max(requested or start, start)
     query = StreamQuery(call.view, first.session_id, run_id, only_run=True)
     if "text/event-stream" not in call.request.headers.get("accept", ""):

@@ -46,7 +46,9 @@ which nobody reads so fast, then cost one write to each of many readers."""
 _HEADERS: Final = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
-def requested_position(headers: Headers, after: str | None, *, head: int) -> StreamPosition | None:
+def requested_position(
+    headers: Headers, after: str | None, *, head: int, name: str = "after"
+) -> StreamPosition | None:
     """Return the position that a client continues from, the later one if it names two; None if it
     names none.
 
@@ -54,13 +56,15 @@ def requested_position(headers: Headers, after: str | None, *, head: int) -> Str
 
     Args:
         after: of the query: the id of a frame, or a cursor of ours.
+        name: what the query calls it.
 
     Raises:
         HttpError: ``after`` is not a position, or lies beyond ``head``.
     """
     start = None if after is None else _position(after)
     if after is not None and (start is None or start.after > head):
-        raise HttpError(BAD_REQUEST, f"after: no id of a frame up to {frame_id(head, 0)}")
+        last = frame_id(head, FRAMES_MAX - 1)
+        raise HttpError(BAD_REQUEST, f"query: {name} must be the id of a frame, at most {last}")
     # A browser sends the last id it saw, even one of another log: then it begins anew.
     seen = position_after_id(headers.get("last-event-id", ""))
     if seen is None or seen.after > head:
