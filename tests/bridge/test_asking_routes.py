@@ -555,11 +555,12 @@ async def test_an_expired_question_is_a_conflict_and_an_unknown_one_is_not_found
     ):
         (*_, replied) = await frames.until("question.replied")
         assert (replied.properties["id"], replied.properties["ok"]) == (told["id"], False)
-        for id, outcome in ((told["id"], 409), ("ques-none", 404), ("x" * 5000, 404)):
+        pending, unknown = (409, "QUESTION_NOT_PENDING"), (404, "QUESTION_NOT_FOUND")
+        for id, outcome in ((told["id"], pending), ("ques-none", unknown), ("x" * 5000, unknown)):
             for word in ("reply", "reject"):
                 path = f"/question/{id}/{word}"
                 reply = await kit.bridge.http.post(path, json={"answer": "Ada"})
-                assert reply.status_code == outcome
+                assert refusal_of(reply) == outcome
 
 
 # --- present clients -----------------------------------------------------------------------------

@@ -175,6 +175,15 @@ async def test_a_wrong_method_is_refused_with_the_allowed_methods(bridge: Bridge
     assert set(reply.headers["allow"].split(", ")) == {"GET", "HEAD", "POST"}
 
 
+async def test_a_name_too_long_for_anything_is_refused_as_what_it_names(bridge: Bridge) -> None:
+    for row in ROWS:
+        path = re.sub(r"\{\w+\}", "x" * 300, row.path)
+        if path != row.path:
+            reply = await bridge.http.request(row.method, path)
+            assert reply.status_code == 404, row.path
+            assert reply.json()["code"] not in ("NOT_FOUND", "INTERNAL_ERROR"), row.path
+
+
 async def test_a_path_with_a_trailing_slash_is_not_found(bridge: Bridge) -> None:
     reply = await bridge.http.post("/session/", json={})
     assert (reply.status_code, reply.json()["code"]) == (404, "NOT_FOUND")

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET
 from starlette.responses import Response
 
-from nousd.bridge.replies import Failure, HttpError, json_reply
+from nousd.bridge.replies import REQUEST_NOT_FOUND, Failure, HttpError, json_reply
 from nousd.bridge.routes.bodies import AskingQuery, Ok, ReasonBody, RequestBody
 from nousd.bridge.routing.route import Call, Routes
 from nousd.errors import Refused
@@ -41,7 +41,6 @@ _DECISIONS: Final[dict[str, ConfirmDecision]] = {
 
 _REPLY_INVALID: Final = Failure(400, "APPROVAL_REPLY_INVALID")
 _NOT_PENDING: Final = Failure(409, "APPROVAL_REPLY_INVALID")
-_REQUEST_NOT_FOUND: Final = Failure(404, "APPROVAL_REQUEST_NOT_FOUND")
 
 _ASKED: Final = frozenset({"user", "timeout", "stop"})
 """Deciders of calls for which there was a request."""
@@ -172,7 +171,7 @@ async def _confirm(call: Call, command: ConfirmTool) -> Accepted:
 
 async def _waiting_call(call: Call, named: NamedCall) -> ToolCallRecord:
     """Return the call if its request is pending; raises as ``_decide`` does."""
-    not_found = HttpError(_REQUEST_NOT_FOUND, "there is no such request")
+    not_found = HttpError(REQUEST_NOT_FOUND, "there is no such request")
     try:
         now = await call.daemon.ask(
             GetToolCall(tool_call_id=named.tool_call_id, attempt=named.attempt)

@@ -6,7 +6,13 @@ from typing import Final
 
 from starlette.responses import Response
 
-from nousd.bridge.replies import UNPROCESSABLE, Failure, HttpError, json_reply
+from nousd.bridge.replies import (
+    QUESTION_NOT_FOUND,
+    UNPROCESSABLE,
+    Failure,
+    HttpError,
+    json_reply,
+)
 from nousd.bridge.routes.bodies import AskingQuery, Ok, ReasonBody, RequestBody
 from nousd.bridge.routing.route import Call, Routes
 from nousd.errors import Refused
@@ -21,7 +27,6 @@ from nousd.wire.objects.questions import UserQuestion
 
 routes: Final = Routes()
 
-_QUESTION_NOT_FOUND: Final = Failure(404, "QUESTION_NOT_FOUND")
 _QUESTION_NOT_PENDING: Final = Failure(409, "QUESTION_NOT_PENDING")
 
 _NO_ANSWER: Final = "the user replied without an answer"
@@ -102,7 +107,7 @@ async def _send_outcome(call: Call, command: AnswerQuestion | RejectQuestion) ->
         if refused.message == "already_answered":
             raise HttpError(_QUESTION_NOT_PENDING, "the question was answered already") from None
         if refused.message == "question_not_found":
-            raise HttpError(_QUESTION_NOT_FOUND, "no such question waits") from None
+            raise HttpError(QUESTION_NOT_FOUND, "no such question waits") from None
         raise
     return json_reply(Ok(ok=True))
 
@@ -121,4 +126,4 @@ async def _waiting_question(call: Call) -> QuestionAsked:
     if "id" not in call.path:
         # An empty answer never fits, so this only tells an unknown question from an answered one.
         await _send_outcome(call, AnswerQuestion(question_id=wanted, answers=()))
-    raise HttpError(_QUESTION_NOT_FOUND, "no such question waits")
+    raise HttpError(QUESTION_NOT_FOUND, "no such question waits")

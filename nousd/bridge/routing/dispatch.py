@@ -16,8 +16,9 @@ from nousd.bridge.access.callers import caller_of
 from nousd.bridge.http.bodies import Bodies
 from nousd.bridge.replies import (
     BAD_REQUEST,
-    NOT_FOUND,
     NOT_JSON,
+    QUESTION_NOT_FOUND,
+    REQUEST_NOT_FOUND,
     RUN_NOT_FOUND,
     SESSION_NOT_FOUND,
     STARTING,
@@ -30,7 +31,12 @@ from nousd.bridge.routing.route import Call, Row, Services
 from nousd.errors import ClientError, Refused
 from nousd.wire.limits import NAME_CHARS_MAX
 
-_NOT_FOUND: Final = {"id": SESSION_NOT_FOUND, "run_id": RUN_NOT_FOUND}
+_NOT_FOUND: Final = {
+    "id": SESSION_NOT_FOUND,
+    "run_id": RUN_NOT_FOUND,
+    "request_id": REQUEST_NOT_FOUND,
+    "question_id": QUESTION_NOT_FOUND,
+}
 """parameter of a path -> the failure for an unknown one."""
 
 _FIELD: Final = re.compile(r"[a-z_]+")
@@ -65,7 +71,7 @@ def _path(request: Request) -> Mapping[str, str]:
     """Return the parameters of the path. Nothing has a name that is longer than the limit."""
     for name, value in request.path_params.items():
         if len(value) > NAME_CHARS_MAX:
-            raise HttpError(_NOT_FOUND.get(name, NOT_FOUND), f"there is no {value[:20]}...")
+            raise HttpError(_NOT_FOUND[name], f"there is no {value[:20]}...")
     return request.path_params
 
 
