@@ -174,7 +174,7 @@ async def test_files_larger_than_a_protocol_line_are_attached_whole(
         (text(" \n "), "parts"),
         ([{"type": "text"}], "parts[0].text is required"),
         ([{"type": "text", "text": 7}], "body: parts[0].text must be"),
-        ([{"type": "image", "text": "x"}], "body: parts[0].type: Invalid"),
+        ([{"type": "image", "text": "x"}], "body: parts[0].type must be file or text"),
         ([{"text": "x"}], "type"),
         ([*text("x"), {"type": "file"}], "parts[1].url is to be a data: URL"),
         ([{"type": "file", "url": "https://example.com/a"}], "files come as data only"),

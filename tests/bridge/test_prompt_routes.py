@@ -204,8 +204,16 @@ async def test_a_run_can_have_no_tools(
 @pytest.mark.parametrize(
     ("option", "code", "words"),
     [
-        ({"toolMode": "sometimes"}, "INVALID_REQUEST", "body: toolMode: Invalid"),
-        ({"contextMode": "huge"}, "INVALID_REQUEST", "body: contextMode: Invalid"),
+        (
+            {"toolMode": "sometimes"},
+            "INVALID_REQUEST",
+            "body: toolMode must be auto or none or required",
+        ),
+        (
+            {"contextMode": "huge"},
+            "INVALID_REQUEST",
+            "body: contextMode must be auto or compact or full",
+        ),
         ({"toolAllowlist": "read"}, "INVALID_REQUEST", "body: toolAllowlist must be"),
         ({"toolAllowlist": ["nothing"]}, "TOOL_NOT_FOUND", "nothing"),
         ({"toolAllowlist": [], "toolMode": "required"}, "INVALID_REQUEST", "toolMode must not be"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
@@ -22,11 +22,19 @@ class Part(msgspec.Struct):
     text: str | None = None
 
 
+class Tagged(msgspec.Struct):
+    tag: Literal["x", "y"]
+
+
 class Given(msgspec.Struct):
     ttl_seconds: int = 900
     q: str | None = None
     model: Model | None = None
     parts: list[Part] = []
+    size: Annotated[int, msgspec.Meta(ge=1, le=7)] | None = None
+    note: Annotated[str, msgspec.Meta(max_length=3)] | None = None
+    kind: Literal["b", "a"] | None = None
+    tagged: list[Tagged] = []
 
 
 @pytest.mark.behaviour("http_keys_have_the_spellings_of_replies_and_clients")
@@ -72,6 +80,7 @@ async def test_a_stream_has_one_session_in_each_spelling_of_the_query(
         ("GET", "/event", {"params": {"sessonID": "s"}}, "did you mean sessionID"),
         ("GET", "/event", {"params": {"sessionid": "s"}}, "query: sessionid is unknown"),
         ("GET", "/session", {"params": {"pagesize": "3"}}, "did you mean page_size"),
+        ("GET", "/event", {"params": {"aftre": "3"}}, "did you mean after"),
     ],
 )
 async def test_a_key_or_query_one_edit_from_a_known_one_is_refused_with_that_name(
@@ -90,6 +99,10 @@ async def test_a_key_or_query_one_edit_from_a_known_one_is_refused_with_that_nam
         ("ttl_zeconds", True),
         ("tl_seconds", True),
         ("TTL-SECONDS", True),
+        ("tlt_seconds", True),
+        ("ttl_secnods", True),
+        ("tlt_secnods", False),
+        ("ttl_dseconsd", False),
         ("ttl_secon", False),
         ("seconds", False),
         ("p", False),
@@ -121,6 +134,11 @@ def test_of_several_spellings_the_first_that_is_not_null_counts() -> None:
         (b'{"parts":[{}]}', "body: parts[0].type is required"),
         (b'{"parts":[{"type":"a","txt":""}]}', "body: parts[0].txt is unknown; did you mean text?"),
         (b'{"model":[]}', "body: model must be an object or null, not an array"),
+        (b'{"size":0}', "body: size must be at least 1"),
+        (b'{"size":8}', "body: size must be at most 7"),
+        (b'{"note":"long"}', "body: note is too long: at most 3"),
+        (b'{"kind":"c"}', "body: kind must be a or b"),
+        (b'{"tagged":[{"tag":"y"},{"tag":"z"}]}', "body: tagged[1].tag must be x or y"),
     ],
 )
 def test_a_refused_body_names_its_field_and_what_it_must_be(body: bytes, words: str) -> None:

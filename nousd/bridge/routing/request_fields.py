@@ -47,7 +47,7 @@ def _convert(where: str, given: Any, wanted: type[T], failure: Failure) -> T:
         is_text = where == "query"
         return msgspec.convert(_spelled(where, "", given, wanted), wanted, strict=not is_text)
     except msgspec.ValidationError as error:
-        raise HttpError(failure, describe_mismatch(where, str(error))) from None
+        raise HttpError(failure, describe_mismatch(where, str(error), wanted)) from None
 
 
 # --- spellings -------------------------------------------------------------------------------
@@ -116,20 +116,25 @@ def _refuse_typing_error(where: str, key: str, struct: type[msgspec.Struct]) -> 
 
 
 def _is_near(key: str, name: str) -> bool:
-    """Return whether a key differs from a name in one character at most, case and ``_`` aside."""
+    """Return whether a key differs from a name in one character at most, or in the order of two
+    neighbours, case and ``_`` aside.
+    """
     one, other = (text.replace("_", "").replace("-", "").lower() for text in (key, name))
     if len(other) < _GUESSED_CHARS_MIN or abs(len(one) - len(other)) > 1:
         return False
     short, long = sorted((one, other), key=len)
     same = next((i for i, char in enumerate(short) if char != long[i]), len(short))
     is_replaced = len(short) == len(long)
-    return short[same + is_replaced :] == long[same + 1 :]
+    swapped = short[:same] + short[same : same + 2][::-1] + short[same + 2 :]
+    return short[same + is_replaced :] == long[same + 1 :] or swapped == long
 
 
 # --- faults ----------------------------------------------------------------------------------
 
 _PLACE: Final = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
 _EXPECTED: Final = re.compile(r"Expected `([^`]+)`, got `([^`]+)`")
+_BOUND: Final = re.compile(r"Expected `\w+` (of length )?(<=|>=) (\d+)")
+_CHOICE: Final = re.compile(r"Invalid enum value .*", re.DOTALL)
 _MISSING: Final = re.compile(r"Object missing required field `([^`]+)`")
 
 _WORDS: Final = {
@@ -143,7 +148,7 @@ _WORDS: Final = {
 """msgspec's name of a type -> the words for it."""
 
 
-def describe_mismatch(where: str, fault: str) -> str:
+def describe_mismatch(where: str, fault: str, struct: type[msgspec.Struct]) -> str:
     """Return msgspec's error about a body or query as a sentence that begins with the field."""
     found = _PLACE.search(fault)
     place = "" if found is None else found[1]
@@ -154,4 +159,26 @@ def describe_mismatch(where: str, fault: str) -> str:
         kinds = " or ".join(_WORDS.get(kind, kind) for kind in expected[1].split(" | "))
         fault = f"must be {kinds}, not {_WORDS.get(expected[2], expected[2])}"
         return f"{where}: {place} {fault}" if place else f"the {where} {fault}"
+    if bound := _BOUND.fullmatch(fault):
+        words = {"<=": "at most", ">=": "at least"}[bound[2]]
+        return f"{where}: {place} {'is too long:' if bound[1] else 'must be'} {words} {bound[3]}"
+    if _CHOICE.fullmatch(fault):
+        # Sorted, because equal types with other orders of their literals may be one object.
+        return f"{where}: {place} must be {' or '.join(sorted(_choices(place, struct)))}"
     return f"{where}: {place}: {fault}" if place else f"{where}: {fault}"
+
+
+def _choices(place: str, struct: type[msgspec.Struct]) -> list[str]:
+    """Return the values that the field at a place in a struct may have."""
+    *outer, last = re.sub(r"\[[^\]]*\]", "", place).split(".")
+    for name in outer:
+        struct = _fields(struct)[name].struct or struct
+    (type_,) = (each.type for each in msgspec.structs.fields(struct) if each.encode_name == last)
+    return _texts_in(type_)
+
+
+def _texts_in(type_: Any) -> list[str]:
+    """Return the texts of the literals in a type."""
+    if isinstance(type_, str):
+        return [type_]
+    return [text for inner in get_args(type_) for text in _texts_in(inner)]
