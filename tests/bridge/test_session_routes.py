@@ -230,6 +230,16 @@ async def test_a_body_is_json_of_a_json_type_or_of_none_or_missing(
         assert reply.json().get("code", "") == code
 
 
+async def test_a_body_of_another_type_is_refused_with_the_header_and_both_types(
+    bridge: Bridge,
+) -> None:
+    """It is what curl sends with -d."""
+    given = "application/x-www-form-urlencoded"
+    reply = await bridge.http.post("/session", content=b"{}", headers={"content-type": given})
+    assert reply.status_code == 415
+    assert reply.json()["error"] == f"content-type must be application/json, not {given}"
+
+
 # --- changed -------------------------------------------------------------------------------------
 
 

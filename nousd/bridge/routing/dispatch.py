@@ -99,8 +99,10 @@ async def _body(row: Row, bodies: Bodies, request: Request) -> Any:
     async with bodies.read(request) as data:
         if not data:
             return decode_body(b"{}", row.body)
-        if not _is_json(request.headers.get("content-type", "")):
-            raise HttpError(NOT_JSON, "the body is to be application/json")
+        content_type = request.headers.get("content-type", "")
+        if not _is_json(content_type):
+            words = f"content-type must be application/json, not {content_type[:100]}"
+            raise HttpError(NOT_JSON, words)
         return decode_body(data, row.body)
 
 
