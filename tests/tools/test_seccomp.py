@@ -26,7 +26,6 @@ NUMBERS = {
 }
 CALLS = {
     **{name: numbers for name, (numbers, _) in seccomp.OF_A_PROCESS.items()},
-    **{name: numbers for name, (numbers, _) in (seccomp.MODES | seccomp.OPENING).items()},
     "openat2": (437, 437),
     "read": (0, 63),
     "clone": (56, 220),
@@ -158,8 +157,8 @@ def test_a_setuid_file_cannot_be_created(machine: str) -> None:
     program = seccomp.program(families=(), machine=machine)
     column = seccomp.ARCHITECTURES[machine][1]
     checked = 0
-    for name, (numbers, argument) in (seccomp.MODES | seccomp.OPENING).items():
-        if numbers[column] is None:
+    for name, argument in (seccomp.MODES | seccomp.OPENING).items():
+        if NUMBERS[name][column] is None:
             continue
         checked += 1
         creates = [0] * argument
@@ -188,8 +187,8 @@ def test_changes_of_metadata_are_asked_about_or_refused_where_files_are_the_mach
         if numbers[column] is not None:
             verdicts = [decision(program, machine, name) for program in (own, asking, refusing)]
             assert verdicts == [ALLOWED, ASKED, errno.EPERM]
-    for name, (numbers, argument) in seccomp.MODES.items():
-        if numbers[column] is not None:
+    for name, argument in seccomp.MODES.items():
+        if NUMBERS[name][column] is not None:
             setuid = [0] * argument + [0o4755]
             assert decision(asking, machine, name, *setuid) == errno.EPERM
     for name in seccomp.ATTRIBUTES:
@@ -218,7 +217,7 @@ def test_calls_that_change_entries_are_asked_about_where_that_is_wanted(machine:
     for name in there - set(seccomp.OPENING):
         verdicts = [decision(program, machine, name) for program in (plain, entries, reading)]
         assert verdicts == [ALLOWED, ASKED, ASKED]
-    for name, (_, argument) in seccomp.OPENING.items():
+    for name, argument in seccomp.OPENING.items():
         if name not in there:
             continue
         before = [0] * argument
@@ -236,7 +235,7 @@ def test_calls_that_change_entries_are_asked_about_where_that_is_wanted(machine:
             assert verdicts == [ALLOWED, ALLOWED, ASKED]
         setuid = (*before, os.O_CREAT | os.O_WRONLY, 0o4755)
         assert decision(reading, machine, name, *setuid) == errno.EPERM
-    setuid = (*[0] * seccomp.MODES["mknodat"][1], 0o104755)
+    setuid = (*[0] * seccomp.MODES["mknodat"], 0o104755)
     assert decision(entries, machine, "mknodat", *setuid) == errno.EPERM
 
 

@@ -154,17 +154,6 @@ OF_A_PROCESS: Final[dict[str, tuple[_Numbers, tuple[int, ...]]]] = {
 """Calls that can starve another process of the same user, where a sandbox has no processes of its own,
 and which of their arguments must be 0: that means whoever calls."""
 
-MODES: Final[dict[str, tuple[_Numbers, int]]] = {
-    "chmod": ((90, None), 1),
-    "fchmod": ((91, 52), 1),
-    "fchmodat": ((268, 53), 2),
-    "fchmodat2": ((452, 452), 2),
-    "creat": ((85, None), 1),
-    "mknod": ((133, None), 1),
-    "mknodat": ((259, 33), 2),
-}
-"""Calls that give a file its mode, and which of their arguments that is."""
-
 METADATA: Final[dict[str, _Numbers]] = {
     "chmod": (90, None),
     "fchmod": (91, 52),
@@ -195,12 +184,6 @@ ATTRIBUTES: Final[dict[str, _Numbers]] = {
 }
 """Calls that change what programs take for a feature that a file system may lack."""
 
-OPENING: Final[dict[str, tuple[_Numbers, int]]] = {
-    "open": ((2, None), 1),
-    "openat": ((257, 56), 2),
-}
-"""Calls that do so only if they make the file, which their flags say; the mode comes behind those."""
-
 ENTRIES: Final[dict[str, _Numbers]] = {
     "open": (2, None),
     "openat": (257, 56),
@@ -222,6 +205,21 @@ ENTRIES: Final[dict[str, _Numbers]] = {
     "renameat2": (316, 276),
 }
 """Calls that make, change or remove an entry of a folder by its path."""
+
+MODES: Final = {
+    "chmod": 1,
+    "fchmod": 1,
+    "fchmodat": 2,
+    "fchmodat2": 2,
+    "creat": 1,
+    "mknod": 1,
+    "mknodat": 2,
+}
+"""Calls that give a file its mode, and which of their arguments that is."""
+
+OPENING: Final = {"open": 1, "openat": 2}
+"""Calls that do so only if they make the file, and which of their arguments are the flags that say so;
+the mode comes behind those."""
 
 _CREATES: Final = 0x400040
 """O_CREAT and O_TMPFILE."""
@@ -317,17 +315,16 @@ def _of_files(column: int, verdicts: Mapping[str, int], reading: int) -> Iterato
         verdicts: name -> verdict on a call, unless it is refused anyway.
         reading: verdict on one that opens a file only for reading.
     """
-    for name, (both, argument) in MODES.items():
-        if both[column] is not None:
-            yield from _within(both[column], _mode(argument, verdicts.get(name, _ALLOW)))
-    for name, (both, argument) in OPENING.items():
-        if both[column] is not None:
-            yield from _within(
-                both[column], _opening(argument, verdicts.get(name, _ALLOW), reading)
-            )
-    for name, both in (METADATA | ENTRIES).items():
-        if name in verdicts and name not in MODES and name not in OPENING:
-            yield from _when(_IF_EQUAL, both[column], verdicts[name])
+    for name, numbers in (METADATA | ENTRIES).items():
+        number, usual = numbers[column], verdicts.get(name, _ALLOW)
+        if number is None:
+            continue
+        if name in MODES:
+            yield from _within(number, _mode(MODES[name], usual))
+        elif name in OPENING:
+            yield from _within(number, _opening(OPENING[name], usual, reading))
+        elif name in verdicts:
+            yield from _when(_IF_EQUAL, number, usual)
 
 
 def _call(number: int | None, argument: int, steps: Iterable[bytes], otherwise: int) -> list[bytes]:
@@ -344,7 +341,7 @@ def _only_zero(number: int | None, arguments: Iterable[int]) -> list[bytes]:
     return _within(number, [*body, _step(_RETURN, _ALLOW)])
 
 
-def _mode(argument: int, usual: int = _ALLOW) -> list[bytes]:
+def _mode(argument: int, usual: int) -> list[bytes]:
     refusal = _when(_IF_ANY_BIT, _RUNS_AS_OWNER, _REFUSE)
     return [_loading(argument), *refusal, _step(_RETURN, usual)]
 
