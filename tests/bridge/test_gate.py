@@ -205,7 +205,7 @@ async def test_an_allowed_page_can_read_responses_and_refusals_and_streams() -> 
             assert answer.status == status
             assert answer.headers["access-control-allow-origin"] == PAGE
             exposed = answer.headers["access-control-expose-headers"]
-            assert set(exposed.split(", ")) == {"retry-after", "x-tandem-run-id"}
+            assert set(exposed.split(", ")) == {"retry-after", "x-tandem-run-id", "mcp-session-id"}
         async with await connected(small.address) as stream:
             await stream.send_all(request("GET", "/quiet", own, token=TOKEN))
             with trio.fail_after(WAIT_SECONDS):

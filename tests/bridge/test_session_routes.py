@@ -50,6 +50,32 @@ async def test_an_unknown_session_is_404_with_an_envelope_on_every_route(
             assert told["error"]
 
 
+FAULTS: list[tuple[str, str, dict[str, Any]]] = [
+    ("PATCH", "/session/{id}", {"json": {"title": 5}}),
+    ("PATCH", "/session/{id}", {"json": {"title": " "}}),
+    ("PATCH", "/session/{id}", {"json": {"permission": [{"permission": "*", "action": "x"}]}}),
+    ("POST", "/session/{id}/prompt_async", {"json": {"parts": 5}}),
+    ("POST", "/session/{id}/prompt_async", {"json": {"parts": text("x"), "temperature": 99}}),
+    ("POST", "/session/{id}/prompt_sync", {"content": b"no json"}),
+    ("POST", "/session/{id}/message", {"json": {"prts": text("x")}}),
+    ("POST", "/session/{id}/attach", {"json": {"target_workspace": " "}}),
+    ("POST", "/session/{id}/attach", {"content": b"{}", "headers": {"content-type": "text/plain"}}),
+]
+
+
+@pytest.mark.behaviour("http_prompts_without_parts_run_what_was_appended")
+@pytest.mark.parametrize(("method", "path", "request_"), FAULTS)
+async def test_an_unknown_session_is_told_before_a_fault_of_the_request(
+    method: str, path: str, request_: dict[str, Any], bridge: Bridge
+) -> None:
+    reply = await bridge.http.request(method, path.replace("{id}", "nope"), **request_)
+    assert (reply.status_code, reply.json()["code"]) == (404, "SESSION_NOT_FOUND"), reply.text
+    session = await bridge.new_session()
+    reply = await bridge.http.request(method, path.replace("{id}", session), **request_)
+    assert reply.is_client_error
+    assert reply.json()["code"] != "SESSION_NOT_FOUND", reply.text
+
+
 async def test_a_new_session_has_the_fields_of_the_engine(
     bridge: Bridge, short_folder: Path
 ) -> None:

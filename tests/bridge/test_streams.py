@@ -10,7 +10,7 @@ import trio
 from nousd.providers.mock.provider import MockProvider
 from nousd.store.sqlite import store as sqlite
 from tests.bridge.harness import TOKEN, Bridge, Frame, Frames, bridge_alone, bridge_to, text
-from tests.bridge.raw_http import exchange, request
+from tests.bridge.raw_http import exchange, opened, request
 from tests.daemon.test_recovery import Bench, started
 from tests.harness.daemon import WAIT_SECONDS, Daemon, socket_daemon
 from tests.harness.stub_model import Gate, StubModel, error_reply, text_reply
@@ -82,6 +82,17 @@ async def test_an_invalid_after_position_is_refused(bridge: Bridge, after: str) 
     assert "after" in reply.json()["error"]
 
 
+async def test_a_position_in_an_event_that_is_not_in_the_log_yet_is_refused(bridge: Bridge) -> None:
+    session = await bridge.new_session()
+    await run_to_end(bridge, session)
+    async with bridge.events() as frames:
+        (*_, newest) = await frames.until("engine.lifecycle.ready")
+    for after, status in ((int(newest.id), 200), (int(newest.id) + 1, 400)):
+        built = bridge.http.build_request("GET", "/event", params={"after": str(after)})
+        async with opened(built) as reply:
+            assert reply.status == status
+
+
 @pytest.mark.parametrize("last", ["x", "99999999999", "evt-1", "1" * 30])
 async def test_a_last_event_id_that_is_not_in_this_log_starts_at_the_newest_event(
     bridge: Bridge, last: str
@@ -127,6 +138,11 @@ async def test_an_event_source_whose_address_has_a_position_is_not_sent_frames_t
 
 
 # --- filters ---------------------------------------------------------------------------------
+
+
+async def test_a_stream_of_a_session_that_does_not_exist_is_404(bridge: Bridge) -> None:
+    reply = await bridge.http.get("/event", params={"sessionID": "nope"})
+    assert (reply.status_code, reply.json()["code"]) == (404, "SESSION_NOT_FOUND")
 
 
 async def test_a_stream_is_filtered_by_session_and_by_run(bridge: Bridge, stub: StubModel) -> None:

@@ -216,9 +216,10 @@ _METHODS: Final = "GET, HEAD, POST, PATCH, PUT, DELETE"
 _HEADERS: Final = (
     "accept, authorization, content-type, idempotency-key, last-event-id, x-agent-token,"
     " x-tandem-agent-id, x-tandem-client-id, x-tandem-correlation-id, x-tandem-idempotency-key,"
-    " x-tandem-request-source, x-tandem-token"
+    " x-tandem-request-source, x-tandem-token,"
+    " mcp-session-id, mcp-protocol-version"
 )
-_EXPOSED: Final = "retry-after, x-tandem-run-id"
+_EXPOSED: Final = "retry-after, x-tandem-run-id, mcp-session-id"
 _PREFLIGHT_SECONDS: Final = "600"
 """The time for which a browser may cache the reply."""
 

@@ -24,6 +24,7 @@ from nousd.bridge.stream.sse import (
 )
 from nousd.views.stream_position import StreamPosition, position_after_event
 from nousd.views.tandem.frames import Frame
+from nousd.wire.commands import GetSession
 
 routes: Final = Routes()
 
@@ -60,7 +61,7 @@ class RunEventQuery(msgspec.Struct, frozen=True):
 
 @routes.get(
     "/event",
-    sends=("subscribe", "get_events"),
+    sends=("subscribe", "get_events", "get_session"),
     replies={200: str},
     query=EventQuery,
     aliases=("/global/event",),
@@ -73,6 +74,8 @@ async def _stream_events(call: Call) -> Response:
     """
     asked: EventQuery = call.query
     query = StreamQuery(call.view, asked.session_id or None, asked.run_id or None)
+    if query.session_id is not None:
+        await call.daemon.ask(GetSession(session_id=query.session_id))
     head = call.hub.head
     position = requested_position(call.request.headers, asked.after, head=head)
     if position is None and query.run_id is not None:

@@ -16,6 +16,7 @@ from nousd.bridge.access.callers import caller_of
 from nousd.bridge.http.bodies import Bodies
 from nousd.bridge.replies import (
     BAD_REQUEST,
+    NOT_FOUND,
     NOT_JSON,
     QUESTION_NOT_FOUND,
     REQUEST_NOT_FOUND,
@@ -29,6 +30,7 @@ from nousd.bridge.replies import (
 from nousd.bridge.routing.request_fields import convert_query, decode_body
 from nousd.bridge.routing.route import Call, Row, Services
 from nousd.errors import ClientError, Refused
+from nousd.wire.commands import GetSession
 from nousd.wire.limits import NAME_CHARS_MAX
 
 _NOT_FOUND: Final = {
@@ -38,6 +40,9 @@ _NOT_FOUND: Final = {
     "question_id": QUESTION_NOT_FOUND,
 }
 """parameter of a path -> the failure for an unknown one."""
+
+_OF_FIELDS: Final = frozenset({BAD_REQUEST, UNPROCESSABLE, NOT_FOUND, NOT_JSON})
+"""Failures that may be those of a field."""
 
 _FIELD: Final = re.compile(r"[a-z_]+")
 
@@ -61,10 +66,28 @@ async def answer_request(row: Row, services: Services, request: Request) -> Resp
             services.work_rate.take(request.scope)
         reply = await row.handler(call)
     except Refused as refused:
-        reply = error_reply(_rename_field(row, refused))
+        reply = error_reply(await _session_first(_rename_field(row, refused), services, request))
     except (HttpError, ClientError) as error:
-        reply = error_reply(error)
+        reply = error_reply(await _session_first(error, services, request))
     return reply
+
+
+async def _session_first(
+    error: HttpError | ClientError, services: Services, request: Request
+) -> HttpError | ClientError:
+    """Return the refusal of the session in the path instead of that of a field, if there is one.
+
+    Fields are judged before the daemon is asked. But a client that has the wrong session must not be
+    told first what is wrong with its body.
+    """
+    session_id = request.path_params.get("id")
+    if session_id is None or not isinstance(error, HttpError) or error.failure not in _OF_FIELDS:
+        return error
+    try:
+        await services.daemon.ask(GetSession(session_id=session_id))
+    except ClientError as unknown:
+        return unknown
+    return error
 
 
 def _path(request: Request) -> Mapping[str, str]:

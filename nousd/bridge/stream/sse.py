@@ -62,12 +62,12 @@ def requested_position(
         HttpError: ``after`` is not a position, or lies beyond ``head``.
     """
     start = None if after is None else _position(after)
-    if after is not None and (start is None or start.after > head):
+    if after is not None and (start is None or start.seq > head):
         last = frame_id(head, FRAMES_MAX - 1)
         raise HttpError(BAD_REQUEST, f"query: {name} must be the id of a frame, at most {last}")
     # A browser sends the last id it saw, even one of another log: then it begins anew.
     seen = position_after_id(headers.get("last-event-id", ""))
-    if seen is None or seen.after > head:
+    if seen is None or seen.seq > head:
         return start
     return seen if start is None else max(start, seen)
 
