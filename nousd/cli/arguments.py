@@ -52,7 +52,7 @@ def duration_reader(unit: str, bounds: tuple[float, float] | None = None) -> Cal
         from nousd.config import durations
 
         word = durations.UNIT_WORDS[unit]
-        form = f"{durations.FORM} (a plain number is in {word})"
+        form = durations.form(unit, is_whole=bounds is None)
         try:
             if bounds is None:
                 return durations.read_whole_duration(text, unit)

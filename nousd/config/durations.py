@@ -8,9 +8,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-FORM: Final = "such as 500ms, 30s, 5m, 1h or 7d"
-"""The form of a duration with a unit, for errors."""
-
 UNIT_WORDS: Final = {"ms": "milliseconds", "seconds": "seconds", "days": "days"}
 """Last word of a setting's name -> its unit, in words."""
 
@@ -24,6 +21,21 @@ _MILLISECONDS: Final = {
     "days": 86_400_000,
 }
 _PART: Final = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ms|s|m|h|d)"
+
+
+_EXAMPLES: Final = ("500ms", "30s", "5m", "1h", "7d")
+
+
+def form(unit: str, *, is_whole: bool = False) -> str:
+    """Return what durations look like, for errors: examples, and the unit of a plain number.
+
+    Args:
+        unit: a key of ``UNIT_WORDS``.
+        is_whole: whether they must be whole numbers of it.
+    """
+    shown = [text for text in _EXAMPLES if not is_whole or read_duration(text, unit).is_integer()]
+    examples = " or ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
+    return f"such as {examples} (a plain number is in {UNIT_WORDS[unit]})"
 
 
 def unit_of(name: str) -> str:

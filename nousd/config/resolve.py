@@ -7,7 +7,7 @@ looks at the given paths, and changes nothing. ``settings`` declares the setting
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import isnan, nan
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -38,6 +38,9 @@ from nousd.config.settings import (
 from nousd.config.values import RawValue, nearest
 from nousd.errors import ConfigError
 from nousd.runtime_paths import locations
+
+_LIKENESS_MIN: Final = 0.8
+"""How similar the name of a variable must be to one of ours to be taken for a misspelt one."""
 
 _SHOWN_CHARS: Final = 40
 """Characters of an unusable value that a warning repeats."""
@@ -87,8 +90,10 @@ def resolve(
     of_models, origins_of_models = decide_models(map(_of_models, places), file, environ)
     values["mcp"] = read_mcp_file(file)
     values[PERMISSIONS] = read_permissions_file(file)
+    warnings = list(_misspelt(environ))
     if not any(_STALE in each for each in (_own_environment(environ, here), places[-1])):
-        values["warnings"] = tuple(filter(None, (_tandem_stale(environ).warning,)))
+        warnings += filter(None, (_tandem_stale(environ).warning,))
+    values["warnings"] = tuple(warnings)
     values["is_mode_insisted_on"] = any("permission_mode" in place for place in places[1:])
     settings = Settings(**{**values, **of_models})
     origins |= origins_of_models
@@ -192,6 +197,19 @@ def _own_environment(environ: Mapping[str, str], here: Path) -> dict[str, RawVal
         if text := environ.get(variable):
             given[name] = RawValue(text, f"environment {variable}", here)
     return given
+
+
+def _misspelt(environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield a warning about each variable that is nearly one of ours. Others with our prefix may belong
+    to the user's own programs.
+    """
+    known = {variable_of(name) for name in SETTINGS}
+    for variable in environ:
+        if variable.startswith("NOUSD_") and variable not in known:
+            import difflib
+
+            for meant in difflib.get_close_matches(variable, known, n=1, cutoff=_LIKENESS_MIN):
+                yield f"environment {variable} is ignored: the setting is {meant}"
 
 
 class _TandemStale(NamedTuple):

@@ -157,7 +157,8 @@ def _wanted(info: SettingInfo) -> str:
     limits = " and ".join(f"{word} {bound}" for word, bound in bounds if bound is not None)
     if info.unit:
         word = durations.UNIT_WORDS[info.unit]
-        return f"a duration {limits} {word}, {durations.FORM} (a plain number is in {word})"
+        form = durations.form(info.unit, is_whole=info.type is int)
+        return f"a duration {limits} {word}, {form}"
     kind = _KINDS[info.type]
     return " ".join(word for word in (kind.name, limits, kind.counted if limits else "") if word)
 

@@ -85,6 +85,20 @@ def test_relative_paths_in_the_file_start_at_its_folder_and_others_at_the_curren
     assert resolve({"socket": "a.sock"}, {}, file).settings.socket == home / "a.sock"
 
 
+def test_a_misspelt_variable_of_ours_is_a_warning_with_the_right_name() -> None:
+    environ = {"NOUSD_COMMAND_TIMEOUT": "5", "NOUSD_SESSION": "x", "NOUSD_WORK_API_KEY": "k"}
+    (warning,) = resolve({}, environ).settings.warnings
+    meant = "NOUSD_COMMAND_TIMEOUT_SECONDS"
+    assert warning == f"environment NOUSD_COMMAND_TIMEOUT is ignored: the setting is {meant}"
+
+
+def test_an_error_about_a_duration_shows_only_forms_that_are_accepted() -> None:
+    with pytest.raises(ConfigError, match=r"such as 7d \(a plain number is in days\)"):
+        resolve({"delta_retention_days": "500ms"}, {})
+    with pytest.raises(ConfigError, match=r"such as 500ms, 30s, 5m, 1h or 7d"):
+        resolve({"command_timeout_seconds": "x"}, {})
+
+
 def test_the_variable_of_another_program_is_used_if_ours_is_not_set() -> None:
     foreign = {"TANDEM_RUN_STALE_MS": "40000"}
     resolved = resolve({}, foreign)
