@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from nousd.tools.builtin.catalog import builtin_tools
 from nousd.tools.fs.path_sandbox import PathSandbox
@@ -136,6 +137,11 @@ class Lifeline:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(play)
             await self.wait_ready(1)
+            # The process may be ready before the call knows that it was started, and sets its limit.
+            given_up_at = time.monotonic() + WAIT_SECONDS
+            while trio.lowlevel.current_statistics().seconds_to_next_deadline > seconds:
+                assert time.monotonic() < given_up_at, "the call set no limit"
+                await wait_all_tasks_blocked(0.001)
             clock.jump(seconds)
         return outcomes[0]
 
