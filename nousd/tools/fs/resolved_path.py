@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from nousd.errors import ToolError
+from nousd.tools.fs.deep_folders import walk
 from nousd.tools.fs.git_layout import repository_around
 from nousd.tools.fs.hard_links import ClosedFiles
 from nousd.tools.fs.outside_paths import Parts
@@ -132,7 +133,7 @@ def _files(places: Iterable[Path]) -> Iterator[os.stat_result]:
         with suppress(OSError):
             if not place.is_dir():
                 yield os.stat(place)
-            for folder, _, names in os.walk(place):
+            for folder, _, names in walk(str(place)):
                 yield from (os.lstat(os.path.join(folder, name)) for name in names)  # noqa: PTH118
 
 

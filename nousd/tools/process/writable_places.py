@@ -26,6 +26,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
+from nousd.tools.fs.deep_folders import walk
 from nousd.tools.process.waiting_call import (
     AT_FDCWD,
     RESOLVE_BENEATH,
@@ -292,7 +293,7 @@ class _Files:
         return is_folder
 
     def _meet_all(self, path: bytes) -> None:
-        for folder, _, names in os.walk(path):
+        for folder, _, names in walk(path):
             for name in names[: max(0, self._left)]:
                 self._meet(os.path.join(folder, name))  # noqa: PTH118
             self._left -= len(names)

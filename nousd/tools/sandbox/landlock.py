@@ -30,7 +30,6 @@ import ctypes
 import marshal
 import os
 import re
-import shutil
 import socket
 import stat
 import tempfile
@@ -42,6 +41,7 @@ from typing import Any, Final
 from nousd.errors import ToolError
 from nousd.tools.anonymous_file import anonymous_file
 from nousd.tools.fs.containment import lies_in, lies_in_any
+from nousd.tools.fs.deep_folders import remove_folder
 from nousd.tools.fs.hard_links import File, file_of
 from nousd.tools.own_program import own_program
 from nousd.tools.sandbox import filter_listener, seccomp
@@ -203,7 +203,7 @@ def _temporary_folder() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_folder(folder)
 
 
 def _make_home(temporary: Path, places: Places, request: Request) -> Path:
@@ -273,7 +273,7 @@ def _sweep(folder: Path) -> None:
         with suppress(OSError):
             is_ours = path.lstat().st_uid == os.getuid() and not path.is_symlink()
             if is_ours and process.isdigit() and not Path("/proc", process).exists():
-                shutil.rmtree(path, ignore_errors=True)
+                remove_folder(path)
 
 
 def _closed(places: Places) -> frozenset[Path]:

@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from nousd.tools.fs.deep_folders import walk
 from nousd.tools.fs.outside_paths import Parts
 from nousd.tools.sandbox.deny_scan import SHORT_ENTRIES_MAX, Names
 
@@ -119,7 +120,7 @@ def _links_at(workdir: Path, named: Sequence[str]) -> Iterator[str]:
 
 def _links_below(workdir: Path, place: str) -> Iterator[str]:
     entries_left = _ENTRIES_MAX
-    for folder, folders, files in os.walk(workdir / place):
+    for folder, folders, files in walk(str(workdir / place)):
         for name in (*folders, *files):
             path = os.path.join(folder, name)  # noqa: PTH118
             if os.path.islink(path):  # noqa: PTH114

@@ -25,6 +25,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from nousd.tools.fs.deep_folders import walk
 from nousd.tools.fs.git_layout import drivers_in, is_repository
 from nousd.tools.fs.regular_file import beginning_of
 from nousd.tools.sandbox.deny_scan import Found, Names
@@ -239,7 +240,7 @@ def _target_states(link: Path) -> Iterator[State]:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    for above, _, names in os.walk(folder):
+    for above, _, names in walk(str(folder)):
         yield from (Path(above, name) for name in names)
 
 

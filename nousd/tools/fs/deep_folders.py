@@ -1,0 +1,100 @@
+"""Walks through and removes folders of any depth. A command can make a folder in a folder thousands of
+times; Python's own functions fail at some depth, at least up to 3.11 and 3.12.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from typing import Final, TypeVar
+
+T = TypeVar("T", str, bytes)
+
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def walk(top: T) -> Iterator[tuple[T, list[T], list[T]]]:
+    """Yield each folder, the upper ones first, with the names of the folders and of all else in it.
+
+    Links are not followed, and are no folders. What cannot be read, or has too long a path for the
+    system, is passed over.
+    """
+    ahead = [top]
+    while ahead:
+        folder = ahead.pop()
+        folders: list[T] = []
+        others: list[T] = []
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                is_folder = entry.is_dir(follow_symlinks=False)
+                (folders if is_folder else others).append(entry.name)
+        yield folder, folders, others
+        ahead += [os.path.join(folder, name) for name in reversed(folders)]  # noqa: PTH118
+
+
+def remove_folder(path: str | os.PathLike[str]) -> None:
+    """Remove a folder and everything in it, as far as that is possible; links are not followed.
+
+    What a folder in it holds is moved to the top before that folder is removed. So no path gets long,
+    and few descriptors are enough.
+    """
+    with suppress(OSError):
+        top = os.open(path, _FOLDER)
+        try:
+            _empty(top)
+        finally:
+            os.close(top)
+        os.rmdir(path)  # noqa: PTH106
+
+
+def _empty(top: int) -> None:
+    # No name that is there already begins like this.
+    new_names = (f"{os.urandom(8).hex()}-{number}" for number in count())
+    while names := os.listdir(top):
+        removed = [name for name in names if _is_removed(name, top, new_names)]
+        if not removed:
+            return
+
+
+def _is_removed(name: str, top: int, new_names: Iterator[str]) -> bool:
+    try:
+        if _is_unlinked(name, top):
+            return True
+        with _opened(name, top) as folder:
+            for inner in os.listdir(folder):  # noqa: PTH208
+                if not _is_unlinked(inner, folder):
+                    # A folder changes its place only where its owner may write into it.
+                    with _opened(inner, folder):
+                        os.rename(inner, next(new_names), src_dir_fd=folder, dst_dir_fd=top)
+        os.rmdir(name, dir_fd=top)
+    except OSError:
+        return False
+    return True
+
+
+def _is_unlinked(name: str, folder: int) -> bool:
+    """Remove what has a name; return False if it is a folder."""
+    try:
+        os.unlink(name, dir_fd=folder)
+    except IsADirectoryError:
+        return False
+    return True
+
+
+@contextmanager
+def _opened(name: str, above: int) -> Iterator[int]:
+    """Open a folder, even if its owner has taken all rights to it from himself."""
+    place = os.open(name, os.O_PATH | _FOLDER, dir_fd=above)
+    try:
+        os.chmod(f"/proc/self/fd/{place}", 0o700)
+        folder = os.open(name, _FOLDER, dir_fd=above)
+    finally:
+        os.close(place)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
