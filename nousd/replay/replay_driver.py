@@ -102,6 +102,7 @@ class ReplayDriver:
             reason=call.decision.reason,
             decision=call.decision.decision,
             rule=call.decision.rule,
+            client_id=call.decision.client_id,
         )
 
     async def tell(self, *told: Event) -> None:
@@ -272,7 +273,9 @@ def _as_it_is(_: LiveSession, event: Event) -> Sequence[Event]:
 
 def _aborting(live: LiveSession, event: events.RunAborting) -> Sequence[Event]:
     keeps = event.keep_queue is True
-    decided, _cleared = decisions.abort_run(live.state, expected_run_id=None, keep_queue=keeps)
+    decided, _cleared = decisions.abort_run(
+        live.state, expected_run_id=None, keep_queue=keeps, client_id=event.client_id or None
+    )
     return decided
 
 
@@ -289,13 +292,13 @@ def _accepted(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
 
 
 def _promoted(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
-    return decisions.promote(live.state, event.inputs[0].input_id)
+    return decisions.promote(live.state, event.inputs[0].input_id, event.client_id or None)
 
 
 def _cleared(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
     """The requested kind is not logged, but the result is."""
     for kind in (None, "steer", "follow_up"):
-        decided, cleared = decisions.clear_queue(live.state, kind)
+        decided, cleared = decisions.clear_queue(live.state, kind, event.client_id or None)
         if [item.input_id for item in cleared] == [item.input_id for item in event.inputs]:
             return decided
     raise CommandRejected("input_not_found")

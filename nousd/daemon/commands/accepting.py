@@ -64,6 +64,7 @@ def facts_of(pending: PendingInput[Any], clock: Clock) -> dict[str, Any]:
         "input_id": clock.new_id("in"),
         "text": pending.command.text,
         "client_message_id": or_unset(pending.command.client_message_id),
+        "client_id": or_unset(pending.command.client_id),
         "accepted_at": clock.now(),
         "attachments": pending.brought.attachments or UNSET,
         "changed_by": pending.changed_by or UNSET,

@@ -121,6 +121,7 @@ def _handled(
         reply=beginning(reply),
         changed_by=outcome.changed_by or UNSET,
         client_message_id=or_unset(command.client_message_id),
+        client_id=or_unset(command.client_id),
     )
     answer = Accepted(
         command="append_message" if kind == "message" else kind,

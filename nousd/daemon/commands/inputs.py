@@ -237,7 +237,10 @@ async def abort(services: Services, command: commands.Abort) -> Reply:
     except CommandRejected as refusal:
         return await _abort_without_run(services, command, refusal)
     decided, cleared = decisions.abort_run(
-        live.state, expected_run_id=command.expected_run_id, keep_queue=command.keep_queue
+        live.state,
+        expected_run_id=command.expected_run_id,
+        keep_queue=command.keep_queue,
+        client_id=command.client_id,
     )
     driver = live.run
     assert driver is not None
@@ -258,8 +261,10 @@ async def _abort_without_run(
     if refusal.message != "no_active_run" or command.expected_run_id is not None:
         raise refusal
     live = await services.sessions.active()
-    decided, cleared = ((), ()) if live is None else decisions.clear_queue(live.state, None)
-    if live is None or not cleared or command.keep_queue:
+    if live is None or command.keep_queue:
+        raise refusal
+    decided, cleared = decisions.clear_queue(live.state, None, command.client_id)
+    if not cleared:
         raise refusal
     return await _given_back(services, live.decide(decided), Accepted(command="abort"), cleared)
 
@@ -269,9 +274,9 @@ async def resume(services: Services, command: commands.Resume) -> Reply:
     live = await services.sessions.require(command.session_id)
     await services.workspaces.of(live.state)
     left = await what_is_left(services, live)
-    refuse_second_run(services, live, None)
+    refuse_second_run(services, live, command.client_id)
     run_id = services.clock.new_id("run")
-    request = decisions.resumed(live.state, left.request)
+    request = decisions.resumed(live.state, left.request, command.client_id)
     decided = decisions.resume_run(
         live.state,
         run_id,
@@ -302,7 +307,7 @@ async def get_queue(services: Services, command: commands.GetQueue) -> Reply:
 async def clear_queue(services: Services, command: commands.ClearQueue) -> Reply:
     """Remove pending inputs and return them."""
     live = await services.sessions.require(command.session_id)
-    decided, cleared = decisions.clear_queue(live.state, command.kind)
+    decided, cleared = decisions.clear_queue(live.state, command.kind, command.client_id)
     answer = Accepted(command="clear_queue", session_id=live.session_id)
     handle = live.decide(decided) if decided else None
     return await _given_back(services, handle, answer, cleared)
@@ -326,7 +331,7 @@ async def _given_back(
 async def promote(services: Services, command: commands.Promote) -> Reply:
     """Turn a pending follow-up into a steer."""
     live = await services.sessions.require(command.session_id)
-    handle = live.decide(decisions.promote(live.state, command.input_id))
+    handle = live.decide(decisions.promote(live.state, command.input_id, command.client_id))
     services.run_services.skip_passed_over()
     answer = Accepted(command="promote", session_id=live.session_id, input_id=command.input_id)
     return Deferred(handle, answer)

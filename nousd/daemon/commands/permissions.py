@@ -66,6 +66,7 @@ async def confirm_tool(services: Services, command: commands.ConfirmTool) -> Rep
         reason=f"{said}: {command.reason}" if command.reason else said,
         decision=command.decision,
         rule=or_unset(rule),
+        client_id=or_unset(command.client_id),
     )
     accepted = Accepted(command="confirm_tool", decision=command.decision, rule=or_unset(rule))
     return Deferred(services.approvals.answer(waiting, answer), accepted)

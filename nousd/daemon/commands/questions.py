@@ -8,6 +8,7 @@ from nousd.daemon.commands.pages import page_of
 from nousd.daemon.replies import Deferred, Reply
 from nousd.daemon.services import Services
 from nousd.wire import commands
+from nousd.wire.codec.unset import or_unset
 from nousd.wire.commands.subscribe import cursor
 from nousd.wire.responses import Accepted, Questions
 
@@ -29,11 +30,15 @@ async def list_questions(services: Services, command: commands.ListQuestions) ->
 
 async def answer_question(services: Services, command: commands.AnswerQuestion) -> Reply:
     """Answer a question; its call continues with the answer."""
-    handle = await services.questions.answer(command.question_id, command.answers)
+    handle = await services.questions.answer(
+        command.question_id, command.answers, or_unset(command.client_id)
+    )
     return Deferred(handle, Accepted(command="answer_question"))
 
 
 async def reject_question(services: Services, command: commands.RejectQuestion) -> Reply:
     """Reject a question; its call continues without an answer."""
-    handle = await services.questions.reject(command.question_id, command.reason or _NOT_ANSWERED)
+    handle = await services.questions.reject(
+        command.question_id, command.reason or _NOT_ANSWERED, or_unset(command.client_id)
+    )
     return Deferred(handle, Accepted(command="reject_question"))

@@ -37,7 +37,7 @@ async def call_tool(services: Services, command: commands.CallTool) -> Reply:
     services.calls.require_room()
     if live is None:
         live, _ = services.sessions.create()
-    return services.calls.start(live, command.tool, command.args, command.client_call_id, workspace)
+    return services.calls.start(live, command, workspace)
 
 
 async def _looked_up(

@@ -17,7 +17,14 @@ from msgspec import UNSET
 from nousd.daemon.clock import Clock, later
 from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.policy.approvers import Approvers
-from nousd.daemon.policy.requests import Asker, Request, Requests, as_logged, status_of
+from nousd.daemon.policy.requests import (
+    Asker,
+    Request,
+    Requests,
+    as_logged,
+    status_of,
+    with_client,
+)
 from nousd.errors import CommandRejected, SessionNotFound, StoreError
 from nousd.machine.context.text_offload import beginning
 from nousd.runtimes.calls.host import Answer, Question
@@ -40,7 +47,8 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
     def details(self) -> dict[str, Any]:
         """Return the error details for an answer that came too late."""
         decision = "approved" if self.answer.allows else "denied"
-        return {"decision": decision, "by": self.answer.by, "reason": self.answer.reason}
+        details = {"decision": decision, "by": self.answer.by, "reason": self.answer.reason}
+        return with_client(details, self.answer.client_id)
 
 
 class Under(NamedTuple):
@@ -188,5 +196,12 @@ def _decision(question: Question, answer: Answer) -> list[Event]:
     said = events.ToolCallPolicyEvaluated(
         **call, source="user", decision="allow" if answer.allows else "deny", reason=reason
     )
-    event = kind(**call, by=answer.by, reason=reason, decision=answer.decision, rule=answer.rule)
+    event = kind(
+        **call,
+        by=answer.by,
+        reason=reason,
+        decision=answer.decision,
+        rule=answer.rule,
+        client_id=answer.client_id,
+    )
     return [said, event]

@@ -12,11 +12,12 @@ from datetime import timedelta
 from typing import Any, Final, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from nousd.daemon.clock import Clock, later
 from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.policy.approvers import Approvers
-from nousd.daemon.policy.requests import Asker, Request, Requests, status_of
+from nousd.daemon.policy.requests import Asker, Request, Requests, status_of, with_client
 from nousd.errors import (
     CommandRejected,
     InvalidPayload,
@@ -36,11 +37,16 @@ _PASSED_OVER: Final = "they sent a message instead, which comes next"
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a question: its ``answers``, or ``by`` whom and why it was rejected."""
+    """The end of a question: its ``answers``, or ``by`` whom and why it was rejected.
+
+    Args:
+        client_id: the name of the client that ended it, if it gave one.
+    """
 
     answers: UserAnswers = ()
     by: Literal["user", "timeout", "stop", "steer"] = "user"
     reason: str = ""
+    client_id: str | UnsetType = UNSET
 
 
 class Questions:
@@ -82,7 +88,9 @@ class Questions:
             raise Unanswered(ended.reason)
         return ended.answers
 
-    async def answer(self, question_id: str, answers: UserAnswers) -> CommitHandle:
+    async def answer(
+        self, question_id: str, answers: UserAnswers, client_id: str | UnsetType = UNSET
+    ) -> CommitHandle:
         """Answer a question; the handle is resolved when that is durable.
 
         Raises:
@@ -92,17 +100,21 @@ class Questions:
         request = await self._waiting(question_id)
         _require_fitting(request.event.questions, answers)
         answered = events.QuestionAnswered(
-            **request.event.call, question_id=question_id, answers=answers
+            **request.event.call, question_id=question_id, answers=answers, client_id=client_id
         )
-        return self.requests.end(request, Ended(answers=answers), [answered])
+        ended = Ended(answers=answers, client_id=client_id)
+        return self.requests.end(request, ended, [answered])
 
-    async def reject(self, question_id: str, reason: str) -> CommitHandle:
+    async def reject(
+        self, question_id: str, reason: str, client_id: str | UnsetType = UNSET
+    ) -> CommitHandle:
         """Reject a question; the handle is resolved when that is durable.
 
         Raises:
             CommandRejected: as ``answer``.
         """
-        return self._reject(await self._waiting(question_id), Ended(reason=reason))
+        ended = Ended(reason=reason, client_id=client_id)
+        return self._reject(await self._waiting(question_id), ended)
 
     def skip_passed_over(self) -> None:
         """End the questions of runs that have got a steer: their calls say so to the model."""
@@ -141,6 +153,7 @@ class Questions:
             raise CommandRejected("question_not_found")
         outcome = "answered" if ended.answers else "rejected"
         details = {"outcome": outcome, "by": ended.by, "reason": ended.reason}
+        details = with_client(details, ended.client_id)
         raise CommandRejected("already_answered", details=details)
 
     def _reject(self, request: Request[QuestionAsked, Ended], ended: Ended) -> CommitHandle:
@@ -149,6 +162,7 @@ class Questions:
             question_id=request.id,
             by=ended.by,
             reason=beginning(ended.reason),
+            client_id=ended.client_id,
         )
         decided: list[Event] = [rejected]
         return self.requests.end(request, ended, decided)

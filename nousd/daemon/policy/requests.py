@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 import trio
+from msgspec import UNSET, UnsetType
 
 from nousd.daemon.eventlog.log import SETTLED, CommitHandle
 from nousd.daemon.policy.approvers import Approvers, Audience
@@ -182,6 +183,11 @@ def as_logged(asks: E) -> E:
     (logged,) = text_offload.cut((asks,)).events
     assert isinstance(logged, type(asks))
     return logged
+
+
+def with_client(details: dict[str, Any], client_id: str | UnsetType) -> dict[str, Any]:
+    """Return details of an end, with the name of the client that ended the request, if it gave one."""
+    return details if client_id is UNSET else {**details, "client_id": client_id}
 
 
 def status_of(name: str, asks: ToolCallEvent) -> list[Event]:

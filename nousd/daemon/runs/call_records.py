@@ -148,7 +148,7 @@ Facts = dict[str, Any]
 def _requested(event: events.ToolCallRequested, ts: str, _: Facts) -> Facts:
     names = (
         *("run_id", "turn_id", "input_hash", "runtime_tool_call_id", "client_call_id"),
-        *("args", "args_ref", "args_bytes"),
+        *("client_id", "args", "args_ref", "args_bytes"),
     )
     return {"requested_at": ts, **{name: getattr(event, name) for name in names}}
 
@@ -158,16 +158,24 @@ def _evaluated(event: events.ToolCallPolicyEvaluated, _: str, facts: Facts) -> F
 
 
 def _approved(event: events.ToolCallApproved, ts: str, _: Facts) -> Facts:
-    decision = CallDecision(approved=True, by=event.by, reason=event.reason, decided_at=ts)
-    return {} if event.origin else {"decision": decision}
+    return {} if event.origin else {"decision": _decision(event, ts)}
 
 
 def _denied(event: events.ToolCallDenied, ts: str, _: Facts) -> Facts:
     if event.origin:
         return {}
-    decision = CallDecision(approved=False, by=event.by, reason=event.reason, decided_at=ts)
     ended = {} if event.run_id else {"ended_at": ts, "is_error": True}
-    return {"decision": decision, **ended}
+    return {"decision": _decision(event, ts), **ended}
+
+
+def _decision(event: events.ToolCallApproved | events.ToolCallDenied, ts: str) -> CallDecision:
+    return CallDecision(
+        approved=isinstance(event, events.ToolCallApproved),
+        by=event.by,
+        reason=event.reason,
+        decided_at=ts,
+        client_id=event.client_id,
+    )
 
 
 def _started(event: events.ToolCallStarted, ts: str, _: Facts) -> Facts:

@@ -29,6 +29,7 @@ from nousd.runtimes.calls.runtime_policy import NO_RUNTIME
 from nousd.tools.interface import Emit, Tool, ToolContext
 from nousd.wire import events
 from nousd.wire.codec.unset import or_unset
+from nousd.wire.commands import CallTool
 from nousd.wire.events import Event
 from nousd.wire.events.base import CutOff
 from nousd.wire.limits import CLIENT_CALLS_MAX
@@ -54,7 +55,7 @@ class ClientCall(LiveCallHost):
         self._stopped_as: CutOff | None = None
         self._quiet_until = 0.0
 
-    def begin(self, input_hash: str, client_call_id: str | None) -> CommitHandle:
+    def begin(self, input_hash: str, command: CallTool) -> CommitHandle:
         """Log the request; the handle is resolved when it is durable."""
         requested = events.ToolCallRequested(
             session_id=self.live.session_id,
@@ -63,7 +64,8 @@ class ClientCall(LiveCallHost):
             tool_name=self.call.name,
             input_hash=input_hash,
             args=self.call.args,
-            client_call_id=or_unset(client_call_id),
+            client_call_id=or_unset(command.client_call_id),
+            client_id=or_unset(command.client_id),
         )
         return self.decide((requested,))
 
@@ -215,29 +217,24 @@ class ClientCalls:
         if len(self._active) >= CLIENT_CALLS_MAX:
             raise CommandRejected("too_many_calls", details={"limit": CLIENT_CALLS_MAX})
 
-    def start(
-        self,
-        live: LiveSession,
-        tool: str,
-        args: dict[str, Any],
-        client_call_id: str | None,
-        workspace: Workspace,
-    ) -> Deferred:
+    def start(self, live: LiveSession, command: CallTool, workspace: Workspace) -> Deferred:
         """Start the task of a call, for which there must be room, and return its acknowledgement.
 
         Args:
             workspace: the session's current workspace.
         """
         call_id = self._services.clock.new_id("call")
-        call = ToolCall(tool_call_id=call_id, runtime_tool_call_id="", name=tool, args=args)
+        call = ToolCall(
+            tool_call_id=call_id, runtime_tool_call_id="", name=command.tool, args=command.args
+        )
         driver = ClientCall(live, call, self._services, workspace)
-        handle = driver.begin(hash_of_request(self._tools, call), client_call_id)
+        handle = driver.begin(hash_of_request(self._tools, call), command)
         self._active[call_id] = driver
         live.calls.add(driver)
         self._nursery.start_soon(self._drive, driver)
         reply = Deferred(handle, _accepted(live, call_id))
-        if client_call_id is not None:
-            self._acknowledged.remember((live.session_id, client_call_id), reply)
+        if command.client_call_id is not None:
+            self._acknowledged.remember((live.session_id, command.client_call_id), reply)
         return reply
 
     async def _drive(self, driver: ClientCall) -> None:

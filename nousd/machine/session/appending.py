@@ -90,6 +90,7 @@ def appended_entry(message: QueuedInput, parent_id: str | None) -> MessageEntry:
         text_bytes=message.text_bytes,
         created_at=message.accepted_at,
         client_message_id=message.client_message_id,
+        client_id=message.client_id,
         attachments=message.attachments,
     )
 

@@ -146,17 +146,20 @@ def left_by(state: SessionState, leaf: Entry | None) -> str | None:
     return None if leaf is None else leaf.run_id or None
 
 
-def resumed(state: SessionState, earlier: RunRequest) -> RunRequest:
+def resumed(state: SessionState, earlier: RunRequest, client_id: str | None = None) -> RunRequest:
     """Return the part of a run's request that applies to the run that continues its work.
 
-    Another client may resume it; and after the prompt was consumed, the run's first answer is over.
+    After the prompt was consumed, the run's first answer is over.
+
+    Args:
+        client_id: the name of the client that resumes it, which may be another one.
     """
     options = earlier.options
     if options is UNSET:
-        return NOTHING_ASKED
+        return RunRequest(client_id=or_unset(client_id))
     if options.tool_choice == "required" and not queue.of_kind(state.queue, "prompt"):
         options = msgspec.structs.replace(options, tool_choice=UNSET)
-    return RunRequest(options=options)
+    return RunRequest(client_id=or_unset(client_id), options=options)
 
 
 def is_unanswered(leaf: Entry | None) -> bool:
@@ -177,7 +180,11 @@ def accept_input(
 
 
 def abort_run(
-    state: SessionState, *, expected_run_id: str | None, keep_queue: bool = False
+    state: SessionState,
+    *,
+    expected_run_id: str | None,
+    keep_queue: bool = False,
+    client_id: str | None = None,
 ) -> tuple[Events, queue.Inputs]:
     """Abort the run and clear the queues; return the events and the cleared inputs.
 
@@ -186,14 +193,17 @@ def abort_run(
     """
     run = require_running(state, expected_run_id)
     aborting = events.RunAborting(
-        session_id=state.session_id, run_id=run.run_id, keep_queue=keep_queue or UNSET
+        session_id=state.session_id,
+        run_id=run.run_id,
+        keep_queue=keep_queue or UNSET,
+        client_id=or_unset(client_id),
     )
     cleared = tuple(
         queued
         for queued in queue.in_order(state.queue)
         if not keep_queue or _is_own_prompt(queued, run.run_id)
     )
-    return (aborting, *gone(state, "cleared", cleared, run.run_id)), cleared
+    return (aborting, *gone(state, "cleared", cleared, run.run_id, client_id)), cleared
 
 
 def defer_deletion(state: SessionState) -> Events:
@@ -212,7 +222,9 @@ def _is_own_prompt(queued: QueuedInput, run_id: str | None) -> bool:
     return queued.kind == "prompt" and queued.run_id == run_id
 
 
-def clear_queue(state: SessionState, kind: str | None) -> tuple[Events, queue.Inputs]:
+def clear_queue(
+    state: SessionState, kind: str | None, client_id: str | None = None
+) -> tuple[Events, queue.Inputs]:
     """Remove pending inputs, but not the prompt that a run is about to begin with."""
     own = None if state.run is None else state.run.run_id
     cleared = tuple(
@@ -220,10 +232,10 @@ def clear_queue(state: SessionState, kind: str | None) -> tuple[Events, queue.In
         for queued in queue.in_order(state.queue)
         if kind in (None, queued.kind) and not _is_own_prompt(queued, own)
     )
-    return gone(state, "cleared", cleared, own), cleared
+    return gone(state, "cleared", cleared, own, client_id), cleared
 
 
-def promote(state: SessionState, input_id: str) -> Events:
+def promote(state: SessionState, input_id: str, client_id: str | None = None) -> Events:
     """Turn a pending follow-up into a steer of the active run, if there is one.
 
     Raises:
@@ -238,10 +250,10 @@ def promote(state: SessionState, input_id: str) -> Events:
         raise CommandRejected("input_not_promotable")
     if state.run is None:
         steer = msgspec.structs.replace(queued, kind="steer")
-        return (promoted(state, steer),)
+        return (promoted(state, steer, client_id),)
     # The run that accepted it stays, so that a repeated request gets its first acknowledgement.
     steer = msgspec.structs.replace(queued, kind="steer", promoted_run_id=state.run.run_id)
-    return (promoted(state, steer),)
+    return (promoted(state, steer, client_id),)
 
 
 def begin_turn(
@@ -306,6 +318,7 @@ def _message_of(turn: queue.Turn, only: QueuedInput | None) -> dict[str, Any]:
         "turn_kind": turn.kind,
         "input_ids": tuple(queued.input_id for queued in turn.inputs),
         "attachments": turn.attachments or UNSET,
+        "client_id": turn.client_id,
     }
     if only is not None:
         message |= {

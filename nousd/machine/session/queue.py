@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from nousd.wire.objects.entries import Attachment, TurnKind
 from nousd.wire.objects.field_types import QueueMode
@@ -45,6 +45,12 @@ class Turn(msgspec.Struct, frozen=True):
             if queued.attachments is not UNSET
             for attachment in queued.attachments
         )
+
+    @property
+    def client_id(self) -> str | UnsetType:
+        """The name of the client that sent the inputs; unset if several did, or one gave no name."""
+        names = {queued.client_id for queued in self.inputs}
+        return names.pop() if len(names) == 1 else UNSET
 
 
 def of_kind(queue: Inputs, kind: str) -> Inputs:

@@ -54,7 +54,9 @@ def taken(
     )
 
 
-def promoted(state: SessionState, steer: QueuedInput) -> events.QueueUpdate:
+def promoted(
+    state: SessionState, steer: QueuedInput, client_id: str | None = None
+) -> events.QueueUpdate:
     """Return the event that makes a pending input a steer, of the active run if there is one."""
     counts = queue.pending_counts(queue.with_each(state.queue, (steer,)))
     run_id = UNSET if state.run is None else state.run.run_id
@@ -64,6 +66,7 @@ def promoted(state: SessionState, steer: QueuedInput) -> events.QueueUpdate:
         inputs=(steer,),
         pending_counts=counts,
         run_id=run_id,
+        client_id=or_unset(client_id),
     )
 
 
@@ -72,8 +75,13 @@ def gone(
     change: Literal["consumed", "cleared"],
     inputs: queue.Inputs,
     run_id: str | None,
+    client_id: str | None = None,
 ) -> tuple[events.QueueUpdate, ...]:
-    """Return the events that remove inputs from the queue, each within the size limit of events."""
+    """Return the events that remove inputs from the queue, each within the size limit of events.
+
+    Args:
+        client_id: the name of the client that removes them, if one does and gave its name.
+    """
     updates = []
     left = state.queue
     for some in _told_together(inputs):
@@ -84,6 +92,7 @@ def gone(
             inputs=some,
             pending_counts=queue.pending_counts(left),
             run_id=or_unset(run_id),
+            client_id=or_unset(client_id),
         )
         updates.append(update)
     return tuple(updates)

@@ -43,6 +43,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         decision: the user's decision, if there was one.
         rule: the rule that was granted for further calls, if one was.
+        client_id: the name of the client that answered, if it gave one.
     """
 
     allows: bool
@@ -50,6 +51,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     decision: ConfirmDecision | UnsetType = UNSET
     rule: str | UnsetType = UNSET
+    client_id: str | UnsetType = UNSET
 
 
 class CallHost(Protocol):

@@ -63,6 +63,7 @@ class AppendMessage(AnsweredBy[Accepted], frozen=True, kw_only=True):
     session_id: Name | None = None
     client_message_id: Name | None = None
     attachments: AttachmentsGiven = ()
+    client_id: Name | None = None
 
 
 class Steer(AnsweredBy[Accepted], frozen=True, kw_only=True):
@@ -74,6 +75,7 @@ class Steer(AnsweredBy[Accepted], frozen=True, kw_only=True):
     expected_run_id: Name | None = None
     client_message_id: Name | None = None
     attachments: AttachmentsGiven = ()
+    client_id: Name | None = None
 
 
 class FollowUp(AnsweredBy[Accepted], frozen=True, kw_only=True):
@@ -85,6 +87,7 @@ class FollowUp(AnsweredBy[Accepted], frozen=True, kw_only=True):
     expected_run_id: Name | None = None
     client_message_id: Name | None = None
     attachments: AttachmentsGiven = ()
+    client_id: Name | None = None
 
 
 class Abort(AnsweredBy[Accepted], frozen=True, kw_only=True):
@@ -93,12 +96,14 @@ class Abort(AnsweredBy[Accepted], frozen=True, kw_only=True):
     session_id: Name | None = None
     expected_run_id: Name | None = None
     keep_queue: bool = False
+    client_id: Name | None = None
 
 
 class Resume(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Start a run on the pending inputs, or on a leaf without a finished answer."""
 
     session_id: Name | None = None
+    client_id: Name | None = None
 
 
 class GetQueue(AnsweredBy[Queue], frozen=True, kw_only=True):
@@ -112,6 +117,7 @@ class ClearQueue(AnsweredBy[Accepted], frozen=True, kw_only=True):
 
     session_id: Name | None = None
     kind: QueueKind | None = None
+    client_id: Name | None = None
 
 
 class Promote(AnsweredBy[Accepted], frozen=True, kw_only=True):
@@ -119,3 +125,4 @@ class Promote(AnsweredBy[Accepted], frozen=True, kw_only=True):
 
     input_id: Name
     session_id: Name | None = None
+    client_id: Name | None = None

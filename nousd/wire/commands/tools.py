@@ -68,6 +68,7 @@ class ConfirmTool(AnsweredBy[Accepted], frozen=True, kw_only=True):
     decision: ConfirmDecision
     reason: Reason | None = None
     rule: RuleText | None = None
+    client_id: Name | None = None
 
 
 class ListPermissions(AnsweredBy[Permissions], frozen=True, kw_only=True):
@@ -121,6 +122,7 @@ class AnswerQuestion(AnsweredBy[Accepted], frozen=True, kw_only=True):
 
     question_id: Name
     answers: Annotated[tuple[QuestionAnswer, ...], Meta(max_length=ANSWERS_MAX)]
+    client_id: Name | None = None
 
 
 class RejectQuestion(AnsweredBy[Accepted], frozen=True, kw_only=True):
@@ -128,6 +130,7 @@ class RejectQuestion(AnsweredBy[Accepted], frozen=True, kw_only=True):
 
     question_id: Name
     reason: Reason | None = None
+    client_id: Name | None = None
 
 
 class ListAgents(AnsweredBy[Agents], frozen=True, kw_only=True):
@@ -143,6 +146,7 @@ class CallTool(AnsweredBy[Accepted], frozen=True, kw_only=True):
     args: dict[str, Any] = {}  # noqa: RUF012  made anew for each
     session_id: Name | None = None
     client_call_id: Name | None = None
+    client_id: Name | None = None
 
 
 class CancelToolCall(AnsweredBy[Accepted], frozen=True, kw_only=True):

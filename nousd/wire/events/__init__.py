@@ -97,6 +97,7 @@ class MessageStart(TurnEvent, frozen=True, kw_only=True):
     turn_kind: TurnKind | UnsetType = UNSET
     input_ids: tuple[str, ...] | UnsetType = UNSET
     client_message_id: str | UnsetType = UNSET
+    client_id: str | UnsetType = UNSET
     text_ref: str | UnsetType = UNSET
     text_bytes: int | UnsetType = UNSET
     attachments: tuple[Attachment, ...] | UnsetType = UNSET
@@ -165,12 +166,14 @@ class QueueUpdate(Event, frozen=True, kw_only=True):
     inputs: tuple[QueuedInput, ...]
     pending_counts: PendingCounts
     run_id: str | UnsetType = UNSET
+    client_id: str | UnsetType = UNSET
 
 
 class RunAborting(RunEvent, frozen=True, kw_only=True):
     """An abort was accepted; the run's ends follow."""
 
     keep_queue: Literal[True] | UnsetType = UNSET
+    client_id: str | UnsetType = UNSET
 
 
 class RunConflict(RunEvent, frozen=True, kw_only=True):

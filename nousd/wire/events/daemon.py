@@ -20,6 +20,7 @@ class InputHandled(Event, frozen=True, kw_only=True):
     reply: str
     changed_by: tuple[str, ...] | UnsetType = UNSET
     client_message_id: str | UnsetType = UNSET
+    client_id: str | UnsetType = UNSET
     text_ref: str | UnsetType = UNSET
     text_bytes: int | UnsetType = UNSET
 

@@ -101,6 +101,7 @@ class ToolCallRequested(ToolCallEvent, frozen=True, kw_only=True):
     client_call_id: str | UnsetType = UNSET
     args_ref: str | UnsetType = UNSET
     args_bytes: int | UnsetType = UNSET
+    client_id: str | UnsetType = UNSET
 
 
 class ToolCallPolicyEvaluated(ToolCallEvent, frozen=True, kw_only=True):
@@ -145,6 +146,7 @@ class ToolCallApproved(ToolCallEvent, frozen=True, kw_only=True):
     decision: ConfirmDecision | UnsetType = UNSET
     rule: str | UnsetType = UNSET
     origin: Origin | UnsetType = UNSET
+    client_id: str | UnsetType = UNSET
 
 
 class ToolCallDenied(ToolCallEvent, frozen=True, kw_only=True):
@@ -155,6 +157,7 @@ class ToolCallDenied(ToolCallEvent, frozen=True, kw_only=True):
     decision: ConfirmDecision | UnsetType = UNSET
     rule: str | UnsetType = UNSET
     origin: Origin | UnsetType = UNSET
+    client_id: str | UnsetType = UNSET
 
 
 class ToolCallStarted(ToolCallEvent, frozen=True, kw_only=True):
@@ -203,6 +206,7 @@ class QuestionAnswered(ToolCallEvent, frozen=True, kw_only=True):
     question_id: str
     answers: tuple[QuestionAnswer, ...]
     origin: Origin | UnsetType = UNSET
+    client_id: str | UnsetType = UNSET
 
 
 class QuestionRejected(ToolCallEvent, frozen=True, kw_only=True):
@@ -212,3 +216,4 @@ class QuestionRejected(ToolCallEvent, frozen=True, kw_only=True):
     by: Literal["user", "timeout", "stop", "steer"]
     reason: str
     origin: Origin | UnsetType = UNSET
+    client_id: str | UnsetType = UNSET

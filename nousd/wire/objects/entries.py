@@ -107,6 +107,7 @@ class MessageEntry(
     pending: Literal[True] | UnsetType = UNSET
     input_ids: tuple[str, ...] | UnsetType = UNSET
     client_message_id: str | UnsetType = UNSET
+    client_id: str | UnsetType = UNSET
     text_ref: str | UnsetType = UNSET
     text_bytes: int | UnsetType = UNSET
     attachments: tuple[Attachment, ...] | UnsetType = UNSET

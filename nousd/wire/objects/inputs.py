@@ -21,6 +21,7 @@ class QueuedInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     text: str
     run_id: str | UnsetType = UNSET
     client_message_id: str | UnsetType = UNSET
+    client_id: str | UnsetType = UNSET
     leaf_id: str | UnsetType = UNSET
     accepted_at: str | UnsetType = UNSET
     promoted_run_id: str | UnsetType = UNSET

@@ -105,6 +105,7 @@ class CallDecision(msgspec.Struct, frozen=True, kw_only=True):
     by: str
     reason: str
     decided_at: str
+    client_id: str | UnsetType = UNSET
 
 
 class ToolCallSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -137,6 +138,7 @@ class ToolCallRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     input_hash: str | UnsetType = UNSET
     runtime_tool_call_id: str | UnsetType = UNSET
     client_call_id: str | UnsetType = UNSET
+    client_id: str | UnsetType = UNSET
     state: ToolCallState
     executed: bool
     event: str
