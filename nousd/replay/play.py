@@ -271,12 +271,13 @@ def _furniture(run: RecordedRun) -> Iterator[Event]:
             yield events.SessionUpdated(session_id=session_id, **said)
     for entry in run.path:
         yield events.EntryAppended(session_id=state.session_id, entry=entry)
-    if state.queue:
+    if state.queue or state.queue_revision:
         yield events.QueueUpdate(
             session_id=state.session_id,
             change="accepted",
             inputs=state.queue,
             pending_counts=state.pending_counts,
+            queue_revision=state.queue_revision,
         )
 
 

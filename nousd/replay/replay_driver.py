@@ -22,7 +22,8 @@ from nousd.daemon.sessions.live_session import LiveSession
 from nousd.daemon.sessions.registry import Sessions
 from nousd.errors import CommandRejected, RunFailed, without_category
 from nousd.machine.context.model_input import ToolSpec
-from nousd.machine.session import appending, decisions
+from nousd.machine.session import appending, decisions, queue_edits
+from nousd.machine.session.queue_updates import gone
 from nousd.machine.session.settings import changed_defaults
 from nousd.replay.external_stimuli import Broken, ExternalStimuli, Stopped
 from nousd.replay.recorded import is_outside
@@ -295,13 +296,28 @@ def _promoted(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
     return decisions.promote(live.state, event.inputs[0].input_id, event.client_id or None)
 
 
+def _edited(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
+    (queued,) = event.inputs
+    return (queue_edits.edit_queued(live.state, queued, client_id=event.client_id or None),)
+
+
+def _moved(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
+    moved = queue_edits.move_queued(
+        live.state,
+        event.inputs[0].input_id,
+        event.before_input_id or None,
+        client_id=event.client_id or None,
+    )
+    return (moved,)
+
+
 def _cleared(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
-    """The requested kind is not logged, but the result is."""
-    for kind in (None, "steer", "follow_up"):
-        decided, cleared = decisions.clear_queue(live.state, kind, event.client_id or None)
-        if [item.input_id for item in cleared] == [item.input_id for item in event.inputs]:
-            return decided
-    raise CommandRejected("input_not_found")
+    """Remove exactly these inputs, whichever command did."""
+    ids = {queued.input_id for queued in event.inputs}
+    there = tuple(queued for queued in live.state.queue if queued.input_id in ids)
+    if len(there) < len(ids):
+        raise CommandRejected("input_not_found")
+    return gone(live.state, "cleared", event.inputs, event.run_id or None, event.client_id or None)
 
 
 _DELTAS: Final = (events.MessageUpdate, events.ReasoningUpdate, events.ToolExecutionUpdate)
@@ -311,6 +327,8 @@ Enter = Callable[[LiveSession, Any], Sequence[Event]]
 _QUEUE: Final[dict[str, Enter]] = {
     "accepted": _accepted,
     "promoted": _promoted,
+    "edited": _edited,
+    "moved": _moved,
     "cleared": _cleared,
 }
 

@@ -75,11 +75,11 @@ _KEYS_SINCE_4: Final[Mapping[str, frozenset[str]]] = {
 
 
 _LATER_IN_4: Final[Mapping[str, frozenset[str]]] = {
+    "queue_update": frozenset({"queue_revision"}),
     "tool_call_started": frozenset({"executed_by", "permission_mode"}),
     "tool_call_completed": frozenset({"executed_by", "permission_mode"}),
 }
-"""type -> keys that lines of version 4 may lack: in a call's start, and in the end of one that was cut
-off."""
+"""type -> keys that lines of version 4 may lack; in the end of a call, if it was cut off."""
 
 
 def was_told(event: Event, version: int) -> bool:

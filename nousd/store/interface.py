@@ -168,6 +168,10 @@ class Store(Protocol):
         """Return the first input that was accepted with that client message id, in any state."""
         ...
 
+    async def input(self, session_id: str, input_id: str) -> InputRow | None:
+        """Return an accepted input, in any state."""
+        ...
+
     async def run(self, run_id: str) -> RunRecord | None: ...
 
     async def runs(

@@ -18,13 +18,16 @@ from nousd.wire.objects.policy import ToolCallState
 
 
 class SessionRow(SessionSettings, frozen=True, kw_only=True):
-    """A session after its events: its settings, its place in the tree and its cost."""
+    """A session after its events: its settings, its place in the tree, its queue's revision and its
+    cost.
+    """
 
     session_id: str
     created_at: str
     updated_at: str
     parent_id: str | None = None
     leaf_id: str | None = None
+    queue_revision: int = 0
     usage: UsageTotals | None = None
 
 

@@ -25,6 +25,10 @@ class QueueModel:
 
     pending: list[Payload] = field(default_factory=list)
     accepted: list[str] = field(default_factory=list)
+    revision: int = 0
+    """The ``queue_revision`` of the last change."""
+    edited: list[str] = field(default_factory=list)
+    """The new texts of edited inputs, in order."""
     consumed: list[str] = field(default_factory=list)
     cleared: list[str] = field(default_factory=list)
     appended: list[str] = field(default_factory=list)
@@ -98,9 +102,18 @@ class QueueModel:
         ids = [item["input_id"] for item in inputs]
         known = [item["input_id"] for item in self.pending]
         assert set(ids) <= set(known), f"{ids} are not all pending: {known}"
+        texts = {item["input_id"]: item["text"] for item in self.pending}
+        for item in inputs:
+            assert item["text"] == texts[item["input_id"]], "not as the last edit left it"
         assert len(set(ids)) == len(ids), f"twice in one event: {ids}"
         self.pending = [item for item in self.pending if item["input_id"] not in ids]
         return ids
+
+    def place_of(self, item: Payload) -> int:
+        """Return the index of an input in ``pending``."""
+        known = [other["input_id"] for other in self.pending]
+        assert item["input_id"] in known, f"{item} is not pending: {known}"
+        return known.index(item["input_id"])
 
     def check_no_steer_is_pending(self, what: str) -> None:
         pending = [
@@ -153,6 +166,9 @@ def _message_start(model: QueueModel, payload: Payload) -> None:
 
 
 def _queue_update(model: QueueModel, payload: Payload) -> None:
+    is_seen = payload["inputs"][0]["kind"] != "message"
+    assert payload["queue_revision"] == model.revision + is_seen, "each change counts once"
+    model.revision = payload["queue_revision"]
     _CHANGES[payload["change"]](model, payload)
     counts = {kind: len(model.of_kind(kind)) for kind in ("steer", "follow_up")}
     assert payload["pending_counts"] == counts, f"counted {counts}: {payload}"
@@ -180,6 +196,28 @@ def _promoted(model: QueueModel, payload: Payload) -> None:
     assert item.get("promoted_run_id") == model.run_id, "promoted for another run"
     model.take([item])
     model.pending.append(item)
+
+
+def _edited(model: QueueModel, payload: Payload) -> None:
+    (item,) = payload["inputs"]
+    at = model.place_of(item)
+    same = ("input_id", "kind", "run_id", "accepted_at", "client_id")
+    before = model.pending[at]
+    assert [item.get(key) for key in same] == [before.get(key) for key in same]
+    model.pending[at] = item
+    model.edited.append(item["text"])
+
+
+def _moved(model: QueueModel, payload: Payload) -> None:
+    (item,) = payload["inputs"]
+    assert model.pending.pop(model.place_of(item)) == item, "a move changes nothing else"
+    before = payload.get("before_input_id")
+    if before is None:
+        model.pending.append(item)
+        return
+    at = model.place_of({"input_id": before})
+    assert model.pending[at]["kind"] == item["kind"], "moved among inputs of another kind"
+    model.pending.insert(at, item)
 
 
 def _consumed(model: QueueModel, payload: Payload) -> None:
@@ -241,6 +279,8 @@ def _status(model: QueueModel, payload: Payload) -> None:
 _CHANGES: dict[str, Callable[[QueueModel, Payload], None]] = {
     "accepted": _accepted,
     "promoted": _promoted,
+    "edited": _edited,
+    "moved": _moved,
     "consumed": _consumed,
     "cleared": _cleared,
 }

@@ -113,6 +113,10 @@ class World:
     model: QueueModel = field(default_factory=QueueModel)
     acknowledged: list[str] = field(default_factory=list)
     given_back: list[str] = field(default_factory=list)
+    edited: list[str] = field(default_factory=list)
+    """New texts of acknowledged edits."""
+    revisions: list[int] = field(default_factory=list)
+    """The revisions in the responses to changes."""
     stored: list[str] = field(default_factory=list)
     """Ids of entries in the responses to appended messages."""
     provider: ScriptedProvider = field(default_factory=ScriptedProvider)
@@ -209,6 +213,9 @@ REFUSALS = (
     "input_not_found",
     "input_not_promotable",
     "run_mismatch",
+    "input_delivered",
+    "input_not_movable",
+    "queue_changed",
 )
 
 # --- operations ------------------------------------------------------------------------------
@@ -310,6 +317,58 @@ def promote(index: int) -> Operation:
     return operate
 
 
+def change_queued(type: str, index: int, before: int | None = None, *, seen: str = "") -> Operation:
+    """Change the pending input with this index, as it was seen.
+
+    Args:
+        before: index of the input to move it in front of.
+        seen: ``now`` names the queue's revision, ``before`` an older one.
+    """
+
+    async def operate(life: _Life) -> None:
+        world, model = life.world, life.world.model
+        item = model.pending[index] if index < len(model.pending) else {"input_id": "nobody's"}
+        payload: dict[str, Any] = {"input_id": item["input_id"]}
+        expected = None if item.get("kind") in ("steer", "prompt", "follow_up") else NOT_FOUND
+        if seen:
+            payload["queue_revision"] = model.revision
+        if seen == "before":
+            payload["queue_revision"] = model.revision - 1 if model.revision else 1
+            expected = expected or "queue_changed"
+        if type == "edit_queued":
+            payload["text"] = next(world.texts)
+        if before is not None and before < len(model.pending):
+            other = model.pending[before]
+            payload["before_input_id"] = other["input_id"]
+            is_peer = other["kind"] == item.get("kind") and other is not item
+            expected = expected or (None if is_peer else "input_not_movable")
+
+        def check(answer: Any) -> None:
+            world.revisions.append(answer["queue_revision"])
+            world.given_back.extend(taken["input_id"] for taken in answer.get("cleared", ()))
+            if "text" in payload:
+                world.edited.append(payload["text"])
+
+        life.send(type, expected, check, **payload)
+
+    return operate
+
+
+def change_delivered(type: str, **more: Any) -> Operation:
+    """Change an input that a turn has taken, or one that was removed."""
+
+    async def operate(life: _Life) -> None:
+        model = life.world.model
+        for gone, word in ((model.consumed, "input_delivered"), (model.cleared, NOT_FOUND)):
+            if gone:
+                life.send(type, word, lambda _: None, input_id=gone[-1], **more)
+
+    return operate
+
+
+NOT_FOUND = "input_not_found"
+
+
 def set_mode(which: str, mode: str) -> Operation:
     async def operate(life: _Life) -> None:
         life.send(which, None, lambda _: None, mode=mode)
@@ -326,10 +385,12 @@ async def resume(life: _Life) -> None:
 async def get_queue(life: _Life) -> None:
     """Read the queue, which must match the log if nothing else happens."""
     is_alone, expected = life.is_alone, life.world.model.in_order
+    revision = life.world.model.revision
 
     def check(answer: Any) -> None:
         listed = [item["input_id"] for item in answer["inputs"]]
         assert not is_alone or listed == expected
+        assert not is_alone or answer["queue_revision"] == revision
 
     life.send("get_queue", None, check)
 
@@ -378,6 +439,20 @@ OPERATIONS: dict[str, Operation] = {
     "promote_0": promote(0),
     "promote_1": promote(1),
     "promote_2": promote(2),
+    "edit_0": change_queued("edit_queued", 0),
+    "edit_1": change_queued("edit_queued", 1, seen="now"),
+    "edit_stale": change_queued("edit_queued", 0, seen="before"),
+    "edit_delivered": change_delivered("edit_queued", text="too late"),
+    "move_0": change_queued("move_queued", 0),
+    "move_1_0": change_queued("move_queued", 1, 0),
+    "move_2_0": change_queued("move_queued", 2, 0, seen="now"),
+    "move_0_2": change_queued("move_queued", 0, 2),
+    "move_stale": change_queued("move_queued", 1, 0, seen="before"),
+    "move_delivered": change_delivered("move_queued"),
+    "remove_0": change_queued("remove_queued", 0),
+    "remove_1": change_queued("remove_queued", 1, seen="now"),
+    "remove_stale": change_queued("remove_queued", 0, seen="before"),
+    "remove_delivered": change_delivered("remove_queued"),
     "steers_all": set_mode("set_steering_mode", "all"),
     "steers_one": set_mode("set_steering_mode", "one-at-a-time"),
     "follow_ups_all": set_mode("set_follow_up_mode", "all"),
@@ -443,9 +518,11 @@ async def check_restart(life: _Life, *, is_first: bool) -> None:
     assert not life.world.provider.requests
     if not is_first:
         client = await daemon_client(life)
-        listed = (await client.request("get_queue"))["inputs"]
-        assert [item["input_id"] for item in listed] == model.in_order
-        assert (await client.request("get_state"))["run_state"] == "idle"
+        listed = await client.request("get_queue")
+        assert [item["input_id"] for item in listed["inputs"]] == model.in_order
+        state = await client.request("get_state")
+        assert state["run_state"] == "idle"
+        assert listed["queue_revision"] == state["queue_revision"] == model.revision
 
 
 async def finish(life: _Life) -> None:
@@ -471,6 +548,8 @@ def check_accounts(world: World) -> None:
     assert set(world.acknowledged) <= set(model.accepted)
     assert len(set(world.acknowledged)) == len(world.acknowledged)
     assert set(world.given_back) <= set(model.cleared)
+    assert set(world.edited) <= set(model.edited)
+    assert len(set(world.revisions)) == len(world.revisions), "two changes had one revision"
     assert set(world.stored) <= set(model.appended)
     assert model.placed == len(model.appended)
     assert not model.waiting
@@ -506,6 +585,17 @@ ALMOST_OVER = ("prompt", "disk_pauses", "model_says", "disk_writes")
 @example([quietly("prompt", "steers_all", "steer", "steer", "model_says", "model_fails", "resume")])
 @example([quietly("prompt", "steer", "model_fails", "prompt", "model_wants_1", "tool_works")])
 @example([at_once("prompt", "abort"), at_once("prompt", "steer"), quietly("resume", "clear")])
+@example([quietly("prompt", "follow_up", "follow_up", "edit_0", "move_1_0", "edit_1", "remove_0")])
+@example([quietly("prompt", "steer", "steer", "follow_up", "move_0", "edit_stale", "move_stale")])
+@example(
+    [
+        quietly("prompt", "follow_up", "follow_up", "follow_up", "move_2_0", "edit_1", "promote_1"),
+        quietly("edit_0", "move_0_2", "get_queue", "edit_delivered", "resume", "model_says"),
+        quietly("follow_ups_all", "move_1_0", "remove_delivered", "resume", "model_says"),
+    ]
+)
+@example([[*quietly("prompt", "follow_up"), *at_once("model_says", "edit_0", "remove_0", "steer")]])
+@example([[*quietly("prompt", "steer", "steer", "steers_all"), *at_once("move_1_0", "model_says")]])
 @example([quietly("prompt", "steer", "follow_up"), quietly("resume", "get_queue")])
 @example([quietly(*ALMOST_OVER, "prompt", "disk_goes_on", "abort")])
 @example([quietly(*ALMOST_OVER, "steer", "follow_up"), quietly("resume", "model_says")])

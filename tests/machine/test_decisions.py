@@ -141,6 +141,7 @@ def test_a_prompt_is_accepted_and_starts_its_run_in_one_step() -> None:
             change="accepted",
             inputs=(prompt_input(),),
             pending_counts=PendingCounts(steer=0, follow_up=0),
+            queue_revision=1,
         ),
         events.AgentStart(session_id="s", run_id="run-1", runtime="native", model="m"),
     )
@@ -239,7 +240,7 @@ def test_an_abort_clears_the_queue_in_the_order_of_consumption() -> None:
     assert kinds(decided) == [events.RunAborting, events.QueueUpdate]
     assert decided[1].inputs == cleared
     assert decided[1].pending_counts == PendingCounts(steer=0, follow_up=0)
-    assert after(state, decided) == aborting()
+    assert after(state, decided) == aborting(queue_revision=1)
 
 
 # --- clear_queue -----------------------------------------------------------------------------
@@ -295,6 +296,7 @@ def test_a_promoted_follow_up_becomes_the_newest_steer_of_the_run() -> None:
         change="promoted",
         inputs=(queued("f1", "steer", "run-0", promoted_run_id="run-1"),),
         pending_counts=PendingCounts(steer=2, follow_up=1),
+        queue_revision=1,
     )
     promoted = after(state, (update,)).queue
     assert names(queue.in_order(promoted)) == ["s", "f1", "f2"]
@@ -340,6 +342,7 @@ def test_a_turn_consumes_its_inputs_as_one_message_in_one_step() -> None:
             change="consumed",
             inputs=(first, second),
             pending_counts=PendingCounts(steer=1, follow_up=0),
+            queue_revision=1,
         ),
         events.EntryAppended(
             session_id="s",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 
-from nousd.machine.session import appending, decisions, queue, queue_updates
+from nousd.machine.session import appending, decisions, queue, queue_edits, queue_updates
 from nousd.machine.session.state import SessionState, queue_fields
 from nousd.wire import events
 from nousd.wire.limits import QUEUED_INPUTS_MAX
@@ -55,12 +57,40 @@ def clear(state: SessionState, number: int) -> Events:
     return decided
 
 
+def edit(state: SessionState, number: int) -> Events:
+    waiting = [queued for queued in state.queue if queued.kind != "message"]
+    if not waiting:
+        return ()
+    chosen = waiting[number % len(waiting)]
+    longer = {"text": f"text {number}", "text_bytes": 9000 if number % 2 else UNSET}
+    return (queue_edits.edit_queued(state, msgspec.structs.replace(chosen, **longer)),)
+
+
+def move(state: SessionState, number: int) -> Events:
+    follow_ups = queue.of_kind(state.queue, "follow_up")
+    if len(follow_ups) < 2:
+        return ()
+    before = None if number % 3 == 0 else follow_ups[0].input_id
+    return (queue_edits.move_queued(state, follow_ups[-1].input_id, before),)
+
+
+def remove(state: SessionState, number: int) -> Events:
+    waiting = [queued for queued in state.queue if queued.kind == "steer"]
+    if not waiting:
+        return ()
+    decided, _ = queue_edits.remove_queued(state, waiting[number % len(waiting)].input_id)
+    return decided
+
+
 STEPS: tuple[Step, ...] = (
     accept("steer"),
     accept("follow_up"),
     prompt,
     append,
     promote,
+    edit,
+    move,
+    remove,
     consume,
     clear,
 )
@@ -73,6 +103,30 @@ def test_the_queue_counters_of_a_state_match_its_queue(steps: list[Step]) -> Non
         state = after(state, step(state, number))
         counters = {name: getattr(state, name) for name in queue_fields(())}
         assert counters == queue_fields(state.queue)
+
+
+@given(st.lists(st.sampled_from(STEPS), max_size=40))
+def test_the_revision_rises_by_one_with_each_change_that_clients_see(steps: list[Step]) -> None:
+    state = running()
+    for number, step in enumerate(steps):
+        before = state
+        for event in step(state, number):
+            state = after(state, (event,))
+            if isinstance(event, events.QueueUpdate):
+                is_seen = any(queued.kind != "message" for queued in event.inputs)
+                assert event.queue_revision == before.queue_revision + is_seen
+            assert state.queue_revision >= before.queue_revision
+            seen = [[q for q in each.queue if q.kind != "message"] for each in (before, state)]
+            assert seen[0] == seen[1] or state.queue_revision > before.queue_revision
+            before = state
+
+
+def test_an_event_of_an_earlier_version_leaves_the_revision() -> None:
+    state = running(queue_revision=7)
+    (update,) = accept("steer")(state, 1)
+    assert isinstance(update, events.QueueUpdate)
+    unset = msgspec.structs.replace(update, queue_revision=UNSET)
+    assert after(state, (unset,)).queue_revision == 7
 
 
 def test_accepting_an_input_does_not_iterate_over_the_queue() -> None:

@@ -162,12 +162,15 @@ def queued(
     return QueuedInput(input_id=input_id, kind=kind, text=text, **fields)
 
 
-def queue_update(change: Any, *inputs: QueuedInput, session_id: str = "s1") -> events.QueueUpdate:
+def queue_update(
+    change: Any, *inputs: QueuedInput, session_id: str = "s1", **fields: Any
+) -> events.QueueUpdate:
     return events.QueueUpdate(
         session_id=session_id,
         change=change,
         inputs=inputs,
         pending_counts=PendingCounts(steer=0, follow_up=0),
+        **fields,
     )
 
 

@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from nousd.store.artifacts import Artifact
 from nousd.store.interface import Store
-from nousd.store.rows import Defaults, SessionRow
+from nousd.store.rows import Defaults, InputRow, SessionRow
 from nousd.store.session_list import SessionFilter
 from nousd.wire import events
 from nousd.wire.events.base import TurnKey
@@ -383,6 +383,55 @@ async def test_a_promoted_input_is_pending_after_the_others(store: Store) -> Non
     promoted = queued("a", "steer", run_id="r1")
     await append(store, queue_update("promoted", promoted))
     assert await store.pending_inputs("s1") == (queued("b"), promoted)
+
+
+async def test_an_edited_input_keeps_its_place(store: Store) -> None:
+    inputs = [queued(name) for name in ("a", "b", "c")]
+    await append(store, created(), queue_update("accepted", *inputs))
+    edited = queued("b", text="new")
+    await append(store, queue_update("edited", edited), queue_update("consumed", inputs[2]))
+    await append(store, queue_update("edited", queued("c", text="too late")))
+    assert await store.pending_inputs("s1") == (inputs[0], edited)
+    assert await store.input("s1", "c") == InputRow(
+        input=inputs[2], session_id="s1", state="consumed"
+    )
+    assert await store.input("s1", "x") is None
+    assert await store.input("s2", "b") is None
+
+
+async def test_a_moved_input_keeps_its_new_place(store: Store) -> None:
+    inputs = {name: queued(name) for name in "abcde"}
+
+    async def order() -> str:
+        return "".join(waiting.input_id for waiting in await store.pending_inputs("s1"))
+
+    async def move(name: str, **where: str) -> None:
+        await append(store, queue_update("moved", inputs[name], **where))
+
+    await append(store, created(), *[queue_update("accepted", each) for each in inputs.values()])
+    await append(store, queue_update("consumed", inputs["c"]))
+    await move("e", before_input_id="b")
+    assert await order() == "aebd"
+    await move("a", before_input_id="d")
+    assert await order() == "ebad"
+    await move("b")
+    assert await order() == "eadb"
+    await append(store, queue_update("accepted", queued("f")))
+    assert await order() == "eadbf"
+    for name, before in (("a", "a"), ("a", "c"), ("c", "a"), ("a", "x"), ("x", "a")):
+        await append(store, queue_update("moved", queued(name), before_input_id=before))
+    assert await order() == "eadbf"
+
+
+async def test_a_session_has_the_last_revision_of_its_queue(store: Store) -> None:
+    accepted = queue_update("accepted", queued("a"), queue_revision=3)
+    await append(store, created(), accepted, updated(name="n"))
+    row = await store.session("s1")
+    assert row is not None
+    assert row.queue_revision == 3
+    await append(store, queue_update("consumed", queued("a")))
+    assert await store.session("s1") is not None
+    assert (await store.sessions(limit=1, before=None)).rows[0].queue_revision == 3
 
 
 async def test_a_client_message_id_finds_its_input_only_in_its_session(store: Store) -> None:

@@ -117,10 +117,16 @@ inputs = st.builds(
     texts,
 )
 queue_updates = st.builds(
-    lambda change, some, session_id: queue_update(change, *some, session_id=session_id),
-    st.sampled_from(["accepted", "promoted", "consumed", "cleared"]),
+    lambda change, some, session_id, fields: queue_update(
+        change, *some, session_id=session_id, **fields
+    ),
+    st.sampled_from(["accepted", "promoted", "consumed", "cleared", "edited", "moved"]),
     st.lists(inputs, max_size=3, unique_by=lambda queued_input: queued_input.input_id),
     session_ids,
+    st.fixed_dictionaries(
+        {},
+        optional={"queue_revision": counts, "before_input_id": st.sampled_from(INPUTS)},
+    ),
 )
 starts = st.builds(run_started, st.sampled_from(RUNS), session_ids)
 ends = st.builds(
@@ -248,6 +254,7 @@ async def answers_of_session(store: Store, session_id: str) -> list[Any]:
         [await store.entry(session_id, entry_id) for entry_id in ENTRIES],
         await store.pending_inputs(session_id),
         [await store.input_by_client_id(session_id, "client-" + name) for name in INPUTS],
+        [await store.input(session_id, name) for name in INPUTS],
         await store.runs(session_id, limit=NO_BOUND, before=None),
         await store.tool_calls(session_id, None, limit=NO_BOUND, before=NO_BOUND),
         await store.tool_call_by_client_id(session_id, "c-1"),

@@ -132,6 +132,8 @@ REQUIRED_NAMES = {
     "get_run": "run_id",
     "get_session": "session_id",
     "promote": "input_id",
+    "move_queued": "input_id",
+    "remove_queued": "input_id",
     "set_model": "model",
 }
 PROJECT_PATH_FAULTS: Faults = [
@@ -416,6 +418,15 @@ FAULTS: dict[str, Faults] = {
     "clear_queue": [
         *SESSION_FAULTS,
         *[({"kind": value}, "kind must be follow_up or steer") for value in NO_KINDS],
+    ],
+    "edit_queued": [
+        ({"text": "a"}, "input_id is required"),
+        *with_required("input_id", "in-1", TEXT_FAULTS),
+        (
+            {"input_id": "i", "text": "a", "queue_revision": "1"},
+            "queue_revision must be an integer",
+        ),
+        ({"input_id": "i", "text": "a", "queue_revision": -1}, "queue_revision must be at least 0"),
     ],
     "resume": SESSION_FAULTS,
     "list_tools": SESSION_FAULTS,

@@ -60,11 +60,12 @@ class PendingInput(msgspec.Struct, Generic[C], frozen=True):
 
 def facts_of(pending: PendingInput[Any], clock: Clock) -> dict[str, Any]:
     """Return the facts that all kinds of input share, under a new id."""
+    client_id = pending.command.client_id
     return {
         "input_id": clock.new_id("in"),
         "text": pending.command.text,
         "client_message_id": or_unset(pending.command.client_message_id),
-        "client_id": or_unset(pending.command.client_id),
+        "client_id": UNSET if client_id is None else client_id,
         "accepted_at": clock.now(),
         "attachments": pending.brought.attachments or UNSET,
         "changed_by": pending.changed_by or UNSET,

@@ -247,7 +247,7 @@ async def abort(services: Services, command: commands.Abort) -> Reply:
     handle = live.decide(decided)
     driver.stop("cancelled")
     answer = Accepted(command="abort", run_id=driver.run_id)
-    return await _given_back(services, handle, answer, cleared)
+    return await given_back(services, handle, answer, cleared)
 
 
 async def _abort_without_run(
@@ -266,7 +266,7 @@ async def _abort_without_run(
     decided, cleared = decisions.clear_queue(live.state, None, command.client_id)
     if not cleared:
         raise refusal
-    return await _given_back(services, live.decide(decided), Accepted(command="abort"), cleared)
+    return await given_back(services, live.decide(decided), Accepted(command="abort"), cleared)
 
 
 async def resume(services: Services, command: commands.Resume) -> Reply:
@@ -300,6 +300,7 @@ async def get_queue(services: Services, command: commands.GetQueue) -> Reply:
         session_id=state.session_id,
         inputs=await shown_inputs(services.store, queue.in_order(state.queue)),
         pending_counts=state.pending_counts,
+        queue_revision=state.queue_revision,
         cursor=at,
     )
 
@@ -310,10 +311,10 @@ async def clear_queue(services: Services, command: commands.ClearQueue) -> Reply
     decided, cleared = decisions.clear_queue(live.state, command.kind, command.client_id)
     answer = Accepted(command="clear_queue", session_id=live.session_id)
     handle = live.decide(decided) if decided else None
-    return await _given_back(services, handle, answer, cleared)
+    return await given_back(services, handle, answer, cleared)
 
 
-async def _given_back(
+async def given_back(
     services: Services, handle: CommitHandle | None, answer: Accepted, cleared: queue.Inputs
 ) -> Reply:
     """Complete a response with the inputs that were removed, as ``get_queue`` shows them."""

@@ -48,6 +48,7 @@ async def get_state(services: Services, command: commands.GetState) -> Reply:
         steering_mode=shared.steering_mode,
         follow_up_mode=shared.follow_up_mode,
         pending_counts=running.pending_counts,
+        queue_revision=running.queue_revision,
         cursor=cursor(services.hub.head),
         runs=tuple(active_run(services, running) for running in services.sessions.shown_running()),
         provider=choice.provider,

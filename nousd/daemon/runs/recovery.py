@@ -88,10 +88,10 @@ async def close_what_can_be(store: Store, log: Log, clock: Clock) -> None:
 async def _ends_of_run(run: RunRecord, store: Store, clock: Clock) -> tuple[Event, ...]:
     tracker = await _walk(store, run)
     row = await store.session(run.session_id)
-    leaf_id = None if row is None else row.leaf_id
+    leaf_id, revision = (None, 0) if row is None else (row.leaf_id, row.queue_revision)
     *ends, end = closing_events(tracker, "interrupted", leaf_id=leaf_id, now=clock.now())
     pending = await store.pending_inputs(run.session_id)
-    left = SessionState(session_id=run.session_id, **queue_fields(pending))
+    left = SessionState(session_id=run.session_id, queue_revision=revision, **queue_fields(pending))
     appended = joined(left, run_id=run.run_id, leaf_id=leaf_after(ends, leaf_id))
     return (*owed_usage(tracker), *ends, *appended, end)
 

@@ -56,11 +56,14 @@ class MoveLeaf(msgspec.Struct, frozen=True):
 
 
 class TouchSession(msgspec.Struct, frozen=True):
-    """Note the number ``seq`` and the time ``ts`` of the session's newest durable event."""
+    """Note the number ``seq`` and the time ``ts`` of the session's newest durable event, and the
+    revision of its queue if that event set one.
+    """
 
     session_id: str
     seq: int
     ts: str
+    queue_revision: int | None = None
 
 
 class ForgetSession(msgspec.Struct, frozen=True):
@@ -117,6 +120,21 @@ class PutInput(msgspec.Struct, frozen=True, kw_only=True):
     input: QueuedInput
     seq: int
     index: int
+
+
+class EditInput(msgspec.Struct, frozen=True):
+    """Replace a pending input; it keeps its place in the queue."""
+
+    session_id: str
+    input: QueuedInput
+
+
+class MoveInput(msgspec.Struct, frozen=True):
+    """Move a pending input right in front of another one."""
+
+    session_id: str
+    input_id: str
+    before_input_id: str
 
 
 class SetInputState(msgspec.Struct, frozen=True):
@@ -209,6 +227,8 @@ RowChange = (
     | PutEntry
     | UseArtifact
     | PutInput
+    | EditInput
+    | MoveInput
     | SetInputState
     | PutRun
     | EndRun

@@ -24,9 +24,11 @@ from nousd.machine.projection.row_changes import (
     Changes,
     CopyEntries,
     CountTurn,
+    EditInput,
     EndRun,
     EndToolCall,
     ForgetSession,
+    MoveInput,
     MoveLeaf,
     PutEntry,
     PutInput,
@@ -127,6 +129,10 @@ def _entry_appended(event: events.EntryAppended, seq: int, _: str) -> Changes:
 
 
 def _queue_updated(event: events.QueueUpdate, seq: int, _: str) -> Changes:
+    if event.change == "moved" and event.before_input_id is not UNSET:
+        before = event.before_input_id
+        moved = [MoveInput(event.session_id, queued.input_id, before) for queued in event.inputs]
+        return tuple(moved)
     change = _INPUT_CHANGES[event.change]
     return tuple(
         [change(event.session_id, queued, seq, index) for index, queued in enumerate(event.inputs)]
@@ -135,6 +141,10 @@ def _queue_updated(event: events.QueueUpdate, seq: int, _: str) -> Changes:
 
 def _put_input(session_id: str, queued: QueuedInput, seq: int, index: int) -> RowChange:
     return PutInput(session_id=session_id, input=queued, seq=seq, index=index)
+
+
+def _edit_input(session_id: str, queued: QueuedInput, _: int, __: int) -> RowChange:
+    return EditInput(session_id, queued)
 
 
 def _consume_input(session_id: str, queued: QueuedInput, _: int, __: int) -> RowChange:
@@ -251,7 +261,9 @@ def _touching(fold: Fold) -> Fold:
     def touch_too(event: events.Event, seq: int, ts: str) -> Changes:
         session_id = event.session_id
         uses = [UseArtifact(session_id, artifact_id) for artifact_id in artifacts_of(event)]
-        return (*fold(event, seq, ts), *uses, TouchSession(session_id, seq, ts))
+        revision = event.queue_revision if isinstance(event, events.QueueUpdate) else UNSET
+        touch = TouchSession(session_id, seq, ts, None if revision is UNSET else revision)
+        return (*fold(event, seq, ts), *uses, touch)
 
     return touch_too
 
@@ -259,6 +271,8 @@ def _touching(fold: Fold) -> Fold:
 _INPUT_CHANGES: Final[dict[str, Callable[[str, QueuedInput, int, int], RowChange]]] = {
     "accepted": _put_input,
     "promoted": _put_input,
+    "edited": _edit_input,
+    "moved": _put_input,  # behind all others
     "consumed": _consume_input,
     "cleared": _clear_input,
 }

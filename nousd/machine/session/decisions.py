@@ -201,7 +201,7 @@ def abort_run(
     cleared = tuple(
         queued
         for queued in queue.in_order(state.queue)
-        if not keep_queue or _is_own_prompt(queued, run.run_id)
+        if not keep_queue or queue.is_own_prompt(queued, run.run_id)
     )
     return (aborting, *gone(state, "cleared", cleared, run.run_id, client_id)), cleared
 
@@ -218,10 +218,6 @@ def defer_deletion(state: SessionState) -> Events:
     return (deferred, *aborting)
 
 
-def _is_own_prompt(queued: QueuedInput, run_id: str | None) -> bool:
-    return queued.kind == "prompt" and queued.run_id == run_id
-
-
 def clear_queue(
     state: SessionState, kind: str | None, client_id: str | None = None
 ) -> tuple[Events, queue.Inputs]:
@@ -230,7 +226,7 @@ def clear_queue(
     cleared = tuple(
         queued
         for queued in queue.in_order(state.queue)
-        if kind in (None, queued.kind) and not _is_own_prompt(queued, own)
+        if kind in (None, queued.kind) and not queue.is_own_prompt(queued, own)
     )
     return gone(state, "cleared", cleared, own, client_id), cleared
 

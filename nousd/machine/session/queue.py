@@ -87,6 +87,11 @@ def counted(counts: PendingCounts, queued: QueuedInput) -> PendingCounts:
     return PendingCounts(steer=steer, follow_up=counts.follow_up + (queued.kind == "follow_up"))
 
 
+def is_own_prompt(queued: QueuedInput, run_id: str | None) -> bool:
+    """Return whether an input is the prompt that a run is about to begin with."""
+    return queued.kind == "prompt" and queued.run_id == run_id
+
+
 def has_pending_steer(queue: Inputs, run_id: str) -> bool:
     """Return whether a steer of this very run is pending: accepted by it, or promoted during it.
 
@@ -126,6 +131,20 @@ def without(queue: Inputs, gone: Inputs) -> Inputs:
     """Return the queue without the given inputs."""
     ids = {queued.input_id for queued in gone}
     return tuple(queued for queued in queue if queued.input_id not in ids)
+
+
+def with_edited(queue: Inputs, edited: Inputs) -> Inputs:
+    """Return the queue with the given inputs in the places of their former selves."""
+    by_id = {queued.input_id: queued for queued in edited}
+    return tuple(by_id.get(queued.input_id, queued) for queued in queue)
+
+
+def with_moved(queue: Inputs, moved: Inputs, before: str) -> Inputs:
+    """Return the queue with the given inputs right in front of the one with the id ``before``."""
+    left = without(queue, moved)
+    places = (at for at, queued in enumerate(left) if queued.input_id == before)
+    place = next(places, len(left))
+    return (*left[:place], *moved, *left[place:])
 
 
 def with_each(queue: Inputs, changed: Inputs) -> Inputs:

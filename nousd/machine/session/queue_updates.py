@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.errors import CommandRejected
@@ -15,7 +16,7 @@ from nousd.machine.session.state import SessionState
 from nousd.wire import events
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.limits import EVENT_TEXT_BYTES_MAX, QUEUED_CHARS_MAX, QUEUED_INPUTS_MAX
-from nousd.wire.objects.inputs import QueuedInput
+from nousd.wire.objects.inputs import PendingCounts, QueuedInput
 
 _SHOWN_TOGETHER_MAX: Final = 4 * EVENT_TEXT_BYTES_MAX
 """Maximum characters of texts in one ``queue_update`` about removed inputs."""
@@ -45,12 +46,15 @@ def taken(
     """Like ``accepted``, without the bound of the queue: for inputs that leave it at once."""
     # Called thousands of times per second, so its cost must not depend on the queue.
     counts = queue.counted(state.pending_counts, queued)
+    # Clients do not see messages in the queue.
+    is_seen = queued.kind != "message"
     return events.QueueUpdate(
         session_id=state.session_id,
         change="accepted",
         inputs=(queued,),
         pending_counts=counts,
         run_id=run_id,
+        queue_revision=state.queue_revision + is_seen,
     )
 
 
@@ -59,14 +63,49 @@ def promoted(
 ) -> events.QueueUpdate:
     """Return the event that makes a pending input a steer, of the active run if there is one."""
     counts = queue.pending_counts(queue.with_each(state.queue, (steer,)))
-    run_id = UNSET if state.run is None else state.run.run_id
+    return _changed(state, "promoted", steer, counts, client_id)
+
+
+def edited(
+    state: SessionState, queued: QueuedInput, client_id: str | None = None
+) -> events.QueueUpdate:
+    """Return the event that replaces a pending input by ``queued``.
+
+    Raises:
+        CommandRejected: ``queue_full``.
+    """
+    left = queue.without(state.queue, (queued,))
+    if queue.chars_of(left) + queue.chars_of((queued,)) > QUEUED_CHARS_MAX:
+        raise CommandRejected("queue_full", details={"chars_limit": QUEUED_CHARS_MAX})
+    return _changed(state, "edited", queued, state.pending_counts, client_id)
+
+
+def moved(
+    state: SessionState,
+    queued: QueuedInput,
+    before_input_id: str | None,
+    client_id: str | None = None,
+) -> events.QueueUpdate:
+    """Return the event that moves a pending input in front of another, or behind all."""
+    update = _changed(state, "moved", queued, state.pending_counts, client_id)
+    return msgspec.structs.replace(update, before_input_id=or_unset(before_input_id))
+
+
+def _changed(
+    state: SessionState,
+    change: Literal["promoted", "edited", "moved"],
+    queued: QueuedInput,
+    counts: PendingCounts,
+    client_id: str | None,
+) -> events.QueueUpdate:
     return events.QueueUpdate(
         session_id=state.session_id,
-        change="promoted",
-        inputs=(steer,),
+        change=change,
+        inputs=(queued,),
         pending_counts=counts,
-        run_id=run_id,
+        run_id=UNSET if state.run is None else state.run.run_id,
         client_id=or_unset(client_id),
+        queue_revision=state.queue_revision + 1,
     )
 
 
@@ -83,9 +122,10 @@ def gone(
         client_id: the name of the client that removes them, if one does and gave its name.
     """
     updates = []
-    left = state.queue
+    left, revision = state.queue, state.queue_revision
     for some in _told_together(inputs):
         left = queue.without(left, some)
+        revision += any(queued.kind != "message" for queued in some)
         update = events.QueueUpdate(
             session_id=state.session_id,
             change=change,
@@ -93,6 +133,7 @@ def gone(
             pending_counts=queue.pending_counts(left),
             run_id=or_unset(run_id),
             client_id=or_unset(client_id),
+            queue_revision=revision,
         )
         updates.append(update)
     return tuple(updates)

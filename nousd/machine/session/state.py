@@ -42,14 +42,16 @@ class SessionState(SessionSettings, frozen=True, kw_only=True):
     """The state that decisions on a session depend on: settings, queue, run, leaf.
 
     ``leaf_id`` None means an empty tree. ``queued_chars`` is the size of ``queue`` for its bound,
-    ``pending_counts`` the inputs that clients see as waiting (``queue_fields``). ``usage`` None means
-    that no model was called.
+    ``pending_counts`` the inputs that clients see as waiting (``queue_fields``). ``queue_revision``
+    counts the changes of what they see, from the version on that logs it. ``usage`` None means that no
+    model was called.
     """
 
     session_id: str
     created_at: str = ""
     parent_id: str | None = None
     leaf_id: str | None = None
+    queue_revision: int = 0
     queue: tuple[QueuedInput, ...] = ()
     queued_chars: int = 0
     pending_counts: PendingCounts = PendingCounts(steer=0, follow_up=0)
@@ -102,6 +104,8 @@ def _appended(_: SessionState, event: events.EntryAppended, __: str) -> dict[str
 
 
 def _queued(state: SessionState, event: events.QueueUpdate, _: str) -> dict[str, Any]:
+    # Earlier versions logged no revision.
+    revision = state.queue_revision if event.queue_revision is UNSET else event.queue_revision
     if event.change == "accepted":
         # The one change that comes thousands of times per second, so its cost must not depend on the
         # queue.
@@ -109,9 +113,21 @@ def _queued(state: SessionState, event: events.QueueUpdate, _: str) -> dict[str,
             "queue": state.queue + event.inputs,
             "queued_chars": state.queued_chars + queue.chars_of(event.inputs),
             "pending_counts": event.pending_counts,
+            "queue_revision": revision,
         }
-    changed = queue.with_each if event.change == "promoted" else queue.without
-    return queue_fields(changed(state.queue, event.inputs))
+    return {**queue_fields(_changed_queue(state.queue, event)), "queue_revision": revision}
+
+
+def _changed_queue(before: queue.Inputs, event: events.QueueUpdate) -> queue.Inputs:
+    match event.change:
+        case "edited":
+            return queue.with_edited(before, event.inputs)
+        case "moved" if event.before_input_id is not UNSET:
+            return queue.with_moved(before, event.inputs, event.before_input_id)
+        case "promoted" | "moved":
+            return queue.with_each(before, event.inputs)
+        case _:
+            return queue.without(before, event.inputs)
 
 
 def _started(_: SessionState, event: events.AgentStart, ts: str) -> dict[str, Any]:

@@ -92,6 +92,10 @@ def pending_counts(rows: Rows) -> PendingInputs:
     return PendingInputs.of(counts, truncated=counts.total() > PENDING_COUNTED_MAX)
 
 
+def input(rows: Rows, session_id: str, input_id: str) -> InputRow | None:
+    return rows.inputs[session_id].get(input_id)
+
+
 def input_by_client_id(rows: Rows, session_id: str, client_message_id: str) -> InputRow | None:
     inputs = rows.inputs[session_id].values()
     return next((row for row in inputs if row.input.client_message_id == client_message_id), None)

@@ -94,7 +94,10 @@ def _move_leaf(rows: Rows, change: row_changes.MoveLeaf) -> None:
 def _touch_session(rows: Rows, change: row_changes.TouchSession) -> None:
     if change.session_id in rows.sessions:
         rows.touched[change.session_id] = change.seq
-        _replace_session(rows, change.session_id, {"updated_at": change.ts})
+        fields: dict[str, Any] = {"updated_at": change.ts}
+        if change.queue_revision is not None:
+            fields["queue_revision"] = change.queue_revision
+        _replace_session(rows, change.session_id, fields)
 
 
 def _replace_session(rows: Rows, session_id: str, fields: dict[str, Any]) -> None:
@@ -155,6 +158,27 @@ def _put_input(rows: Rows, change: row_changes.PutInput) -> None:
     inputs.pop(change.input.input_id, None)
     inputs[change.input.input_id] = InputRow(
         input=change.input, session_id=change.session_id, state="pending"
+    )
+
+
+def _edit_input(rows: Rows, change: row_changes.EditInput) -> None:
+    inputs = rows.inputs[change.session_id]
+    row = inputs.get(change.input.input_id)
+    if row is not None and row.state == "pending":
+        inputs[change.input.input_id] = msgspec.structs.replace(row, input=change.input)
+
+
+def _move_input(rows: Rows, change: row_changes.MoveInput) -> None:
+    inputs = rows.inputs[change.session_id]
+    waiting = [input_id for input_id, row in inputs.items() if row.state == "pending"]
+    left = [input_id for input_id in waiting if input_id != change.input_id]
+    if len(left) == len(waiting) or change.before_input_id not in left:
+        return
+    left.insert(left.index(change.before_input_id), change.input_id)
+    dealt = iter([(input_id, inputs[input_id]) for input_id in left])
+    rows.inputs[change.session_id] = dict(
+        next(dealt) if row.state == "pending" else (input_id, row)
+        for input_id, row in inputs.items()
     )
 
 
@@ -271,6 +295,8 @@ _APPLY: Final[dict[type[row_changes.RowChange], Callable[[Rows, Any], None]]] = 
     row_changes.PutEntry: _put_entry,
     row_changes.UseArtifact: _use_artifact,
     row_changes.PutInput: _put_input,
+    row_changes.EditInput: _edit_input,
+    row_changes.MoveInput: _move_input,
     row_changes.SetInputState: _set_input_state,
     row_changes.PutRun: _put_run,
     row_changes.EndRun: _end_run,

@@ -225,6 +225,7 @@ class MemoryStore:
     tree = _read(queries.tree)
     pending_inputs = _read(queries.pending_inputs)
     pending_counts = _read(queries.pending_counts)
+    input = _read(queries.input)
     input_by_client_id = _read(queries.input_by_client_id)
     run = _read(queries.run)
     runs = _read(queries.runs)

@@ -27,6 +27,7 @@ from time import perf_counter
 from typing import Any, Final
 
 import apsw
+import msgspec
 
 from nousd.errors import StoreError, StoreFull, StoreInDoubt, WriteFailed
 from nousd.machine.projection.row_changes import ForgetSession, PutSession, RowChange, TouchSession
@@ -406,6 +407,10 @@ def _touched_once(changes: Sequence[RowChange]) -> list[RowChange]:
     touches: dict[str, TouchSession] = {}
     for change in changes:
         if isinstance(change, TouchSession):
+            earlier = touches.get(change.session_id)
+            if change.queue_revision is None and earlier is not None:
+                revision = earlier.queue_revision
+                change = msgspec.structs.replace(change, queue_revision=revision)  # noqa: PLW2901
             touches[change.session_id] = change
             continue
         if isinstance(change, _BIRTH_AND_DEATH) and change.session_id in touches:

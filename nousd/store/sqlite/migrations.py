@@ -21,6 +21,7 @@ from nousd.store.schema import (
     m006_blocks_of_events,
     m007_checksums,
     m008_shared_settings,
+    m009_queue_revisions,
 )
 
 Migration = Sequence[str]
@@ -34,6 +35,7 @@ MIGRATIONS: Final[Sequence[Migration]] = (
     m006_blocks_of_events.STATEMENTS,
     m007_checksums.STATEMENTS,
     m008_shared_settings.STATEMENTS,
+    m009_queue_revisions.STATEMENTS,
 )
 """In the order in which they are applied; their number is the schema's version."""
 

@@ -203,9 +203,16 @@ def input_by_client_id(
         ORDER BY seq, position LIMIT 1
     """
     row = connection.execute(query, (session_id, client_message_id)).get
-    if row is None:
-        return None
-    body, state = row
+    return None if row is None else _input_row(session_id, *row)
+
+
+def input(connection: apsw.Connection, session_id: str, input_id: str) -> InputRow | None:
+    query = "SELECT body, state FROM inputs WHERE input_id = ? AND session_id = ?"
+    row = connection.execute(query, (input_id, session_id)).get
+    return None if row is None else _input_row(session_id, *row)
+
+
+def _input_row(session_id: str, body: bytes, state: Any) -> InputRow:
     return InputRow(input=_input_decoder.decode(body), session_id=session_id, state=state)
 
 
@@ -259,7 +266,7 @@ def _run_record(row: Any) -> RunRecord:
 # --- sessions ------------------------------------------------------------------------------------
 
 _SESSION_COLUMNS: Final = (
-    "session_id, created_at, updated_at, parent_id, leaf_id, settings, usage_totals"
+    "session_id, created_at, updated_at, parent_id, leaf_id, settings, usage_totals, queue_revision"
 )
 
 _SESSION: Final = f"SELECT {_SESSION_COLUMNS} FROM sessions WHERE NOT deleted AND session_id = ?"  # noqa: S608
@@ -338,13 +345,14 @@ def overridden(connection: apsw.Connection) -> tuple[str, ...]:
 
 
 def _session_row(row: Any) -> SessionRow:
-    session_id, created_at, updated_at, parent_id, leaf_id, settings, usage = row
+    session_id, created_at, updated_at, parent_id, leaf_id, settings, usage, revision = row
     return SessionRow(
         session_id=session_id,
         created_at=created_at,
         updated_at=updated_at,
         parent_id=parent_id,
         leaf_id=leaf_id,
+        queue_revision=revision,
         usage=None if usage is None else _usage_decoder.decode(usage),
         **msgspec.structs.asdict(_settings_decoder.decode(settings)),
     )

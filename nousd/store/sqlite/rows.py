@@ -17,7 +17,12 @@ from nousd.machine.session.settings import ChangedSettings
 from nousd.machine.session.usage import with_call
 from nousd.store.artifacts import PUT_STEP_BYTES
 from nousd.store.sqlite import branching
-from nousd.store.sqlite.blocks import EVENTS_OF_SESSION, INPUTS_OF_SESSION, all_of_session
+from nousd.store.sqlite.blocks import (
+    EVENTS_OF_SESSION,
+    INPUTS_OF_SESSION,
+    INPUTS_PENDING,
+    all_of_session,
+)
 from nousd.store.sqlite.many_rows import ManyRows
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.events import UsageReported
@@ -93,8 +98,13 @@ def _move_leaf(connection: apsw.Connection, change: row_changes.MoveLeaf) -> Non
 
 
 _TOUCH: Final = ManyRows(
-    "UPDATE sessions SET updated_seq = column2, updated_at = column3 FROM (",
-    3,
+    """
+    UPDATE sessions SET
+        updated_seq = column2, updated_at = column3,
+        queue_revision = coalesce(column4, queue_revision)
+    FROM (
+    """,
+    4,
     ") WHERE session_id = column1 AND NOT deleted",
 )
 
@@ -102,7 +112,7 @@ _TOUCH: Final = ManyRows(
 def _touch_sessions(
     connection: apsw.Connection, changes: Sequence[row_changes.TouchSession]
 ) -> None:
-    _TOUCH.execute(connection, [(change.session_id, change.seq, change.ts) for change in changes])
+    _TOUCH.execute(connection, [msgspec.structs.astuple(change) for change in changes])
 
 
 _ITS_OWN: Final = """
@@ -223,6 +233,34 @@ def _input_row(change: row_changes.PutInput) -> tuple[Any, ...]:
         None if queued.client_message_id is UNSET else queued.client_message_id,
         encode_json(queued),
     )
+
+
+def _edit_input(connection: apsw.Connection, change: row_changes.EditInput) -> None:
+    connection.execute(
+        """
+        UPDATE inputs SET body = ? WHERE input_id = ? AND session_id = ? AND state = 'pending'
+        """,
+        (encode_json(change.input), change.input.input_id, change.session_id),
+    )
+
+
+_PLACES: Final = f"SELECT inputs.rowid, input_id, seq, position FROM {INPUTS_PENDING}"  # noqa: S608
+
+
+def _move_input(connection: apsw.Connection, change: row_changes.MoveInput) -> None:
+    """Move an input by dealing the places of all that wait anew, in their new order."""
+    rows = connection.execute(_PLACES, all_of_session(change.session_id)).fetchall()
+    moved = [row for row in rows if row[1] == change.input_id]
+    left = [row for row in rows if row[1] != change.input_id]
+    at = [index for index, row in enumerate(left) if row[1] == change.before_input_id]
+    if not (moved and at):
+        return
+    ordered = [*left[: at[0]], *moved, *left[at[0] :]]
+    for (rowid, *_), (before, _, seq, position) in zip(ordered, rows, strict=True):
+        if rowid != before:
+            connection.execute(
+                "UPDATE inputs SET seq = ?, position = ? WHERE rowid = ?", (seq, position, rowid)
+            )
 
 
 def _set_input_state(connection: apsw.Connection, change: row_changes.SetInputState) -> None:
@@ -361,6 +399,8 @@ _APPLY: Final[dict[type[row_changes.RowChange], _Write]] = {
     row_changes.PutEntry: _each(_put_entry),
     row_changes.UseArtifact: _each(_use_artifact),
     row_changes.PutInput: _put_inputs,
+    row_changes.EditInput: _each(_edit_input),
+    row_changes.MoveInput: _each(_move_input),
     row_changes.SetInputState: _each(_set_input_state),
     row_changes.PutRun: _each(_put_run),
     row_changes.EndRun: _each(_end_run),

@@ -293,6 +293,7 @@ class SqliteStore:
     tree = _read(_queries.tree)
     pending_inputs = _read(_queries.pending_inputs)
     pending_counts = _read(_queries.pending_counts)
+    input = _read(_queries.input)
     input_by_client_id = _read(_queries.input_by_client_id)
     run = _read(_queries.run)
     runs = _read(_queries.runs)

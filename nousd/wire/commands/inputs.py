@@ -13,7 +13,7 @@ from msgspec import Meta
 from nousd.wire.commands.base import AnsweredBy
 from nousd.wire.limits import ATTACHMENTS_MAX, PATH_CHARS_MAX, TOOLS_MAX
 from nousd.wire.objects.entries import Sampling
-from nousd.wire.objects.field_types import Name, QueueKind, Text
+from nousd.wire.objects.field_types import Name, QueueKind, QueueRevision, Text
 from nousd.wire.objects.run_options import ToolChoice
 from nousd.wire.responses import Accepted, Queue, Result
 
@@ -124,5 +124,36 @@ class Promote(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Turn a pending follow-up into a steer of the active run."""
 
     input_id: Name
+    session_id: Name | None = None
+    client_id: Name | None = None
+
+
+class EditQueued(AnsweredBy[Accepted], frozen=True, kw_only=True):
+    """Replace the text of a pending input, and its files if any are named; it keeps its place."""
+
+    input_id: Name
+    text: Text
+    text_ref: Name | None = None
+    attachments: AttachmentsGiven | None = None
+    queue_revision: QueueRevision | None = None
+    session_id: Name | None = None
+    client_id: Name | None = None
+
+
+class MoveQueued(AnsweredBy[Accepted], frozen=True, kw_only=True):
+    """Move a pending input in front of another of its kind, or behind all of them."""
+
+    input_id: Name
+    before_input_id: Name | None = None
+    queue_revision: QueueRevision | None = None
+    session_id: Name | None = None
+    client_id: Name | None = None
+
+
+class RemoveQueued(AnsweredBy[Accepted], frozen=True, kw_only=True):
+    """Remove one pending input and return it."""
+
+    input_id: Name
+    queue_revision: QueueRevision | None = None
     session_id: Name | None = None
     client_id: Name | None = None

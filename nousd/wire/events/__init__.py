@@ -162,11 +162,13 @@ class EntryAppended(Event, frozen=True, kw_only=True):
 class QueueUpdate(Event, frozen=True, kw_only=True):
     """The pending inputs changed."""
 
-    change: Literal["accepted", "consumed", "cleared", "promoted"]
+    change: Literal["accepted", "consumed", "cleared", "promoted", "edited", "moved"]
     inputs: tuple[QueuedInput, ...]
     pending_counts: PendingCounts
     run_id: str | UnsetType = UNSET
     client_id: str | UnsetType = UNSET
+    queue_revision: int | UnsetType = UNSET
+    before_input_id: str | UnsetType = UNSET
 
 
 class RunAborting(RunEvent, frozen=True, kw_only=True):

@@ -71,6 +71,10 @@ EventTypes = Literal["v1", "all"] | Annotated[tuple[Name, ...], Meta(max_length=
 """The thirteen frozen types, all types, or a list of names."""
 
 
+QueueRevision = Annotated[int, Meta(ge=0, le=2**53)]
+"""How often a session's queue has changed."""
+
+
 QueueMode = Literal["one-at-a-time", "all"]
 """Whether a turn takes one text of a queue or all (protocol/semantics/runs-and-queues.md)."""
 

@@ -34,6 +34,7 @@ class Accepted(Response, frozen=True, kw_only=True):
     rule: str | UnsetType = UNSET
     path: str | UnsetType = UNSET
     cleared: tuple[QueuedInput, ...] | UnsetType = UNSET
+    queue_revision: int | UnsetType = UNSET
     handled_by: str | UnsetType = UNSET
     reply: str | UnsetType = UNSET
     warnings: tuple[Remark, ...] | UnsetType = UNSET

@@ -108,4 +108,5 @@ class Queue(Response, frozen=True, kw_only=True):
     session_id: str
     inputs: tuple[QueuedInput, ...]
     pending_counts: PendingCounts
+    queue_revision: int
     cursor: str

@@ -30,6 +30,7 @@ class State(Response, frozen=True, kw_only=True):
     steering_mode: QueueMode
     follow_up_mode: QueueMode
     pending_counts: PendingCounts
+    queue_revision: int
     cursor: str
     runs: tuple[ActiveRun, ...]
     provider: str

@@ -1,0 +1,99 @@
+"""Decisions on commands that change one pending input: its text, its place, or whether it waits at all.
+
+Like ``decisions``: each function looks at a state and returns events; it changes nothing.
+"""
+
+from __future__ import annotations
+
+from nousd.errors import CommandRejected
+from nousd.machine.session import queue
+from nousd.machine.session.queue_updates import edited, gone, moved
+from nousd.machine.session.state import SessionState
+from nousd.wire import events
+from nousd.wire.objects.inputs import QueuedInput
+
+
+def require_waiting(
+    state: SessionState, input_id: str, queue_revision: int | None = None
+) -> QueuedInput:
+    """Return a pending input that can still be changed.
+
+    Args:
+        queue_revision: the revision that the client saw, if it named one.
+
+    Raises:
+        CommandRejected: ``input_not_found``, ``input_delivered``, ``queue_changed``.
+    """
+    for queued in state.queue:
+        if queued.input_id == input_id and queued.kind != "message":
+            break
+    else:
+        raise CommandRejected("input_not_found")
+    if state.run is not None and queue.is_own_prompt(queued, state.run.run_id):
+        raise input_delivered()
+    if queue_revision not in (None, state.queue_revision):
+        raise CommandRejected(
+            "queue_changed",
+            cause="the queue is another one than the client saw: read get_queue and decide again",
+            details={"queue_revision": state.queue_revision},
+        )
+    return queued
+
+
+def input_delivered() -> CommandRejected:
+    """Return the refusal to change an input that a turn has taken."""
+    return CommandRejected(
+        "input_delivered",
+        cause="a turn has taken the input: correct it with a steer, or stop the run with abort",
+    )
+
+
+def edit_queued(
+    state: SessionState, new: QueuedInput, *, client_id: str | None = None
+) -> events.QueueUpdate:
+    """Replace a pending input by another with its id, kind and place.
+
+    Raises:
+        CommandRejected: ``queue_full``, and as ``require_waiting``.
+    """
+    require_waiting(state, new.input_id)
+    return edited(state, new, client_id)
+
+
+def move_queued(
+    state: SessionState,
+    input_id: str,
+    before_input_id: str | None,
+    *,
+    client_id: str | None = None,
+) -> events.QueueUpdate:
+    """Move a pending input in front of another of its kind, or behind all of them.
+
+    Raises:
+        CommandRejected: ``input_not_movable``, and as ``require_waiting``.
+    """
+    queued = require_waiting(state, input_id)
+    peers = queue.without(queue.of_kind(state.queue, queued.kind), (queued,))
+    if before_input_id is not None and before_input_id not in [peer.input_id for peer in peers]:
+        raise CommandRejected(
+            "input_not_movable",
+            cause="before_input_id must name another pending input of the same kind",
+            details={"kind": queued.kind},
+        )
+    return moved(state, queued, before_input_id, client_id)
+
+
+def remove_queued(
+    state: SessionState,
+    input_id: str,
+    *,
+    client_id: str | None = None,
+) -> tuple[tuple[events.QueueUpdate, ...], queue.Inputs]:
+    """Remove one pending input.
+
+    Raises:
+        CommandRejected: as ``require_waiting``.
+    """
+    removed = (require_waiting(state, input_id),)
+    run_id = None if state.run is None else state.run.run_id
+    return gone(state, "cleared", removed, run_id, client_id), removed
