@@ -69,12 +69,16 @@ def answering(daemon: FakeDaemon) -> Callable[[dict[str, Any]], bytes | None]:
 
 
 def sent_commands(daemon: FakeDaemon) -> list[tuple[str, dict[str, Any]]]:
-    """Return the commands that were sent after the greeting."""
+    """Return the commands that were sent after the greeting, without the name of the chat."""
     return [
-        (request["type"], request["payload"])
+        (request["type"], without_name(request["payload"]))
         for request in daemon.heard
         if request["type"] not in _GREETING
     ]
+
+
+def without_name(payload: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in payload.items() if key != "client_id"}
 
 
 _GREETING = ("get_state", "list_permissions", "list_questions", "subscribe")
@@ -221,6 +225,37 @@ def test_chat_ends_with_exit_code_1_when_the_daemon_disconnects(
     outcome = nousctl("chat", input="hi\n")
     assert outcome.code == 1
     assert outcome.out.endswith("the daemon closed the connection\n")
+
+
+# --- other clients -------------------------------------------------------------------------------
+
+
+def test_what_others_sent_is_shown_with_their_name(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    sent: list[str] = []
+
+    def reply(request: dict[str, Any]) -> bytes | None:
+        sent.append(request["payload"]["client_id"])
+        keys = {"session_id": "s", "run_id": "run-1", "turn_id": "1", "role": "user"}
+        messages = [
+            ("mine", "prompt", sent[0]),
+            ("mine too", "steer", sent[0]),
+            ("from a phone", "prompt", "phone"),
+            ("from a shell", "follow_up", None),
+        ]
+        for number, (text, kind, name) in enumerate(messages):
+            named = {} if name is None else {"client_id": name}
+            message = {"message_id": f"m{number}", "text": text, "turn_kind": kind, **named}
+            daemon.publish(event(6 + number, "message_start", **keys, **message))
+        publish_run(daemon, "run-1", "done")
+        return ok("accepted", {"command": "prompt", "run_id": "run-1"})(request)
+
+    daemon.on["prompt"] = reply
+    outcome = nousctl("chat", input="mine\n")
+    assert [line for line in outcome.out.splitlines() if line.startswith("> ")] == [
+        "> mine too",
+        "> [phone] from a phone",
+        "> from a shell",
+    ]
 
 
 # --- pending requests ----------------------------------------------------------------------------

@@ -7,6 +7,7 @@ one lock.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -28,6 +29,14 @@ _PROMPT: Final = "> "
 
 _RACES: Final = frozenset({"run_in_progress", "no_active_run"})
 """Refusals that mean: the run began, or ended, while the line was being typed."""
+
+_FROM_THE_USER: Final = frozenset(
+    {
+        *("prompt", "steer", "follow_up", "abort"),
+        *("confirm_tool", "answer_question", "reject_question"),
+    }
+)
+"""Commands that carry the client's name, so that other clients can tell who sent them."""
 
 _ENDED_RUNS_MAX: Final = 64
 """Runs whose end may be seen before the answer to their prompt."""
@@ -53,6 +62,7 @@ class _Talk:
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        self._client_id = f"nousctl-chat-{os.getpid()}"
         self._terminal = sys.stdin.isatty()
         if self._terminal:
             with suppress(ImportError):
@@ -255,11 +265,8 @@ class _Talk:
             self._lose(error)
 
     def _show_event(self, event: ReceivedEvent) -> None:
-        if event.type == "message_start" and event.payload.get("turn_kind") in {
-            "steer",
-            "follow_up",
-        }:
-            self._say(f"> {event.payload['text']}")
+        if event.type == "message_start" and "turn_kind" in event.payload:
+            self._show_message(event.payload)
         self._printer.show(event)
         asked = self._asked.note(event)
         if asked:
@@ -274,6 +281,14 @@ class _Talk:
                 # The request that the next line answers was scrolled away.
                 print(_PROMPT, end="", flush=True)
             self._changed.notify_all()
+
+    def _show_message(self, payload: Mapping[str, Any]) -> None:
+        """Print a message of the user, unless it is a prompt that was typed here."""
+        sender = payload.get("client_id", self._client_id)
+        if sender != self._client_id:
+            self._say(f"> [{sender}] {payload['text']}")
+        elif payload["turn_kind"] in {"steer", "follow_up"}:
+            self._say(f"> {payload['text']}")
 
     def _lose(self, error: ClientError) -> None:
         with self._changed:
@@ -307,6 +322,8 @@ class _Talk:
 
     def _ask(self, command: str, payload: Mapping[str, Any]) -> Answer:
         seconds = self._options.answer_seconds
+        if command in _FROM_THE_USER:
+            payload = {**payload, "client_id": self._client_id}
         with Connection(self._options.socket_path, timeout_seconds=seconds) as daemon:
             return daemon.request(command, payload)
 

@@ -13,7 +13,7 @@ import typer
 
 from nousd.cli.arguments import Argument
 from nousd.cli.client_options import Options, print_answer
-from nousd.cli.nousctl.input_arguments import SESSION
+from nousd.cli.nousctl.input_arguments import CLIENT, SESSION
 from nousd.cli.nousctl.verbs import Watch
 from nousd.cli.output import DONE, FAILED, say
 from nousd.cli.render.request_lines import NoAnswer, answers_to, question_lines, request_lines
@@ -61,8 +61,9 @@ def _answer(options: Options, values: dict[str, Any]) -> int:
         for question, answer in zip(asked["questions"], answers, strict=True):
             say(question_lines(question)[0])
             say("  " + ", ".join([*answer.get("chosen", ()), answer.get("text", "")]).strip(", "))
-        payload = {"question_id": question_id, "answers": answers}
-        return print_answer(options, daemon.request("answer_question", payload))
+        return print_answer(
+            options, daemon.request("answer_question", {**values, "answers": answers})
+        )
 
 
 def _found(waiting: list[Payload], key: str, id: str) -> Payload | None:
@@ -120,6 +121,7 @@ ASKING: Final[dict[str, Watch]] = {
                     typer.Option("--rule", help="Rule to save instead of the offered one."),
                 ],
             ),
+            CLIENT,
         ),
         _confirm,
     ),
@@ -143,6 +145,7 @@ ASKING: Final[dict[str, Watch]] = {
                 ],
                 ...,
             ),
+            CLIENT,
         ),
         _answer,
     ),

@@ -56,6 +56,7 @@ LEAF: Final = option("leaf_id", "--leaf", "Entry to continue from.")
 EXPECTED_RUN: Final = option(
     "expected_run_id", "--expected-run", "Refuse unless this run is the active one."
 )
+CLIENT: Final = option("client_id", "--client-id", "Name of this client, shown to others.")
 CLIENT_MESSAGE: Final = option("client_message_id", "--client-message-id", "Idempotency key.")
 ATTACH: Final = Argument(
     "attachments",
@@ -85,7 +86,7 @@ _OF_THIS_RUN: Final = (
     option(
         "sampling", "--sampling", 'Sampling for this run only, such as {"temperature":0}.'
     )._replace(convert=json_object),
-    option("client_id", "--client-id", "Stored with the run."),
+    CLIENT,
     option("agent_id", "--agent-id", "Stored with the run."),
     option("agent_profile", "--agent-profile", "Stored with the run."),
     option("correlation_id", "--correlation-id", "Stored with the run and its usage."),
@@ -103,7 +104,7 @@ _REQUIRE: Final = flag(
     "require_appended", "--require-appended", "Refuse a text that is not an appended message."
 )
 
-APPEND: Final = (TEXT, SESSION, CLIENT_MESSAGE, ATTACH)
+APPEND: Final = (TEXT, SESSION, CLIENT_MESSAGE, ATTACH, CLIENT)
 PROMPT: Final = (
     TEXT,
     LEAF,
@@ -115,4 +116,4 @@ PROMPT: Final = (
     _REQUIRE,
     *_OF_THIS_RUN,
 )
-QUEUED: Final = (TEXT, SESSION, EXPECTED_RUN, CLIENT_MESSAGE, ATTACH)
+QUEUED: Final = (TEXT, SESSION, EXPECTED_RUN, CLIENT_MESSAGE, ATTACH, CLIENT)

@@ -17,10 +17,13 @@ from nousd.cli.client_options import Options
 from nousd.cli.nousctl import session_arguments
 from nousd.cli.nousctl.input_arguments import (
     APPEND,
+    ATTACH,
+    CLIENT,
     EXPECTED_RUN,
     PROMPT,
     QUEUED,
     SESSION,
+    TEXT,
     flag,
     json_value,
 )
@@ -88,6 +91,17 @@ FOLDER: Final = WORKSPACE._replace(
     annotation=Annotated[Path, typer.Argument(metavar="FOLDER", help="New workspace.")],
     default=...,
 )
+INPUT: Final = required("input_id", "INPUT", "Input id, as listed by queue.")
+BEFORE_INPUT: Final = option(
+    "before_input_id", "--before", "Input that it comes right before. [default: behind all]"
+)
+REVISION: Final = Argument(
+    "queue_revision",
+    Annotated[
+        int | None,
+        typer.Option("--revision", min=0, help="Refuse unless the queue has this revision."),
+    ],
+)
 BEFORE: Final = option("before", "--before", "Continue a page before this id.")
 
 
@@ -122,9 +136,14 @@ VERBS: Final[dict[str, Verb]] = {
     "abort": Verb(
         "abort",
         "Abort the run and clear its queue.",
-        (SESSION, EXPECTED_RUN, flag("keep_queue", "--keep-queue", "Keep the queued inputs.")),
+        (
+            SESSION,
+            EXPECTED_RUN,
+            flag("keep_queue", "--keep-queue", "Keep the queued inputs."),
+            CLIENT,
+        ),
     ),
-    "resume": Verb("resume", "Start a run on the pending inputs.", (SESSION,)),
+    "resume": Verb("resume", "Start a run on the pending inputs.", (SESSION, CLIENT)),
     "queue": Verb("get_queue", "List the queued inputs.", (SESSION,)),
     "todos": Verb("get_todos", "Show the session's todo list.", (SESSION,)),
     "clear_queue": Verb(
@@ -139,12 +158,28 @@ VERBS: Final[dict[str, Verb]] = {
                     typer.Option("--kind", help="Only inputs of this kind."),
                 ],
             ),
+            CLIENT,
         ),
     ),
     "promote": Verb(
         "promote",
         "Turn a queued follow-up into a steer.",
-        (required("input_id", "INPUT", "Input id, as listed by queue."), SESSION),
+        (INPUT, SESSION, CLIENT),
+    ),
+    "queue_edit": Verb(
+        "edit_queued",
+        "Replace the text of a queued input.",
+        (INPUT, TEXT, ATTACH, REVISION, SESSION, CLIENT),
+    ),
+    "queue_move": Verb(
+        "move_queued",
+        "Move a queued input in front of another, or behind all of its kind.",
+        (INPUT, BEFORE_INPUT, REVISION, SESSION, CLIENT),
+    ),
+    "queue_remove": Verb(
+        "remove_queued",
+        "Remove a queued input and print it.",
+        (INPUT, REVISION, SESSION, CLIENT),
     ),
     "new": Verb(
         "new_session",
@@ -373,6 +408,7 @@ VERBS: Final[dict[str, Verb]] = {
         (
             required("question_id", "QUESTION", "Question id, as listed by questions."),
             option("reason", "--reason", "Reason; the model receives it."),
+            CLIENT,
         ),
     ),
     "capabilities": Verb("get_capabilities", "Show the capabilities of this daemon."),

@@ -193,6 +193,8 @@ def _queue(payload: Payload) -> Iterator[str]:
         yield _input(waiting)
     if not payload["inputs"]:
         yield "nothing waits"
+    if "queue_revision" in payload:
+        yield f"revision  {payload['queue_revision']}"
 
 
 def _todos(payload: Payload) -> Iterator[str]:
@@ -204,7 +206,8 @@ def _todos(payload: Payload) -> Iterator[str]:
 
 
 def _input(waiting: Payload) -> str:
-    return f"{waiting['input_id']} {waiting['kind']}: {snippet(waiting['text'])}"
+    sender = f" of {waiting['client_id']}" if "client_id" in waiting else ""
+    return f"{waiting['input_id']} {waiting['kind']}{sender}: {snippet(waiting['text'])}"
 
 
 def _agents(payload: Payload) -> Iterator[str]:
