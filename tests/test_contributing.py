@@ -233,7 +233,7 @@ from nousd.tools.interface import ToolContext
 
 
 async def test_words_are_counted(tmp_path: Path) -> None:
-    async def emit(_: str) -> None: ...
+    async def emit(_: str, __: object = None) -> None: ...
 
     (tmp_path / "a.txt").write_text("one two  three")
     context = ToolContext(PathSandbox(tmp_path), emit)

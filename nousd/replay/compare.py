@@ -161,7 +161,7 @@ def _is_same_delta(one: Any, other: Any) -> bool:
     )
 
 
-_DELTA_OF: Final = ("message_id", "tool_call_id")
+_DELTA_OF: Final = ("message_id", "tool_call_id", "stream")
 
 
 class _Names:

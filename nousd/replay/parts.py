@@ -165,8 +165,8 @@ class RecordedTool:
     async def run(self, args: Any, context: ToolContext) -> ToolResult:  # noqa: ARG002
         call = self._calls.pop(0) if self._calls else Call()
         for step in call.steps:
-            if isinstance(step, str):
-                await context.emit(step)
+            if isinstance(step, events.ToolExecutionUpdate):
+                await context.emit(step.delta, step.stream or None)
             else:
                 await self._driver.tell(step)
         if call.result is None:

@@ -95,7 +95,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     invalid: str | None = None
-    steps: tuple[str | Event, ...] = ()
+    steps: tuple[Event, ...] = ()
     result: str | None = None
     failed_as: str | None = None
     full: bytes | None = None
@@ -144,7 +144,7 @@ class _Bracket(msgspec.Struct):
     name: str
     is_raw: bool
     started: events.ToolCallStarted | None = None
-    steps: list[str | Event] = []
+    steps: list[Event] = []
     warning: events.Warning | None = None
     is_cut_off: bool = False
     is_changed: bool = False
@@ -294,7 +294,7 @@ class _Reader:
 
     def tool_update(self, event: events.ToolExecutionUpdate) -> None:
         assert self._tool is not None
-        self._tool.steps.append(event.delta)
+        self._tool.steps.append(event)
 
     def tool_completed(self, event: events.ToolCallCompleted) -> None:
         assert self._tool is not None

@@ -20,13 +20,24 @@ from nousd.tools.sandbox.obeyed_links import NO_LINKS, ObeyedLinks
 from nousd.tools.secrets_interface import NO_SECRETS, Secrets
 from nousd.tools.spooled_file import SpooledFile
 from nousd.tools.task_runner import TaskRunner
+from nousd.wire.objects.field_types import OutputKind
 from nousd.wire.objects.policy import ExecutedBy, ExecutionEnv, ObeyedFile, SandboxFacts
 from nousd.wire.objects.questions import QuestionAnswer, UserQuestion
 from nousd.wire.objects.todos import Todo
 from nousd.wire.objects.tool_footprint import Access
 
-Emit = Callable[[str], Awaitable[None]]
-"""Receives a piece of output as it appears; may wait, which slows the tool down."""
+
+class Emit(Protocol):
+    """Receives a piece of output as it appears; may wait, which slows the tool down."""
+
+    async def __call__(self, delta: str, stream: OutputKind | None = None, /) -> None:
+        """Take a piece.
+
+        Args:
+            stream: what it is, if the tool can tell.
+        """
+        ...
+
 
 ExtendIdleDeadline = Callable[[float], None]
 """Announces that the caller may be silent for so many seconds, because a time-out of its own applies."""

@@ -15,6 +15,7 @@ import pytest
 
 from nousd.errors import ContextOverflow, ProviderError, ToolError
 from nousd.providers.interface import Finished, Receive, ToolCallPiece
+from nousd.redaction.redactor import Redactor
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.memory import store as memory
 from nousd.store.records import Batch
@@ -446,6 +447,32 @@ async def test_a_model_input_event_shares_the_commit_of_the_status_before_it(
     await bench.run()
     of_models = [batch for batch in batches if "model_input" in batch]
     assert of_models == [["model_input"], ["status", "model_input"]]
+
+
+async def test_output_has_the_stream_that_the_tool_tells_and_no_secret_in_either(
+    tmp_path: Path, provider: ScriptedProvider, tool: ScriptedTool
+) -> None:
+    async def play(context: ToolContext) -> ToolResult:
+        await context.emit("plain ")
+        for piece in ("the sk-sec", "ret-01", "23456789"):
+            await context.emit(piece, "stdout")
+            await context.emit(f"{piece}!", "stderr")
+        return ToolResult("done")
+
+    redactor = Redactor(["sk-secret-0123456789"])
+    async with open_bench(tmp_path, provider, tool, secrets=redactor) as bench:
+        provider.answer(asks_for_tools(), says("done"))
+        tool.finish(play)
+        updates = of_type(await bench.run(), "tool_execution_update")
+    told = {
+        stream: "".join(each["delta"] for each in updates if each.get("stream") == stream)
+        for stream in (None, "stdout", "stderr")
+    }
+    assert told == {
+        None: "plain ",
+        "stdout": "the [redacted]",
+        "stderr": "the sk-sec!ret-01!23456789!",
+    }
 
 
 @pytest.mark.parametrize("breaks_off", [False, True])

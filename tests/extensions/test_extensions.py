@@ -55,7 +55,7 @@ async def command(handler: Callable[..., Any], payload: Any = None, **options: f
 def silent_context(extend_idle_deadline: ExtendIdleDeadline = nobody_waits) -> ToolContext:
     """Return the context of a tool that must not emit anything."""
 
-    async def emit(text: str) -> None:
+    async def emit(text: str, _: object = None) -> None:
         raise AssertionError(text)
 
     return ToolContext(PathSandbox(Path("/")), emit, extend_idle_deadline)

@@ -96,6 +96,7 @@ LOOK = (
         f'[[tool write {{"path":"b.txt","content":"{"long " * 4000}"}}]] [[then]] [[say 1]]',
         f"{'a long text ' * 2000} [[say 1]]",
         '[[tool bash {"command":"seq 1 20000"}]] [[then]] [[say 1]]',
+        '[[tool bash {"command":"echo out; echo err >&2; seq 1 200"}]] [[then]] [[say 1]]',
         '[[tool read {"path":"../outside"}]] [[then]] [[say 1]]',
         "[[text   ]]",
         '[[tool todo {"todos":[{"content":"look"}]}]] [[then]] [[tool todo {"todos":[]}]] [[say 1]]',

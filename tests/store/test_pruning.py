@@ -14,6 +14,7 @@ import apsw
 import msgspec
 import pytest
 import trio
+from msgspec import UNSET
 from trio.testing import wait_all_tasks_blocked
 
 from nousd.errors import StoreError
@@ -164,6 +165,29 @@ async def test_deltas_of_each_type_are_joined_separately(store: Store) -> None:
         (5, "ab", "evt-3"),
         (6, None, None),
     ]
+
+
+@pytest.mark.parametrize(
+    ("streams", "joined"),
+    [
+        (["stderr", "stderr"], "stderr"),
+        (["stdout", "stderr"], None),
+        ([UNSET, "stderr"], None),
+        ([UNSET, UNSET], None),
+    ],
+)
+async def test_joined_output_has_the_stream_that_all_of_it_has(
+    store: Store, streams: list[Any], joined: str | None
+) -> None:
+    start, *updates, end = tool_call("m1.0", "one\n", "two\n")
+    told = [
+        msgspec.structs.replace(update, stream=stream)
+        for update, stream in zip(updates, streams, strict=True)
+    ]
+    await append(store, start, *told, end, ts=THEN)
+    await prune(store)
+    [_, update, _] = [json.loads(event.line)["payload"] for event in await whole_log(store)]
+    assert (update["delta"], update.get("stream")) == ("one\ntwo\n", joined)
 
 
 async def test_tool_output_is_joined(store: Store) -> None:

@@ -21,6 +21,7 @@ from nousd.tools.builtin.catalog import builtin_tools
 from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.registry import ToolRegistry
+from nousd.wire.objects.field_types import OutputKind
 from tests.harness.daemon import WAIT_SECONDS
 
 T = TypeVar("T")
@@ -45,6 +46,8 @@ class Bench:
         (self.hidden / "log.db").write_text(SECRET)
         self.registry = ToolRegistry(builtin_tools(allow_exec=True))
         self.emitted: list[str] = []
+        self.streams: list[OutputKind | None] = []
+        """The stream of each piece in ``emitted``."""
         self.quiet_seconds: list[float] = []
         self.context = ToolContext(
             path_sandbox=PathSandbox(self.work, (self.hidden,)),
@@ -52,8 +55,9 @@ class Bench:
             extend_idle_deadline=self.quiet_seconds.append,
         )
 
-    async def _emit(self, text: str) -> None:
+    async def _emit(self, text: str, stream: OutputKind | None = None) -> None:
         self.emitted.append(text)
+        self.streams.append(stream)
 
     async def call(self, tool: str, **args: Any) -> ToolResult:
         found = self.registry.get(tool)
@@ -184,6 +188,7 @@ def supervising(
     }
     code = f"""
 from nousd.tools.process import supervisor_process as supervisor
+from nousd.wire.objects.field_types import OutputKind
 {changes}
 supervisor.run({job})
 """

@@ -24,8 +24,43 @@ async def test_output_is_the_text_without_its_last_newline(bench: Bench) -> None
     assert "".join(bench.emitted) == "hello\n"
 
 
-async def test_stdout_and_stderr_are_merged_in_the_order_of_writing(bench: Bench) -> None:
-    assert await bench.text("bash", command="echo a; echo b >&2; echo c") == "a\nb\nc"
+@pytest.mark.behaviour("output_says_which_stream_it_is_of")
+async def test_each_piece_of_output_names_its_stream_and_comes_when_it_was_written(
+    bench: Bench, line: Lifeline
+) -> None:
+    pieces: list[tuple[str | None, str]] = []
+    gate = line.path.with_name("gate")
+
+    async def emit(text: str, stream: str | None = None) -> None:
+        pieces.append((stream, text))
+        if len(pieces) < 3:
+            await trio.to_thread.run_sync(gate.write_text, "")
+
+    bench.context = bench.context.__class__(path_sandbox=bench.context.path_sandbox, emit=emit)
+    command = f'mkfifo "{gate}"; echo a; cat "{gate}"; echo b >&2; cat "{gate}"; echo c'
+    result = await bench.text("bash", command=command)
+    assert pieces == [("stdout", "a\n"), ("stderr", "b\n"), ("stdout", "c\n")]
+    assert result == "a\nb\nc"
+
+
+async def test_each_stream_comes_in_the_order_of_writing(bench: Bench) -> None:
+    command = "for i in 1 2 3 4 5 6 7 8; do echo o$i; echo e$i >&2; done"
+    text = await bench.text("bash", command=command)
+    for name, kind in (("o", "stdout"), ("e", "stderr")):
+        wanted = [f"{name}{number}" for number in range(1, 9)]
+        assert [word for word in text.split() if word[0] == name] == wanted
+        told = zip(bench.streams, bench.emitted, strict=True)
+        assert "".join(piece for stream, piece in told if stream == kind).split() == wanted
+
+
+async def test_redirected_to_one_stream_all_comes_in_the_order_of_writing(bench: Bench) -> None:
+    text = await bench.text("bash", command="exec 2>&1; echo a; echo b >&2; echo c")
+    assert (text, set(bench.streams)) == ("a\nb\nc", {"stdout"})
+
+
+async def test_a_stream_that_is_closed_early_does_not_end_the_other(bench: Bench) -> None:
+    text = await bench.text("bash", command="exec 2>&-; echo a; exec >&-; sleep 0.05; true")
+    assert text == "a"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +112,7 @@ async def test_only_allowed_variables_are_passed_on(
 async def test_output_is_streamed_while_the_command_runs(bench: Bench, line: Lifeline) -> None:
     seen = trio.Event()
 
-    async def emit(text: str) -> None:
+    async def emit(text: str, _: object = None) -> None:
         bench.emitted.append(text)
         seen.set()
 

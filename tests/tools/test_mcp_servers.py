@@ -43,6 +43,7 @@ class Host:
         around = Surroundings(environ, workdir, self.secrets.append, self._redacted, self._redacted)
         self.server = McpServer(spec, self.tools, around, self._told)
         self.said: list[str] = []
+        self.streams: set[str | None] = set()
 
     def _redacted(self, text: str) -> str:
         for secret in self.secrets:
@@ -66,8 +67,9 @@ class Host:
                 await self._news.wait()
 
     async def call(self, tool: str, **args: Any) -> ToolResult:
-        async def emit(text: str) -> None:
+        async def emit(text: str, stream: str | None = None) -> None:
             self.said.append(text)
+            self.streams.add(stream)
 
         found = self.tools[f"mcp__stub__{tool}"]
         context = ToolContext(PathSandbox(self._workdir, ()), emit)
@@ -197,7 +199,7 @@ async def test_the_delay_before_a_refresh_doubles_until_a_quiet_period(
         assert await session.delay_of_news() == 1
 
 
-async def _ignore(_text: str) -> None:
+async def _ignore(_text: str, _stream: object = None) -> None:
     pass
 
 
@@ -275,6 +277,7 @@ async def test_progress_and_the_final_text_are_streamed(tmp_path: Path) -> None:
     async with ready_host(tmp_path) as host:
         assert (await host.call("progress")).text == "done"
         assert "".join(host.said) == "[1/2] step 1\n[2/2] step 2\ndone"
+        assert host.streams == {"progress"}
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,27 @@ import errno
 import hashlib
 import os
 import stat
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nousd.redaction.redactor import Redactor
 from nousd.tools.interface import ToolResult
 from nousd.tools.output import output_capture as whole_output
 from nousd.tools.output.output_capture import SPOOL_PIECE_BYTES
-from nousd.tools.output.tool_output import OutputCollector, OutputStream, head_of, within_bounds
+from nousd.tools.output.tool_output import (
+    RUNS_MAX,
+    OutputCollector,
+    OutputStream,
+    WholeCharacters,
+    head_of,
+    within_bounds,
+)
 from nousd.tools.secrets_interface import NO_SECRETS
 from nousd.tools.spooled_file import SpooledFile
 from nousd.wire.limits import (
@@ -23,6 +33,7 @@ from nousd.wire.limits import (
     TOOL_RESULT_LINES_MAX,
     TOOL_UPDATES_BYTES_MAX,
 )
+from nousd.wire.objects.field_types import OutputKind
 
 
 async def collect(*chunks: bytes) -> OutputCollector:
@@ -240,11 +251,13 @@ def test_head_of_cuts_a_text_like_an_output() -> None:
 class Watcher:
     def __init__(self) -> None:
         self.pieces: list[str] = []
+        self.streams: list[str | None] = []
         self.may_go_on = trio.Event()
         self.may_go_on.set()
 
-    async def emit(self, piece: str) -> None:
+    async def emit(self, piece: str, stream: str | None = None) -> None:
         self.pieces.append(piece)
+        self.streams.append(stream)
         await self.may_go_on.wait()
 
 
@@ -277,6 +290,63 @@ async def test_an_empty_output_streams_nothing(autojump_clock: object) -> None:
 async def test_output_during_a_pause_is_one_piece(autojump_clock: object) -> None:
     pieces = await stream_chunks(b"first\n", *[b"x\n"] * 100)
     assert pieces == ["first\n", "x\n" * 100]
+
+
+async def stream_of_both(*chunks: tuple[OutputKind, bytes]) -> list[tuple[str | None, str]]:
+    """Return the pieces of chunks that all come in one pause."""
+    watcher = Watcher()
+    stream = OutputStream(watcher.emit)
+    for kind, chunk in chunks:
+        stream.feed(chunk, kind)
+    stream.finish()
+    await stream.run()
+    return list(zip(watcher.streams, watcher.pieces, strict=True))
+
+
+async def test_each_piece_is_of_one_stream_in_the_order_of_arrival(autojump_clock: object) -> None:
+    pieces = await stream_of_both(
+        ("stdout", b"a\n"), ("stdout", b"b\n"), ("stderr", b"c\n"), ("stdout", b"d\n")
+    )
+    assert pieces == [("stdout", "a\nb\n"), ("stderr", "c\n"), ("stdout", "d\n")]
+
+
+async def test_a_character_of_one_stream_may_be_split_around_another(
+    autojump_clock: object,
+) -> None:
+    pieces = await stream_of_both(("stdout", b"\xc3"), ("stderr", b"e"), ("stdout", b"\xa9"))
+    assert pieces == [("stderr", "e"), ("stdout", "é")]
+
+
+async def test_streams_that_alternate_without_end_make_a_bounded_number_of_pieces(
+    autojump_clock: object,
+) -> None:
+    both: tuple[OutputKind, OutputKind] = ("stdout", "stderr")
+    pieces = await stream_of_both(
+        *[(both[number % 2], f"{number}\n".encode()) for number in range(10_000)]
+    )
+    assert len(pieces) == RUNS_MAX
+    for first, kind in enumerate(both):
+        told = "".join(text for stream, text in pieces if stream == kind)
+        assert told == "".join(f"{number}\n" for number in range(first, 10_000, 2))
+
+
+@given(st.text(), st.data())
+def test_chunks_of_whole_characters_are_the_same_bytes(text: str, data: st.DataObject) -> None:
+    encoded = text.encode("utf-8", "replace")
+    at = sorted(data.draw(st.lists(st.integers(0, len(encoded)), max_size=5)))
+    cuts = [0, *at, len(encoded)]
+    characters = WholeCharacters()
+    chunks = [characters.feed(encoded[start:end]) for start, end in pairwise(cuts)]
+    for chunk in chunks:
+        chunk.decode()
+    assert b"".join(chunks) == encoded
+    assert characters.finish() == b""
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"a\x80\x80\x80\x80", b"\xc3(", b"\xe2\x82", b"\xf0"])
+def test_bytes_that_are_no_characters_are_not_lost(data: bytes) -> None:
+    characters = WholeCharacters()
+    assert characters.feed(data) + characters.finish() == data
 
 
 async def test_a_stalled_watcher_does_not_block_the_tool_and_receives_bounded_text(

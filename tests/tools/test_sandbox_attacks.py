@@ -537,7 +537,7 @@ from nousd.tools.builtin.catalog import builtin_tools
 from nousd.tools.interface import ToolContext
 from nousd.tools.sandbox.detect import Detector
 from nousd.tools.sandbox.visible_paths import Chosen
-async def emit(_): pass
+async def emit(_, __=None): pass
 bash = next(tool for tool in builtin_tools(allow_exec=True) if tool.name == "bash")
 context = ToolContext(
     path_sandbox=PathSandbox(Path(sys.argv[2])), emit=emit, sandbox=Detector(sys.argv[1], Chosen())

@@ -147,4 +147,5 @@ def _continues(first: FlatEvent, second: FlatEvent) -> bool:
         and first.delta is not UNSET
         and first.message_id == second.message_id
         and first.tool_call_id == second.tool_call_id
+        and first.stream == second.stream
     )

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from nousd.wire.codec.envelope import decode_event, encode_event_tail, event_in, number_event
 from nousd.wire.commands.subscribe import cursor
@@ -58,6 +59,7 @@ def join(newest_first: Iterable[Line]) -> tuple[Joined, ...]:
 
 class _Told(msgspec.Struct, frozen=True):
     delta: str
+    stream: str | UnsetType = UNSET
 
 
 class _DeltaLine(msgspec.Struct, frozen=True):
@@ -71,12 +73,15 @@ def _joined(newest_first: Sequence[Line]) -> Joined:
     last, *gone = newest_first
     # Only the last can have been joined before, so the very first is among the given ones.
     first = newest_first[-1].seq
-    told = [_decoder.decode(event.line).payload.delta for event in reversed(newest_first)]
+    told = [_decoder.decode(event.line).payload for event in reversed(newest_first)]
     event = decode_event(last.line)
     whole = msgspec.structs.replace(
         event_in(event),
-        delta="".join(told),
+        delta="".join(piece.delta for piece in told),
         joined_from=cursor(first),
     )
+    if len({piece.stream for piece in told}) > 1:
+        # In the order in which they came, which is worth more than the stream of each.
+        whole = msgspec.structs.replace(whole, stream=UNSET)
     line = number_event(last.seq, encode_event_tail(whole, event.ts))
     return Joined(last.seq, first, line, tuple(event.seq for event in gone))

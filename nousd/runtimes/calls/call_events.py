@@ -19,6 +19,7 @@ from nousd.tools.sandbox.trap_watch import remark_of
 from nousd.wire import events
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.objects.entries import ToolCall
+from nousd.wire.objects.field_types import OutputKind
 from nousd.wire.objects.policy import ObeyedFile, PolicySnapshot, PolicySource
 
 
@@ -106,9 +107,15 @@ class CallEvents:
     def denied(self, refused: Refused) -> events.Event:
         return events.ToolCallDenied(**self.keys, by=refused.by, reason=beginning(refused.message))
 
-    def updates(self, text: str) -> list[events.Event]:
-        """Return output of the call in pieces that are small enough for an event."""
-        return [events.ToolCallOutput(**self.keys, delta=delta) for delta in deltas(text)]
+    def updates(self, text: str, stream: OutputKind | UnsetType = UNSET) -> list[events.Event]:
+        """Return output of the call in pieces that are small enough for an event.
+
+        Args:
+            stream: what it is, if the tool could tell.
+        """
+        return [
+            events.ToolCallOutput(**self.keys, delta=delta, stream=stream) for delta in deltas(text)
+        ]
 
     def warnings(self, _refused: Refused) -> list[events.Event]:
         """Return the warnings about the call; a call without a run reports them in its end."""
@@ -183,9 +190,12 @@ class TurnCallEvents(CallEvents):
             *super().requested(),
         ]
 
-    def updates(self, text: str) -> list[events.Event]:
+    def updates(self, text: str, stream: OutputKind | UnsetType = UNSET) -> list[events.Event]:
         """See ``CallEvents.updates``."""
-        return [events.ToolExecutionUpdate(**self.keys, delta=delta) for delta in deltas(text)]
+        return [
+            events.ToolExecutionUpdate(**self.keys, delta=delta, stream=stream)
+            for delta in deltas(text)
+        ]
 
     def warnings(self, refused: Refused) -> list[events.Event]:
         """See ``CallEvents.warnings``. A long text is whole in the call's result."""

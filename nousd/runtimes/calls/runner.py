@@ -10,7 +10,7 @@ all. Whoever tells a model of a result waits for that one (``TurnHost.wait_resul
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -31,7 +31,9 @@ from nousd.tools.secrets_interface import NO_SECRETS, SecretsInStream
 from nousd.tools.spooled_file import SpooledFile
 from nousd.wire import events
 from nousd.wire.codec.envelope import scrub
+from nousd.wire.codec.unset import or_unset
 from nousd.wire.objects.entries import ToolCall
+from nousd.wire.objects.field_types import OutputKind
 from nousd.wire.objects.policy import ExecutionEnv, ObeyedFile, PolicySource
 
 _OUTPUT_TYPE: Final = "text/plain; charset=utf-8"
@@ -121,24 +123,24 @@ class _Output:
         self.left: list[ObeyedFile] = []
         """What its commands left for programs to obey, and no event names yet."""
         self.is_shown = False
+        self._filters: dict[OutputKind | None, SecretsInStream[str]] = {}
 
-    @cached_property
-    def _filter(self) -> SecretsInStream[str]:
-        return self.secrets.text_stream()
-
-    async def emit(self, delta: str) -> None:
+    async def emit(self, delta: str, stream: OutputKind | None = None) -> None:
         if delta and self.events is not None:
             self.is_shown = True
-            await self._show(self.events, self._filter.feed(scrub(delta)))
+            if stream not in self._filters:
+                self._filters[stream] = self.secrets.text_stream()
+            await self._show(self.events, self._filters[stream].feed(scrub(delta)), stream)
 
     async def finish(self) -> None:
         """Show what was held back, because it may have been the beginning of a secret."""
-        if self.events is not None:
-            await self._show(self.events, self._filter.finish())
+        for stream, held_back in self._filters.items():
+            if self.events is not None:
+                await self._show(self.events, held_back.finish(), stream)
 
-    async def _show(self, call: CallEvents, text: str) -> None:
+    async def _show(self, call: CallEvents, text: str, stream: OutputKind | None) -> None:
         if text:
-            await self._host.stream(*call.updates(text))
+            await self._host.stream(*call.updates(text, or_unset(stream)))
 
     def clean(self, text: str) -> str:
         """Return a text with the daemon's secrets redacted."""

@@ -112,9 +112,10 @@ def _told(ran: ProcessResult) -> ToolResult:
 
 BASH = builtin(
     "bash",
-    "Runs a shell command in the working folder and returns its output. There is no terminal and no"
-    " input; processes left in the background are ended when the command ends. It mostly runs in a"
-    " sandbox: it sees the working folder and the programs of the system, and has no network.",
+    "Runs a shell command in the working folder and returns its output: stdout and stderr as they"
+    " come, 2>&1 keeps their exact order. There is no terminal and no input; processes left in the"
+    " background are ended when the command ends. It mostly runs in a sandbox: it sees the working"
+    " folder and the programs of the system, and has no network.",
     Bash,
     _bash,
     dict.fromkeys(("cmd", "script"), "command") | {"timeout_seconds": "timeout"},

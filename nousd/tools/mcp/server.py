@@ -288,11 +288,11 @@ class _Progress:
         self.tell(f"[{share}] {message or ''}".rstrip() + "\n")
 
     def tell(self, text: str) -> None:
-        self.stream.feed(self._filter.feed(text.encode("utf-8", "replace")))
+        self.stream.feed(self._filter.feed(text.encode("utf-8", "replace")), "progress")
 
     def finish(self) -> None:
         """Finish the stream."""
-        self.stream.feed(self._filter.finish())
+        self.stream.feed(self._filter.finish(), "progress")
         self.stream.finish()
 
 

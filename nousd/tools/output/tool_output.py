@@ -21,6 +21,13 @@ from nousd.wire.limits import (
     TOOL_RESULT_LINES_MAX,
     TOOL_UPDATES_BYTES_MAX,
 )
+from nousd.wire.objects.field_types import OutputKind
+
+RUNS_MAX: Final = 64
+"""Pieces of one pause that keep their order where streams alternate."""
+
+_STREAMS_MAX: Final = 2
+"""Streams of one program."""
 
 STREAM_PAUSE_SECONDS: Final = 0.05
 """Pause between two pieces of a stream, so that a thousand short lines become a few pieces."""
@@ -161,29 +168,63 @@ def last_part(data: bytes) -> str:
     return "\n".join(lines[-TOOL_RESULT_LINES_MAX:])
 
 
+class WholeCharacters:
+    """Holds back the beginning of a character at the end of a chunk, so that nothing of another stream
+    comes into its middle.
+    """
+
+    def __init__(self) -> None:
+        self._held = b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Return the bytes up to the last character that is whole, or can never be."""
+        data = self._held + chunk
+        self._held = data[len(data) - _unfinished(data) :]
+        return data[: len(data) - len(self._held)]
+
+    def finish(self) -> bytes:
+        """Return the held-back rest."""
+        return self._held
+
+
+def _unfinished(data: bytes) -> int:
+    """Return how many bytes at the end are the beginning of a character in UTF-8."""
+    for count, byte in enumerate(reversed(data[-3:]), 1):
+        if byte >= 0xC0:
+            return count if count < 2 + (byte >= 0xE0) + (byte >= 0xF0) else 0
+        if byte < 0x80:
+            break
+    return 0
+
+
 class OutputStream:
-    """Passes output on to ``emit`` in pieces while it appears, up to a bound.
+    """Passes output on to ``emit`` in pieces while it appears, up to a bound. Each piece is of one
+    stream, and they come in the order in which they were fed, except that of ``RUNS_MAX`` pieces in one
+    pause the rest is joined, stream by stream.
 
     ``feed`` never waits: at most ``TOOL_UPDATES_BYTES_MAX`` wait for a slow ``emit``.
     """
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoders: dict[OutputKind | None, codecs.IncrementalDecoder] = {}
         self._bytes_left = TOOL_UPDATES_BYTES_MAX
-        self._pending: list[str] = []
+        self._pending: list[tuple[OutputKind | None, list[str]]] = []
         self._news = trio.Event()
         self._finished = trio.Event()
 
-    def feed(self, chunk: bytes) -> None:
+    def feed(self, chunk: bytes, stream: OutputKind | None = None) -> None:
+        """Take a chunk of one stream."""
         if self._bytes_left < 0:  # whether the note about the bound was emitted
             return
         piece = chunk[: self._bytes_left]
         self._bytes_left -= len(piece)
-        self._add(self._decoder.decode(piece))
+        if stream not in self._decoders:
+            self._decoders[stream] = codecs.getincrementaldecoder("utf-8")("replace")
+        self._add(self._decoders[stream].decode(piece), stream)
         if len(piece) < len(chunk):
             self._bytes_left = -1
-            self._add("\n[Output goes on; no more of it is streamed.]\n")
+            self._add("\n[Output goes on; no more of it is streamed.]\n", stream)
 
     @property
     def is_fed(self) -> bool:
@@ -192,7 +233,8 @@ class OutputStream:
 
     def finish(self) -> None:
         """Finish the stream."""
-        self._add(self._decoder.decode(b"", final=True))
+        for stream, decoder in self._decoders.items():
+            self._add(decoder.decode(b"", final=True), stream)
         self._finished.set()
         self._news.set()
 
@@ -202,16 +244,21 @@ class OutputStream:
             await self._news.wait()
             self._news = trio.Event()
             last = self._finished.is_set()
-            if self._pending:
-                piece = "".join(self._pending)
-                self._pending.clear()
-                await self._emit(piece)
+            pending, self._pending = self._pending, []
+            for stream, texts in pending:
+                await self._emit("".join(texts), stream)
             if last:
                 return
             with trio.move_on_after(STREAM_PAUSE_SECONDS):
                 await self._finished.wait()
 
-    def _add(self, text: str) -> None:
-        if text:
-            self._pending.append(text)
-            self._news.set()
+    def _add(self, text: str, stream: OutputKind | None) -> None:
+        if not text:
+            return
+        same = [texts for other, texts in self._pending[-_STREAMS_MAX:] if other == stream]
+        is_next = bool(self._pending) and self._pending[-1][0] == stream
+        if is_next or (same and len(self._pending) >= RUNS_MAX):
+            same[-1].append(text)
+        else:
+            self._pending.append((stream, [text]))
+        self._news.set()

@@ -19,11 +19,13 @@ from nousd.tools.environment import allowed_environment
 from nousd.tools.fs.folder_threads import in_folder_thread
 from nousd.tools.fs.open_nofollow import require_real
 from nousd.tools.interface import ToolContext, ToolResult
-from nousd.tools.output.tool_output import OutputCollector, OutputStream
+from nousd.tools.output.tool_output import OutputCollector, OutputStream, WholeCharacters
 from nousd.tools.process.supervisor import Ended, run_supervised
 from nousd.tools.sandbox.interface import Request, Sandbox, SandboxedProcess
 from nousd.tools.sandbox.trap_watch import Left, remark_of
+from nousd.tools.secrets_interface import SecretsInStream
 from nousd.wire.limits import ARTIFACT_BYTES_MAX
+from nousd.wire.objects.field_types import OutputKind
 from nousd.wire.objects.policy import SandboxFacts
 
 _REASON_CHARS_MAX: Final = 1000
@@ -101,14 +103,8 @@ async def run_command(command: Command, context: ToolContext) -> ProcessResult:
     """
     collector = OutputCollector(context.spool_folder)
     stream = OutputStream(context.emit)
-    secrets = context.secrets.stream()
-
-    def take(chunk: bytes) -> None:
-        tell(secrets.feed(chunk))
-
-    def tell(chunk: bytes) -> None:
-        collector.feed(chunk)
-        stream.feed(chunk)
+    output = _Taken("stdout", context.secrets.stream(), collector, stream)
+    errors = _Taken("stderr", context.secrets.stream(), collector, stream)
 
     async with _held(command, context) as held, trio.open_nursery() as nursery:
         nursery.start_soon(stream.run)
@@ -116,12 +112,14 @@ async def run_command(command: Command, context: ToolContext) -> ProcessResult:
             held.argv,
             cwd=context.workdir,
             env=held.env,
-            on_output=take,
+            on_output=output.feed,
+            on_errors=errors.feed,
             wait_room=collector.wait_room,
             timeout_seconds=command.timeout_seconds,
             held=held,
         )
-        tell(secrets.finish())
+        output.finish()
+        errors.finish()
         stream.finish()
     await collector.finish()
     result = collector.tail()
@@ -139,6 +137,33 @@ async def run_command(command: Command, context: ToolContext) -> ProcessResult:
             *hints,
         ),
     )
+
+
+class _Taken:
+    """One stream of a command on its way to the result and to those who watch, without secrets."""
+
+    def __init__(
+        self,
+        kind: OutputKind,
+        secrets: SecretsInStream[bytes],
+        collector: OutputCollector,
+        stream: OutputStream,
+    ) -> None:
+        self._kind = kind
+        self._secrets = secrets
+        self._characters = WholeCharacters()
+        self._collector = collector
+        self._stream = stream
+
+    def feed(self, chunk: bytes) -> None:
+        self._tell(self._characters.feed(self._secrets.feed(chunk)))
+
+    def finish(self) -> None:
+        self._tell(self._characters.feed(self._secrets.finish()) + self._characters.finish())
+
+    def _tell(self, chunk: bytes) -> None:
+        self._collector.feed(chunk)
+        self._stream.feed(chunk, self._kind)
 
 
 async def capture_stdout(command: Command, context: ToolContext, bytes_max: int) -> bytes:

@@ -63,11 +63,12 @@ from __future__ import annotations
 import errno
 import marshal
 import os
+import select
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast
 
 import msgspec
 import trio
@@ -89,10 +90,10 @@ grace period and two seconds."""
 _READ_BYTES: Final = 64 * 1024
 _STARTS_MAX: Final = 2
 _DRAIN_READS_MAX: Final = 64
-"""A pipe holds 1 MiB at most: what is read after the end was in it then."""
+"""A pipe holds 1 MiB at most: what is read after the end was in it then. So many of each pipe."""
 
 OnOutput = Callable[[bytes], None]
-"""Receives a chunk of stdout and stderr, merged in the order in which they were written."""
+"""Receives a chunk of output."""
 
 WaitRoom = Callable[[], Awaitable[None]]
 """Returns when more output can be taken; a checkpoint in any case."""
@@ -120,6 +121,7 @@ async def run_supervised(
     cwd: Path,
     env: Mapping[str, str],
     on_output: OnOutput,
+    on_errors: OnOutput | None = None,
     wait_room: WaitRoom = trio.lowlevel.checkpoint,
     timeout_seconds: float,
     grace_seconds: float = GRACE_SECONDS,
@@ -131,6 +133,9 @@ async def run_supervised(
         argv: the absolute path of the program, and its arguments.
         env: its whole environment.
         on_output: called in the event loop; nothing more is read until it returns.
+        on_errors: the same for stderr, which then has a pipe of its own: each comes in the order of
+            writing, and between the two counts which was there first when one was read. Without it both
+            share a pipe, and come to ``on_output`` in the order of writing.
         wait_room: awaited after each chunk before more is read; a command that prints faster waits. At
             its end up to 4 MiB more may come without that.
         timeout_seconds: it is then ended like a cancelled one; its output is still delivered.
@@ -142,21 +147,21 @@ async def run_supervised(
     """
     try:
         with ExitStack() as stack:
-            output, write_end = _pipe(stack)
-            os.set_blocking(output, False)
             inherited = stack.enter_context(ExitStack())
-            inherited.callback(os.close, write_end)
-            streams = (_opened_null(inherited), write_end, write_end)
+            outputs = stack.enter_context(_Outputs())
+            streams = [_opened_null(inherited), outputs.pipe(on_output, stack, inherited)]
+            errors = None if on_errors is None else outputs.pipe(on_errors, stack, inherited)
+            streams.append(streams[-1] if errors is None else errors)
             program = _Program(argv, cwd, env, grace_seconds, held)
             async with _supervised(program, streams, inherited.close) as command:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_read_output, output, on_output, wait_room)
+                    nursery.start_soon(outputs.pass_on, wait_room)
                     with trio.move_on_after(timeout_seconds) as limit:
                         await command.wait_ended()
                     if limit.cancelled_caught:
                         await command.end()
                     nursery.cancel_scope.cancel()
-                _drain_output(output, on_output)
+                outputs.drain()
                 return command.outcome(timed_out=limit.cancelled_caught)
     except OSError as error:
         return Ended(failure=f"could not be started: {error.strerror}")
@@ -233,13 +238,6 @@ class _Program(NamedTuple):
         return job, list(numbers)
 
 
-def _pipe(stack: ExitStack) -> tuple[int, int]:
-    """Return both ends of a pipe, of which the reading one is closed with the stack."""
-    read_end, write_end = os.pipe()
-    stack.callback(os.close, read_end)
-    return read_end, write_end
-
-
 def _opened_null(stack: ExitStack) -> int:
     descriptor = os.open(os.devnull, os.O_RDWR)
     stack.callback(os.close, descriptor)
@@ -287,25 +285,61 @@ async def _attempt(program: _Program, streams: Sequence[int]) -> AsyncIterator[_
                 await command.close()
 
 
-async def _read_output(output: int, on_output: OnOutput, wait_room: WaitRoom) -> None:
-    """Pass on output until it ends."""
-    while True:
-        await trio.lowlevel.wait_readable(output)
-        chunk = os.read(output, _READ_BYTES)
-        if not chunk:
-            return
-        on_output(chunk)
-        await wait_room()
+class _Outputs:
+    """The pipes that a program writes to; what is ready is read in the order in which it became so."""
 
+    def __init__(self) -> None:
+        self._turn = trio.Lock()
+        self._ready = select.epoll()
+        self._takers: dict[int, OnOutput] = {}
 
-def _drain_output(output: int, on_output: OnOutput) -> None:
-    """Pass on the rest of the pipe, without waiting for its end."""
-    with suppress(BlockingIOError):
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ready.close()
+
+    def pipe(self, on_output: OnOutput, ours: ExitStack, theirs: ExitStack) -> int:
+        """Open a pipe; return its write end. Both ends are closed with their stacks."""
+        output, write_end = os.pipe()
+        ours.callback(os.close, output)
+        theirs.callback(os.close, write_end)
+        os.set_blocking(output, False)
+        self._ready.register(output, select.EPOLLIN)
+        self._takers[output] = on_output
+        return write_end
+
+    async def pass_on(self, wait_room: WaitRoom) -> None:
+        """Pass on output until all of it has ended."""
+        async with trio.open_nursery() as nursery:
+            for output in tuple(self._takers):
+                nursery.start_soon(self._follow, output, wait_room)
+
+    async def _follow(self, output: int, wait_room: WaitRoom) -> None:
+        while output in self._takers:
+            await trio.lowlevel.wait_readable(output)
+            # Nothing of the other pipe is taken either while there is no room.
+            async with self._turn:
+                self._pass_on_ready()
+                await wait_room()
+
+    def drain(self) -> None:
+        """Pass on the rest, without waiting for its end."""
         for _ in range(_DRAIN_READS_MAX):
-            chunk = os.read(output, _READ_BYTES)
-            if not chunk:
+            if not self._pass_on_ready():
                 return
-            on_output(chunk)
+
+    def _pass_on_ready(self) -> bool:
+        """Pass on a chunk of each pipe that has one; return whether any had."""
+        ready = self._ready.poll(0)
+        for output, _ in ready:
+            chunk = os.read(output, _READ_BYTES)
+            if chunk:
+                self._takers[output](chunk)
+            else:
+                self._ready.unregister(output)
+                del self._takers[output]
+        return bool(ready)
 
 
 class _Supervised:

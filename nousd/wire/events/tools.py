@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from nousd.wire.events.base import CutOff, Event, TurnEvent
 from nousd.wire.objects.entries import PermissionMode
+from nousd.wire.objects.field_types import OutputKind
 from nousd.wire.objects.policy import (
     ConfirmDecision,
     ExecutedBy,
@@ -54,6 +55,7 @@ class ToolExecutionUpdate(ToolExecutionEvent, frozen=True, kw_only=True):
     joined_from: str | UnsetType = UNSET
     attempt: int | UnsetType = UNSET
     input_hash: str | UnsetType = UNSET
+    stream: OutputKind | UnsetType = UNSET
 
 
 class ToolExecutionEnd(ToolExecutionEvent, frozen=True, kw_only=True):
@@ -172,6 +174,7 @@ class ToolCallOutput(ToolCallEvent, frozen=True, kw_only=True):
 
     delta: str
     joined_from: str | UnsetType = UNSET
+    stream: OutputKind | UnsetType = UNSET
 
 
 class ToolCallCompleted(ToolCallEvent, frozen=True, kw_only=True):

@@ -71,6 +71,10 @@ EventTypes = Literal["v1", "all"] | Annotated[tuple[Name, ...], Meta(max_length=
 """The thirteen frozen types, all types, or a list of names."""
 
 
+OutputKind = Literal["stdout", "stderr", "progress"]
+"""What a piece of a tool's output is: a stream of a program, or what an MCP server tells meanwhile."""
+
+
 QueueRevision = Annotated[int, Meta(ge=0, le=2**53)]
 """How often a session's queue has changed."""
 

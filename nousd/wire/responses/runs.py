@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.wire.objects.entries import UsageTotals
+from nousd.wire.objects.field_types import OutputKind
 from nousd.wire.objects.inputs import PendingCounts, QueuedInput
 from nousd.wire.objects.remarks import Remark
 from nousd.wire.objects.run_options import RunOptions
@@ -29,6 +30,7 @@ class FlatEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     message_id: str | UnsetType = UNSET
     role: str | UnsetType = UNSET
     delta: str | UnsetType = UNSET
+    stream: OutputKind | UnsetType = UNSET
     text: str | UnsetType = UNSET
     tool_call_id: str | UnsetType = UNSET
     tool_name: str | UnsetType = UNSET
