@@ -597,3 +597,36 @@ async def test_a_reader_of_another_session_is_not_asked(kit: Kit) -> None:
         kit.stub.script(tool_reply(WRITE), text_reply("done"))
         messages = await kit.bridge.post(f"/session/{session}/prompt_sync", parts=text("go"))
         assert "no connected client can be asked" in str(messages)
+
+
+# --- names of clients ----------------------------------------------------------------------------
+
+WHO = {"x-tandem-client-id": "tui-1"}
+
+
+async def test_a_message_a_decision_and_a_cancellation_name_their_client_in_the_daemon(
+    kit: Kit,
+) -> None:
+    events = await kit.daemon.watch(types="all")
+    session = await kit.bridge.new_session()
+    http = kit.bridge.http
+    await http.post(f"/session/{session}/message", json={"parts": text("aside")}, headers=WHO)
+    accepted = (await events.until("queue_update", change="accepted"))["payload"]
+    assert accepted["inputs"][0]["client_id"] == "tui-1"
+    async with waiting_request(kit, WRITE) as (_, frame):
+        decided = f"/permission/{quote(frame.properties['requestID'], safe='')}/reply"
+        await http.post(decided, json={"reply": "once"}, headers=WHO)
+        assert (await events.until("tool_call_approved"))["payload"]["client_id"] == "tui-1"
+    async with waiting_request(kit, WRITE) as (_, frame):
+        asking = frame.properties["sessionID"]
+        await http.post(f"/session/{asking}/cancel", headers=WHO)
+        assert (await events.until("run_aborting"))["payload"]["client_id"] == "tui-1"
+
+
+async def test_an_answer_names_its_client_in_the_daemon(kit: Kit) -> None:
+    events = await kit.daemon.watch(types="all")
+    async with waiting_request(kit, question(NAME), until="question.asked"):
+        asked = (await events.until("question_asked"))["payload"]["question_id"]
+        answer = {"answers": ["Ada"]}
+        await kit.bridge.http.post(f"/question/{asked}/reply", json=answer, headers=WHO)
+        assert (await events.until("question_answered"))["payload"]["client_id"] == "tui-1"

@@ -17,7 +17,7 @@ from typing import Any, Final, get_args
 import msgspec
 
 from nousd.bridge.replies import FAILURES, ErrorBody
-from nousd.bridge.routing.route import PrometheusText, Row
+from nousd.bridge.routing.route import CLIENT_NAME, PrometheusText, Row
 
 VERSION: Final = "3.1.0"
 """The version of OpenAPI."""
@@ -153,12 +153,18 @@ def _members(shape: Any) -> tuple[Any, ...]:
 _OF_PROMPTS: Final = (
     ("idempotency-key", "The same key with the same body starts no second run."),
     ("x-tandem-idempotency-key", "The same, for clients that cannot send the other."),
-    ("x-tandem-client-id", "The client, shown with the run."),
+    (CLIENT_NAME, "The client, shown with the run."),
     ("x-tandem-agent-id", "The client's agent, shown with the run."),
 )
 
+_OF_A_CLIENT: Final = ((CLIENT_NAME, "The client, shown with what it sends."),)
+
 _TAKEN: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "prompt": _OF_PROMPTS,
+    **dict.fromkeys(
+        ("append_message", "confirm_tool", "answer_question", "reject_question", "abort"),
+        _OF_A_CLIENT,
+    ),
     "subscribe": (("last-event-id", "The id of the last received frame."),),
 }
 """command -> the headers of the routes that send it, with their descriptions."""
@@ -245,7 +251,7 @@ def _sent(schema: Json) -> Json:
 
 
 def _header_parameters(row: Row) -> list[Json]:
-    taken = [header for command in row.sends for header in _TAKEN.get(command, ())]
+    taken = dict.fromkeys(header for command in row.sends for header in _TAKEN.get(command, ()))
     return [
         {"name": name, "in": "header", "description": words, "schema": {"type": "string"}}
         for name, words in taken

@@ -82,7 +82,13 @@ async def _append(call: Call) -> Response:
         await call.daemon.ask(GetSession(session_id=session_id))
         raise HttpError(UNPROCESSABLE, "body: parts is required")
     content = await read_parts(call.daemon, body.parts)
-    accepted = await call.daemon.ask(AppendMessage(session_id=session_id, **content._asdict()))
+    accepted = await call.daemon.ask(
+        AppendMessage(
+            session_id=session_id,
+            client_id=call.client_name,
+            **content._asdict(),
+        )
+    )
     require_not_handled(accepted)
     await _name_session(call, content.text)
     return json_reply(await read_message(call.daemon, session_id, accepted.entry_id or ""))

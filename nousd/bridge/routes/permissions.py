@@ -150,6 +150,7 @@ async def _decide(call: Call, decision: ConfirmDecision, reason: str | None) -> 
         input_hash=record.input_hash,
         decision=decision,
         reason=reason,
+        client_id=call.client_name,
     )
     try:
         return await _confirm(call, command)

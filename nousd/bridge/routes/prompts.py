@@ -135,7 +135,7 @@ async def _prompt(call: Call, parts: Iterable[PartBody], *, require_appended: bo
         reuse_appended=True,
         require_appended=require_appended,
         strict_resend=True,
-        client_id=call.header("x-tandem-client-id"),
+        client_id=call.client_name,
         agent_id=call.header("x-tandem-agent-id"),
         agent_profile=body.agent or None,
         correlation_id=call.header("x-tandem-correlation-id"),

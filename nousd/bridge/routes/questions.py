@@ -68,13 +68,17 @@ async def _answer(call: Call) -> Response:
     question = await _waiting_question(call)
     answers = _given_answers(call.body, question.questions)
     if not answers:
-        rejected = RejectQuestion(question_id=question.question_id, reason=_NO_ANSWER)
+        rejected = RejectQuestion(
+            question_id=question.question_id, reason=_NO_ANSWER, client_id=call.client_name
+        )
         return await _send_outcome(call, rejected)
     if len(answers) != len(question.questions):
         words = f"body: answers must have {len(question.questions)} items, one for each question"
         raise HttpError(UNPROCESSABLE, words)
     parsed = tuple(map(parse_answer, question.questions, answers))
-    answered = AnswerQuestion(question_id=question.question_id, answers=parsed)
+    answered = AnswerQuestion(
+        question_id=question.question_id, answers=parsed, client_id=call.client_name
+    )
     return await _send_outcome(call, answered)
 
 
@@ -96,7 +100,9 @@ def _given_answers(
 async def _reject(call: Call) -> Response:
     """Reject a question."""
     question = await _waiting_question(call)
-    rejected = RejectQuestion(question_id=question.question_id, reason=call.body.reason)
+    rejected = RejectQuestion(
+        question_id=question.question_id, reason=call.body.reason, client_id=call.client_name
+    )
     return await _send_outcome(call, rejected)
 
 

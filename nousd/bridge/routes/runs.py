@@ -90,7 +90,12 @@ async def _cancel_run(call: Call) -> Response:
 
 async def _stop_run(call: Call, run_id: str | None) -> Response:
     """Stop a run, the active one for None, but keep the queue of its session."""
-    abort = Abort(session_id=call.path["id"], expected_run_id=run_id, keep_queue=True)
+    abort = Abort(
+        session_id=call.path["id"],
+        expected_run_id=run_id,
+        keep_queue=True,
+        client_id=call.client_name,
+    )
     try:
         await call.daemon.ask(abort)
         cancelled = True

@@ -48,6 +48,10 @@ class Services(NamedTuple):
     rows: tuple[Row, ...]
 
 
+CLIENT_NAME: Final = "x-tandem-client-id"
+"""The header with the name that a client gives itself."""
+
+
 class Call(NamedTuple):
     """One request to a route.
 
@@ -82,13 +86,18 @@ class Call(NamedTuple):
         """Return the value of a header; None if it is missing or empty."""
         return self.request.headers.get(name) or None
 
+    @property
+    def client_name(self) -> str | None:
+        """The client's name for itself, if it gives one."""
+        return self.header(CLIENT_NAME)
+
 
 Handler = Callable[[Call], Awaitable[Response]]
 
 _STARTS_WORK: Final = frozenset({"prompt", "compact_session"})
 """Commands that call a model."""
 
-_AS_WE_DO: Final[Mapping[str, str]] = {}
+_AS_WE_DO: Final[Mapping[str, str]] = {"client_id": CLIENT_NAME}
 
 _OF_SESSIONS: Final = re.compile(r"/session(/|$)")
 
