@@ -34,6 +34,8 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @example([quietly("prompt", "steers_all", "steer", "steer", "model_says", "model_fails", "resume")])
 @example([quietly("prompt", "model_wants_1", "abort", "prompt", "model_fails_late", "resume")])
 @example([quietly("prompt", "steer", "abort")])
+@example([quietly("prompt", "follow_up", "follow_up", "edit_0", "move_1_0", "remove_1", "resume")])
+@example([quietly("prompt", "steer", "model_says"), quietly("prompt", "follow_up", "remove_0")])
 @example([at_once("prompt", "abort"), at_once("prompt", "steer"), quietly("resume", "clear")])
 @example([quietly("prompt", "model_wants_3", "tool_works"), quietly("resume", "get_queue")])
 @example([quietly(*ALMOST_OVER, "steer", "follow_up"), quietly("resume", "model_says")])
