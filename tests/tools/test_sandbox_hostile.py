@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -15,10 +16,11 @@ from nousd.tools.sandbox import git_folders
 from nousd.tools.sandbox import visible_paths as places
 from nousd.tools.sandbox.deny_scan import Search
 from nousd.tools.sandbox.interface import Request, SandboxedProcess
+from nousd.tools.sandbox.landlock import Landlock
 from nousd.tools.sandbox.visible_paths import places_of
 from tests.harness.daemon import WAIT_SECONDS
 from tests.tools.bench import SECRET
-from tests.tools.sandbox_bench import CHOSEN, SandboxBench
+from tests.tools.sandbox_bench import CHOSEN, PYTHON, SandboxBench
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -90,6 +92,48 @@ async def test_hostile_files_of_a_command_do_not_stop_the_next_one(
     result = await sandbox_bench.call("bash", command="echo done")
     shell("chmod u+rwx sub/*", sandbox_bench.work)
     assert (result.text, result.is_error) == ("done", False)
+
+
+LEFT_BEHIND = {
+    "a tree deeper than any path": f"""{PYTHON} -I -c 'import os
+for _ in range(3000): os.mkdir("d"), os.chdir("d")'""",
+    "folders closed to their user": "mkdir -p a/b/c; touch a/b/c/d; chmod 0 a/b/c a/b; chmod 0111 a",
+    "closed itself": "mkdir a; touch a/b; chmod 0 .",
+    "links out of it": "mkdir a; ln -s $OLDPWD a/b; ln -s $OLDPWD c; ln -s /tmp d",
+    "names that are numbers and more": "mkdir -p 0/1/2 1/0/2 2/1/0 $'a\\nb/\\xff/c'",
+}
+
+
+@pytest.mark.slow(keep=2)
+@pytest.mark.parametrize("making", LEFT_BEHIND.values(), ids=LEFT_BEHIND.keys())
+async def test_whatever_a_command_leaves_in_its_temporary_folder_goes(
+    making: str, sandbox_bench: SandboxBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = sandbox_bench.outside / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    sandbox_bench.put("kept/file", "kept")
+    result = await sandbox_bench.call("bash", command=f'cd "$TMPDIR"; {making}; echo done')
+    assert result.text.endswith("done")
+    assert list(temporary.iterdir()) == []
+    assert (sandbox_bench.work / "kept" / "file").read_text() == "kept"
+
+
+def test_what_a_killed_daemon_has_left_does_not_stop_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ended = subprocess.run(["/bin/sh", "-c", "echo $$"], check=True, capture_output=True, text=True)
+    (tmp_path / f"nousd-sandbox-{int(ended.stdout)}-x").mkdir()
+    folder = os.open(tmp_path / f"nousd-sandbox-{int(ended.stdout)}-x", os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("d", dir_fd=folder)
+        below = os.open("d", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = below
+    os.close(folder)
+    Landlock(CHOSEN)
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_directory_that_becomes_a_link_before_it_is_opened_opens_nothing(

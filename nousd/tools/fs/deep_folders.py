@@ -43,11 +43,8 @@ def remove_folder(path: str | os.PathLike[str]) -> None:
     and few descriptors are enough.
     """
     with suppress(OSError):
-        top = os.open(path, _FOLDER)
-        try:
+        with _opened(path) as top:
             _empty(top)
-        finally:
-            os.close(top)
         os.rmdir(path)  # noqa: PTH106
 
 
@@ -86,7 +83,7 @@ def _is_unlinked(name: str, folder: int) -> bool:
 
 
 @contextmanager
-def _opened(name: str, above: int) -> Iterator[int]:
+def _opened(name: str | os.PathLike[str], above: int | None = None) -> Iterator[int]:
     """Open a folder, even if its owner has taken all rights to it from himself."""
     place = os.open(name, os.O_PATH | _FOLDER, dir_fd=above)
     try:
