@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from nousd.tools.sandbox import deny_scan as rule_walk
-from nousd.tools.sandbox.deny_scan import ClosedByRules, Search
+from nousd.tools.sandbox.deny_scan import ClosedByRules, Found, Search
 from nousd.tools.sandbox.interface import Request
 from nousd.tools.sandbox.trap_watch import names_of
 from nousd.tools.sandbox.visible_paths import places_of
@@ -145,9 +145,11 @@ def test_a_directory_that_cannot_be_listed_is_closed_as_a_whole(
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", refusing)
+    unseen = Found(named=("a",))
     assert search_in(Search(), tmp_path) == of("a", is_partial=False)
+    assert Search().look(tmp_path, NAMES) == unseen
     found = Search().closed_by(tmp_path, [re.compile("secret")], (), NAMES)
-    assert found == ClosedByRules((tmp_path / "a",), (), False)
+    assert found == ClosedByRules((tmp_path / "a",), (), False, unseen)
 
 
 @pytest.mark.usefixtures("short")

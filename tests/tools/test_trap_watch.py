@@ -123,7 +123,7 @@ async def test_a_repository_in_a_repository_is_no_worktree(held: SandboxBench, i
         command=f"mkdir -p {inner}/objects {inner}/refs && echo ref: refs/heads/a > {inner}/HEAD"
         f" && cp config {inner}/config && echo gitdir: ../{inner} > sub/.git",
     )
-    assert left_by(result) == {"sub/.git": "git"}
+    assert left_by(result) == {"sub/.git": "git", inner: "git"}
     git(held.work / "sub", "status")
     assert list(held.work.rglob(RAN)) != []
 

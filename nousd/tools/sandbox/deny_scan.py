@@ -59,7 +59,7 @@ class Found(NamedTuple):
     """The files of a workspace that programs obey, relative to it.
 
     Args:
-        named: those with names that programs obey.
+        named: those with names that programs obey, and folders of which that cannot be seen.
         repositories: folders that git takes for a repository, whatever their name.
         is_partial: whether more may exist.
     """
@@ -277,8 +277,10 @@ class _Walk:
                     left -= 1
                     self._look_at(place, is_folder=is_folder, is_obeyed=is_obeyed)
             except PermissionError:
-                # Its owner could grant himself access, so the whole directory is denied.
+                # Its owner could grant himself access, so the whole directory is denied. Programs obey
+                # what is in one that can only be entered.
                 (self.hidden if wanted.reading else self.protected).append(folder)
+                self.named.append(folder or ".")
             except (FileNotFoundError, NotADirectoryError):  # it has changed meanwhile
                 continue
             except OSError:  # such as a path that is too long

@@ -1,0 +1,209 @@
+"""What git obeys in a repository although its user only looks, and a command can have made there.
+
+Most of what makes git run programs is closed to commands (``git_folders``). What must stay writable, or
+cannot be closed at names that do not exist, is looked at before and after each:
+
+- configs and hooks, where the repository is one too many to be closed
+- attributes, the todo lists of rebase and sequencer, and what names their merge program
+- the configs of worktrees, and where else these have their common directory
+- symbolic links, wherever they are: git writes messages, logs, conflicts and more that a command may
+  have prepared, and would write them into its own config
+- repositories in the repository, which a link or a file ``.git`` elsewhere can lead to
+
+The look is bounded and says when it did not reach everything. Everything here blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from nousd.tools.fs.git_layout import is_layout
+from nousd.tools.fs.regular_file import beginning_of
+from nousd.tools.sandbox.obeyed_states import (
+    BYTES_MAX,
+    LINK_BYTES_MAX,
+    State,
+    changed_since,
+    drivers,
+    folder,
+    leads_two_up,
+    whole,
+    whole_file,
+)
+
+ENTRIES_MAX: Final = 10_000
+"""Maximum entries of one repository that are looked at."""
+
+_WORKTREES_MAX: Final = 100
+_HOOKS_MAX: Final = 100
+
+_INFO_ATTRIBUTES: Final = "info/attributes"
+
+_TODO_LISTS: Final = ("rebase-merge/git-rebase-todo", "sequencer/todo")
+
+_HARMLESS: Final = frozenset(
+    {"pick", "p", "reword", "r", "edit", "e", "squash", "s", "fixup", "f", "drop", "d", "noop"}
+)
+"""Steps of a todo list that run no program."""
+
+_STRATEGIES: Final = {
+    "rebase-merge/strategy": re.compile(rb"/"),
+    "sequencer/opts": re.compile(rb"strategy\s*=.*/", re.IGNORECASE | re.DOTALL),
+}
+"""Files that name a merge program, which git runs by its path if there is a slash in it."""
+
+OF_A_REBASE: Final = (*_TODO_LISTS, *_STRATEGIES)
+"""What git obeys when it goes on with a rebase or cherry-pick."""
+
+_CLOSED: Final = ("hooks", "modules")
+"""Folders in which a command can make nothing, or whose files are compared."""
+
+_FAN_OUT: Final = re.compile(r"objects/[0-9a-f]{2}")
+"""Folders of objects: many, and nothing but files in them. Their names say what they hold."""
+
+_WORKTREE: Final = re.compile(r"worktrees/[^/]+")
+
+_HEAD: Final = re.compile(r"(?:worktrees/[^/]+/)?HEAD")
+
+
+class GitLook:
+    """One look at a git folder.
+
+    Args:
+        began_ns: when the command began, in nanoseconds since the epoch; None: it has not yet. Folders
+            of objects that have not changed since are not looked into.
+        until: when the look must be over, by ``time.monotonic``.
+    """
+
+    def __init__(self, git: Path, began_ns: int | None, until: float) -> None:
+        self._git = git
+        self._began_ns = began_ns
+        self._until = until
+        self.is_partial = False
+
+    def states(self) -> Iterator[tuple[str, State | None]]:
+        """Yield files that git obeys, by their place in the folder; None: it does not count."""
+        hooks = (name for name in self._names("hooks", _HOOKS_MAX) if not name.endswith(".sample"))
+        yield from self._if_there(_INFO_ATTRIBUTES, drivers)
+        for name in ("config", *(f"hooks/{name}" for name in hooks)):
+            yield from self._if_there(name, whole)
+        for worktree in self._names("worktrees", _WORKTREES_MAX):
+            part = f"worktrees/{worktree}/"
+            yield from self._of_a_rebase(part)
+            yield from self._if_there(f"{part}config.worktree", whole)
+            yield from self._if_there(f"{part}commondir", _commondir)
+        yield from self._of_a_rebase("")
+        yield from self._walked()
+
+    def _of_a_rebase(self, part: str) -> Iterator[tuple[str, State | None]]:
+        for name in _TODO_LISTS:
+            yield from self._if_there(part + name, _todo)
+        for name in _STRATEGIES:
+            yield from self._if_there(part + name, _strategy)
+
+    def _if_there(
+        self, name: str, state_of: Callable[[Path, os.stat_result], State | None]
+    ) -> Iterator[tuple[str, State | None]]:
+        path = self._git / name
+        try:
+            status = os.lstat(path)
+        except OSError:
+            return
+        yield name, state_of(path, status)
+
+    def _names(self, place: str, most: int) -> list[str]:
+        return [entry.name for entry in self._entries(place, most)]
+
+    def _entries(self, place: str, most: int) -> Sequence[os.DirEntry[str]]:
+        try:
+            with os.scandir(self._git / place) as entries:
+                found = list(islice(entries, most + 1))
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+        except OSError:  # such as a folder closed to its own user
+            self.is_partial = True
+            return ()
+        self.is_partial |= len(found) > most
+        return found[:most]
+
+    def _walked(self) -> Iterator[tuple[str, State | None]]:
+        """Yield links, and repositories, of the whole folder."""
+        ahead = deque([""])
+        left = ENTRIES_MAX
+        while ahead:
+            if left <= 0 or time.monotonic() > self._until:
+                self.is_partial = True
+                return
+            place = ahead.popleft()
+            entries = self._entries(place, left)
+            left -= len(entries)
+            if self._is_repository(place, entries):
+                yield from self._if_there(place, _there)
+            for entry in entries:
+                name = f"{place}/{entry.name}" if place else entry.name
+                if entry.is_symlink():
+                    yield name, _link(name, Path(entry.path))
+                elif entry.is_dir(follow_symlinks=False):
+                    if _FAN_OUT.fullmatch(name):
+                        yield from self._in_fan_out(name)
+                    elif name not in _CLOSED:
+                        ahead.append(name)
+
+    def _is_repository(self, place: str, entries: Sequence[os.DirEntry[str]]) -> bool:
+        # A worktree's own folder is judged by where it has the rest.
+        is_inner = place != "" and not _WORKTREE.fullmatch(place)
+        return is_inner and is_layout({entry.name for entry in entries})
+
+    def _in_fan_out(self, place: str) -> Iterator[tuple[str, State | None]]:
+        """Yield whatever is no file in a folder that has changed."""
+        if self._began_ns is None or not changed_since(self._git / place, self._began_ns):
+            return
+        for entry in self._entries(place, ENTRIES_MAX):
+            if not entry.is_file(follow_symlinks=False):
+                yield from self._if_there(f"{place}/{entry.name}", _there)
+
+
+def _there(_path: Path, status: os.stat_result) -> State:
+    return folder(status)
+
+
+def _link(name: str, path: Path) -> State | None:
+    """Return the state of a link. Git makes none, unless HEAD is to lead to a ref."""
+    try:
+        target = path.readlink()
+    except OSError:  # it is gone
+        return None
+    is_ref = target.parts[:1] == ("refs",) and ".." not in target.parts
+    return None if is_ref and _HEAD.fullmatch(name) else ("to", str(target))
+
+
+def _todo(path: Path, status: os.stat_result) -> State:
+    words = (
+        line.split(maxsplit=1)
+        for line in beginning_of(path, BYTES_MAX).decode("utf-8", "replace").splitlines()
+    )
+    steps = [found[0] for found in words if found and not found[0].startswith("#")]
+    is_whole = stat.S_ISREG(status.st_mode) and status.st_size <= BYTES_MAX
+    is_harmless = is_whole and all(step in _HARMLESS for step in steps)
+    return "todo", status.st_ino, status.st_ctime_ns, is_harmless
+
+
+def _strategy(path: Path, status: os.stat_result) -> State | None:
+    """A strategy is the end of a program's name: one of git's own has no slash."""
+    by_path = next(found for name, found in _STRATEGIES.items() if str(path).endswith(name))
+    is_harmless = stat.S_ISREG(status.st_mode) and status.st_size <= LINK_BYTES_MAX
+    names_program = by_path.search(beginning_of(path, BYTES_MAX)) is not None
+    return None if is_harmless and not names_program else whole_file(status)
+
+
+def _commondir(path: Path, _status: os.stat_result) -> State | None:
+    """A worktree of the repository itself names the folder two above."""
+    return None if leads_two_up(path) else ("whole", beginning_of(path, BYTES_MAX))

@@ -1,0 +1,255 @@
+"""Files in a git folder by which a sandboxed command makes its user's git run a program: the real git
+obeys each of them, and each is reported or refused.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from nousd.tools.sandbox import git_traps
+from nousd.tools.sandbox.detect import SandboxName
+from tests.tools.sandbox_bench import BACKENDS, SandboxBench, show
+from tests.tools.test_trap_watch import RAN, bench_of, git, left_by
+
+pytestmark = pytest.mark.slow(keep=1)  # the default suite tries one of the two sandboxes
+
+REPOSITORY = "mkdir -p {0}/objects {0}/refs; cp .git/HEAD {0}/HEAD; cp config {0}/config; "
+"""Makes a folder that git takes for a repository, in which every git command runs a program."""
+
+
+class Trap(NamedTuple):
+    """A command that prepares a trap, and what a user does who only looks.
+
+    Args:
+        left: the files that are reported.
+        look: the words of a git command.
+        folder: where it runs.
+        has_links: whether it makes links in a git folder, which Landlock refuses.
+    """
+
+    command: str
+    left: frozenset[str]
+    look: Sequence[str] = ("status",)
+    folder: str = "sub"
+    has_links: bool = False
+
+
+def trap(command: str, *left: str, **more: object) -> Trap:
+    return Trap(command, frozenset(left))._replace(**more)  # type: ignore[arg-type]
+
+
+def worktree_with(commondir: str, folder: str) -> Trap:
+    """Return a worktree whose common directory looks like the usual one and is another."""
+    return trap(
+        f"mkdir -p .git/worktrees/x; printf '{commondir}' > .git/worktrees/x/commondir;"
+        " cp .git/HEAD .git/worktrees/x; echo gitdir: ../.git/worktrees/x > sub/.git;"
+        + REPOSITORY.format(f"'.git/worktrees/{folder}'")
+        + "mkdir -p '.git/worktrees/x/ ..'",
+        *("sub/.git", ".git/worktrees/x/commondir"),
+        *([f".git/worktrees/{folder}"] if "/" in folder.rstrip("/") else []),
+    )
+
+
+def git_file(content: str, *before: str, left: Sequence[str] = ()) -> Trap:
+    """Return a file ``.git`` that leads elsewhere than its text seems to say."""
+    return trap(
+        "".join(before) + f"printf '{content}' > sub/.git",
+        *("sub/.git", *left),
+    )
+
+
+INNER = REPOSITORY.format(".git/refs/x")
+GOOD = "ln -s .git/worktrees/good $'link\\r'; ln -s .git/refs/x link; "
+
+TRAPS = {
+    "a blank before the common directory": worktree_with(" ../..", "x"),
+    "a blank behind it": worktree_with("../.. ", ".. "),
+    "a tab behind it and a line end": worktree_with("../..\\t\\n", "..\t"),
+    "a carriage return that git leaves out": git_file(
+        "gitdir: ../link\\r\\n", INNER, GOOD, left=(".git/refs/x",)
+    ),
+    "several of them": git_file(
+        "gitdir: ../link\\r\\r\\n\\n", INNER, GOOD.replace("\\r", "\\r\\r"), left=(".git/refs/x",)
+    ),
+    "a link to a repository in the repository": trap(
+        REPOSITORY.format(".git/x") + "ln -s .git/x docs", ".git/x", folder="docs"
+    ),
+    "a repository among the objects": trap(
+        REPOSITORY.format(".git/objects/ab/x") + "ln -s .git/objects/ab/x docs",
+        ".git/objects/ab/x",
+        folder="docs",
+    ),
+    "a repository deep in the repository": trap(
+        REPOSITORY.format(".git/a/b/c/d") + "ln -s .git/a/b/c/d docs",
+        ".git/a/b/c/d",
+        folder="docs",
+    ),
+    "attributes behind a link": trap(
+        "mkdir -p .git/info; echo '*.txt filter=mine' > attributes;"
+        " ln -sf ../../attributes .git/info/attributes; touch -d 2001-01-01 a.txt",
+        ".git/info/attributes",
+        folder=".",
+        has_links=True,
+    ),
+    "all information behind a link": trap(
+        "mkdir info; echo '*.txt filter=mine' > info/attributes; rm -rf .git/info;"
+        " ln -s ../info .git/info; touch -d 2001-01-01 a.txt",
+        ".git/info",
+        folder=".",
+        has_links=True,
+    ),
+    "a merge program whose name begins with an option's": trap(
+        "mkdir git-merge-x=; printf '#!/bin/sh\\ntouch {place}/ran-on-the-host\\n' > evil;"
+        " chmod +x evil; git rebase -q main topic; echo both > a.txt; git add a.txt;"
+        " echo x=/../evil > .git/rebase-merge/strategy",
+        ".git/rebase-merge/strategy",
+        look=("-c", "core.editor=true", "rebase", "--continue"),
+        folder=".",
+    ),
+    "a program in the todo list of a rebase": trap(
+        "git rebase -q main topic; echo both > a.txt; git add a.txt;"
+        " sed -i '1i exec touch {place}/ran-on-the-host' .git/rebase-merge/git-rebase-todo",
+        ".git/rebase-merge/git-rebase-todo",
+        look=("-c", "core.editor=true", "rebase", "--continue"),
+        folder=".",
+    ),
+}
+
+
+@pytest.fixture(params=BACKENDS)
+def held(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> SandboxBench:
+    """A sandbox as the daemon sets it up, around a repository of a user who has a filter."""
+    bench = bench_of(request.param, tmp_path, monkeypatch)
+    make_repository(bench.work)
+    return bench
+
+
+def make_repository(folder: Path) -> None:
+    """Make a repository with a worktree, and two branches whose commits conflict."""
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "config", "filter.mine.clean", f"touch {folder}/{RAN}; cat")
+    git(folder, "config", "user.name", "u")
+    git(folder, "config", "user.email", "u@example.org")
+    git(folder, "commit", "-q", "--allow-empty", "-m", "first")
+    git(folder, "worktree", "add", "-q", "good")
+    git(folder, "branch", "topic")
+    for branch in ("topic", "main"):
+        git(folder, "checkout", "-q", branch)
+        for name in ("a.txt", "b.txt"):
+            (folder / name).write_text(f"{branch}\n")
+            git(folder, "add", name)
+            git(folder, "commit", "-qm", f"{name} of {branch}")
+    (folder / "config").write_text(
+        "[core]\n\trepositoryformatversion = 0\n\tbare = false\n"
+        f"\tworktree = {folder}/sub\n\tfsmonitor = touch {folder}/{RAN}; false\n"
+    )
+
+
+@pytest.mark.slow(keep=2)
+@pytest.mark.parametrize("made", TRAPS.values(), ids=TRAPS)
+async def test_a_trap_in_a_repository_is_reported_and_git_would_obey_it(
+    held: SandboxBench, made: Trap
+) -> None:
+    result = await held.call("bash", command=made.command.replace("{place}", str(held.work)))
+    if made.has_links and not held.is_bubblewrap:
+        assert left_by(result) == {}
+        assert not any(path.is_symlink() for path in (held.work / ".git").rglob("*"))
+        return
+    assert left_by(result) == dict.fromkeys(made.left, "git")
+    show(git(held.work / made.folder, *made.look))
+    assert (held.work / RAN).exists()
+    again = await held.call("bash", command="true")
+    assert left_by(again) == {}
+
+
+REMEMBERED = r"""
+printf '[core]\n\tfsmonitor = touch {place}/{ran}\n[a]\n\tb = \\\n' > top
+for branch in topic main; do
+    git checkout -q $branch && { cat top; printf "\t$branch = \\\\\n"; } > c.txt
+    git add c.txt && git commit -qm "c.txt of $branch"
+done
+mkdir .git/rr-cache
+going() { echo both > $1; git add $1; git -c core.editor=true rebase --continue; }
+old=$(git rev-parse topic)
+git rebase main topic; going a.txt; going b.txt; id=$(ls -t .git/rr-cache | head -1); going c.txt
+git reset -q --hard $old
+git rebase main topic; going a.txt; rm -f .git/rr-cache/$id/thisimage
+ln -s ../../config .git/rr-cache/$id/thisimage; ls -l .git/rr-cache/$id
+"""
+"""Stops a rebase before its last commit. Git compares the conflict of that with the one that it
+remembers, by a file that is a link now.
+"""
+
+
+async def test_a_link_through_which_git_would_write_a_conflict_is_reported(
+    held: SandboxBench,
+) -> None:
+    command = REMEMBERED.replace("{place}", str(held.work)).replace("{ran}", RAN)
+    result = await held.call("bash", command=command)
+    links = [path for path in (held.work / ".git").rglob("thisimage") if path.is_symlink()]
+    assert set(left_by(result)) == {str(path.relative_to(held.work)) for path in links}
+    assert len(links) == (1 if held.is_bubblewrap else 0)
+    # What the report warns of: the user goes on with the rebase, and looks.
+    (held.work / "b.txt").write_text("both\n")
+    git(held.work, "add", "b.txt")
+    show(git(held.work, "-c", "core.editor=true", "rebase", "--continue"))
+    show(git(held.work, "status"))
+    assert (held.work / RAN).exists() == held.is_bubblewrap
+
+
+OUTSIDE = {
+    "a todo list": "mkdir -p {own}/rebase-merge; echo 'exec x' > {own}/rebase-merge/git-rebase-todo",
+    "attributes": "mkdir -p {common}/info; echo '*.txt filter=mine' > {common}/info/attributes",
+    "a repository": "mkdir -p {common}/x/objects {common}/x/refs; cp {own}/HEAD {common}/x",
+}
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("command", OUTSIDE.values(), ids=OUTSIDE)
+@pytest.mark.parametrize("name", BACKENDS)
+async def test_traps_in_the_repository_of_a_worktree_are_reported_though_it_lies_outside(
+    name: SandboxName, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = tmp_path / "main"
+    main.mkdir()
+    make_repository(main)
+    git(main, "worktree", "add", "-q", str(tmp_path / "work"))
+    held = bench_of(name, tmp_path, monkeypatch)
+    common = main / ".git"
+    own = common / "worktrees" / "work"
+    result = await held.call("bash", command=command.format(own=own, common=common))
+    (left,) = left_by(result)
+    assert left.startswith(f"{common}/")
+    assert left_by(await held.call("bash", command="git status")) == {}
+
+
+async def test_a_flood_of_files_hides_no_link_without_saying_so(
+    held: SandboxBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which entries a folder lists first, a command can find out."""
+    (held.work / ".git" / "there").symlink_to("config")
+    assert left_by(await held.call("bash", command="true")) == {}
+    monkeypatch.setattr(git_traps, "ENTRIES_MAX", 300)
+    result = await held.call("bash", command="touch .git/{1..400}; ln -s config .git/x || true")
+    assert result.sandbox is not None
+    assert result.sandbox.is_left_partial
+
+
+async def test_a_folder_that_can_only_be_entered_is_reported(held: SandboxBench) -> None:
+    """Nobody but root can list it, but git, direnv and editors look for names."""
+    result = await held.call(
+        "bash", command="mkdir sub/x; touch sub/x/.envrc; chmod 111 sub/x; ls -ld sub/x"
+    )
+    if os.geteuid() == 0:
+        assert left_by(result) == {"sub/x/.envrc": "direnv"}
+    else:
+        assert left_by(result) == {"sub/x": "git"}
+    assert left_by(await held.call("bash", command="true")) == {}
+    (held.work / "sub" / "x").chmod(0o755)
