@@ -278,6 +278,43 @@ async def test_what_the_config_of_a_repository_names_is_asked_about(
     assert list(bench.work.rglob(RAN)) != [], said
 
 
+OF_THE_USER = {
+    "hooks": (".gitconfig", "[core]\n\thooksPath = .githooks\n", ".githooks/pre-commit"),
+    "a program": (".gitconfig", "[core]\n\tfsmonitor = tools/watch\n", "tools/watch"),
+    "hooks of another file": (
+        ".config/git/config",
+        "[core]\n\thooksPath = .githooks\n",
+        ".githooks/pre-commit",
+    ),
+    "the config itself": (".gitconfig", "-> ../work/dotfiles/gitconfig", "dotfiles/gitconfig"),
+}
+
+
+@pytest.mark.parametrize(("config", "content", "path"), OF_THE_USER.values(), ids=OF_THE_USER)
+async def test_what_the_config_of_the_user_names_in_every_repository_is_asked_about(
+    bench: Bench, config: str, content: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(bench.outside))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    run_git(bench, bench.work, "init", "-q")
+    (bench.outside / "gitconfig").symlink_to(config)
+    (bench.outside / config).parent.mkdir(parents=True, exist_ok=True)
+    written = f"#!/bin/sh\ntouch {RAN}\n"
+    if content.startswith("-> "):
+        (bench.outside / config).symlink_to(content.removeprefix("-> "))
+        written = f"[core]\n\tfsmonitor = touch {RAN}\n"
+    else:
+        (bench.outside / config).write_text(content)
+        bench.put(path, "#!/bin/sh\n").chmod(0o755)
+    assert verdict(await access_of(bench, "write", path=path, content=written)) == "ask"
+    assert verdict(await access_of(bench, "write", path="src/main.c", content="")) == "allow"
+    await bench.call("write", path=path, content=written)
+    said = run_git(bench, bench.work, "status")
+    named = ("-c", "user.name=u", "-c", "user.email=u@example.org")
+    said += run_git(bench, bench.work, *named, "commit", "--allow-empty", "-m", "x")
+    assert list(bench.work.rglob(RAN)) != [], said
+
+
 @pytest.mark.parametrize("place", ["worktree", "above"])
 async def test_what_the_config_of_a_repository_elsewhere_names_is_asked_about(
     bench: Bench, place: str
@@ -311,7 +348,11 @@ async def test_writes_beside_a_config_that_is_too_large_to_read_are_asked_about(
         assert verdict(await access_of(bench, "write", path=path, content="")) == "ask"
 
 
-async def test_several_includes_and_hooks_that_are_missing_are_not_too_many(bench: Bench) -> None:
+async def test_several_includes_and_hooks_that_are_missing_are_not_too_many(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nousd.tools.sandbox.git_folders._CONFIGS_MAX", 10)
+    monkeypatch.setattr("nousd.tools.sandbox.git_folders._configs_of_user", tuple)
     run_git(bench, bench.work, "init", "-q")
     lines = "".join(f"[include]\n\tpath = ../{number}.config\n" for number in range(12))
     with (bench.work / ".git" / "config").open("a") as file:

@@ -39,8 +39,8 @@ NAMED_MAX: Final = 100
 
 WORKTREES_MAX: Final = 100
 
-_CONFIGS_MAX: Final = 10
-"""Maximum configs that are read: the first, and those that are included."""
+_CONFIGS_MAX: Final = 30
+"""Maximum configs that are read: those of the repository and of its user, and what they include."""
 
 _WORDS_MAX: Final = 10_000
 """Maximum words of one config that are looked up in the workspace."""
@@ -140,15 +140,16 @@ def _git_folders_of(folder: Path) -> tuple[Path, ...]:
 
 
 def named_by(git: Path, *tops: Path) -> ObeyedByGit:
-    """Return the files and directories elsewhere that a git directory makes git obey: what its configs
-    and those that they include name, and what its parts are links to.
+    """Return the files and directories elsewhere that git obeys with a git directory: what its configs,
+    the user's own and those that they include name, these configs, and what its parts are links to.
 
     Args:
         tops: the folders that git may work in with it.
     """
-    configs = deque([git / "config", git / "config.worktree"])
+    of_user = _configs_of_user()
+    configs = deque([git / "config", git / "config.worktree", *of_user])
     hooks = [git / "hooks"]
-    found = {path: None for path in (*configs, *hooks) if _is_link(path)}
+    found = {path: None for path in (*configs, *hooks) if path in of_user or _is_link(path)}
     is_partial = False
     for _ in range(_CONFIGS_MAX):
         if not configs:
@@ -170,6 +171,16 @@ def named_by(git: Path, *tops: Path) -> ObeyedByGit:
         found |= dict.fromkeys(links)
         is_partial |= are_many
     return ObeyedByGit(tuple(found), is_partial or bool(configs))
+
+
+def _configs_of_user() -> tuple[Path, ...]:
+    """Return the configs that git reads in every repository. A relative path in one is meant in each,
+    and the files may be links into a workspace.
+    """
+    home = os.path.expanduser("~")  # noqa: PTH111 - bears a user without one
+    own = os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
+    several = ("/etc/gitconfig", f"{home}/.gitconfig", f"{own}/git/config")
+    return tuple(map(Path, filter(os.path.lexists, several)))
 
 
 def _places_in(config: str, bases: Sequence[Path]) -> tuple[list[tuple[Path, bool]], bool]:
