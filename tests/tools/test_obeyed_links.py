@@ -28,6 +28,11 @@ def linked(bench: Bench) -> Bench:
     (bench.work / "proj" / ".husky" / "pre-commit").symlink_to("../../scripts/check")
     (bench.work / ".github").mkdir()
     (bench.work / ".github" / "workflows").symlink_to(bench.work / "ci")
+    (bench.work / "proj" / ".config").symlink_to("../shared")
+    (bench.work / "proj" / ".jj").mkdir()
+    (bench.work / "proj" / ".jj" / "repo").symlink_to("../../stored")
+    for folder in ("shared", "stored"):
+        (bench.work / folder).mkdir()
     (bench.work / ".zed").symlink_to(".zed")
     (bench.work / ".idea").symlink_to(bench.outside)
     return bench
@@ -44,6 +49,8 @@ def linked(bench: Bench) -> Bench:
         "env.sh",
         "scripts/check",
         "ci/build.yml",
+        "shared/lefthook-x",
+        "stored/config.toml",
     ],
 )
 async def test_a_file_that_is_reached_by_a_link_of_a_guarded_name_is_asked_about(
@@ -52,6 +59,7 @@ async def test_a_file_that_is_reached_by_a_link_of_a_guarded_name_is_asked_about
     assert verdict(await access_of(linked, "write", path=path, content="x")) == "ask"
     assert verdict(await access_of(linked, "write", path=path, content="x"), "yolo") == "allow"
     other = path.replace("settings", "settings2").replace("check", "other").replace("ci/", "ci2/")
+    other = other.replace("shared/", "shared2/").replace("stored/", "stored2/")
     beside = "other.sh" if path == "env.sh" else other
     if ".vscode" not in path:
         assert verdict(await access_of(linked, "write", path=beside, content="x")) == "allow"
@@ -82,6 +90,31 @@ async def test_a_link_of_a_guarded_name_that_a_command_makes_is_reported(
     (held.work / "sub" / "x").mkdir()
     result = await held.call("bash", command="ln -s x sub/.vscode; ln -s x/y sub/.envrc")
     assert left_by(result) == {"sub/.vscode": "editors", "sub/.envrc": "direnv"}
+
+
+@pytest.mark.parametrize(
+    ("place", "inside", "program"),
+    [
+        (".github", "copilot-instructions.md", "other agent programs"),
+        (".config", "lefthook-x", "mise"),
+        (".hg", "hgrc", "Mercurial"),
+        (".jj/repo", "config.toml", "Jujutsu"),
+    ],
+)
+async def test_a_link_on_the_way_to_a_guarded_name_is_reported_and_what_it_leads_to(
+    held: SandboxBench, place: str, inside: str, program: str
+) -> None:
+    result = await held.call(
+        "bash",
+        command=f"mkdir -p sub/x $(dirname sub/{place}); echo one > sub/x/{inside};"
+        f" ln -sfn $PWD/sub/x sub/{place}",
+    )
+    assert left_by(result) == {f"sub/{place}": program}
+    again = await held.call("bash", command=f"echo two > sub/x/{inside}")
+    assert left_by(again) == {f"sub/{place}": program}
+    # A file of that name is none.
+    other = await held.call("bash", command=f"mkdir -p sub/y; echo > sub/y/{place[1:4]}")
+    assert left_by(other) == {}
 
 
 async def test_a_file_behind_a_guarded_link_is_closed_or_its_change_is_reported(

@@ -49,6 +49,12 @@ ROWS = {
     ),
     "husky": Row(".husky/pre-commit", SCRIPT, COMMIT, before=HOOKED),
     "vim": Row(".exrc", f"silent !touch {{place}}/{RAN}\n", EDIT, home={".vimrc": "set exrc\n"}),
+    "Mercurial": Row(
+        ".hg/hgrc",
+        f"[hooks]\npre-status = touch {{place}}/{RAN}\n",
+        ("hg", "status"),
+        before=(("hg", "init"),),
+    ),
     "vim by another name": Row(
         ".vimrc", f"silent !touch {{place}}/{RAN}\n", EDIT, home={".vimrc": "set exrc\n"}
     ),
@@ -60,6 +66,9 @@ NOT_RUN = {
     "other agent programs",
     "editors",
     "direnv",
+    "mise",
+    "lazygit",
+    "Jujutsu",
     "pre-commit",
     "lefthook",
     "overcommit",

@@ -306,7 +306,18 @@ async def test_a_rebase_over_two_calls_works_and_is_not_reported(held: SandboxBe
         ("sub/.idea/workspace.xml", "editors"),
         ("sub/.zed/tasks.json", "editors"),
         ("sub/.devcontainer/devcontainer.json", "editors"),
+        ("sub/.helix/languages.toml", "editors"),
         ("sub/.husky/pre-commit", "husky"),
+        ("sub/mise.toml", "mise"),
+        ("sub/mise.local.toml", "mise"),
+        ("sub/.config/mise/conf.d/x.toml", "mise"),
+        ("sub/lefthook.yaml", "lefthook"),
+        ("sub/.config/lefthook.toml", "lefthook"),
+        ("sub/.lefthook/pre-commit/x.sh", "lefthook"),
+        ("sub/.nvim.lua", "vim"),
+        ("sub/.lazygit.yml", "lazygit"),
+        ("sub/.hg/hgrc", "Mercurial"),
+        ("sub/.jj/repo/config.toml", "Jujutsu"),
         ("sub/.pre-commit-config.yaml", "pre-commit"),
         ("sub/.npmrc", "npm"),
         ("sub/.github/workflows/ci.yml", "GitHub"),
@@ -379,6 +390,14 @@ async def test_many_files_are_counted_and_the_first_are_named(held: SandboxBench
     assert result.sandbox is not None
     assert len(result.sandbox.left) == 20
     assert result.sandbox.is_left_partial
+
+
+async def test_the_settings_of_another_program_in_a_git_folder_are_reported(
+    held: SandboxBench,
+) -> None:
+    git(held.work / "sub", "init", "-q")
+    result = await held.call("bash", command="echo 'git: {}' > sub/.git/lazygit.yml")
+    assert left_by(result) == {"sub/.git/lazygit.yml": "lazygit"}
 
 
 async def test_a_fifo_or_link_of_such_a_name_does_not_hold_up_the_look(held: SandboxBench) -> None:

@@ -70,19 +70,43 @@ OBEYED: Final = (
     ),
     ObeyedFiles("editors", "opens the folder", (".vscode", ".idea")),
     ObeyedFiles(
-        "editors", "opens the folder", (".zed", ".devcontainer", ".devcontainer.json"), "reported"
+        "editors",
+        "opens the folder",
+        (".zed", ".helix", ".devcontainer", ".devcontainer.json"),
+        "reported",
     ),
     ObeyedFiles("direnv", "enters the folder", (".envrc",)),
+    ObeyedFiles(
+        "mise",
+        "enters the folder",
+        ("mise.toml", "mise.*.toml", "mise/config*", ".mise*", ".config/mise*"),
+        "reported",
+    ),
     ObeyedFiles("husky", "runs git commit", (".husky",)),
     ObeyedFiles("pre-commit", "runs git commit", (".pre-commit-config.yaml",), "reported"),
     ObeyedFiles(
         "lefthook",
         "runs git commit",
-        ("lefthook.yml", ".lefthook.yml", "lefthook-local.yml", ".lefthook-local.yml"),
+        ("lefthook.*", "lefthook-local.*", ".lefthook*", ".config/lefthook*"),
         "reported",
     ),
     ObeyedFiles("overcommit", "runs git commit", (".overcommit.yml",), "reported"),
-    ObeyedFiles("vim", "opens a file in the folder", (".exrc", ".vimrc", ".nvimrc"), "reported"),
+    ObeyedFiles(
+        "vim",
+        "opens a file in the folder",
+        (".exrc", ".vimrc", ".gvimrc", ".nvimrc", ".nvim.lua"),
+        "reported",
+    ),
+    ObeyedFiles("lazygit", "runs it in the folder or below", (".lazygit.yml",), "reported"),
+    ObeyedFiles(
+        "Mercurial",
+        "runs any hg command in the folder",
+        (".hg/hgrc", ".hg/hgrc-not-shared", ".hg/sharedpath"),
+        "reported",
+    ),
+    ObeyedFiles(
+        "Jujutsu", "runs any jj command in the folder", (".jj/repo/config.toml",), "reported"
+    ),
     ObeyedFiles("npm", "runs npm run or exec in the folder", (".npmrc",), "reported"),
     ObeyedFiles("GitHub", "runs git push", (".github/workflows",), "reported"),
 )

@@ -89,13 +89,15 @@ class Names(NamedTuple):
     Args:
         closed: matches those that a command must not change.
         obeyed: matches these and those whose change is only reported.
-        tails: last parts, in lower case, of the longer ones, which ``paths`` matches as a whole.
+        tails: matches the last parts of the longer ones, which ``paths`` matches as a whole.
+        ways: the folders that longer ones lie in: a link may be one.
     """
 
     closed: re.Pattern[str]
     obeyed: re.Pattern[str]
-    tails: frozenset[str] = frozenset()
+    tails: re.Pattern[str] | None = None
     paths: re.Pattern[str] | None = None
+    ways: re.Pattern[str] | None = None
 
     def closes(self, place: str) -> bool:
         """Return whether a place, or a folder on the way to it, has a name that must not change."""
@@ -105,11 +107,13 @@ class Names(NamedTuple):
         """Return whether a program obeys a file at a place, which ends with ``name``."""
         if self.obeyed.match(name):
             return True
-        return (
-            self.paths is not None
-            and name.lower() in self.tails
-            and self.paths.fullmatch(place) is not None
-        )
+        if self.tails is None or self.paths is None or not self.tails.match(name):
+            return False
+        return self.paths.fullmatch(place) is not None
+
+    def are_obeyed_behind(self, place: str) -> bool:
+        """Return whether a program obeys files in what a link at a place leads to."""
+        return self.ways is not None and self.ways.fullmatch(place) is not None
 
 
 class _Wanted(NamedTuple):
@@ -257,6 +261,7 @@ class _Walk:
     def __init__(
         self, workdir: Path, wanted: _Wanted, entries_max: int, goes_on: Callable[[], bool]
     ) -> None:
+        self._workdir = workdir
         self._wanted = wanted
         # Each with whether a program obeys everything in it.
         self._ahead = deque([("", False)])
@@ -292,7 +297,10 @@ class _Walk:
             self.hidden.append(place)
             return
         name = _name(place)
-        is_obeyed = is_obeyed or self._wanted.names.are_obeyed(place, name)
+        names = self._wanted.names
+        is_obeyed = is_obeyed or names.are_obeyed(place, name)
+        if not (is_folder or is_obeyed) and names.are_obeyed_behind(place):
+            is_obeyed = os.path.islink(self._workdir / place)  # noqa: PTH114 - bears any folder
         is_closed = self._wanted.protects(place)
         if is_obeyed and (is_closed or not is_folder):
             self.named.append(place)

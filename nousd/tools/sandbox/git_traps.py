@@ -47,6 +47,9 @@ _HOOKS_MAX: Final = 100
 
 _INFO_ATTRIBUTES: Final = "info/attributes"
 
+LAZYGIT: Final = "lazygit.yml"
+"""Settings of another program for one repository, among them the pager of what it shows."""
+
 _TODO_LISTS: Final = ("rebase-merge/git-rebase-todo", "sequencer/todo")
 
 _HARMLESS: Final = frozenset(
@@ -93,7 +96,7 @@ class GitLook:
         """Yield files that git obeys, by their place in the folder; None: it does not count."""
         hooks = (name for name in self._names("hooks", _HOOKS_MAX) if not name.endswith(".sample"))
         yield from self._if_there(_INFO_ATTRIBUTES, drivers)
-        for name in ("config", *(f"hooks/{name}" for name in hooks)):
+        for name in ("config", LAZYGIT, *(f"hooks/{name}" for name in hooks)):
             yield from self._if_there(name, whole)
         for worktree in self._names("worktrees", _WORKTREES_MAX):
             part = f"worktrees/{worktree}/"

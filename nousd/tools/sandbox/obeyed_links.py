@@ -91,7 +91,7 @@ def _walked(workdir: Path, names: Names) -> Iterator[str]:
                         continue
                     place = f"{folder}/{entry.name}" if folder else entry.name
                     counts = is_obeyed or names.are_obeyed(place, entry.name)
-                    if is_link and counts:
+                    if is_link and (counts or names.are_obeyed_behind(place)):
                         yield place
                     elif not is_link and entry.name.lower() != _GIT_FOLDER:
                         ahead.append((place, counts))

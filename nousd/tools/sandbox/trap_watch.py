@@ -21,13 +21,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final, NamedTuple
 
 from nousd.tools.fs.deep_folders import walk
 from nousd.tools.fs.git_layout import is_repository
 from nousd.tools.sandbox.deny_scan import Found, Names
-from nousd.tools.sandbox.git_traps import OF_A_REBASE, GitLook
+from nousd.tools.sandbox.git_traps import LAZYGIT, OF_A_REBASE, GitLook
 from nousd.tools.sandbox.obeyed_states import (
     State,
     changed_since,
@@ -136,8 +136,11 @@ class TrapWatch:
         path = _printable(place)
         if place.endswith(OF_A_REBASE):
             return ObeyedFile(path=path, program=_GIT, when="continues the rebase or cherry-pick")
+        if place.endswith(f"/{LAZYGIT}"):
+            return ObeyedFile(path=path, program="lazygit", when="runs it in the folder or below")
         for row in self._rows:
-            if _pattern(row.names).fullmatch(place):
+            patterns = filter(None, (_pattern(row.names), _ways(row.names)))
+            if any(pattern.fullmatch(place) for pattern in patterns):
                 return ObeyedFile(path=path, program=row.program, when=row.when)
         return ObeyedFile(path=path, program=_GIT, when=_ANY_COMMAND)
 
@@ -243,13 +246,25 @@ def names_of(closed: tuple[str, ...], rows: tuple[Obeyed, ...]) -> Names:
     simple = tuple(name for row in rows for name in row.names if "/" not in name)
     shut = tuple(name for name in closed if "/" not in name)
     return Names(
-        closed=re.compile(rf"(?:{_choice((_GIT_FOLDER, *shut))})\Z", re.IGNORECASE),
-        obeyed=re.compile(
-            rf"(?:{_choice((_GIT_FOLDER, _ATTRIBUTES, *simple, *shut))})\Z", re.IGNORECASE
-        ),
-        tails=frozenset(name.rpartition("/")[2].lower() for name in longer),
+        closed=_whole_names((_GIT_FOLDER, *shut)),
+        obeyed=_whole_names((_GIT_FOLDER, _ATTRIBUTES, *simple, *shut)),
+        tails=_whole_names(tuple(name.rpartition("/")[2] for name in longer)) if longer else None,
         paths=_pattern(longer) if longer else None,
+        ways=_ways(longer),
     )
+
+
+@lru_cache(maxsize=64)
+def _ways(names: tuple[str, ...]) -> re.Pattern[str] | None:
+    """Match the paths of the folders that files with such names lie in; None if these have no slash."""
+    ways = {str(way) for name in names for way in PurePath(name).parents} - {"."}
+    if not ways:
+        return None
+    return re.compile(rf"(?:.*/)?(?:{_choice(sorted(ways))})", re.IGNORECASE | re.DOTALL)
+
+
+def _whole_names(names: Sequence[str]) -> re.Pattern[str]:
+    return re.compile(rf"(?:{_choice(names)})\Z", re.IGNORECASE)
 
 
 def _choice(names: Sequence[str]) -> str:
