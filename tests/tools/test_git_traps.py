@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from nousd.tools.sandbox import git_traps
+from nousd.tools.sandbox import git_index, git_traps
 from nousd.tools.sandbox.detect import SandboxName
 from tests.tools.sandbox_bench import BACKENDS, SandboxBench, show
 from tests.tools.test_trap_watch import RAN, bench_of, git, left_by
@@ -63,6 +63,11 @@ def git_file(content: str, *before: str, left: Sequence[str] = ()) -> Trap:
     )
 
 
+INDEXED = (
+    "i=$(echo '*.txt filter=mine' | git hash-object -w --stdin);"
+    " git update-index --add --cacheinfo 100644,$i,.gitattributes; "
+)
+
 INNER = REPOSITORY.format(".git/refs/x")
 GOOD = "ln -s .git/worktrees/good $'link\\r'; ln -s .git/refs/x link; "
 
@@ -102,6 +107,24 @@ TRAPS = {
         ".git/info",
         folder=".",
         has_links=True,
+    ),
+    "attributes in the index only": trap(
+        INDEXED + "touch -d 2001-01-01 a.txt", ".git/index", folder="."
+    ),
+    "attributes in an index of another version": trap(
+        INDEXED + "git update-index --index-version 4; touch -d 2001-01-01 a.txt",
+        ".git/index",
+        folder=".",
+    ),
+    "attributes in the index and a link in the work tree": trap(
+        INDEXED + "ln -s a.txt .gitattributes; touch -d 2001-01-01 a.txt",
+        *(".git/index", ".gitattributes"),
+        folder=".",
+    ),
+    "attributes in the index of a worktree": trap(
+        "cd good; git reset -q --hard main; " + INDEXED + "touch -d 2001-01-01 a.txt",
+        ".git/worktrees/good/index",
+        folder="good",
     ),
     "a merge program whose name begins with an option's": trap(
         "mkdir git-merge-x=; printf '#!/bin/sh\\ntouch {place}/ran-on-the-host\\n' > evil;"
@@ -253,3 +276,48 @@ async def test_a_folder_that_can_only_be_entered_is_reported(held: SandboxBench)
         assert left_by(result) == {"sub/x": "git"}
     assert left_by(await held.call("bash", command="true")) == {}
     (held.work / "sub" / "x").chmod(0o755)
+
+
+async def test_attributes_in_a_shared_part_of_an_index_are_reported(held: SandboxBench) -> None:
+    result = await held.call("bash", command=INDEXED + "git update-index --split-index")
+    shared = [f".git/{path.name}" for path in (held.work / ".git").glob("sharedindex.*")]
+    assert set(shared) <= set(left_by(result))
+    assert len(shared) == 1
+
+
+async def test_attributes_that_the_work_tree_has_are_judged_there(held: SandboxBench) -> None:
+    result = await held.call(
+        "bash",
+        command="echo '*.c text' > .gitattributes; git add .gitattributes; git commit -qm x;"
+        " git update-index --index-version 4; git add -A",
+    )
+    assert left_by(result) == {}
+    result = await held.call("bash", command="git mv .gitattributes sub; git status")
+    assert left_by(result) == {}
+    result = await held.call("bash", command="rm sub/.gitattributes")
+    assert left_by(result) == {".git/index": "git"}
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_an_index_is_read_as_git_wrote_it(version: int, tmp_path: Path) -> None:
+    make_repository(tmp_path)
+    paths = {".gitattributes", "a/.gitattributes", f"{'deep/' * 300}.gitattributes"}
+    for path in (*paths, *(f"a/{number}/file{'x' * (number % 200)}" for number in range(300))):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(path)
+        (tmp_path / path).with_name("x.gitattributes").touch()
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "update-index", "--index-version", str(version))
+    if version == 3:
+        git(tmp_path, "update-index", "--skip-worktree", "a/.gitattributes", "a.txt")
+    index = tmp_path / ".git" / "index"
+    assert index.read_bytes()[7] == version
+    found = git_index.attributes_in(index, is_sha256=False)
+    assert found is not None
+    assert {path.decode() for path, _ in found} == paths
+    listed = git(tmp_path, "ls-files", "-s", *paths)
+    assert {content.hex() for _, content in found} == {
+        line.split()[1] for line in listed.splitlines()
+    }
+    index.write_bytes(index.read_bytes()[:-4000])
+    assert git_index.attributes_in(index, is_sha256=False) is None

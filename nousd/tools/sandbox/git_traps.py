@@ -4,7 +4,8 @@ Most of what makes git run programs is closed to commands (``git_folders``). Wha
 cannot be closed at names that do not exist, is looked at before and after each:
 
 - configs and hooks, where the repository is one too many to be closed
-- attributes, the todo lists of rebase and sequencer, and what names their merge program
+- attributes, also in an index that has some which the work tree lacks
+- the todo lists of rebase and sequencer, and what names their merge program
 - the configs of worktrees, and where else these have their common directory
 - symbolic links, wherever they are: git writes messages, logs, conflicts and more that a command may
   have prepared, and would write them into its own config
@@ -27,6 +28,7 @@ from typing import Final
 
 from nousd.tools.fs.git_layout import is_layout
 from nousd.tools.fs.regular_file import beginning_of
+from nousd.tools.sandbox.git_index import attributes_in, is_read_instead
 from nousd.tools.sandbox.obeyed_states import (
     BYTES_MAX,
     LINK_BYTES_MAX,
@@ -44,6 +46,9 @@ ENTRIES_MAX: Final = 10_000
 
 _WORKTREES_MAX: Final = 100
 _HOOKS_MAX: Final = 100
+
+_SHARED_INDEX: Final = "sharedindex."
+"""How the name of a part of an index begins that several share."""
 
 _INFO_ATTRIBUTES: Final = "info/attributes"
 
@@ -98,13 +103,39 @@ class GitLook:
         yield from self._if_there(_INFO_ATTRIBUTES, drivers)
         for name in ("config", LAZYGIT, *(f"hooks/{name}" for name in hooks)):
             yield from self._if_there(name, whole)
+        # As another folder has it, there is no telling which work tree.
+        top = self._git.parent if self._git.name == ".git" else None
+        for index in ("index", *self._shared_indexes()):
+            yield from self._of_index(index, top)
         for worktree in self._names("worktrees", _WORKTREES_MAX):
             part = f"worktrees/{worktree}/"
+            yield from self._of_index(f"{part}index", _work_tree(self._git / part))
             yield from self._of_a_rebase(part)
             yield from self._if_there(f"{part}config.worktree", whole)
             yield from self._if_there(f"{part}commondir", _commondir)
         yield from self._of_a_rebase("")
         yield from self._walked()
+
+    def _shared_indexes(self) -> Iterator[str]:
+        names = self._names("", ENTRIES_MAX)
+        yield from (name for name in names if name.startswith(_SHARED_INDEX))
+
+    def _of_index(self, name: str, top: Path | None) -> Iterator[tuple[str, State | None]]:
+        """Yield an index with the attributes in it that the work tree lacks."""
+        is_sha256 = b"sha256" in beginning_of(self._git / "config", BYTES_MAX)
+        try:
+            found = attributes_in(self._git / name, is_sha256=is_sha256)
+        except OSError:
+            return
+        if found is None:
+            self.is_partial = True
+            return
+        read = {
+            (path, content)
+            for path, content in found
+            if top is None or not is_read_instead(top / os.fsdecode(path))
+        }
+        yield name, ("drivers", frozenset(read))
 
     def _of_a_rebase(self, part: str) -> Iterator[tuple[str, State | None]]:
         for name in _TODO_LISTS:
@@ -172,6 +203,12 @@ class GitLook:
         for entry in self._entries(place, ENTRIES_MAX):
             if not entry.is_file(follow_symlinks=False):
                 yield from self._if_there(f"{place}/{entry.name}", _there)
+
+
+def _work_tree(git: Path) -> Path | None:
+    """Return the work tree of a worktree's git folder."""
+    place = beginning_of(git / "gitdir", LINK_BYTES_MAX).rstrip(b"\r\n")
+    return Path(os.path.normpath(git / os.fsdecode(place))).parent if place else None
 
 
 def _there(_path: Path, status: os.stat_result) -> State:

@@ -1,0 +1,106 @@
+"""The attributes that an index of git holds: where the work tree has no such file, git reads those.
+
+The format is git's own, versions 2 to 4, see ``gitformat-index``. Everything here blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from nousd.tools.fs.regular_file import beginning_of
+
+BYTES_MAX: Final = 32 * 1024 * 1024
+"""The largest index that is read."""
+
+Attributes = frozenset[tuple[bytes, bytes]]
+"""Paths of files of attributes, each with the name of its content."""
+
+_NAME: Final = b".gitattributes"
+_HEADER: Final = struct.Struct(">4sII")
+_STATUS_BYTES: Final = 40
+_EXTENDED: Final = 0x4000
+_OWN_SIZES: Final = 4
+"""The version since which a path begins with a part of the one before."""
+
+_READ_BYTES_MAX: Final = 100 * 1024 * 1024
+"""Git reads no larger file of attributes."""
+
+
+def attributes_in(index: Path, *, is_sha256: bool) -> Attributes | None:
+    """Return the attributes in an index; None if it is too large or cannot be understood.
+
+    Raises:
+        OSError: it is not there.
+    """
+    status = index.lstat()
+    facts = (status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size)
+    return _attributes_in(index, facts, 32 if is_sha256 else 20)
+
+
+@lru_cache(maxsize=256)
+def _attributes_in(index: Path, _facts: tuple[int, ...], name_bytes: int) -> Attributes | None:
+    """See ``attributes_in``; ``_facts`` are others if the index is another."""
+    data = beginning_of(index, BYTES_MAX + 1)
+    try:
+        magic, version, count = _HEADER.unpack_from(data)
+        if magic != b"DIRC" or len(data) > BYTES_MAX:
+            return None
+        if version < _OWN_SIZES and _NAME not in data:
+            return frozenset()
+        entries = _entries(data, version, count, name_bytes)
+        return frozenset(found for found in entries if found[0].rpartition(b"/")[2] == _NAME)
+    except (struct.error, IndexError, ValueError):
+        return None
+
+
+def _entries(
+    data: bytes, version: int, count: int, name_bytes: int
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield (path, name of the content) of each entry.
+
+    Raises:
+        IndexError, ValueError: it is no index of this version.
+    """
+    at = _HEADER.size
+    path = b""
+    for _ in range(count):
+        began = at
+        at += _STATUS_BYTES
+        content = data[at : at + name_bytes]
+        at += name_bytes
+        is_extended = data[at] << 8 & _EXTENDED
+        at += 4 if is_extended else 2
+        if version >= _OWN_SIZES:
+            left_out, at = _number(data, at)
+            path = path[: len(path) - left_out]
+        else:
+            path = b""
+        end = data.index(b"\0", at)
+        path += data[at:end]
+        yield path, content
+        at = end + 1 if version >= _OWN_SIZES else began + ((end - began + 8) & ~7)
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """Return a number of any size, and where it ends."""
+    value = data[at] & 127
+    while data[at] & 128:
+        at += 1
+        value = (value + 1 << 7) + (data[at] & 127)
+    return value, at + 1
+
+
+def is_read_instead(file: Path) -> bool:
+    """Return whether git reads the attributes of a work tree from this file, and none from an index."""
+    try:
+        status = file.lstat()
+    except OSError:
+        return False
+    is_plain = stat.S_ISREG(status.st_mode) and status.st_size <= _READ_BYTES_MAX
+    return is_plain and os.access(file, os.R_OK)
