@@ -175,6 +175,52 @@ tried("vsock", lambda: socket.socket(socket.AF_VSOCK))
             server.close()
 
 
+async def test_a_pair_of_sockets_reaches_no_other_socket(sandbox_bench: SandboxBench) -> None:
+    """One of datagrams needs nobody's consent to be sent elsewhere, and no call that names a family."""
+    names = [
+        *(str(folder / "s") for folder in (sandbox_bench.work, sandbox_bench.outside)),
+        f"\0nousd-test-{os.getpid()}",
+    ]
+    kinds = ("SOCK_DGRAM", "SOCK_STREAM", "SOCK_SEQPACKET")
+    servers = {
+        (name, kind): socket.socket(socket.AF_UNIX, getattr(socket, kind))
+        for name in names
+        for kind in kinds
+    }
+    try:
+        for (name, kind), server in servers.items():
+            server.bind(f"{name}-{kind}")
+            server.setblocking(False)
+            if kind != "SOCK_DGRAM":
+                server.listen()
+        outcomes = await sandbox_bench.attack(f"""
+import array, socket
+rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [os.open(".", os.O_RDONLY)]))]
+for kind in {(*kinds, "SOCK_RAW")}:
+    for name in {names}:
+        name += "-" + (kind if kind != "SOCK_RAW" else "SOCK_DGRAM")
+        def pair():
+            return socket.socketpair(socket.AF_UNIX, getattr(socket, kind))[0]
+        tried(f"connect {{kind}} {{name!r}}", lambda: pair().connect(name))
+        tried(f"bind {{kind}} {{name!r}}", lambda: pair().bind(name + "2") or pair().listen())
+        if kind != "SOCK_SEQPACKET":  # which takes no address, and sends to the other end
+            tried(f"send {{kind}} {{name!r}}", lambda: pair().sendto(b"x", name))
+            tried(f"hand over {{kind}} {{name!r}}", lambda: pair().sendmsg([b"x"], rights, 0, name))
+for kind in ("SOCK_STREAM", "SOCK_SEQPACKET"):
+    tried(f"use a pair {{kind}}", lambda: socket.socketpair(type=getattr(socket, kind)))
+""")
+        for kind in ("SOCK_STREAM", "SOCK_SEQPACKET"):
+            assert outcomes.pop(f"use a pair {kind}") == "done"
+        wrong = REFUSED | {errno.EISCONN, errno.EINVAL, errno.EOPNOTSUPP, errno.ECONNREFUSED}
+        assert {what: got for what, got in outcomes.items() if got not in wrong} == {}
+        for (_, kind), server in servers.items():
+            with pytest.raises(BlockingIOError):
+                server.recv(10) if kind == "SOCK_DGRAM" else server.accept()
+    finally:
+        for server in servers.values():
+            server.close()
+
+
 async def test_a_command_has_a_network_only_on_request(sandbox_bench: SandboxBench) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         script = f"""{CONNECTING}

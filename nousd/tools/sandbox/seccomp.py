@@ -3,7 +3,9 @@
 Refused are those by which one leaves a sandbox or reaches what is not a file: namespaces and mounts,
 other processes' memory, keys, kernel modules, io_uring (whose operations no filter sees), typing into a
 terminal, and sockets except those of the families that are named. Sockets between files of this machine
-(AF_UNIX) are never among them: their names lie in folders that a program may see. ``socketpair`` stays.
+(AF_UNIX) are never among them: their names lie in folders that a program may see, and Landlock does not
+ask about those that lie elsewhere. ``socketpair`` stays for pairs that are for good: from one of
+datagrams a program can send, and connect it, to any other socket.
 
 Nor can a file be made that runs as its owner whoever starts it: outside of the sandbox it would, for
 every user of the machine. One that runs with its owner's group can: folders have the same bit, so that
@@ -235,6 +237,11 @@ _OPENAT2: Final[_Numbers] = (437, 437)
 _UNSHARE: Final[_Numbers] = (272, 97)
 _IOCTL: Final[_Numbers] = (16, 29)
 _SOCKET: Final[_Numbers] = (41, 198)
+_SOCKETPAIR: Final[_Numbers] = (53, 199)
+
+_NO_STREAM: Final = 0b1010
+"""Bits of a socket's type that neither SOCK_STREAM (1) nor SOCK_SEQPACKET (5) has, and every other has
+that is odd."""
 
 INTERNET: Final = (socket.AF_INET, socket.AF_INET6)
 """Families of sockets that reach a network, or the sandbox's own empty one."""
@@ -305,6 +312,7 @@ def program(
     steps += _call(_IOCTL[column], 1, keys, _ALLOW)
     allowed = [step for family in families for step in _when(_IF_EQUAL, family, _ALLOW)]
     steps += _call(_SOCKET[column], 0, allowed, _REFUSE)
+    steps += _within(_SOCKETPAIR[column], _pair())
     return b"".join([*steps, _step(_RETURN, _ALLOW)])
 
 
@@ -357,6 +365,22 @@ def _opening(flags: int, writing: int, reading: int) -> list[bytes]:
         *_when(_IF_ANY_BIT, _CREATES_OR_WRITES, writing),
         _step(_RETURN, reading),
     ]
+
+
+def _pair() -> list[bytes]:
+    """Steps on a call that makes a pair of sockets, connected to each other."""
+    return [
+        _loading(0),
+        *_only(socket.AF_UNIX),
+        _loading(1),
+        *_when(_IF_ANY_BIT, _NO_STREAM, _REFUSE),
+        *_when(_IF_ANY_BIT, 1, _ALLOW),
+        _step(_RETURN, _REFUSE),
+    ]
+
+
+def _only(value: int) -> list[bytes]:
+    return [_step(_IF_EQUAL, value, then=1), _step(_RETURN, _REFUSE)]
 
 
 def _within(number: int | None, body: Sequence[bytes]) -> list[bytes]:
