@@ -372,12 +372,23 @@ async def test_a_command_cannot_change_limits_or_priority_of_a_process_outside(
     victim = await trio.lowlevel.open_process(["/bin/sleep", "1000"])
     try:
         outcomes = await sandbox_bench.attack(f"""
-import resource
+import ctypes, platform, resource
+libc = ctypes.CDLL(None, use_errno=True)
+number = 251 if platform.machine() == "x86_64" else 30
+def set_io(which, who):
+    if libc.syscall(number, which, who, 3 << 13) != 0:
+        raise OSError(ctypes.get_errno(), "ioprio_set")
 victim = {victim.pid}
 tried("its limits", lambda: resource.prlimit(victim, resource.RLIMIT_NOFILE, (1000, 1000)))
 tried("its priority", lambda: os.setpriority(os.PRIO_PROCESS, victim, 19))
 tried("its processors", lambda: os.sched_setaffinity(victim, [0]))
 tried("its class", lambda: os.sched_setscheduler(victim, os.SCHED_IDLE, os.sched_param(0)))
+tried("its disks", lambda: set_io(1, victim))
+if not {sandbox_bench.is_bubblewrap}:
+    # In namespaces of their own these are the command's, and root of one is not who is root outside.
+    tried("the priority of a user", lambda: os.setpriority(os.PRIO_USER, 0, 19))
+    tried("the disks of a user", lambda: set_io(3, 0))
+set_io(1, 0)
 os.nice(1)
 resource.setrlimit(resource.RLIMIT_NOFILE, (500, 500))
 """)

@@ -144,17 +144,17 @@ SHARED_MEMORY_AND_QUEUES: Final[dict[str, _Numbers]] = {
 }
 """Calls to what processes of a machine share without files, where a sandbox has none of its own."""
 
-OF_A_PROCESS: Final[dict[str, tuple[_Numbers, tuple[int, ...]]]] = {
-    "prlimit64": ((302, 261), (0,)),
-    "setpriority": ((141, 140), (0, 1)),
-    "ioprio_set": ((251, 30), (1,)),
-    "sched_setaffinity": ((203, 122), (0,)),
-    "sched_setattr": ((314, 274), (0,)),
-    "sched_setparam": ((142, 118), (0,)),
-    "sched_setscheduler": ((144, 119), (0,)),
+OF_A_PROCESS: Final[dict[str, tuple[_Numbers, dict[int, int]]]] = {
+    "prlimit64": ((302, 261), {0: 0}),
+    "setpriority": ((141, 140), {0: 0, 1: 0}),
+    "ioprio_set": ((251, 30), {0: 1, 1: 0}),
+    "sched_setaffinity": ((203, 122), {0: 0}),
+    "sched_setattr": ((314, 274), {0: 0}),
+    "sched_setparam": ((142, 118), {0: 0}),
+    "sched_setscheduler": ((144, 119), {0: 0}),
 }
 """Calls that can starve another process of the same user, where a sandbox has no processes of its own,
-and which of their arguments must be 0: that means whoever calls."""
+and what some of their arguments must be: so that they are about a process, and that is who calls."""
 
 METADATA: Final[dict[str, _Numbers]] = {
     "chmod": (90, None),
@@ -305,7 +305,7 @@ def program(
     for numbers in ATTRIBUTES.values() if shares_machine else ():
         steps += _when(_IF_EQUAL, numbers[column], _UNSUPPORTED)
     for numbers, arguments in OF_A_PROCESS.values() if shares_machine else ():
-        steps += _only_zero(numbers[column], arguments)
+        steps += _only_with(numbers[column], arguments)
     keys = [*_when(_IF_EQUAL, _TIOCSTI, _REFUSE), *_when(_IF_EQUAL, _TIOCLINUX, _REFUSE)]
     for request in FLAGS_OF_FILES if shares_machine else ():
         keys += _when(_IF_EQUAL, request, _UNSUPPORTED)
@@ -340,12 +340,10 @@ def _call(number: int | None, argument: int, steps: Iterable[bytes], otherwise: 
     return _within(number, [_loading(argument), *steps, _step(_RETURN, otherwise)])
 
 
-def _only_zero(number: int | None, arguments: Iterable[int]) -> list[bytes]:
-    """Steps that refuse one call unless these arguments are zero."""
-    body: list[bytes] = []
-    for argument in arguments:
-        zero = _step(_IF_EQUAL, 0, then=1)
-        body += [_loading(argument), zero, _step(_RETURN, _REFUSE)]
+def _only_with(number: int | None, arguments: Mapping[int, int]) -> list[bytes]:
+    """Steps that refuse one call unless these arguments have these values."""
+    pairs = ((_loading(argument), _only(value)) for argument, value in arguments.items())
+    body = [step for loading, only in pairs for step in (loading, *only)]
     return _within(number, [*body, _step(_RETURN, _ALLOW)])
 
 
