@@ -29,7 +29,7 @@ from nousd.tools.sandbox.interface import Request, SandboxedProcess
 from nousd.tools.sandbox.mount_placeholders import MountPlaceholders
 from nousd.tools.sandbox.visible_paths import Chosen
 from tests.harness.daemon import WAIT_SECONDS
-from tests.tools.bench import SECRET
+from tests.tools.bench import SECRET, Lifeline
 from tests.tools.sandbox_bench import CHOSEN, PYTHON, SandboxBench, show
 
 pytestmark = pytest.mark.slow(keep=1)  # the default suite swaps at one of the two moments
@@ -171,6 +171,36 @@ def outside(sandbox_bench: SandboxBench) -> Iterator[Path]:
 def assert_nothing_got_out(result: ToolResult) -> None:
     show(f"--- after the swap: {result.text}")
     assert SECRET not in result.text
+
+
+async def test_a_closed_file_that_is_replaced_from_outside_meanwhile_is_told(
+    sandbox_bench: SandboxBench, sandbox_line: Lifeline
+) -> None:
+    """The kernel takes the mount away with the file: what cannot be prevented is said."""
+    git_init(sandbox_bench.work)
+    for name in (".env", "sub/.env", "sub/kept/.env"):
+        sandbox_bench.put(name, "old")
+    sandbox_bench.close(reading=[r"(.*/)?\.env"])
+    command = (
+        "exec 9>lifeline; echo ready >&9; until [ -e went ]; do sleep 0.01; done;"
+        " cat .env sub/.env sub/kept/.env; cat .git/config | wc -l"
+    )
+
+    async def save() -> None:
+        await sandbox_line.wait_ready(1)
+        for name in (".env", "sub/.env"):
+            sandbox_bench.put(f"{name}.new", "new").rename(sandbox_bench.work / name)
+        await trio.run_process(["git", "config", "a.b", "c"], cwd=sandbox_bench.work)
+        sandbox_bench.put("went", "")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(save)
+        result = await sandbox_bench.call("bash", command=command)
+    for name in (".env", "sub/.env", ".git/config"):
+        assert f"[another program replaced {name} meanwhile" in result.text
+    assert "sub/kept/.env meanwhile" not in result.text
+    again = await sandbox_bench.call("bash", command="true")
+    assert "meanwhile" not in again.text
 
 
 @moments

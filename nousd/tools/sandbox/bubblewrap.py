@@ -14,6 +14,10 @@ Directories that other programs can change meanwhile are laid out for ``_bubblew
 nesting, and the denied paths in each. Directories of the system are not among them, unless something in
 them is; bubblewrap takes them by name.
 
+A mount lies on a file, not on a name. If a program outside puts another file in its place, as editors
+and ``git config`` do when they save, the kernel removes the mount, and the new one is open to the
+command. Nothing prevents that here; the model is told.
+
 A mount cannot cover a symbolic link. A link that leads to a denied path is therefore restored when
 everything has ended, if a program replaced it.
 """
@@ -100,6 +104,7 @@ class Bubblewrap:
             # At the very end, when nothing of ours stands in the workspace any more.
             left = stack.enter_context(watched(places.traps))
             try:
+                stack.enter_context(_replaced_told(request.workdir, closed, remarks))
                 if places.watched is not None:
                     stack.enter_context(places.watched.kept(remarks))
                 stack.enter_context(kept(_links(places)))
@@ -135,6 +140,30 @@ class Bubblewrap:
             mounts=places.shown(TEMPORARY),
             limits=limits,
         )
+
+
+@contextmanager
+def _replaced_told(workdir: Path, places: Places, remarks: list[str]) -> Iterator[None]:
+    """Report which closed paths have become other files during the block."""
+    before = {path: _file_at(path) for path in (*places.hidden, *places.protected)}
+    try:
+        yield
+    finally:
+        remarks += [
+            f"another program replaced {os.path.relpath(path, workdir)} meanwhile; from then on the"
+            " command could read and change it"
+            for path, file in before.items()
+            if file is not None and _file_at(path) not in (file, None)
+        ]
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    """Return what is known of a file or folder by whatever name; None if there is none."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _plan(roots: Sequence[Root]) -> bytes:
