@@ -400,6 +400,22 @@ async def test_the_settings_of_another_program_in_a_git_folder_are_reported(
     assert left_by(result) == {"sub/.git/lazygit.yml": "lazygit"}
 
 
+async def test_what_a_rule_hides_is_not_named_but_what_a_command_makes_there_is(
+    held: SandboxBench,
+) -> None:
+    (held.work / "sub" / "private").mkdir()
+    git(held.work / "sub" / "private", "init", "-q")
+    held.put("sub/private/.envrc", "x")
+    held.close(reading=[r"(.*/)?private(/.*)?"])
+    assert left_by(await held.call("bash", command="echo x > sub/y")) == {}
+    result = await held.call(
+        "bash", command="mkdir -p sub/new/private && echo x > sub/new/private/.envrc"
+    )
+    if not result.is_error:
+        assert left_by(result) == {"sub/new/private/.envrc": "direnv"}
+    assert left_by(await held.call("bash", command="echo x > sub/y")) == {}
+
+
 async def test_a_fifo_or_link_of_such_a_name_does_not_hold_up_the_look(held: SandboxBench) -> None:
     result = await held.call(
         "bash", command="mkfifo sub/.npmrc sub/.gitattributes; ln -s /dev/zero sub/.envrc"

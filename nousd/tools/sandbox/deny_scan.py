@@ -117,14 +117,15 @@ class Names(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """The patterns that a scan looks for."""
+    """The patterns that a scan looks for; ``hidden`` are places where it does not look."""
 
     reading: Patterns
     writing: Patterns
     names: Names
+    hidden: Collection[str] = ()
 
     def hides(self, place: str) -> bool:
-        return _match(self.reading, place)
+        return place in self.hidden or _match(self.reading, place)
 
     def protects(self, place: str) -> bool:
         name = place.rpartition("/")[2]
@@ -224,9 +225,13 @@ class Search:
         known.all_found = (tuple(wanted.reading), float("-inf") if is_missing else until)
         return walk, hidden, is_missing
 
-    def look(self, workdir: Path, names: Names) -> Found:
-        """Return the files that programs obey, as far as the same bounds allow."""
-        wanted = _Wanted((), (), names)
+    def look(self, workdir: Path, names: Names, hidden: Collection[str] = ()) -> Found:
+        """Return the files that programs obey, as far as the same bounds allow.
+
+        Args:
+            hidden: places where nothing can have changed, and whose content is told to nobody.
+        """
+        wanted = _Wanted((), (), names, hidden)
         known = self._known_in(workdir)
         return _found(workdir, wanted, known, self._walk(workdir, wanted, known))
 

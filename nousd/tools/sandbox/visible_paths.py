@@ -244,7 +244,7 @@ def places_of(request: Request, chosen: Chosen, search: Search) -> Places:
         hidden=hidden,
         programs=tuple(path for path in chosen_readable if path.name == PROGRAM_FOLDER),
         watched=None if request.is_read_only else watched,
-        traps=None if request.is_read_only else _traps(own, chosen, search, by_rules.found),
+        traps=None if request.is_read_only else _traps(own, chosen, search, by_rules.found, hidden),
         is_partial=is_partial,
     )
 
@@ -344,12 +344,15 @@ def _holder(repository: Path) -> Path:
     return repository.parent if repository.name == ".git" else repository
 
 
-def _traps(own: Sequence[Path], chosen: Chosen, search: Search, found: Found) -> TrapWatch:
+def _traps(
+    own: Sequence[Path], chosen: Chosen, search: Search, found: Found, hidden: Sequence[Path]
+) -> TrapWatch:
     workdir, *outside = own
+    closed = {str(path.relative_to(workdir)) for path in hidden if lies_in(path, workdir)}
     return TrapWatch(
         workdir,
         chosen.obeyed,
-        lambda: search.look(workdir, chosen.names),
+        lambda: search.look(workdir, chosen.names, closed),
         before=found,
         outside=outside,
     )
