@@ -94,6 +94,13 @@ TRAPS = {
         is_repository=True,
         configured={"filter.mine.clean": f"touch {RAN}; cat"},
     ),
+    "a macro that was there": Trap(
+        {".gitattributes": "[attr]m filter=mine\n*.bin m\n*.txt m\n"},
+        ("diff",),
+        before={"a.txt": "changed\n", ".gitattributes": "[attr]m filter=mine\n*.bin m\n"},
+        is_repository=True,
+        configured={"filter.mine.clean": f"touch {RAN}; cat"},
+    ),
     "a driver of diff": Trap(
         {".gitattributes": "*.txt text\n*.txt\tdiff=mine\n"},
         ("diff",),
@@ -132,13 +139,14 @@ def prepare(bench: Bench, trap: Trap) -> None:
         bench.put(name, content)
 
 
-def added(path: str, content: str) -> str:
-    lines = content.splitlines()
-    body = "".join(f"+{line}\n" for line in lines) or ""
-    hunk = f"@@ -0,0 +1,{len(lines)} @@\n{body}" if lines else ""
-    return (
-        f"diff --git a/{path} b/{path}\nnew file mode 100644\n--- /dev/null\n+++ b/{path}\n{hunk}"
-    )
+def added(path: str, content: str, before: str = "") -> str:
+    """Return a patch by which a file has that content."""
+    old, new = before.splitlines(), content.splitlines()
+    body = "".join([f"-{line}\n" for line in old] + [f"+{line}\n" for line in new])
+    first = f"-1,{len(old)}" if old else "-0,0"
+    hunk = f"@@ {first} +1,{len(new)} @@\n{body}" if body else ""
+    head = f"--- a/{path}\n" if old else "new file mode 100644\n--- /dev/null\n"
+    return f"diff --git a/{path} b/{path}\n{head}+++ b/{path}\n{hunk}"
 
 
 async def access_of(bench: Bench, tool: str, **args: Any) -> Access:
@@ -174,7 +182,10 @@ async def test_code_does_not_run_on_the_host_after_unasked_writes(bench: Bench, 
 @pytest.mark.parametrize("trap", TRAPS.values(), ids=TRAPS)
 async def test_a_patch_is_judged_by_its_result(bench: Bench, trap: Trap) -> None:
     prepare(bench, trap)
-    files = [added(path, content or "x\n") for path, content in trap.writes.items()]
+    files = [
+        added(path, content or "x\n", trap.before.get(path, ""))
+        for path, content in trap.writes.items()
+    ]
     assert verdict(await access_of(bench, "patch", patch="".join(files))) == "ask"
     if not trap.is_repository:
         assert verdict(await access_of(bench, "patch", patch="".join(files[:-1]))) == "allow"

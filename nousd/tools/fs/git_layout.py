@@ -32,6 +32,10 @@ _DRIVER: Final = re.compile(
 only at the start of a line, and ``\\r`` separates words."""
 
 
+_MACRO: Final = b"[attr]"
+"""How a line begins that gives several attributes one name."""
+
+
 def obeyed_by_git(workdir: Path, results: Mapping[Parts, bytes | None]) -> str:
     """Return why git would obey the results of a call, for people; "" if it would not.
 
@@ -105,5 +109,10 @@ def _folders_around(paths: Iterable[Parts]) -> Iterator[Parts]:
 
 
 def drivers_in(attributes: bytes | None) -> set[bytes]:
-    """Return the lines of a ``.gitattributes`` that name drivers."""
-    return set(_DRIVER.findall(attributes or b""))
+    """Return the lines of a ``.gitattributes`` that name drivers; all, if one of these defines a macro,
+    because each may use that.
+    """
+    lines = set(_DRIVER.findall(attributes or b""))
+    if attributes is None or not any(line.strip().startswith(_MACRO) for line in lines):
+        return lines
+    return {line for line in attributes.splitlines() if line.strip()}
