@@ -144,6 +144,88 @@ TRAPS = {
 }
 
 
+RUN = "touch {place}/ran-on-the-host"
+
+HARMLESS = {
+    "a remote in the old form": trap(
+        f"mkdir -p .git/remotes; printf 'URL: ext::{RUN}\\nPull: main\\n' > .git/remotes/origin",
+        look=("fetch", "origin"),
+    ),
+    "a branch in the oldest form": trap(
+        f"mkdir -p .git/branches; echo 'ext::{RUN}' > .git/branches/origin",
+        look=("fetch", "origin"),
+    ),
+    "another repository's objects": trap(
+        "mkdir -p evil/objects/info; echo '|touch {place}/ran-on-the-host' > evil/objects/info/packs;"
+        " mkdir -p .git/objects/info; echo {place}/evil/objects > .git/objects/info/alternates",
+        look=("log", "--stat"),
+    ),
+    "a ref that leads to a hook": trap(
+        "git rev-parse HEAD > .git/x; echo 'ref: refs/heads/../../hooks/post-commit' > .git/HEAD",
+        look=("commit", "--allow-empty", "-qm", "x"),
+    ),
+    "a packed ref that leads to a hook": trap(
+        'echo "$(git rev-parse HEAD) refs/heads/../../hooks/post-commit" >> .git/packed-refs',
+        look=("pack-refs", "--all"),
+    ),
+    "a message that looks like a program": trap(
+        f"printf '#!/bin/sh\\n{RUN}\\n' | tee .git/MERGE_MSG .git/SQUASH_MSG > .git/COMMIT_EDITMSG;"
+        " chmod +x .git/*_MSG .git/COMMIT_EDITMSG",
+        look=("-c", "core.editor=true", "commit", "--allow-empty"),
+    ),
+    "the log of a bisection": trap(
+        f"echo main > .git/BISECT_START; echo 'git bisect run {RUN}' > .git/BISECT_LOG;"
+        f" echo '{RUN}' > .git/BISECT_RUN; : > .git/BISECT_NAMES",
+        look=("bisect", "log"),
+    ),
+    "a sparse checkout": trap(
+        f"mkdir -p .git/info; printf '/*\\n!{RUN}\\n' > .git/info/sparse-checkout",
+        look=("read-tree", "-mu", "HEAD"),
+    ),
+    "patterns that are ignored": trap(
+        f"mkdir -p .git/info; echo '$({RUN})' >> .git/info/exclude; echo '`{RUN}`' > .gitignore"
+    ),
+    "a name of a file": trap(
+        "touch -- '$(touch ran-on-the-host)' '--upload-pack=touch ran-on-the-host' '|touch x'",
+        look=("add", "-A"),
+    ),
+    "a name of a branch": trap(
+        "git checkout -q -b 'x;touch${IFS}ran-on-the-host' || git checkout -q -b"
+        " 'x;touch\u00a0ran-on-the-host'",
+        look=("branch", "-vv"),
+    ),
+    "a name of an author": trap(
+        f"git -c 'user.name=$({RUN})' -c 'user.email=`{RUN}`' commit -q --allow-empty -m '$({RUN})'",
+        look=("log", "--format=%an %ae %s"),
+    ),
+    "a script of an author": trap(
+        "git rebase -q main topic; echo both > a.txt; git add a.txt;"
+        f" echo '{RUN}' >> .git/rebase-merge/author-script",
+        look=("-c", "core.editor=true", "rebase", "--continue"),
+    ),
+    "a command of a submodule": trap(
+        'cd good; printf \'[submodule "s"]\\n\\tpath = s\\n\\turl = {place}\\n\\tupdate = !touch'
+        " ran-on-the-host\\n' > .gitmodules;"
+        " git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),s",
+        "good/.gitmodules",
+        look=("-C", "good", "submodule", "update", "--init"),
+    ),
+    "a replaced object and a graft": trap(
+        "mkdir -p .git/refs/replace .git/info; git rev-parse HEAD >"
+        " .git/refs/replace/$(git rev-parse HEAD~1); git rev-parse HEAD > .git/info/grafts",
+        look=("log", "--stat"),
+    ),
+    "a todo list of picks with odd blanks": trap(
+        "git rebase -q main topic; echo both > a.txt; git add a.txt;"
+        " printf '\\v exec touch ran-on-the-host\\n\\xc2\\xa0exec touch ran-on-the-host\\n' >>"
+        " .git/rebase-merge/git-rebase-todo",
+        ".git/rebase-merge/git-rebase-todo",
+        look=("-c", "core.editor=true", "rebase", "--continue"),
+    ),
+}
+"""What git reads of a repository and takes for no program, whatever stands there: one day it may."""
+
+
 @pytest.fixture(params=BACKENDS)
 def held(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -190,6 +272,22 @@ async def test_a_trap_in_a_repository_is_reported_and_git_would_obey_it(
     assert (held.work / RAN).exists()
     again = await held.call("bash", command="true")
     assert left_by(again) == {}
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("made", HARMLESS.values(), ids=HARMLESS)
+async def test_what_else_git_reads_runs_nothing(held: SandboxBench, made: Trap) -> None:
+    result = await held.call("bash", command=made.command.replace("{place}", str(held.work)))
+    assert set(left_by(result)) == made.left
+    for words in (made.look, ("status",), ("diff",)):
+        show(git(held.work, *words))
+    assert list(held.work.rglob(RAN)) == []
+    # The test can fail: a filter runs with the same words.
+    (held.work / "b.txt").write_text("x\n")
+    (held.work / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    held.put(".git/info/attributes", "*.txt filter=mine\n")
+    git(held.work, "diff")
+    assert (held.work / RAN).exists()
 
 
 REMEMBERED = r"""
