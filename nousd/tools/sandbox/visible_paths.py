@@ -236,7 +236,8 @@ def places_of(request: Request, chosen: Chosen, search: Search) -> Places:
     protected: tuple[Path, ...] = ()
     is_partial = False
     if not request.is_read_only:
-        protected, is_partial = _protected(own, chosen, watched, by_rules, hidden)
+        found, is_partial = _protected(own, chosen, watched, by_rules, hidden)
+        protected = tuple(path for path in found if _can_change(path, writable))
     return Places(
         readable=tuple(readable),
         writable=tuple(writable),
@@ -381,6 +382,11 @@ def _is_of_the_system(path: Path) -> bool:
     except OSError:
         return True
     return stat.S_ISREG(status.st_mode) and bool(status.st_mode & stat.S_IXOTH)
+
+
+def _can_change(path: Path, writable: Sequence[Path]) -> bool:
+    """Return whether a path is one in which a program could change something, or leads to one."""
+    return lies_in_any(path, writable) or lies_in_any(Path(os.path.realpath(path)), writable)
 
 
 def _without(protected: Sequence[Path], others: Sequence[Path]) -> tuple[Path, ...]:
