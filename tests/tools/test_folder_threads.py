@@ -31,6 +31,17 @@ async def hanging_checks(count: int) -> AsyncIterator[threading.Event]:
         yield answer
     finally:
         answer.set()
+        await all_threads_are_free()
+
+
+async def all_threads_are_free() -> None:
+    """Return once checks have all their threads again: one that ends after its event loop is never given
+    back, and later tests would have one less.
+    """
+    together = threading.Barrier(THREADS_MAX)
+    async with trio.open_nursery() as nursery:
+        for _ in range(THREADS_MAX):
+            nursery.start_soon(in_folder_thread, together.wait)
 
 
 @pytest.mark.slow
@@ -77,3 +88,4 @@ async def test_cancellation_abandons_only_a_check_that_may_be_left(may_be_left: 
         finally:
             answer.set()
     assert left.is_set()
+    await all_threads_are_free()
