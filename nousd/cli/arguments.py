@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
+
+SessionUse = Literal["new", "here", "maybe", "filter"]
+"""Which session a verb means if none is named: that of the current folder, made if there is none
+(``new``), which has to be there (``here``), or which may be missing (``maybe``); all (``filter``)."""
 
 
 def _as_it_is(value: Any) -> Any:
@@ -21,12 +25,14 @@ class Argument(NamedTuple):
         annotation: read by typer.
         default: None means optional, ``...`` required.
         convert: applied to the value that typer parsed.
+        session: for the argument that names a session.
     """
 
     key: str
     annotation: Any
     default: Any = None
     convert: Callable[[Any], Any] = _as_it_is
+    session: SessionUse | None = None
 
 
 def required(key: str, metavar: str, help: str) -> Argument:

@@ -19,11 +19,13 @@ class Options(NamedTuple):
     Args:
         json: print what the daemon sent instead of text.
         timeout_seconds: for each response; None means the verb's default.
+        verbose: show codes of the wire in errors.
     """
 
     socket_path: Path
     json: bool
     timeout_seconds: float | None
+    verbose: bool = False
 
     @property
     def answer_seconds(self) -> float:

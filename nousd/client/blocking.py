@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import socket
+import struct
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -61,6 +62,14 @@ class _Lines:
 
     def close(self) -> None:
         self._socket.close()
+
+    def peer_pid(self) -> int:
+        """Return the id of the process that made the daemon's socket: the daemon, or what started it
+        with the socket. 0 if that process is not visible from here.
+        """
+        size = struct.calcsize("3i")
+        peer = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        return int(struct.unpack("3i", peer)[0])
 
     def hang_up(self) -> None:
         """End the conversation. Another thread that waits for a line gets ConnectionLost. ``close``

@@ -49,6 +49,12 @@ def nousctl(
 
 
 @pytest.fixture(autouse=True)
+def session_of_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let verbs name no session. Which one they choose has tests of its own."""
+    monkeypatch.setenv("NOUSD_SESSION", "@default")
+
+
+@pytest.fixture(autouse=True)
 def restore_sigint() -> Iterator[None]:
     """Restore the SIGINT handler, which ``nousctl`` disables for good when it exits."""
     before = signal.getsignal(signal.SIGINT)

@@ -110,7 +110,7 @@ def test_a_missing_artifact_is_reported_and_leaves_no_file(
 ) -> None:
     daemon.on["get_artifact"] = refused("command_rejected", "artifact_not_found")
     outcome = nousctl("artifact", "sha256:0", "-o", str(tmp_path / "out"))
-    assert outcome == (1, "", "command_rejected: artifact_not_found\n")
+    assert outcome == (1, "", "there is no such artifact\n")
     assert [path for path in tmp_path.iterdir() if path.is_file()] == []
 
 

@@ -101,7 +101,7 @@ def test_a_late_decision_is_exit_code_1(daemon: FakeDaemon, nousctl: Nousctl) ->
     daemon.on["confirm_tool"] = refused("command_rejected", "already_decided")
     outcome = nousctl("confirm", "call-1", "once")
     assert outcome.code == 1
-    assert outcome.err.endswith("command_rejected: already_decided\n")
+    assert outcome.err.endswith("already decided\n")
 
 
 def test_permissions_shows_pending_calls_rules_and_grants(
@@ -188,7 +188,7 @@ def test_answer_takes_one_answer_for_each_question(daemon: FakeDaemon, nousctl: 
     [
         (["ques-1", "1"], "there are 2 questions and 1 answers\n"),
         (["ques-1", "1", " "], "an answer is a number, or own words\n"),
-        (["ques-2", "1"], "no question ques-2 waits; nousctl questions lists those that do\n"),
+        (["ques-2", "1"], "no question ques-2 waits; list those that do: nousctl question list\n"),
     ],
 )
 def test_an_invalid_answer_is_not_sent(

@@ -116,7 +116,7 @@ def test_a_missing_artifact_is_reported(log: Log, nousctl: Nousctl) -> None:
     del log.artifacts[log.events[0]["payload"]["input_ref"]]
     shown = nousctl("input", "evt-30")
     assert shown.code == 1
-    assert "artifact_not_found" in shown.err
+    assert "there is no such artifact" in shown.err
 
 
 @pytest.mark.parametrize(

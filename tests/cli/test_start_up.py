@@ -205,15 +205,21 @@ def test_completion_offers_the_verbs() -> None:
         "-m",
         "nousd.cli.nousctl.main",
         _NOUSCTL_COMPLETE="complete_bash",
-        COMP_WORDS="nousctl set_",
+        COMP_WORDS="nousctl s",
         COMP_CWORD="1",
     )
-    assert done.stdout.split() == [
-        "set_leaf",
-        "set_active_tools",
-        "set_steering_mode",
-        "set_follow_up_mode",
-    ]
+    assert done.stdout.split() == ["steer", "status", "stop", "session"]
+
+
+def test_completion_offers_the_verbs_of_a_group() -> None:
+    done = run(
+        "-m",
+        "nousd.cli.nousctl.main",
+        _NOUSCTL_COMPLETE="complete_bash",
+        COMP_WORDS="nousctl queue ",
+        COMP_CWORD="2",
+    )
+    assert done.stdout.split()[:4] == ["list", "edit", "move", "remove"]
 
 
 # --- the demonstration ---------------------------------------------------------------------------

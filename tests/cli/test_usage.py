@@ -103,7 +103,7 @@ def test_rows_of_each_grouping_add_up_to_the_same_total(
 def test_one_session_is_shown_by_its_runs(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     lines = nousctl("usage", "--session", "s1").out.splitlines()
     assert lines[0].split()[:2] == ["session", "run"]
-    assert daemon.heard[0]["payload"] == {
+    assert daemon.heard[1]["payload"] == {
         "types": ["usage_reported"],
         "after": "evt-0",
         "session_id": "s1",

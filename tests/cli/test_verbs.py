@@ -118,12 +118,20 @@ SENT: list[tuple[str, str, dict[str, Any]]] = [
     ("abort --client-id d", "abort", {"client_id": "d"}),
     ("resume --client-id d", "resume", {"client_id": "d"}),
     ("clear_queue --client-id d", "clear_queue", {"client_id": "d"}),
-    ("new", "new_session", {}),
-    ("new --name n", "new_session", {"name": "n"}),
-    ("new --workspace /w/x", "new_session", {"workspace": "/w/x"}),
-    ("new --workspace x", "new_session", {"workspace": f"{Path.cwd()}/x"}),
+    ("new", "new_session", {"workspace": f"{Path.cwd()}", "activate": False}),
+    (
+        "new --name n --workspace /w",
+        "new_session",
+        {"name": "n", "workspace": "/w", "activate": False},
+    ),
+    (
+        "new --activate --workspace /w/x --provider p",
+        "new_session",
+        {"workspace": "/w/x", "activate": True, "provider": "p"},
+    ),
+    ("new --workspace x", "new_session", {"workspace": f"{Path.cwd()}/x", "activate": False}),
     ("switch s", "switch_session", {"session_id": "s"}),
-    ("branch s --name n", "branch_session", {"session_id": "s", "name": "n"}),
+    ("branch s --name n", "branch_session", {"session_id": "s", "name": "n", "activate": False}),
     ("sessions --limit 5 --before s", "list_sessions", {"limit": 5, "before": "s"}),
     ("sessions --children", "list_sessions", {"children": True}),
     (
@@ -152,16 +160,18 @@ SENT: list[tuple[str, str, dict[str, Any]]] = [
             "source_metadata": {},
         },
     ),
+    ("archive s", "update_session", {"session_id": "s", "archived": True}),
+    ("unarchive s", "update_session", {"session_id": "s", "archived": False}),
     ("update s --not-archived", "update_session", {"session_id": "s", "archived": False}),
     (
-        'new --aside --parent s --source chat --model m --provider p --sampling {"top_p":1} --rules {}',
+        'new --workspace /w --parent s --source chat --model m --sampling {"top_p":1} --rules {}',
         "new_session",
         {
             "activate": False,
+            "workspace": "/w",
             "parent_id": "s",
             "source": "chat",
             "model": "m",
-            "provider": "p",
             "sampling": {"top_p": 1},
             "rules": {},
         },
@@ -248,8 +258,10 @@ def test_a_verb_sends_its_command(
 ) -> None:
     outcome = nousctl(*typed.split())
     assert outcome.code == 0, outcome.err
-    [request] = daemon.heard
+    *before, request = daemon.heard
     assert (request["type"], request["payload"]) == (command, payload)
+    # A list that is filtered by a session asks whether there is one, because none is refused.
+    assert {each["type"] for each in before} <= {"get_session"}
     # ... and the daemon would take it.
     decode_payload(decode_request(json.dumps(request).encode()))
 
@@ -317,7 +329,17 @@ def test_a_refusal_is_printed_to_standard_error_with_exit_code_1(
 ) -> None:
     daemon.on["steer"] = refused("command_rejected", "no_active_run", cause="idle")
     outcome = nousctl("steer", "x")
-    assert outcome == (1, "", "command_rejected: no_active_run (idle)\n")
+    assert outcome == (
+        1,
+        "",
+        "no run is active in this session; start one with: nousctl prompt TEXT (idle)\n",
+    )
+    outcome = nousctl("steer", "x", "--verbose")
+    assert outcome.err == "command_rejected: no_active_run (idle)\n"
+    outcome = nousctl("steer", "x", "--json")
+    assert json.loads(outcome.err) == {
+        "error": {"code": "command_rejected", "message": "no_active_run", "cause": "idle"}
+    }
 
 
 @pytest.mark.parametrize(("status", "code"), [("completed", 0), ("cancelled", 1)])
@@ -351,7 +373,10 @@ def test_request_timeout_limits_the_wait_for_an_answer(
 def test_no_daemon_is_exit_code_3(nousctl: Nousctl, folder: Path) -> None:
     outcome = nousctl("ping", "--socket", str(folder / "none"))
     assert outcome.code == 3
-    assert outcome.err == f"no daemon listens on {folder}/none: No such file or directory\n"
+    assert outcome.err.splitlines() == [
+        f"no daemon listens on {folder}/none: No such file or directory",
+        "start it with: nousd serve",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -398,12 +423,6 @@ def test_an_invalid_duration_is_refused_with_the_flag_the_value_and_the_form(
     assert flag in error
     assert f"'{text}' is not" in error
     assert form in error
-
-
-@pytest.mark.parametrize("argv", [["--help"], ["--help", "ping"]])
-def test_help_lists_every_verb(nousctl: Nousctl, argv: list[str]) -> None:
-    shown = nousctl(*argv).out
-    assert [name for name in (*VERBS, *WATCHES) if f"  {name} " not in shown] == []
 
 
 # --- output ------------------------------------------------------------------------------------

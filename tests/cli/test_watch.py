@@ -105,9 +105,15 @@ def test_prompt_stream_fails_when_the_daemon_disconnects(
     assert (outcome.code, outcome.err) == (1, "the daemon closed the connection\n")
 
 
+RUN_IN_PROGRESS = (
+    "a run is active in this session; wait, add to it with: nousctl follow-up TEXT, or stop it with:"
+    " nousctl abort\n"
+)
+
+
 def test_a_refused_prompt_ends_prompt_stream(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     daemon.on["prompt"] = refused("command_rejected", "run_in_progress")
-    assert nousctl("prompt_stream", "hi") == (1, "", "command_rejected: run_in_progress\n")
+    assert nousctl("prompt_stream", "hi") == (1, "", RUN_IN_PROGRESS)
 
 
 def test_trace_prints_a_run_from_its_start_to_its_end(daemon: FakeDaemon, nousctl: Nousctl) -> None:
@@ -124,7 +130,11 @@ def test_trace_prints_a_run_from_its_start_to_its_end(daemon: FakeDaemon, nousct
 
 def test_trace_of_an_unknown_run_is_exit_code_1(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     daemon.on["get_run"] = refused("command_rejected", "run_not_found")
-    assert nousctl("trace", "run-9") == (1, "", "command_rejected: run_not_found\n")
+    assert nousctl("trace", "run-9") == (
+        1,
+        "",
+        "there is no such run; list runs with: nousctl run list\n",
+    )
 
 
 # --- events ------------------------------------------------------------------------------------
@@ -164,6 +174,7 @@ def test_events_prints_every_page_and_ends(daemon: FakeDaemon, nousctl: Nousctl)
     assert [json.loads(line) for line in outcome.out.splitlines()] == list(map(json.loads, LOG))
     wanted = {"types": ["agent_start", "agent_end"], "session_id": "a"}
     assert [request["payload"] for request in daemon.heard] == [
+        {"session_id": "a"},
         wanted,
         {**wanted, "after": "evt-2"},
         {**wanted, "after": "evt-7"},
@@ -189,7 +200,7 @@ def test_events_with_follow_ends_when_the_daemon_disconnects(
     outcome = nousctl("events", "--follow", "--after", "evt-0", "--session", "a", "--types", "all")
     assert outcome.code == 1
     assert outcome.out.encode() == b"".join(LOG)  # filtering is the daemon's task
-    assert daemon.heard[0]["payload"] == {"types": "all", "after": "evt-0", "session_id": "a"}
+    assert daemon.heard[1]["payload"] == {"types": "all", "after": "evt-0", "session_id": "a"}
 
 
 # --- raw ---------------------------------------------------------------------------------------

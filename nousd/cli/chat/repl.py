@@ -44,9 +44,13 @@ _ENDED_RUNS_MAX: Final = 64
 _SIGNAL_AGAIN_SECONDS: Final = 1.0
 
 
-def chat(options: Options) -> int:
-    """Talk until the user leaves. Return the exit code."""
-    talk = _Talk(options)
+def chat(options: Options, session_id: str | None = None) -> int:
+    """Talk until the user leaves. Return the exit code.
+
+    Args:
+        session_id: None for the daemon's active session.
+    """
+    talk = _Talk(options, session_id)
     with Subscription(options.socket_path, talk.wanted(talk.cursor)) as events:
         talk.events = events
         follower = threading.Thread(target=talk.follow, args=(events,), daemon=True)
@@ -60,7 +64,7 @@ def chat(options: Options) -> int:
 class _Talk:
     """One conversation: a session, its active run, and the pending requests."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, session_id: str | None) -> None:
         self._options = options
         self._client_id = f"nousctl-chat-{os.getpid()}"
         self._terminal = sys.stdin.isatty()
@@ -79,10 +83,10 @@ class _Talk:
         self.events: Subscription | None = None
         self.cursor = ""
         self._session_id = ""
-        self._attach()
+        self._attach({} if session_id is None else {"session_id": session_id})
 
-    def _attach(self) -> None:
-        state = self._ask("get_state", {}).payload
+    def _attach(self, named: Mapping[str, str]) -> None:
+        state = self._ask("get_state", named).payload
         self.cursor = state["cursor"]
         self._session_id = state["session_id"]
         if not self._session_id:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from nousd.cli.arguments import Argument
+from nousd.cli.arguments import Argument, option, required
 from nousd.cli.client_options import Options, print_answer
 from nousd.cli.nousctl.input_arguments import CLIENT, SESSION
 from nousd.cli.nousctl.verbs import Watch
@@ -32,12 +32,22 @@ def _mode(options: Options, values: dict[str, Any]) -> int:
     return DONE
 
 
+def _approve(options: Options, values: dict[str, Any]) -> int:
+    return _confirm(options, {"decision": "once", **values})
+
+
+def _deny(options: Options, values: dict[str, Any]) -> int:
+    return _confirm(options, {**values, "decision": "deny"})
+
+
 def _confirm(options: Options, values: dict[str, Any]) -> int:
     with options.connect() as daemon:
         pending = daemon.request("list_permissions", {}).payload["pending"]
         request = _found(pending, "tool_call_id", values["tool_call_id"])
         if request is None:
-            say(f"no call {values['tool_call_id']} waits; nousctl permissions lists those that do")
+            say(
+                f"no call {values['tool_call_id']} waits; list those that do: nousctl permission list"
+            )
             return FAILED
         for line in request_lines(request):
             say(line)
@@ -51,7 +61,7 @@ def _answer(options: Options, values: dict[str, Any]) -> int:
         waiting = daemon.request("list_questions", {}).payload["questions"]
         asked = _found(waiting, "question_id", question_id)
         if asked is None:
-            say(f"no question {question_id} waits; nousctl questions lists those that do")
+            say(f"no question {question_id} waits; list those that do: nousctl question list")
             return FAILED
         try:
             answers = answers_to(asked["questions"], values["answers"])
@@ -70,7 +80,31 @@ def _found(waiting: list[Payload], key: str, id: str) -> Payload | None:
     return next((each for each in waiting if each[key] == id), None)
 
 
+_CALL: Final = required("tool_call_id", "CALL", "As listed by permission list.")
+_REASON: Final = option("reason", "--reason", "Reason; the model receives it.")
+_RULE: Final = option("rule", "--rule", "Rule to save instead of the offered one.")
+
 ASKING: Final[dict[str, Watch]] = {
+    "approve": Watch(
+        "Approve a pending tool call.",
+        (
+            _CALL,
+            Argument(
+                "decision",
+                Annotated[
+                    Literal["once", "session", "always"] | None,
+                    typer.Argument(
+                        metavar="[once|session|always]",
+                        help="This call, calls like it in the session, or always. [default: once]",
+                    ),
+                ],
+            ),
+            _RULE,
+            CLIENT,
+        ),
+        _approve,
+    ),
+    "deny": Watch("Deny a pending tool call.", (_CALL, _REASON, CLIENT), _deny),
     "mode": Watch(
         "Show or set a session's permission mode.",
         (
@@ -92,11 +126,7 @@ ASKING: Final[dict[str, Watch]] = {
     "confirm": Watch(
         "Approve or deny a pending tool call.",
         (
-            Argument(
-                "tool_call_id",
-                Annotated[str, typer.Argument(metavar="CALL", help="As listed by permissions.")],
-                ...,
-            ),
+            _CALL,
             Argument(
                 "decision",
                 Annotated[
@@ -108,19 +138,8 @@ ASKING: Final[dict[str, Watch]] = {
                 ],
                 ...,
             ),
-            Argument(
-                "reason",
-                Annotated[
-                    str | None, typer.Option("--reason", help="Reason; the model receives it.")
-                ],
-            ),
-            Argument(
-                "rule",
-                Annotated[
-                    str | None,
-                    typer.Option("--rule", help="Rule to save instead of the offered one."),
-                ],
-            ),
+            _REASON,
+            _RULE,
             CLIENT,
         ),
         _confirm,
@@ -130,7 +149,9 @@ ASKING: Final[dict[str, Watch]] = {
         (
             Argument(
                 "question_id",
-                Annotated[str, typer.Argument(metavar="QUESTION", help="As listed by questions.")],
+                Annotated[
+                    str, typer.Argument(metavar="QUESTION", help="As listed by question list.")
+                ],
                 ...,
             ),
             Argument(

@@ -51,7 +51,14 @@ TEXT: Final = Argument(
     ...,
     words_or_stdin,
 )
-SESSION: Final = option("session_id", "--session", "Session id. [default: the active session]")
+SESSION: Final = option(
+    "session_id", "--session", "Session: id, prefix or name. [default: this folder's]"
+)._replace(session="here")
+WORK_SESSION: Final = SESSION._replace(session="new")
+MAYBE_SESSION: Final = SESSION._replace(session="maybe")
+ONLY_SESSION: Final = option(
+    "session_id", "--session", "Only of this session: id, prefix or name."
+)._replace(session="filter")
 LEAF: Final = option("leaf_id", "--leaf", "Entry to continue from.")
 EXPECTED_RUN: Final = option(
     "expected_run_id", "--expected-run", "Refuse unless this run is the active one."
@@ -108,7 +115,7 @@ APPEND: Final = (TEXT, SESSION, CLIENT_MESSAGE, ATTACH, CLIENT)
 PROMPT: Final = (
     TEXT,
     LEAF,
-    SESSION,
+    WORK_SESSION,
     CLIENT_MESSAGE,
     _STRICT,
     ATTACH,

@@ -8,9 +8,10 @@ blocking client is imported when it runs.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Sequence
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
@@ -22,13 +23,17 @@ from nousd.cli.arguments import Argument, duration_reader, function_of, given_va
 from nousd.cli.client_options import Options, print_answer
 from nousd.cli.nousctl import mcp_servers, watch
 from nousd.cli.nousctl.answers import ASKING
+from nousd.cli.nousctl.command_tree import root_class
+from nousd.cli.nousctl.daemon_verbs import CONTROLLING
 from nousd.cli.nousctl.http_login import LOGGING_IN
-from nousd.cli.nousctl.input_arguments import PROMPT, SESSION
+from nousd.cli.nousctl.input_arguments import ONLY_SESSION, PROMPT, WORK_SESSION
+from nousd.cli.nousctl.target_session import in_session
 from nousd.cli.nousctl.tool_calls import CALLING
 from nousd.cli.nousctl.trust import TRUSTING
 from nousd.cli.nousctl.verbs import VERBS, Verb, Watch
-from nousd.cli.output import DONE, FAILED, ending_in_order
-from nousd.errors import ClientError, ConfigError, DaemonUnreachable, NousdError
+from nousd.cli.output import DONE, FAILED, ending_in_order, say
+from nousd.cli.render.refusals import refusal_json, refusal_text
+from nousd.errors import ClientError, ConfigError, DaemonUnreachable, Refused
 from nousd.runtime_paths import locations
 
 USAGE: Final = 2
@@ -43,7 +48,7 @@ _SHELL_IS_NAMED: Final = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"
 """Makes typer take the shell from the command line instead of looking for it among the parent
 processes, where there is none when a package or a script installs the completion."""
 
-_COMMON: Final = (
+COMMON: Final = (
     Argument(
         "socket_path",
         Annotated[
@@ -63,6 +68,10 @@ _COMMON: Final = (
                 help="Time-out for each response: seconds, or such as 500ms or 5m.",
             ),
         ],
+    ),
+    Argument(
+        "verbose",
+        Annotated[bool | None, typer.Option("--verbose", "-v", help="Show codes of the wire.")],
     ),
 )
 """Accepted before the verb and after it; the latter counts."""
@@ -91,10 +100,10 @@ def _put(options: Options, values: dict[str, Any]) -> int:
     return artifacts.put(options, values["path"], values.get("media_type"))
 
 
-def _chat(options: Options, _values: dict[str, Any]) -> int:
+def _chat(options: Options, values: dict[str, Any]) -> int:
     from nousd.cli.chat.repl import chat
 
-    return chat(options)
+    return chat(options, values.get("session_id"))
 
 
 def _types(text: str) -> str | list[str]:
@@ -121,11 +130,7 @@ WATCHES: Final[dict[str, Watch]] = {
                 "after",
                 Annotated[str | None, typer.Option("--after", help="Start after this event id.")],
             ),
-            SESSION._replace(
-                annotation=Annotated[
-                    str | None, typer.Option("--session", help="Only events of this session.")
-                ]
-            ),
+            ONLY_SESSION,
             Argument(
                 "run_id",
                 Annotated[str | None, typer.Option("--run", help="Only events of this run.")],
@@ -155,11 +160,7 @@ WATCHES: Final[dict[str, Watch]] = {
     "usage": Watch(
         "Show tokens, time and cost of model calls.",
         (
-            SESSION._replace(
-                annotation=Annotated[
-                    str | None, typer.Option("--session", help="Only events of this session.")
-                ]
-            ),
+            ONLY_SESSION,
             Argument(
                 "by",
                 Annotated[
@@ -250,34 +251,37 @@ WATCHES: Final[dict[str, Watch]] = {
     "mcp": Watch(
         "List MCP servers, or add, remove or restart one.", mcp_servers.ARGUMENTS, mcp_servers.run
     ),
-    "chat": Watch("Start an interactive client.", (), _chat),
+    "chat": Watch("Start an interactive client.", (WORK_SESSION,), _chat),
     **ASKING,
     **CALLING,
     **TRUSTING,
     **LOGGING_IN,
+    **CONTROLLING,
 }
 """name on the command line -> verb."""
 
 
 # --- the program -----------------------------------------------------------------------------
 
+ROWS: Final = (*VERBS, *WATCHES)
+"""The names of all verbs."""
+
 
 def main() -> None:
-    """Run ``nousctl`` and exits."""
+    """Run ``nousctl`` and exit."""
     _tolerate_any_text()
     argv = sys.argv[1:]
     if argv[:1] in _COMPLETION_FLAGS and argv[1:]:
         os.environ[_SHELL_IS_NAMED] = "1"
     with ending_in_order():
-        app = build_app(_names_called(argv))
         try:
-            app(prog_name="nousctl")
+            build_app(completes=_is_about_all(argv))(prog_name="nousctl")
         except DaemonUnreachable as error:
-            _exit(error, NO_DAEMON)
+            _exit(f"{error}\nstart it with: nousd serve", NO_DAEMON)
         except ConfigError as error:
-            _exit(error, USAGE)
+            _exit(str(error), USAGE)
         except ClientError as error:
-            _exit(error, FAILED)
+            _exit(str(error), FAILED)
 
 
 def _tolerate_any_text() -> None:
@@ -291,38 +295,69 @@ def _tolerate_any_text() -> None:
             stream.reconfigure(errors=errors)
 
 
-def _exit(error: NousdError, code: int) -> None:
-    print(error, file=sys.stderr)
+def _exit(text: str, code: int) -> None:
+    print(text, file=sys.stderr)
     sys.exit(code)
 
 
-def _names_called(argv: Collection[str]) -> list[str]:
-    """Return the verbs that can be the called one; all of them for the help."""
-    names = [*VERBS, *WATCHES]
-    if _COMPLETION_VARIABLE in os.environ or "--help" in argv:
-        return names
-    return [name for name in names if name in argv] or names
+def _is_about_all(argv: Sequence[str]) -> bool:
+    """Return whether a command line needs what completes all of them: it is slow to import."""
+    return _COMPLETION_VARIABLE in os.environ or not argv or argv[0].startswith("--")
 
 
-def build_app(names: Collection[str]) -> typer.Typer:
-    """Return the program with these verbs."""
-    all_of_them = len(names) == len(VERBS) + len(WATCHES)
+def build_app(*, completes: bool = True) -> typer.Typer:
+    """Return the program.
+
+    Args:
+        completes: with the options that install the completion of shells.
+    """
     app = typer.Typer(
+        cls=root_class(_command, ROWS),
         help="Talk to a nousd daemon.",
         no_args_is_help=True,
-        add_completion=all_of_them,
+        add_completion=completes,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )
-    before: dict[str, Any] = {}
-    app.callback()(
-        function_of(_COMMON, lambda values: before.update(given_values(_COMMON, values)))
-    )
-    for name in names:
-        help, arguments, run = _what_is(name)
-        body = partial(_run, run, arguments, before)
-        app.command(name, help=help)(function_of((*arguments, *_COMMON), body))
+    app.callback()(function_of((*COMMON, _VERSION), _take_common))
     return app
+
+
+_before: dict[str, Any] = {}
+"""The common options before the verb."""
+
+
+def _take_common(values: dict[str, Any]) -> None:
+    _before.clear()
+    _before.update(given_values(COMMON, values))
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001  typer calls it so
+    if wanted:
+        from nousd import __version__
+
+        print(f"nousctl {__version__}")
+        raise typer.Exit
+
+
+_VERSION: Final = Argument(
+    "version",
+    Annotated[
+        bool | None,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ],
+)
+
+
+def _command(name: str, row: str) -> Any:
+    """Return the command of a row under a name."""
+    help, arguments, run = _what_is(row)
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    body = partial(_run, run, arguments)
+    app.command(name, help=help)(function_of((*arguments, *COMMON), body))
+    return typer.main.get_command(app)
 
 
 def _what_is(name: str) -> Watch:
@@ -335,16 +370,24 @@ def _what_is(name: str) -> Watch:
 def _run(
     run: Callable[[Options, dict[str, Any]], int],
     arguments: tuple[Argument, ...],
-    before: Mapping[str, Any],
     values: dict[str, Any],
 ) -> None:
-    common = {**before, **given_values(_COMMON, values)}
+    common = {**_before, **given_values(COMMON, values)}
     options = Options(
         socket_path=common.get("socket_path") or _usual_socket(),
         json=common.get("json", False),
         timeout_seconds=common.get("timeout_seconds"),
+        verbose=common.get("verbose", False),
     )
-    code = run(options, given_values(arguments, values))
+    try:
+        code = in_session(run, options, arguments, given_values(arguments, values))
+    except Refused as refused:
+        say(
+            json.dumps(refusal_json(refused), ensure_ascii=False)
+            if options.json
+            else refusal_text(refused, verbose=options.verbose)
+        )
+        code = FAILED
     if code:
         raise typer.Exit(code)
 
@@ -365,7 +408,8 @@ def _ask(verb: Verb, options: Options, values: dict[str, Any]) -> int:
     """Send the verb's command and print the response."""
     seconds = options.timeout_seconds or verb.timeout_seconds
     with options.connect() as daemon:
-        payload = watch.payload_of(daemon, {**verb.fixed, **values})
+        computed = {key: value() for key, value in verb.computed.items() if key not in values}
+        payload = watch.payload_of(daemon, {**verb.fixed, **computed, **values})
         answer = daemon.request(verb.command, payload, timeout_seconds=seconds)
     print_answer(options, answer)
     return FAILED if answer.payload.get("status", "completed") != "completed" else DONE

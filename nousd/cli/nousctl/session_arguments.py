@@ -31,11 +31,20 @@ def _switch(key: str, flags: str, help: str) -> Argument:
 
 
 NAME: Final = option("name", "--name", "Display name.")
-THE_SESSION: Final = required("session_id", "SESSION", "Session id.")
-ASIDE: Final = Argument(
+_WHICH: Final = "Session: id, prefix or name."
+THE_SESSION: Final = required("session_id", "SESSION", _WHICH)
+THIS_SESSION: Final = Argument(
+    "session_id",
+    Annotated[
+        str | None,
+        typer.Argument(metavar="[SESSION]", help=f"{_WHICH} [default: this folder's]"),
+    ],
+    session="here",
+)
+ACTIVATE: Final = _switch(
     "activate",
-    Annotated[bool | None, typer.Option("--aside", help="Do not make it the active session.")],
-    convert=lambda is_aside: not is_aside,
+    "--activate/--aside",
+    "Make it the daemon's active session, for clients that name none. [default: aside]",
 )
 SOURCE: Final = option("source", "--source", "Origin of the session, such as chat.")
 
@@ -52,13 +61,24 @@ _RULES: Final = _json_option(
 NEW_SESSION: Final = (
     NAME,
     option("parent_id", "--parent", "Parent session."),
-    ASIDE,
+    ACTIVATE,
     SOURCE,
     _METADATA,
     option("model", "--model", "Model as provider/model, as an alias, or by its provider's name."),
     option("provider", "--provider", "Provider of the model; alone: its default model."),
     _SAMPLING,
     _RULES,
+)
+
+OWN_WORKSPACE: Final = Argument(
+    "workspace",
+    Annotated[
+        Path | None,
+        typer.Option(
+            "--workspace", metavar="FOLDER", help="Workspace folder. [default: the current one]"
+        ),
+    ],
+    convert=lambda path: str(path.absolute()),
 )
 
 UPDATE_SESSION: Final = (

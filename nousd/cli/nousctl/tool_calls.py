@@ -1,18 +1,21 @@
-"""The verb of ``nousctl`` that calls a tool without a model."""
+"""The verbs of ``nousctl`` that call a tool without a model, and offer tools to the model or not."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Annotated, Any, Final
 
 import typer
 
 from nousd.cli.arguments import Argument
-from nousd.cli.client_options import Options
-from nousd.cli.nousctl.input_arguments import SESSION, json_object
+from nousd.cli.client_options import Options, print_answer
+from nousd.cli.nousctl.command_tree import nearest
+from nousd.cli.nousctl.input_arguments import SESSION, WORK_SESSION, json_object
 from nousd.cli.nousctl.verbs import Watch
 from nousd.cli.output import DONE, FAILED, print_line, say, shown
 from nousd.client.answers import ReceivedEvent
-from nousd.client.blocking import Subscription
+from nousd.client.blocking import Connection, Subscription
+from nousd.errors import ClientError
 
 _ENDS: Final = ("tool_call_completed", "tool_call_denied")
 
@@ -62,6 +65,54 @@ def _show(event: ReceivedEvent, *, is_streamed: bool) -> None:
             say(payload.get("result", "").rstrip().rpartition("\n")[2])
 
 
+def _enable(options: Options, values: dict[str, Any]) -> int:
+    return _change_active(options, values, lambda active, named: [*active, *named])
+
+
+def _disable(options: Options, values: dict[str, Any]) -> int:
+    return _change_active(
+        options, values, lambda active, named: [name for name in active if name not in named]
+    )
+
+
+def _change_active(
+    options: Options, values: dict[str, Any], change: Callable[[list[str], list[str]], list[str]]
+) -> int:
+    """Change the list of active built-in tools; those of extensions are always active."""
+    named = values.pop("tools")
+    with options.connect() as daemon:
+        built_in = [tool for tool in _tools(daemon, values) if tool["source"] == "builtin"]
+        known = {tool["name"] for tool in built_in}
+        for name in named:
+            if name not in known:
+                raise ClientError(_unknown_tool(name, known))
+        active = [tool["name"] for tool in built_in if tool["active"]]
+        tools = list(dict.fromkeys(change(active, named)))
+        return print_answer(options, daemon.request("set_active_tools", {**values, "tools": tools}))
+
+
+def _tools(daemon: Connection, where: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    page = dict(where)
+    while True:
+        answer = daemon.request("list_tools", page).payload
+        yield from answer["tools"]
+        if not answer.get("has_more"):
+            return
+        page["after"] = answer["tools"][-1]["name"]
+
+
+def _unknown_tool(name: str, known: Collection[str]) -> str:
+    near = nearest(name, known)
+    hint = f"; the nearest is {near[0]}" if near else ""
+    return f'there is no built-in tool "{name}"{hint}; list tools with: nousctl tool list'
+
+
+_NAMED_TOOLS: Final = Argument(
+    "tools",
+    Annotated[list[str], typer.Argument(metavar="TOOL...", help="Names of built-in tools.")],
+    ...,
+)
+
 CALLING: Final[dict[str, Watch]] = {
     "call": Watch(
         "Call one tool without a model and print its result.",
@@ -77,7 +128,7 @@ CALLING: Final[dict[str, Watch]] = {
                 ],
                 convert=json_object,
             ),
-            SESSION,
+            WORK_SESSION,
             Argument(
                 "client_call_id",
                 Annotated[
@@ -88,5 +139,7 @@ CALLING: Final[dict[str, Watch]] = {
         ),
         _call,
     ),
+    "enable_tools": Watch("Offer more tools to the model.", (_NAMED_TOOLS, SESSION), _enable),
+    "disable_tools": Watch("Stop offering tools to the model.", (_NAMED_TOOLS, SESSION), _disable),
 }
 """name on the command line -> verb."""

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import typer
 
+from nousd.cli import session_choice
 from nousd.cli.arguments import Argument, duration_reader, option, required
 from nousd.cli.client_options import Options
 from nousd.cli.nousctl import session_arguments
@@ -20,6 +21,8 @@ from nousd.cli.nousctl.input_arguments import (
     ATTACH,
     CLIENT,
     EXPECTED_RUN,
+    MAYBE_SESSION,
+    ONLY_SESSION,
     PROMPT,
     QUEUED,
     SESSION,
@@ -35,6 +38,7 @@ class Verb(NamedTuple):
     Args:
         command: the type on the wire.
         fixed: constant part of the payload.
+        computed: key of the payload -> its value, where the command line has none.
         timeout_seconds: replaces the default time-out.
     """
 
@@ -42,6 +46,7 @@ class Verb(NamedTuple):
     help: str
     arguments: tuple[Argument, ...] = ()
     fixed: Mapping[str, Any] = {}
+    computed: Mapping[str, Callable[[], Any]] = {}
     timeout_seconds: float | None = None
 
 
@@ -183,29 +188,44 @@ VERBS: Final[dict[str, Verb]] = {
     ),
     "new": Verb(
         "new_session",
-        "Create a session.",
-        (*session_arguments.NEW_SESSION, WORKSPACE),
+        "Create a session in this folder.",
+        (*session_arguments.NEW_SESSION, session_arguments.OWN_WORKSPACE),
+        fixed={"activate": False},
+        computed={"workspace": session_choice.workspace_here},
     ),
     "switch": Verb(
         "switch_session",
         "Make a session the active one.",
-        (required("session_id", "SESSION", "Session id."),),
+        (session_arguments.THE_SESSION,),
     ),
     "branch": Verb(
         "branch_session",
         "Branch a session into a new one.",
         (
-            required("session_id", "SESSION", "Id of the session to branch."),
+            session_arguments.THIS_SESSION,
             session_arguments.NAME,
-            session_arguments.ASIDE,
+            session_arguments.ACTIVATE,
         ),
+        fixed={"activate": False},
     ),
     "sessions": Verb(
         "list_sessions",
         "List sessions, most recently used first.",
         (LIMIT, BEFORE, *session_arguments.LISTED),
     ),
-    "session": Verb("get_session", "Show one session.", (session_arguments.THE_SESSION,)),
+    "session": Verb("get_session", "Show one session.", (session_arguments.THIS_SESSION,)),
+    "archive": Verb(
+        "update_session",
+        "Archive a session: it is not picked any more.",
+        (session_arguments.THIS_SESSION,),
+        fixed={"archived": True},
+    ),
+    "unarchive": Verb(
+        "update_session",
+        "Bring an archived session back.",
+        (session_arguments.THE_SESSION,),
+        fixed={"archived": False},
+    ),
     "update": Verb(
         "update_session",
         "Update session metadata; null unsets a field.",
@@ -243,10 +263,10 @@ VERBS: Final[dict[str, Verb]] = {
     "delete": Verb(
         "delete_session",
         "Delete a session and its content permanently.",
-        (required("session_id", "SESSION", "Session id."),),
+        (session_arguments.THE_SESSION,),
     ),
     "get_state": Verb(
-        "get_state", "Show the state of the daemon and its active session.", (SESSION,)
+        "get_state", "Show the state of a session and what runs beside it.", (SESSION,)
     ),
     "get_messages": Verb(
         "get_messages",
@@ -275,7 +295,7 @@ VERBS: Final[dict[str, Verb]] = {
     "set_leaf": Verb(
         "set_leaf",
         "Set the entry that new work continues from.",
-        (required("leaf_id", "ENTRY", "Entry id, as listed by get_tree."), SESSION),
+        (required("leaf_id", "ENTRY", "Entry id, as listed by session tree."), SESSION),
     ),
     "compact": Verb(
         "compact_session",
@@ -283,17 +303,13 @@ VERBS: Final[dict[str, Verb]] = {
         (SESSION, option("instruction", "--instruction", "Instruction for the summary.")),
         timeout_seconds=_MODEL_CALL_SECONDS,
     ),
-    "runs": Verb("list_runs", "List runs, newest first.", (SESSION, LIMIT, BEFORE)),
+    "runs": Verb("list_runs", "List runs, newest first.", (ONLY_SESSION, LIMIT, BEFORE)),
     "run": Verb("get_run", "Show one run.", (required("run_id", "RUN", "Run id."),)),
     "tool_calls": Verb(
         "list_tool_calls",
         "List tool calls, newest first.",
         (
-            SESSION._replace(
-                annotation=Annotated[
-                    str | None, typer.Option("--session", help="Only calls of this session.")
-                ]
-            ),
+            ONLY_SESSION,
             option("run_id", "--run", "Only events of this run."),
             LIMIT,
             BEFORE,
@@ -323,12 +339,12 @@ VERBS: Final[dict[str, Verb]] = {
     "tools": Verb(
         "list_tools",
         "List tools, with the active ones marked.",
-        (SESSION, option("after", "--after", "Continue a page after this tool.")),
+        (MAYBE_SESSION, option("after", "--after", "Continue a page after this tool.")),
     ),
     "agents": Verb(
         "list_agents",
         "List the agents that tasks can use, and problems in their files.",
-        (SESSION,),
+        (MAYBE_SESSION,),
     ),
     "set_active_tools": Verb(
         "set_active_tools",
@@ -389,24 +405,24 @@ VERBS: Final[dict[str, Verb]] = {
         ),
     ),
     "permissions": Verb(
-        "list_permissions", "List pending approvals and the rules in force.", (SESSION,)
+        "list_permissions", "List pending approvals and the rules in force.", (MAYBE_SESSION,)
     ),
     "revoke": Verb(
         "revoke_permission",
         "Revoke a rule that you granted.",
         (
-            required("rule", "RULE", "As listed by permissions."),
+            required("rule", "RULE", "As listed by permission list."),
             option(
                 "session_id", "--session", "Session in which the rule was granted; else everywhere."
             ),
         ),
     ),
-    "questions": Verb("list_questions", "List pending questions of tools.", (SESSION,)),
+    "questions": Verb("list_questions", "List pending questions of tools.", (ONLY_SESSION,)),
     "reject": Verb(
         "reject_question",
         "Reject a question of a tool.",
         (
-            required("question_id", "QUESTION", "Question id, as listed by questions."),
+            required("question_id", "QUESTION", "Question id, as listed by question list."),
             option("reason", "--reason", "Reason; the model receives it."),
             CLIENT,
         ),

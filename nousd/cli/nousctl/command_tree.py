@@ -1,0 +1,304 @@
+"""The verbs of ``nousctl`` as people type them: everyday verbs, and groups of verbs.
+
+Each name leads to a row of ``VERBS`` or ``WATCHES``, whose key is the verb's first, flat name. A flat
+name stays usable, with dashes or underscores, but is not listed. So each verb is defined once.
+
+Only the verbs that a command line names are built, because building all of them takes longer than most
+commands take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from typer.core import TyperCommand, TyperGroup
+
+Command = TyperCommand | TyperGroup
+
+
+class Group(NamedTuple):
+    """A group of verbs.
+
+    Args:
+        verbs: name in the group -> row.
+        alone: the name in the group that is meant if no verb is typed.
+        other: the name in the group that takes a first word which is none of its verbs.
+    """
+
+    help: str
+    verbs: Mapping[str, str]
+    alone: str | None = None
+    other: str | None = None
+
+
+TREE: Final[dict[str, str | Group]] = {
+    "chat": "chat",
+    "prompt": "prompt",
+    "steer": "steer",
+    "follow-up": "follow_up",
+    "abort": "abort",
+    "status": "status",
+    "logs": "logs",
+    "stop": "stop",
+    "restart": "restart",
+    "ping": "ping",
+    "session": Group(
+        "List, create and change sessions.",
+        {
+            "list": "sessions",
+            "show": "session",
+            "new": "new",
+            "rename": "rename",
+            "branch": "branch",
+            "move": "attach",
+            "archive": "archive",
+            "unarchive": "unarchive",
+            "delete": "delete",
+            "state": "get_state",
+            "messages": "get_messages",
+            "todos": "todos",
+            "usage": "usage",
+            "append": "append",
+            "compact": "compact",
+            "tree": "get_tree",
+            "leaf": "set_leaf",
+            "update": "update",
+            "override": "override",
+        },
+        alone="list",
+        other="show",
+    ),
+    "run": Group(
+        "List, start, follow and end runs.",
+        {
+            "list": "runs",
+            "show": "run",
+            "start": "prompt_async",
+            "abort": "abort",
+            "resume": "resume",
+            "trace": "trace",
+            "input": "input",
+        },
+        alone="list",
+        other="show",
+    ),
+    "queue": Group(
+        "Show and change what waits for the active run.",
+        {
+            "list": "queue",
+            "edit": "queue_edit",
+            "move": "queue_move",
+            "remove": "queue_remove",
+            "promote": "promote",
+            "clear": "clear_queue",
+            "steering-mode": "set_steering_mode",
+            "follow-up-mode": "set_follow_up_mode",
+        },
+        alone="list",
+    ),
+    "tool": Group(
+        "List, run and choose tools; follow tool calls.",
+        {
+            "list": "tools",
+            "run": "call",
+            "calls": "tool_calls",
+            "show": "tool_call",
+            "cancel": "cancel_call",
+            "enable": "enable_tools",
+            "disable": "disable_tools",
+            "set": "set_active_tools",
+            "agents": "agents",
+        },
+        alone="list",
+    ),
+    "permission": Group(
+        "Answer approvals; show and change what is allowed.",
+        {
+            "list": "permissions",
+            "mode": "mode",
+            "approve": "approve",
+            "deny": "deny",
+            "confirm": "confirm",
+            "revoke": "revoke",
+            "trust": "trust",
+            "untrust": "untrust",
+        },
+        alone="list",
+    ),
+    "question": Group(
+        "Answer questions of tools.",
+        {"list": "questions", "answer": "answer", "reject": "reject"},
+        alone="list",
+    ),
+    "model": Group(
+        "List models; set the model of a session.",
+        {"list": "models", "set": "model", "thinking": "thinking"},
+        alone="list",
+        other="set",
+    ),
+    "mcp": "mcp",
+    "artifact": Group("Fetch and store artifacts.", {"get": "artifact", "put": "put"}, other="get"),
+    "daemon": Group(
+        "Events, metrics and raw access to the daemon.",
+        {
+            "status": "status",
+            "events": "events",
+            "metrics": "metrics",
+            "capabilities": "capabilities",
+            "raw": "raw",
+            "ext": "ext",
+            "http": "http",
+        },
+        alone="status",
+    ),
+}
+"""The names that ``nousctl --help`` lists -> row or group."""
+
+GUESSES: Final = {"ls": "sessions", "models": "models", "kill": "stop", "shutdown": "stop"}
+"""What people type besides -> row."""
+
+_ELSEWHERE: Final = {
+    "start": "nousd serve",
+    "serve": "nousd serve",
+    "config": "nousd config",
+    "doctor": "nousd doctor",
+    "version": "nousctl --version",
+    "help": "nousctl --help",
+}
+"""What people type -> what does it."""
+
+Make = Callable[[str, str], Command]
+"""Builds the command of a row, under the name that was typed."""
+
+
+def nearest(word: str, known: Collection[str]) -> list[str]:
+    """Return the known words that resemble a word, the nearest first."""
+    from difflib import get_close_matches
+
+    return get_close_matches(word, sorted(known), n=3, cutoff=0.6)
+
+
+def _hint(word: str, rows: Collection[str]) -> str:
+    """Return what may have been meant by a word that is no verb."""
+    spelled = word.replace("_", "-").lower()
+    if spelled in _ELSEWHERE:
+        return f"it is: {_ELSEWHERE[spelled]}"
+    same = [f"{name} {spelled}" for name, group in _groups() if spelled in group.verbs]
+    if not same:
+        paths = {f"{name} {verb}": verb for name, group in _groups() for verb in group.verbs}
+        flat = {row.replace("_", "-") for row in rows} - TREE.keys()
+        near = nearest(spelled, [*TREE, *flat]) or nearest(spelled, set(paths.values()))
+        same = [
+            path
+            for found in near
+            for path in ([found] if found in TREE or found in flat else [])
+            or [each for each, verb in paths.items() if verb == found]
+        ]
+    if not same:
+        return "list the verbs with: nousctl --help"
+    return "did you mean: " + ", or ".join(f"nousctl {path}" for path in same[:3])
+
+
+def _groups() -> Iterator[tuple[str, Group]]:
+    return ((name, each) for name, each in TREE.items() if isinstance(each, Group))
+
+
+class _Verbs(TyperGroup):
+    """A group that builds a command when it is asked for."""
+
+    listed: Sequence[str] = ()
+
+    def build(self, name: str) -> Command | None:
+        """Return the command of a name; None if there is none."""
+        raise NotImplementedError
+
+    def hint(self, word: str) -> str:
+        """Return what to do instead of typing a word that is no verb."""
+        raise NotImplementedError
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        return list(self.listed)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Command | None:  # noqa: ARG002
+        return self.build(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        command = self.get_command(ctx, args[0])
+        if command is None and not ctx.resilient_parsing:
+            ctx.fail(f"there is no verb {args[0]!r}; {self.hint(args[0])}")
+        return args[0], command, args[1:]
+
+
+def root_class(make: Make, rows: Collection[str]) -> type[TyperGroup]:
+    """Return the class of the program.
+
+    Args:
+        rows: the names of all rows.
+    """
+
+    class Root(_Verbs):
+        listed = tuple(TREE)
+
+        def build(self, name: str) -> Command | None:
+            found = TREE.get(name.replace("_", "-"))
+            if isinstance(found, Group):
+                return _GroupVerbs(name, found, make)
+            row = found or GUESSES.get(name) or name.replace("-", "_")
+            return make(name, row) if row in rows else None
+
+        def hint(self, word: str) -> str:
+            return _hint(word, rows)
+
+    return Root
+
+
+class _GroupVerbs(_Verbs):
+    def __init__(self, name: str, group: Group, make: Make) -> None:
+        super().__init__(
+            name=name, help=group.help, rich_markup_mode=None, no_args_is_help=group.alone is None
+        )
+        self._group = group
+        self._make = make
+        self.listed = tuple(group.verbs)
+
+    def build(self, name: str) -> Command | None:
+        spelled = name.replace("_", "-")
+        row = self._group.verbs.get(spelled)
+        return None if row is None else self._make(spelled, row)
+
+    def hint(self, word: str) -> str:
+        near = nearest(word, self._group.verbs) or self._group.verbs
+        return "did you mean: " + ", or ".join(f"nousctl {self.name} {verb}" for verb in near)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args if ctx.resilient_parsing else self._with_verb(args))
+
+    def _with_verb(self, args: list[str]) -> list[str]:
+        """Return the words with a verb as their first, as typed or as meant without one."""
+        at = self._first_word(args)
+        if at is None:
+            alone = self._group.alone
+            return args if alone is None or "--help" in args else [alone, *args]
+        word = args[at]
+        if word.replace("_", "-") in self._group.verbs:
+            return [word, *args[:at], *args[at + 1 :]]
+        if self._group.other is None or nearest(word, self._group.verbs):
+            return [word, *args[:at], *args[at + 1 :]]  # refused, with a hint
+        return [self._group.other, *args]
+
+    def _first_word(self, args: Sequence[str]) -> int | None:
+        """Return where the first word is that is neither an option nor the value of one."""
+        with_value: set[str] = set()
+        if args and args[0].startswith("-"):
+            with_value = {name for verb in self.listed for name in self._valued_options(verb)}
+        at = 0
+        while at < len(args) and args[at].startswith("-") and args[at] != "--":
+            at += 2 if args[at] in with_value else 1
+        return at if at < len(args) else None
+
+    def _valued_options(self, verb: str) -> Iterator[str]:
+        command = self.build(verb)
+        for parameter in command.params if command is not None else ():
+            if parameter.param_type_name == "option" and not getattr(parameter, "is_flag", False):
+                yield from parameter.opts

@@ -1,0 +1,308 @@
+"""The process of the daemon behind a socket, and the verbs that show, stop and restart it.
+
+There is no file with a process id. The kernel says which process listens on the socket; that process
+is held by a descriptor, and the daemon then answers once more, so the descriptor is the daemon's and no
+later process can take its place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from nousd.cli.client_options import Options
+from nousd.cli.output import DONE, FAILED, say, shown
+from nousd.cli.render.people import duration, local_time
+from nousd.cli.session_choice import session_here
+from nousd.client.blocking import Connection
+from nousd.errors import ClientError, DaemonUnreachable
+
+_STOP_SECONDS: Final = 35.0
+"""The daemon gives its runs less than this to end."""
+
+_START_SECONDS: Final = 20.0
+_RETRY_SECONDS: Final = 0.05
+
+
+class DaemonProcess(NamedTuple):
+    """A running daemon.
+
+    Args:
+        handle: a pidfd.
+        argv: its command line.
+    """
+
+    pid: int
+    handle: int
+    argv: tuple[str, ...]
+
+    @property
+    def folder(self) -> Path:
+        """Its entry in ``/proc``."""
+        return Path("/proc", str(self.pid))
+
+    @property
+    def unit(self) -> str | None:
+        """The systemd user unit that runs it."""
+        name = self._read("cgroup").strip().rpartition("/")[2]
+        return name if name.startswith("nousd") and name.endswith(".service") else None
+
+    @property
+    def is_in_foreground(self) -> bool:
+        """Whether a terminal waits for it to end."""
+        # After the name in parentheses: state, parent, group, session, terminal, its foreground group.
+        fields = self._read("stat").rpartition(")")[2].split()
+        return len(fields) > 5 and fields[4] != "0" and fields[2] == fields[5]
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """Its environment when it was started."""
+        words = self._read("environ").split("\0")
+        return dict(word.split("=", 1) for word in words if "=" in word)
+
+    @property
+    def log_output(self) -> Path | None:
+        """The file that its standard error goes to, if it is a file."""
+        target = self.folder / "fd" / "2"
+        try:
+            return target.readlink() if target.is_file() else None
+        except OSError:
+            return None
+
+    def _read(self, name: str) -> str:
+        try:
+            return (self.folder / name).read_text(errors="surrogateescape")
+        except OSError:
+            return ""
+
+
+@contextmanager
+def daemon_process(daemon: Connection) -> Iterator[DaemonProcess | None]:
+    """Provide the process behind a connection; None if another process made its socket, or it is not
+    visible from here.
+    """
+    pid = daemon.peer_pid()
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        yield None
+        return
+    try:
+        daemon.request("ping", {})
+        words = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
+        argv = tuple(os.fsdecode(word) for word in words if word)
+        is_daemon = "serve" in argv and any("nousd" in word for word in argv)
+        yield DaemonProcess(pid, handle, argv) if is_daemon else None
+    finally:
+        os.close(handle)
+
+
+# --- status ----------------------------------------------------------------------------------
+
+
+def status(options: Options, _values: dict[str, Any]) -> int:
+    """Show the daemon in a few lines."""
+    with options.connect() as daemon:
+        metrics = daemon.request("get_metrics", {}).payload
+        about = daemon.request("get_capabilities", {}).payload
+        count = daemon.request("list_sessions", {"limit": 1}).payload["count"]
+        here = session_here(daemon)
+        with daemon_process(daemon) as process:
+            pid = None if process is None else process.pid
+    facts = {
+        "version": metrics["version"],
+        "pid": pid,
+        "started_at": metrics["started_at"],
+        "uptime_seconds": metrics["uptime_seconds"],
+        "provider": about["provider"],
+        "model": about["model"],
+        "sessions": count,
+        "runs": metrics["runs"],
+        "waiting_permissions": metrics["waiting_permissions"],
+        "waiting_questions": metrics["waiting_questions"],
+        "session_here": here,
+        "socket": str(options.socket_path),
+    }
+    if options.json:
+        print(json.dumps(facts, ensure_ascii=False))
+    else:
+        print(*map(shown, _status_lines(facts)), sep="\n")
+    return DONE
+
+
+def _status_lines(facts: Mapping[str, Any]) -> Iterator[str]:
+    pid = "" if facts["pid"] is None else f", pid {facts['pid']}"
+    up = duration(facts["uptime_seconds"])
+    yield f"nousd {facts['version']}{pid}, up {up}, since {local_time(facts['started_at'])}"
+    yield f"model     {facts['provider']} {facts['model']}"
+    yield f"sessions  {facts['sessions']:,}, {facts['runs']:,} with a run"
+    yield (
+        f"waiting   {facts['waiting_permissions']:,} permissions,"
+        f" {facts['waiting_questions']:,} questions"
+    )
+    yield f"here      {facts['session_here'] or 'no session in this folder'}"
+    yield f"socket    {facts['socket']}"
+
+
+# --- stop and restart ------------------------------------------------------------------------
+
+
+def stop(options: Options, _values: dict[str, Any]) -> int:
+    """Stop the daemon and wait for its end."""
+    with options.connect() as daemon, daemon_process(daemon) as process:
+        if process is None:
+            raise ClientError(_NOT_OURS)
+        _end(process, options)
+    print(f"stopped nousd, pid {process.pid}")
+    return DONE
+
+
+_NOT_OURS: Final = (
+    "another process made the daemon's socket, such as systemd, or it runs in a container: stop it"
+    " there, as with: systemctl --user stop nousd.socket nousd.service"
+)
+
+
+def _end(process: DaemonProcess, options: Options) -> None:
+    """Ask the daemon to end, and wait for that."""
+    with suppress(ProcessLookupError):  # it has ended by itself
+        signal.pidfd_send_signal(process.handle, signal.SIGTERM)
+    waiting = select.poll()
+    waiting.register(process.handle, select.POLLIN)
+    seconds = options.timeout_seconds or _STOP_SECONDS
+    if not waiting.poll(seconds * 1000):
+        raise ClientError(
+            f"pid {process.pid} was asked to stop and has not ended after {duration(seconds)};"
+            " look at: nousctl logs"
+        )
+
+
+def restart(options: Options, _values: dict[str, Any]) -> int:
+    """Stop the daemon, start it again as it was started, and wait until it answers."""
+    with options.connect() as daemon, daemon_process(daemon) as process:
+        if process is None:
+            raise ClientError(_NOT_OURS.replace(" stop ", " restart "))
+        if process.unit is not None:
+            return _restart_unit(process.unit)
+        if process.is_in_foreground:
+            raise ClientError(
+                f"pid {process.pid} runs in the foreground of a terminal: end it there with Ctrl-C and"
+                " start it again; only a daemon in the background or of systemd is restarted"
+            )
+        start = _started_again(process)
+        _end(process, options)
+    say(f"stopped nousd, pid {process.pid}")
+    with subprocess.Popen(**start) as started:
+        _wait_until_ready(options, started)
+        print(f"started nousd, pid {started.pid}", flush=True)
+        # It goes on without this process, which must not wait for its end.
+        started.returncode = 0
+    return DONE
+
+
+def _restart_unit(unit: str) -> int:
+    done = subprocess.run(["systemctl", "--user", "restart", unit], check=False)
+    if done.returncode == 0:
+        print(f"restarted {unit}")
+    return DONE if done.returncode == 0 else FAILED
+
+
+def _started_again(process: DaemonProcess) -> dict[str, Any]:
+    """Return how to start the daemon as it was: same flags, folder and environment. The settings file is
+    read anew.
+    """
+    environ, log = process.environ, process.log_output
+    if not environ:
+        raise ClientError(
+            f"the environment of pid {process.pid} cannot be read: restart it by hand"
+        )
+    # Closed by the exit of this process; the daemon has its own copy.
+    output = subprocess.DEVNULL if log is None else log.open("ab")
+    return {
+        "args": process.argv,
+        "cwd": (process.folder / "cwd").readlink(),
+        "env": environ,
+        "stdin": subprocess.DEVNULL,
+        "stdout": output,
+        "stderr": output,
+        "start_new_session": True,
+    }
+
+
+def _wait_until_ready(options: Options, started: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            with options.connect() as daemon:
+                daemon.request("ping", {})
+                return
+        except DaemonUnreachable:
+            if started.poll() is not None or time.monotonic() > deadline:
+                raise ClientError(
+                    "the daemon was stopped and did not start again; try: nousd serve"
+                ) from None
+        time.sleep(_RETRY_SECONDS)
+
+
+# --- logs ------------------------------------------------------------------------------------
+
+
+def logs(options: Options, values: dict[str, Any]) -> int:
+    """Print the end of the daemon's log."""
+    from nousd.cli.nousctl import daemon_log
+
+    path = _log_of_daemon(options)
+    lines = values.get("lines", daemon_log.LINES)
+    daemon_log.show(path, lines, follow=values.get("follow", False), json=options.json)
+    return DONE
+
+
+def _log_of_daemon(options: Options) -> Path:
+    """Return the file that the daemon logs to.
+
+    Raises:
+        ClientError: it logs somewhere else.
+    """
+    try:
+        with options.connect() as daemon, daemon_process(daemon) as process:
+            if process is None:
+                return _log_of_settings(os.environ)
+            flag = _flag(process.argv, "--log-file")
+            if flag is not None:
+                return Path((process.folder / "cwd").readlink(), flag)
+            if process.log_output is not None:
+                return process.log_output
+            if process.unit is not None:
+                raise ClientError(f"systemd keeps its log: journalctl --user -u {process.unit}")
+            return _log_of_settings(process.environ)
+    except DaemonUnreachable:
+        return _log_of_settings(os.environ)
+
+
+def _flag(argv: tuple[str, ...], flag: str) -> str | None:
+    for word, following in zip(argv, (*argv[1:], ""), strict=True):
+        if word == flag:
+            return following
+        if word.startswith(f"{flag}="):
+            return word.partition("=")[2]
+    return None
+
+
+def _log_of_settings(environ: Mapping[str, str]) -> Path:
+    from nousd.config.resolve import resolve
+
+    path = resolve({}, environ, asks_models=False).settings.log_file
+    if path is None:
+        raise ClientError(
+            "the daemon logs to standard error, which is not a file: set log_file in its settings, or"
+            " start it with: nousd serve --log-file FILE"
+        )
+    return path

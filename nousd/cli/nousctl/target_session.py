@@ -1,0 +1,77 @@
+"""Runs a verb in the session that its command line means."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from nousd.cli import session_choice
+from nousd.cli.arguments import Argument, SessionUse
+from nousd.cli.client_options import Options
+from nousd.cli.output import say
+from nousd.errors import Refused
+
+Run = Callable[[Options, dict[str, Any]], int]
+
+_KEY = "session_id"
+
+
+def in_session(
+    run: Run, options: Options, arguments: tuple[Argument, ...], values: dict[str, Any]
+) -> int:
+    """Run a verb and return its exit code.
+
+    A session that is named is taken for an id first, so a command with an id needs no other request.
+
+    Args:
+        values: of the command line, by key.
+
+    Raises:
+        ClientError: the session cannot be found, or may be one of several; or as ``run``.
+    """
+    use = next((each.session for each in arguments if each.session is not None), None)
+    chosen = _chosen(options, use, values)
+    if chosen is None:
+        return run(options, {key: value for key, value in values.items() if key != _KEY})
+    try:
+        return run(options, {**values, _KEY: chosen})
+    except Refused as refused:
+        if refused.code != "session_not_found":
+            raise
+    with options.connect() as daemon:
+        found = session_choice.find_session(daemon, chosen)
+    return run(options, {**values, _KEY: found})
+
+
+def _chosen(options: Options, use: SessionUse | None, values: dict[str, Any]) -> str | None:
+    """Return the session that is meant; None to leave it to the daemon."""
+    named = values.get(_KEY)
+    if named is None and use not in (None, "filter"):
+        named = os.environ.get(session_choice.VARIABLE)
+    if named == session_choice.DAEMONS_CHOICE:
+        return None
+    if named is not None:
+        return _known(options, named) if use == "filter" else str(named)
+    if use in (None, "filter"):
+        return None
+    with options.connect() as daemon:
+        if use == "here":
+            return session_choice.require_session_here(daemon)
+        here = session_choice.session_here(daemon)
+        if here is None and use == "new":
+            here = session_choice.new_session_here(daemon)
+            say(f"new session {here}")
+        return here
+
+
+def _known(options: Options, named: str) -> str:
+    """Return the id of a session: a filter refuses no unknown one."""
+    with options.connect() as daemon:
+        try:
+            daemon.request("get_session", {_KEY: named})
+        except Refused as refused:
+            if refused.code != "session_not_found":
+                raise
+            return session_choice.find_session(daemon, named)
+        return named

@@ -1,0 +1,40 @@
+"""Folders and times for people."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+
+
+def shown_folder(folder: str | Path) -> str:
+    """Return a folder for people: what lies in the home folder begins with ``~``."""
+    path, home = Path(folder), Path.home()
+    if path == home:
+        return "~"
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+
+
+def local_time(moment: str) -> str:
+    """Return a time of the wire in the local time zone; what is not a time stays as it is."""
+    try:
+        return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S}"
+    except ValueError:
+        return moment
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its largest unit, rounded down: ``30s``, ``5m``, ``3h``, ``2d``."""
+    size, unit = next((each for each in _UNITS if seconds >= each[0]), _UNITS[-1])
+    return f"{max(0, int(seconds // size))}{unit}"
+
+
+def age(moment: str, now: datetime | None = None) -> str:
+    """Return how long ago a time of the wire was; what is not a time stays as it is."""
+    try:
+        then = datetime.fromisoformat(moment).astimezone()
+    except ValueError:
+        return moment
+    return duration(((now or datetime.now().astimezone()) - then).total_seconds())

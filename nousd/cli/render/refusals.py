@@ -1,0 +1,72 @@
+"""Refusals of the daemon as sentences for people, each with the next step where there is one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nousd.cli.render.people import shown_folder
+from nousd.errors import Refused
+
+_SAID: Final = {
+    "no_active_run": "no run is active in this session; start one with: nousctl prompt TEXT",
+    "run_in_progress": "a run is active in this session; wait, add to it with: nousctl follow-up TEXT,"
+    " or stop it with: nousctl abort",
+    "nothing_to_resume": "nothing waits in this session; start a run with: nousctl prompt TEXT",
+    "run_mismatch": "that run is not the active one; list runs with: nousctl run list",
+    "run_not_found": "there is no such run; list runs with: nousctl run list",
+    "input_not_found": "there is no such input; list what waits with: nousctl queue list",
+    "input_not_promotable": "only a follow-up can become a steer",
+    "tool_call_not_found": "there is no such tool call; list them with: nousctl tool calls",
+    "tool_call_not_pending": "that call does not wait; list those that do with: nousctl permission list",
+    "question_not_found": "there is no such question; list them with: nousctl question list",
+    "rule_not_granted": "no such rule was granted; list rules with: nousctl permission list",
+    "leaf_not_found": "the session has no such entry; list them with: nousctl session tree",
+    "artifact_not_found": "there is no such artifact",
+    "mcp_server_not_found": "there is no such MCP server; list them with: nousctl mcp list",
+    "model_unknown": "there is no such model; list models with: nousctl model list",
+    "provider_not_usable": "the provider cannot be used; check the settings with: nousd doctor",
+    "session_changed": "the session changed meanwhile; try again",
+    "queue_full": "the queue is full; clear it with: nousctl queue clear",
+    "nothing_to_compact": "there is nothing older to summarize",
+    "not_trusted": "that file is not trusted",
+}
+"""machine word -> sentence."""
+
+
+def refusal_text(refused: Refused, *, verbose: bool = False) -> str:
+    """Return a refusal for people.
+
+    Args:
+        verbose: name the codes of the wire.
+    """
+    if verbose:
+        return str(refused)
+    word, _, name = refused.message.partition(": ")
+    cause = f" ({refused.cause})" if refused.cause else ""
+    if refused.code == "session_not_found":
+        return "there is no such session; list them with: nousctl session list"
+    if word == "workspace_not_allowed":
+        return _folder_refusal(refused)
+    if word == "workspace_not_found":
+        folder = shown_folder(refused.details.get("workspace", ""))
+        return f"the folder {folder} cannot be a workspace: {refused.cause}"
+    if word == "tool_not_registered":
+        return f'there is no tool "{name}"; list tools with: nousctl tool list'
+    if refused.code == "command_rejected":
+        return f"{_SAID.get(word) or refused.message.replace('_', ' ')}{cause}"
+    return f"{refused.message}{cause}"
+
+
+def _folder_refusal(refused: Refused) -> str:
+    folder = shown_folder(refused.details.get("workspace", ""))
+    return (
+        f"{folder} may not be a workspace: {refused.cause};"
+        " choose another folder: nousctl session new --workspace FOLDER"
+    )
+
+
+def refusal_json(refused: Refused) -> dict[str, object]:
+    """Return a refusal for programs, with the keys of the wire."""
+    error = {"code": refused.code, "message": refused.message}
+    more = {"cause": refused.cause, "details": refused.details}
+    return {"error": error | {key: value for key, value in more.items() if value}}

@@ -1,0 +1,174 @@
+"""Which session a command means: the named one, or that of the current folder.
+
+``folders_of`` and ``matching`` decide without a daemon; the rest asks it. The daemon's active session
+plays no part, because another client may change it at any moment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from nousd.cli.render.people import shown_folder
+from nousd.client.blocking import Connection
+from nousd.errors import ClientError
+
+Row = Mapping[str, Any]
+"""A session, as ``list_sessions`` shows it."""
+
+DAEMONS_CHOICE: Final = "@default"
+"""Named instead of a session, it leaves the choice to the daemon: the active session, or all of them
+where a command without a session means all."""
+
+VARIABLE: Final = "NOUSD_SESSION"
+
+_PREFIX: Final = "sess-"
+_PAGE_ROWS: Final = 1000
+_PAGES_MAX: Final = 100
+_SHOWN_MAX: Final = 8
+"""Most sessions that an error lists."""
+
+# --- without a daemon ------------------------------------------------------------------------
+
+
+def folders_of(cwd: Path, home: Path, is_repository: Callable[[Path], bool]) -> list[Path]:
+    """Return the folders whose sessions belong to a folder, the nearest first.
+
+    These are the folder and those above it, up to the root of its repository, but not as far as the
+    home folder or the root of the file system.
+
+    Args:
+        cwd: absolute, with links resolved, as is ``home``.
+        is_repository: whether a folder is the root of a repository.
+    """
+    folders = [cwd]
+    for folder in cwd.parents:
+        is_above_home = home.is_relative_to(folder)
+        if is_repository(folders[-1]) or is_above_home or folder == Path(cwd.anchor):
+            break
+        folders.append(folder)
+    return folders
+
+
+def matching(rows: Sequence[Row], text: str) -> list[Row]:
+    """Return the sessions that a text can mean: by id, else by name or title, else by an id's prefix.
+
+    Args:
+        text: a prefix may leave out ``sess-``.
+    """
+    ways: tuple[Callable[[Row], bool], ...] = (
+        lambda row: row["session_id"] == text,
+        lambda row: text in _names(row),
+        lambda row: text.casefold() in {name.casefold() for name in _names(row)},
+        lambda row: row["session_id"].removeprefix(_PREFIX).startswith(text.removeprefix(_PREFIX)),
+    )
+    return next((found for way in ways if (found := list(filter(way, rows)))), [])
+
+
+def _names(row: Row) -> list[str]:
+    return [row[key] for key in ("name", "title") if row.get(key)]
+
+
+# --- with a daemon ---------------------------------------------------------------------------
+
+
+def find_session(daemon: Connection, text: str) -> str:
+    """Return the id of the session that a text means.
+
+    Raises:
+        ClientError: it means none, or several.
+    """
+    rows = list(_all_sessions(daemon))
+    found = matching(rows, text)
+    if len(found) == 1:
+        return str(found[0]["session_id"])
+    if found:
+        lines = [f"  {_label(row)}" for row in found[:_SHOWN_MAX]]
+        more = [f"  and {len(found) - _SHOWN_MAX} more"] if len(found) > _SHOWN_MAX else []
+        raise ClientError("\n".join([f'session "{text}" can be one of:', *lines, *more]))
+    from difflib import get_close_matches
+
+    near = get_close_matches(text, {name for row in rows for name in _names(row)}, n=1)
+    hint = f'; the nearest is "{near[0]}"' if near else ""
+    raise ClientError(f'no session "{text}"{hint}; list them with: nousctl session list')
+
+
+def _all_sessions(daemon: Connection) -> Iterator[Row]:
+    page: dict[str, Any] = {"limit": _PAGE_ROWS, "children": True}
+    for _ in range(_PAGES_MAX):
+        answer = daemon.request("list_sessions", page).payload
+        rows = answer.get("sessions", [])
+        yield from rows
+        if not answer.get("has_more"):
+            return
+        page["before"] = rows[-1]["session_id"]
+
+
+def _label(row: Row) -> str:
+    name = next((f' "{name}"' for name in reversed(_names(row))), "")
+    return f"{row['session_id']}{name} in {shown_folder(row['workspace'])}"
+
+
+def session_here(daemon: Connection) -> str | None:
+    """Return the id of the current folder's newest session, or of the nearest folder's above it."""
+    for folder in folders_of(_current_folder(), _home(), lambda path: (path / ".git").exists()):
+        wanted = {"workspace": str(folder), "archived": False, "limit": 1}
+        rows = daemon.request("list_sessions", wanted).payload.get("sessions", ())
+        if rows:
+            return str(rows[0]["session_id"])
+    return None
+
+
+def require_session_here(daemon: Connection) -> str:
+    """Return the id of the current folder's session.
+
+    Raises:
+        ClientError: it has none.
+    """
+    session_id = session_here(daemon)
+    if session_id is None:
+        raise ClientError(
+            f"no session in {shown_folder(_current_folder())}; start one with: nousctl prompt TEXT,"
+            " or name one with --session; list them with: nousctl session list"
+        )
+    return session_id
+
+
+def new_session_here(daemon: Connection) -> str:
+    """Create a session in the current folder and return its id.
+
+    Raises:
+        ClientError: as ``workspace_here``.
+        Refused: the daemon does not allow the folder.
+    """
+    payload = {"workspace": workspace_here(), "activate": False}
+    return str(daemon.request("new_session", payload).payload["session_id"])
+
+
+def workspace_here() -> str:
+    """Return the current folder as the workspace of a new session.
+
+    Raises:
+        ClientError: the folder is too wide for that to be what the user meant.
+    """
+    folder, home = _current_folder(), _home()
+    if home.is_relative_to(folder):
+        shown = shown_folder(folder)
+        raise ClientError(
+            f"{shown} is too wide to be a workspace by itself: go to the folder of a project, or name"
+            f" it: nousctl session new --workspace {shown}"
+        )
+    return str(folder)
+
+
+def _home() -> Path:
+    return Path(os.path.realpath(Path.home()))
+
+
+def _current_folder() -> Path:
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise ClientError(f"the current folder cannot be used: {error.strerror}") from None

@@ -1,0 +1,200 @@
+"""Which session a verb means: named, or that of the current folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nousd.cli.session_choice import folders_of, matching
+from tests.cli.conftest import Nousctl
+from tests.harness.fake_daemon import FakeDaemon, ok, refused
+
+# --- without a daemon ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cwd", "repositories", "folders"),
+    [
+        ("/home/me/a/b", ["/home/me/a"], ["/home/me/a/b", "/home/me/a"]),
+        ("/home/me/a/b", ["/home/me/a/b"], ["/home/me/a/b"]),
+        ("/home/me/a/b", [], ["/home/me/a/b", "/home/me/a"]),
+        ("/home/me/a/b", ["/home/me"], ["/home/me/a/b", "/home/me/a"]),
+        ("/home/me", [], ["/home/me"]),
+        ("/home", [], ["/home"]),
+        ("/srv/x/y", [], ["/srv/x/y", "/srv/x", "/srv"]),
+        ("/", [], ["/"]),
+    ],
+)
+def test_the_folders_of_a_session_end_at_the_repository_and_below_home(
+    cwd: str, repositories: list[str], folders: list[str]
+) -> None:
+    found = folders_of(Path(cwd), Path("/home/me"), lambda path: str(path) in repositories)
+    assert [str(folder) for folder in found] == folders
+
+
+ROWS = [
+    {"session_id": "sess-01aa", "name": "docs", "workspace": "/w"},
+    {"session_id": "sess-01ab", "name": "Docs", "title": "Write the docs", "workspace": "/w"},
+    {"session_id": "sess-02", "name": "sess-01", "workspace": "/w"},
+    {"session_id": "sess-03", "workspace": "/w"},
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("sess-01aa", ["sess-01aa"]),
+        ("docs", ["sess-01aa"]),
+        ("DOCS", ["sess-01aa", "sess-01ab"]),
+        ("write the docs", ["sess-01ab"]),
+        ("sess-01", ["sess-02"]),
+        ("sess-01a", ["sess-01aa", "sess-01ab"]),
+        ("01a", ["sess-01aa", "sess-01ab"]),
+        ("03", ["sess-03"]),
+        ("doc", []),
+    ],
+)
+def test_a_text_means_an_id_else_a_name_else_a_prefix(text: str, ids: list[str]) -> None:
+    assert [row["session_id"] for row in matching(ROWS, text)] == ids
+
+
+# --- with a daemon -------------------------------------------------------------------------------
+
+
+def known_sessions(daemon: FakeDaemon, *rows: dict[str, Any]) -> None:
+    """Let the daemon have these sessions."""
+
+    def list_sessions(request: dict[str, Any]) -> bytes | None:
+        wanted = request["payload"]
+        found = [
+            row for row in rows if wanted.get("workspace", row["workspace"]) == row["workspace"]
+        ]
+        answer = {"sessions": found, "has_more": False, "count": len(found)}
+        return ok("sessions", answer)(request)
+
+    def by_id(type_: str) -> Callable[[dict[str, Any]], bytes | None]:
+        def reply(request: dict[str, Any]) -> bytes | None:
+            if request["payload"]["session_id"] in {row["session_id"] for row in rows}:
+                return ok(type_)(request)
+            return refused("session_not_found", "no such session")(request)
+
+        return reply
+
+    daemon.on["list_sessions"] = list_sessions
+    daemon.on["get_session"] = by_id("session_record")
+    daemon.on["abort"] = by_id("pong")
+    daemon.on["new_session"] = ok("session", {"session_id": "sess-new", "active": False})
+    daemon.on["prompt"] = ok("result", {"output": "said"})
+
+
+@pytest.fixture
+def project(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A repository with a folder below, in which the verbs run; no session is named."""
+    monkeypatch.delenv("NOUSD_SESSION")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / "project"
+    (folder / ".git").mkdir(parents=True)
+    (folder / "deep").mkdir()
+    monkeypatch.chdir(folder / "deep")
+    return folder
+
+
+def sent(daemon: FakeDaemon, type_: str) -> list[dict[str, Any]]:
+    return [request["payload"] for request in daemon.heard if request["type"] == type_]
+
+
+def test_a_verb_means_the_session_of_the_nearest_folder(
+    daemon: FakeDaemon, nousctl: Nousctl, project: Path
+) -> None:
+    known_sessions(
+        daemon,
+        {"session_id": "sess-1", "workspace": str(project)},
+        {"session_id": "sess-2", "workspace": "/elsewhere"},
+    )
+    assert nousctl("abort").code == 0
+    assert sent(daemon, "abort") == [{"session_id": "sess-1"}]
+    assert [request.get("archived") for request in sent(daemon, "list_sessions")] == [False, False]
+    assert all("children" not in request for request in sent(daemon, "list_sessions"))
+
+
+def test_a_verb_that_acts_is_refused_in_a_folder_without_a_session(
+    daemon: FakeDaemon, nousctl: Nousctl, project: Path
+) -> None:
+    known_sessions(daemon)
+    outcome = nousctl("abort")
+    assert outcome.code == 1
+    assert outcome.err == (
+        "no session in ~/project/deep; start one with: nousctl prompt TEXT, or name one with --session;"
+        " list them with: nousctl session list\n"
+    )
+    assert sent(daemon, "abort") == []
+
+
+def test_a_prompt_makes_a_session_in_this_folder_and_leaves_the_active_one_alone(
+    daemon: FakeDaemon, nousctl: Nousctl, project: Path
+) -> None:
+    known_sessions(daemon)
+    outcome = nousctl("prompt", "hi")
+    assert (outcome.code, outcome.out) == (0, "said\n")
+    assert sent(daemon, "new_session") == [{"workspace": str(project / "deep"), "activate": False}]
+    assert sent(daemon, "prompt") == [{"text": "hi", "wait": True, "session_id": "sess-new"}]
+
+
+def test_no_session_is_made_in_the_home_folder_unless_it_is_named(
+    daemon: FakeDaemon, nousctl: Nousctl, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known_sessions(daemon)
+    monkeypatch.chdir(project.parent)
+    outcome = nousctl("prompt", "hi")
+    assert outcome.code == 1
+    assert "nousctl session new --workspace ~" in outcome.err
+    assert sent(daemon, "new_session") == []
+
+
+def test_a_session_is_named_by_its_id_prefix_or_name_or_by_the_environment(
+    daemon: FakeDaemon, nousctl: Nousctl, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known_sessions(
+        daemon,
+        {"session_id": "sess-1a", "workspace": "/w", "name": "docs"},
+        {"session_id": "sess-2b", "workspace": "/w"},
+    )
+    for named in ("sess-1a", "docs", "1", "sess-1"):
+        daemon.heard.clear()
+        assert nousctl("abort", "--session", named).code == 0
+        assert sent(daemon, "abort")[-1] == {"session_id": "sess-1a"}
+    assert nousctl("session", "show", "2b").code == 0
+    assert sent(daemon, "get_session")[-1] == {"session_id": "sess-2b"}
+    monkeypatch.setenv("NOUSD_SESSION", "2b")
+    assert nousctl("abort").code == 0
+    assert sent(daemon, "abort")[-1] == {"session_id": "sess-2b"}
+
+
+def test_a_name_of_several_sessions_is_refused_with_the_candidates(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    known_sessions(
+        daemon,
+        {"session_id": "sess-1a", "workspace": "/w", "name": "docs"},
+        {"session_id": "sess-1b", "workspace": "/w", "title": "A plan"},
+    )
+    outcome = nousctl("abort", "--session", "sess-1")
+    assert outcome.code == 1
+    assert outcome.err.splitlines() == [
+        'session "sess-1" can be one of:',
+        '  sess-1a "docs" in /w',
+        '  sess-1b "A plan" in /w',
+    ]
+
+
+def test_an_unknown_name_is_refused_with_the_nearest(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    known_sessions(daemon, {"session_id": "sess-1a", "workspace": "/w", "name": "docs"})
+    for typed in ("abort", "events"):
+        outcome = nousctl(typed, "--session", "dosc")
+        assert outcome.code == 1
+        assert outcome.err == (
+            'no session "dosc"; the nearest is "docs"; list them with: nousctl session list\n'
+        )
