@@ -25,6 +25,7 @@ from nousd.bridge.http import server
 from nousd.bridge.http.bodies import Bodies
 from nousd.bridge.http.listen_address import HttpPlace
 from nousd.bridge.metrics.meters import Meters
+from nousd.bridge.restricted_dial import RestrictedDial
 from nousd.bridge.routes import ROWS
 from nousd.bridge.routing.route import Services
 from nousd.bridge.stream.hub import Hub
@@ -157,6 +158,7 @@ async def _serve(settings: BridgeSettings, socket: Path) -> None:
     closing = trio.Event()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with open_bridge(settings) as bridge, trio.open_nursery() as serving:
-            serving.start_soon(partial(bridge.serve, socket, closing, is_patient=True))
+            where = RestrictedDial(socket)
+            serving.start_soon(partial(bridge.serve, where, closing, is_patient=True))
             await anext(signals)
             closing.set()

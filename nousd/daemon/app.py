@@ -176,7 +176,7 @@ def _start_background_tasks(nursery: trio.Nursery, deps: DaemonDeps, services: S
 
 async def shut_down(services: Services) -> None:
     """Refuse further commands, end the runs as ``interrupted`` and let connections finish."""
-    services.stopping = True
+    services.stopping.set()
     with trio.CancelScope(shield=True):
         await services.calls.stop_all("interrupted")
         await services.runs.stop_all("interrupted")

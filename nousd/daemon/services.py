@@ -44,7 +44,7 @@ class Services(msgspec.Struct, kw_only=True):
         transcripts: cache of the transcripts read last.
         hooks: the hooks of all extensions.
         handled: responses to inputs that extensions handled, by session and client message id.
-        stopping: true from the first signal on; further commands are refused.
+        stopping: set from the first signal on; further commands are refused.
         closing: set when all runs have ended; connections write their output and close.
     """
 
@@ -73,6 +73,10 @@ class Services(msgspec.Struct, kw_only=True):
     closing: trio.Event
     line_budget: LineBudget = msgspec.field(default_factory=LineBudget)
     transcripts: Transcripts = msgspec.field(default_factory=Transcripts)
-    stopping: bool = False
+    stopping: trio.Event = msgspec.field(default_factory=trio.Event)
     hooks: Hooks = NO_HOOKS
     handled: RecentReplies = msgspec.field(default_factory=RecentReplies)
+
+    def restricted(self) -> Services:
+        """Return the services for a client that is held to the workspaces that the settings allow."""
+        return msgspec.structs.replace(self, workspaces=self.workspaces.restricted())

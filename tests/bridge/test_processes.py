@@ -21,6 +21,7 @@ import pytest
 
 from nousd.bridge.http.listen_address import place_of
 from nousd.cli.nousd import http_settings
+from nousd.client.blocking import Connection
 from nousd.errors import ConfigError
 from tests.harness.daemon import WAIT_SECONDS
 
@@ -227,6 +228,46 @@ def test_a_standalone_bridge_outlives_its_daemon(folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_alone", [False, True], ids=["embedded", "alone"])
+def test_http_clients_are_held_to_the_allowed_workspaces(
+    folder: Path, tmp_path: Path, is_alone: bool
+) -> None:
+    """Only the user, on the Unix socket, may work anywhere."""
+    other, inside = tmp_path, folder / "inside"
+    inside.mkdir()
+    place = folder / "http"
+    verb = "bridge" if is_alone else "serve"
+    with ExitStack() as stack:
+        if is_alone:
+            stack.enter_context(running(folder, "serve", f"unix:{folder / 'unused'}"))
+        stack.enter_context(running(folder, verb, f"unix:{place}"))
+        ask_until(200, place, "/global/health", "")
+        token = token_of(folder)
+        ask_until(200, place, "/session", token)
+        with Connection(folder / "s") as user:
+            named = {"workspace": str(other), "activate": False}
+            session = user.request("new_session", named).payload["session_id"]
+        status, answer = post(place, "/session", token, directory=str(other))
+        assert (status, "must lie in" in json.dumps(answer)) == (403, True), answer
+        assert post(place, "/session", token, directory=str(inside))[0] == 200
+        parts = [{"type": "text", "text": "hi"}]
+        assert post(place, f"/session/{session}/prompt_async", token, parts=parts)[0] == 403
+        with Connection(folder / "s") as user:
+            prompt = {"session_id": session, "text": "hi", "wait": True}
+            assert user.request("prompt", prompt).payload["status"] == "completed"
+
+
+def post(where: Path, path: str, token: str, **body: Any) -> Answer:
+    connection = UnixConnection(where)
+    headers = {"x-tandem-token": token, "content-type": "application/json"}
+    try:
+        connection.request("POST", path, json.dumps(body), headers)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read() or b"null")
+    finally:
+        connection.close()
+
+
 def test_a_bridge_that_starts_before_the_first_daemon_creates_the_token(folder: Path) -> None:
     (folder / "state").rmdir()
     http_socket = folder / "http"

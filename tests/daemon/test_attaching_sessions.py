@@ -125,6 +125,7 @@ async def test_attaching_to_an_invalid_workspace_is_refused(
     folder: str, code: str, message: str, folders: Folders
 ) -> None:
     async with overriding(folders) as bench:
+        await bench.restrict()
         session = await bench.session()
         named = folder.format(**{name: str(path) for name, path in folders._asdict().items()})
         error = await bench.client.refusal("attach_session", session_id=session, workspace=named)

@@ -276,7 +276,7 @@ async def test_a_run_outlives_the_connection_that_waits_for_it(
 async def test_a_stopping_daemon_refuses_commands_as_shutting_down(
     daemon: Daemon, client: Client
 ) -> None:
-    daemon.services.stopping = True
+    daemon.services.stopping.set()
     await client.send(line("a", "new_session") + line("b", "frobnicate"))
     refused, unknown = await answers(client, 2)
     assert (refused["id"], refused["error"]["code"]) == ("a", "shutting_down")

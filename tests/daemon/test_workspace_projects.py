@@ -135,6 +135,7 @@ async def test_trust_applies_to_the_project_of_one_workspace_and_survives_a_rest
 async def test_trust_commands_refuse_a_folder_that_cannot_be_a_workspace(folders: Folders) -> None:
     found = put(folders.outside, FILE_NAME, WIDENS)
     async with several_folders(folders) as bench:
+        await bench.restrict()
         for command, payload in (("trust", {"hash": found}), ("untrust", {}), ("list_trust", {})):
             error = await bench.client.refusal(command, workspace=str(folders.outside), **payload)
             assert error["message"] == "workspace_not_allowed"

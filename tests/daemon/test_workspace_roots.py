@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nousd.daemon.workspace.workspaces import Roots
+from nousd.daemon.workspace.workspaces import OwnFolders, Roots
 
 ROOTS = Roots(
     (Path("/work"), Path("/home/me/src"), Path("/work")),
@@ -48,6 +48,40 @@ def test_a_workspace_must_lie_in_a_root_and_apart_from_the_daemons_own_paths(
 def test_kernel_file_systems_are_allowed_only_as_explicit_roots(path: str) -> None:
     assert Roots((Path("/"),)).fault(Path(path)) == KERNELS
     assert Roots((Path("/"), Path(path))).fault(Path(path)) is None
+
+
+OWN = OwnFolders(
+    (Path("/home/me/.config/nousd"), Path("/home/me/.local/state/nousd")), Path("/home/me")
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "fault"),
+    [
+        ("/home/me/src", None),
+        ("/srv/www", None),
+        ("/tmp", None),
+        ("/home/me", None),
+        ("/home", None),
+        ("/home/me/.config", AROUND),
+        ("/home/me/.config/nousd", WITHIN),
+        ("/home/me/.local/state/nousd/x", WITHIN),
+        ("/proc/1", KERNELS),
+        ("/dev/shm", KERNELS),
+        ("/", KERNELS),
+    ],
+)
+def test_the_user_may_choose_any_folder_but_the_daemons_and_the_kernels(
+    path: str, fault: str | None
+) -> None:
+    assert OWN.fault(Path(path)) == fault
+
+
+def test_the_home_folder_and_those_above_are_wide() -> None:
+    wide = [
+        path for path in ("/home/me", "/home", "/home/me/src", "/srv") if OWN.is_wide(Path(path))
+    ]
+    assert wide == ["/home/me", "/home"]
 
 
 def test_links_in_roots_and_in_the_daemons_own_paths_are_resolved(tmp_path: Path) -> None:

@@ -156,11 +156,50 @@ async def test_a_workspace_outside_every_root_is_refused_with_the_list_of_roots(
         "/",
     )
     async with several_folders(folders) as bench:
+        await bench.restrict()
         for named in outside:
             error = await bench.client.refusal("new_session", workspace=str(named))
             assert error["message"] == "workspace_not_allowed"
             assert error["details"] == {"workspace": str(named)}
             assert error["cause"] == f"it must lie in {folders.home} or {folders.a} or {folders.b}"
+
+
+async def test_the_user_may_work_in_any_folder_and_others_stay_held_to_the_roots(
+    folders: Folders,
+) -> None:
+    async with several_folders(folders) as bench:
+        session = await bench.session(folders.outside)
+        assert (await bench.call(session, "read", path="name.txt")).text == "this is outside"
+        bridge = await bench.another()
+        await bridge.restrict()
+        # The other connection is as free as before, and this one is held in existing sessions too.
+        assert await bench.session(folders.outside)
+        payload = {"session_id": session, "text": "go"}
+        run = await bench.client.request("prompt", wait=False, **payload)
+        for command in ("prompt", "steer", "follow_up", "append_message"):
+            error = await bridge.client.refusal(command, **payload)
+            assert (command, error["message"]) == (command, "workspace_not_allowed")
+        bench.provider.answer(says("done"))
+        await bench.events.run(run["run_id"])
+        error = await bridge.client.refusal("resume", session_id=session)
+        assert error["message"] == "workspace_not_allowed"
+        assert (await bridge.client.request("get_messages", session_id=session))["messages"]
+
+
+async def test_a_session_in_the_home_folder_begins_by_asking(
+    folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(folders.a / "me"))
+    (folders.a / "me" / "src").mkdir(parents=True)
+    async with several_folders(folders) as bench:
+        modes = {}
+        for folder in (folders.a / "me", folders.a, folders.a / "me" / "src", folders.home):
+            session = await bench.session(folder)
+            state = await bench.client.request("get_state", session_id=session)
+            modes[folder.name] = state["permission_mode"]
+        assert modes == {"me": "ask", "a": "ask", "src": "yolo", "home": "yolo"}
+        error = await bench.client.refusal("attach_session", workspace=str(folders.a))
+        assert error["message"] == "workspace_not_allowed"
 
 
 async def test_the_daemons_own_paths_and_their_parents_are_refused_as_workspaces(

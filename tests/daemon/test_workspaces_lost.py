@@ -76,6 +76,7 @@ async def test_a_workspace_that_may_be_remote_is_checked_in_a_thread(
     monkeypatch.setattr("nousd.daemon.workspace.settings.is_local", lambda _: False)
     threads: set[str] = set()
     async with several_folders(folders) as bench:
+        await bench.restrict()
         session, roots = await bench.session(folders.a), bench.daemon.services.workspaces.roots
         fault = roots.fault
 
@@ -209,6 +210,7 @@ async def test_sessions_in_a_root_that_was_removed_can_be_read_but_refuse_work(
         async with several_folders(folders, folders.b, **options) as bench:
             state = await bench.client.request("get_state", session_id=a)
             assert state["workspace"] == str(folders.a)
+            await bench.restrict()
             await check_reads_only(bench, a, "workspace_not_allowed", f"{folders.b}")
             await check_works(bench, b, "b")
         async with several_folders(folders, **options) as bench:
@@ -224,6 +226,7 @@ async def test_a_session_keeps_its_workspace_when_the_daemon_gets_another_workdi
             session = await bench.session()
         moved = folders._replace(home=folders.outside)
         async with several_folders(moved, **options) as bench:
+            await bench.restrict()
             await check_reads_only(bench, session, "workspace_not_allowed")
         async with several_folders(moved, folders.home, **options) as bench:
             await check_works(bench, session, "home")

@@ -50,6 +50,8 @@ async def test_a_session_keeps_its_workspace_after_a_kill_and_works_only_while_i
     async with running(place):
         bench = await bench_on(place)
         assert (await bench.call(b, "read", path="name.txt")).text == "this is b"
+        assert (await bench.call(a, "read", path="name.txt")).text == "this is a"
+        await bench.restrict()
         call = {"session_id": a, "tool": "read", "args": {"path": "name.txt"}}
         error = await bench.client.refusal("call_tool", **call)
         assert error["message"] == "workspace_not_allowed"

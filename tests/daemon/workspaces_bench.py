@@ -98,6 +98,10 @@ class Bench:
         events = await self.daemon.watch(types="all")
         return Bench(self.daemon, await self.daemon.connect(), events, self.provider)
 
+    async def restrict(self) -> None:
+        """Hold the client to the roots, as a bridge is held."""
+        await self.client.request("get_capabilities", restricted=True)
+
     async def session(self, workspace: Path | str | None = None) -> str:
         """Make a session in a folder; returns its id."""
         named = {} if workspace is None else {"workspace": str(workspace)}

@@ -60,7 +60,9 @@ def _http_door(settings: Settings) -> Door | None:
         async with open_bridge(bridge_settings(settings, tell_secret)) as bridge:
 
             async def serve_daemon(services: Services) -> None:
-                ways = partial(serve_commands, services), partial(serve_events, services)
+                # A client over HTTP may be any program that was given a token.
+                held = services.restricted()
+                ways = partial(serve_commands, held), partial(serve_events, held)
                 async with embedded(*ways) as dial:
                     await bridge.serve(dial, services.closing)
 

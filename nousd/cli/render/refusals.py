@@ -60,8 +60,8 @@ def refusal_text(refused: Refused, *, verbose: bool = False) -> str:
 def _folder_refusal(refused: Refused) -> str:
     folder = shown_folder(refused.details.get("workspace", ""))
     return (
-        f"{folder} may not be a workspace: {refused.cause};"
-        " choose another folder: nousctl session new --workspace FOLDER"
+        f"{folder} may not be a workspace: {refused.cause}; use another folder:"
+        " nousctl session new --workspace FOLDER"
     )
 
 

@@ -57,7 +57,7 @@ async def asked_input(services: Services, live: LiveSession | None, command: C) 
     if (known := _dealt_with(services, key)) is not None:
         return AskedInput(command, handled=known)
     outcome = await services.hooks.input(_given(live, command))
-    if services.stopping:
+    if services.stopping.is_set():
         raise ShuttingDown("the daemon is stopping")
     if not outcome.handled_by:
         changed = msgspec.structs.replace(command, text=outcome.text)
@@ -160,7 +160,7 @@ def _may(services: Services, outcome: SwitchOutcome) -> Warnings:
     if outcome.cancelled is not None:
         extension, reason = outcome.cancelled
         raise CommandRejected("cancelled_by_extension", cause=f"{extension}: {reason}")
-    if services.stopping:
+    if services.stopping.is_set():
         raise ShuttingDown("the daemon is stopping")
     return warnings
 

@@ -162,6 +162,8 @@ async def _place_of_message(
     services: Services, command: commands.AppendMessage, request_hash: str
 ) -> Target:
     live = await services.sessions.target(command.session_id)
+    if live is not None:
+        services.workspaces.require_allowed(live.state)
     known = None if live is None else await repeated(services, live, command, request_hash)
     return Target(live, known)
 
@@ -211,6 +213,7 @@ def _queue(
     assert live is not None
     kind: QueueKind = "steer" if isinstance(pending.command, commands.Steer) else "follow_up"
     queued = QueuedInput(**facts_of(pending, services.clock), kind=kind)
+    services.workspaces.require_allowed(live.state)
     decided = decisions.accept_input(
         live.state, queued, expected_run_id=pending.command.expected_run_id
     )

@@ -33,6 +33,8 @@ async def new_session(services: Services, command: commands.NewSession) -> Reply
     if command.parent_id is not None:
         await services.sessions.get(command.parent_id)
     warnings = await ask_switch(services, None) if command.activate else UNSET
+    if command.workspace is not None and services.workspaces.is_wide(workspace):
+        said["permission_mode"] = "ask"
     live, handle = services.sessions.create(
         activate=command.activate, workspace=workspace.path, **said
     )

@@ -28,6 +28,12 @@ async def attach_session(services: Services, command: commands.AttachSession) ->
     _require_no_task(live.state)
     _require_idle(live)
     workspace = await services.workspaces.named(command.workspace)
+    if services.workspaces.is_wide(workspace):
+        raise CommandRejected(
+            "workspace_not_allowed",
+            cause="it is too wide to move to; create a session there",
+            details={"workspace": command.workspace},
+        )
     live = await services.sessions.get(live.session_id)
     # Permissions above a task are removed first: if the daemon dies in between, no task is restricted
     # by less than before.

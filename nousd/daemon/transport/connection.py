@@ -32,6 +32,7 @@ from nousd.wire.codec.envelope import (
     encode_response,
 )
 from nousd.wire.codec.framing import LineSplitter, LineTooLong, NoRoomForLine
+from nousd.wire.commands import GetCapabilities
 from nousd.wire.commands.subscribe import cursor
 from nousd.wire.limits import RESPONSE_BYTES_MAX
 
@@ -120,8 +121,10 @@ class _Connection:
                 raise self._too_long(line)
             request = self._request = decode_request(line)
             command = decode_payload(request)
-            if self._services.stopping:
+            if self._services.stopping.is_set():
                 raise ShuttingDown("the daemon is stopping")
+            if isinstance(command, GetCapabilities) and command.restricted:
+                self._services = self._services.restricted()
             reply = await HANDLERS[request.type](self._services, command)
             if isinstance(reply, Deferred):
                 self._answer_when_committed(request.id, reply)

@@ -13,7 +13,7 @@ from nousd.daemon.workspace.project import Project
 from nousd.daemon.workspace.project import reader as settings_reader
 from nousd.daemon.workspace.session_memo import SessionMemo
 from nousd.daemon.workspace.trust import Trust
-from nousd.daemon.workspace.workspaces import Roots, Workspace, Workspaces
+from nousd.daemon.workspace.workspaces import OwnFolders, Roots, Workspace, Workspaces
 from nousd.errors import ConfigError
 from nousd.machine.context.prompt_sections import SourceText, system_prompt
 from nousd.runtime_paths import locations
@@ -40,7 +40,8 @@ def workspaces_of_settings(settings: Settings, extensions: tuple[Path, ...] = ()
     """
     maker = _Maker(settings, (*_out_of_reach(settings), *extensions))
     roots = Roots((settings.workdir, *settings.workspaces), maker.hidden)
-    return Workspaces(maker.made(settings.workdir), roots, maker.made)
+    own = OwnFolders(maker.hidden, Path.home())
+    return Workspaces(maker.made(settings.workdir), roots, maker.made, own)
 
 
 class _Maker:

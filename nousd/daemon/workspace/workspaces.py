@@ -4,7 +4,8 @@ A session names its directory in the log; one of an older log names none and wor
 default. An allowed directory is checked again each time something is about to happen in it: it may be
 gone by now, be a link, or lie outside of the allowed ones. ``settings`` builds a workspace.
 
-Only directories that really lie below an allowed one are accepted; callers have resolved their links.
+The user, who alone can connect to the Unix sockets, may choose any directory but a few. A server that
+passes on commands of others is held to the roots that the settings allow. Callers have resolved links.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from nousd.machine.context.prompt_sections import SourceText
 from nousd.machine.session.state import SessionState
 from nousd.runtime_paths.filesystems import is_local
 from nousd.runtime_paths.locations import is_utf8
-from nousd.tools.fs.outside_paths import is_kernels
+from nousd.tools.fs.outside_paths import KERNEL_PLACES, is_kernels
 from nousd.tools.fs.path_sandbox import PathSandbox
 
 WORKSPACES_MAX: Final = 256
@@ -79,19 +80,43 @@ class Workspaces:
 
     Args:
         default: the default workspace, which is always allowed.
-        roots: decides which other directories are allowed; None for none.
+        roots: decides which other directories are allowed to everybody; None for none.
         make: builds their workspaces.
+        own: decides what is allowed to the user; None for the roots.
+        known: the workspaces in use, by directory; shared with another object.
     """
 
     def __init__(
-        self, default: Workspace, roots: Roots | None = None, make: Make | None = None
+        self,
+        default: Workspace,
+        roots: Roots | None = None,
+        make: Make | None = None,
+        own: OwnFolders | None = None,
+        *,
+        known: WeakValueDictionary[str, Workspace] | None = None,
     ) -> None:
         self.default = default
         self.roots = Roots((default.path_sandbox.workdir,)) if roots is None else roots
+        self._own = own
         self._make = _plain if make is None else make
         # A workspace in use is held by its users, and found here for as long.
-        self._known: WeakValueDictionary[str, Workspace] = WeakValueDictionary()
+        self._known = WeakValueDictionary[str, Workspace]() if known is None else known
         self._recent: OrderedDict[str, Workspace] = OrderedDict()
+
+    def restricted(self) -> Workspaces:
+        """Return the same workspaces for clients that may not be the user: only roots are allowed."""
+        return Workspaces(self.default, self.roots, self._make, known=self._known)
+
+    def require_allowed(self, state: SessionState) -> None:
+        """Raise CommandRejected ``workspace_not_allowed`` for a session whose directory is not allowed;
+        does not look at the directory.
+        """
+        path = self.path_of(state)
+        self._require_allowed(path, path)
+
+    def is_wide(self, workspace: Workspace) -> bool:
+        """Return whether a session in a workspace should ask about each call at first."""
+        return self._own is not None and self._own.is_wide(Path(workspace.path))
 
     @property
     def trust(self) -> Trust:
@@ -175,15 +200,19 @@ class Workspaces:
 
     def _require(self, real: str, given: str) -> None:
         """Raise CommandRejected unless a folder of that real path is there and may be a workspace."""
-        fault = None if real == self.default.path else self.roots.fault(Path(real))
-        if fault is not None:
-            raise CommandRejected(
-                "workspace_not_allowed", cause=fault, details={"workspace": given}
-            )
+        self._require_allowed(real, given)
         if os.path.realpath(real) != real:
             raise _not_found(given, _IS_LINK)
         if not os.path.isdir(real):  # noqa: PTH112
             raise _not_found(given, "there is no such folder")
+
+    def _require_allowed(self, real: str, given: str) -> None:
+        allowed = self._own or self.roots
+        fault = None if real == self.default.path else allowed.fault(Path(real))
+        if fault is not None:
+            raise CommandRejected(
+                "workspace_not_allowed", cause=fault, details={"workspace": given}
+            )
 
     # --- in memory -----------------------------------------------------------------------------
 
@@ -232,9 +261,7 @@ class Roots:
 
     def __init__(self, allowed: Iterable[Path], hidden: Iterable[Path] = ()) -> None:
         self.allowed = tuple(dict.fromkeys(path.resolve() for path in allowed))
-        self._hidden = tuple(
-            spelling for path in hidden for spelling in (path.absolute(), path.resolve())
-        )
+        self._hidden = _spelled(hidden)
 
     def fault(self, real: Path) -> str | None:
         """Return why a directory may not be a workspace; None if it may.
@@ -247,10 +274,48 @@ class Roots:
             return f"it must lie in {' or '.join(map(str, self.allowed))}"
         # It shows the keys in the daemon's environment. /dev/shm belongs to anybody.
         if is_kernels(real) and not any(map(is_kernels, around)):
-            return "it lies in what the kernel shows of programs and devices"
-        for place in self._hidden:
-            if real.is_relative_to(place):
-                return "it lies in what belongs to the daemon"
-            if place.is_relative_to(real):
-                return "it contains what belongs to the daemon; name a folder further down"
-        return None
+            return _KERNELS
+        return _within(self._hidden, real) or _around(self._hidden, real)
+
+
+class OwnFolders:
+    """The directories that the user may work in: all but what belongs to the daemon or the kernel.
+
+    Args:
+        hidden: as for ``Roots``.
+        home: the user's home directory. It and what is above it contain what belongs to the daemon, but
+            no tool opens that; so these are allowed where they are named, and are called wide.
+    """
+
+    def __init__(self, hidden: Iterable[Path], home: Path) -> None:
+        self._hidden = _spelled(hidden)
+        self._home = home.resolve()
+
+    def fault(self, real: Path) -> str | None:
+        """See ``Roots.fault``."""
+        if is_kernels(real) or any(place.is_relative_to(real) for place in KERNEL_PLACES):
+            return _KERNELS
+        within = _within(self._hidden, real)
+        return within or (None if self.is_wide(real) else _around(self._hidden, real))
+
+    def is_wide(self, real: Path) -> bool:
+        """Return whether a directory is the home directory or above it."""
+        return self._home.is_relative_to(real)
+
+
+_KERNELS: Final = "it lies in what the kernel shows of programs and devices"
+
+
+def _spelled(places: Iterable[Path]) -> tuple[Path, ...]:
+    return tuple(spelling for path in places for spelling in (path.absolute(), path.resolve()))
+
+
+def _within(hidden: Iterable[Path], real: Path) -> str | None:
+    inside = any(real.is_relative_to(place) for place in hidden)
+    return "it lies in what belongs to the daemon" if inside else None
+
+
+def _around(hidden: Iterable[Path], real: Path) -> str | None:
+    if any(place.is_relative_to(real) for place in hidden):
+        return "it contains what belongs to the daemon; name a folder further down"
+    return None

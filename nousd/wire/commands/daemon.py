@@ -67,6 +67,8 @@ class Ping(AnsweredBy[Pong], frozen=True, kw_only=True):
 class GetCapabilities(AnsweredBy[Capabilities], frozen=True, kw_only=True):
     """List what this daemon supports beyond the frozen contract, and its limits."""
 
+    restricted: bool = False
+
 
 class ListModels(AnsweredBy[Models], frozen=True, kw_only=True):
     """List the available models: those that the providers' servers list, and configured ones."""

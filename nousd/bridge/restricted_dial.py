@@ -1,0 +1,42 @@
+"""How a bridge of its own process reaches the daemon.
+
+Clients over HTTP may be any program that was given a token, and the daemon cannot tell them from the
+user who runs the bridge. So each connection says first that it is to be held to the allowed workspaces.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import anyio
+from anyio.abc import AnyByteStream
+
+from nousd.client.answers import decode_answer, encode_request
+from nousd.client.dial import SocketDial
+from nousd.errors import ClientError, DaemonUnreachable
+
+_MARK: Final = encode_request("restrict", "get_capabilities", {"restricted": True})
+_ANSWER_BYTES_MAX: Final = 1024 * 1024
+
+
+class RestrictedDial(SocketDial):
+    """A daemon behind Unix sockets; commands are held to the workspaces that its settings allow."""
+
+    async def commands(self) -> AnyByteStream:
+        stream = await super().commands()
+        try:
+            await self._restrict(stream)
+        except BaseException:
+            await anyio.aclose_forcefully(stream)
+            raise
+        return stream
+
+    async def _restrict(self, stream: AnyByteStream) -> None:
+        line = bytearray()
+        try:
+            await stream.send(_MARK)
+            while not line.endswith(b"\n") and len(line) < _ANSWER_BYTES_MAX:
+                line += await stream.receive()
+            decode_answer(bytes(line)).accepted()
+        except (anyio.EndOfStream, anyio.BrokenResourceError, ClientError) as error:
+            raise DaemonUnreachable(f"the daemon on {self} does not answer: {error}") from None
