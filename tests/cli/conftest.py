@@ -4,6 +4,7 @@ import gc
 import io
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -52,6 +53,16 @@ def nousctl(
 def session_of_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let verbs name no session. Which one they choose has tests of its own."""
     monkeypatch.setenv("NOUSD_SESSION", "@default")
+
+
+@pytest.fixture(autouse=True)
+def universal_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Show times in UTC, wherever the tests run."""
+    with monkeypatch.context() as there:
+        there.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
 
 
 @pytest.fixture(autouse=True)

@@ -130,7 +130,7 @@ def test_permissions_shows_pending_calls_rules_and_grants(
         '          bash {"command": "git push"}',
         "          because it runs a program without a sandbox",
         "          session and always allow: bash(=git push)",
-        "          until 2026-01-01T00:00:00Z, in s",
+        "          until 2026-01-01 00:00:00, in s",
         'expired   call-0 bash {"command": "git push"} (timeout)',
         "(there is more: name a session)",
     ]
@@ -201,7 +201,7 @@ def test_an_invalid_answer_is_not_sent(
 
 def test_questions_shows_options_with_numbers(nousctl: Nousctl) -> None:
     assert nousctl("questions").out.splitlines() == [
-        "ques-1  until 2026-01-01T00:00:00Z, in s",
+        "ques-1  until 2026-01-01 00:00:00, in s",
         "  [Colour] Which?",
         "    1 Red: warm",
         "    2 Blue",
@@ -263,12 +263,12 @@ def test_prompt_stream_shows_pending_requests_and_how_to_answer_them(
     assert outcome.code == 0
     assert outcome.err.splitlines() == [
         'waits for you: bash {"command": "git push"}',
-        "  nousctl confirm call-1 once|session|always|deny",
+        "  nousctl permission confirm call-1 once|session|always|deny",
         "asks you:",
         "[Colour] Which?",
         "  1 Red: warm",
         "  2 Blue",
         "  3 2",
         "Why?",
-        "  nousctl answer ques-1 ANSWER...",
+        "  nousctl question answer ques-1 ANSWER...",
     ]

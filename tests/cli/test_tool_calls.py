@@ -73,7 +73,7 @@ def test_call_says_who_denied_it(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     outcome = nousctl("call", "bash")
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err.splitlines() == [
-        "waits for permission, since it asks; nousctl permissions shows it",
+        "waits for permission, since it asks; nousctl permission list shows it",
         "denied by user: no",
     ]
 
@@ -122,7 +122,7 @@ def test_tool_call_shows_decision_environment_and_result(
         "  rules      allow    so [bash(ls)]",
         "approved by user at then: fine",
         "a.txt",
-        "(the beginning of 99 bytes: nousctl artifact sha256:00)",
+        "(the beginning of 99 bytes: nousctl artifact get sha256:00)",
     ]
 
 

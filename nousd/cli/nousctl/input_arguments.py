@@ -20,6 +20,36 @@ def words_or_stdin(words: list[str]) -> str:
     return " ".join(words)
 
 
+def words_and_pipe(words: list[str]) -> str:
+    """Return the text that the words make, followed by what is piped in.
+
+    Raises:
+        BadParameter: there is neither.
+    """
+    if words == ["-"]:
+        return words_or_stdin(words)
+    parts = [part for part in (" ".join(words), _piped()) if part]
+    if not parts:
+        raise typer.BadParameter("say what to do: nousctl prompt TEXT")
+    return "\n\n".join(parts)
+
+
+def _piped() -> str:
+    """Return what a pipe or a file on standard input holds. Anything else, such as a terminal or the
+    input of a service, may never end.
+    """
+    import os
+    import stat
+    import sys
+
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError, AttributeError):
+        return ""
+    is_piped = stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+    return sys.stdin.read().removesuffix("\n") if is_piped else ""
+
+
 def json_value(text: str) -> Any:
     """Parse a JSON argument of the command line."""
     try:
@@ -50,6 +80,18 @@ TEXT: Final = Argument(
     Annotated[list[str], typer.Argument(metavar="TEXT", help="Text; - reads standard input.")],
     ...,
     words_or_stdin,
+)
+PROMPTED: Final = Argument(
+    "text",
+    Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TEXT]",
+            help="Text; what is piped in follows it. - reads only what is piped in.",
+        ),
+    ],
+    [],
+    words_and_pipe,
 )
 SESSION: Final = option(
     "session_id", "--session", "Session: id, prefix or name. [default: this folder's]"
@@ -113,7 +155,7 @@ _REQUIRE: Final = flag(
 
 APPEND: Final = (TEXT, SESSION, CLIENT_MESSAGE, ATTACH, CLIENT)
 PROMPT: Final = (
-    TEXT,
+    PROMPTED,
     LEAF,
     WORK_SESSION,
     CLIENT_MESSAGE,
@@ -122,5 +164,15 @@ PROMPT: Final = (
     _REUSE,
     _REQUIRE,
     *_OF_THIS_RUN,
+)
+STREAM: Final = Argument(
+    "stream",
+    Annotated[
+        bool | None,
+        typer.Option(
+            "--stream/--no-stream",
+            help="Print the answer while it comes, or at the end. [default: stream on a terminal]",
+        ),
+    ],
 )
 QUEUED: Final = (TEXT, SESSION, EXPECTED_RUN, CLIENT_MESSAGE, ATTACH, CLIENT)

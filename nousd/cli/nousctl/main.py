@@ -1,6 +1,6 @@
 """``nousctl``: one request to the daemon, or one thing to watch, per call.
 
-Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no daemon.
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no daemon, 130 interrupted.
 
 Start-up is most of a call's time. So typer only gets the called verb, and what a verb needs beyond the
 blocking client is imported when it runs.
@@ -38,6 +38,7 @@ from nousd.runtime_paths import locations
 
 USAGE: Final = 2
 NO_DAEMON: Final = 3
+INTERRUPTED: Final = 130
 
 _COMPLETION_VARIABLE: Final = "_NOUSCTL_COMPLETE"
 """Set by the shell's completion script when it asks for words."""
@@ -364,6 +365,8 @@ def _what_is(name: str) -> Watch:
     if name in WATCHES:
         return WATCHES[name]
     verb = VERBS[name]
+    if name == "prompt":
+        return Watch(verb.help, verb.arguments, _prompt)
     return Watch(verb.help, verb.arguments, partial(_ask, verb))
 
 
@@ -388,6 +391,8 @@ def _run(
             else refusal_text(refused, verbose=options.verbose)
         )
         code = FAILED
+    except KeyboardInterrupt:
+        code = INTERRUPTED
     if code:
         raise typer.Exit(code)
 
@@ -402,6 +407,18 @@ def _usual_socket() -> Path:
     from nousd.config.resolve import resolve_socket
 
     return resolve_socket(os.environ)
+
+
+def _prompt(options: Options, values: dict[str, Any]) -> int:
+    """Start a run and print its answer: while it comes, or at the end."""
+    streams = values.pop("stream", sys.stdout.isatty() and not options.json)
+    if streams:
+        return watch.prompt_stream(options, values)
+    try:
+        return _ask(VERBS["prompt"], options, values)
+    except KeyboardInterrupt:
+        watch.tell_how_to_abort("the run", values.get("session_id"))
+        raise
 
 
 def _ask(verb: Verb, options: Options, values: dict[str, Any]) -> int:

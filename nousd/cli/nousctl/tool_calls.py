@@ -32,7 +32,7 @@ def _call(options: Options, values: dict[str, Any]) -> int:
         try:
             return _shown_to_the_end(events, options)
         except KeyboardInterrupt:
-            say(f"\n{call_id} continues; stop it with: nousctl cancel_call {call_id}")
+            say(f"\n{call_id} continues; stop it with: nousctl tool cancel {call_id}")
             raise
 
 
@@ -55,7 +55,9 @@ def _show(event: ReceivedEvent, *, is_streamed: bool) -> None:
         case "tool_call_output":
             print(shown(payload["delta"]), end="", flush=True)
         case "permission_requested":
-            say(f"waits for permission, since {payload['reason']}; nousctl permissions shows it")
+            say(
+                f"waits for permission, since {payload['reason']}; nousctl permission list shows it"
+            )
         case "tool_call_denied":
             say(f"denied by {payload['by']}: {payload['reason']}")
         case "tool_call_completed" if not is_streamed:

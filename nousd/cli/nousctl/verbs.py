@@ -26,6 +26,7 @@ from nousd.cli.nousctl.input_arguments import (
     PROMPT,
     QUEUED,
     SESSION,
+    STREAM,
     TEXT,
     flag,
     json_value,
@@ -96,7 +97,7 @@ FOLDER: Final = WORKSPACE._replace(
     annotation=Annotated[Path, typer.Argument(metavar="FOLDER", help="New workspace.")],
     default=...,
 )
-INPUT: Final = required("input_id", "INPUT", "Input id, as listed by queue.")
+INPUT: Final = required("input_id", "INPUT", "Input id, as listed by queue list.")
 BEFORE_INPUT: Final = option(
     "before_input_id", "--before", "Input that it comes right before. [default: behind all]"
 )
@@ -125,8 +126,8 @@ VERBS: Final[dict[str, Verb]] = {
     "ping": Verb("ping", "Check that the daemon answers."),
     "prompt": Verb(
         "prompt",
-        "Start a run, wait for its end and print the answer.",
-        PROMPT,
+        "Start a run and print the answer.",
+        (*PROMPT, STREAM),
         fixed={"wait": True},
         timeout_seconds=_RUN_SECONDS,
     ),

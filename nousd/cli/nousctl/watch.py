@@ -48,8 +48,14 @@ def prompt_stream(options: Options, payload: dict[str, Any]) -> int:
         try:
             return _shown_to_the_end(_of_run(events, run_id), options)
         except KeyboardInterrupt:
-            say(f"\n{run_id} continues; stop it with: nousctl abort")
+            tell_how_to_abort(run_id, payload.get("session_id"))
             raise
+
+
+def tell_how_to_abort(run: str, session_id: str | None) -> None:
+    """Say that an interrupted command has not ended its run."""
+    named = "" if session_id is None else f" --session {session_id}"
+    say(f"\n{run} goes on; stop it with: nousctl abort{named}")
 
 
 def tell_hooks(payload: Mapping[str, Any]) -> None:

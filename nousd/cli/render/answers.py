@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from nousd.cli.output import snippet
 from nousd.cli.render import metric_lines, request_lines, session_lines
+from nousd.cli.render.people import local_time, shown_folder
 from nousd.cli.render.session_lines import project_files
 from nousd.client.answers import Answer
 
@@ -78,9 +79,9 @@ def _state(payload: Payload) -> Iterator[str]:
     yield f"session   {payload['session_id'] or 'none'}{_named(payload)}"
     yield f"state     {payload['run_state']} {payload['run_id']}".rstrip()
     if "workspace" in payload:
-        yield f"folder    {payload['workspace']}"
+        yield f"folder    {shown_folder(payload['workspace'])}"
     if "override" in payload:
-        yield f"outside   asked about until {payload['override']['expires_at']}"
+        yield f"outside   asked about until {local_time(payload['override']['expires_at'])}"
     yield f"model     {payload['provider']} {payload['model']}"
     if "thinking" in payload:
         yield f"thinking  {payload['thinking']}"
@@ -145,7 +146,7 @@ def _session(payload: Payload) -> Iterator[str]:
 
 
 def _attached(payload: Payload) -> Iterator[str]:
-    yield f"{payload['session_id']} works in {payload['workspace']}"
+    yield f"{payload['session_id']} works in {shown_folder(payload['workspace'])}"
     yield f"before    {payload['attached_from']}"
     for rule in payload.get("revoked", ()):
         yield f"revoked   {rule}"
@@ -153,7 +154,7 @@ def _attached(payload: Payload) -> Iterator[str]:
 
 def _override(payload: Payload) -> Iterator[str]:
     if "override" in payload:
-        yield f"what lies outside is asked about until {payload['override']['expires_at']}"
+        yield f"what lies outside is asked about until {local_time(payload['override']['expires_at'])}"
     else:
         yield "what lies outside is refused"
 
@@ -185,7 +186,10 @@ def _usage(sums: Payload) -> str:
 
 
 def _run_line(run: Payload) -> str:
-    return f"{run['run_id']}  {run['status']}  {run['started_at']} - {run.get('ended_at', '')}"
+    ended = local_time(run["ended_at"]) if "ended_at" in run else ""
+    return f"{run['run_id']}  {run['status']}  {local_time(run['started_at'])} - {ended}".rstrip(
+        " -"
+    )
 
 
 def _queue(payload: Payload) -> Iterator[str]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from nousd.cli.render.people import duration, local_time
+
 Payload = Mapping[str, Any]
 
 
 def metrics(payload: Payload) -> Iterator[str]:
     """Yield a line for each metric."""
-    yield f"nousd        {payload['version']}, since {payload['started_at']}"
-    yield f"up           {payload['uptime_seconds']:,.0f} s"
+    yield f"nousd        {payload['version']}, since {local_time(payload['started_at'])}"
+    yield f"up           {duration(payload['uptime_seconds'])}"
     yield f"cursor       {payload['cursor']}"
     yield f"sessions     {payload['sessions']:,} in memory, {payload['runs']:,} with a run"
     yield f"pending      {_pending(payload['pending_inputs'])}"

@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from nousd.cli.render.people import local_time
 from nousd.errors import NousdError
 
 Payload = Mapping[str, Any]
@@ -25,12 +26,12 @@ def waiting_lines(status: str) -> list[str]:
     if what == "permission_requested":
         request = json.loads(facts)
         decisions = "once|deny" if "outside" in request else "once|session|always|deny"
-        how = f"nousctl confirm {request['tool_call_id']} {decisions}"
+        how = f"nousctl permission confirm {request['tool_call_id']} {decisions}"
         return [f"waits for you: {_call(request)}", f"  {how}"]
     if what == "question_asked":
         asked = json.loads(facts)
         lines = [line for question in asked["questions"] for line in question_lines(question)]
-        return ["asks you:", *lines, f"  nousctl answer {asked['question_id']} ANSWER..."]
+        return ["asks you:", *lines, f"  nousctl question answer {asked['question_id']} ANSWER..."]
     return []
 
 
@@ -50,7 +51,7 @@ def permissions(payload: Payload) -> Iterator[str]:
     for request in payload["pending"]:
         yield f"waiting   {request['tool_call_id']}"
         yield from (f"          {line}" for line in request_lines(request))
-        yield f"          until {request['expires_at']}, in {request['session_id']}"
+        yield f"          until {local_time(request['expires_at'])}, in {request['session_id']}"
     for expired in payload["expired"]:
         request = expired["request"]
         yield f"expired   {request['tool_call_id']} {_call(request)} ({expired['by']})"
@@ -85,7 +86,8 @@ _UNSEEN: Final = frozenset({"Cf", "Cc", "Zl", "Zp"})
 def questions(payload: Payload) -> Iterator[str]:
     """Yield the lines that show ``list_questions``."""
     for waiting in payload["questions"]:
-        yield f"{waiting['question_id']}  until {waiting['expires_at']}, in {waiting['session_id']}"
+        until = local_time(waiting["expires_at"])
+        yield f"{waiting['question_id']}  until {until}, in {waiting['session_id']}"
         for question in waiting["questions"]:
             yield from (f"  {line}" for line in question_lines(question))
     if not payload["questions"]:
@@ -151,11 +153,11 @@ def tool_call(payload: Payload) -> Iterator[str]:
     if "decision" in call:
         decision = call["decision"]
         word = "approved" if decision["approved"] else "denied"
-        yield f"{word} by {decision['by']} at {decision['decided_at']}: {decision['reason']}"
+        yield f"{word} by {decision['by']} at {local_time(decision['decided_at'])}: {decision['reason']}"
     if "result" in call:
         yield call["result"]
     if "text_ref" in call:
-        yield f"(the beginning of {call['text_bytes']} bytes: nousctl artifact {call['text_ref']})"
+        yield f"(the beginning of {call['text_bytes']} bytes: nousctl artifact get {call['text_ref']})"
 
 
 def _facts(call: Payload) -> Iterator[str]:
@@ -163,7 +165,7 @@ def _facts(call: Payload) -> Iterator[str]:
     yield f"{call['tool_call_id']}  attempt {call['attempt']}  {_state(call)}"
     yield f"{call['tool_name']} {args}"
     where = [call["session_id"], *([call["run_id"]] if "run_id" in call else ["no run"])]
-    yield f"in {', '.join(where)}, requested at {call['requested_at']}"
+    yield f"in {', '.join(where)}, requested at {local_time(call['requested_at'])}"
     if "duration_ms" in call:
         yield f"ran {call['duration_ms']} ms in the {call.get('execution_env', 'host')}"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from nousd.cli.render.people import age, local_time, shown_folder
+
 Payload = Mapping[str, Any]
 
 
@@ -13,13 +15,15 @@ def sessions(payload: Payload) -> Iterator[str]:
     rows = payload["sessions"]
     for row in rows:
         mark = "*" if row["active"] else " "
-        yield f"{mark} {row['session_id']}  {row['updated_at']}  {_state(row)}"
+        folder = f"  {shown_folder(row['workspace'])}" if "workspace" in row else ""
+        yield f"{mark} {row['session_id']}  {age(row['updated_at']):>4}  {_state(row)}{folder}"
     if payload["has_more"]:
         yield f"({len(rows)} of {payload['count']}; more: --before {rows[-1]['session_id']})"
 
 
 def _state(row: Payload) -> str:
-    name = f' "{row["name"]}"' if row.get("name") else ""
+    called = row.get("title") or row.get("name")
+    name = f' "{called}"' if called else ""
     source = f" from {row['source']}" if "source" in row else ""
     of = f", a task of {row['origin']['session_id']}" if "origin" in row else ""
     return f"{row['run_state']}{name}{source}{of}{', archived' if row['archived'] else ''}"
@@ -29,14 +33,14 @@ def session_record(payload: Payload) -> Iterator[str]:
     """Yield the facts about one session, one line each."""
     row = payload["session"]
     yield f"{row['session_id']}  {_state(row)}"
-    yield f"created   {row['created_at']}, updated {row['updated_at']}"
-    yield f"workspace {row['workspace']}"
+    yield f"created   {local_time(row['created_at'])}, updated {local_time(row['updated_at'])}"
+    yield f"workspace {shown_folder(row['workspace'])}"
     yield f"model     {row['provider']} {row['model']}, mode {row['permission_mode']}"
     if "attached_from" in row:
         why = f": {row['attach_reason']}" if "attach_reason" in row else ""
-        yield f"before    {row['attached_from']}, until {row['attached_at']}{why}"
+        yield f"before    {row['attached_from']}, until {local_time(row['attached_at'])}{why}"
     if "override" in row:
-        yield f"override  until {row['override']['expires_at']}"
+        yield f"override  until {local_time(row['override']['expires_at'])}"
     for key in ("parent_id", "run_id", "leaf_id"):
         if key in row:
             yield f"{key.removesuffix('_id'):<9} {row[key]}"
