@@ -181,8 +181,9 @@ LAYERS: dict[str, str] = {
     "tools": """environment anonymous_file own_program secrets_interface task_runner spooled_file fs
         sandbox interface output process arguments registry function_tool search diff web mcp builtin""",
     "providers": "interface models encoding http retry * setup",
-    "bridge": """replies access stream http metrics routing openapi routes app mcp restricted_dial run embedded""",
-    "cli": "arguments output render client_options session_choice chat nousctl nousd demo",
+    "bridge": """replies access stream http metrics routing openapi routes app mcp restricted_dial
+        run embedded""",
+    "cli": "completion arguments output render client_options session_choice chat nousctl nousd demo",
     "admin": "reading check salvage doctor backup vacuum bundle",
     "daemon": """clock error_boundary eventlog replies sessions workspace policy blobs mcp ops runs
         services commands transport app composition serve""",

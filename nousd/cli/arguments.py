@@ -35,14 +35,21 @@ class Argument(NamedTuple):
     session: SessionUse | None = None
 
 
-def required(key: str, metavar: str, help: str) -> Argument:
+Complete = Callable[[str], Any]
+"""From the beginning of a word to the words that the shell offers."""
+
+
+def required(key: str, metavar: str, help: str, *, complete: Complete | None = None) -> Argument:
     """Return a required positional argument."""
-    return Argument(key, Annotated[str, typer.Argument(metavar=metavar, help=help)], ...)
+    argument = typer.Argument(metavar=metavar, help=help, autocompletion=complete)
+    return Argument(key, Annotated[str, argument], ...)
 
 
-def option(key: str, flag: str, help: str) -> Argument:
+def option(key: str, flag: str, help: str, *, complete: Complete | None = None) -> Argument:
     """Return an optional argument with a flag."""
-    return Argument(key, Annotated[str | None, typer.Option(flag, help=help)])
+    return Argument(
+        key, Annotated[str | None, typer.Option(flag, help=help, autocompletion=complete)]
+    )
 
 
 def duration_reader(unit: str, bounds: tuple[float, float] | None = None) -> Callable[[str], float]:

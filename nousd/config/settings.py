@@ -63,8 +63,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         tuple[Path, ...],
         Meta(
             max_length=64,
-            description="Another directory that clients over HTTP may use as a workspace, with all below "
-            "it. Repeatable.",
+            description="Another directory that clients over HTTP may use as a workspace, with all "
+            "below it. Repeatable.",
         ),
     ] = ()
     provider: Annotated[

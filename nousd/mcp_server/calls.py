@@ -44,10 +44,12 @@ class CallSession:
 
     Args:
         session_id: the given one.
+        workspace: the absolute path of the directory that a new one works in; None for the daemon's.
     """
 
-    def __init__(self, session_id: str | None = None) -> None:
+    def __init__(self, session_id: str | None = None, workspace: str | None = None) -> None:
         self._given = session_id
+        self._workspace = workspace
         self._made: str | None = None
         self._making = anyio.Lock()
 
@@ -66,7 +68,8 @@ class CallSession:
             state = None if self.known is None else await self.of_known(daemon, "get_state")
             if state is None:
                 # The active session belongs to other clients.
-                wanted = {"name": _SESSION_NAME, "source": _SOURCE, "activate": False}
+                wanted: dict[str, Any] = {"name": _SESSION_NAME, "source": _SOURCE}
+                wanted |= {"activate": False, "workspace": self._workspace}
                 made = await daemon.request("new_session", wanted)
                 self._made = made.payload["session_id"]
                 state = await self.of_known(daemon, "get_state")

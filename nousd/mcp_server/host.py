@@ -34,7 +34,7 @@ Context = ServerRequestContext[dict[str, Any]]
 def serve(
     socket_path: Path,
     *,
-    session_id: str | None,
+    session: CallSession,
     tools: Sequence[str] | None,
     serve_options: Sequence[str],
 ) -> None:
@@ -43,12 +43,12 @@ def serve(
     Raises:
         DaemonUnreachable: there is no daemon, and none could be started.
     """
-    anyio.run(partial(_serve, socket_path, session_id, tools, serve_options), backend="trio")
+    anyio.run(partial(_serve, socket_path, session, tools, serve_options), backend="trio")
 
 
 async def _serve(
     socket_path: Path,
-    session_id: str | None,
+    session: CallSession,
     tools: Sequence[str] | None,
     serve_options: Sequence[str],
 ) -> None:
@@ -56,7 +56,6 @@ async def _serve(
         running_daemon(socket_path, serve_options) as ensure,
         stdio_server() as (incoming, outgoing),
     ):
-        session = CallSession(session_id)
         served = DaemonTools(socket_path, session=session, names=tools, ensure=ensure)
         server = make_server(lambda _context: nullcontext(served))
         await server.run(incoming, outgoing, server.create_initialization_options())

@@ -129,3 +129,33 @@ def test_paths_in_a_unit_are_quoted_for_systemd(
 ) -> None:
     monkeypatch.setattr(sys, "executable", f'{tmp_path}/my $dir/100%/"python3"')
     assert units._program() == (f'"{tmp_path}/my $$dir/100%%/\\"python3\\"" -m nousd')
+
+
+# --- guesses -------------------------------------------------------------------------------------
+
+
+def test_config_prints_what_serve_would_use(nousd: Nousd, served_settings: list[Settings]) -> None:
+    printed = nousd("config", "--model", "m")
+    assert printed == nousd("serve", "--model", "m", "--print-config")
+    assert "model = m  (flag --model)" in printed.out.splitlines()
+    assert served_settings == []
+
+
+def test_version_is_an_option_too(nousd: Nousd) -> None:
+    assert nousd("--version") == nousd("version") == (0, f"{__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("status", "'status' is a verb of the client: nousctl status"),
+        ("srve", "did you mean: nousd serve"),
+        ("qqqq", "list them with: nousd --help"),
+    ],
+)
+def test_an_unknown_command_is_refused_with_what_is_meant(
+    nousd: Nousd, typed: str, hint: str
+) -> None:
+    outcome = nousd(typed)
+    assert outcome.code == 2
+    assert hint in " ".join(outcome.err.split())

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nousd.cli import demo
-from tests.harness.fake_daemon import FakeDaemon
+from tests.harness.fake_daemon import FakeDaemon, ok
 
 HEAVY = {"msgspec", "anyio", "trio", "apsw", "httpx2", "rich", "asyncio", "platformdirs"}
 """None of these is needed to ask one question."""
@@ -220,6 +220,42 @@ def test_completion_offers_the_verbs_of_a_group() -> None:
         COMP_CWORD="2",
     )
     assert done.stdout.split()[:4] == ["list", "edit", "move", "remove"]
+
+
+def test_completion_offers_sessions_and_models_of_the_daemon(daemon: FakeDaemon) -> None:
+    rows = [
+        {"session_id": "sess-1", "workspace": "/w", "name": "docs"},
+        {"session_id": "sess-2", "workspace": "/w"},
+    ]
+    daemon.on["list_sessions"] = ok("sessions", {"sessions": rows})
+    daemon.on["list_models"] = ok("models", {"models": [{"id": "mock/m", "aliases": ["mine"]}]})
+    for words, offered in (
+        ("nousctl abort --session s", ["sess-1", "sess-2"]),
+        ("nousctl abort --session d", ["docs"]),
+        ("nousctl session show sess-2", ["sess-2"]),
+        ("nousctl model set m", ["mock/m", "mine"]),
+    ):
+        done = run(
+            "-m",
+            "nousd.cli.nousctl.main",
+            _NOUSCTL_COMPLETE="complete_bash",
+            COMP_WORDS=words,
+            COMP_CWORD=str(len(words.split()) - 1),
+            NOUSD_SOCKET=str(daemon.socket_path),
+        )
+        assert done.stdout.split() == offered, done.stderr
+
+
+def test_completion_offers_nothing_without_a_daemon() -> None:
+    done = run(
+        "-m",
+        "nousd.cli.nousctl.main",
+        _NOUSCTL_COMPLETE="complete_bash",
+        COMP_WORDS="nousctl abort --session s",
+        COMP_CWORD="3",
+        NOUSD_SOCKET="/nowhere",
+    )
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 # --- the demonstration ---------------------------------------------------------------------------

@@ -45,7 +45,8 @@ async def host(
     folder: Path, *, mode: Literal["auto", "legacy"] = "auto", **options: Any
 ) -> AsyncIterator[tuple[Client, Daemon]]:
     """Run a daemon and a client of an MCP server with its tools."""
-    session, names = CallSession(options.pop("session_id", None)), options.pop("names", None)
+    session = CallSession(options.pop("session_id", None), options.pop("workspace", None))
+    names = options.pop("names", None)
     with trio.fail_after(WAIT_SECONDS):
         async with socket_daemon(folder, provider=make_provider("mock"), **options) as daemon:
             tools = DaemonTools(folder / "nous.sock", session=session, names=names)
@@ -92,6 +93,15 @@ async def test_mcp_calls_are_confined_to_the_workdir(folder: Path) -> None:
         refused = await client.call_tool("read", {"path": "../secret.txt"})
         assert refused.is_error
         assert "path_outside_workdir" in text_of(refused)
+
+
+@pytest.mark.behaviour("our_tools_are_served_to_mcp_clients")
+async def test_mcp_calls_work_in_the_chosen_workspace(folder: Path) -> None:
+    deep = folder / "work" / "deep"
+    deep.mkdir(parents=True)
+    async with host(folder, workspace=str(deep)) as (client, _):
+        await client.call_tool("write", {"path": "a.txt", "content": "hello"})
+        assert (deep / "a.txt").read_text() == "hello"
 
 
 @pytest.mark.behaviour("mcp_clients_are_refused_with_the_reason")

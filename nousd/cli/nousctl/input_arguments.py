@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from nousd.cli.arguments import Argument, option
+from nousd.cli.completion import complete_model, complete_session
 
 
 def words_or_stdin(words: list[str]) -> str:
@@ -94,12 +95,18 @@ PROMPTED: Final = Argument(
     words_and_pipe,
 )
 SESSION: Final = option(
-    "session_id", "--session", "Session: id, prefix or name. [default: this folder's]"
+    "session_id",
+    "--session",
+    "Session: id, prefix or name. [default: this folder's]",
+    complete=complete_session,
 )._replace(session="here")
 WORK_SESSION: Final = SESSION._replace(session="new")
 MAYBE_SESSION: Final = SESSION._replace(session="maybe")
 ONLY_SESSION: Final = option(
-    "session_id", "--session", "Only of this session: id, prefix or name."
+    "session_id",
+    "--session",
+    "Only of this session: id, prefix or name.",
+    complete=complete_session,
 )._replace(session="filter")
 LEAF: Final = option("leaf_id", "--leaf", "Entry to continue from.")
 EXPECTED_RUN: Final = option(
@@ -118,7 +125,7 @@ ATTACH: Final = Argument(
 
 
 _OF_THIS_RUN: Final = (
-    option("model", "--model", "Model for this run only."),
+    option("model", "--model", "Model for this run only.", complete=complete_model),
     option("provider", "--provider", "Provider of the model; alone: its default model."),
     option("tools", "--tools", "Tools for this run only, such as read,ls; or none.")._replace(
         convert=_tools

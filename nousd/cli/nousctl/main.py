@@ -21,6 +21,7 @@ import typer
 
 from nousd.cli.arguments import Argument, duration_reader, function_of, given_values
 from nousd.cli.client_options import Options, print_answer
+from nousd.cli.completion import usual_socket
 from nousd.cli.nousctl import mcp_servers, watch
 from nousd.cli.nousctl.answers import ASKING
 from nousd.cli.nousctl.command_tree import root_class
@@ -34,7 +35,6 @@ from nousd.cli.nousctl.verbs import VERBS, Verb, Watch
 from nousd.cli.output import DONE, FAILED, ending_in_order, say
 from nousd.cli.render.refusals import refusal_json, refusal_text
 from nousd.errors import ClientError, ConfigError, DaemonUnreachable, Refused
-from nousd.runtime_paths import locations
 
 USAGE: Final = 2
 NO_DAEMON: Final = 3
@@ -377,7 +377,7 @@ def _run(
 ) -> None:
     common = {**_before, **given_values(COMMON, values)}
     options = Options(
-        socket_path=common.get("socket_path") or _usual_socket(),
+        socket_path=common.get("socket_path") or usual_socket(),
         json=common.get("json", False),
         timeout_seconds=common.get("timeout_seconds"),
         verbose=common.get("verbose", False),
@@ -395,18 +395,6 @@ def _run(
         code = INTERRUPTED
     if code:
         raise typer.Exit(code)
-
-
-def _usual_socket() -> Path:
-    """Return the daemon's socket, as its own settings define it."""
-    named = os.environ.get("NOUSD_SOCKET")
-    if named:
-        return Path(named)
-    if not (os.environ.get("NOUSD_CONFIG") or locations.default_config_file().exists()):
-        return locations.default_socket()
-    from nousd.config.resolve import resolve_socket
-
-    return resolve_socket(os.environ)
 
 
 def _prompt(options: Options, values: dict[str, Any]) -> int:

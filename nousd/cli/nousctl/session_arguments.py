@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from nousd.cli.arguments import Argument, option, required
+from nousd.cli.completion import complete_model, complete_session
 
 
 def _object(text: str) -> Any:
@@ -32,12 +33,16 @@ def _switch(key: str, flags: str, help: str) -> Argument:
 
 NAME: Final = option("name", "--name", "Display name.")
 _WHICH: Final = "Session: id, prefix or name."
-THE_SESSION: Final = required("session_id", "SESSION", _WHICH)
+THE_SESSION: Final = required("session_id", "SESSION", _WHICH, complete=complete_session)
 THIS_SESSION: Final = Argument(
     "session_id",
     Annotated[
         str | None,
-        typer.Argument(metavar="[SESSION]", help=f"{_WHICH} [default: this folder's]"),
+        typer.Argument(
+            metavar="[SESSION]",
+            help=f"{_WHICH} [default: this folder's]",
+            autocompletion=complete_session,
+        ),
     ],
     session="here",
 )
@@ -64,7 +69,12 @@ NEW_SESSION: Final = (
     ACTIVATE,
     SOURCE,
     _METADATA,
-    option("model", "--model", "Model as provider/model, as an alias, or by its provider's name."),
+    option(
+        "model",
+        "--model",
+        "Model as provider/model, as an alias, or by its provider's name.",
+        complete=complete_model,
+    ),
     option("provider", "--provider", "Provider of the model; alone: its default model."),
     _SAMPLING,
     _RULES,

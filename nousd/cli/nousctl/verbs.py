@@ -15,6 +15,7 @@ import typer
 from nousd.cli import session_choice
 from nousd.cli.arguments import Argument, duration_reader, option, required
 from nousd.cli.client_options import Options
+from nousd.cli.completion import complete_model
 from nousd.cli.nousctl import session_arguments
 from nousd.cli.nousctl.input_arguments import (
     APPEND,
@@ -78,7 +79,10 @@ MODE: Final = Argument(
     ...,
 )
 MODEL: Final = required(
-    "model", "MODEL", "Model as provider/model, as an alias, or by its provider's name."
+    "model",
+    "MODEL",
+    "Model as provider/model, as an alias, or by its provider's name.",
+    complete=complete_model,
 )
 LIMIT: Final = Argument(
     "limit", Annotated[int | None, typer.Option("--limit", help="Maximum number of rows.")]

@@ -5,10 +5,12 @@ A subcommand's modules are imported when it runs; only ``nousd.cli.nousd.serve``
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
+from nousd.cli.nousctl.command_tree import TREE, nearest
 from nousd.cli.nousd import bridge, http_token, serve_flags, state
 from nousd.cli.nousd import mcp as mcp_host
 
@@ -16,12 +18,15 @@ from nousd.cli.nousd import mcp as mcp_host
 def build_app() -> typer.Typer:
     """Return the program."""
     app = typer.Typer(
+        cls=_Commands,
         help="A headless agent runtime daemon.",
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )
+    app.callback()(_version_option)
     app.command("serve", help="Run the daemon in the foreground.")(serve_flags.command())
+    app.command("config", help="Print every setting with its origin.")(serve_flags.print_command())
     app.command("bridge", help="Serve HTTP in front of a daemon of another process.")(
         bridge.command()
     )
@@ -46,10 +51,42 @@ def build_app() -> typer.Typer:
     return app
 
 
+class _Commands(TyperGroup):
+    """The subcommands; a verb of the client, or a mistyped word, is refused with what is meant."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        word = args[0]
+        if self.get_command(ctx, word) is None and not ctx.resilient_parsing:
+            near = nearest(word, self.list_commands(ctx))
+            if word in TREE:
+                ctx.fail(f"{word!r} is a verb of the client: nousctl {word}")
+            hint = f"did you mean: nousd {near[0]}" if near else "list them with: nousd --help"
+            ctx.fail(f"there is no command {word!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
+
 def _version() -> None:
     from nousd import __version__
 
     print(__version__)
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001  typer calls it so
+    if wanted:
+        _version()
+        raise typer.Exit
+
+
+def _version_option(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    pass
 
 
 def _group() -> None:

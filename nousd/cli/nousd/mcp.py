@@ -20,6 +20,12 @@ def mcp(
     session: Annotated[
         str | None, typer.Option("--session", help="Session for the calls. [default: a new one]")
     ] = None,
+    workspace: Annotated[
+        Path | None,
+        typer.Option(
+            "--workspace", metavar="DIR", help="Workspace of a new session. [default: the daemon's]"
+        ),
+    ] = None,
     tools: Annotated[
         str | None, typer.Option("--tools", help="Serve only these tools, comma-separated.")
     ] = None,
@@ -35,11 +41,17 @@ def mcp(
     if importlib.util.find_spec("mcp") is None:
         raise ConfigError("nousd mcp needs the extra mcp: pip install 'nousd[mcp]'")
     from nousd.config.resolve import resolve_socket
+    from nousd.mcp_server.calls import CallSession
     from nousd.mcp_server.host import serve
 
+    if session is not None and workspace is not None:
+        raise ConfigError(
+            "workspace: a session that exists has one; leave out --session or --workspace"
+        )
+    folder = None if workspace is None else str(workspace.absolute())
     serve(
         socket or resolve_socket(os.environ),
-        session_id=session,
+        session=CallSession(session, folder),
         tools=None if tools is None else tools.split(","),
         serve_options=serve_options or (),
     )

@@ -47,6 +47,16 @@ def command() -> Callable[..., None]:
     return function_of([*map(setting_flag, SETTINGS.values()), CONFIG, _PRINT_CONFIG], serve)
 
 
+def print_command() -> Callable[..., None]:
+    """Return the function behind ``nousd config``: ``nousd serve --print-config``."""
+    from nousd.config.settings import SETTINGS
+
+    def print_config(values: dict[str, Any]) -> None:
+        serve({**values, "print_config": True})
+
+    return function_of([*map(setting_flag, SETTINGS.values()), CONFIG], print_config)
+
+
 def setting_flag(info: SettingInfo) -> Argument:
     """Return the command line flag of a setting."""
     from nousd.config.settings import flag_of, refusal_of

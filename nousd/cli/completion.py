@@ -1,0 +1,62 @@
+"""What the shell's completion offers besides verbs and flags: the daemon's sessions and models.
+
+Nothing is offered if the daemon does not answer at once: nobody waits for a completion.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from nousd.runtime_paths import locations
+
+_SECONDS: Final = 0.5
+
+
+def usual_socket() -> Path:
+    """Return the daemon's socket, as its own settings define it.
+
+    Raises:
+        ConfigError: the settings file cannot be used.
+    """
+    named = os.environ.get("NOUSD_SOCKET")
+    if named:
+        return Path(named)
+    if not (os.environ.get("NOUSD_CONFIG") or locations.default_config_file().exists()):
+        return locations.default_socket()
+    from nousd.config.resolve import resolve_socket
+
+    return resolve_socket(os.environ)
+
+
+def complete_session(incomplete: str) -> list[tuple[str, str]]:
+    """Return ids and names of sessions that begin so, each with a description."""
+    rows = _listed("list_sessions", {"archived": False}, "sessions")
+    return [each for each in _session_words(rows) if each[0].startswith(incomplete)]
+
+
+def _session_words(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    for row in rows:
+        names = [row[key] for key in ("name", "title") if row.get(key)]
+        yield row["session_id"], " ".join([*names[-1:], row["workspace"]])
+        yield from ((name, row["workspace"]) for name in names)
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Return models and aliases that begin so."""
+    rows = _listed("list_models", {}, "models")
+    words = [word for row in rows for word in (row["id"], *row.get("aliases", ()))]
+    return [word for word in words if word.startswith(incomplete)]
+
+
+def _listed(command: str, payload: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    from nousd.client.blocking import Connection
+    from nousd.errors import NousdError
+
+    try:
+        with Connection(usual_socket(), timeout_seconds=_SECONDS) as daemon:
+            return list(daemon.request(command, payload).payload[key])
+    except NousdError:
+        return []
