@@ -261,7 +261,7 @@ WAITING_REQUESTS_MAX: Final = 1024
 """Tool calls that wait for permission at once, of all sessions; and as many questions of tools."""
 
 GRANTED_RULES_MAX: Final = 256
-"""Rules by which the user allows calls in one session; and as many for every session."""
+"""Rules by which the user allows calls in one session; and as many for good, in all workspaces."""
 
 REASON_CHARS_MAX: Final = 4096
 """Characters of a client's reason, which the model receives."""

@@ -272,3 +272,14 @@ def test_prompt_stream_shows_pending_requests_and_how_to_answer_them(
         "Why?",
         "  nousctl question answer ques-1 ANSWER...",
     ]
+
+
+def test_a_rule_that_was_not_granted_is_refused_with_the_nearest(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    daemon.on["revoke_permission"] = refused("command_rejected", "rule_not_granted")
+    listed = {"granted": [], "granted_everywhere": ["bash(git status)", "write"]}
+    daemon.on["list_permissions"] = ok("permissions", listed)
+    outcome = nousctl("permission", "revoke", "bash(git satus)")
+    assert outcome.code == 1
+    assert outcome.err.endswith("permission list; the nearest is bash(git status)\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,11 @@ def test_times_are_shown_in_local_time_and_ages_from_now() -> None:
 
 def test_a_list_shows_age_state_title_and_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
-    row = {"session_id": "s1", "updated_at": "2000-01-01T00:00:00Z", "run_state": "idle"}
+    row: dict[str, Any] = {
+        "session_id": "s1",
+        "updated_at": "2000-01-01T00:00:00Z",
+        "run_state": "idle",
+    }
     row |= {"active": True, "archived": False, "workspace": "/home/me/a", "name": "n", "title": "T"}
     answer = Answer("1", "sessions", {"sessions": [row], "has_more": False, "count": 1}, None)
     [line] = as_text(answer)

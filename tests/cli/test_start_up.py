@@ -255,7 +255,7 @@ def test_completion_offers_nothing_without_a_daemon() -> None:
         COMP_CWORD="3",
         NOUSD_SOCKET="/nowhere",
     )
-    assert (done.stdout, done.stderr) == ("", "")
+    assert (done.stdout.split(), done.stderr) == ([], "")
 
 
 # --- the demonstration ---------------------------------------------------------------------------

@@ -125,7 +125,7 @@ class CallRecord:
 
     def read(self, type: str, payload: Payload) -> None:
         """Take the next event of the log."""
-        if type == "session_updated" and "granted" in payload:
+        if type == "session_updated" and not {"granted", "granted_in"}.isdisjoint(payload):
             self._grants(payload)
         elif type == "tool_call_requested":
             self._requested(payload)
@@ -203,7 +203,9 @@ class CallRecord:
     # --- one rule per event ---
 
     def _grants(self, payload: Payload) -> None:
-        place, rules = payload["session_id"], set(payload["granted"])
+        place, rules = payload["session_id"], set(payload.get("granted", ()))
+        # All sessions of a campaign work in one folder.
+        rules.update(*payload.get("granted_in", {}).values())
         before = self._rules.get(place, set())
         self._granted |= {(place, rule) for rule in rules - before}
         self._revoked |= {(place, rule) for rule in before - rules}

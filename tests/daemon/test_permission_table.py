@@ -172,7 +172,9 @@ async def test_a_call_runs_or_is_denied_according_to_the_table(
         tools=[actor.tool],
     ) as bench:
         if cell.rule == "granted":
-            grants.grant(bench.daemon.services.sessions, None, text_of(exact))
+            services = bench.daemon.services
+            workspace = services.workspaces.default.path
+            grants.grant_in(services.sessions, workspace, text_of(exact))
         if cell.kind == "outside":
             await bench.client.request("new_session")
             await bench.client.request("override_workspace", ttl_seconds=3600)

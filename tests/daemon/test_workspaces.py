@@ -186,6 +186,36 @@ async def test_the_user_may_work_in_any_folder_and_others_stay_held_to_the_roots
         assert (await bridge.client.request("get_messages", session_id=session))["messages"]
 
 
+async def test_a_permission_for_good_holds_in_the_workspace_where_it_was_granted(
+    folders: Folders,
+) -> None:
+    async with memory.open_store() as store:
+        options: dict[str, Any] = {"store": store, "clock": FakeClock(), "mode": "ask"}
+        async with several_folders(folders, **options) as bench:
+            a, b = await bench.session(folders.a), await bench.session(folders.b)
+            args = {"path": "new.txt", "content": "x"}
+            write = {"tool": "write", "args": args}
+            await bench.client.request("call_tool", session_id=a, **write)
+            asked = (await bench.events.until("permission_requested"))["payload"]
+            named = {key: asked[key] for key in ("tool_call_id", "attempt", "input_hash")}
+            await bench.client.request("confirm_tool", **named, decision="always")
+            await bench.events.until("tool_call_completed")
+            rule = asked["rule"]
+            for session, granted in ((a, [rule]), (b, [])):
+                listed = await bench.client.request("list_permissions", session_id=session)
+                assert listed["granted_everywhere"] == granted
+            await bench.client.request("call_tool", session_id=b, **write)
+            await bench.events.until("permission_requested", session_id=b)
+        async with several_folders(folders, **options) as bench:
+            another = await bench.session(folders.a)
+            assert not (await bench.call(another, "write", **args)).is_error
+            await bench.client.request("revoke_permission", rule=rule)
+            listed = await bench.client.request("list_permissions", session_id=another)
+            assert listed["granted_everywhere"] == []
+            error = await bench.client.refusal("revoke_permission", rule=rule)
+            assert error["message"] == "rule_not_granted"
+
+
 async def test_a_session_in_the_home_folder_begins_by_asking(
     folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

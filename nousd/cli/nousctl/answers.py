@@ -13,6 +13,7 @@ import typer
 
 from nousd.cli.arguments import Argument, option, required
 from nousd.cli.client_options import Options, print_answer
+from nousd.cli.nousctl.command_tree import nearest
 from nousd.cli.nousctl.input_arguments import CLIENT, SESSION
 from nousd.cli.nousctl.verbs import Watch
 from nousd.cli.output import DONE, FAILED, say
@@ -78,6 +79,15 @@ def _answer(options: Options, values: dict[str, Any]) -> int:
 
 def _found(waiting: list[Payload], key: str, id: str) -> Payload | None:
     return next((each for each in waiting if each[key] == id), None)
+
+
+def nearest_rule(options: Options, values: Mapping[str, Any]) -> str:
+    """Return what is added to the refusal of a rule that was not granted: the nearest that was."""
+    where = {key: values[key] for key in ("session_id",) if key in values}
+    with options.connect() as daemon:
+        listed = daemon.request("list_permissions", where).payload
+    near = nearest(values["rule"], {*listed["granted"], *listed["granted_everywhere"]})
+    return f"; the nearest is {near[0]}" if near else ""
 
 
 _CALL: Final = required("tool_call_id", "CALL", "As listed by permission list.")

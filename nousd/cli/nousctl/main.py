@@ -23,7 +23,7 @@ from nousd.cli.arguments import Argument, duration_reader, function_of, given_va
 from nousd.cli.client_options import Options, print_answer
 from nousd.cli.completion import usual_socket
 from nousd.cli.nousctl import mcp_servers, watch
-from nousd.cli.nousctl.answers import ASKING
+from nousd.cli.nousctl.answers import ASKING, nearest_rule
 from nousd.cli.nousctl.command_tree import root_class
 from nousd.cli.nousctl.daemon_verbs import CONTROLLING
 from nousd.cli.nousctl.http_login import LOGGING_IN
@@ -382,14 +382,15 @@ def _run(
         timeout_seconds=common.get("timeout_seconds"),
         verbose=common.get("verbose", False),
     )
+    given = given_values(arguments, values)
     try:
-        code = in_session(run, options, arguments, given_values(arguments, values))
+        code = in_session(run, options, arguments, dict(given))
     except Refused as refused:
-        say(
-            json.dumps(refusal_json(refused), ensure_ascii=False)
-            if options.json
-            else refusal_text(refused, verbose=options.verbose)
-        )
+        if options.json:
+            say(json.dumps(refusal_json(refused), ensure_ascii=False))
+        else:
+            hint = nearest_rule(options, given) if refused.message == "rule_not_granted" else ""
+            say(refusal_text(refused, verbose=options.verbose) + hint)
         code = FAILED
     except KeyboardInterrupt:
         code = INTERRUPTED

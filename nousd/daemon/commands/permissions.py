@@ -57,8 +57,10 @@ async def confirm_tool(services: Services, command: commands.ConfirmTool) -> Rep
     # Checked first, so that no response is lost of an answer that another one replaced.
     if rule is not None and command.decision == "deny_session":
         grants.forbid(services.sessions, session, rule)
+    elif rule is not None and command.decision == "session":
+        grants.grant(services.sessions, session, rule)
     elif rule is not None:
-        grants.grant(services.sessions, session if command.decision == "session" else None, rule)
+        grants.grant_in(services.sessions, services.workspaces.path_of(session.state), rule)
     said = _SAID[command.decision].format(rule=rule)
     answer = Answer(
         allows=command.decision not in _DENIALS,
@@ -167,7 +169,9 @@ async def list_permissions(services: Services, command: commands.ListPermissions
         pending=pending,
         expired=told,
         granted=state.granted,
-        granted_everywhere=services.sessions.defaults.granted,
+        granted_everywhere=grants.granted_for_good(
+            services.sessions.defaults, services.workspaces.path_of(state)
+        ),
         rules=tuple(
             RuleInForce(decision=rule.decision, rule=rule.text, origin=rule.origin)
             for rule in listed

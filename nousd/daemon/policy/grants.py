@@ -1,7 +1,8 @@
 """Rules that the user grants while the daemon runs, and denials in one session.
 
-They are stored in ``session_updated`` events: a session's own under its id, those of every session
-under the ``session_id`` "". A denial is one of the session's own rules and changes like those.
+They are stored in ``session_updated`` events: a session's own under its id, those that were granted for
+good by workspace, under the ``session_id`` "". A denial is one of the session's own rules and changes
+like those.
 ``machine.rules`` defines what a rule means.
 """
 
@@ -14,21 +15,45 @@ from nousd.daemon.sessions.live_session import LiveSession
 from nousd.daemon.sessions.registry import Sessions
 from nousd.errors import CommandRejected
 from nousd.machine.policy.session_rules import with_denial
+from nousd.machine.session.settings import DefaultSettings
 from nousd.wire.limits import GRANTED_RULES_MAX, SESSION_RULES_MAX
 
 
-def grant(sessions: Sessions, live: LiveSession | None, rule: str) -> CommitHandle | None:
-    """Grant a rule to a session, or to all; None if it is granted there already.
+def grant(sessions: Sessions, live: LiveSession, rule: str) -> CommitHandle | None:
+    """Grant a rule to a session; None if it is granted there already.
 
     Raises:
         CommandRejected: ``too_many_rules``.
     """
-    so_far = granted(sessions, live)
+    so_far = live.state.granted
     if rule in so_far:
         return None
-    if len(so_far) >= GRANTED_RULES_MAX:
-        raise CommandRejected("too_many_rules", details={"limit": GRANTED_RULES_MAX})
+    _require_room(len(so_far))
     return sessions.update(live, granted=(*so_far, rule))
+
+
+def grant_in(sessions: Sessions, workspace: str, rule: str) -> CommitHandle | None:
+    """Grant a rule in a workspace for good; None if it holds there already.
+
+    Raises:
+        CommandRejected: ``too_many_rules``; the rules of all workspaces count.
+    """
+    defaults = sessions.defaults
+    if rule in granted_for_good(defaults, workspace):
+        return None
+    _require_room(len(defaults.granted) + sum(map(len, defaults.granted_in.values())))
+    so_far = defaults.granted_in.get(workspace, ())
+    return sessions.update(None, granted_in={**defaults.granted_in, workspace: (*so_far, rule)})
+
+
+def granted_for_good(defaults: DefaultSettings, workspace: str) -> tuple[str, ...]:
+    """Return the rules that were granted with ``always`` and hold in a workspace."""
+    return (*defaults.granted, *defaults.granted_in.get(workspace, ()))
+
+
+def _require_room(count: int) -> None:
+    if count >= GRANTED_RULES_MAX:
+        raise CommandRejected("too_many_rules", details={"limit": GRANTED_RULES_MAX})
 
 
 def forbid(sessions: Sessions, live: LiveSession, rule: str) -> CommitHandle | None:
@@ -44,17 +69,25 @@ def forbid(sessions: Sessions, live: LiveSession, rule: str) -> CommitHandle | N
 
 
 def revoke(sessions: Sessions, live: LiveSession | None, rule: str) -> CommitHandle:
-    """Revoke a granted rule.
+    """Revoke a rule that was granted to a session or, without one, for good: in every workspace.
 
     Raises:
         CommandRejected: ``rule_not_granted``.
     """
-    so_far = granted(sessions, live)
-    if rule not in so_far:
+    if live is not None:
+        if rule not in live.state.granted:
+            raise CommandRejected("rule_not_granted")
+        return sessions.update(live, granted=_without(rule, live.state.granted))
+    defaults = sessions.defaults
+    if not any(rule in rules for rules in (defaults.granted, *defaults.granted_in.values())):
         raise CommandRejected("rule_not_granted")
-    return sessions.update(live, granted=tuple(other for other in so_far if other != rule))
+    left = {place: _without(rule, rules) for place, rules in defaults.granted_in.items()}
+    return sessions.update(
+        None,
+        granted=_without(rule, defaults.granted),
+        granted_in={place: rules for place, rules in left.items() if rules},
+    )
 
 
-def granted(sessions: Sessions, live: LiveSession | None) -> Sequence[str]:
-    """Return the rules that were granted to a session, or to every one."""
-    return sessions.defaults.granted if live is None else live.state.granted
+def _without(rule: str, rules: Sequence[str]) -> tuple[str, ...]:
+    return tuple(other for other in rules if other != rule)

@@ -34,7 +34,7 @@ class Permissions(Protocol):
         """Return whether a call may run.
 
         Args:
-            granted: the rules that the user granted to every session.
+            granted: the rules that the user granted for good in the session's workspace.
         """
         ...
 
@@ -82,7 +82,7 @@ class RulePermissions:
         rules = (
             *await self._in_force(state),
             *_grants(state.granted, "this session"),
-            *_grants(granted, "every session"),
+            *_grants(granted, "this workspace"),
         )
         return judge(Case(tool.name, access, self.mode_of(state), rules))
 

@@ -14,6 +14,7 @@ from nousd.config.agents import Catalogue
 from nousd.daemon.clock import Clock
 from nousd.daemon.eventlog.log import Log
 from nousd.daemon.policy.approvals import Approvals
+from nousd.daemon.policy.grants import granted_for_good
 from nousd.daemon.policy.overrides import OVER, Overrides
 from nousd.daemon.policy.permissions import Permissions
 from nousd.daemon.policy.questions import Questions
@@ -109,7 +110,8 @@ class RunServices:
 
     async def judge(self, state: SessionState, tool: Tool, access: Access) -> Judgement:
         """Return the decision of the rules and the session's mode on a call."""
-        return await self.permissions.judge(state, self.sessions.defaults.granted, tool, access)
+        granted = granted_for_good(self.sessions.defaults, self.workspaces.path_of(state))
+        return await self.permissions.judge(state, granted, tool, access)
 
     async def ask(self, state: SessionState, question: Question, asker: Asker) -> Answer:
         """Ask whether a call may run; see ``CallHost.ask``. What leads out is asked while it may be."""

@@ -75,11 +75,13 @@ class LastingSettings(SharedSettings, frozen=True, kw_only=True):
 class DefaultSettings(LastingSettings, frozen=True, kw_only=True):
     """The settings that a ``session_updated`` without a session can change.
 
-    ``granted`` are the rules that the user granted to every session; ``mcp_servers`` are the servers
-    that were added while the daemon ran.
+    ``granted_in`` are the rules that the user granted for good, by workspace; ``granted`` are those of
+    an earlier version, which hold in every one. ``mcp_servers`` are the servers that were added while
+    the daemon ran.
     """
 
     granted: tuple[str, ...] = ()
+    granted_in: dict[str, tuple[str, ...]] = {}
     mcp_servers: tuple[McpServer, ...] = ()
 
 

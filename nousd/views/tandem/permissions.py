@@ -20,7 +20,7 @@ _ATTEMPT: Final = "-"
 _ATTEMPT_DIGITS_MAX: Final = 9
 
 _OF_SESSION: Final = "granted for the session"
-_OF_ALL: Final = "granted for every session"
+_OF_ALL: Final = "granted for this workspace"
 
 
 class AskedPermission(Body, frozen=True, kw_only=True):

@@ -78,7 +78,7 @@ class ListPermissions(AnsweredBy[Permissions], frozen=True, kw_only=True):
 
 
 class RevokePermission(AnsweredBy[Accepted], frozen=True, kw_only=True):
-    """Revoke a rule that the user granted, for a session or for all."""
+    """Revoke a rule that the user granted, for a session or for good."""
 
     rule: RuleText
     session_id: Name | None = None

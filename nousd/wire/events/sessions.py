@@ -61,6 +61,7 @@ class SessionUpdated(Event, frozen=True, kw_only=True):
     thinking: Thinking | UnsetType | None = UNSET
     permission_mode: PermissionMode | UnsetType = UNSET
     granted: tuple[str, ...] | UnsetType = UNSET
+    granted_in: dict[str, tuple[str, ...]] | UnsetType = UNSET
     mcp_servers: tuple[McpServer, ...] | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
     source_metadata: SourceMetadata | UnsetType | None = UNSET
