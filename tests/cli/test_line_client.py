@@ -174,9 +174,9 @@ def test_a_line_is_resent_as_the_other_command_if_a_run_began_or_ended(
         ("/steer go left", "steer", {"text": "go left", "session_id": "s"}),
         ("/follow and then", "follow_up", {"text": "and then", "session_id": "s"}),
         ("/abort", "abort", {"session_id": "s"}),
-        ("/new", "new_session", {}),
-        ("/new a name", "new_session", {"name": "a name"}),
-        ("/branch", "branch_session", {"session_id": "s"}),
+        ("/new", "new_session", {"activate": False}),
+        ("/new a name", "new_session", {"name": "a name", "activate": False}),
+        ("/branch", "branch_session", {"session_id": "s", "activate": False}),
         ("/tree", "get_tree", {"session_id": "s"}),
     ],
 )
@@ -186,6 +186,17 @@ def test_a_line_with_a_slash_is_a_command(
     daemon.otherwise = ok("session", {"session_id": "s2", "active": True})
     assert nousctl("chat", input=f"{line}\n").code == 0
     assert sent_commands(daemon) == [(command, payload)]
+
+
+def test_a_new_session_works_in_the_folder_of_the_old_one(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    daemon.on["get_state"] = ok("state", {**STATE, "workspace": "/w"})
+    daemon.on["new_session"] = ok("session", {"session_id": "s2", "active": False})
+    nousctl("chat", "--session", "s", input="/new\n")
+    assert ("new_session", {"activate": False, "workspace": "/w"}) in sent_commands(daemon)
+    named = [each["payload"] for each in daemon.heard if each["type"] == "get_state"]
+    assert named[0] == {"session_id": "s"}
 
 
 def test_after_new_commands_go_to_the_new_session(daemon: FakeDaemon, nousctl: Nousctl) -> None:

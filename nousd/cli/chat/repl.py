@@ -223,10 +223,12 @@ class _Talk:
         self._asked.reject(reason, self._ask, self._say)
 
     def new(self, name: str) -> None:
-        self._select(self._ask("new_session", {"name": name} if name else {}))
+        state = self._ask_here("get_state", {}).payload
+        here = {"workspace": state["workspace"]} if "workspace" in state else {}
+        self._select(self._ask("new_session", {**_beside(name), **here}))
 
     def branch(self, name: str) -> None:
-        self._select(self._ask_here("branch_session", {"name": name} if name else {}))
+        self._select(self._ask_here("branch_session", _beside(name)))
 
     def _select(self, answer: Answer) -> None:
         session_id = answer.payload["session_id"]
@@ -337,6 +339,11 @@ class _Talk:
     def _say(self, text: str) -> None:
         # In one piece, because the other thread prints as well.
         print(f"{shown(text)}\n", end="", flush=True)
+
+
+def _beside(name: str) -> dict[str, Any]:
+    """Return the settings of another session: the daemon's active one belongs to other clients."""
+    return {"activate": False, **({"name": name} if name else {})}
 
 
 class _Command(NamedTuple):
