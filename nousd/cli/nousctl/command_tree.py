@@ -172,11 +172,19 @@ Make = Callable[[str, str], Command]
 """Builds the command of a row, under the name that was typed."""
 
 
-def nearest(word: str, known: Collection[str]) -> list[str]:
-    """Return the known words that resemble a word, the nearest first."""
+_MISTYPED: Final = 0.8
+"""The likeness from which on a word is a mistyped verb, and not the name of a session."""
+
+
+def nearest(word: str, known: Collection[str], likeness: float = 0.6) -> list[str]:
+    """Return the known words that resemble a word, the nearest first.
+
+    Args:
+        likeness: how much, up to 1 for the same word.
+    """
     from difflib import get_close_matches
 
-    return get_close_matches(word, sorted(known), n=3, cutoff=0.6)
+    return get_close_matches(word, sorted(known), n=3, cutoff=likeness)
 
 
 def _hint(word: str, rows: Collection[str]) -> str:
@@ -269,7 +277,10 @@ class _GroupVerbs(_Verbs):
 
     def hint(self, word: str) -> str:
         near = nearest(word, self._group.verbs) or self._group.verbs
-        return "did you mean: " + ", or ".join(f"nousctl {self.name} {verb}" for verb in near)
+        meant = [f"nousctl {self.name} {verb}" for verb in near]
+        if self._group.other is not None:
+            meant.append(f"nousctl {self.name} {self._group.other} {word}")
+        return "did you mean: " + ", or ".join(meant)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, args if ctx.resilient_parsing else self._with_verb(args))
@@ -283,7 +294,7 @@ class _GroupVerbs(_Verbs):
         word = args[at]
         if word.replace("_", "-") in self._group.verbs:
             return [word, *args[:at], *args[at + 1 :]]
-        if self._group.other is None or nearest(word, self._group.verbs):
+        if self._group.other is None or nearest(word, self._group.verbs, _MISTYPED):
             return [word, *args[:at], *args[at + 1 :]]  # refused, with a hint
         return [self._group.other, *args]
 
