@@ -113,7 +113,7 @@ def _label(row: Row) -> str:
 
 def session_here(daemon: Connection) -> str | None:
     """Return the id of the current folder's newest session, or of the nearest folder's above it."""
-    for folder in folders_of(_current_folder(), _home(), lambda path: (path / ".git").exists()):
+    for folder in folders_of(current_folder(), _home(), lambda path: (path / ".git").exists()):
         wanted = {"workspace": str(folder), "archived": False, "limit": 1}
         rows = daemon.request("list_sessions", wanted).payload.get("sessions", ())
         if rows:
@@ -130,7 +130,7 @@ def require_session_here(daemon: Connection) -> str:
     session_id = session_here(daemon)
     if session_id is None:
         raise ClientError(
-            f"no session in {shown_folder(_current_folder())}; start one with: nousctl prompt TEXT,"
+            f"no session in {shown_folder(current_folder())}; start one with: nousctl prompt TEXT,"
             " or name one with --session; list them with: nousctl session list"
         )
     return session_id
@@ -153,7 +153,7 @@ def workspace_here() -> str:
     Raises:
         ClientError: the folder is too wide for that to be what the user meant.
     """
-    folder, home = _current_folder(), _home()
+    folder, home = current_folder(), _home()
     if home.is_relative_to(folder):
         shown = shown_folder(folder)
         raise ClientError(
@@ -167,7 +167,8 @@ def _home() -> Path:
     return Path(os.path.realpath(Path.home()))
 
 
-def _current_folder() -> Path:
+def current_folder() -> Path:
+    """Return the current folder, with links resolved. Raise ClientError if it is gone."""
     try:
         return Path.cwd()
     except OSError as error:

@@ -90,6 +90,22 @@ def test_confirm_shows_the_call_and_sends_its_attempt_and_hash(
     }
 
 
+@pytest.mark.parametrize(
+    ("typed", "more"),
+    [
+        ("approve call-1", {"decision": "once"}),
+        ("approve call-1 always --rule bash", {"decision": "always", "rule": "bash"}),
+        ("deny call-1 --reason no", {"decision": "deny", "reason": "no"}),
+    ],
+)
+def test_approve_and_deny_are_decisions(
+    daemon: FakeDaemon, nousctl: Nousctl, typed: str, more: dict[str, str]
+) -> None:
+    assert nousctl("permission", *typed.split()).code == 0
+    named = {"tool_call_id": "call-1", "attempt": 2, "input_hash": "sha256:1"}
+    assert daemon.heard[-1]["payload"] == {**named, **more}
+
+
 def test_confirm_refuses_a_call_that_is_not_pending(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     outcome = nousctl("confirm", "call-2", "once")
     assert outcome.code == 1

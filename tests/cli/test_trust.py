@@ -31,6 +31,10 @@ def project(daemon: FakeDaemon) -> None:
         daemon.on[command] = ok("accepted", {"command": command, "path": OWN["path"]})
 
 
+HERE = {"workspace": str(Path.cwd())}
+"""The project is that of the current folder."""
+
+
 def sent(daemon: FakeDaemon, command: str) -> list[object]:
     return [request["payload"] for request in daemon.heard if request["type"] == command]
 
@@ -53,7 +57,7 @@ def test_trust_shows_what_a_project_adds_and_trusts_exactly_that_hash(
     ):
         assert line in outcome.err
     assert "\x1b" not in outcome.err
-    assert sent(daemon, "trust") == [{"path": OWN["path"], "hash": "sha256:1"}]
+    assert sent(daemon, "trust") == [{"path": OWN["path"], "hash": "sha256:1", **HERE}]
 
 
 def test_the_workspace_option_selects_the_project(nousctl: Nousctl, daemon: FakeDaemon) -> None:
@@ -115,7 +119,8 @@ def test_a_named_file_is_shown_and_trusted_by_its_hash(
     outcome = nousctl("trust", str(file), "--yes")
     assert outcome.code == 0
     assert "  You are kind." in outcome.err
-    assert sent(daemon, "trust") == [{"path": str(file), "hash": digest(b"You are kind.\n")}]
+    named = {"path": str(file), "hash": digest(b"You are kind.\n")}
+    assert sent(daemon, "trust") == [{**named, **HERE}]
 
 
 def test_a_file_that_cannot_be_shown_is_not_trusted(
@@ -138,7 +143,7 @@ def test_list_shows_project_files_as_text_or_json_and_trusts_nothing(
 def test_untrust_revokes_trust(nousctl: Nousctl, daemon: FakeDaemon, tmp_path: Path) -> None:
     assert nousctl("untrust").out == "not trusted any more: /app/.nousd/config.toml\n"
     assert nousctl("untrust", str(tmp_path / "a")).code == 0
-    assert sent(daemon, "untrust") == [{}, {"path": str(tmp_path / "a")}]
+    assert sent(daemon, "untrust") == [HERE, {"path": str(tmp_path / "a"), **HERE}]
     daemon.on["untrust"] = refused("command_rejected", "not_trusted")
     assert nousctl("untrust").code == 1
 

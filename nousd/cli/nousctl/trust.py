@@ -15,9 +15,11 @@ import typer
 
 from nousd.cli.arguments import Argument
 from nousd.cli.client_options import Options, print_answer
-from nousd.cli.nousctl.verbs import WORKSPACE, Watch
+from nousd.cli.nousctl.session_arguments import OWN_WORKSPACE
+from nousd.cli.nousctl.verbs import Watch
 from nousd.cli.output import DONE, FAILED, say, shown
 from nousd.cli.render.session_lines import file_lines
+from nousd.cli.session_choice import current_folder
 from nousd.client.blocking import Connection
 
 Payload = Mapping[str, Any]
@@ -45,8 +47,8 @@ def _untrust(options: Options, values: dict[str, Any]) -> int:
 
 
 def _workspace(values: dict[str, Any]) -> Payload:
-    """Return the payload key of the project's workspace."""
-    return {key: values[key] for key in ("workspace",) if key in values}
+    """Return the payload key of the project's workspace: the current folder, if none is named."""
+    return {"workspace": values.get("workspace") or str(current_folder())}
 
 
 def _own(daemon: Connection, where: Payload) -> Payload | None:
@@ -111,7 +113,7 @@ TRUSTING: Final[dict[str, Watch]] = {
         "Show what a project's file adds, and trust it until it changes.",
         (
             _PATH,
-            WORKSPACE,
+            OWN_WORKSPACE,
             Argument(
                 "yes",
                 Annotated[bool | None, typer.Option("--yes", "-y", help="Skip the confirmation.")],
@@ -125,6 +127,6 @@ TRUSTING: Final[dict[str, Watch]] = {
         ),
         _trust,
     ),
-    "untrust": Watch("Stop trusting a project's file.", (_PATH, WORKSPACE), _untrust),
+    "untrust": Watch("Stop trusting a project's file.", (_PATH, OWN_WORKSPACE), _untrust),
 }
 """name on the command line -> verb."""

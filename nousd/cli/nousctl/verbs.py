@@ -87,17 +87,7 @@ MODEL: Final = required(
 LIMIT: Final = Argument(
     "limit", Annotated[int | None, typer.Option("--limit", help="Maximum number of rows.")]
 )
-WORKSPACE: Final = Argument(
-    "workspace",
-    Annotated[
-        Path | None,
-        typer.Option(
-            "--workspace", metavar="FOLDER", help="Workspace folder. [default: the daemon's]"
-        ),
-    ],
-    convert=lambda path: str(path.absolute()),
-)
-FOLDER: Final = WORKSPACE._replace(
+FOLDER: Final = session_arguments.OWN_WORKSPACE._replace(
     annotation=Annotated[Path, typer.Argument(metavar="FOLDER", help="New workspace.")],
     default=...,
 )
