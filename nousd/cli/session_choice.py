@@ -25,6 +25,8 @@ where a command without a session means all."""
 VARIABLE: Final = "NOUSD_SESSION"
 
 _PREFIX: Final = "sess-"
+_PREFIX_DIGITS_MIN: Final = 4
+"""Digits of an id that a prefix has at least: with one session, any digit would mean it."""
 _PAGE_ROWS: Final = 1000
 _PAGES_MAX: Final = 100
 _SHOWN_MAX: Final = 8
@@ -56,13 +58,17 @@ def matching(rows: Sequence[Row], text: str) -> list[Row]:
     """Return the sessions that a text can mean: by id, else by name or title, else by an id's prefix.
 
     Args:
-        text: a prefix may leave out ``sess-``.
+        text: a prefix may leave out ``sess-``, and has at least four digits.
     """
+    digits = text.removeprefix(_PREFIX)
     ways: tuple[Callable[[Row], bool], ...] = (
         lambda row: row["session_id"] == text,
         lambda row: text in _names(row),
         lambda row: text.casefold() in {name.casefold() for name in _names(row)},
-        lambda row: row["session_id"].removeprefix(_PREFIX).startswith(text.removeprefix(_PREFIX)),
+        lambda row: (
+            len(digits) >= _PREFIX_DIGITS_MIN
+            and row["session_id"].removeprefix(_PREFIX).startswith(digits)
+        ),
     )
     return next((found for way in ways if (found := list(filter(way, rows)))), [])
 

@@ -228,6 +228,7 @@ def test_a_standalone_bridge_outlives_its_daemon(folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.behaviour("others_are_held_to_the_allowed_folders")
 @pytest.mark.parametrize("is_alone", [False, True], ids=["embedded", "alone"])
 def test_http_clients_are_held_to_the_allowed_workspaces(
     folder: Path, tmp_path: Path, is_alone: bool

@@ -36,24 +36,25 @@ def test_the_folders_of_a_session_end_at_the_repository_and_below_home(
 
 
 ROWS = [
-    {"session_id": "sess-01aa", "name": "docs", "workspace": "/w"},
-    {"session_id": "sess-01ab", "name": "Docs", "title": "Write the docs", "workspace": "/w"},
-    {"session_id": "sess-02", "name": "sess-01", "workspace": "/w"},
-    {"session_id": "sess-03", "workspace": "/w"},
+    {"session_id": "sess-0001aa", "name": "docs", "workspace": "/w"},
+    {"session_id": "sess-0001ab", "name": "Docs", "title": "Write the docs", "workspace": "/w"},
+    {"session_id": "sess-0002", "name": "sess-0001", "workspace": "/w"},
+    {"session_id": "sess-0003", "workspace": "/w"},
 ]
 
 
 @pytest.mark.parametrize(
     ("text", "ids"),
     [
-        ("sess-01aa", ["sess-01aa"]),
-        ("docs", ["sess-01aa"]),
-        ("DOCS", ["sess-01aa", "sess-01ab"]),
-        ("write the docs", ["sess-01ab"]),
-        ("sess-01", ["sess-02"]),
-        ("sess-01a", ["sess-01aa", "sess-01ab"]),
-        ("01a", ["sess-01aa", "sess-01ab"]),
-        ("03", ["sess-03"]),
+        ("sess-0001aa", ["sess-0001aa"]),
+        ("docs", ["sess-0001aa"]),
+        ("DOCS", ["sess-0001aa", "sess-0001ab"]),
+        ("write the docs", ["sess-0001ab"]),
+        ("sess-0001", ["sess-0002"]),
+        ("sess-0001a", ["sess-0001aa", "sess-0001ab"]),
+        ("0001a", ["sess-0001aa", "sess-0001ab"]),
+        ("0003", ["sess-0003"]),
+        ("000", []),
         ("doc", []),
     ],
 )
@@ -159,18 +160,18 @@ def test_a_session_is_named_by_its_id_prefix_or_name_or_by_the_environment(
 ) -> None:
     known_sessions(
         daemon,
-        {"session_id": "sess-1a", "workspace": "/w", "name": "docs"},
-        {"session_id": "sess-2b", "workspace": "/w"},
+        {"session_id": "sess-1111a", "workspace": "/w", "name": "docs"},
+        {"session_id": "sess-2222b", "workspace": "/w"},
     )
-    for named in ("sess-1a", "docs", "1", "sess-1"):
+    for named in ("sess-1111a", "docs", "1111", "sess-1111"):
         daemon.heard.clear()
         assert nousctl("abort", "--session", named).code == 0
-        assert sent(daemon, "abort")[-1] == {"session_id": "sess-1a"}
-    assert nousctl("session", "show", "2b").code == 0
-    assert sent(daemon, "get_session")[-1] == {"session_id": "sess-2b"}
-    monkeypatch.setenv("NOUSD_SESSION", "2b")
+        assert sent(daemon, "abort")[-1] == {"session_id": "sess-1111a"}
+    assert nousctl("session", "show", "2222b").code == 0
+    assert sent(daemon, "get_session")[-1] == {"session_id": "sess-2222b"}
+    monkeypatch.setenv("NOUSD_SESSION", "2222b")
     assert nousctl("abort").code == 0
-    assert sent(daemon, "abort")[-1] == {"session_id": "sess-2b"}
+    assert sent(daemon, "abort")[-1] == {"session_id": "sess-2222b"}
 
 
 def test_a_name_of_several_sessions_is_refused_with_the_candidates(
@@ -178,20 +179,20 @@ def test_a_name_of_several_sessions_is_refused_with_the_candidates(
 ) -> None:
     known_sessions(
         daemon,
-        {"session_id": "sess-1a", "workspace": "/w", "name": "docs"},
-        {"session_id": "sess-1b", "workspace": "/w", "title": "A plan"},
+        {"session_id": "sess-1111a", "workspace": "/w", "name": "docs"},
+        {"session_id": "sess-1111b", "workspace": "/w", "title": "A plan"},
     )
-    outcome = nousctl("abort", "--session", "sess-1")
+    outcome = nousctl("abort", "--session", "sess-1111")
     assert outcome.code == 1
     assert outcome.err.splitlines() == [
-        'session "sess-1" can be one of:',
-        '  sess-1a "docs" in /w',
-        '  sess-1b "A plan" in /w',
+        'session "sess-1111" can be one of:',
+        '  sess-1111a "docs" in /w',
+        '  sess-1111b "A plan" in /w',
     ]
 
 
 def test_an_unknown_name_is_refused_with_the_nearest(daemon: FakeDaemon, nousctl: Nousctl) -> None:
-    known_sessions(daemon, {"session_id": "sess-1a", "workspace": "/w", "name": "docs"})
+    known_sessions(daemon, {"session_id": "sess-1111a", "workspace": "/w", "name": "docs"})
     for typed in ("abort", "events"):
         outcome = nousctl(typed, "--session", "dosc")
         assert outcome.code == 1

@@ -164,6 +164,8 @@ async def test_a_workspace_outside_every_root_is_refused_with_the_list_of_roots(
             assert error["cause"] == f"it must lie in {folders.home} or {folders.a} or {folders.b}"
 
 
+@pytest.mark.behaviour("the_user_may_work_in_any_folder")
+@pytest.mark.behaviour("others_are_held_to_the_allowed_folders")
 async def test_the_user_may_work_in_any_folder_and_others_stay_held_to_the_roots(
     folders: Folders,
 ) -> None:
@@ -186,6 +188,7 @@ async def test_the_user_may_work_in_any_folder_and_others_stay_held_to_the_roots
         assert (await bridge.client.request("get_messages", session_id=session))["messages"]
 
 
+@pytest.mark.behaviour("a_permission_for_good_belongs_to_a_workspace")
 async def test_a_permission_for_good_holds_in_the_workspace_where_it_was_granted(
     folders: Folders,
 ) -> None:
@@ -216,6 +219,7 @@ async def test_a_permission_for_good_holds_in_the_workspace_where_it_was_granted
             assert error["message"] == "rule_not_granted"
 
 
+@pytest.mark.behaviour("the_user_may_work_in_any_folder")
 async def test_a_session_in_the_home_folder_begins_by_asking(
     folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
