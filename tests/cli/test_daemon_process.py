@@ -77,7 +77,7 @@ def test_a_daemon_is_shown_restarted_and_stopped(
     assert again != background.process.pid
     assert Path(f"/proc/{again}/cwd").readlink() == (folder / "work").resolve()
 
-    assert nousctl("stop", at=at) == (0, f"stopped nousd, pid {again}\n", "")
+    assert json.loads(nousctl("stop", "--json", at=at).out) == {"stopped": again}
     assert nousctl("status", at=at).code == 3
     messages = [json.loads(line)["message"] for line in _lines(folder / "own.log")]
     assert messages.count("stopped") == 2

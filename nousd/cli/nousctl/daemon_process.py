@@ -161,8 +161,13 @@ def stop(options: Options, _values: dict[str, Any]) -> int:
         if process is None:
             raise ClientError(_NOT_OURS)
         _end(process, options)
-    print(f"stopped nousd, pid {process.pid}")
+    _tell(options, "stopped", process.pid)
     return DONE
+
+
+def _tell(options: Options, what: str, pid: int) -> None:
+    text = json.dumps({what: pid}) if options.json else f"{what} nousd, pid {pid}"
+    print(text, flush=True)
 
 
 _NOT_OURS: Final = (
@@ -202,7 +207,7 @@ def restart(options: Options, _values: dict[str, Any]) -> int:
     say(f"stopped nousd, pid {process.pid}")
     with subprocess.Popen(**start) as started:
         _wait_until_ready(options, started)
-        print(f"started nousd, pid {started.pid}", flush=True)
+        _tell(options, "started", started.pid)
         # It goes on without this process, which must not wait for its end.
         started.returncode = 0
     return DONE

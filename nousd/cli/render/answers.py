@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from nousd.cli.output import snippet
 from nousd.cli.render import metric_lines, request_lines, session_lines
-from nousd.cli.render.people import local_time, shown_folder
+from nousd.cli.render.people import age, local_time, shown_folder
 from nousd.cli.render.session_lines import project_files
 from nousd.client.answers import Answer
 
@@ -186,10 +186,9 @@ def _usage(sums: Payload) -> str:
 
 
 def _run_line(run: Payload) -> str:
-    ended = local_time(run["ended_at"]) if "ended_at" in run else ""
-    return f"{run['run_id']}  {run['status']}  {local_time(run['started_at'])} - {ended}".rstrip(
-        " -"
-    )
+    started = run["started_at"]
+    took = f"took {age(started, run['ended_at'])}" if "ended_at" in run else f"for {age(started)}"
+    return f"{run['run_id']}  {run['status']}  {local_time(started)}  {took}"
 
 
 def _queue(payload: Payload) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -31,10 +31,13 @@ def duration(seconds: float) -> str:
     return f"{max(0, int(seconds // size))}{unit}"
 
 
-def age(moment: str, now: datetime | None = None) -> str:
-    """Return how long ago a time of the wire was; what is not a time stays as it is."""
+def age(moment: str, until: str | None = None) -> str:
+    """Return the time from one moment of the wire to another, or to now; what is not a time stays as it
+    is.
+    """
     try:
         then = datetime.fromisoformat(moment).astimezone()
+        end = datetime.now(UTC) if until is None else datetime.fromisoformat(until)
     except ValueError:
         return moment
-    return duration(((now or datetime.now().astimezone()) - then).total_seconds())
+    return duration((end.astimezone() - then).total_seconds())
