@@ -174,6 +174,7 @@ def test_tools_cannot_read_the_token(folder: Path) -> None:
             call = ["-m", "nousd.cli.nousctl.main", "--socket", str(folder / "s"), "call", tool]
             done = subprocess.run(
                 [sys.executable, *call, json.dumps(arguments)],
+                cwd=folder,
                 capture_output=True,
                 text=True,
                 timeout=WAIT_SECONDS,
