@@ -178,9 +178,13 @@ async def test_the_user_may_work_in_any_folder_and_others_stay_held_to_the_roots
         assert await bench.session(folders.outside)
         payload = {"session_id": session, "text": "go"}
         run = await bench.client.request("prompt", wait=False, **payload)
+        queued = await bench.client.request("follow_up", **payload)
         for command in ("prompt", "steer", "follow_up", "append_message"):
             error = await bridge.client.refusal(command, **payload)
             assert (command, error["message"]) == (command, "workspace_not_allowed")
+        error = await bridge.client.refusal("edit_queued", **payload, input_id=queued["input_id"])
+        assert error["message"] == "workspace_not_allowed"
+        await bench.client.request("clear_queue", session_id=session)
         bench.provider.answer(says("done"))
         await bench.events.run(run["run_id"])
         error = await bridge.client.refusal("resume", session_id=session)

@@ -36,6 +36,7 @@ async def edit_queued(services: Services, command: commands.EditQueued) -> Reply
     one that is sent: extensions are asked, files are read.
     """
     live, queued = await _waiting(services, command)
+    services.workspaces.require_allowed(live.state)
     # Another session may become the active one meanwhile.
     command = msgspec.structs.replace(command, session_id=live.session_id)
 
