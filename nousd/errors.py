@@ -13,6 +13,7 @@
     │   ├── ShuttingDown             the daemon takes no more commands
     │   └── InternalError            a fault of ours
     ├── ConfigError                  a setting is unusable: one line, exit code 2
+    ├── ServiceFailed                the user's systemd did not do what it was asked for
     ├── RuleInvalid                  a text is no rule of permissions
     ├── ModelUnknown                 no model can be meant by a name
     ├── StoreError                   the log could not be read or written
@@ -219,6 +220,10 @@ def without_category(category: str | None, words: str) -> str:
 
 class ConfigError(NousdError):
     """A setting cannot be used. The text is one line and names the setting."""
+
+
+class ServiceFailed(NousdError):
+    """The user's systemd did not do what it was asked for; the message says what to do instead."""
 
 
 class RuleInvalid(NousdError):

@@ -58,6 +58,9 @@ def pytest_runtest_makereport(
     return report
 
 
+# Daemons that tests start must not depend on the model servers of this machine.
+os.environ.setdefault("NOUSD_PROVIDER", "mock")
+
 # A shell starts background processes with SIGINT ignored; without this, children would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

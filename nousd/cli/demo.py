@@ -2,7 +2,7 @@
 
 Everything is in a private temporary directory that is removed at the end; the user's own settings,
 sessions and sockets are neither read nor changed. On a terminal without a text, the interactive client
-starts; otherwise one prompt runs, and its events and its answer are printed.
+starts; otherwise one prompt runs, and the conversation is printed, or with ``--json`` its event lines.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import typer
 
 from nousd.cli.client_options import Options
 from nousd.cli.output import DONE, FAILED, print_line, shown
+from nousd.cli.render.run_printer import RunPrinter
 from nousd.client.blocking import Connection, Subscription
 from nousd.errors import ClientError, DaemonUnreachable
 
@@ -52,6 +53,8 @@ def _demo(
     text: Annotated[
         list[str] | None, typer.Argument(metavar="[TEXT]", help="Prompt. [default: interactive]")
     ] = None,
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Print the lines of the wire.")] = False,
 ) -> None:
     _leave_in_order_when_told_to()
     prompt = " ".join(text or ())
@@ -60,7 +63,7 @@ def _demo(
     if not prompt and not at_terminal:
         prompt = _piped_text()
     with _private_folder() as folder, _daemon(folder) as socket_path:
-        options = Options(socket_path, json=False, timeout_seconds=None)
+        options = Options(socket_path, json=json, timeout_seconds=None)
         raise typer.Exit(_talk(options) if talk else _run_once(options, prompt or GREETING))
 
 
@@ -86,19 +89,22 @@ def _talk(options: Options) -> int:
 
 
 def _run_once(options: Options, text: str) -> int:
-    """Run one prompt: its event lines as they come, then the answer."""
-    answer, status = "", ""
+    """Run one prompt and print it as it comes."""
+    printer = RunPrinter()
+    status = ""
     with Subscription(options.socket_path, {"types": "v1"}) as events:
         with Connection(options.socket_path) as daemon:
             daemon.request("prompt", {"text": text, "wait": False})
+        if not options.json:
+            print(f"> {shown(text)}", flush=True)
         for event in events:
-            print_line(event.line)
-            if event.type == "message_end":
-                answer = event.payload["text"]
+            if options.json:
+                print_line(event.line)
+            else:
+                printer.show(event)
             if event.type == "agent_end":
                 status = event.payload["status"]
                 break
-    print(f"\n{shown(answer)}", flush=True)
     return DONE if status == "completed" else FAILED
 
 

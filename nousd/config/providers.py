@@ -51,6 +51,7 @@ class ConfiguredProvider(msgspec.Struct, frozen=True, kw_only=True):
         key_origin: the source of the key; "" without a key.
         key_variable: the environment variable for its key.
         folder: the working directory of ``api_key_command``.
+        is_stand_in: whether it answers because ``auto`` found no other.
     """
 
     name: str
@@ -62,6 +63,7 @@ class ConfiguredProvider(msgspec.Struct, frozen=True, kw_only=True):
     key_origin: str = ""
     key_variable: str = ""
     folder: Path = Path("/")
+    is_stand_in: bool = False
 
     @property
     def is_usable(self) -> bool:
@@ -74,13 +76,13 @@ class Chosen(NamedTuple):
 
     Args:
         provider: None if no source names one.
-        auto: whether another one may be used instead.
+        auto: whether another one may be used instead, as where no source names one.
         model: the provider's name for it; None for its default.
     """
 
     provider: str | None = None
     provider_origin: str = "default"
-    auto: bool = False
+    auto: bool = True
     model: str | None = None
     model_origin: str = "default"
     api_base: str | None = None
@@ -109,7 +111,7 @@ def decide_models(
     goes_with_any = not chosen.auto or chosen.provider is None
     folder = file.path.parent if file.path else Path("/")
     values = {
-        "provider": AUTO if chosen.auto else chosen.provider or MOCK,
+        "provider": AUTO if chosen.auto else chosen.provider,
         "model": chosen.model if goes_with_any else None,
         "api_base": chosen.api_base,
         "providers": _configured(chosen, tables, folder, f"file {file.path}", environ),
@@ -185,7 +187,9 @@ def _after(chosen: Chosen, place: RawValues, aliases: Mapping[str, str], names: 
 
 
 def _no_base_for_auto(origin: str) -> ConfigError:
-    return ConfigError(f"api_base is for a provider that is named, not for auto ({origin})")
+    return ConfigError(
+        f"api_base is for a provider that is named, such as openai, and not for auto ({origin})"
+    )
 
 
 class _Named(NamedTuple):
@@ -219,7 +223,7 @@ def _configured(
         folder: the file's directory.
         origin: the file's name as origin of its keys.
     """
-    default = chosen.provider or (None if chosen.auto else MOCK)
+    default = chosen.provider
     first = () if default is None else (default,)
     names = dict.fromkeys((*first, *file.providers, *_with_keys(environ)))
     providers = {}

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta, field
 
 from nousd.config.mcp_file import ConfiguredMcpServer
-from nousd.config.models_file import API_BASE_CHARS_MAX, TABLES, ModelTable
+from nousd.config.models_file import API_BASE_CHARS_MAX, AUTO, TABLES, ModelTable
 from nousd.config.permissions_file import PERMISSIONS, PermissionsTable
 from nousd.config.providers import MOCK, ConfiguredProvider
 from nousd.config.values import Name, Regex, describe
@@ -75,7 +75,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "settings file, auto (the first that is configured, else a server on this machine), "
             "or mock, which answers without a network.",
         ),
-    ] = MOCK
+    ] = AUTO
     model: Annotated[
         str | None,
         Meta(

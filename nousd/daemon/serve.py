@@ -68,11 +68,12 @@ registers secrets for redaction. Raises ConfigError."""
 
 
 class _Ways(NamedTuple):
-    """The listening sockets, and the event that closes them."""
+    """The listening sockets, what closes them, and what the daemon behind them does, for its log."""
 
     listeners: Listeners
     beside: ServeBeside | None
     closing: AsyncExitStack
+    summary: str
 
 
 _log: Final = logging.getLogger(__name__)
@@ -128,7 +129,7 @@ async def _serve(settings: Settings, door: Door | None) -> None:
         listeners = await doors.enter_async_context(open_listeners(settings.socket, passed))
         beside = None if door is None else await doors.enter_async_context(door(redactor.add))
         services = await stack.enter_async_context(open_services(deps))
-        ways = _Ways(listeners, beside, doors)
+        ways = _Ways(listeners, beside, doors, _summary(settings, deps.models.default.model))
         look_for_cycles_seldom()
         await _serve_until_told_to_stop(services, ways, signals, notifier)
 
@@ -140,6 +141,14 @@ async def _with_provider_found(settings: Settings) -> Settings:
     level = logging.WARNING if found.provider == MOCK else logging.INFO
     _log.log(level, "provider auto is %s: %s", found.provider, found.reason)
     return with_provider(settings, found.provider, api_base=found.api_base, model=found.model)
+
+
+def _summary(settings: Settings, model: str) -> str:
+    return (
+        f"provider {settings.provider}, model {model}, workspace {settings.workdir},"
+        f" mode {settings.permission_mode}, sandbox {settings.sandbox},"
+        f" exec {'on' if settings.allow_exec else 'off'}"
+    )
 
 
 def _prepare_folders(settings: Settings) -> None:
@@ -158,7 +167,7 @@ async def _serve_until_told_to_stop(
     services: Services, ways: _Ways, signals: AsyncIterator[int], notifier: Notifier
 ) -> None:
     async with trio.open_nursery() as connections:
-        listeners, beside, _ = ways
+        listeners, beside = ways.listeners, ways.beside
         connections.start_soon(_accept, listeners.command, partial(serve_commands, services))
         connections.start_soon(_accept, listeners.events, partial(serve_events, services))
         if beside is not None:
@@ -171,6 +180,7 @@ async def _serve_until_told_to_stop(
         connections.start_soon(error_boundary.contained, first, "the preparation of the first run")
         notifier.ready(f"pid {os.getpid()}")
         _log.info("listening on %s", listeners.command.socket.getsockname())
+        _log.info("%s", ways.summary)
         told = await anext(signals)
         notifier.stopping()
         _log.info("stopping: %s", signal.Signals(told).name)

@@ -264,11 +264,14 @@ def test_completion_offers_nothing_without_a_daemon() -> None:
 def test_the_demonstration_runs_a_prompt_on_a_daemon_of_its_own(tmp_path: Path) -> None:
     done = run("-m", "nousd.cli.demo", "hello", "there", TMPDIR=str(tmp_path), NOUSD_SOCKET="/none")
     assert done.returncode == 0, done.stderr
-    lines, _, answer = done.stdout.rstrip("\n").rpartition("\n\n")
-    events = [json.loads(line) for line in lines.splitlines()]
-    assert [events[0]["type"], events[-1]["type"]] == ["agent_start", "agent_end"]
-    assert "hello there" in answer
+    assert done.stdout == "> hello there\nmock response: user: hello there\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_demonstration_can_print_the_lines_of_the_wire(tmp_path: Path) -> None:
+    done = run("-m", "nousd.cli.demo", "--json", "hello", TMPDIR=str(tmp_path))
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [events[0]["type"], events[-1]["type"]] == ["agent_start", "agent_end"]
 
 
 def test_the_demonstration_stops_its_daemon_on_sigterm(tmp_path: Path) -> None:

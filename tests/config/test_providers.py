@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from nousd.config.models_file import AUTO
 from nousd.config.report import report
 from nousd.config.resolve import Resolved, resolve, with_provider
 from nousd.errors import ConfigError
@@ -33,6 +34,8 @@ def resolve_with_keys(
 
 def default_provider(settings: Resolved) -> tuple[str, str | None, str | None]:
     """Return provider, model and base of the default."""
+    if settings.settings.provider == AUTO:
+        return AUTO, settings.settings.model, settings.settings.api_base
     chosen = settings.settings.providers[settings.settings.provider]
     assert settings.settings.model in (None, chosen.model)
     assert settings.settings.api_base in (None, chosen.api_base)
@@ -45,11 +48,11 @@ def default_provider(settings: Resolved) -> tuple[str, str | None, str | None]:
 @pytest.mark.parametrize(
     ("flags", "environ", "expected"),
     [
-        ({}, {}, ("mock", None, None)),
-        ({"model": "m"}, {}, ("mock", "m", None)),
+        ({}, {}, ("auto", None, None)),
+        ({"model": "m"}, {}, ("auto", "m", None)),
         ({"model": "anthropic/claude"}, {}, ("anthropic", "claude", None)),
         ({"model": "gemini/flash"}, {"GEMINI_API_KEY": "k-gemini"}, ("gemini", "flash", None)),
-        ({"model": "meta/llama"}, {}, ("mock", "meta/llama", None)),
+        ({"model": "meta/llama"}, {}, ("auto", "meta/llama", None)),
         ({"model": "openai/meta/llama"}, {}, ("openai", "meta/llama", None)),
         ({"provider": "openai", "model": "meta/llama"}, {}, ("openai", "meta/llama", None)),
         ({"provider": "openai", "model": "openai/gpt"}, {}, ("openai", "gpt", None)),
@@ -137,13 +140,14 @@ def test_providers_come_from_the_file_and_from_keys_with_the_chosen_one_first(
 ) -> None:
     file = write(home / "c.toml", WORK)
     names = ["anthropic", "openai"]
-    assert list(resolve_with_keys({}, {}, file).settings.providers) == ["mock", "work", *names]
+    assert list(resolve_with_keys({}, {}, file).settings.providers) == ["work", *names]
     assert list(resolve_with_keys({"provider": "openai"}, {}, file).settings.providers) == [
         "openai",
         "work",
         "anthropic",
     ]
-    assert list(resolve({}, {}).settings.providers) == ["mock"]
+    assert list(resolve({}, {}).settings.providers) == []
+    assert list(resolve({"provider": "mock"}, {}).settings.providers) == ["mock"]
 
 
 def test_a_key_that_may_belong_to_a_gateway_is_sent_nowhere_else() -> None:
@@ -272,7 +276,13 @@ def test_a_model_without_a_provider_belongs_to_the_provider_that_auto_finds() ->
     assert with_provider(settings, "openai").providers["openai"].model == "m"
     local = with_provider(settings, "ollama", api_base=LOCAL, model="first")
     assert (local.providers["ollama"].model, local.providers["ollama"].api_base) == ("m", LOCAL)
-    assert with_provider(settings, "mock").model is None
+    mock = with_provider(settings, "mock")
+    assert (mock.model, mock.providers["mock"].is_stand_in) == (None, True)
+
+
+def test_a_mock_that_was_chosen_is_no_stand_in() -> None:
+    chosen = resolve({"provider": "mock"}, {}).settings
+    assert not chosen.providers["mock"].is_stand_in
 
 
 def test_a_server_found_by_auto_has_the_openai_dialect_and_its_own_model() -> None:

@@ -189,10 +189,12 @@ WRITTEN: dict[str, tuple[str, str, Any]] = {
 def test_a_setting_can_be_given_by_flag_variable_and_file(name: str, home: Path) -> None:
     text, toml, value = WRITTEN[name]
     file = write(home / "c.toml", f"{name} = {toml}")
+    # A base belongs to a provider that is named.
+    named = {"provider": "openai"} if name == "api_base" else {}
     for resolved in (
-        resolve({name: text}, {}),
-        resolve({}, {variable_of(name): text}),
-        resolve({}, {}, file),
+        resolve({**named, name: text}, {}),
+        resolve(named, {variable_of(name): text}),
+        resolve(named, {}, file),
     ):
         assert getattr(resolved.settings, name) == value
         assert resolved.origins[name] != "default"
@@ -421,7 +423,8 @@ def test_no_possibly_secret_part_of_a_url_is_repeated(url: str) -> None:
 
 
 def test_the_report_has_a_line_for_every_setting() -> None:
-    lines = list(report(resolve({"extension": ["/", __file__], "verbose": True}, {})))
+    flags = {"extension": ["/", __file__], "verbose": True, "provider": "mock"}
+    lines = list(report(resolve(flags, {})))
     names = [line.split(" = ")[0] for line in lines]
     assert names == [*SETTINGS, *FILE_SETTINGS, "config_file", "providers.mock.api_key"]
     assert f"extension = /, {__file__}  (flag --extension)" in lines

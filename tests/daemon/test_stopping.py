@@ -32,12 +32,15 @@ async def test_a_stop_does_not_wait_for_idle_clients(place: Place) -> None:
 
 
 @pytest.mark.slow
-async def test_the_log_records_the_socket_and_the_reason_for_the_stop(place: Place) -> None:
+async def test_the_log_records_the_socket_what_runs_there_and_the_reason_for_the_stop(
+    place: Place,
+) -> None:
     async with running(place) as process:
         assert await process.stop() == 0
     log = [json.loads(line) for line in (place.folder / "daemon.log").read_text().splitlines()]
     assert [line["message"] for line in log if line["level"] == "info"] == [
         f"listening on {place.socket}",
+        f"provider mock, model mock-model, workspace {place.work}, mode auto, sandbox auto, exec off",
         "stopping: SIGTERM",
         "stopped",
     ]

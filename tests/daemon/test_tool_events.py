@@ -212,15 +212,21 @@ async def test_a_refused_call_is_denied_by_the_last_consulted_source(
     assert denied["reason"] == evaluated[-1]["reason"] == warning["message"] == reason
 
 
-async def test_bash_does_not_exist_if_exec_is_not_allowed(place: Place, stub: StubModel) -> None:
+@pytest.mark.parametrize("tool", ["bash", "git"])
+async def test_commands_that_are_not_allowed_do_not_exist_and_a_warning_says_how_to_allow_them(
+    tool: str, place: Place, stub: StubModel
+) -> None:
     place.options = ("--no-allow-exec",)
-    stub.script(tool_reply(("bash", {"command": "true"})))
+    stub.script(tool_reply((tool, {"command": "true"})))
     async with running(place):
         events, client = await place.watch(types="all"), await place.connect()
         await client.request("prompt", text="go", wait=False)
-        [evaluated] = of_type(await events.run(), "tool_call_policy_evaluated")
+        run = await events.run()
+        [evaluated] = of_type(run, "tool_call_policy_evaluated")
         assert (evaluated["source"], evaluated["decision"]) == ("registry", "deny")
-        assert evaluated["reason"] == "tool_not_found: bash"
+        [warning] = of_type(run, "warning")
+        assert evaluated["reason"] == warning["message"] == f"tool_not_found: {tool}"
+        assert "nousd serve --allow-exec" in warning["hint"]
 
 
 async def test_a_call_skipped_by_a_steer_is_denied_without_a_policy_evaluation(

@@ -82,6 +82,7 @@ async def test_a_call_of_an_unknown_tool_is_an_error_result(
     assert (warning["code"], warning["message"]) == ("tool_not_found", "tool_not_found: teleport")
     [end] = of_type(run, "tool_execution_end")
     assert (end["is_error"], end["executed"]) == (True, False)
+    assert "hint" not in warning
     assert results(stub) == ["tool_error: tool_not_found: teleport"]
 
 

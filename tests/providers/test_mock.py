@@ -16,7 +16,8 @@ from nousd.machine.context.model_input import (
     UserMessage,
 )
 from nousd.providers.interface import Finished, Piece, TextDelta
-from nousd.providers.mock.provider import FAILURES_KEPT_MAX, MockProvider
+from nousd.providers.mock.provider import FAILURES_KEPT_MAX, NO_MODEL, MockProvider
+from nousd.providers.setup.registry import ProviderSettings, make_provider
 from nousd.wire.objects.entries import Usage
 from tests.harness.daemon import WAIT_SECONDS
 from tests.providers.helpers import (
@@ -46,6 +47,14 @@ async def test_the_default_answer_repeats_the_input() -> None:
         TextDelta("hello"),
         Finished("stop", Usage(input=1, output=4, total=5)),
     ]
+
+
+async def test_as_a_stand_in_it_says_in_each_default_answer_what_to_do() -> None:
+    provider = make_provider("mock", ProviderSettings(is_stand_in=True))
+    answer = text_of(await collect(provider, ask("hello")))
+    assert answer == "mock response: user: hello" + NO_MODEL
+    assert "nousd init" in answer
+    assert text_of(await collect(provider, ask("[[text exactly]]"))) == "exactly"
 
 
 async def test_the_default_answer_renders_every_kind_of_message_in_a_line() -> None:

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from nousd.cli.nousctl.command_tree import TREE, nearest
-from nousd.cli.nousd import bridge, http_token, serve_flags, state
+from nousd.cli.nousd import bridge, http_token, serve_flags, service, state
 from nousd.cli.nousd import mcp as mcp_host
 
 
@@ -42,12 +42,7 @@ def build_app() -> typer.Typer:
         http_token.rotate_command()
     )
     app.add_typer(http, name="http")
-    service = typer.Typer(
-        help="Run the daemon as a service.", no_args_is_help=True, rich_markup_mode=None
-    )
-    service.callback()(_group)
-    service.command("print", help="Print the systemd user unit for this installation.")(_print_unit)
-    app.add_typer(service, name="service")
+    app.add_typer(service.app(), name="service")
     return app
 
 
@@ -91,14 +86,3 @@ def _version_option(
 
 def _group() -> None:
     pass
-
-
-def _print_unit(
-    *,
-    socket: Annotated[
-        bool, typer.Option("--socket", help="Print the .socket unit for socket activation.")
-    ] = False,
-) -> None:
-    from nousd.cli.nousd import units
-
-    print(units.socket_unit() if socket else units.service_unit(), end="")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from nousd.cli.output import say, shown, snippet
 from nousd.cli.render.request_lines import waiting_lines
 from nousd.client.answers import ReceivedEvent
@@ -40,11 +43,17 @@ class RunPrinter:
                     self._remark(line)
             case "warning":
                 self._remark(f"warning: {payload['code']}: {payload['message']}")
+                self._hint(payload)
             case "error":
                 cause = f" ({payload['cause']})" if payload["cause"] else ""
                 self._remark(f"error: {payload['code']}: {payload['message']}{cause}")
+                self._hint(payload)
             case "agent_end" if payload.get("status") != "completed":
                 self._remark(f"the run ended: {payload.get('status')}")
+
+    def _hint(self, payload: Mapping[str, Any]) -> None:
+        if hint := payload.get("hint"):
+            self._remark(hint)
 
     def _remark(self, text: str) -> None:
         self._end_line()

@@ -66,6 +66,12 @@ LINE_CHARS_MAX: Final = 80
 FAILURES_KEPT_MAX: Final = 1024
 """Texts whose ``[[error CODE xK]]`` are counted; the oldest is forgotten."""
 
+NO_MODEL: Final = (
+    "\n\n(No model is configured, so this is the built-in mock model. Run `nousd init`, or set"
+    " ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY, or start a local model server, and restart"
+    " the daemon.)"
+)
+
 _PIECES: Final = re.compile(r"\s*\S+\s*|\s+")
 
 
@@ -74,15 +80,21 @@ class MockProvider:
 
     Args:
         context_window_tokens: the window of every model; a small one makes compaction visible.
+        note: what is added to each answer that no directive asks for.
     """
 
     name: Final = "mock"
 
     def __init__(
-        self, default_model: str = DEFAULT_MODEL, *, context_window_tokens: int = CONTEXT_WINDOW
+        self,
+        default_model: str = DEFAULT_MODEL,
+        *,
+        context_window_tokens: int = CONTEXT_WINDOW,
+        note: str = "",
     ) -> None:
         self._default_model = default_model
         self._context_window_tokens = context_window_tokens
+        self._note = note
         # Text -> how often it has failed since it last succeeded; the oldest first.
         self._failures: dict[int, int] = {}
 
@@ -113,7 +125,7 @@ class MockProvider:
         performance = _Performance(request, receive)
         # A hash, so that no long text is kept.
         place, due = hash((text, part)), 0
-        for step in _steps(request, text, part):
+        for step in _steps(request, text, part, self._note):
             if isinstance(step, Fail):
                 due += step.times or 0
                 if step.times is None or self._failures.get(place, 0) < due:
@@ -197,7 +209,7 @@ def _newest_user_text(messages: tuple[ModelMessage, ...]) -> tuple[str, int]:
     return "", answers
 
 
-def _steps(request: ModelInput, text: str, part: int) -> tuple[Step, ...]:
+def _steps(request: ModelInput, text: str, part: int, note: str) -> tuple[Step, ...]:
     if request.purpose == "summary":
         return (Speak(_summary(request.messages)),)
     parts = parse_script(text)
@@ -206,7 +218,7 @@ def _steps(request: ModelInput, text: str, part: int) -> tuple[Step, ...]:
         isinstance(step, Call) or (isinstance(step, Speak) and not step.is_reasoning)
         for step in steps
     )
-    return steps if answers else (*steps, Speak(_usual_answer(request.messages)))
+    return steps if answers else (*steps, Speak(_usual_answer(request.messages) + note))
 
 
 def _usual_answer(messages: tuple[ModelMessage, ...]) -> str:

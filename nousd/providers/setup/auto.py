@@ -8,6 +8,7 @@ such a port is skipped.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
 import trio
@@ -74,7 +75,7 @@ class Found(NamedTuple):
 async def find_provider(
     configured: Mapping[str, Candidate], servers: Sequence[LocalServer] | None = None
 ) -> Found:
-    """Resolve ``auto``. The network is used only if nothing is configured.
+    """Resolve ``auto``. This machine's ports are tried only if nothing is configured.
 
     Args:
         servers: the local servers to try; None for ``LOCAL_SERVERS``.
@@ -82,16 +83,33 @@ async def find_provider(
     for name, candidate in configured.items():
         if candidate.is_usable and candidate.dialect != MOCK:
             return Found(name, "it is configured")
-    return await _find_local(LOCAL_SERVERS if servers is None else servers) or Found(
+    listening = await _listening(LOCAL_SERVERS if servers is None else servers)
+    return (await _find_local(listening) if listening else None) or Found(
         MOCK,
         "no provider is configured, and no model server answers on this machine: what you get are the "
-        "answers of the built-in mock model. Set ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY, "
-        "write a provider into the settings file, or start a local model server",
+        "answers of the built-in mock model. Run nousd init, or set ANTHROPIC_API_KEY, OPENAI_API_KEY "
+        "or GEMINI_API_KEY, or start a local model server",
     )
 
 
+async def _listening(servers: Sequence[LocalServer]) -> Sequence[LocalServer]:
+    """Return the servers at whose ports somebody listens: mostly none, and then nothing is imported."""
+    there: set[LocalServer] = set()
+
+    async def look(server: LocalServer) -> None:
+        with suppress(OSError):
+            await (await trio.open_tcp_stream("127.0.0.1", server.port)).aclose()
+            there.add(server)
+
+    with trio.move_on_after(SECONDS_MAX):
+        async with trio.open_nursery() as nursery:
+            for server in servers:
+                nursery.start_soon(look, server)
+    return [server for server in servers if server in there]
+
+
 async def _find_local(servers: Sequence[LocalServer]) -> Found | None:
-    # Imported here, so that users with a configured provider never load it, and before the time limit
+    # Imported here, so that others never load it, and before the time limit.
     from nousd.providers.setup.registry import ProviderSettings, make_provider
 
     asked = {

@@ -49,6 +49,8 @@ class ConfiguredProvider(Protocol):
     def key_variable(self) -> str: ...
     @property
     def folder(self) -> Path: ...
+    @property
+    def is_stand_in(self) -> bool: ...
 
 
 class ConfiguredModel(Protocol):
@@ -143,6 +145,7 @@ def make_configured(
         key_variable=provider.key_variable,
         model=provider.model,
         idle_timeout_seconds=said.idle_timeout_seconds,
+        is_stand_in=provider.is_stand_in,
         record=record(provider.name) if record else None,
         secrets=secrets,
     )

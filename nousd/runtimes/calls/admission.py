@@ -33,12 +33,13 @@ RAW_ARGUMENTS: Final = "_raw"
 
 class Refused(msgspec.Struct, frozen=True):
     """Why a call does not run, or failed; ``code`` is that of the warning, ``by`` the source that
-    decided.
+    decided, ``hint`` what the user can do about it.
     """
 
     code: str
     message: str
     by: str = "policy"
+    hint: str = ""
 
 
 class Admitted(msgspec.Struct, frozen=True):
@@ -131,6 +132,15 @@ def hash_of_request(tools: Mapping[str, Tool], call: ToolCall) -> str:
         return input_hash(call.name, call.args)
 
 
+_EXEC_TOOLS: Final = frozenset({"bash", "git"})
+"""The built-in tools that exist only where commands are allowed."""
+
+_EXEC_IS_OFF: Final = (
+    "commands are off: allow them with nousd serve --allow-exec, or with allow_exec = true in the"
+    " settings file"
+)
+
+
 class _Case(msgspec.Struct):
     """A call that is being judged; ``args`` are its arguments once they are valid."""
 
@@ -143,7 +153,8 @@ class _Case(msgspec.Struct):
 def _is_registered(case: _Case) -> Refused | None:
     if case.call.name in case.tools:
         return None
-    return Refused("tool_not_found", f"tool_not_found: {case.call.name}")
+    hint = _EXEC_IS_OFF if case.call.name in _EXEC_TOOLS else ""
+    return Refused("tool_not_found", f"tool_not_found: {case.call.name}", hint=hint)
 
 
 def _is_active(case: _Case) -> Refused | None:

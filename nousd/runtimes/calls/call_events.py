@@ -199,8 +199,13 @@ class TurnCallEvents(CallEvents):
 
     def warnings(self, refused: Refused) -> list[events.Event]:
         """See ``CallEvents.warnings``. A long text is whole in the call's result."""
-        where = self._turn.tracker.where
-        return [events.Warning(**where, code=refused.code, message=beginning(refused.message))]
+        told = events.Warning(
+            **self._turn.tracker.where,
+            code=refused.code,
+            message=beginning(refused.message),
+            hint=refused.hint or UNSET,
+        )
+        return [told]
 
     def left(self, files: Sequence[ObeyedFile], *, in_result: bool = False) -> list[events.Event]:  # noqa: ARG002
         """See ``CallEvents.left``."""

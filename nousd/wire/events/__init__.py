@@ -135,6 +135,7 @@ class Warning(RunEvent, frozen=True, kw_only=True):
     code: str
     message: str
     turn_id: str | UnsetType = UNSET
+    hint: str | UnsetType = UNSET
 
 
 class Error(RunEvent, frozen=True, kw_only=True):
