@@ -266,6 +266,7 @@ def test_a_daemon_that_answers_is_ok(flags: dict[str, Any]) -> None:
         checks = examine(flags)
     assert checks["daemon"].status == checks["socket files"].status == "ok"
     assert " within " in checks["daemon"].found
+    assert checks["runs with"].status == "warning", "it says nothing of itself"
 
 
 def test_a_stale_socket_is_a_warning(flags: dict[str, Any]) -> None:

@@ -118,11 +118,13 @@ def test_a_doctor_has_a_line_for_each_check(nousd: Nousd, state: Path, tmp_path:
     argv = ["doctor", "--state-dir", state, "--socket", tmp_path / "s", "--workdir", tmp_path]
     outcome = nousd(*argv)
     assert outcome.code == 0
-    *lines, summary = outcome.out.splitlines()
+    *told, summary = outcome.out.splitlines()
+    lines = [line for line in told if line.startswith("  ")]
+    assert len(told) - len(lines) == 3, "heads"
     assert all(line.split()[0] in {"ok", "warning", "skipped"} for line in lines)
     assert summary.startswith(f"{len(lines)} checks: 0 failed")
     report = json.loads(nousd(*argv, "--json").out)
-    assert [check["name"] for check in report["checks"]][:2] == ["settings", "runtime folder"]
+    assert [check["name"] for check in report["checks"]][:2] == ["settings", "daemon"]
 
 
 def test_a_doctor_that_finds_a_failure_is_exit_code_1(
@@ -131,7 +133,7 @@ def test_a_doctor_that_finds_a_failure_is_exit_code_1(
     shutil.copy(__file__, state / "nousd.db")
     outcome = nousd("doctor", "--state-dir", state, "--socket", tmp_path / "s")
     assert outcome.code == 1
-    assert any(line.startswith("failed   database") for line in outcome.out.splitlines())
+    assert any(line.startswith("  failed   database") for line in outcome.out.splitlines())
     assert nousd("doctor", "--workdir", "/nowhere").code == 1
 
 

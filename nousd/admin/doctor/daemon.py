@@ -9,13 +9,16 @@ from typing import Final
 
 import apsw
 
+from nousd import __version__
 from nousd.admin.doctor.examination import Check, World
 from nousd.admin.reading.log_files import open_log
 from nousd.client.blocking import Connection
+from nousd.config.settings import Settings
 from nousd.errors import ClientError, ConfigError, DaemonUnreachable, StoreError
 from nousd.runtime_paths import locations
 from nousd.runtime_paths.locks import holder_of, socket_lock_file, state_lock_file
 from nousd.store.sqlite.database import inspect
+from nousd.wire.commands import GetCapabilities, GetState, ListTools
 
 ANSWER_SECONDS: Final = 5.0
 """How long a ping is waited for."""
@@ -28,14 +31,15 @@ _STEPS_BETWEEN_LOOKS: Final = 10_000
 
 
 def socket(world: World) -> Iterator[Check]:
-    """Check that the socket answers."""
+    """Check that the socket answers, and what the daemon there runs with."""
     path = world.settings.socket
     began = time.monotonic()
     try:
         with Connection(path, timeout_seconds=ANSWER_SECONDS) as daemon:
             daemon.request("ping", {})
-        took = time.monotonic() - began
-        yield Check("daemon", "ok", f"answers on {path} within {took * 1000:.1f} ms")
+            took = time.monotonic() - began
+            yield Check("daemon", "ok", f"answers on {path} within {took * 1000:.1f} ms")
+            yield _runs_with(daemon, world.settings)
     except DaemonUnreachable:
         if path.is_socket():
             found = f"no process listens on {path}, which was left behind"
@@ -45,6 +49,39 @@ def socket(world: World) -> Iterator[Check]:
     except ClientError as error:
         found = f"does not answer on {path}: {error}"
         yield Check("daemon", "failed", found, "look into its log; restart it")
+
+
+def _runs_with(daemon: Connection, settings: Settings) -> Check:
+    """Return what the daemon that runs was started with, and what would be different now."""
+    try:
+        told = daemon.ask(GetCapabilities())
+        mode = daemon.ask(GetState()).permission_mode
+        tools = daemon.ask(ListTools()).tools
+    except ClientError as error:
+        return Check("runs with", "warning", f"does not say: {error}", "restart it")
+    runs = {
+        "version": told.version,
+        "provider": told.provider,
+        "workspace": told.workdir,
+        "exec": _on_or_off(any(tool.name == _EXEC_TOOL for tool in tools)),
+    }
+    starts = {
+        "version": __version__,
+        "provider": settings.provider,
+        "workspace": str(settings.workdir),
+        "exec": _on_or_off(settings.allow_exec),
+    }
+    found = ", ".join(f"{name} {value}" for name, value in runs.items())
+    others = ", ".join(f"{name} {value}" for name, value in starts.items() if value != runs[name])
+    advice = f"one that starts now would have {others}" if others else ""
+    return Check("runs with", "ok", f"{found}, model {told.model}, mode {mode}", advice)
+
+
+_EXEC_TOOL: Final = "bash"
+
+
+def _on_or_off(value: bool) -> str:  # noqa: FBT001
+    return "on" if value else "off"
 
 
 def locks(world: World) -> Iterator[Check]:

@@ -6,7 +6,7 @@ others failed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,30 +17,40 @@ from nousd.admin.doctor import http as examine_http
 from nousd.admin.doctor import models as examine_model
 from nousd.admin.doctor import paths as examine_places
 from nousd.admin.doctor import tools as examine_tools
-from nousd.admin.doctor.examination import Check, Examine, World
+from nousd.admin.doctor.examination import About, Check, Examine, World
 from nousd.config.models_file import AUTO
 from nousd.config.resolve import resolve
 from nousd.errors import ConfigError
 
-EXAMINATIONS: Final[tuple[Examine, ...]] = (
-    examine_places.runtime_folder,
-    examine_places.state_folder,
-    examine_places.workdir,
-    examine_places.workspaces,
-    examine_places.files,
-    examine_places.disk,
-    examine_daemon.socket,
-    examine_daemon.locks,
-    examine_daemon.database,
-    examine_http.token,
-    examine_http.address,
-    examine_model.providers,
-    examine_tools.rules,
-    examine_tools.supervisor,
-    examine_tools.sandbox,
-    examine_tools.toolchains,
-)
+EXAMINATIONS: Final[Mapping[About, tuple[Examine, ...]]] = {
+    "running": (examine_daemon.socket,),
+    "both": (
+        examine_places.runtime_folder,
+        examine_places.state_folder,
+        examine_places.files,
+        examine_places.disk,
+        examine_daemon.locks,
+        examine_daemon.database,
+        examine_http.token,
+        examine_tools.supervisor,
+    ),
+    "new": (
+        examine_places.workdir,
+        examine_places.workspaces,
+        examine_http.address,
+        examine_model.providers,
+        examine_tools.rules,
+        examine_tools.sandbox,
+        examine_tools.toolchains,
+    ),
+}
 """In the order of the report."""
+
+_HEADS: Final[Mapping[About, str]] = {
+    "running": "the daemon that runs:",
+    "both": "its files and this machine, for every daemon:",
+    "new": "a daemon that starts now, with the settings as they are:",
+}
 
 
 class DoctorReport(msgspec.Struct, frozen=True):
@@ -48,6 +58,13 @@ class DoctorReport(msgspec.Struct, frozen=True):
 
     checks: Sequence[Check]
     failed: int
+
+    def lines(self) -> Iterator[str]:
+        """Yield the report for people."""
+        for about, head in _HEADS.items():
+            yield head
+            yield from (f"  {check}" for check in self.checks if check.about == about)
+        yield self.summary
 
     @property
     def summary(self) -> str:
@@ -62,7 +79,12 @@ def doctor(
     """Run all checks. The arguments are those of ``config.resolve.resolve``."""
     checks, world = _settings(flags, environ, config)
     if world is not None:
-        checks += [check for examine in EXAMINATIONS for check in examine(world)]
+        checks += [
+            msgspec.structs.replace(check, about=about)
+            for about, examinations in EXAMINATIONS.items()
+            for examine in examinations
+            for check in examine(world)
+        ]
     return DoctorReport(checks, sum(check.status == "failed" for check in checks))
 
 

@@ -9,6 +9,9 @@ import msgspec
 
 from nousd.config.settings import Settings
 
+About = Literal["running", "new", "both"]
+"""Which daemon a check is about: the one that runs, one that starts now with these settings, or both."""
+
 Status = Literal["ok", "warning", "failed", "skipped"]
 """``failed``: the daemon does not start, or a part of it does not work. ``warning``: it works, and not
 as it should. ``skipped``: there is nothing to look at, for the reason that is said."""
@@ -20,12 +23,14 @@ class Check(msgspec.Struct, frozen=True):
     Args:
         found: what there is, also where all is well.
         advice: what to do; empty if nothing is to be done.
+        about: which daemon.
     """
 
     name: str
     status: Status
     found: str
     advice: str = ""
+    about: About = "new"
 
     def __str__(self) -> str:
         advice = f" -> {self.advice}" if self.advice else ""

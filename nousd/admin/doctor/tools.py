@@ -94,7 +94,7 @@ def toolchains(world: World) -> Iterator[Check]:
     visible = [each.name for each in found if each.name not in hidden]
     says = [f"commands in the sandbox see {', '.join(visible)}"] if visible else []
     if not hidden:
-        yield Check("toolchains", "ok", *says)
+        yield Check("toolchains", "ok", "".join(says))
         return
     named = [_named(each, home) for each in found if each.name in hidden]
     says.append(f"commands in the sandbox do not see {'; '.join(named)}")

@@ -259,9 +259,7 @@ def _doctor(values: dict[str, Any]) -> None:
 
     config, wants_json = values.pop("config"), values.pop("json")
     report = doctor(values, os.environ, config)
-    output = CommandOutput(
-        report, [*map(str, report.checks), report.summary], _WRONG * bool(report.failed)
-    )
+    output = CommandOutput(report, [*report.lines()], _WRONG * bool(report.failed))
     tell(output, wants_json=wants_json)
 
 
