@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final
@@ -24,14 +23,13 @@ import typer
 from nousd.cli.client_options import Options
 from nousd.cli.output import DONE, FAILED, print_line, shown
 from nousd.cli.render.run_printer import RunPrinter
+from nousd.cli.starting import wait_until_ready
 from nousd.client.blocking import Connection, Subscription
-from nousd.errors import ClientError, DaemonUnreachable
+from nousd.errors import ClientError
 
 GREETING: Final = "Hello! Who are you, and what can you do?"
 
-_START_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 15.0
-_RETRY_SECONDS: Final = 0.02
 _INPUT_SECONDS: Final = 2.0
 
 _SOCKET_PATH_BYTES_MAX: Final = 90
@@ -127,8 +125,7 @@ def _private_folder() -> Iterator[Path]:
 def _daemon(folder: Path) -> Iterator[Path]:
     """Run a daemon in ``folder`` and yield its socket; stop it at the end."""
     socket_path = folder / "nousd.sock"
-    log = folder / "daemon.log"
-    with log.open("wb") as output:
+    with (folder / "daemon.log").open("w+b") as output:
         process = subprocess.Popen(
             _command(folder, socket_path),
             env={k: v for k, v in os.environ.items() if not k.startswith("NOUSD_")},
@@ -137,11 +134,11 @@ def _daemon(folder: Path) -> Iterator[Path]:
             stderr=output,
             start_new_session=True,  # Ctrl-C is for the client
         )
-    try:
-        _wait_until_ready(process, socket_path, log)
-        yield socket_path
-    finally:
-        _stop(process)
+        try:
+            wait_until_ready(process, socket_path, output)
+            yield socket_path
+        finally:
+            _stop(process)
 
 
 def _command(folder: Path, socket_path: Path) -> list[str]:
@@ -157,20 +154,6 @@ def _command(folder: Path, socket_path: Path) -> list[str]:
     }
     words = [str(word) for option in options.items() for word in option]
     return [sys.executable, "-m", "nousd", "serve", *words]
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], socket_path: Path, log: Path) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while True:
-        try:
-            with Connection(socket_path) as daemon:
-                daemon.request("ping", {})
-                return
-        except DaemonUnreachable:
-            if process.poll() is not None or time.monotonic() > deadline:
-                said = log.read_text(errors="replace").strip()
-                raise DaemonUnreachable(f"the daemon did not start: {said}") from None
-        time.sleep(_RETRY_SECONDS)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

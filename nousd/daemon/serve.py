@@ -49,6 +49,7 @@ from nousd.runtime_paths.folders import (
 )
 from nousd.runtime_paths.locks import lock_socket, lock_state_folder, socket_lock_file
 from nousd.runtime_paths.mending import mend_files
+from nousd.tools.environment import INSIDE
 from nousd.wire.codec.envelope import encode_error
 from nousd.wire.limits import CONNECTIONS_MAX
 
@@ -95,6 +96,8 @@ def serve(settings: Settings, door: Door | None = None) -> int:
     sys.setswitchinterval(_SWITCH_SECONDS)
     give_back_large_blocks()
     allow_many_descriptors()
+    # For what extensions start, too.
+    os.environ[INSIDE] = "1"
     trio.run(_serve, settings, door)
     return 0
 

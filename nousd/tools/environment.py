@@ -36,8 +36,14 @@ ALLOWED_VARIABLES: Final = (
 )
 
 
+INSIDE: Final = "NOUSD_INSIDE"
+"""Set in the environment of everything that the daemon starts, and in its own: a client that finds it
+starts no daemon.
+"""
+
+
 def allowed_environment() -> dict[str, str]:
-    """Return the allowed part of the daemon's environment."""
+    """Return the allowed part of the daemon's environment, and ``INSIDE``."""
     found = {name: os.environ[name] for name in ALLOWED_VARIABLES if name in os.environ}
     found.setdefault("PATH", os.defpath)
-    return found
+    return {**found, INSIDE: "1"}

@@ -292,7 +292,7 @@ import subprocess, sys, time
 from pathlib import Path
 from nousd.cli import demo
 demo._command = lambda folder, socket: [sys.executable, "-c", "import time; time.sleep(60)"]
-demo._wait_until_ready = lambda process, *rest: print(process.pid, flush=True)
+demo.wait_until_ready = lambda process, *rest: print(process.pid, flush=True)
 demo._leave_in_order_when_told_to()
 with demo._daemon(Path(sys.argv[1])):
     time.sleep(60)

@@ -1,0 +1,163 @@
+"""For ``nousd init``: where models can come from, whether a key works, which toolchains there are, and the
+first settings file itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import trio
+
+from nousd.config.providers import KEY_VARIABLES, MOCK
+from nousd.config.resolve import resolve
+from nousd.errors import ConfigError, ProviderError
+from nousd.providers.setup import auto
+from nousd.providers.setup.configured import make_configured
+from nousd.redaction.redactor import Redactor
+from nousd.tools.environment import allowed_environment
+from nousd.tools.sandbox.toolchains import find_toolchains
+
+SERVER_SECONDS: Final = 20.0
+"""How long a server, and a program that prints its key, may take together."""
+
+Table = dict[str, Any]
+"""Keys of the settings file with their values: texts, lists of texts, true or false."""
+
+
+class Source(NamedTuple):
+    """Where models can come from.
+
+    Args:
+        name: of the provider.
+        meaning: for people.
+        dialect, api_base: of a server that is not the vendor's.
+        key_variable: the variable for its key; "" if it needs none.
+    """
+
+    name: str
+    meaning: str
+    dialect: str | None = None
+    api_base: str | None = None
+    key_variable: str = ""
+
+    @property
+    def table(self) -> Table:
+        """The beginning of its table in the settings file."""
+        said = {"dialect": self.dialect, "api_base": self.api_base}
+        return {key: value for key, value in said.items() if value is not None}
+
+
+class Models(NamedTuple):
+    """The models that a server lists; ``usual`` is the one that is used if none is named."""
+
+    names: tuple[str, ...]
+    usual: str
+
+
+class FirstSettings(NamedTuple):
+    """A settings file that is being made: its own keys, and the table of each provider."""
+
+    settings: Table
+    providers: dict[str, Table]
+
+    def text(self) -> str:
+        """Return it as TOML."""
+        lines = _lines(self.settings)
+        for name, table in self.providers.items():
+            lines += ["", f"[providers.{name}]", *_lines(table)]
+        return "\n".join(lines) + "\n"
+
+    def write(self, file: Path) -> None:
+        """Write a new file that only the user can read: the whole of it, or none.
+
+        Raises:
+            ConfigError: there is one already, or it cannot be written.
+        """
+        draft = file.with_name(f"{file.name}.{os.getpid()}.new")
+        try:
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                draft.touch(mode=0o600, exist_ok=False)
+                draft.write_text(self.text(), encoding="utf-8")
+                # Unlike a rename it fails if somebody else has written one meanwhile.
+                file.hardlink_to(draft)
+            finally:
+                draft.unlink(missing_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{file} cannot be written: {error.strerror}") from None
+
+    def models(self) -> Models:
+        """Ask the server of its provider for its models, with the key.
+
+        Raises:
+            ConfigError: a setting cannot be used.
+            ProviderError: the server refuses, or cannot be reached, or has no models.
+        """
+        return trio.run(self._models)
+
+    async def _models(self) -> Models:
+        # What the shell says of settings is not the daemon's; its keys are tried.
+        environ = {
+            name: value
+            for name, value in os.environ.items()
+            if name.endswith("_API_KEY") or not name.startswith("NOUSD_")
+        }
+        with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+            file.write(self.text())
+            file.flush()
+            resolved = resolve({}, environ, Path(file.name)).settings
+        chosen = resolved.providers[resolved.provider]
+        provider = make_configured(chosen, resolved, Redactor(()))
+        try:
+            with trio.fail_after(SERVER_SECONDS):
+                names = await provider.models()
+        except trio.TooSlowError:
+            raise ProviderError(f"no answer within {SERVER_SECONDS:g} seconds") from None
+        finally:
+            await provider.aclose()
+        if not names:
+            raise ProviderError("the server answers, and lists no models")
+        usual = provider.default_model
+        return Models(names, usual if usual in names else names[0])
+
+
+def sources() -> list[Source]:
+    """Return the vendors, and a model server on this machine if one answers."""
+    found = [_vendor(name, variables) for name, variables in KEY_VARIABLES.items() if name != MOCK]
+    local = trio.run(auto.find_provider, {})
+    if local.api_base is not None:
+        meaning = f"{local.api_base} answers"
+        found.append(Source(local.provider, meaning, auto.LOCAL_DIALECT, local.api_base))
+    return found
+
+
+def _vendor(name: str, variables: Sequence[str]) -> Source:
+    is_set = next((variable for variable in variables if os.environ.get(variable)), None)
+    meaning = f"{is_set} is set" if is_set else f"needs a key, as in {variables[0]}"
+    return Source(name, meaning, key_variable=is_set or variables[0])
+
+
+def other_server(api_base: str) -> Source:
+    """Return a server at an address, which speaks what most do."""
+    return Source("local", api_base, auto.LOCAL_DIALECT, api_base, "NOUSD_LOCAL_API_KEY")
+
+
+def toolchains() -> Mapping[str, Sequence[str]]:
+    """Return the paths of each toolchain below the home, as they stand in the settings file."""
+    home = Path.home()
+    found = find_toolchains(home, allowed_environment()["PATH"])
+    return {each.name: [_spelled(path, home) for path in each.paths] for each in found}
+
+
+def _spelled(path: Path, home: Path) -> str:
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+
+
+def _lines(table: Table) -> list[str]:
+    # Texts, lists of texts, true and false are written alike in JSON and in TOML.
+    return [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in table.items()]

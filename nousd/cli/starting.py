@@ -1,0 +1,131 @@
+"""Starts the user's daemon in the background for a client that finds none.
+
+The daemon gets its provider, keys and modes from the settings file alone: what the shell of the first
+client happens to have set must not decide for all later ones. It belongs to no terminal and to no
+folder, and is stopped with ``nousctl stop``.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Final
+
+from nousd.cli.output import say
+from nousd.client.blocking import Connection
+from nousd.errors import ConfigError, DaemonUnreachable
+
+_START_SECONDS: Final = 60.0
+_RETRY_SECONDS: Final = 0.02
+
+_PREFIX: Final = "NOUSD_"
+_KEY_SUFFIX: Final = "_API_KEY"
+
+_INSIDE: Final = "NOUSD_INSIDE"
+"""Set by a daemon in the environment of all that it starts."""
+
+
+def start_daemon(socket_path: Path, *, is_wanted: bool) -> None:
+    """Start the daemon and return once it answers; say so on standard error.
+
+    Args:
+        socket_path: where the client found none.
+        is_wanted: whether the user has asked for a start in so many words.
+
+    Raises:
+        DaemonUnreachable: none may be started from here, or it did not start; the message says why, and
+            what would help.
+    """
+    reason = _why_not(socket_path, is_wanted=is_wanted)
+    if reason is not None:
+        raise DaemonUnreachable(f"no daemon listens on {socket_path}: {reason}")
+    environ = {name: value for name, value in os.environ.items() if not _is_of_settings(name)}
+    try:
+        log_flags, log = _log(environ)
+    except ConfigError as error:
+        raise DaemonUnreachable(f"no daemon can start with the settings: {error}") from None
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "nousd", "serve", *log_flags],
+            env=environ,
+            cwd=Path.home(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=output,
+            start_new_session=True,  # Ctrl-C and the end of the terminal are for the client
+        )
+        wait_until_ready(process, socket_path, output)
+    say(f"started the daemon, which goes on running; its log: {log}; nousctl stop ends it")
+    if unused := sorted(filter(_is_chosen, filter(_is_of_settings, os.environ))):
+        say(f"it takes settings from its file, and not from this shell: {', '.join(unused)}")
+
+
+def wait_until_ready(
+    process: subprocess.Popen[bytes], socket_path: Path, output: IO[bytes]
+) -> None:
+    """Return once a daemon answers on the socket.
+
+    Args:
+        process: that is to open it; another one may be faster.
+        output: where it says why it does not start.
+
+    Raises:
+        DaemonUnreachable: none does, with what the process said.
+    """
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        has_ended = process.poll() is not None
+        try:
+            with Connection(socket_path) as daemon:
+                daemon.request("ping", {})
+                return
+        except DaemonUnreachable:
+            if has_ended or time.monotonic() > deadline:
+                output.seek(0)
+                said = output.read().decode(errors="replace").strip()
+                raise DaemonUnreachable(f"the daemon did not start: {said}") from None
+        time.sleep(_RETRY_SECONDS)
+
+
+def _why_not(socket_path: Path, *, is_wanted: bool) -> str | None:
+    from nousd.config.resolve import resolve_socket
+
+    if os.environ.get(_INSIDE):
+        return "and a tool, a hook or an agent of one starts no other"
+    if not is_wanted and not (sys.stdin.isatty() or sys.stdout.isatty()):
+        return "start one with nousd serve, or with nousctl --start"
+    environ = {name: value for name, value in os.environ.items() if not _is_of_settings(name)}
+    if socket_path.resolve() != resolve_socket(environ).resolve():
+        return f"start one with nousd serve --socket {socket_path}"
+    return None
+
+
+def _is_of_settings(name: str) -> bool:
+    return name.startswith(_PREFIX) or name.endswith(_KEY_SUFFIX)
+
+
+def _is_chosen(name: str) -> bool:
+    """Return whether a daemon of this shell would have used a variable."""
+    from nousd.config.providers import KEY_VARIABLES
+    from nousd.config.settings import SETTINGS, variable_of
+
+    used = {variable_of(setting) for setting in SETTINGS} | {"NOUSD_CONFIG"}
+    used.update(*KEY_VARIABLES.values())
+    is_own_key = name.startswith(_PREFIX) and name.endswith(_KEY_SUFFIX)
+    return bool(os.environ[name]) and (name in used or is_own_key)
+
+
+def _log(environ: Mapping[str, str]) -> tuple[list[str], Path]:
+    """Return the flags that make a daemon write a log file, and the file."""
+    from nousd.config.resolve import resolve
+
+    settings = resolve({}, environ, asks_models=False).settings
+    if settings.log_file is not None:
+        return [], settings.log_file
+    file = settings.state_dir / "daemon.log"
+    return ["--log-file", str(file)], file
