@@ -1,5 +1,5 @@
-"""For ``nousd init``: where models can come from, whether a key works, which toolchains there are, and the
-first settings file itself.
+"""For ``nousd init``: where models can come from, whether a key works, which toolchains there are, and
+the first settings file itself.
 """
 
 from __future__ import annotations
