@@ -38,6 +38,7 @@
     ├── InputNotWhole                what is kept of a model's input is missing or not what was logged
     └── ClientError                  raised by the client package
         ├── DaemonUnreachable        no process listens on the socket
+        │   └── DaemonNotStarted     ... and none could be started, or may be from here
         ├── ConnectionLost           the daemon went away in mid-conversation
         ├── AnswerTimedOut           the daemon did not answer in time; what was asked may happen yet
         ├── AnswerInvalid            what came back is not v1
@@ -408,6 +409,12 @@ class ClientError(NousdError):
 
 class DaemonUnreachable(ClientError):
     """Nobody listens on the socket."""
+
+
+class DaemonNotStarted(DaemonUnreachable):
+    """No process listens on the socket, and none could be started, or may be from here; the message says
+    why, and what would help.
+    """
 
 
 class ConnectionLost(ClientError):

@@ -18,7 +18,10 @@ from typing import IO, Final
 
 from nousd.cli.output import say
 from nousd.client.blocking import Connection
-from nousd.errors import ConfigError, DaemonUnreachable
+from nousd.errors import ConfigError, DaemonNotStarted, DaemonUnreachable
+from nousd.runtime_paths import locations
+from nousd.runtime_paths.folders import prepare_state_folder
+from nousd.runtime_paths.locks import holder_of, socket_lock_file
 
 _START_SECONDS: Final = 60.0
 _RETRY_SECONDS: Final = 0.02
@@ -38,17 +41,16 @@ def start_daemon(socket_path: Path, *, is_wanted: bool) -> None:
         is_wanted: whether the user has asked for a start in so many words.
 
     Raises:
-        DaemonUnreachable: none may be started from here, or it did not start; the message says why, and
-            what would help.
+        DaemonNotStarted: none may be started from here, or it did not start.
     """
     reason = _why_not(socket_path, is_wanted=is_wanted)
     if reason is not None:
-        raise DaemonUnreachable(f"no daemon listens on {socket_path}: {reason}")
+        raise DaemonNotStarted(f"no daemon listens on {socket_path}; {reason}")
     environ = {name: value for name, value in os.environ.items() if not _is_of_settings(name)}
     try:
         log_flags, log = _log(environ)
     except ConfigError as error:
-        raise DaemonUnreachable(f"no daemon can start with the settings: {error}") from None
+        raise DaemonNotStarted(f"no daemon can start with the settings: {error}") from None
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "nousd", "serve", *log_flags],
@@ -75,28 +77,36 @@ def wait_until_ready(
         output: where it says why it does not start.
 
     Raises:
-        DaemonUnreachable: none does, with what the process said.
+        DaemonNotStarted: none does, with what the process said.
     """
     deadline = time.monotonic() + _START_SECONDS
     while True:
-        has_ended = process.poll() is not None
+        # If it was slower than another one, that one holds the lock and is about to listen.
+        is_hopeless = process.poll() is not None and _holder(socket_path) is None
         try:
             with Connection(socket_path) as daemon:
                 daemon.request("ping", {})
                 return
         except DaemonUnreachable:
-            if has_ended or time.monotonic() > deadline:
+            if is_hopeless or time.monotonic() > deadline:
                 output.seek(0)
                 said = output.read().decode(errors="replace").strip()
-                raise DaemonUnreachable(f"the daemon did not start: {said}") from None
+                raise DaemonNotStarted(f"the daemon did not start: {said}") from None
         time.sleep(_RETRY_SECONDS)
+
+
+def _holder(socket_path: Path) -> str | None:
+    try:
+        return holder_of(socket_lock_file(socket_path))
+    except ConfigError:
+        return None
 
 
 def _why_not(socket_path: Path, *, is_wanted: bool) -> str | None:
     from nousd.config.resolve import resolve_socket
 
     if os.environ.get(_INSIDE):
-        return "and a tool, a hook or an agent of one starts no other"
+        return "a tool, a hook or an agent of one starts no other"
     if not is_wanted and not (sys.stdin.isatty() or sys.stdout.isatty()):
         return "start one with nousd serve, or with nousctl --start"
     environ = {name: value for name, value in os.environ.items() if not _is_of_settings(name)}
@@ -127,5 +137,7 @@ def _log(environ: Mapping[str, str]) -> tuple[list[str], Path]:
     settings = resolve({}, environ, asks_models=False).settings
     if settings.log_file is not None:
         return [], settings.log_file
-    file = settings.state_dir / "daemon.log"
+    # As the daemon does; the log is opened before that.
+    prepare_state_folder(settings.state_dir)
+    file = locations.daemon_log(settings.state_dir)
     return ["--log-file", str(file)], file

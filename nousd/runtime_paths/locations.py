@@ -80,6 +80,11 @@ def user_agents_folder() -> Path:
     return default_config_file().with_name("agents")
 
 
+def daemon_log(state_dir: Path) -> Path:
+    """Return the log file of a daemon that a client has started, if no setting names another."""
+    return state_dir / "daemon.log"
+
+
 def default_config_file() -> Path:
     """Return the path of the settings file, which need not exist."""
     if sys.platform == "linux":

@@ -24,6 +24,7 @@ from nousd.cli.render.people import duration, local_time
 from nousd.cli.session_choice import session_here
 from nousd.client.blocking import Connection
 from nousd.errors import ClientError, DaemonUnreachable
+from nousd.runtime_paths import locations
 
 _STOP_SECONDS: Final = 35.0
 """The daemon gives its runs less than this to end."""
@@ -304,8 +305,9 @@ def _flag(argv: tuple[str, ...], flag: str) -> str | None:
 def _log_of_settings(environ: Mapping[str, str]) -> Path:
     from nousd.config.resolve import resolve
 
-    path = resolve({}, environ, asks_models=False).settings.log_file
-    if path is None:
+    settings = resolve({}, environ, asks_models=False).settings
+    path = settings.log_file or locations.daemon_log(settings.state_dir)
+    if settings.log_file is None and not path.exists():
         raise ClientError(
             "the daemon logs to standard error, which is not a file: set log_file in its settings, or"
             " start it with: nousd serve --log-file FILE"

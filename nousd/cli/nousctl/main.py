@@ -34,7 +34,13 @@ from nousd.cli.nousctl.trust import TRUSTING
 from nousd.cli.nousctl.verbs import VERBS, Verb, Watch
 from nousd.cli.output import DONE, FAILED, ending_in_order, say
 from nousd.cli.render.refusals import refusal_json, refusal_text
-from nousd.errors import ClientError, ConfigError, DaemonUnreachable, Refused
+from nousd.errors import (
+    ClientError,
+    ConfigError,
+    DaemonNotStarted,
+    DaemonUnreachable,
+    Refused,
+)
 
 USAGE: Final = 2
 NO_DAEMON: Final = 3
@@ -68,6 +74,13 @@ COMMON: Final = (
                 metavar="DURATION",
                 help="Time-out for each response: seconds, or such as 500ms or 5m.",
             ),
+        ],
+    ),
+    Argument(
+        "start",
+        Annotated[
+            bool | None,
+            typer.Option("--start", help="Start the daemon if there is none, also in a script."),
         ],
     ),
     Argument(
@@ -277,6 +290,8 @@ def main() -> None:
     with ending_in_order():
         try:
             build_app(completes=_is_about_all(argv))(prog_name="nousctl")
+        except DaemonNotStarted as error:
+            _exit(str(error), NO_DAEMON)
         except DaemonUnreachable as error:
             _exit(f"{error}\nstart it with: nousd serve", NO_DAEMON)
         except ConfigError as error:
@@ -356,7 +371,7 @@ def _command(name: str, row: str) -> Any:
     """Return the command of a row under a name."""
     help, arguments, run = _what_is(row)
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    body = partial(_run, run, arguments)
+    body = partial(_run, run, arguments, starts=row not in _ABOUT_THE_PROCESS)
     app.command(name, help=help)(function_of((*arguments, *COMMON), body))
     return typer.main.get_command(app)
 
@@ -374,6 +389,8 @@ def _run(
     run: Callable[[Options, dict[str, Any]], int],
     arguments: tuple[Argument, ...],
     values: dict[str, Any],
+    *,
+    starts: bool,
 ) -> None:
     common = {**_before, **given_values(COMMON, values)}
     options = Options(
@@ -382,6 +399,8 @@ def _run(
         timeout_seconds=common.get("timeout_seconds"),
         verbose=common.get("verbose", False),
     )
+    if starts:
+        _require_daemon(options, is_wanted=common.get("start", False))
     given = given_values(arguments, values)
     try:
         code = in_session(run, options, arguments, dict(given))
@@ -396,6 +415,24 @@ def _run(
         code = INTERRUPTED
     if code:
         raise typer.Exit(code)
+
+
+_ABOUT_THE_PROCESS: Final = frozenset({"ping", "status", "logs", "stop", "restart", "raw", "http"})
+"""Verbs that start no daemon."""
+
+
+def _require_daemon(options: Options, *, is_wanted: bool) -> None:
+    """Start the user's daemon if none listens.
+
+    Raises:
+        DaemonNotStarted: see ``start_daemon``.
+    """
+    try:
+        options.connect().close()
+    except DaemonUnreachable:
+        from nousd.cli.starting import start_daemon
+
+        start_daemon(options.socket_path, is_wanted=is_wanted)
 
 
 def _prompt(options: Options, values: dict[str, Any]) -> int:

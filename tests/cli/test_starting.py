@@ -1,0 +1,154 @@
+"""A client that finds no daemon starts the user's own, or says why it does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.daemon import WAIT_SECONDS
+
+
+class Home:
+    """The home of a user whose daemon does not run, with a short path for its socket."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("run", "state", "config/nousd", "project"):
+            (folder / name).mkdir(parents=True, mode=0o700)
+        (folder / "config/nousd/config.toml").write_text('provider = "mock"\n')
+
+    def nousctl(self, *argv: str, terminal: bool = False, **more: str) -> tuple[int, str, str]:
+        """Return exit code, output and remarks of ``nousctl``."""
+        own = {k: v for k, v in os.environ.items() if not k.startswith(("NOUSD_", "XDG_"))}
+        environ = {
+            **own,
+            "HOME": str(self.folder),
+            "XDG_RUNTIME_DIR": str(self.folder / "run"),
+            "XDG_STATE_HOME": str(self.folder / "state"),
+            "XDG_CONFIG_HOME": str(self.folder / "config"),
+            **more,
+        }
+        master, slave = pty.openpty()
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "nousd.cli.nousctl.main", *argv],
+                env=environ,
+                cwd=self.folder / "project",
+                stdin=slave if terminal else subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=WAIT_SECONDS,
+            )
+        finally:
+            os.close(master)
+            os.close(slave)
+        return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def home(folder: Path) -> Iterator[Home]:
+    place = Home(folder)
+    yield place
+    place.nousctl("stop")
+
+
+def test_a_prompt_on_a_terminal_starts_the_daemon_and_says_so_once(home: Home) -> None:
+    code, out, err = home.nousctl("prompt", "hello", terminal=True)
+    assert (code, "mock response: user: hello" in out) == (0, True), err
+    assert "started the daemon" in err
+    code, out, err = home.nousctl("prompt", "again", terminal=True)
+    assert (code, "started the daemon" in err) == (0, False)
+    assert "user: hello" in out, "it is the session of this folder"
+    code, out, _ = home.nousctl("logs")
+    assert (code, "provider mock" in out) == (0, True)
+
+
+def test_the_daemon_takes_its_settings_from_the_file_and_names_what_it_does_not_take(
+    home: Home,
+) -> None:
+    shell = {"NOUSD_PROVIDER": "gemini", "ANTHROPIC_API_KEY": "k", "NOUSD_MODEL": ""}
+    code, out, err = home.nousctl("prompt", "hello", terminal=True, **shell)
+    assert (code, "mock response" in out) == (0, True), err
+    assert "not from this shell: ANTHROPIC_API_KEY, NOUSD_PROVIDER" in err
+    status = json.loads(home.nousctl("status", "--json")[1])
+    environ = Path("/proc", str(status["pid"]), "environ").read_bytes()
+    assert b"ANTHROPIC_API_KEY" not in environ
+    assert b"NOUSD_PROVIDER" not in environ
+    assert Path("/proc", str(status["pid"]), "cwd").readlink() == home.folder
+
+
+def test_a_script_starts_none_unless_it_says_so(home: Home) -> None:
+    code, _, err = home.nousctl("prompt", "hello")
+    assert (code, "nousctl --start" in err) == (3, True)
+    code, out, err = home.nousctl("prompt", "hello", "--start")
+    assert (code, out) == (0, "mock response: user: hello\n"), err
+
+
+def test_nothing_that_a_daemon_started_starts_another(home: Home) -> None:
+    for argv in (["prompt", "hello"], ["prompt", "hello", "--start"]):
+        code, _, err = home.nousctl(*argv, terminal=True, NOUSD_INSIDE="1")
+        assert (code, "starts no other" in err) == (3, True)
+
+
+def test_a_daemon_at_another_socket_is_the_users_to_start(home: Home) -> None:
+    other = str(home.folder / "run/other")
+    code, _, err = home.nousctl("prompt", "hello", "--socket", other, terminal=True)
+    assert (code, f"nousd serve --socket {other}" in err) == (3, True)
+
+
+@pytest.mark.parametrize("verb", ["status", "ping", "stop", "logs"])
+def test_verbs_about_the_process_start_none(verb: str, home: Home) -> None:
+    code, _, err = home.nousctl(verb, "--start", terminal=True)
+    assert code in (1, 3)
+    assert "started the daemon" not in err
+
+
+def test_settings_that_no_daemon_can_start_with_are_quoted(home: Home) -> None:
+    (home.folder / "config/nousd/config.toml").write_text('provider = "nonsense"\n')
+    code, _, err = home.nousctl("prompt", "hello", terminal=True)
+    assert (code, "provider must be" in err) == (3, True)
+    (home.folder / "config/nousd/config.toml").write_text('system_prompt = "/missing"\n')
+    code, _, err = home.nousctl("prompt", "hello", terminal=True)
+    assert (code, "/missing" in err) == (3, True)
+
+
+def test_two_clients_at_once_get_one_daemon(home: Home) -> None:
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("NOUSD_", "XDG_"))}
+    environ = {
+        **own,
+        "HOME": str(home.folder),
+        **{
+            f"XDG_{name}": str(home.folder / place)
+            for name, place in (
+                ("RUNTIME_DIR", "run"),
+                ("STATE_HOME", "state"),
+                ("CONFIG_HOME", "config"),
+            )
+        },
+    }
+    argv = [sys.executable, "-m", "nousd.cli.nousctl.main", "prompt", "hello", "--start"]
+    several = [
+        subprocess.Popen(argv, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        for _ in range(3)
+    ]
+    for process in several:
+        assert process.wait(WAIT_SECONDS) == 0
+        assert process.stdout is not None
+        assert b"mock response" in process.stdout.read()
+        process.stdout.close()
+    status = json.loads(home.nousctl("status", "--json")[1])
+    os.kill(status["pid"], signal.SIGTERM)
+    given_up_at = time.monotonic() + WAIT_SECONDS
+    while Path("/proc", str(status["pid"]), "exe").exists():
+        assert time.monotonic() < given_up_at
+        os.sched_yield()
+    assert home.nousctl("ping")[0] == 3, "there is no second one"
