@@ -105,7 +105,7 @@ async def test_only_allowed_variables_are_passed_on(
     assert "LANG=C.UTF-8" in lines
     made_by_bash = {"PWD", "SHLVL", "_", "OLDPWD"}
     names = {line.partition("=")[0] for line in lines} - made_by_bash
-    common = {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "TMPDIR"}
+    common = {"NOUSD_INSIDE", "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "TMPDIR"}
     assert {name for name in names if not name.startswith(("LC_", "LANG"))} <= common
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 import trio
@@ -39,9 +40,13 @@ async def all_threads_are_free() -> None:
     back, and later tests would have one less.
     """
     together = threading.Barrier(THREADS_MAX)
+
+    async def meet() -> None:
+        await in_folder_thread(partial(together.wait))
+
     async with trio.open_nursery() as nursery:
         for _ in range(THREADS_MAX):
-            nursery.start_soon(in_folder_thread, together.wait)
+            nursery.start_soon(meet)
 
 
 @pytest.mark.slow
