@@ -37,7 +37,7 @@ GROUPS: Final[dict[str, Callable[[], Awaitable[list[Row]]]]] = {
     "latency": streaming.latency,
     "prompt": prompting.rows,
     "long": long_sessions.rows,
-    "branches": long_sessions.branches,
+    "large": long_sessions.large,
     "calls": calling.rows,
     "accept": accepting.rows,
     "start": starting.rows,

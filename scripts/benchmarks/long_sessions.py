@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 
 import trio
 
-from .client import commands, subscription
-from .histories import write_long_sessions, write_sessions
-from .programs import daemon, folder, helper, in_turns, model_flags
+from .client import Commands, commands, subscription
+from .histories import write_long_sessions
+from .programs import Daemon, daemon, folder, helper, in_turns, model_flags
 from .prompting import REQUEST_BYTES, Prompter
 from .report import Row, at_most
 from .yardsticks import bare_commits, bare_model_client
@@ -22,8 +22,14 @@ _ROUNDS: Final = 8
 _WINDOW: Final = "4000000"
 _PING_MS: Final = 15.0
 _APPEND_MORE_MS: Final = 20.0
-_BRANCHED_ENTRIES: Final = 100_000
+_LARGE_ENTRIES: Final = 100_000
+_LARGE_CHARS: Final = 150
+"""Of each of their texts: all together are within the window."""
 _BRANCHES: Final = 3
+_PAGES: Final = 20
+_AFTER_SECONDS: Final = 0.5
+"""What a command leaves to be done behind its answer counts, too."""
+
 _PAUSE_SECONDS: Final = 0.002
 """Between two requests of another session, so that they do not take the daemon's time."""
 
@@ -88,38 +94,85 @@ async def rows() -> list[Row]:
     return made
 
 
-async def branches() -> list[Row]:
-    """The longest commit of another session while a session of 100,000 entries is branched again and
-    again, beside what it may be.
+async def large() -> list[Row]:
+    """The longest ping and the longest commit of another session while one of 100,000 entries is opened,
+    listed, branched, compacted and deleted, beside what they may be. Another one as large has no branch
+    that shares its entries. The longest bare commit of the same time tells what the machine does.
     """
+    rows: list[Row] = []
+    with (
+        folder() as place,
+        helper("model_stub") as api_base,
+        bare_commits(place, at_once=1) as commit_us,
+    ):
+        session, alone = await write_long_sessions(place, 2, _LARGE_ENTRIES, _LARGE_CHARS)
+        flags = (*model_flags(api_base), "--context-window", _WINDOW)
+        async with daemon(place, *flags) as running, commands(running.socket) as connection:
+            (committed,) = await in_turns(_ROUNDS, commit_us)
+            for name, work in (
+                ("opening", partial(_open, connection, session)),
+                ("listing", partial(_list, connection, session)),
+                ("branching", partial(_branch, connection, session)),
+                ("compacting", partial(connection.ask, "compact_session", session_id=session)),
+                ("deleting", partial(connection.ask, "delete_session", session_id=session)),
+                ("deleting unshared", partial(connection.ask, "delete_session", session_id=alone)),
+            ):
+                rows += await _longest_beside(f"{name} 100,000", running, work, committed)
+    return rows
+
+
+async def _longest_beside(
+    name: str, running: Daemon, work: Callable[[], Awaitable[object]], committed: float
+) -> Iterator[Row]:
     with folder() as place, bare_commits(place, at_once=1) as commit_us:
-        (session,) = await write_sessions(place, (_BRANCHED_ENTRIES,))
         async with (
-            daemon(place) as running,
-            commands(running.socket) as connection,
             commands(running.socket) as pinging,
             commands(running.socket) as appending,
         ):
-            (committed,) = await in_turns(_ROUNDS, commit_us)
-            other = (await appending.ask("new_session"))["session_id"]
+            other = (await appending.ask("new_session", activate=False))["session_id"]
             append = partial(appending.ask, "append_message", text="x", session_id=other)
             async with (
                 longest_us(partial(pinging.ask, "ping")) as ping,
                 longest_us(append) as appended,
+                longest_us(partial(trio.to_thread.run_sync, trio.run, commit_us)) as bare,
             ):
-                for _ in range(_BRANCHES):
-                    await connection.ask("branch_session", session_id=session, activate=False)
-    return list(_of_others(ping, appended, committed))
+                await work()
+                await trio.sleep(_AFTER_SECONDS)
+    return _of_others(name, ping, appended, bare, committed)
 
 
-def _of_others(ping: Longest, appended: Longest, committed: float) -> Iterator[Row]:
+async def _open(connection: Commands, session_id: str) -> None:
+    await connection.ask("get_session", session_id=session_id)
+
+
+async def _list(connection: Commands, session_id: str) -> None:
+    """Read some pages of the messages, of the context and of the tree, and the list of sessions."""
+    await connection.ask("list_sessions")
+    before: dict[str, str] = {}
+    after: dict[str, str] = {}
+    for _ in range(_PAGES):
+        page = await connection.ask("get_messages", session_id=session_id, **before)
+        before = {"before": page["before"]}
+        page = await connection.ask("get_tree", session_id=session_id, **after)
+        after = {"after": page["nodes"][-1]["id"]}
+    await connection.ask("get_messages", session_id=session_id, compacted=True)
+
+
+async def _branch(connection: Commands, session_id: str) -> None:
+    for _ in range(_BRANCHES):
+        await connection.ask("branch_session", session_id=session_id, activate=False)
+
+
+def _of_others(
+    name: str, ping: Longest, appended: Longest, bare: Longest, committed: float
+) -> Iterator[Row]:
     may_take = 3 * committed / 1e3 + _APPEND_MORE_MS
     beside = f"3 commits + {_APPEND_MORE_MS:g} ms"
-    name = f"branching {_BRANCHED_ENTRIES:,} entries"
     yield Row(
         f"{name}: longest ping", ping.us / 1e3, _PING_MS, "ms", f"{_PING_MS:g} ms", at_most(1)
     )
-    yield Row("  longest append_message", appended.us / 1e3, may_take, "ms", beside, at_most(1))
+    yield Row(f"{name}: longest append", appended.us / 1e3, may_take, "ms", beside, at_most(1))
+    yield Row(f"{name}: longest bare commit", bare.us / 1e3, may_take, "ms", beside)
 
 
 async def _figures(size: _Size) -> _Figures:
