@@ -110,13 +110,15 @@ async def steps_of_a_play(path: Path) -> int:
 
 
 @pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("quick", [256, 4], ids=["one thread", "two threads"])
 @pytest.mark.parametrize("once", [True, False], ids=["once", "until mended"])
 @pytest.mark.parametrize("fault", Fault, ids=[fault.name for fault in Fault])
 async def test_the_reported_outcome_of_a_commit_is_true_wherever_the_disk_fails(
-    tmp_path: Path, fault: Fault, once: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, fault: Fault, once: bool, quick: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_commits, "NUMBERS_PER_BLOCK", 3)
     monkeypatch.setattr(_commits, "WAL_PAGES", 20)
+    monkeypatch.setattr(_commits, "QUICK_PAGES", quick)
     monkeypatch.setattr(sqlite, "RESERVE_BYTES", 64 * 1024)
     steps = await steps_of_a_play(tmp_path / "counted.db")
     assert steps > 40
@@ -167,10 +169,12 @@ async def test_a_commit_with_one_failed_sync_is_undone_before_it_is_answered(
             assert [event.type for event in await whole_log(store)] == ["session_created"]
 
 
+@pytest.mark.parametrize("quick", [256, 2], ids=["between commits", "beside them"])
 async def test_a_failed_checkpoint_fails_no_commit_and_is_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: int
 ) -> None:
     monkeypatch.setattr(_commits, "WAL_PAGES", 10)
+    monkeypatch.setattr(_commits, "QUICK_PAGES", quick)
     path = tmp_path / "log.db"
     with faulty_disk() as disk:
         async with sqlite.open_store(path, connect=disk.connect) as store:

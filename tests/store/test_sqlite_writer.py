@@ -16,6 +16,7 @@ from nousd.errors import StoreError
 from nousd.store.artifacts import Artifact
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter
+from nousd.store.sqlite import checkpoints
 from nousd.store.sqlite import commits as _commits
 from nousd.store.sqlite import store as sqlite
 from nousd.store.sqlite import writer as _writer
@@ -272,10 +273,12 @@ async def test_numbers_of_deltas_lost_in_a_power_cut_are_not_reused(tmp_path: Pa
         assert after.seq > 102
 
 
+@pytest.mark.parametrize("quick", [256, 10], ids=["between commits", "beside them"])
 async def test_the_wal_restarts_once_it_is_large_and_no_reader_uses_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: int
 ) -> None:
     monkeypatch.setattr("nousd.store.sqlite.commits.WAL_PAGES", 20)
+    monkeypatch.setattr("nousd.store.sqlite.commits.QUICK_PAGES", quick)
     path, wal = tmp_path / "log.db", tmp_path / "log.db-wal"
 
     async def append_pages(numbers: range) -> int:
@@ -286,7 +289,7 @@ async def test_the_wal_restarts_once_it_is_large_and_no_reader_uses_it(
     async with sqlite.open_store(path) as store:
         await append(store, created())
         bounded = await append_pages(range(60))
-        assert bounded < 60 * 4096
+        assert bounded < 120 * 4096
         with closing(open_for_reading(path)) as reader:
             reader.execute("BEGIN")
             reader.execute("SELECT count(*) FROM events").fetchall()
@@ -308,6 +311,63 @@ async def test_the_wal_is_checkpointed_only_once(
         await append(store, updated(name="once more"))
         await append(store, updated(name="for the last time"))
         assert (await store.figures()).checkpoints == 1
+
+
+async def test_a_large_wal_is_moved_by_another_connection_until_the_rest_is_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nousd.store.sqlite.commits.WAL_PAGES", 20)
+    monkeypatch.setattr("nousd.store.sqlite.commits.QUICK_PAGES", 10)
+    threads: dict[str, int] = {}
+    checkpoint = checkpoints.checkpoint
+
+    def watched(connection: apsw.Connection, mode: int) -> checkpoints.Moved:
+        done = checkpoint(connection, mode)
+        if mode == apsw.SQLITE_CHECKPOINT_PASSIVE:
+            name = threading.current_thread().name
+            threads[name] = max(done.moved, threads.get(name, 0))
+        return done
+
+    monkeypatch.setattr(checkpoints, "checkpoint", watched)
+    path = tmp_path / "log.db"
+    async with sqlite.open_store(path) as store:
+        await append(store, created())
+        before = path.stat().st_size
+        with trio.fail_after(WAIT_SECONDS):
+            while not threads:
+                await append(store, updated(name="x" * 4096))
+        assert next(iter(threads)).startswith("nousd log checkpoints")
+        assert path.stat().st_size > before
+
+
+async def test_a_store_is_closed_while_its_wal_is_being_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nousd.store.sqlite.commits.WAL_PAGES", 20)
+    monkeypatch.setattr("nousd.store.sqlite.commits.QUICK_PAGES", 0)
+    begun, gate = threading.Event(), threading.Event()
+    checkpoint = checkpoints.checkpoint
+
+    def slow(connection: apsw.Connection, mode: int) -> checkpoints.Moved:
+        begun.set()
+        assert gate.wait(WAIT_SECONDS)
+        return checkpoint(connection, mode)
+
+    monkeypatch.setattr(checkpoints, "checkpoint", slow)
+    path = tmp_path / "log.db"
+    async with sqlite.open_store(path) as store:
+        await append(store, created())
+        with trio.fail_after(WAIT_SECONDS):
+            while not begun.is_set():
+                await append(store, updated(name="x" * 4096))
+        # It is still at it: others commit, and the end waits for it.
+        await append(store, updated(name="last"))
+        gate.set()
+    assert not path.with_name("log.db-wal").exists()
+    async with sqlite.open_store(path) as store:
+        session = await store.session("s1")
+        assert session is not None
+        assert session.name == "last"
 
 
 # --- failures ----------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from nousd.machine.projection.row_projection import row_changes
 from nousd.store.records import Batch, StoredEvent, put_at
 from nousd.store.sqlite import artifacts as _artifacts_sqlite
 from nousd.store.sqlite import rows as _rows_sqlite
+from nousd.store.sqlite.checkpoints import Checkpointer, Moved, checkpoint
 from nousd.store.sqlite.checksums import Checksums
 from nousd.store.sqlite.database import (
     BUSY_MS_MAX,
@@ -53,6 +54,12 @@ from nousd.wire.events import DELTA_EVENTS
 NUMBERS_PER_BLOCK: Final = 100_000
 """Numbers reserved with one fsync: a gap of at most this many after a crash, and one sync per this
 many deltas."""
+
+QUICK_PAGES: Final = 256
+"""Pages (1 MiB) of the WAL that are moved between two commits: about as long as three of them."""
+
+WAL_ROUNDS_MAX: Final = 4
+"""How many times as long as it should be the WAL becomes before commits wait for it to be moved."""
 
 _SYNCED: Final = "FULL"
 """The mode in which a commit is on the disk when it returns."""
@@ -93,8 +100,10 @@ class Commits:
         self._in_doubt = not opened.was_closed
         self._is_suspect = False
         self._must_truncate = False
-        self._wal_pages = 0
+        self._wal_pages = self._moved = 0
         self._checkpoint_at = WAL_PAGES
+        self._background = Checkpointer(self._connection)
+        self._background_helps = True
         self._connection.wal_autocheckpoint(0)
 
     # --- committing --------------------------------------------------------------------------
@@ -122,7 +131,9 @@ class Commits:
         self.write_stats.wrote(stored)
         return stored
 
-    def do(self, work: Callable[[apsw.Connection], Any], *, durable: bool) -> Any:
+    def do(
+        self, work: Callable[[apsw.Connection], Any], *, durable: bool, empties_wal: bool = False
+    ) -> Any:
         """Commit the changes of ``work`` in one transaction; return its result.
 
         Only the caller learns of it, so a failure leaves nothing in doubt: ``work`` must be right
@@ -144,6 +155,7 @@ class Commits:
             failure = self._failure_of_chore(error)
             self._try_to_roll_back()
             raise failure from error
+        self._must_truncate |= empties_wal
         return outcome
 
     def _failure_of_chore(self, error: Exception) -> StoreError:
@@ -273,6 +285,8 @@ class Commits:
             apsw.Error: it is not.
         """
         self._roll_back()
+        if self._is_suspect or not self._background.is_busy:
+            self._note_background()
         if self._is_suspect:
             self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             self._is_suspect = False
@@ -295,42 +309,78 @@ class Commits:
 
     # --- the WAL -----------------------------------------------------------------------------
 
-    def tidy(self) -> None:
+    def tidy(self, then: Callable[[], None]) -> None:
         """Move what the WAL holds to the database once it is much, or holds deleted content.
 
+        Most of it moves in the background; behind that ``then`` is called, for this to be called again.
         A failure costs no more than the space of the WAL; later ones make up for it.
         """
-        if self._must_truncate:
+        is_too_long = self._wal_pages >= WAL_ROUNDS_MAX * self._checkpoint_at
+        if self._background.is_busy and not is_too_long:
+            return
+        self._note_background()
+        if not self._must_truncate and self._wal_pages < self._checkpoint_at:
+            return
+        pages, left = self._wal_size()
+        if not self._must_truncate and pages < self._checkpoint_at:
+            return
+        if left > QUICK_PAGES and not is_too_long and self._background_helps:
+            self._background.begin(then)
+        elif self._must_truncate:
             self._must_truncate = not self._emptied_wal()
-        elif self._wal_pages >= self._checkpoint_at and self._wal_has_pages(self._checkpoint_at):
-            moved = self._checkpointed(apsw.SQLITE_CHECKPOINT_PASSIVE)
-            self._checkpoint_at = WAL_PAGES + (0 if moved else self._wal_pages)
+        else:
+            self._checkpointed(apsw.SQLITE_CHECKPOINT_PASSIVE)
+        self._background_helps = True
+
+    def _note_background(self) -> None:
+        """Take the outcome of what was moved in the background, once that is over."""
+        try:
+            done = self._background.outcome()
+        except apsw.Error as error:
+            self._background_helps = False
+            self._note_failed_checkpoint(error)
+        else:
+            if done is not None:
+                # A reader may hold on to all of it.
+                self._background_helps = done.moved > self._moved
+                self._note_checkpoint(done)
+
+    def _note_checkpoint(self, done: Moved) -> None:
+        self._moved = done.moved
+        self._checkpoint_at = WAL_PAGES
+        self.write_stats.checkpointed(done.seconds)
+
+    def _note_failed_checkpoint(self, error: apsw.Error) -> None:
+        self._note_failed_sync(error)
+        self._checkpoint_at = WAL_PAGES + self._wal_pages
 
     def _emptied_wal(self) -> bool:
         return self._checkpointed(apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
     def _checkpointed(self, mode: int) -> bool:
         """Move the WAL's content; returns whether that went well. Does not wait for readers."""
-        begun = perf_counter()
         self._connection.set_busy_timeout(0)
         try:
-            # While a reader holds on to it, the WAL is not begun anew and still has all of its pages.
-            self._wal_pages, _ = self._connection.wal_checkpoint(mode=mode)
+            done = checkpoint(self._connection, mode)
         except apsw.Error as error:
-            self._note_failed_sync(error)
+            self._note_failed_checkpoint(error)
             return False
         finally:
             self._connection.set_busy_timeout(BUSY_MS_MAX)
-        self.write_stats.checkpointed(perf_counter() - begun)
+        # While a reader holds on to it, the WAL is not begun anew and still has all of its pages.
+        self._wal_pages = done.pages
+        self._note_checkpoint(done)
         return True
 
-    def _wal_has_pages(self, count: int) -> bool:
-        """Ask whether it has so many, or was begun anew since those that it had were moved."""
+    def _wal_size(self) -> tuple[int, int]:
+        """Return how many pages it has, since it was begun anew, and how many of them were not moved."""
         try:
-            self._wal_pages, _ = self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+            known = checkpoint(self._connection, apsw.SQLITE_CHECKPOINT_NOOP)
         except apsw.Error as error:
             self._note_failed_sync(error)
-        return self._wal_pages >= count
+            return self._wal_pages, self._wal_pages
+        self._wal_pages, self._moved = known.pages, known.moved
+        return known.pages, known.pages - known.moved
 
     def _pages_written(self) -> int:
         """Return how many pages went into the WAL since it was last asked. SQLite would tell it by a
@@ -347,6 +397,8 @@ class Commits:
         If the former fails, the next start leaves a gap in the numbers: no harm.
         """
         try:
+            self._note_background()
+            self._background.close()
             self._make_certain()
             if self._next != self._reserved:
                 self._synchronize(fully=True)

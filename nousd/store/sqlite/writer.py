@@ -57,11 +57,13 @@ class Chore(msgspec.Struct, frozen=True):
         report: called there with the result of ``work`` once that is committed, or with a StoreError:
             then nothing of it is in the log.
         durable: whether it is on the disk when it is reported.
+        empties_wal: whether the WAL is to be emptied behind it, because of what it holds.
     """
 
     work: Callable[[apsw.Connection], Any]
     report: Callable[[Any], None]
     durable: bool = False
+    empties_wal: bool = False
 
 
 class _Stop:
@@ -69,6 +71,13 @@ class _Stop:
 
 
 STOP: Final = _Stop()
+
+
+class _Wake:
+    """Stands in the queue when there is something to tidy."""
+
+
+_WAKE: Final = _Wake()
 
 Report = Callable[[Sequence[Outcome], int], None]
 """Called in the writer's thread with the outcomes of the oldest jobs, and the epoch from now on."""
@@ -78,7 +87,7 @@ class Writer:
     """The writer; ``run`` is its thread, ``jobs`` its queue."""
 
     def __init__(self, commits: Commits, reserve: Reserve, report: Report) -> None:
-        self.jobs: SimpleQueue[Job | Chore | _Stop] = SimpleQueue()
+        self.jobs: SimpleQueue[Job | Chore | _Wake | _Stop] = SimpleQueue()
         self._commits = commits
         self._reserve = reserve
         self._report = report
@@ -95,9 +104,13 @@ class Writer:
                 if group:
                     self._report(self._outcomes(group), self._epoch)
                 self._do_chore()
-                self._commits.tidy()
+                self._commits.tidy(self._wake)
         finally:
             self._commits.close()
+
+    def _wake(self) -> None:
+        """Have the thread look at what there is to tidy, also if no job comes."""
+        self.jobs.put(_WAKE)
 
     def _take_group(self) -> list[Job]:
         """Wait for a job, and take those that wait behind it."""
@@ -110,6 +123,8 @@ class Writer:
                 return group
             if isinstance(job, Chore):
                 self._chore = job
+                return group
+            if isinstance(job, _Wake):
                 return group
             group.append(job)
             events += len(job.batch.records)
@@ -128,7 +143,9 @@ class Writer:
             return
         outcome: Any
         try:
-            outcome = self._commits.do(chore.work, durable=chore.durable)
+            outcome = self._commits.do(
+                chore.work, durable=chore.durable, empties_wal=chore.empties_wal
+            )
         except StoreError as failure:
             outcome = failure
         chore.report(outcome)
