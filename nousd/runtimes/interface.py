@@ -152,7 +152,7 @@ class Runtime(Protocol):
         """
         ...
 
-    def plan_cut(self, context: Sequence[Entry], choice: ModelChoice) -> Cut | None:
+    async def plan_cut(self, context: Sequence[Entry], choice: ModelChoice) -> Cut | None:
         """Return where to cut a transcript for that model; None if nothing can be cut off."""
         ...
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
+from nousd.daemon.runs import model_inputs
+from nousd.daemon.sessions import history
 from nousd.daemon.sessions.history import KEPT_SESSIONS_MAX, KEPT_TOKENS_MAX, Context, Contexts
 from nousd.daemon.sessions.live_session import LiveSession
+from nousd.machine.context import compaction
 from nousd.machine.context.compiler import Grown
 from nousd.machine.context.tokens import entry_tokens
 from nousd.machine.session.state import SessionState
 from nousd.providers.interface import Provider
 from nousd.providers.setup.registry import make_provider
+from nousd.runtimes.native import loop
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.interface import Store
 from nousd.store.memory import store as memory
@@ -219,6 +224,54 @@ async def test_compact_session_summarizes_the_older_part_and_deletes_nothing(
     assert "they greeted" in summary[1]
     assert [content for _, content in rest] == ["second", "stub-reply", "third"]
     assert (await texts(client))[:2] == ["first", "stub-reply"], "nothing was deleted"
+
+
+async def test_a_long_context_is_cut_in_other_threads_with_the_same_result(
+    client: Client, stub: StubModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "_QUICK_ENTRIES_MAX", 1)
+    monkeypatch.setattr(model_inputs, "_QUICK_MESSAGES_MAX", 0)
+    threads = set()
+    for module, name in (
+        (compaction, "plan_cut"),
+        (compaction, "summary_input"),
+        (model_inputs, "store_input"),
+    ):
+        work = getattr(module, name)
+
+        def watched(*args: Any, work: Any = work, **kwargs: Any) -> Any:
+            threads.add(threading.get_ident())
+            return work(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, watched)
+    await client.request("prompt", text="first")
+    await client.request("prompt", text="second")
+    threads.clear()
+    stub.script(text_reply("they greeted"))
+    answer = await client.request("compact_session")
+    assert answer["summary"] == "they greeted"
+    assert threads
+    assert threading.get_ident() not in threads
+    assert "user: first" in stub.requests[2].json["messages"][0]["content"]
+
+
+async def test_entries_are_let_go_a_few_at_a_time_between_which_others_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(history, "_FREED_AT_ONCE", 2)
+    entries: list[Entry] = [user(f"u{number}") for number in range(7)]
+    left = []
+
+    async def look() -> None:
+        while entries:
+            left.append(len(entries))
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(look)
+        await history.let_go(entries)
+    assert entries == []
+    assert len(set(left)) > 1
 
 
 async def test_a_compaction_overtaken_by_a_prompt_is_discarded(

@@ -173,7 +173,11 @@ async def test_two_equal_long_sessions_store_equal_inputs(tmp_path: Path) -> Non
     assert await session(tmp_path) == await session(tmp_path)
 
 
-async def test_the_model_input_of_a_manual_summary_has_no_run(bench: Bench) -> None:
+@pytest.mark.parametrize("large", [1, 1 << 20], ids=["in steps", "with its event"])
+async def test_the_model_input_of_a_manual_summary_has_no_run(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, large: int
+) -> None:
+    monkeypatch.setattr(model_inputs, "PUT_STEP_BYTES", large)
     bench.model.answer(says("one"), says("two"), says("they talked"))
     await bench.run("first")
     await bench.run("second")

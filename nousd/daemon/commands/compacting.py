@@ -10,14 +10,14 @@ from functools import partial
 import trio
 
 from nousd.daemon.replies import Deferred, Reply
-from nousd.daemon.runs.model_inputs import artifacts_of
+from nousd.daemon.runs.model_inputs import artifacts_of, put_large, stored_alone
 from nousd.daemon.services import Services
+from nousd.daemon.sessions.history import let_go
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import AnswerTooLong, CommandRejected
 from nousd.machine.context import compaction
 from nousd.machine.context.compaction import Cut
 from nousd.machine.context.compiler import Compiled
-from nousd.machine.context.input_chunks import store_input
 from nousd.machine.context.model_input_event import model_input
 from nousd.machine.session import decisions
 from nousd.machine.session.usage import CallFigures
@@ -35,9 +35,9 @@ async def compact_session(services: Services, command: commands.CompactSession) 
     live = await services.sessions.require(command.session_id)
     decisions.require_idle(live.state)
     leaf_id = live.state.leaf_id
-    context = (await services.contexts.at_leaf(live)).entries
+    context = list((await services.contexts.at_leaf(live)).entries)
     choice = services.run_services.choice_of(live.state)
-    cut = services.run_services.runtime.plan_cut(context, choice)
+    cut = await services.run_services.runtime.plan_cut(context, choice)
     if cut is None:
         raise CommandRejected("nothing_to_compact")
     instruction = (command.instruction or "").strip() or None
@@ -55,7 +55,10 @@ async def compact_session(services: Services, command: commands.CompactSession) 
     decisions.require_idle(live.state)
     if live.state.leaf_id != leaf_id:
         raise CommandRejected("session_changed")
-    return _append(services, live, cut, summary, instruction)
+    appended = _append(services, live, cut, summary, instruction)
+    del cut
+    await let_go(context)
+    return appended
 
 
 def _append(
@@ -86,8 +89,9 @@ def _append(
 
 
 async def _tell_input(services: Services, session_id: str, compiled: Compiled) -> None:
+    stored = await stored_alone(compiled)
+    artifacts = await put_large(services.store, artifacts_of(stored), now=services.clock.now())
     live = await services.sessions.get(session_id)
-    stored = store_input(None, compiled.request, omitted=compiled.omitted)
     told = model_input(
         compiled,
         stored,
@@ -95,7 +99,7 @@ async def _tell_input(services: Services, session_id: str, compiled: Compiled) -
         leaf_id=live.state.leaf_id,
         session_id=session_id,
     )
-    live.decide((told,), artifacts=artifacts_of(stored))
+    live.decide((told,), artifacts=artifacts)
 
 
 async def _count_call(services: Services, session_id: str, figures: CallFigures) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+import trio
 from msgspec import UNSET
 
 from nousd.daemon.commands.accepting import require_entry
 from nousd.daemon.services import Services
-from nousd.daemon.sessions.history import whole_inputs, whole_path
+from nousd.daemon.sessions.history import let_go, whole_inputs, whole_path
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import CommandRejected
 from nousd.machine.context import text_offload
@@ -46,9 +47,8 @@ async def get_messages(services: Services, command: commands.GetMessages) -> Mes
         for message in await whole_inputs(services.store, waiting)
     ]
     if command.compacted:
-        context = await services.contexts.read(live.session_id, leaf_id)
-        entries = (*context.entries, *pending)
-        return _page(live, leaf_id, at, _newest_of(entries, command.before))
+        page = await _newest_in_context(services, live, leaf_id, pending, command.before)
+        return _page(live, leaf_id, at, page)
     end = leaf_id
     if command.before is not None:
         ids = [entry.id for entry in pending]
@@ -81,6 +81,20 @@ async def _newest(
     if taken and len(path.entries) == 1 and len(encode_json(path.entries[0])) > room:
         return Path(taken, has_more=True)
     return Path((*path.entries, *taken), path.has_more)
+
+
+async def _newest_in_context(
+    services: Services,
+    live: LiveSession,
+    leaf_id: str | None,
+    pending: Sequence[Entry],
+    before: str | None,
+) -> Path:
+    """Return the newest entries of a context and the pending messages, up to one page."""
+    context = list((await services.contexts.read(live.session_id, leaf_id)).entries)
+    page = await trio.to_thread.run_sync(_newest_of, (*context, *pending), before)
+    await let_go(context)
+    return page
 
 
 def _newest_of(entries: Sequence[Entry], before: str | None) -> Path:

@@ -28,7 +28,7 @@ from nousd.machine.context.input_chunks import (
     store_input,
 )
 from nousd.machine.context.model_input import ModelMessage
-from nousd.store.artifacts import Artifact
+from nousd.store.artifacts import PUT_STEP_BYTES, Artifact
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter, StoredEvent
 from nousd.wire import events
@@ -48,6 +48,32 @@ _QUICK_MESSAGES_MAX: Final = 128
 def artifacts_of(stored: Stored) -> list[Artifact]:
     """Return the artifacts to commit together with the ``model_input`` event."""
     return [Artifact(artifact_id, MEDIA_TYPE, data) for artifact_id, data in stored.artifacts]
+
+
+async def put_large(store: Store, artifacts: Sequence[Artifact], *, now: str) -> list[Artifact]:
+    """Store large artifacts in steps that let others in between; return the small ones.
+
+    Raises:
+        StoreError: some may have been stored.
+    """
+    for artifact in artifacts:
+        if len(artifact.data) > PUT_STEP_BYTES:
+            await store.put_artifact(_InMemory(artifact), artifact.media_type, now=now)
+    return [artifact for artifact in artifacts if len(artifact.data) <= PUT_STEP_BYTES]
+
+
+class _InMemory:
+    """See ``ArtifactSource``."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.artifact_id = artifact.id
+        self.size_bytes = len(artifact.data)
+        self._data = artifact.data
+
+    async def read(self, offset: int, length: int) -> bytes:
+        """See ``ArtifactSource.read``."""
+        await trio.lowlevel.checkpoint()
+        return self._data[offset : offset + length]
 
 
 class ModelInputs:
@@ -130,7 +156,7 @@ class InputsOfRun:
     async def store(self, compiled: Compiled) -> Stored:
         """Return the new chunks of an input. The input of a summary shares nothing with others."""
         if compiled.request.purpose == "summary":
-            return await _stored(None, compiled, None)
+            return await stored_alone(compiled)
         if self._chain is None:
             messages = compiled.request.messages
             self._chain = await self._inputs.chain(self._session_id, messages)
@@ -150,6 +176,11 @@ class InputsOfRun:
         self._inputs.forget(self._session_id)
 
 
+async def stored_alone(compiled: Compiled) -> Stored:
+    """Return the chunks of an input that shares nothing with others, such as that of a summary."""
+    return await _stored(None, compiled, None)
+
+
 async def _stored(chain: Chain | None, compiled: Compiled, likely: Rest | None) -> Stored:
     """Encode and hash what is new; in a thread, if that takes so long that others would notice."""
     store = partial(
@@ -160,7 +191,8 @@ async def _stored(chain: Chain | None, compiled: Compiled, likely: Rest | None) 
         omitted=compiled.omitted,
         likely=likely,
     )
-    if new_messages(chain, compiled.request.messages) <= _QUICK_MESSAGES_MAX:
+    new = new_messages(chain, compiled.request.messages) + len(compiled.omitted)
+    if new <= _QUICK_MESSAGES_MAX:
         return store()
     return await trio.to_thread.run_sync(store)
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
+import trio
 from msgspec import UNSET
 
 from nousd.daemon.sessions.live_session import LiveSession
@@ -36,6 +37,9 @@ _PAGE_ENTRIES_MAX: Final = 1024
 """A page is twice the one before, so that little more is read than needed, up to what the event loop
 can look through without anyone waiting.
 """
+
+_FREED_AT_ONCE: Final = 4096
+"""A millisecond."""
 
 _PAGE_BYTES: Final = 4 * 1024 * 1024
 
@@ -187,6 +191,15 @@ def _kept_from(entries: Sequence[Entry]) -> str | None:
         if isinstance(entry, CompactionEntry):
             return entry.first_kept_entry_id
     return None
+
+
+async def let_go(entries: list[Entry]) -> None:
+    """Empty a list that may have the last references to its entries, a few at a time: nothing else runs
+    while Python frees one list.
+    """
+    while entries:
+        del entries[-_FREED_AT_ONCE:]
+        await trio.lowlevel.checkpoint()
 
 
 # --- whole texts -----------------------------------------------------------------------------

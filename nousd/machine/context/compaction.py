@@ -60,14 +60,16 @@ def plan_cut(context: Sequence[Entry], keep_tokens: int) -> Cut | None:
     if not places:
         return None
     tokens_from = _tokens_from_each(context)
-    fitting = [place for place in places if tokens_from[place] <= keep_tokens]
+    fits = [tokens <= keep_tokens for tokens in tokens_from]
     turns = [place for place in places if _begins_turn(context[place])]
     if tokens_from[0] <= keep_tokens:
         # Requested by a client for a short transcript: keep the newest turn.
         candidates = turns[-1:]
     else:
         candidates = (
-            [place for place in turns if place in fitting][:1] or fitting[:1] or places[-1:]
+            [place for place in turns if fits[place]][:1]
+            or [place for place in places if fits[place]][:1]
+            or places[-1:]
         )
     if not candidates:
         return None

@@ -257,11 +257,13 @@ class NativeRuntime:
         """See ``Runtime.opinion_of``."""
         return NO_POLICY
 
-    def plan_cut(self, context: Sequence[Entry], choice: ModelChoice) -> compaction.Cut | None:
+    async def plan_cut(
+        self, context: Sequence[Entry], choice: ModelChoice
+    ) -> compaction.Cut | None:
         """See ``Runtime.plan_cut``."""
         # In a small window the kept part must leave room for the answer.
         room = int(self._settings.compact_at * self._window(choice)) // 2
-        return compaction.plan_cut(context, min(self._settings.keep_recent_tokens, room))
+        return await _planned(context, min(self._settings.keep_recent_tokens, room))
 
     async def summarise(
         self,
@@ -273,12 +275,24 @@ class NativeRuntime:
         report: Report,
     ) -> str:
         """See ``Runtime.summarise``."""
-        compiled = compaction.summary_input(
-            cut, choice=choice, instruction=instruction, window=self._window(choice)
-        )
+        compiled = await self._summary_input(cut, choice, instruction)
         await tell(compiled)
         room = AnswerRoom(self._bounds, AnswersOfRun())
         return await self._summary(cut, compiled, nobody_waits, room, report)
+
+    async def _summary_input(
+        self, cut: compaction.Cut, choice: ModelChoice, instruction: str | None
+    ) -> Compiled:
+        make = partial(
+            compaction.summary_input,
+            cut,
+            choice=choice,
+            instruction=instruction,
+            window=self._window(choice),
+        )
+        if len(cut.dropped) <= _QUICK_ENTRIES_MAX:
+            return make()
+        return await trio.to_thread.run_sync(make)
 
     async def _summary(
         self,
@@ -303,7 +317,7 @@ class NativeRuntime:
         )
 
     async def _compact(self, host: TurnHost, trigger: str, keep_tokens: int) -> bool:
-        cut = compaction.plan_cut(await host.context(), keep_tokens)
+        cut = await _planned(await host.context(), keep_tokens)
         if cut is None:
             return False
 
@@ -312,9 +326,7 @@ class NativeRuntime:
                 figures.reported(**host.tracker.where, correlation_id=host.correlation_id)
             )
 
-        compiled = compaction.summary_input(
-            cut, choice=host.choice, instruction=None, window=self._window(host.choice)
-        )
+        compiled = await self._summary_input(cut, host.choice, None)
         await host.stream(await self._told(host, compiled))
         room = AnswerRoom(self._bounds, host.answers)
         summary = await self._summary(cut, compiled, host.extend_idle_deadline, room, report)
@@ -375,6 +387,13 @@ async def _compiled(
     if is_long and (grown.is_saving or grown.new_entries(context) > _QUICK_ENTRIES_MAX):
         return await trio.to_thread.run_sync(compile_input, context, frame, budget, grown)
     return compile_input(context, frame, budget, grown)
+
+
+async def _planned(context: Sequence[Entry], keep_tokens: int) -> compaction.Cut | None:
+    """Plan a cut; in a thread, if that takes so long that other sessions would notice."""
+    if len(context) <= _QUICK_ENTRIES_MAX:
+        return compaction.plan_cut(context, keep_tokens)
+    return await trio.to_thread.run_sync(compaction.plan_cut, context, keep_tokens)
 
 
 def _choice(compiled: Compiled) -> ModelChoice:
