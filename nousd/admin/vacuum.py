@@ -23,6 +23,7 @@ from nousd.runtime_paths.locks import lock_state_folder
 from nousd.store.records import Old
 from nousd.store.sqlite.artifacts import drop_all_unused
 from nousd.store.sqlite.database import UNREADABLE, Connect, is_for_want_of_space, open_for_writing
+from nousd.store.sqlite.deleting import drop_all
 from nousd.store.sqlite.pruning import prune
 
 _EVERYTHING: Final = Old(ended_before="9999", until=2**63 - 1)
@@ -62,6 +63,7 @@ def vacuum(state_dir: Path, *, connect: Connect = apsw.Connection) -> VacuumRepo
         bytes_before = size_of(path)
         with _opened(path, connect) as connection:
             connection.pragma("synchronous", "NORMAL")
+            drop_all(connection)
             deltas_joined = _prune_all(connection)
             artifacts_dropped = len(set(drop_all_unused(connection, _a_day_ago())))
             connection.pragma("synchronous", "FULL")

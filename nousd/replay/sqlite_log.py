@@ -23,7 +23,8 @@ from nousd.wire.objects.entries import Entry
 
 _SPAN: Final = """
     SELECT session_id, min(seq), max(seq), min(schema_version) FROM events
-    WHERE run_id = ? GROUP BY session_id
+    WHERE run_id = ?
+    AND session_id NOT IN (SELECT session_id FROM sessions WHERE deleted) GROUP BY session_id
 """
 _EVENTS: Final = """
     SELECT line, schema_version FROM events

@@ -260,9 +260,16 @@ class Store(Protocol):
         """Return the ids of sessions that were given entries and not created (yet)."""
         ...
 
-    async def drop_copies(self, branch_id: str) -> bool:
-        """Delete what a branch was given that was not created, a part of it at a time; return whether
-        some may be left. Nothing happens to a session that was created.
+    async def unfinished_deletions(self) -> tuple[str, ...]:
+        """Return the ids of deleted sessions of which rows are left. Nobody reads them, but their
+        content is in the file.
+        """
+        ...
+
+    async def drop_rows(self, session_id: str) -> bool:
+        """Delete what is left of a deleted session, or what was copied for a branch that was not
+        created, a part of it at a time; return whether some may be left. Nothing happens to any other
+        session.
 
         Raises:
             StoreError: nothing was changed.

@@ -23,6 +23,7 @@ from nousd.admin.doctor import paths as examine_places
 from nousd.config.resolve import resolve
 from nousd.errors import ConfigError, SessionNotFound, StoreError
 from nousd.store.artifacts import Artifact
+from nousd.store.sqlite import deleting
 from nousd.store.sqlite import store as sqlite
 from nousd.wire import events
 from nousd.wire.events.base import TurnKey
@@ -30,7 +31,7 @@ from nousd.wire.objects.entries import MessageEntry
 from tests.admin.conftest import check_unchanged
 from tests.admin.logs import artifact, write_recorded_log
 from tests.harness.planted import MARK, PLANTED
-from tests.store.helpers import TS, append, created, queue_update, queued
+from tests.store.helpers import TS, append, created, deleted, queue_update, queued
 
 Files = dict[str, bytes]
 TURN: TurnKey = {"session_id": "s1", "run_id": "r1", "turn_id": "1"}
@@ -401,6 +402,21 @@ def test_the_last_complete_lines_of_a_long_daemon_log_are_included(
         "the beginning of own.log": "is longer than 16 bytes",
         "own.log.1 and older": "only the newest log file is taken",
     }
+
+
+def test_a_session_that_is_being_deleted_is_left_out(
+    folder: Path, make_bundle: Callable[..., Files], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deleting, "ROWS_PER_STEP", 2)
+    kept = artifact(b"a text")
+    told = [
+        appended(f"e{number}", role="user", text="t", text_ref=kept.id, text_bytes=6)
+        for number in range(9)
+    ]
+    write(folder, created("s1"), created("s2"), *told, deleted("s1"), artifacts=[kept])
+    files = make_bundle()
+    assert [event["type"] for event in lines(files)] == ["session_created", "session_deleted"]
+    assert not [name for name in files if name.startswith("artifacts/")]
 
 
 def test_an_unreadable_part_does_not_prevent_the_others(

@@ -15,10 +15,11 @@ import trio
 from nousd.admin.check.check import check
 from nousd.admin.check.findings import FINDINGS_MAX
 from nousd.admin.check.refold import Refold
+from nousd.store.sqlite import deleting
 from nousd.store.sqlite import store as sqlite
 from nousd.store.sqlite.migrations import MIGRATIONS
 from tests.admin.conftest import Change, check_unchanged
-from tests.admin.logs import a_run, artifact, write_recorded_log
+from tests.admin.logs import a_run, artifact, write_log, write_recorded_log
 from tests.store.helpers import append, appended, created, deleted, delta, run_started
 
 OPEN_RUN = "note: run open has no end: it is at work, or will be closed at the next start"
@@ -36,6 +37,16 @@ def errors(path: Path) -> list[str]:
 
 
 # --- intact logs -------------------------------------------------------------------------------
+
+
+def test_a_deletion_that_a_kill_broke_off_is_no_damage(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deleting, "ROWS_PER_STEP", 3)
+    path = folder / "nousd.db"
+    trio.run(write_log, path)
+    note = "note: session gone is being deleted: the next start drops what is left of it"
+    assert findings_of(path) == [note, OPEN_RUN]
 
 
 def test_an_intact_log_has_only_the_note_of_its_open_run(log: Path) -> None:

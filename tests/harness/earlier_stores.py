@@ -422,4 +422,4 @@ HELD: Final[dict[str, Held]] = {
 """name -> contents."""
 
 # The same log after the next migrations, which changed its tables and no event.
-HELD["schema-6"] = HELD["schema-7"] = HELD["schema-8"] = HELD["schema-5"]
+HELD["schema-6"] = HELD["schema-7"] = HELD["schema-8"] = HELD["schema-9"] = HELD["schema-5"]

@@ -12,7 +12,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from nousd.store.interface import Store
-from nousd.store.sqlite import branching
+from nousd.store.sqlite import branching, deleting
 from tests.harness.daemon import WAIT_SECONDS
 from tests.store.helpers import Watch, append, appended, created, deleted
 
@@ -22,6 +22,7 @@ NO_BOUND = 1 << 40
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(branching, "ENTRIES_PER_STEP", 3)
+    monkeypatch.setattr(deleting, "ROWS_PER_STEP", 3)
 
 
 async def write_parent(store: Store, entries: int) -> None:
@@ -96,11 +97,12 @@ async def test_what_was_copied_for_a_branch_that_is_not_created_is_found_and_dro
     await watched.copy_entries("p", "never")
     assert await watched.uncreated_branches() == ("never",)
     await append(watched, deleted("p"), deleted("b"))
-    steps = 0
-    with trio.fail_after(WAIT_SECONDS):
-        while await watched.drop_copies("never"):
-            steps += 1
-    assert steps > 3
+    for session_id in ("p", "b", "never"):
+        steps = 0
+        with trio.fail_after(WAIT_SECONDS):
+            while await watched.drop_rows(session_id):
+                steps += 1
+        assert steps > 3
     assert await watched.uncreated_branches() == ()
     assert watch.connection is not None
     for table in ("entries", "entry_bodies"):
@@ -109,14 +111,14 @@ async def test_what_was_copied_for_a_branch_that_is_not_created_is_found_and_dro
 
 async def test_nothing_is_dropped_of_a_session_that_was_created(store: Store) -> None:
     await write_parent(store, 5)
-    assert not await store.drop_copies("p")
+    assert not await store.drop_rows("p")
     assert len(await ids_of(store, "p")) == 5
 
 
 async def test_the_copies_for_a_branch_leave_the_entries_that_they_share(watched: Store) -> None:
     await write_parent(watched, 10)
     await watched.copy_entries("p", "never")
-    while await watched.drop_copies("never"):
+    while await watched.drop_rows("never"):
         pass
     path = await watched.path("p", "e9", limit=99, bytes_max=NO_BOUND)
     assert len(path.entries) == 10

@@ -25,6 +25,7 @@ from nousd import __version__
 from nousd.admin.bundle import log as bundle_log
 from nousd.admin.bundle.archive import Archive
 from nousd.admin.doctor.doctor import doctor
+from nousd.admin.reading.deletions import find_doomed
 from nousd.admin.reading.log_files import open_log
 from nousd.client.blocking import Connection
 from nousd.config.report import report
@@ -252,6 +253,7 @@ def _add_log(wanted: Wanted, archive: Archive) -> None:
         if wanted.session_id is not None:
             _require_session(connection, wanted.session_id)
         with _as_far_as_it_can_be_had("the events", archive):
+            find_doomed(connection, "main")
             _add_events(connection, wanted, archive)
         with _as_far_as_it_can_be_had("the artifacts", archive):
             _add_artifacts(connection, wanted, archive)

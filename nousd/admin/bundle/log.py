@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import apsw
 import msgspec
 
+from nousd.admin.reading.deletions import EVENT_IS_KEPT
 from nousd.errors import StoreError
 from nousd.machine.projection.retention import STARTS, Line, join
 from nousd.store.sqlite import artifacts
@@ -24,15 +25,16 @@ from nousd.wire.codec.upcasting import lift
 from nousd.wire.events import DELTA_EVENTS, EVENTS
 from nousd.wire.limits import TOOL_PREVIEW_CHARS_MAX
 
-_EVENTS: Final = """
+_EVENTS: Final = f"""
     SELECT seq, type, schema_version, line FROM events
     WHERE seq >= :first AND (:session_id IS NULL OR session_id = :session_id)
-    AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types))) ORDER BY seq
-"""
-_SIZES: Final = """
+    AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
+    AND {EVENT_IS_KEPT} ORDER BY seq
+"""  # noqa: S608  the names are ours
+_SIZES: Final = f"""
     SELECT seq, length(line) FROM events
-    WHERE :session_id IS NULL OR session_id = :session_id ORDER BY seq DESC
-"""
+    WHERE (:session_id IS NULL OR session_id = :session_id) AND {EVENT_IS_KEPT} ORDER BY seq DESC
+"""  # noqa: S608
 
 
 _SEQ_MAX: Final = 2**63 - 1
@@ -244,7 +246,8 @@ class StoredArtifact(NamedTuple):
 _ARTIFACTS: Final = """
     SELECT DISTINCT uses.artifact_id, media_type, coalesce(size_bytes, 0)
     FROM artifact_uses AS uses LEFT JOIN artifacts ON artifacts.artifact_id = uses.artifact_id
-    WHERE :session_id IS NULL OR session_id = :session_id ORDER BY created_at DESC
+    WHERE (:session_id IS NULL OR session_id = :session_id)
+    AND session_id NOT IN (SELECT session_id FROM temp.doomed) ORDER BY created_at DESC
 """
 
 

@@ -22,6 +22,7 @@ from nousd.admin.check.compare import TABLES, Table, differences, meanings_in
 from nousd.admin.check.findings import PROGRESS_EVENTS, Finding, Findings, Progress, no_progress
 from nousd.admin.check.refold import Refold
 from nousd.admin.check.run_audit import RunWalker
+from nousd.admin.reading.deletions import EVENT_IS_KEPT, find_doomed
 from nousd.admin.reading.lines import STORED_LINE, StoredLine, read_line
 from nousd.admin.reading.log_files import complaints, open_log_beside, require_finished, size_of
 from nousd.errors import StoreError
@@ -109,6 +110,7 @@ class _Look:
         """
         connection.execute("BEGIN")
         self._take(str(path), self._pages, connection)
+        self._take("the deletions", self._deletions, connection)
         self._take("the checksums", self._checksums, connection)
         if self._take("the log", self._walk, connection):
             # Rows are only compared if all events could be read; otherwise each would seem wrong.
@@ -132,6 +134,10 @@ class _Look:
     def _pages(self, connection: apsw.Connection) -> None:
         for complaint in complaints(connection, "log"):
             self._findings.add("the database", f"is damaged: {complaint}")
+
+    def _deletions(self, connection: apsw.Connection) -> None:
+        for session_id in find_doomed(connection, "log"):
+            self._findings.add(f"session {session_id}", _DOOMED, "note")
 
     # --- the events ----------------------------------------------------------------------------
 
@@ -201,7 +207,9 @@ class _Look:
 
 _OPEN_RUN: Final = "has no end: it is at work, or will be closed at the next start"
 
-_EVENTS: Final = f"SELECT {STORED_LINE} FROM log.events ORDER BY seq"  # noqa: S608
+_DOOMED: Final = "is being deleted: the next start drops what is left of it"
+
+_EVENTS: Final = f"SELECT {STORED_LINE} FROM log.events WHERE {EVENT_IS_KEPT} ORDER BY seq"  # noqa: S608
 _STATE_MADE: Final = "SELECT active_session_id, defaults FROM main.log_state"
 _STATE_KEPT: Final = "SELECT active_session_id, defaults FROM log.log_state"
 _WITHOUT_BODY: Final = """

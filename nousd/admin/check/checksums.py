@@ -9,14 +9,15 @@ from zlib import crc32
 import apsw
 
 from nousd.admin.check.findings import Finding
+from nousd.admin.reading.deletions import EVENT_IS_KEPT
 
 _SINCE: Final = 7
 """The version of the schema that has checksums."""
 
-_DURABLE: Final = """
+_DURABLE: Final = f"""
     SELECT seq, session_id, line, line_crc, previous_crc, type = 'session_deleted' FROM log.events
-    WHERE line_crc IS NOT NULL ORDER BY seq
-"""
+    WHERE line_crc IS NOT NULL AND {EVENT_IS_KEPT} ORDER BY seq
+"""  # noqa: S608  the names are ours
 
 
 def faults(connection: apsw.Connection) -> Iterator[Finding]:

@@ -36,6 +36,8 @@ class Table(NamedTuple):
     since: int = 1
 
 
+_IS_KEPT: Final = "{t}.session_id NOT IN (SELECT session_id FROM temp.doomed)"
+
 TABLES: Final = (
     Table("sessions", ("session_id",), "session", only="NOT {t}.deleted"),
     Table(
@@ -45,12 +47,17 @@ TABLES: Final = (
         only="{t}.deleted",
         columns=("session_id",),
     ),
-    Table("entries", ("session_id", "entry_id"), "entry"),
-    Table("entry_bodies", ("seq",), "the body of entry"),
-    Table("inputs", ("session_id", "input_id"), "input"),
-    Table("runs", ("run_id",), "run"),
-    Table("tool_calls", ("tool_call_id", "attempt"), "attempt", since=4),
-    Table("artifact_uses", ("session_id", "artifact_id"), "artifact"),
+    Table("entries", ("session_id", "entry_id"), "entry", only=_IS_KEPT),
+    Table(
+        "entry_bodies",
+        ("seq",),
+        "the body of entry",
+        only="{t}.seq NOT IN (SELECT seq FROM temp.doomed_bodies)",
+    ),
+    Table("inputs", ("session_id", "input_id"), "input", only=_IS_KEPT),
+    Table("runs", ("run_id",), "run", only=_IS_KEPT),
+    Table("tool_calls", ("tool_call_id", "attempt"), "attempt", only=_IS_KEPT, since=4),
+    Table("artifact_uses", ("session_id", "artifact_id"), "artifact", only=_IS_KEPT),
 )
 
 Meaning = Callable[[Any], Any]

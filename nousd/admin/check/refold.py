@@ -17,6 +17,7 @@ import apsw
 from nousd.admin.reading.lines import LoggedEvent
 from nousd.machine.projection.row_changes import CopyEntries, ForgetSession
 from nousd.machine.projection.row_projection import row_changes
+from nousd.store.sqlite import deleting
 from nousd.store.sqlite import rows as _rows_sqlite
 
 Adopt = Callable[[str, int], None]
@@ -41,6 +42,8 @@ class Refold:
             if isinstance(change, CopyEntries):
                 self._follow_copy(change, logged.seq)
             elif isinstance(change, ForgetSession):
+                while deleting.drop_step(self._connection, change.session_id):
+                    pass
                 self._bury(change.session_id, logged)
 
     def _follow_copy(self, copied: CopyEntries, seq: int) -> None:

@@ -14,7 +14,7 @@ from nousd.daemon.commands.hooked import Warnings, ask_fork, ask_switch
 from nousd.daemon.commands.reading import active_run
 from nousd.daemon.commands.session_settings import change_settings, said_of_new
 from nousd.daemon.eventlog.log import CommitHandle
-from nousd.daemon.eventlog.retention import drop_copies, drop_leftovers
+from nousd.daemon.eventlog.retention import drop_copies, drop_leftovers, drop_rows
 from nousd.daemon.replies import Deferred, Reply
 from nousd.daemon.services import Services
 from nousd.daemon.sessions.live_session import LiveSession
@@ -110,7 +110,9 @@ async def delete_session(services: Services, command: commands.DeleteSession) ->
     handles = [_delete(services, each) for each in doomed]
     for handle in handles:
         await handle.wait_committed()
-    await drop_leftovers(services.store)
+    with trio.CancelScope(shield=True):  # also if the client does not wait for it
+        await drop_rows(services.store, [each.session_id for each in doomed])
+        await drop_leftovers(services.store)
     return SessionDeleted(session_id=live.session_id, deleted=True)
 
 

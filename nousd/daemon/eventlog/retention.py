@@ -2,8 +2,9 @@
 
 It works in short steps, with pauses for others. The store knows how deltas are joined and whether they
 are being read; here it is only made sure that nothing is pruned that the hub holds in its window. An
-artifact that a client has stored is kept for a day, so that there is time to refer to it. An artifact
-that a killed process left unfinished is removed at the next start.
+artifact that a client has stored is kept for a day, so that there is time to refer to it. What a
+killed process left of an unfinished artifact, or of a session that it was deleting, is removed at the
+next start.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ async def prune_old_deltas(store: Store, hub: Hub, clock: Clock, *, days: int) -
 
 
 async def collect_unused_artifacts(store: Store, clock: Clock) -> None:
-    """Delete artifacts that no event refers to; runs until it is cancelled."""
+    """Delete artifacts that no event refers to, and before them what is left of deleted sessions; runs
+    until it is cancelled.
+    """
     await _every_hour(
         lambda: _collect(store, earlier(clock.now(), UNUSED_KEPT)), "unused artifacts", "deleted"
     )
@@ -83,6 +86,7 @@ async def _prune(store: Store, hub: Hub, before: str) -> int:
 
 
 async def _collect(store: Store, put_before: str) -> int:
+    await drop_rows(store, await store.unfinished_deletions())
     gone = 0
     while True:
         unused = await store.unused_artifacts(put_before, limit=ARTIFACTS_PER_LOOK)
@@ -101,11 +105,21 @@ async def drop_copies(store: Store, branch_ids: Iterable[str]) -> None:
     fails, is found again at the next start.
     """
     try:
-        for branch_id in branch_ids:
-            while await store.drop_copies(branch_id):
-                pass
+        await drop_rows(store, branch_ids)
     except StoreError as error:
         _log.warning("copies for a branch that was not created could not be deleted: %s", error)
+
+
+async def drop_rows(store: Store, session_ids: Iterable[str]) -> None:
+    """Delete what is left of sessions that were deleted, or never created. There are no pauses; others
+    still get their turn between the steps.
+
+    Raises:
+        StoreError: the rest of a deleted session is deleted with the unused artifacts.
+    """
+    for session_id in session_ids:
+        while await store.drop_rows(session_id):
+            pass
 
 
 async def drop_leftovers(store: Store) -> None:

@@ -188,7 +188,12 @@ class MemoryStore:
         await trio.lowlevel.checkpoint()
         return ()
 
-    async def drop_copies(self, branch_id: str) -> bool:  # noqa: ARG002
+    async def unfinished_deletions(self) -> tuple[str, ...]:
+        """Return none: the commit that deletes a session drops its rows."""
+        await trio.lowlevel.checkpoint()
+        return ()
+
+    async def drop_rows(self, session_id: str) -> bool:  # noqa: ARG002
         await trio.lowlevel.checkpoint()
         return False
 

@@ -89,5 +89,4 @@ def _put_step(artifact_id: str, offset: int, data: bytes, rows: apsw.Connection)
 
 
 def _drop_leftovers(artifact_id: str, rows: apsw.Connection) -> bool:
-    is_there = steps.info(rows, artifact_id) is not None
-    return not is_there and steps.drop_chunks(rows, artifact_id)
+    return steps.stored(rows, artifact_id) is None and steps.drop_chunks(rows, artifact_id)

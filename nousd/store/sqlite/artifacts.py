@@ -23,9 +23,22 @@ from nousd.store.artifacts import (
     ArtifactInfo,
 )
 
-_INFO: Final = """
+_STORED: Final = """
     SELECT artifact_id, media_type, size_bytes, created_at FROM artifacts WHERE artifact_id = ?
 """
+_INFO: Final = f"""
+    {_STORED} AND NOT (
+        EXISTS (SELECT 1 FROM artifact_uses AS uses WHERE uses.artifact_id = artifacts.artifact_id)
+        AND NOT EXISTS (
+            SELECT 1 FROM artifact_uses AS uses
+            WHERE uses.artifact_id = artifacts.artifact_id AND NOT EXISTS (
+                SELECT 1 FROM deletions AS its WHERE its.session_id = uses.session_id
+            )
+        )
+    )
+"""  # noqa: S608  the names are ours
+"""What only sessions refer to that are being deleted is gone for everyone."""
+
 _CHUNKS: Final = """
     SELECT data FROM artifact_chunks WHERE artifact_id = ? AND idx BETWEEN ? AND ? ORDER BY idx
 """
@@ -37,6 +50,12 @@ _COUNT_CHUNKS: Final = "SELECT count(*) FROM artifact_chunks WHERE artifact_id =
 
 def info(connection: apsw.Connection, artifact_id: str) -> ArtifactInfo | None:
     row = connection.execute(_INFO, (artifact_id,)).get
+    return None if row is None else ArtifactInfo(*row)
+
+
+def stored(connection: apsw.Connection, artifact_id: str) -> ArtifactInfo | None:
+    """Return what there is, though it may be gone for everyone."""
+    row = connection.execute(_STORED, (artifact_id,)).get
     return None if row is None else ArtifactInfo(*row)
 
 
@@ -77,8 +96,20 @@ def unused(connection: apsw.Connection, put_before: str, *, limit: int) -> tuple
 # --- writing ---------------------------------------------------------------------------------
 
 
+_TAKE_BACK: Final = """
+    DELETE FROM artifact_uses
+    WHERE artifact_id = ? AND session_id IN (SELECT session_id FROM deletions)
+"""
+
+
+def take_back(connection: apsw.Connection, artifact_id: str) -> None:
+    """Keep what is put again from going with sessions that are being deleted."""
+    connection.execute(_TAKE_BACK, (artifact_id,))
+
+
 def put_whole(connection: apsw.Connection, artifact: Artifact, created_at: str) -> None:
     """Store a small artifact at once, unless it exists."""
+    take_back(connection, artifact.id)
     if info(connection, artifact.id) is None:
         put_chunks(connection, artifact.id, 0, artifact.data)
         size = len(artifact.data)
@@ -93,6 +124,7 @@ def begin(
     Raises:
         StoreFull: there is not the space for it.
     """
+    take_back(connection, artifact_id)
     known = renew(connection, artifact_id, now)
     if known is None and size_bytes > PUT_STEP_BYTES:
         _require_space(connection, size_bytes)
@@ -126,6 +158,7 @@ def put_step(connection: apsw.Connection, artifact_id: str, offset: int, data: b
 
 def finish_steps(connection: apsw.Connection, put: ArtifactInfo) -> ArtifactInfo | None:
     """Complete an artifact that was stored in steps; return None if chunks of it are gone again."""
+    take_back(connection, put.id)
     chunks = connection.execute(_COUNT_CHUNKS, (put.id,)).get
     if chunks < -(-put.size_bytes // CHUNK_BYTES):
         return None
@@ -145,6 +178,8 @@ def finish(connection: apsw.Connection, put: ArtifactInfo) -> ArtifactInfo:
 
 
 def renew(connection: apsw.Connection, artifact_id: str, now: str) -> ArtifactInfo | None:
+    if info(connection, artifact_id) is None:
+        return None
     connection.execute(
         "UPDATE artifacts SET created_at = ? WHERE artifact_id = ?", (now, artifact_id)
     )
@@ -161,7 +196,7 @@ _DROP_CHUNKS: Final = """
 
 def drop(connection: apsw.Connection, artifact_id: str, put_before: str) -> bool:
     """Drop a part of an unused artifact; return whether chunks of it are left."""
-    found = info(connection, artifact_id)
+    found = stored(connection, artifact_id)
     if found is not None:
         is_used = connection.execute(_IS_USED, (artifact_id,)).get is not None
         if is_used or found.created_at >= put_before:

@@ -3,7 +3,7 @@
 The commit that creates a branch gives it all entries of its parent: half a second for 100,000 of them,
 and other commits wait for it. So most are copied before, in short steps that let others in between.
 Until the session is created nothing leads to the copies. What a killed process left of them is known by
-that: they belong to a session that was never created.
+that: they belong to a session that was never created. ``deleting`` drops them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 import apsw
 
-ENTRIES_PER_STEP: Final = 500
+ENTRIES_PER_STEP: Final = 200
 """A few milliseconds."""
 
 _AFTER: Final = "(SELECT coalesce(max(seq), 0) FROM entries WHERE session_id = :branch)"
@@ -60,40 +60,3 @@ _UNCREATED: Final = """
 
 def uncreated(connection: apsw.Connection) -> tuple[str, ...]:
     return tuple(session_id for (session_id,) in connection.execute(_UNCREATED))
-
-
-_IS_CREATED: Final = "SELECT 1 FROM sessions WHERE session_id = ?"
-
-_LAST_OF_STEP: Final = """
-    SELECT max(seq) FROM (
-        SELECT seq FROM entries WHERE session_id = :session_id ORDER BY seq LIMIT :count
-    )
-"""
-
-_DROP: Final = (
-    # The parent may have been deleted meanwhile.
-    """
-    DELETE FROM entry_bodies WHERE seq IN (
-        SELECT seq FROM entries AS mine
-        WHERE session_id = :session_id AND seq <= :last AND NOT EXISTS (
-            SELECT 1 FROM entries AS other
-            WHERE other.seq = mine.seq AND other.session_id <> :session_id
-        )
-    )
-    """,
-    "DELETE FROM entries WHERE session_id = :session_id AND seq <= :last",
-)
-
-
-def drop_step(connection: apsw.Connection, session_id: str) -> bool:
-    """Drop some of the copies for a session that was never created; return whether some are left."""
-    if connection.execute(_IS_CREATED, (session_id,)).get is not None:
-        return False
-    values: dict[str, str | int] = {"session_id": session_id, "count": ENTRIES_PER_STEP}
-    last: int | None = connection.execute(_LAST_OF_STEP, values).get
-    if last is None:
-        return False
-    values["last"] = last
-    for statement in _DROP:
-        connection.execute(statement, values)
-    return True

@@ -22,6 +22,7 @@ from nousd.store.schema import (
     m007_checksums,
     m008_shared_settings,
     m009_queue_revisions,
+    m010_deletions,
 )
 
 Migration = Sequence[str]
@@ -36,6 +37,7 @@ MIGRATIONS: Final[Sequence[Migration]] = (
     m007_checksums.STATEMENTS,
     m008_shared_settings.STATEMENTS,
     m009_queue_revisions.STATEMENTS,
+    m010_deletions.STATEMENTS,
 )
 """In the order in which they are applied; their number is the schema's version."""
 

@@ -29,6 +29,7 @@ from nousd.store.sqlite.blocks import (
     SEQ_MAX,
     all_of_session,
 )
+from nousd.store.sqlite.deleting import is_kept
 from nousd.wire.codec.upcasting import lift
 from nousd.wire.limits import PENDING_COUNTED_MAX
 from nousd.wire.objects.entries import Entry, UsageTotals
@@ -45,22 +46,22 @@ _defaults_decoder: Final = msgspec.json.Decoder(Defaults)
 _usage_decoder: Final = msgspec.json.Decoder(UsageTotals)
 _request_decoder: Final = msgspec.json.Decoder(RunRequest)
 
-_EVENTS_ALL: Final = """
+_EVENTS_ALL: Final = f"""
     SELECT seq, type, session_id, run_id, line, schema_version FROM events
     WHERE seq > :after AND seq <= :head
     AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
-    ORDER BY seq LIMIT :limit
-"""
+    AND {is_kept("events")} ORDER BY seq LIMIT :limit
+"""  # noqa: S608  the names are ours
 _EVENTS_OF_SESSION: Final = f"""
     SELECT seq, type, session_id, run_id, line, schema_version FROM {EVENTS_OF_SESSION}
     AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
-    LIMIT :limit
+    AND {is_kept("events")} LIMIT :limit
 """  # noqa: S608  the names are ours
 _EVENTS_OF_RUN: Final = f"""
     SELECT seq, type, session_id, run_id, line, schema_version FROM {EVENTS_OF_RUN}
     AND (:session_id IS NULL OR session_id = :session_id)
     AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
-    LIMIT :limit
+    AND {is_kept("events")} LIMIT :limit
 """  # noqa: S608
 
 
@@ -93,14 +94,14 @@ def _events_query(wanted: EventFilter) -> str:
     return _EVENTS_ALL if wanted.session_id is None else _EVENTS_OF_SESSION
 
 
-_JOINED_FROM_BEFORE: Final = """
+_JOINED_FROM_BEFORE: Final = f"""
     SELECT 1 FROM events INDEXED BY events_joined
     WHERE joined_from IS NOT NULL AND seq > :after AND joined_from <= :after
     AND (:session_id IS NULL OR session_id = :session_id)
     AND (:run_id IS NULL OR run_id = :run_id)
     AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
-    LIMIT 1
-"""
+    AND {is_kept("events")} LIMIT 1
+"""  # noqa: S608
 
 
 def is_pruned(connection: apsw.Connection, cursor: int, wanted: EventFilter) -> bool:
@@ -118,11 +119,11 @@ def defaults(connection: apsw.Connection) -> Defaults:
     return msgspec.structs.replace(_defaults_decoder.decode(settings), active_session_id=active)
 
 
-_ENTRY: Final = """
+_ENTRY: Final = f"""
     SELECT entries.parent_id, entry_bodies.body FROM entries
     JOIN entry_bodies ON entry_bodies.seq = entries.seq
-    WHERE entries.session_id = ? AND entries.entry_id = ?
-"""
+    WHERE entries.session_id = ? AND entries.entry_id = ? AND {is_kept("entries")}
+"""  # noqa: S608
 
 
 def entry(connection: apsw.Connection, session_id: str, entry_id: str) -> Entry | None:
@@ -130,15 +131,17 @@ def entry(connection: apsw.Connection, session_id: str, entry_id: str) -> Entry 
     return None if row is None else _entry_decoder.decode(row[1])
 
 
-_PATH: Final = """
+_PATH: Final = f"""
     WITH RECURSIVE walked (seq, parent_id) AS (
-        SELECT seq, parent_id FROM entries WHERE session_id = :session_id AND entry_id = :leaf_id
+        SELECT seq, parent_id FROM entries
+        WHERE session_id = :session_id AND entry_id = :leaf_id AND {is_kept("entries")}
         UNION ALL
         SELECT entries.seq, entries.parent_id FROM walked
         JOIN entries ON entries.session_id = :session_id AND entries.entry_id = walked.parent_id
+            AND {is_kept("entries")}
     )
     SELECT entry_bodies.body FROM walked JOIN entry_bodies ON entry_bodies.seq = walked.seq
-"""
+"""  # noqa: S608
 
 
 def path(
@@ -157,10 +160,10 @@ def path(
     return Path(tuple(reversed(newest_first)), has_more=False)
 
 
-_TREE: Final = """
+_TREE: Final = f"""
     SELECT entry_id, coalesce(parent_id, ''), role, snippet FROM entries
-    WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?
-"""
+    WHERE session_id = ? AND seq > ? AND {is_kept("entries")} ORDER BY seq LIMIT ?
+"""  # noqa: S608
 
 
 def tree(
@@ -176,7 +179,7 @@ def tree(
     )
 
 
-_INPUTS_PENDING: Final = f"SELECT body FROM {INPUTS_PENDING}"  # noqa: S608
+_INPUTS_PENDING: Final = f"SELECT body FROM {INPUTS_PENDING} AND {is_kept('inputs')}"  # noqa: S608
 
 
 def pending_inputs(connection: apsw.Connection, session_id: str) -> tuple[QueuedInput, ...]:
@@ -185,12 +188,12 @@ def pending_inputs(connection: apsw.Connection, session_id: str) -> tuple[Queued
 
 
 def pending_counts(connection: apsw.Connection) -> PendingInputs:
-    query = """
+    query = f"""
         SELECT kind, count(*) FROM (
             SELECT CAST(body AS TEXT) ->> '$.kind' AS kind FROM inputs
-            WHERE state = 'pending' LIMIT ?
+            WHERE state = 'pending' AND {is_kept("inputs")} LIMIT ?
         ) GROUP BY kind
-    """
+    """  # noqa: S608
     counts: dict[str, int] = dict(connection.execute(query, (PENDING_COUNTED_MAX + 1,)))
     return PendingInputs.of(counts, truncated=sum(counts.values()) > PENDING_COUNTED_MAX)
 
@@ -198,16 +201,20 @@ def pending_counts(connection: apsw.Connection) -> PendingInputs:
 def input_by_client_id(
     connection: apsw.Connection, session_id: str, client_message_id: str
 ) -> InputRow | None:
-    query = """
-        SELECT body, state FROM inputs WHERE session_id = ? AND client_message_id = ?
+    query = f"""
+        SELECT body, state FROM inputs
+        WHERE session_id = ? AND client_message_id = ? AND {is_kept("inputs")}
         ORDER BY seq, position LIMIT 1
-    """
+    """  # noqa: S608
     row = connection.execute(query, (session_id, client_message_id)).get
     return None if row is None else _input_row(session_id, *row)
 
 
 def input(connection: apsw.Connection, session_id: str, input_id: str) -> InputRow | None:
-    query = "SELECT body, state FROM inputs WHERE input_id = ? AND session_id = ?"
+    query = f"""
+        SELECT body, state FROM inputs
+        WHERE input_id = ? AND session_id = ? AND {is_kept("inputs")}
+    """  # noqa: S608
     row = connection.execute(query, (input_id, session_id)).get
     return None if row is None else _input_row(session_id, *row)
 
@@ -216,18 +223,16 @@ def _input_row(session_id: str, body: bytes, state: Any) -> InputRow:
     return InputRow(input=_input_decoder.decode(body), session_id=session_id, state=state)
 
 
-_RUN_COLUMNS: Final = """
+_RUN_COLUMNS: Final = f"""
     SELECT run_id, session_id, status, started_at, runtime, model, turns, ended_at, error,
         usage_totals, request
-    FROM runs
-"""
+    FROM runs WHERE {is_kept("runs")}
+"""  # noqa: S608
 _RUN_FACTS: Final = ["run_id", "session_id", "status", "started_at", "runtime", "model", "turns"]
-_RUN: Final = _RUN_COLUMNS + "WHERE run_id = ?"
-_RUNS: Final = _RUN_COLUMNS + "WHERE seq < ? ORDER BY seq DESC LIMIT ?"
-_RUNS_OF_SESSION: Final = (
-    _RUN_COLUMNS + "WHERE session_id = ? AND seq < ? ORDER BY seq DESC LIMIT ?"
-)
-_RUNS_OPEN: Final = _RUN_COLUMNS + "WHERE status = 'running' ORDER BY seq"
+_RUN: Final = _RUN_COLUMNS + "AND run_id = ?"
+_RUNS: Final = _RUN_COLUMNS + "AND seq < ? ORDER BY seq DESC LIMIT ?"
+_RUNS_OF_SESSION: Final = _RUN_COLUMNS + "AND session_id = ? AND seq < ? ORDER BY seq DESC LIMIT ?"
+_RUNS_OPEN: Final = _RUN_COLUMNS + "AND status = 'running' ORDER BY seq"
 
 
 def run(connection: apsw.Connection, run_id: str) -> RunRecord | None:
@@ -360,27 +365,27 @@ def _session_row(row: Any) -> SessionRow:
 
 # --- tool calls ----------------------------------------------------------------------------------
 
-_CALLS: Final = """
+_CALLS: Final = f"""
     SELECT tool_call_id, attempt, session_id, run_id, seq, last_seq, tool_name, input_hash,
         client_call_id, state, requested_at, started, ended_at, is_error, decided_by, asked_seq
-    FROM tool_calls
-"""
-_CALL_LAST: Final = _CALLS + "WHERE tool_call_id = ? ORDER BY attempt DESC LIMIT 1"
-_CALL_ATTEMPT: Final = _CALLS + "WHERE tool_call_id = ? AND attempt = ?"
-_CALL_OF_CLIENT: Final = _CALLS + "WHERE session_id = ? AND client_call_id = ? ORDER BY seq LIMIT 1"
-_CALLS_ALL: Final = _CALLS + "WHERE seq < :before ORDER BY seq DESC LIMIT :limit"
+    FROM tool_calls WHERE {is_kept("tool_calls")}
+"""  # noqa: S608
+_CALL_LAST: Final = _CALLS + "AND tool_call_id = ? ORDER BY attempt DESC LIMIT 1"
+_CALL_ATTEMPT: Final = _CALLS + "AND tool_call_id = ? AND attempt = ?"
+_CALL_OF_CLIENT: Final = _CALLS + "AND session_id = ? AND client_call_id = ? ORDER BY seq LIMIT 1"
+_CALLS_ALL: Final = _CALLS + "AND seq < :before ORDER BY seq DESC LIMIT :limit"
 _CALLS_OF_SESSION: Final = _CALLS + (
-    "WHERE session_id = :session_id AND seq < :before ORDER BY seq DESC LIMIT :limit"
+    "AND session_id = :session_id AND seq < :before ORDER BY seq DESC LIMIT :limit"
 )
 _CALLS_OF_RUN: Final = _CALLS + (
-    "WHERE run_id = :run_id AND seq < :before "
+    "AND run_id = :run_id AND seq < :before "
     "AND (:session_id IS NULL OR session_id = :session_id) ORDER BY seq DESC LIMIT :limit"
 )
 _CALLS_UNANSWERED: Final = _CALLS + (
-    "WHERE asked_seq IS NOT NULL AND state = 'denied' AND decided_by <> 'user' "
+    "AND asked_seq IS NOT NULL AND state = 'denied' AND decided_by <> 'user' "
     "AND (:session_id IS NULL OR session_id = :session_id) ORDER BY asked_seq DESC LIMIT :limit"
 )
-_CALLS_OPEN: Final = _CALLS + "WHERE run_id IS NULL AND ended_at IS NULL ORDER BY seq"
+_CALLS_OPEN: Final = _CALLS + "AND run_id IS NULL AND ended_at IS NULL ORDER BY seq"
 
 
 def tool_call(

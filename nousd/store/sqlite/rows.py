@@ -15,14 +15,8 @@ from msgspec import UNSET
 from nousd.machine.projection import row_changes
 from nousd.machine.session.settings import ChangedSettings
 from nousd.machine.session.usage import with_call
-from nousd.store.artifacts import PUT_STEP_BYTES
-from nousd.store.sqlite import branching
-from nousd.store.sqlite.blocks import (
-    EVENTS_OF_SESSION,
-    INPUTS_OF_SESSION,
-    INPUTS_PENDING,
-    all_of_session,
-)
+from nousd.store.sqlite import branching, deleting
+from nousd.store.sqlite.blocks import INPUTS_PENDING, all_of_session
 from nousd.store.sqlite.many_rows import ManyRows
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.events import UsageReported
@@ -115,51 +109,20 @@ def _touch_sessions(
     _TOUCH.execute(connection, [msgspec.structs.astuple(change) for change in changes])
 
 
-_ITS_OWN: Final = """
-    SELECT artifact_id FROM artifact_uses AS mine WHERE session_id = :session_id AND NOT EXISTS (
-        SELECT 1 FROM artifact_uses AS other
-        WHERE other.artifact_id = mine.artifact_id AND other.session_id <> :session_id
-    )
-"""
-"""The artifacts that no other session refers to."""
-
 _FORGET: Final = (
-    f"DELETE FROM events WHERE seq IN (SELECT seq FROM {EVENTS_OF_SESSION})",  # noqa: S608
-    """
-    DELETE FROM entry_bodies WHERE seq IN (
-        SELECT seq FROM entries AS mine WHERE session_id = :session_id AND NOT EXISTS (
-            SELECT 1 FROM entries AS other
-            WHERE other.seq = mine.seq AND other.session_id <> :session_id
-        )
-    )
-    """,
-    "DELETE FROM entries WHERE session_id = :session_id",
-    f"DELETE FROM inputs WHERE rowid IN (SELECT inputs.rowid FROM {INPUTS_OF_SESSION})",  # noqa: S608
-    "DELETE FROM runs WHERE session_id = :session_id",
-    "DELETE FROM tool_calls WHERE session_id = :session_id",
-    # Chunks of large artifacts stay, as those of incomplete ones do: dropping them would block other
-    # commits.
-    f"""
-    DELETE FROM artifact_chunks WHERE artifact_id IN (
-        SELECT artifact_id FROM artifacts
-        WHERE size_bytes <= {PUT_STEP_BYTES} AND artifact_id IN ({_ITS_OWN})
-    )
-    """,  # noqa: S608  the names are ours
-    f"DELETE FROM artifacts WHERE artifact_id IN ({_ITS_OWN})",  # noqa: S608
-    "DELETE FROM artifact_uses WHERE session_id = :session_id",
     """
     UPDATE sessions
     SET deleted = 1, settings = '{}', parent_id = NULL, leaf_id = NULL, usage_totals = NULL
-    WHERE session_id = :session_id
+    WHERE session_id = ?
     """,
-    "UPDATE log_state SET active_session_id = NULL WHERE active_session_id = :session_id",
+    "UPDATE log_state SET active_session_id = NULL WHERE active_session_id = ?",
 )
 
 
 def _forget_session(connection: apsw.Connection, change: row_changes.ForgetSession) -> None:
-    values = all_of_session(change.session_id, head=change.seq - 1)
     for statement in _FORGET:
-        connection.execute(statement, values)
+        connection.execute(statement, (change.session_id,))
+    deleting.begin(connection, change.session_id, change.seq)
 
 
 def _set_defaults(connection: apsw.Connection, change: row_changes.SetDefaults) -> None:

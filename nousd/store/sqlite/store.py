@@ -22,6 +22,7 @@ from nousd.store.pending import Outcome, PendingBatches
 from nousd.store.records import Batch, EventFilter, Old, Pruned, StoredEvent
 from nousd.store.sqlite import artifacts as _artifacts_sqlite
 from nousd.store.sqlite import branching as _branching
+from nousd.store.sqlite import deleting as _deleting
 from nousd.store.sqlite import pruning as _pruning_sqlite
 from nousd.store.sqlite import queries as _queries
 from nousd.store.sqlite.artifact_writes import ArtifactWrites
@@ -225,14 +226,24 @@ class SqliteStore:
         while await self._do(lambda rows: _branching.copy_step(rows, parent_id, branch_id)):
             pass
 
-    async def drop_copies(self, branch_id: str) -> bool:
-        return await self._do(lambda rows: _branching.drop_step(rows, branch_id))
+    async def drop_rows(self, session_id: str) -> bool:
+        more = await self._do(lambda rows: _deleting.drop_step(rows, session_id))
+        if not more:
+            await self._do(lambda _rows: None, empties_wal=True)
+        return more
 
-    async def _do(self, work: Callable[[apsw.Connection], T], *, durable: bool = False) -> T:
+    async def _do(
+        self,
+        work: Callable[[apsw.Connection], T],
+        *,
+        durable: bool = False,
+        empties_wal: bool = False,
+    ) -> T:
         """Run a chore in the writer, in its turn, and wait for it.
 
         Args:
             durable: its changes are on the disk when this returns.
+            empties_wal: soon after, the WAL has nothing of what was deleted before.
 
         Raises:
             StoreError: it was not done.
@@ -242,7 +253,12 @@ class SqliteStore:
         errand = _Errand()
         self._errands.add(errand)
         self._writer.jobs.put(
-            Chore(work, lambda outcome: self._token.run_sync_soon(errand.tell, outcome), durable)
+            Chore(
+                work,
+                lambda outcome: self._token.run_sync_soon(errand.tell, outcome),
+                durable,
+                empties_wal,
+            )
         )
         try:
             done: T = await errand.wait()
@@ -308,6 +324,7 @@ class SqliteStore:
     artifact = _read(_artifacts_sqlite.whole)
     unused_artifacts = _read(_artifacts_sqlite.unused)
     uncreated_branches = _read(_branching.uncreated)
+    unfinished_deletions = _read(_deleting.begun)
 
 
 READERS_MAX: Final = 4

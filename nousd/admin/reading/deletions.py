@@ -1,0 +1,51 @@
+"""Sessions that are being deleted: their rows are in a log, and nobody is to see them any more.
+
+A daemon is at it, or was killed and drops the rest at its next start (``nousd.store.sqlite.deleting``).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import apsw
+
+_SINCE: Final = 10
+"""The version of the schema that deletes sessions in steps."""
+
+EVENT_IS_KEPT: Final = """
+    NOT EXISTS (
+        SELECT 1 FROM temp.doomed
+        WHERE doomed.session_id = events.session_id AND events.seq < doomed.seq
+    )
+"""
+"""The condition for events of ``events``, as long as ``find_doomed`` was called before."""
+
+_MAKE: Final = (
+    "CREATE TEMP TABLE doomed (session_id TEXT NOT NULL PRIMARY KEY, seq INTEGER NOT NULL)",
+    "CREATE TEMP TABLE doomed_bodies (seq INTEGER NOT NULL PRIMARY KEY)",
+)
+_FILL: Final = (
+    "INSERT INTO temp.doomed SELECT session_id, seq FROM {log}.deletions",
+    """
+    INSERT INTO temp.doomed_bodies SELECT DISTINCT seq FROM {log}.entries AS mine
+    WHERE session_id IN (SELECT session_id FROM temp.doomed) AND NOT EXISTS (
+        SELECT 1 FROM {log}.entries AS other
+        WHERE other.seq = mine.seq AND other.session_id NOT IN (SELECT session_id FROM temp.doomed)
+    )
+    """,
+)
+
+
+def find_doomed(connection: apsw.Connection, log: str) -> tuple[str, ...]:
+    """Make the temporary tables ``doomed``, of the sessions, and ``doomed_bodies``, of the entries that
+    no other session has; return the ids of the sessions.
+
+    Args:
+        log: the name of the database on this connection; it may be of an earlier version.
+    """
+    for statement in _MAKE:
+        connection.execute(statement)
+    if connection.pragma("user_version", schema=log) >= _SINCE:
+        for statement in _FILL:
+            connection.execute(statement.format(log=log))
+    return tuple(id for (id,) in connection.execute("SELECT session_id FROM temp.doomed"))
