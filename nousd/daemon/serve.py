@@ -120,13 +120,13 @@ async def _serve(settings: Settings, door: Door | None) -> None:
         )
         for warning in settings.warnings:
             _log.warning("%s", warning)
-        if settings.provider == AUTO:
-            settings = await _with_provider_found(settings)
         paths = socket_paths(settings.socket)
         _prepare_folders(settings)
         if passed is None:
             stack.enter_context(lock_socket(paths.command))
         stack.enter_context(lock_state_folder(settings.state_dir))
+        if settings.provider == AUTO:
+            settings = await _with_provider_found(settings)
         deps = await stack.enter_async_context(open_deps(settings, redactor))
         doors = await stack.enter_async_context(AsyncExitStack())
         listeners = await doors.enter_async_context(open_listeners(settings.socket, passed))

@@ -43,7 +43,9 @@ SPELLED = f"sk-ant-api03-{MARK}-spelled"
 @pytest.fixture(autouse=True)
 def examine_state_folder_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Restrict the doctor to the state folder; it would contact every server with a key."""
-    monkeypatch.setattr("nousd.admin.doctor.doctor.EXAMINATIONS", (examine_places.state_folder,))
+    monkeypatch.setattr(
+        "nousd.admin.doctor.doctor.EXAMINATIONS", {"both": (examine_places.state_folder,)}
+    )
 
 
 @pytest.fixture

@@ -196,7 +196,9 @@ def refusals(path: Path, whole: Path) -> Iterator[str]:
 def test_the_other_commands_take_a_damaged_run_without_a_traceback(
     kind: str, part: int, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nousd.admin.doctor.doctor.EXAMINATIONS", (examine_places.state_folder,))
+    monkeypatch.setattr(
+        "nousd.admin.doctor.doctor.EXAMINATIONS", {"both": (examine_places.state_folder,)}
+    )
     [run_id, *_] = runs_of(whole)
     for damage in all_damages(whole, kind)[part::PARTS]:
         path = damaged_copy(whole, damage, tmp_path / "state")

@@ -84,7 +84,7 @@ async def test_a_steer_stays_within_its_call_counts_and_follows_the_drawing(
         with recorded_calls() as calls:
             await client.request("steer", text="go on")
     to_store = way(calls, LINE, SUBMIT)
-    assert_at_most(to_store, 44, "a steer on its way to the store")
+    assert_at_most(to_store, 45, "a steer on its way to the store")
     to_client = way(calls, "PendingBatches.settle", WRITE)
     assert_at_most(to_client, 7, "an answer after the commit")
     assert_drawn(to_store + to_client, "A command")
@@ -95,7 +95,7 @@ async def test_a_prompt_stays_within_its_call_count(client: Client, stub: StubMo
     await client.request("prompt", text="first", wait=True)
     with recorded_calls() as calls:
         await client.request("prompt", text="second", wait=True)
-    assert_at_most(way(calls, LINE, SUBMIT), 91, "a prompt on its way to the store")
+    assert_at_most(way(calls, LINE, SUBMIT), 92, "a prompt on its way to the store")
 
 
 async def test_a_delta_stays_within_its_call_counts_and_follows_the_drawing(
@@ -138,7 +138,7 @@ async def test_a_tool_call_stays_within_its_call_counts_and_follows_the_drawing(
             with recorded_calls() as calls:
                 await client.request("prompt", text="read it", wait=True)
     call = in_one_task(calls, "CallRunner.execute")
-    assert_at_most(way(call, "CallRunner.execute", SUBMIT), 267, "a call up to its start")
+    assert_at_most(way(call, "CallRunner.execute", SUBMIT), 268, "a call up to its start")
     assert_at_most(way(call, "_Call._complete", SUBMIT), 62, "a call from its result to the store")
     assert_drawn(call, "A tool call")
 

@@ -27,7 +27,7 @@ UNUSABLE: dict[str, dict[str, Any]] = {
 def settings_in(folder: Path) -> Settings:
     for name in ("state", "work"):
         (folder / name).mkdir()
-    return Settings(state_dir=folder / "state", workdir=folder / "work")
+    return Settings(state_dir=folder / "state", workdir=folder / "work", provider="mock")
 
 
 @pytest.mark.parametrize("begins", UNUSABLE)

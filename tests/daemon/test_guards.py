@@ -56,7 +56,12 @@ async def test_tools_cannot_write_the_daemons_own_files_inside_the_workspace(
     config = short_folder / "settings.toml"
     config.write_text('[providers.gemini]\napi_key_command = ["./print-key"]')
     http = short_folder / "http.sock"
-    flags = {"--workdir": short_folder, "--config": config, "--http": f"unix:{http}"}
+    flags = {
+        "--workdir": short_folder,
+        "--config": config,
+        "--http": f"unix:{http}",
+        "--provider": "mock",
+    }
     place.options = tuple(str(word) for flag in flags.items() for word in flag)
     async with running(place):
         inside = (

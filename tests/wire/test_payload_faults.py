@@ -361,6 +361,9 @@ FAULTS: dict[str, Faults] = {
         ],
         *with_required("level", None, SESSION_FAULTS),
     ],
+    "get_capabilities": [
+        ({"restricted": value}, "restricted must be a boolean") for value in NO_BOOLEANS
+    ],
     "list_models": [
         ({"provider": 1}, "provider must be a string"),
         ({"provider": LONG_NAME}, "provider is too long: at most 256"),
