@@ -84,7 +84,7 @@ async def test_a_steer_stays_within_its_call_counts_and_follows_the_drawing(
         with recorded_calls() as calls:
             await client.request("steer", text="go on")
     to_store = way(calls, LINE, SUBMIT)
-    assert_at_most(to_store, 45, "a steer on its way to the store")
+    assert_at_most(to_store, 46, "a steer on its way to the store")
     to_client = way(calls, "PendingBatches.settle", WRITE)
     assert_at_most(to_client, 7, "an answer after the commit")
     assert_drawn(to_store + to_client, "A command")

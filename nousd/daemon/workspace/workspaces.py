@@ -111,8 +111,9 @@ class Workspaces:
         """Raise CommandRejected ``workspace_not_allowed`` for a session whose directory is not allowed;
         does not look at the directory.
         """
-        # The user has chosen it, or it is the default one.
-        if self._own is None and state.workspace is not None:
+        # Mostly the user has chosen it, or it is the default one.
+        if self._own is None and state.workspace not in (None, self.default.path):
+            assert state.workspace is not None
             self._require_allowed(state.workspace, state.workspace)
 
     def is_wide(self, workspace: Workspace) -> bool:
