@@ -221,6 +221,7 @@ def _run_services(
             obeyed_links=deps.obeyed_links,
         ),
         hooks=deps.hooks,
+        secrets=deps.secrets,
         stale_seconds=deps.stale_seconds,
     )
 

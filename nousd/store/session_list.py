@@ -19,7 +19,8 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         children: also list the sessions of tasks.
         parent_id: the session that they are branches or tasks of.
-        text: part of the name or the workspace, in any case or accents (``folded``).
+        text: part of the name, or of the title of a session without one, or of the workspace, in any
+            case or accents (``folded``).
         unnamed_workspace: the directory of sessions that name no workspace.
     """
 
@@ -59,7 +60,7 @@ def is_wanted(row: SessionRow, wanted: SessionFilter) -> bool:
         and wanted.workspace in (None, workspace)
         and all(getattr(wanted, name) in (None, getattr(row, name)) for name in EXACT_FILTERS)
         and wanted.parent_id in (None, row.parent_id, _task_of(row))
-        and (wanted.text is None or _is_in(wanted.text, row.name, workspace))
+        and (wanted.text is None or _is_in(wanted.text, row.name or row.title, workspace))
     )
 
 

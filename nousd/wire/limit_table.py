@@ -125,6 +125,7 @@ _CONSEQUENCES: Final[dict[str, str]] = {
     "session_rules_chars_max": (
         "invalid_payload: rules are too long together: at most {} characters"
     ),
+    "title_chars_max": "a title that is cut and ends in `…`",
     "source_chars_max": "invalid_payload: source is too long: at most {}",
     "source_metadata_bytes_max": "invalid_payload: source_metadata is too large: at most {} bytes",
     "temperature_max": "invalid_payload: sampling.temperature must be at most {}",

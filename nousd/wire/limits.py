@@ -317,6 +317,9 @@ SESSION_RULES_MAX: Final = 64
 SESSION_RULES_CHARS_MAX: Final = 16 * 1024
 """Characters of these rules together, in all lists."""
 
+TITLE_CHARS_MAX: Final = 80
+"""Characters of the title that a session's first message gives it."""
+
 SOURCE_CHARS_MAX: Final = 64
 """Characters of the ``source`` of a session."""
 

@@ -160,6 +160,7 @@ FRAMES_OF_EVENTS: list[tuple[Event, list[str]]] = [
         ["session.created"],
     ),
     (events.SessionUpdated(session_id="sess-1", name="n"), ["session.updated"]),
+    (events.SessionUpdated(session_id="sess-1", title="t"), ["session.updated"]),
     (events.SessionUpdated(session_id=""), []),
     (events.SessionDeleted(session_id="sess-1"), ["session.deleted"]),
     (events.SessionDeleteDeferred(**WHERE), ["session.delete.deferred"]),

@@ -44,6 +44,13 @@ async def session_rules_chars(kit: Kit, offset: int) -> None:
     await _check_session(kit, offset, table_text(name), rules=rules)
 
 
+async def title_chars(kit: Kit, offset: int) -> None:
+    text = "x" * (LIMITS["title_chars_max"][0] + offset)
+    await kit.run(text)
+    (row,) = (await kit.client.request("list_sessions"))["sessions"]
+    assert row["title"] == (text[:-2] + "…" if offset > 0 else text)
+
+
 async def source_chars(kit: Kit, offset: int) -> None:
     name = "source_chars_max"
     source = "s" * (LIMITS[name][0] + offset)
@@ -82,6 +89,7 @@ async def output_tokens(kit: Kit, offset: int) -> None:
 SESSION_PLAYS: dict[str, Callable[[Kit, int], Awaitable[None]]] = {
     "session_rules_max": session_rules,
     "session_rules_chars_max": session_rules_chars,
+    "title_chars_max": title_chars,
     "source_chars_max": source_chars,
     "source_metadata_bytes_max": source_metadata_bytes,
     "temperature_max": temperature,

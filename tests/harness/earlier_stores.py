@@ -9,7 +9,8 @@ each lie scattered, also over a great gap in the numbers, which another kill lef
 joined; inputs that were promoted, taken back, or wait in a session without a run; a long text; a task;
 calls of clients, one of which has no end.
 
-Schema 6 changed no event: its database is that of schema 5 after the migration to schema 6.
+Schemas 6, 8 and 9 changed no event: their databases are those of schemas 5, 7 and 8 after the
+migration.
 """
 
 from __future__ import annotations

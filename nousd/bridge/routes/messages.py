@@ -14,8 +14,7 @@ from nousd.bridge.routes.bodies import ModelBody, PartBody, SamplingBody
 from nousd.bridge.routes.transcripts import read_message, read_session
 from nousd.bridge.routing.route import Call, Routes
 from nousd.views.tandem.messages import Message
-from nousd.views.tandem.sessions import DEFAULT_TITLE
-from nousd.wire.commands import AppendMessage, GetSession, UpdateSession
+from nousd.wire.commands import AppendMessage, GetSession
 from nousd.wire.objects.run_options import ToolChoice
 from nousd.wire.responses import Accepted
 
@@ -34,8 +33,6 @@ SPELLS: Final[Mapping[str, str]] = {
     "correlation_id": "x-tandem-correlation-id",
 }
 """field of our commands -> the contract's name; ``files`` are the parts of that type."""
-
-_TITLE_CHARS: Final = 60
 
 _HANDLED: Final = Failure(409, "HANDLED_BY_EXTENSION")
 
@@ -69,7 +66,7 @@ def require_not_handled(accepted: Accepted) -> None:
 
 @routes.post(
     "/session/{id}/message",
-    sends=("put_artifact", "append_message", "get_session", "update_session", "get_messages"),
+    sends=("put_artifact", "append_message", "get_session", "get_messages"),
     replies={200: Message},
     body=SendMessage,
     spells=SPELLS,
@@ -90,16 +87,7 @@ async def _append(call: Call) -> Response:
         )
     )
     require_not_handled(accepted)
-    await _name_session(call, content.text)
     return json_reply(await read_message(call.daemon, session_id, accepted.entry_id or ""))
-
-
-async def _name_session(call: Call, text: str) -> None:
-    """Name a session without a name after its first message."""
-    record = (await call.daemon.ask(GetSession(session_id=call.path["id"]))).session
-    title = " ".join(text.split())[:_TITLE_CHARS].rstrip()
-    if record.name in (UNSET, DEFAULT_TITLE):
-        await call.daemon.ask(UpdateSession(session_id=record.session_id, name=title))
 
 
 @routes.get(

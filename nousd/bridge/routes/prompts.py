@@ -217,7 +217,10 @@ async def _prompt_sync(call: Call) -> Response:
     query = StreamQuery(call.view, started.session_id, started.run_id)
     if streams:
         responders = call.services.responders
-        frames = answering_stream(call.hub, responders, query, started.position, ends_with_run=True)
+        # Without what the prompt did to its session before, such as to give it a title.
+        first = await call.hub.first_event(started.run_id)
+        start = started.position if first is None else StreamPosition(first.seq, 0)
+        frames = answering_stream(call.hub, responders, query, start, ends_with_run=True)
         return stream_response(frames, headers)
     with anyio.move_on_after(HTTP_PROMPT_SECONDS) as waiting:
         async for _ in stream_pages(call.hub, query, started.position, ends_with_run=True):

@@ -104,6 +104,7 @@ def _start(
         runtime=services.run_services.runtime.name,
         model=services.run_services.choice_of(live.state, request.options or None).model,
         leaf_id=command.leaf_id,
+        title=services.run_services.new_title(live.state, command.text),
         request=request,
         in_v1_scope=live.session_id == services.sessions.active_id,
     )
@@ -176,7 +177,8 @@ def _append(
     message = QueuedInput(
         **facts_of(pending, services.clock), kind="message", entry_id=services.clock.new_id("msg")
     )
-    decided = appending.append_message(live.state, message)
+    title = services.run_services.new_title(live.state, message.text)
+    decided = appending.append_message(live.state, message, title=title)
     return remembered(live, live.decide(decided, artifacts=pending.brought.artifacts), message)
 
 

@@ -138,4 +138,6 @@ def _facts(services: Services, row: SessionRow | SessionState) -> dict[str, Any]
         "provider": choice.provider,
         "model": choice.model,
         "worker": UNSET if row.worker is None else row.worker.name,
+        # A name takes the place of the title that its first message gave it.
+        "title": or_unset(row.name or row.title),
     }

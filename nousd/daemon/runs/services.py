@@ -31,12 +31,14 @@ from nousd.machine.policy.permission import Judgement
 from nousd.machine.policy.workers import has_tool
 from nousd.machine.session.settings import in_force
 from nousd.machine.session.state import SessionState
+from nousd.machine.session.titles import TITLED_CHARS_MAX, title_of
 from nousd.providers.models.catalog import Models
 from nousd.runtimes.calls.host import Answer, Question
 from nousd.runtimes.interface import Runtime
 from nousd.store.interface import Store
 from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.interface import Emit, ExtendIdleDeadline, Tool, ToolContext
+from nousd.tools.secrets_interface import NO_SECRETS, Secrets
 from nousd.wire.objects.run_options import RunOptions
 from nousd.wire.objects.tool_footprint import Access
 
@@ -75,6 +77,8 @@ class RunServices:
     """After how long without a sign of life a run is given up."""
     hooks: Hooks = NO_HOOKS
     """Of extensions."""
+    secrets: Secrets = NO_SECRETS
+    """The daemon's own."""
     call_records: CallRecords = field(init=False)
 
     def __post_init__(self) -> None:
@@ -89,6 +93,13 @@ class RunServices:
         if options is not None and options.sampling is not UNSET:
             sampling = with_own(sampling, options.sampling)
         return self.models.choice(provider, model, state.thinking, sampling)
+
+    def new_title(self, state: SessionState, text: str) -> str | None:
+        """Return the title that a text gives a session; None if it has one already, or a name."""
+        if state.title is not None or state.name is not None:
+            return None
+        # Cleaned before it is cut, because a part of a secret is not recognised.
+        return title_of(self.secrets.redact_output(text[:TITLED_CHARS_MAX]))
 
     def tool_is_active(self, state: SessionState, name: str) -> bool:
         """True if a session's model may use a tool. Only the built-in ones are a matter of choice."""

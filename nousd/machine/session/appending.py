@@ -28,15 +28,21 @@ NO_RUN: Final = ""
 """The run that an appended message came from; clients of v1 rely on the key."""
 
 
-def append_message(state: SessionState, message: QueuedInput) -> Events:
-    """Store a message of the user: at once after the leaf, or during a run, for its next turn.
+def append_message(
+    state: SessionState, message: QueuedInput, *, title: str | None = None
+) -> Events:
+    """Store a message of the user: at once after the leaf, or during a run, for its next turn. It may
+    make a title for the session.
 
     A run's entries must follow each other, and a result its call; nothing may come between them.
     """
     if state.run is not None:
         return (accepted(state, message, run_id=state.run.run_id),)
     waits = taken(state, message)
-    return (waits, *joined(session.apply(state, waits, ""), run_id=None))
+    entered = (waits, *joined(session.apply(state, waits, ""), run_id=None))
+    if title is None:
+        return entered
+    return (events.SessionUpdated(session_id=state.session_id, title=title), *entered)
 
 
 def joined_to_branch(

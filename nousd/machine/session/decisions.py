@@ -54,6 +54,7 @@ def start_run(
     runtime: str,
     model: str,
     leaf_id: str | None,
+    title: str | None = None,
     request: RunRequest = NOTHING_ASKED,
     in_v1_scope: bool = False,
     task: TaskOrigin | None = None,
@@ -61,6 +62,7 @@ def start_run(
     """Accept a prompt and start its run, in one step, so that neither is ever seen without the other.
 
     Args:
+        title: what the prompt makes the session's title, if anything.
         request: the options that the prompt sets for the run.
         in_v1_scope: whether the session is the active one.
         task: the call that the run works for, if it is that of a task. Such a run is reached through
@@ -68,11 +70,16 @@ def start_run(
     """
     require_idle(state)
     assert prompt.run_id is not UNSET
-    moved: Events = ()
-    if leaf_id is not None and leaf_id != state.leaf_id:
-        moved = (events.SessionUpdated(session_id=state.session_id, leaf_id=leaf_id),)
+    moved = None if leaf_id == state.leaf_id else leaf_id
+    changed: Events = ()
+    if moved is not None or title is not None:
+        changed = (
+            events.SessionUpdated(
+                session_id=state.session_id, leaf_id=or_unset(moved), title=or_unset(title)
+            ),
+        )
     return (
-        *moved,
+        *changed,
         accepted(state, prompt),
         _agent_start(
             state, prompt.run_id, runtime, model, request, in_v1_scope=in_v1_scope, task=task

@@ -89,7 +89,8 @@ class InheritedSettings(LastingSettings, frozen=True, kw_only=True):
     """The settings that a branch copies from its parent.
 
     ``permission_mode`` None means the daemon's. ``worker`` carries out the task that the session was
-    created for. ``workspace`` None means the daemon's default workspace.
+    created for. ``workspace`` None means the daemon's default workspace. ``title`` is the beginning of
+    its first message, unless it had a name by then.
     """
 
     permission_mode: PermissionMode | None = None
@@ -100,6 +101,7 @@ class InheritedSettings(LastingSettings, frozen=True, kw_only=True):
     source_metadata: SourceMetadata | None = None
     sampling: Sampling | None = None
     rules: SessionRules | None = None
+    title: str | None = None
 
 
 class SessionSettings(InheritedSettings, frozen=True, kw_only=True):

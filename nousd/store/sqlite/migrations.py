@@ -23,6 +23,7 @@ from nousd.store.schema import (
     m008_shared_settings,
     m009_queue_revisions,
     m010_deletions,
+    m011_titles,
 )
 
 Migration = Sequence[str]
@@ -38,6 +39,7 @@ MIGRATIONS: Final[Sequence[Migration]] = (
     m008_shared_settings.STATEMENTS,
     m009_queue_revisions.STATEMENTS,
     m010_deletions.STATEMENTS,
+    m011_titles.STATEMENTS,
 )
 """In the order in which they are applied; their number is the schema's version."""
 

@@ -286,7 +286,7 @@ _WANTED_SESSIONS: Final = f"""
     AND (:children OR NOT is_of_task)
     AND (:workspace IS NULL OR coalesce(workspace, :unnamed_workspace) = :workspace)
     {_EXACT_FILTERS}
-    AND (:text IS NULL OR instr(folded(name), :text)
+    AND (:text IS NULL OR instr(folded(coalesce(name, title)), :text)
         OR instr(folded(coalesce(workspace, :unnamed_workspace)), :text))
 """
 _OF_PARENT: Final = """

@@ -52,8 +52,9 @@ def _session_created(_logged: LoggedEvent, event: events.SessionCreated) -> Iter
 
 def _session_updated(_logged: LoggedEvent, event: events.SessionUpdated) -> Iterator[FrameBody]:
     if event.session_id:
-        title = {} if event.name is UNSET else {"title": event.name}
-        yield "session.updated", {"sessionID": event.session_id, **title}
+        title = event.title if event.name is UNSET else event.name
+        titled = {} if title is UNSET else {"title": title}
+        yield "session.updated", {"sessionID": event.session_id, **titled}
 
 
 def _session_deleted(_logged: LoggedEvent, event: events.SessionDeleted) -> Iterator[FrameBody]:

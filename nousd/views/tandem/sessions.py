@@ -16,7 +16,7 @@ from nousd.wire.objects.todos import Todo
 from nousd.wire.responses.sessions import SessionRecord, SessionSummary
 
 DEFAULT_TITLE: Final = "New session"
-"""The title of a session without a name."""
+"""The title of a session without a name or a message."""
 
 
 class SessionTime(msgspec.Struct, frozen=True):
@@ -107,7 +107,7 @@ def render_session(
     """Return a session, with these messages."""
     return Session(
         id=record.session_id,
-        title=DEFAULT_TITLE if isinstance(record.name, msgspec.UnsetType) else record.name,
+        title=DEFAULT_TITLE if record.title is UNSET else record.title,
         time=SessionTime(seconds(record.created_at), seconds(record.updated_at)),
         messages=messages,
         project_id=project_id(record.workspace),

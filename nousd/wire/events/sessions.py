@@ -44,6 +44,7 @@ class SessionCreated(Event, frozen=True, kw_only=True):
     source_metadata: SourceMetadata | UnsetType = UNSET
     sampling: Sampling | UnsetType = UNSET
     rules: SessionRules | UnsetType = UNSET
+    title: str | UnsetType = UNSET
 
 
 class SessionUpdated(Event, frozen=True, kw_only=True):
@@ -67,6 +68,7 @@ class SessionUpdated(Event, frozen=True, kw_only=True):
     source_metadata: SourceMetadata | UnsetType | None = UNSET
     sampling: Sampling | UnsetType | None = UNSET
     rules: SessionRules | UnsetType | None = UNSET
+    title: str | UnsetType = UNSET
 
 
 class SessionActivated(Event, frozen=True, kw_only=True):

@@ -36,6 +36,7 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     usage: UsageTotals | UnsetType = UNSET
     origin: TaskOrigin | UnsetType = UNSET
     worker: str | UnsetType = UNSET
+    title: str | UnsetType = UNSET
 
 
 class SessionRecord(SessionSummary, frozen=True, kw_only=True):
