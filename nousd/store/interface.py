@@ -24,6 +24,7 @@ from nousd.store.artifacts import Artifact, ArtifactInfo, ArtifactSource
 from nousd.store.records import Batch, EventFilter, Old, Pruned, StoredEvent
 from nousd.store.rows import Defaults, InputRow, Path, SessionRow, ToolCallRow
 from nousd.store.session_list import EVERY_SESSION, SessionFilter, SessionPage
+from nousd.store.session_search import SearchPage, SearchPlace
 from nousd.wire.objects.entries import Entry
 from nousd.wire.objects.inputs import QueuedInput
 from nousd.wire.objects.metrics import LogMetrics, PendingInputs
@@ -132,6 +133,16 @@ class Store(Protocol):
         Args:
             before: the last session id of the page above.
             offset: number of rows to skip.
+        """
+        ...
+
+    async def search(
+        self, wanted: SessionFilter, text: str, *, limit: int, after: SearchPlace | None
+    ) -> SearchPage:
+        """Search the titles and messages of sessions, most recently updated first; see ``search``.
+
+        Args:
+            after: where the search before ended.
         """
         ...
 

@@ -49,6 +49,8 @@ class SessionPage(msgspec.Struct, frozen=True):
 
 def folded(text: str) -> str:
     """Return a text without differences of case and of the spelling of accents."""
+    if text.isascii():
+        return text.lower()
     return normalize("NFD", normalize("NFD", text).casefold())
 
 

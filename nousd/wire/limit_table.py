@@ -51,6 +51,7 @@ _CONSEQUENCES: Final[dict[str, str]] = {
     "result_events_max": "`events_truncated` in the result",
     "result_events_bytes_max": "`events_truncated` in the result",
     "extension_result_bytes_max": "command_rejected: extension_error: <name>",
+    "found_sessions_max": "invalid_payload: limit must be at most {}",
     "snippet_bytes_max": "a snippet that is cut and ends in `...`",
     "connections_max": "command_rejected: too_many_connections",
     "pipeline_max": "no error: reading pauses until responses are taken",

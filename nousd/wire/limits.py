@@ -162,6 +162,9 @@ PIPELINE_BYTES_MAX: Final = 256 * 1024
 EXTENSION_RESULT_BYTES_MAX: Final = 1024 * 1024
 """Bytes of the result of an extension's command, which has to fit into one line."""
 
+FOUND_SESSIONS_MAX: Final = 100
+"""Sessions in one answer to ``search_sessions``."""
+
 SNIPPET_BYTES_MAX: Final = 80
 """Bytes of an entry's text in ``get_tree``."""
 

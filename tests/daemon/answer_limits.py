@@ -99,6 +99,15 @@ async def extension_result_bytes(kit: Kit, offset: int) -> None:
         assert len((await kit.client.request("extension_command", **payload))["a"]) == count
 
 
+async def found_sessions(kit: Kit, offset: int) -> None:
+    limit, words = LIMITS["found_sessions_max"]
+    payload = {"query": "word", "limit": limit + offset}
+    if offset > 0:
+        assert error_text(await kit.client.refusal("search_sessions", **payload)) == words
+    else:
+        assert (await kit.client.request("search_sessions", **payload))["matches"] == []
+
+
 async def snippet_bytes(kit: Kit, offset: int) -> None:
     text = "x" * (LIMITS["snippet_bytes_max"][0] + offset)
     await kit.run(text)

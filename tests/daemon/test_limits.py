@@ -89,6 +89,7 @@ PLAYS: dict[str, Play] = {
     "result_events_max": answer_limits.result_events,
     "result_events_bytes_max": answer_limits.result_events_bytes,
     "extension_result_bytes_max": answer_limits.extension_result_bytes,
+    "found_sessions_max": answer_limits.found_sessions,
     "snippet_bytes_max": answer_limits.snippet_bytes,
     "connections_max": line_limits.connections,
     "pipeline_max": line_limits.pipeline,

@@ -395,6 +395,21 @@ FAULTS: dict[str, Faults] = {
         ({"q": LONG_NAME}, "q is too long: at most 256"),
         ({"parent_id": 4}, "parent_id must be a string"),
     ],
+    "search_sessions": [
+        *required_name_faults("query"),
+        *with_required(
+            "query",
+            "word",
+            [
+                *[({"archived": value}, "archived must be a boolean") for value in (0, "true")],
+                *[({"limit": value}, "limit must be an integer") for value in NO_INTEGERS],
+                ({"limit": 0}, "limit must be at least 1"),
+                ({"limit": 101}, "limit must be at most 100"),
+                ({"workspace": 4}, "workspace must be a string"),
+                ({"before": "x" * 277}, "before is too long: at most 276"),
+            ],
+        ),
+    ],
     "update_session": [
         *required_name_faults("session_id"),
         *with_required(

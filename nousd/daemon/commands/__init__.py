@@ -58,6 +58,7 @@ HANDLERS: Final[dict[str, Handler]] = {
     "extension_command": extensions.extension_command,
     "get_capabilities": reading.get_capabilities,
     "list_sessions": session_lists.list_sessions,
+    "search_sessions": session_lists.search_sessions,
     "get_session": session_lists.get_session,
     "update_session": session_settings.update_session,
     "attach_session": workspaces.attach_session,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
+import trio
 from msgspec import UNSET, UnsetType
 
 from nousd.daemon.commands.messages import get_messages
@@ -15,18 +16,20 @@ from nousd.daemon.replies import Reply
 from nousd.daemon.services import Services
 from nousd.daemon.sessions.live_session import not_found
 from nousd.daemon.sessions.transcripts import Newest
+from nousd.errors import InvalidPayload
 from nousd.machine.session.settings import SessionSettings, settings_among
 from nousd.machine.session.state import SessionState
 from nousd.store.rows import SessionRow
 from nousd.store.session_list import EXACT_FILTERS, SessionFilter
+from nousd.store.session_search import Match, SearchPlace
 from nousd.wire import commands
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.commands.subscribe import cursor
-from nousd.wire.limits import PAGE_ROWS_MAX
+from nousd.wire.limits import CURSOR_DIGITS_MAX, PAGE_ROWS_MAX
 from nousd.wire.objects.workspaces import OverrideInForce
-from nousd.wire.responses import Messages, SessionNow, Sessions
+from nousd.wire.responses import Messages, SessionMatches, SessionNow, Sessions
 from nousd.wire.responses.runs import RunRecord
-from nousd.wire.responses.sessions import SessionRecord, SessionSummary
+from nousd.wire.responses.sessions import SessionMatch, SessionRecord, SessionSummary
 
 
 async def list_sessions(services: Services, command: commands.ListSessions) -> Reply:
@@ -59,6 +62,60 @@ async def _wanted(services: Services, command: commands.ListSessions) -> Session
         text=command.q,
         unnamed_workspace=workspaces.default.path,
     )
+
+
+_SEARCHES: Final = trio.CapacityLimiter(1)
+"""Searches at a time; the connections of other reads stay free."""
+
+
+async def search_sessions(services: Services, command: commands.SearchSessions) -> Reply:
+    """Search the titles and messages of sessions, most recently used first."""
+    after = None if command.before is None else _place(command.before)
+    if after is not None:
+        await services.sessions.get(after.session_id)
+    workspaces, named = services.workspaces, command.workspace
+    wanted = SessionFilter(
+        children=command.children,
+        workspace=None if named is None else await workspaces.normalized(named),
+        archived=command.archived,
+        unnamed_workspace=workspaces.default.path,
+    )
+    async with _SEARCHES:
+        page = await services.store.search(wanted, command.query, limit=command.limit, after=after)
+    return SessionMatches(
+        matches=tuple(_match(services, match) for match in page.matches),
+        has_more=page.place is not None,
+        partial=page.is_partial,
+        before=UNSET if page.place is None else _cursor_at(page.place),
+    )
+
+
+def _match(services: Services, match: Match) -> SessionMatch:
+    row, message = match.row, match.message
+    return SessionMatch(
+        session=SessionSummary(**_facts(services, row), updated_at=row.updated_at),
+        snippet=match.snippet,
+        entry_id=UNSET if message is None else message.entry_id,
+        role=UNSET if message is None else message.role,
+    )
+
+
+def _cursor_at(place: SearchPlace) -> str:
+    return place.session_id if place.seq is None else f"{place.session_id}/{place.seq}"
+
+
+def _place(before: str) -> SearchPlace:
+    """Return the place that a search's ``before`` names.
+
+    Raises:
+        InvalidPayload: it is not one.
+    """
+    session_id, separator, seq = before.partition("/")
+    if not separator:
+        return SearchPlace(session_id)
+    if not (seq.isascii() and seq.isdecimal() and len(seq) <= CURSOR_DIGITS_MAX):
+        raise InvalidPayload("before must be what an earlier answer had as before")
+    return SearchPlace(session_id, int(seq))
 
 
 async def get_session(services: Services, command: commands.GetSession) -> Reply:

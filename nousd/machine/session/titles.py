@@ -23,7 +23,7 @@ _BIDI: Final = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066
 def title_of(text: str) -> str | None:
     """Return the first line of a text that has something to show, shortened; None if there is none."""
     for line in text[:TITLED_CHARS_MAX].splitlines():
-        shown = " ".join("".join(filter(_is_text, line)).split())
+        shown = plain_line(line)
         if len(shown) > TITLE_CHARS_MAX:
             return shown[: TITLE_CHARS_MAX - 1].rstrip() + _ELLIPSIS
         if shown:
@@ -31,6 +31,11 @@ def title_of(text: str) -> str | None:
     return None
 
 
+def plain_line(text: str) -> str:
+    """Return a text as one line: white space is one blank, and controls are left out."""
+    return " ".join("".join(filter(_is_text, text)).split())
+
+
 def _is_text(char: str) -> bool:
-    # A tab is a control character, too, and separates words.
-    return char == "\t" or (char not in _BIDI and unicodedata.category(char) != "Cc")
+    # Line feeds and tabs are control characters, too, and separate words.
+    return char.isspace() or (char not in _BIDI and unicodedata.category(char) != "Cc")

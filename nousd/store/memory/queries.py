@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterator
 from itertools import islice
 
-from nousd.store.memory.rows import Rows
+from nousd.store.memory.rows import EntryRow, Rows
 from nousd.store.records import EventFilter, StoredEvent
 from nousd.store.rows import Defaults, InputRow, Path, SessionRow, ToolCallRow
 from nousd.store.session_list import EVERY_SESSION, SessionFilter, SessionPage, is_wanted
+from nousd.store.session_search import SEARCHED_ROLES, Searched, SearchPage, SearchPlace
+from nousd.store.session_search import search as _search
 from nousd.wire.limits import PENDING_COUNTED_MAX
-from nousd.wire.objects.entries import Entry
+from nousd.wire.objects.entries import Entry, MessageEntry
 from nousd.wire.objects.inputs import QueuedInput
 from nousd.wire.objects.metrics import PendingInputs
 from nousd.wire.responses.runs import RunRecord
@@ -183,6 +186,29 @@ def sessions(
     return SessionPage(tuple(islice(older, offset, offset + limit)), len(newest_first))
 
 
+def search(
+    rows: Rows, wanted: SessionFilter, text: str, *, limit: int, after: SearchPlace | None
+) -> SearchPage:
+    touched = rows.touched
+    newest_first = sorted(
+        (row for row in rows.sessions.values() if is_wanted(row, wanted)),
+        key=lambda row: touched[row.session_id],
+        reverse=True,
+    )
+    if after is not None:
+        bound = touched.get(after.session_id, 0) + (after.seq is not None)
+        newest_first = [row for row in newest_first if touched[row.session_id] < bound]
+
+    def messages(session_id: str, below: int | None) -> Iterator[Searched]:
+        for entry in sorted(rows.entries[session_id].values(), key=_seq_of_entry, reverse=True):
+            role = entry.node.role
+            if role in SEARCHED_ROLES and (below is None or entry.seq < below):
+                assert isinstance(entry.entry, MessageEntry)
+                yield Searched(entry.seq, entry.entry.id, role, entry.entry.text)
+
+    return _search(newest_first, messages, text, limit=limit, after=after)
+
+
 def children(rows: Rows, session_id: str) -> tuple[str, ...]:
     return tuple(
         row.session_id
@@ -201,6 +227,10 @@ def _place_behind(last: str | None, ids: list[str]) -> int:
     if last is None:
         return 0
     return ids.index(last) + 1 if last in ids else len(ids)
+
+
+def _seq_of_entry(row: EntryRow) -> int:
+    return row.seq
 
 
 def _seq(event: StoredEvent) -> int:

@@ -223,6 +223,7 @@ class MemoryStore:
     defaults = _read(queries.defaults)
     session = _read(queries.session)
     sessions = _read(queries.sessions)
+    search = _read(queries.search)
     children = _read(queries.children)
     overridden = _read(queries.overridden)
     entry = _read(queries.entry)

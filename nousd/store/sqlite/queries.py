@@ -6,6 +6,7 @@ the same name and parameters.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import apsw
@@ -22,6 +23,8 @@ from nousd.store.session_list import (
     SessionPage,
     folded,
 )
+from nousd.store.session_search import SEARCHED_ROLES, Searched, SearchPage, SearchPlace
+from nousd.store.session_search import search as _search
 from nousd.store.sqlite.blocks import (
     EVENTS_OF_RUN,
     EVENTS_OF_SESSION,
@@ -303,6 +306,17 @@ _SESSIONS_OF_PARENT: Final = (
 )
 _SESSION_COUNT_OF_PARENT: Final = f"SELECT count(*) {_WANTED_SESSIONS} {_OF_PARENT}"
 
+_SEARCHED_SESSIONS: Final = f"""
+    SELECT {_SESSION_COLUMNS} {_WANTED_SESSIONS} ORDER BY updated_seq DESC
+"""
+_SEARCHED_MESSAGES: Final = """
+    SELECT entries.seq, entries.entry_id, entries.role, entry_bodies.body
+    FROM entries INDEXED BY entries_in_order
+    JOIN entry_bodies ON entry_bodies.seq = entries.seq
+    WHERE entries.session_id = ? AND entries.seq < ? AND entries.role IN ({roles})
+    ORDER BY entries.seq DESC
+""".format(roles=", ".join(f"'{role}'" for role in SEARCHED_ROLES))  # noqa: S608
+
 _CHILDREN: Final = """
     SELECT session_id FROM sessions
     WHERE NOT deleted AND settings ->> '$.origin.session_id' = ? ORDER BY rowid
@@ -312,6 +326,41 @@ _OVERRIDDEN: Final = """
     SELECT session_id FROM sessions INDEXED BY sessions_overridden
     WHERE settings ->> '$.override_expires_at' IS NOT NULL ORDER BY session_id
 """
+
+
+class _Body(msgspec.Struct, frozen=True):
+    """The part of a message that is searched."""
+
+    text: str
+
+
+_body_decoder: Final = msgspec.json.Decoder(_Body)
+
+
+def search(
+    connection: apsw.Connection,
+    wanted: SessionFilter,
+    text: str,
+    *,
+    limit: int,
+    after: SearchPlace | None,
+) -> SearchPage:
+    values = {**msgspec.structs.asdict(wanted), "bound": SEQ_MAX}
+    if after is not None:
+        query = "SELECT updated_seq FROM sessions WHERE session_id = ?"
+        updated_seq = connection.execute(query, (after.session_id,)).get or 0
+        values["bound"] = updated_seq + (after.seq is not None)
+    # Read while they are searched, so that no more are read than are.
+    rows = map(_session_row, connection.execute(_SEARCHED_SESSIONS, values))
+
+    def messages(session_id: str, below: int | None) -> Iterator[Searched]:
+        bound = SEQ_MAX if below is None else below
+        for seq, entry_id, role, body in connection.execute(
+            _SEARCHED_MESSAGES, (session_id, bound)
+        ):
+            yield Searched(seq, entry_id, role, _body_decoder.decode(body).text)
+
+    return _search(rows, messages, text, limit=limit, after=after)
 
 
 def session(connection: apsw.Connection, session_id: str) -> SessionRow | None:

@@ -302,6 +302,7 @@ class SqliteStore:
     defaults = _read(_queries.defaults)
     session = _read(_queries.session)
     sessions = _read(_queries.sessions)
+    search = _read(_queries.search)
     children = _read(_queries.children)
     overridden = _read(_queries.overridden)
     entry = _read(_queries.entry)

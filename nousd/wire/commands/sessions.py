@@ -7,7 +7,14 @@ from typing import Annotated
 from msgspec import UNSET, Meta, UnsetType
 
 from nousd.wire.commands.base import AnsweredBy
-from nousd.wire.limits import OVERRIDE_SECONDS_MAX, PAGE_ROWS_MAX, PATH_CHARS_MAX, REASON_CHARS_MAX
+from nousd.wire.limits import (
+    FOUND_SESSIONS_MAX,
+    NAME_CHARS_MAX,
+    OVERRIDE_SECONDS_MAX,
+    PAGE_ROWS_MAX,
+    PATH_CHARS_MAX,
+    REASON_CHARS_MAX,
+)
 from nousd.wire.objects.entries import Sampling, Thinking
 from nousd.wire.objects.field_types import Folder, Name, PageSize, QueueMode, ToolNames
 from nousd.wire.objects.session_values import SessionRules, SourceMetadata, SourceName
@@ -15,6 +22,7 @@ from nousd.wire.responses import (
     Accepted,
     Attached,
     SessionDeleted,
+    SessionMatches,
     SessionNow,
     Sessions,
     SessionSelected,
@@ -24,6 +32,10 @@ from nousd.wire.responses import (
 
 Newest = Annotated[int, Meta(ge=0, le=PAGE_ROWS_MAX)]
 """Number of the newest rows to include."""
+
+
+SearchCursor = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS_MAX + 20)]
+"""The end of a search: the last session, and behind "/" the place in it if it was searched in part."""
 
 
 class NewSession(AnsweredBy[SessionSelected], frozen=True, kw_only=True):
@@ -73,6 +85,17 @@ class ListSessions(AnsweredBy[Sessions], frozen=True, kw_only=True):
     archived: bool | None = None
     source: SourceName | None = None
     parent_id: Name | None = None
+
+
+class SearchSessions(AnsweredBy[SessionMatches], frozen=True, kw_only=True):
+    """Search the titles and messages of sessions, most recently used sessions first."""
+
+    query: Name
+    limit: Annotated[int, Meta(ge=1, le=FOUND_SESSIONS_MAX)] = 20
+    before: SearchCursor | None = None
+    children: bool = False
+    workspace: Annotated[str, Meta(min_length=1, max_length=PATH_CHARS_MAX)] | None = None
+    archived: bool | None = None
 
 
 class GetSession(AnsweredBy[SessionNow], frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from nousd.wire.responses.runs import Queue, Result, Run, Runs
 from nousd.wire.responses.sessions import (
     Attached,
     SessionDeleted,
+    SessionMatches,
     SessionNow,
     Sessions,
     SessionSelected,
@@ -47,6 +48,7 @@ RESPONSES: Final[dict[str, type[Response]]] = {
     "tree": Tree,
     "session": SessionSelected,
     "sessions": Sessions,
+    "session_matches": SessionMatches,
     "session_record": SessionNow,
     "session_deleted": SessionDeleted,
     "attached": Attached,

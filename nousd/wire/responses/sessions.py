@@ -60,6 +60,24 @@ class Sessions(Response, frozen=True, kw_only=True):
     count: int
 
 
+class SessionMatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A session that was found, and where: in its title, or in the newest message that matches."""
+
+    session: SessionSummary
+    snippet: str
+    entry_id: str | UnsetType = UNSET
+    role: str | UnsetType = UNSET
+
+
+class SessionMatches(Response, frozen=True, kw_only=True):
+    """The sessions that were found."""
+
+    matches: tuple[SessionMatch, ...]
+    has_more: bool
+    partial: bool
+    before: str | UnsetType = UNSET
+
+
 class SessionNow(Response, frozen=True, kw_only=True):
     """One session and, if messages were asked for, the newest of them and its failed runs."""
 
