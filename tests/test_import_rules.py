@@ -176,8 +176,8 @@ def test_modules_import_only_allowed_rooms_and_libraries() -> None:
 LAYERS: dict[str, str] = {
     "wire": "limits limit_table objects events responses commands codec",
     "machine": "context session policy projection",
-    "store": """artifacts rows records session_list session_search interface pending pruning write_stats schema
-        sqlite memory""",
+    "store": """artifacts rows records session_list session_search interface pending pruning write_stats
+        schema sqlite memory""",
     "tools": """environment anonymous_file own_program secrets_interface task_runner spooled_file fs
         sandbox interface output process arguments registry function_tool search diff web mcp builtin""",
     "providers": "interface models encoding http retry * setup",

@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from nousd.machine.session.titles import plain_line
 from nousd.store.rows import SessionRow
 from nousd.store.session_list import folded
+from nousd.wire.codec.plain_text import plain_line
 
 SEARCHED_MESSAGES_MAX: Final = 20_000
 """Messages that one search reads."""

@@ -22,6 +22,18 @@ from tests.harness.fake_daemon import FakeDaemon, ok, refused, says
 
 SENT: list[tuple[str, str, dict[str, Any]]] = [
     ("ping", "ping", {}),
+    (
+        "search word --limit 3 --before s/4 --not-archived --children --workspace /w",
+        "search_sessions",
+        {
+            "query": "word",
+            "limit": 3,
+            "before": "s/4",
+            "archived": False,
+            "children": True,
+            "workspace": "/w",
+        },
+    ),
     ("prompt hello world", "prompt", {"text": "hello world", "wait": True}),
     (
         "prompt hi --leaf m --session s --client-message-id c",

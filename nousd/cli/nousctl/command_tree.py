@@ -47,6 +47,7 @@ TREE: Final[dict[str, str | Group]] = {
         "List, create and change sessions.",
         {
             "list": "sessions",
+            "search": "search",
             "show": "session",
             "new": "new",
             "rename": "rename",
@@ -57,6 +58,7 @@ TREE: Final[dict[str, str | Group]] = {
             "delete": "delete",
             "state": "get_state",
             "messages": "get_messages",
+            "export": "export",
             "todos": "todos",
             "usage": "usage",
             "append": "append",

@@ -26,6 +26,7 @@ from nousd.cli.nousctl import mcp_servers, watch
 from nousd.cli.nousctl.answers import ASKING, nearest_rule
 from nousd.cli.nousctl.command_tree import root_class
 from nousd.cli.nousctl.daemon_verbs import CONTROLLING
+from nousd.cli.nousctl.export import EXPORTING
 from nousd.cli.nousctl.http_login import LOGGING_IN
 from nousd.cli.nousctl.input_arguments import ONLY_SESSION, PROMPT, WORK_SESSION
 from nousd.cli.nousctl.target_session import in_session
@@ -269,6 +270,7 @@ WATCHES: Final[dict[str, Watch]] = {
     **ASKING,
     **CALLING,
     **TRUSTING,
+    **EXPORTING,
     **LOGGING_IN,
     **CONTROLLING,
 }

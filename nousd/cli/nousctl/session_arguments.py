@@ -101,10 +101,7 @@ UPDATE_SESSION: Final = (
 )
 """``null`` as JSON unsets a value."""
 
-LISTED: Final = (
-    Argument(
-        "offset", Annotated[int | None, typer.Option("--offset", help="Number of rows to skip.")]
-    ),
+SEARCHED: Final = (
     _switch("children", "--children", "Include sessions of tasks."),
     Argument(
         "workspace",
@@ -114,8 +111,15 @@ LISTED: Final = (
         ],
         convert=lambda path: str(path.absolute()),
     ),
-    option("q", "--find", "Only sessions with this text in their name or workspace."),
     _switch("archived", "--archived/--not-archived", "Only archived sessions, or only others."),
+)
+
+LISTED: Final = (
+    Argument(
+        "offset", Annotated[int | None, typer.Option("--offset", help="Number of rows to skip.")]
+    ),
+    *SEARCHED,
+    option("q", "--find", "Only sessions with this text in their title or workspace."),
     option("source", "--source", "Only sessions from this source."),
     option("parent_id", "--parent", "Only branches of this session."),
 )

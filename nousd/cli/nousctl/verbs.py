@@ -208,6 +208,16 @@ VERBS: Final[dict[str, Verb]] = {
         "List sessions, most recently used first.",
         (LIMIT, BEFORE, *session_arguments.LISTED),
     ),
+    "search": Verb(
+        "search_sessions",
+        "Find sessions by a text in their titles and messages.",
+        (
+            required("query", "TEXT", "Text to find."),
+            LIMIT,
+            option("before", "--before", "Go on where the search before ended."),
+            *session_arguments.SEARCHED,
+        ),
+    ),
     "session": Verb("get_session", "Show one session.", (session_arguments.THIS_SESSION,)),
     "archive": Verb(
         "update_session",

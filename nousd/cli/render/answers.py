@@ -294,6 +294,7 @@ _SHOWN: Final[dict[str, Callable[[Payload], Iterator[str]]]] = {
     "leaf": _leaf,
     "session": _session,
     "sessions": session_lines.sessions,
+    "session_matches": session_lines.session_matches,
     "session_record": session_lines.session_record,
     "session_deleted": _session_deleted,
     "attached": _attached,

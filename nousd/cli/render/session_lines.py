@@ -21,6 +21,17 @@ def sessions(payload: Payload) -> Iterator[str]:
         yield f"({len(rows)} of {payload['count']}; more: --before {rows[-1]['session_id']})"
 
 
+def session_matches(payload: Payload) -> Iterator[str]:
+    """Yield a line for each session that was found and one for where, and one if there may be more."""
+    for match in payload["matches"]:
+        row = match["session"]
+        yield f"{row['session_id']}  {row['updated_at']}  {_state(row)}"
+        yield f"    {match.get('role', 'title')}: {match['snippet']}"
+    if "before" in payload:
+        how = "searched in part" if payload["partial"] else "more"
+        yield f"({how}: --before {payload['before']})"
+
+
 def _state(row: Payload) -> str:
     called = row.get("title") or row.get("name")
     name = f' "{called}"' if called else ""

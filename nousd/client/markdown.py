@@ -1,0 +1,167 @@
+"""A session as Markdown: its entries, in the order of the transcript.
+
+What users and models wrote is Markdown already and is quoted, so that no heading or open fence of theirs
+reaches beyond it; HTML in it is left to the reader's renderer. Arguments and results are code, in fences
+that are longer than any inside. Characters that control a terminal or the order of writing are made
+visible everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from msgspec import UNSET
+
+from nousd.client.blocking import Connection
+from nousd.wire.codec.plain_text import plain_line, visible
+from nousd.wire.commands import GetMessages, GetSession
+from nousd.wire.limits import PAGE_ROWS_MAX
+from nousd.wire.objects.entries import Attachment, CompactionEntry, Entry, MessageEntry, ToolCall
+from nousd.wire.responses.sessions import SessionRecord
+
+_TICKS: Final = re.compile("`+")
+_PUNCTUATION: Final = re.compile(r"([\\`*_\[\]<>#&~])")
+
+
+def transcript(
+    daemon: Connection, session_id: str | None = None, leaf_id: str | None = None
+) -> Iterator[str]:
+    """Yield a session as Markdown, page by page, the oldest entries first.
+
+    Args:
+        session_id: the active session if it is None.
+        leaf_id: the end of the path to show, the session's leaf if it is None.
+
+    Raises:
+        Refused: there is no such session or leaf, or it was deleted meanwhile.
+    """
+    page = daemon.ask(GetMessages(session_id=session_id, leaf_id=leaf_id, limit=PAGE_ROWS_MAX))
+    if not page.session_id:
+        return
+    yield head(daemon.ask(GetSession(session_id=page.session_id)).session)
+    # Only the ids are kept of the pages on the way to the first one. The session may grow meanwhile.
+    later: list[GetMessages] = []
+    end = page.leaf_id or None
+    while page.before is not UNSET:
+        asked = GetMessages(
+            session_id=page.session_id, leaf_id=end, before=page.before, limit=PAGE_ROWS_MAX
+        )
+        later.append(asked)
+        page = daemon.ask(asked)
+    yield from map(entry, page.messages)
+    for asked in reversed(later[:-1]):
+        yield from map(entry, daemon.ask(asked).messages)
+    if later:
+        newest = GetMessages(session_id=page.session_id, leaf_id=end, limit=PAGE_ROWS_MAX)
+        yield from map(entry, daemon.ask(newest).messages)
+
+
+def head(session: SessionRecord) -> str:
+    """Return the title of a session and the facts that people look for."""
+    title = "Untitled" if session.title is UNSET else plain_line(session.title)
+    facts = (
+        f"- session {_code(session.session_id)}, created {session.created_at}",
+        f"- workspace {_code(session.workspace)}",
+        f"- model {_code(f'{session.provider}/{session.model}')}",
+    )
+    return _blocks(f"# {_escaped(title)}", "\n".join(facts))
+
+
+def entry(entry: Entry) -> str:
+    """Return one entry: a heading with its role and time, and its content."""
+    if isinstance(entry, CompactionEntry):
+        heading = f"## Summary of what came before · {entry.created_at}"
+        return _blocks(heading, _quoted(entry.summary))
+    content = _ENTRIES[entry.role](entry)
+    failed = () if entry.error is UNSET else (f"Failed: {_escaped(plain_line(entry.error))}",)
+    return _blocks(*content, *_whole(entry.text_ref), *failed)
+
+
+def _of_user(message: MessageEntry) -> Iterator[str]:
+    kind = "" if message.turn_kind == "prompt" else f" ({message.turn_kind.replace('_', '-')})"
+    yield f"## User{kind} · {message.created_at}"
+    yield _quoted(message.text)
+    if message.attachments:
+        yield "\n".join(map(_attachment, message.attachments))
+
+
+def _of_assistant(message: MessageEntry) -> Iterator[str]:
+    model = "" if message.model is UNSET else f" · {_code(message.model)}"
+    ended = message.stop_reason
+    early = "" if ended in (UNSET, "stop", "tool_use") else f" · {ended}"
+    yield f"## Assistant · {message.created_at}{model}{early}"
+    if message.reasoning:
+        yield "### Reasoning"
+        yield _quoted(message.reasoning)
+        if message.text:
+            yield "### Answer"
+    yield _quoted(message.text)
+    for call in message.tool_calls or ():
+        yield from _call(call)
+
+
+def _of_tool(message: MessageEntry) -> Iterator[str]:
+    how = (
+        " · not executed" if message.executed is False else " · failed" if message.is_error else ""
+    )
+    yield f"## Result of {_code(message.tool_name or '')} · {message.created_at}{how}"
+    yield _fenced(message.text)
+    yield from _whole(message.artifact_id)
+
+
+_ENTRIES: Final = {"user": _of_user, "assistant": _of_assistant, "tool": _of_tool}
+
+
+def _call(call: ToolCall) -> Iterator[str]:
+    yield f"### Call of {_code(call.name)}"
+    yield _fenced(json.dumps(call.args, ensure_ascii=False, indent=2), "json")
+    yield from _whole(call.args_ref)
+
+
+def _attachment(attachment: Attachment) -> str:
+    name = "unnamed" if attachment.name is UNSET else _code(attachment.name)
+    kind, size = _code(attachment.media_type), f"{attachment.size_bytes:,} bytes"
+    return f"- attachment {name}, {kind}, {size}, artifact {_code(attachment.artifact_id)}"
+
+
+def _whole(artifact_id: Any) -> Iterator[str]:
+    """Yield where the whole of a content is, if it is not all there."""
+    if artifact_id is not UNSET:
+        yield f"The whole is artifact {_code(artifact_id)}."
+
+
+def _blocks(*blocks: str) -> str:
+    return "".join(f"{block}\n\n" for block in blocks if block)
+
+
+def _quoted(text: str) -> str:
+    """Return Markdown as a quotation, in which everything that it opens ends."""
+    lines = visible(text).split("\n") if text else ()
+    return "\n".join(f"> {line}" if line.strip() else ">" for line in lines)
+
+
+def _fenced(text: str, language: str = "") -> str:
+    """Return a text as code, in a fence that is longer than any inside."""
+    shown = visible(text)
+    fence = "`" * max(3, _longest_ticks(shown) + 1)
+    return f"{fence}{language}\n{shown}\n{fence}"
+
+
+def _code(text: str) -> str:
+    """Return a text as code within a line."""
+    shown = plain_line(text)
+    ticks = "`" * (_longest_ticks(shown) + 1)
+    edge = " " if shown.startswith("`") or shown.endswith("`") or not shown else ""
+    return f"{ticks}{edge}{shown}{edge}{ticks}"
+
+
+def _escaped(text: str) -> str:
+    """Return a text of one line that means nothing to Markdown."""
+    return _PUNCTUATION.sub(r"\\\1", text)
+
+
+def _longest_ticks(text: str) -> int:
+    return max(map(len, _TICKS.findall(text)), default=0)
