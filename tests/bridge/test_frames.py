@@ -133,6 +133,7 @@ WITHOUT_FRAMES = {
     "reasoning_update",
     "run_aborting",
     "session_activated",
+    "session_seen",
     "status",
     "tool_call_completed",
     "tool_call_output",

@@ -22,6 +22,7 @@ from tests.harness.fake_daemon import FakeDaemon, ok, refused, says
 
 SENT: list[tuple[str, str, dict[str, Any]]] = [
     ("ping", "ping", {}),
+    ("seen --session s --entry m", "mark_seen", {"session_id": "s", "entry_id": "m"}),
     (
         "search word --limit 3 --before s/4 --not-archived --children --workspace /w",
         "search_sessions",

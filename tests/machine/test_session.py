@@ -220,6 +220,7 @@ CHANGING = {
     events.V1ScopeEntered,
     events.UsageReported,
     events.TodoUpdated,
+    events.SessionSeen,
     events.SessionAttached,
     events.WorkspaceOverrideGranted,
     events.WorkspaceOverrideExpired,
@@ -242,6 +243,11 @@ def test_an_attached_session_records_its_new_and_its_former_workspace() -> None:
     )
     after = apply(apply(session(), attached, "then"), silently, "later")
     assert (after.attach_reason, after.attached_at) == (None, "later")
+
+
+def test_a_seen_entry_is_noted() -> None:
+    seen = events.SessionSeen(session_id="s", entry_id="m")
+    assert changed(session(), seen, TS) == {"seen_id": "m"}
 
 
 def test_a_session_has_an_override_from_its_grant_to_its_end() -> None:

@@ -395,6 +395,7 @@ FAULTS: dict[str, Faults] = {
         ({"q": LONG_NAME}, "q is too long: at most 256"),
         ({"parent_id": 4}, "parent_id must be a string"),
     ],
+    "mark_seen": [*SESSION_FAULTS, ({"entry_id": 4}, "entry_id must be a string")],
     "search_sessions": [
         *required_name_faults("query"),
         *with_required(

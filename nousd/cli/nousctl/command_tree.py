@@ -51,6 +51,7 @@ TREE: Final[dict[str, str | Group]] = {
             "show": "session",
             "new": "new",
             "rename": "rename",
+            "seen": "seen",
             "branch": "branch",
             "move": "attach",
             "archive": "archive",

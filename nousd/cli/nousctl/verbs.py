@@ -265,6 +265,11 @@ VERBS: Final[dict[str, Verb]] = {
         "Rename a session.",
         (required("name", "NAME", "New name."), SESSION),
     ),
+    "seen": Verb(
+        "mark_seen",
+        "Mark a session as seen.",
+        (SESSION, option("entry_id", "--entry", "Newest entry that was seen. [default: the leaf]")),
+    ),
     "delete": Verb(
         "delete_session",
         "Delete a session and its content permanently.",

@@ -64,6 +64,7 @@ HANDLERS: Final[dict[str, Handler]] = {
     "attach_session": workspaces.attach_session,
     "override_workspace": workspaces.override_workspace,
     "rename_session": sessions.rename_session,
+    "mark_seen": sessions.mark_seen,
     "delete_session": sessions.delete_session,
     "list_runs": reading.list_runs,
     "get_run": reading.get_run,

@@ -189,6 +189,7 @@ def _facts(services: Services, row: SessionRow | SessionState) -> dict[str, Any]
         "leaf_id": or_unset(row.leaf_id),
         "run_id": run_id,
         "usage": or_unset(row.usage),
+        "unread": row.leaf_id not in (None, row.seen_id),
         **_shared(row, _OF_SUMMARIES),
         # Shown as the effective settings, not as they were set.
         "workspace": row.workspace or services.workspaces.default.path,

@@ -18,12 +18,12 @@ from nousd.daemon.eventlog.retention import drop_copies, drop_leftovers, drop_ro
 from nousd.daemon.replies import Deferred, Reply
 from nousd.daemon.services import Services
 from nousd.daemon.sessions.live_session import LiveSession
-from nousd.errors import InvalidPayload
+from nousd.errors import CommandRejected, InvalidPayload
 from nousd.machine.session import appending, decisions
 from nousd.store.interface import Store
 from nousd.wire import commands, events
 from nousd.wire.codec.unset import or_unset
-from nousd.wire.responses import Leaf, SessionDeleted, SessionSelected, Tree
+from nousd.wire.responses import Accepted, Leaf, SessionDeleted, SessionSelected, Tree
 
 
 async def new_session(services: Services, command: commands.NewSession) -> Reply:
@@ -93,6 +93,42 @@ async def rename_session(services: Services, command: commands.RenameSession) ->
     )
 
 
+async def mark_seen(services: Services, command: commands.MarkSeen) -> Reply:
+    """Note up to which entry the user has seen a session."""
+    live = await services.sessions.require(command.session_id)
+    while True:
+        noted = live.state.seen_id
+        seen = await _later_entry(services, live, command.entry_id, noted)
+        if live.state.seen_id == noted:  # and not another one meanwhile
+            break
+    decided = (
+        ()
+        if seen is None or seen == noted
+        else (events.SessionSeen(session_id=live.session_id, entry_id=seen),)
+    )
+    answer = Accepted(command="mark_seen", session_id=live.session_id)
+    return Deferred(live.decide(decided), answer)
+
+
+async def _later_entry(
+    services: Services, live: LiveSession, wanted: str | None, noted: str | None
+) -> str | None:
+    """Return the later one of an entry, the leaf by default, and the one that is noted as seen: who has
+    seen less than another of the user's clients does not take its mark back.
+
+    Raises:
+        CommandRejected: ``entry_not_found``.
+    """
+    if wanted in (None, live.state.leaf_id):
+        return live.state.leaf_id
+    assert wanted is not None
+    entry = await services.store.entry(live.session_id, wanted)
+    if entry is None:
+        raise CommandRejected("entry_not_found")
+    before = None if noted is None else await services.store.entry(live.session_id, noted)
+    return noted if before is not None and before.created_at > entry.created_at else wanted
+
+
 async def delete_session(services: Services, command: commands.DeleteSession) -> Reply:
     """Delete a session and those of its tasks; ``deleted: true`` means that all content is gone. With
     ``abort``, active runs are stopped first, and the client deletes again when they have ended.
@@ -156,9 +192,8 @@ async def set_leaf(services: Services, command: commands.SetLeaf) -> Reply:
     await require_entry(services, live, command.leaf_id)
     # Checked again: a run may have started while the entry was looked up.
     decisions.require_idle(live.state)
-    moved = events.SessionUpdated(session_id=live.session_id, leaf_id=command.leaf_id)
     answer = Leaf(session_id=live.session_id, leaf_id=command.leaf_id)
-    return Deferred(live.decide((moved,)), answer)
+    return Deferred(live.decide(decisions.move_leaf(live.state, command.leaf_id)), answer)
 
 
 async def get_tree(services: Services, command: commands.GetTree) -> Reply:

@@ -71,12 +71,12 @@ class Acknowledged(NamedTuple):
 class LiveSession:
     """One session in memory.
 
-    Invariants: ``committed`` is an earlier value of ``state``, and equal to it when ``in_flight`` is 0.
-    ``updated_at`` is the value in the session's row: the time of its newest committed event that is not
-    a delta, or "" before the first. ``run`` is set from the decision to start a run until its end is
-    committed. ``calls`` are the active calls of clients. ``agents`` are the agents that existed when
-    the session first asked for them. While ``lost``, nothing can be decided; ``failure`` is the failed
-    commit that caused it, if one did.
+    Invariants: ``committed`` is an earlier value of ``state``, and equal to it when ``in_flight``
+    is 0. ``updated_at`` is the value in the session's row: the time of the newest committed event
+    that counts as a use of it, or "" before the first. ``run`` is set from the decision to start a
+    run until its end is committed. ``calls`` are the active calls of clients. ``agents`` are the
+    agents that existed when the session first asked for them. While ``lost``, nothing can be
+    decided; ``failure`` is the failed commit that caused it, if one did.
     """
 
     def __init__(self, state: SessionState, log: Log, updated_at: str = "") -> None:
@@ -124,7 +124,7 @@ class LiveSession:
         updated_at = None
         for record in encoded.records:
             after = machine.apply(after, record.event, record.ts)
-            if record.type not in events.DELTA_EVENTS:
+            if record.type not in events.UNUSING_EVENTS:
                 updated_at = record.ts
         if follow is not None:
             follow(decided, [record.event for record in encoded.records])

@@ -56,8 +56,8 @@ class MoveLeaf(msgspec.Struct, frozen=True):
 
 
 class TouchSession(msgspec.Struct, frozen=True):
-    """Note the number ``seq`` and the time ``ts`` of the session's newest durable event, and the
-    revision of its queue if that event set one.
+    """Note the number ``seq`` and the time ``ts`` of the newest event that counts as a use of the
+    session, and the revision of its queue if that event set one.
     """
 
     session_id: str

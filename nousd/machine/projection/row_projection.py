@@ -277,9 +277,10 @@ _INPUT_CHANGES: Final[dict[str, Callable[[str, QueuedInput, int, int], RowChange
     "cleared": _clear_input,
 }
 
-_BIRTH_AND_DEATH: Final[dict[type[events.Event], Fold]] = {
+_UNTOUCHING: Final[dict[type[events.Event], Fold]] = {
     events.SessionCreated: _session_created,
     events.SessionDeleted: _session_deleted,
+    events.SessionSeen: _settings_changed,
 }
 
 _IN_A_LIFE: Final[dict[type[events.Event], Fold]] = {
@@ -306,9 +307,9 @@ _FOLDS: Final[dict[type[events.Event], Fold]] = {
     **{
         struct: _touching(_IN_A_LIFE.get(struct, _nothing))
         for name, struct in events.EVENTS.items()
-        if name not in events.DELTA_EVENTS
+        if name not in events.UNUSING_EVENTS
     },
-    **_BIRTH_AND_DEATH,
+    **_UNTOUCHING,
 }
 """event -> its changes; other events (the deltas) change nothing, not even the time of their session's
 last update."""

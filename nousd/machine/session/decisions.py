@@ -146,6 +146,14 @@ def activate_session(state: SessionState) -> Events:
     return (activated, events.V1ScopeEntered(session_id=state.session_id, run_id=run_id))
 
 
+def move_leaf(state: SessionState, leaf_id: str) -> Events:
+    """Move the entry that new work continues from. Who has seen all of a session has seen that one."""
+    moved = events.SessionUpdated(session_id=state.session_id, leaf_id=leaf_id)
+    if state.leaf_id is None or state.leaf_id != state.seen_id:
+        return (moved,)
+    return (moved, events.SessionSeen(session_id=state.session_id, entry_id=leaf_id))
+
+
 def left_by(state: SessionState, leaf: Entry | None) -> str | None:
     """Return the run that left the work for a resume; None if none did."""
     for queued in queue.in_order(state.queue):

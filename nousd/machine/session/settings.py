@@ -90,7 +90,8 @@ class InheritedSettings(LastingSettings, frozen=True, kw_only=True):
 
     ``permission_mode`` None means the daemon's. ``worker`` carries out the task that the session was
     created for. ``workspace`` None means the daemon's default workspace. ``title`` is the beginning of
-    its first message, unless it had a name by then.
+    its first message, unless it had a name by then. ``seen_id`` is the entry up to which the user has
+    seen it.
     """
 
     permission_mode: PermissionMode | None = None
@@ -102,6 +103,7 @@ class InheritedSettings(LastingSettings, frozen=True, kw_only=True):
     sampling: Sampling | None = None
     rules: SessionRules | None = None
     title: str | None = None
+    seen_id: str | None = None
 
 
 class SessionSettings(InheritedSettings, frozen=True, kw_only=True):
@@ -173,6 +175,10 @@ def _attached(event: events.SessionAttached, ts: str) -> ChangedSettings:
     }
 
 
+def _seen(event: events.SessionSeen, _: str) -> ChangedSettings:
+    return {"seen_id": event.entry_id}
+
+
 def _override_granted(event: events.WorkspaceOverrideGranted, _: str) -> ChangedSettings:
     return {"override_expires_at": event.expires_at, "override_seconds": event.ttl_seconds}
 
@@ -185,6 +191,7 @@ CHANGED_BY: Final[dict[type[events.Event], Callable[[Any, str], ChangedSettings]
     **{struct: _fields_of(struct) for struct in (events.SessionUpdated, events.TodoUpdated)},
     # Earlier versions copied the shared settings into each new session; they count as not set there.
     events.SessionCreated: _fields_of(events.SessionCreated, but=SHARED),
+    events.SessionSeen: _seen,
     events.SessionAttached: _attached,
     events.WorkspaceOverrideGranted: _override_granted,
     events.WorkspaceOverrideExpired: _override_expired,

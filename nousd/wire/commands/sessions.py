@@ -123,6 +123,13 @@ class RenameSession(AnsweredBy[SessionSelected], frozen=True, kw_only=True):
     session_id: Name | None = None
 
 
+class MarkSeen(AnsweredBy[Accepted], frozen=True, kw_only=True):
+    """Note that the user has seen a session up to an entry, its leaf if none is named."""
+
+    session_id: Name | None = None
+    entry_id: Name | None = None
+
+
 class DeleteSession(AnsweredBy[SessionDeleted], frozen=True, kw_only=True):
     """Delete a session's content for good, with the sessions that its tasks made."""
 

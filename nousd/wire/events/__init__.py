@@ -24,6 +24,7 @@ from nousd.wire.events.sessions import (
     SessionAttached,
     SessionCreated,
     SessionDeleted,
+    SessionSeen,
     SessionUpdated,
     TodoUpdated,
     WorkspaceOverrideExpired,
@@ -222,6 +223,7 @@ EVENTS: Final[dict[str, type[Event]]] = {
     **FROZEN_EVENTS,
     "session_created": SessionCreated,
     "session_updated": SessionUpdated,
+    "session_seen": SessionSeen,
     "session_activated": SessionActivated,
     "session_deleted": SessionDeleted,
     "session_delete_deferred": SessionDeleteDeferred,
@@ -264,6 +266,10 @@ DELTA_EVENTS: Final[frozenset[str]] = frozenset(
 Once they are old, one event of each type replaces all of a message (``machine.retention``): its
 ``joined_from`` is the cursor of the first event that it replaces.
 """
+
+
+UNUSING_EVENTS: Final[frozenset[str]] = DELTA_EVENTS | {"session_seen"}
+"""Those that leave the time at which their session was last used."""
 
 
 def thread_of(event: Event) -> str | None:

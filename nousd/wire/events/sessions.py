@@ -45,6 +45,7 @@ class SessionCreated(Event, frozen=True, kw_only=True):
     sampling: Sampling | UnsetType = UNSET
     rules: SessionRules | UnsetType = UNSET
     title: str | UnsetType = UNSET
+    seen_id: str | UnsetType = UNSET
 
 
 class SessionUpdated(Event, frozen=True, kw_only=True):
@@ -69,6 +70,12 @@ class SessionUpdated(Event, frozen=True, kw_only=True):
     sampling: Sampling | UnsetType | None = UNSET
     rules: SessionRules | UnsetType | None = UNSET
     title: str | UnsetType = UNSET
+
+
+class SessionSeen(Event, frozen=True, kw_only=True):
+    """The user has seen the session up to this entry. Its place in lists stays."""
+
+    entry_id: str
 
 
 class SessionActivated(Event, frozen=True, kw_only=True):

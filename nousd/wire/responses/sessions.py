@@ -25,6 +25,7 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     run_state: RunState
     workspace: str
     archived: bool
+    unread: bool
     provider: str
     model: str
     name: str | UnsetType = UNSET
@@ -37,6 +38,7 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     origin: TaskOrigin | UnsetType = UNSET
     worker: str | UnsetType = UNSET
     title: str | UnsetType = UNSET
+    seen_id: str | UnsetType = UNSET
 
 
 class SessionRecord(SessionSummary, frozen=True, kw_only=True):
