@@ -118,6 +118,23 @@ def test_line_breaks_in_a_text_stay_within_the_one_data_line() -> None:
     assert part["delta"] == words
 
 
+@pytest.mark.parametrize(
+    ("changed", "shown"),
+    [
+        ({"title": "one"}, {"title": "one"}),
+        ({"title": "one", "name": "two"}, {"title": "two"}),
+        ({"archived": True}, {"archived": True}),
+        ({"archived": False}, {"archived": False}),
+        ({"model": "m"}, {}),
+    ],
+)
+def test_a_changed_session_shows_its_title_and_whether_it_is_archived(
+    changed: dict[str, Any], shown: dict[str, Any]
+) -> None:
+    (frame,) = properties_of(events.SessionUpdated(session_id="sess-1", **changed))
+    assert frame == {"type": "session.updated", "sessionID": "sess-1", **shown}
+
+
 def test_a_huge_delta_is_one_frame_and_not_cut() -> None:
     words = "\u00e9x" * 500_000
     (part,) = properties_of(events.MessageUpdate(**TURN, message_id="msg-1", delta=words))

@@ -53,8 +53,9 @@ def _session_created(_logged: LoggedEvent, event: events.SessionCreated) -> Iter
 def _session_updated(_logged: LoggedEvent, event: events.SessionUpdated) -> Iterator[FrameBody]:
     if event.session_id:
         title = event.title if event.name is UNSET else event.name
-        titled = {} if title is UNSET else {"title": title}
-        yield "session.updated", {"sessionID": event.session_id, **titled}
+        changed = {"title": title, "archived": event.archived}
+        known = {name: value for name, value in changed.items() if value is not UNSET}
+        yield "session.updated", {"sessionID": event.session_id, **known}
 
 
 def _session_deleted(_logged: LoggedEvent, event: events.SessionDeleted) -> Iterator[FrameBody]:
