@@ -17,6 +17,7 @@ import trio
 
 from nousd.daemon.blobs.uploads import Uploads
 from nousd.daemon.clock import Clock
+from nousd.daemon.commands.sessions import delete_due
 from nousd.daemon.eventlog.hub import Hub
 from nousd.daemon.eventlog.log import Log
 from nousd.daemon.eventlog.retention import (
@@ -42,6 +43,7 @@ from nousd.daemon.runs.services import RunServices
 from nousd.daemon.services import ExtensionHandler, Services
 from nousd.daemon.sessions.history import Contexts
 from nousd.daemon.sessions.registry import Sessions
+from nousd.daemon.sessions.scheduled_deletions import ScheduledDeletions
 from nousd.daemon.workspace.workspaces import Workspaces
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
 from nousd.providers.models.catalog import Models
@@ -144,6 +146,7 @@ async def open_services(deps: DaemonDeps) -> AsyncIterator[Services]:
             questions=shared.questions,
             tools=tools,
             mcp=_mcp_servers(deps, shared.sessions, log, tools, nursery),
+            deletions=ScheduledDeletions(deps.store, deps.clock),
             workspaces=deps.workspaces,
             model_lists=ModelLists(deps.models),
             extension_commands=deps.extension_commands,
@@ -171,6 +174,7 @@ def _start_background_tasks(nursery: trio.Nursery, deps: DaemonDeps, services: S
     nursery.start_soon(services.uploads.expire)
     nursery.start_soon(services.runs.stop_stale_runs)
     nursery.start_soon(services.run_services.overrides.watch)
+    nursery.start_soon(services.deletions.watch, partial(delete_due, services))
     services.mcp.start()
 
 

@@ -22,6 +22,7 @@ from nousd.daemon.runs.registry import Runs
 from nousd.daemon.runs.services import RunServices
 from nousd.daemon.sessions.history import Contexts
 from nousd.daemon.sessions.registry import Sessions
+from nousd.daemon.sessions.scheduled_deletions import ScheduledDeletions
 from nousd.daemon.sessions.transcripts import Transcripts
 from nousd.daemon.workspace.workspaces import Workspaces
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
@@ -63,6 +64,7 @@ class Services(msgspec.Struct, kw_only=True):
     questions: Questions
     tools: Mapping[str, Tool]
     mcp: McpServers
+    deletions: ScheduledDeletions
     workspaces: Workspaces
     model_lists: ModelLists
     extension_commands: Mapping[str, ExtensionHandler]

@@ -154,6 +154,10 @@ class Store(Protocol):
         """Return the ids of the sessions with an override of their workspace."""
         ...
 
+    async def next_deletion(self) -> tuple[str, str] | None:
+        """Return the session whose deletion is scheduled for the earliest time, and that time."""
+        ...
+
     async def entry(self, session_id: str, entry_id: str) -> Entry | None: ...
 
     async def path(self, session_id: str, leaf_id: str, *, limit: int, bytes_max: int) -> Path:

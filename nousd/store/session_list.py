@@ -19,6 +19,7 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         children: also list the sessions of tasks.
         parent_id: the session that they are branches or tasks of.
+        to_delete: whether their deletion is scheduled.
         text: part of the name, or of the title of a session without one, or of the workspace, in any
             case or accents (``folded``).
         unnamed_workspace: the directory of sessions that name no workspace.
@@ -28,6 +29,7 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
     workspace: str | None = None
     source: str | None = None
     archived: bool | None = None
+    to_delete: bool | None = None
     parent_id: str | None = None
     text: str | None = None
     unnamed_workspace: str = ""
@@ -61,6 +63,7 @@ def is_wanted(row: SessionRow, wanted: SessionFilter) -> bool:
         (wanted.children or row.origin is None)
         and wanted.workspace in (None, workspace)
         and all(getattr(wanted, name) in (None, getattr(row, name)) for name in EXACT_FILTERS)
+        and wanted.to_delete in (None, row.delete_at is not None)
         and wanted.parent_id in (None, row.parent_id, _task_of(row))
         and (wanted.text is None or _is_in(wanted.text, row.name or row.title, workspace))
     )

@@ -110,6 +110,7 @@ _CONSEQUENCES: Final[dict[str, str]] = {
     "overrides_max": "command_rejected: too_many_overrides",
     "override_seconds_min": "invalid_payload: ttl_seconds must be 0 or from {} to 86400",
     "override_seconds_max": "invalid_payload: ttl_seconds must be at most {}",
+    "undo_seconds_max": "invalid_payload: undo_seconds must be at most {}",
     "tasks_per_call_max": "a result `validation_failed: task: ...`; none of them starts",
     "tasks_parallel_max": "no error: the other tasks of the call wait",
     "task_depth_max": "a result `task_depth_max: ...`; none of them starts",

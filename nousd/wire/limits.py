@@ -281,6 +281,9 @@ OVERRIDE_SECONDS_MIN: Final = 30
 OVERRIDE_SECONDS_MAX: Final = 24 * 60 * 60
 """Seconds that an override lasts at most."""
 
+UNDO_SECONDS_MAX: Final = 24 * 60 * 60
+"""Seconds for which a deletion can be undone at most."""
+
 EXPIRED_LISTED_MAX: Final = 100
 """Requests that nobody answered in one answer to ``list_permissions``: the newest."""
 

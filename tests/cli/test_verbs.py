@@ -202,6 +202,8 @@ SENT: list[tuple[str, str, dict[str, Any]]] = [
     ("override 0", "override_workspace", {"ttl_seconds": 0}),
     ("rename n --session s", "rename_session", {"name": "n", "session_id": "s"}),
     ("delete s", "delete_session", {"session_id": "s"}),
+    ("delete s --undo 15m", "delete_session", {"session_id": "s", "undo_seconds": 900}),
+    ("restore s", "restore_session", {"session_id": "s"}),
     ("get_state", "get_state", {}),
     ("get_messages", "get_messages", {}),
     (

@@ -44,6 +44,17 @@ async def session_rules_chars(kit: Kit, offset: int) -> None:
     await _check_session(kit, offset, table_text(name), rules=rules)
 
 
+async def undo_seconds(kit: Kit, offset: int) -> None:
+    most, words = LIMITS["undo_seconds_max"]
+    session_id = (await kit.client.request("new_session"))["session_id"]
+    payload = {"session_id": session_id, "undo_seconds": most + offset}
+    if offset > 0:
+        error = await kit.client.refusal("delete_session", **payload)
+        assert f"{error['code']}: {error['message']}" == words
+    else:
+        assert not (await kit.client.request("delete_session", **payload))["deleted"]
+
+
 async def title_chars(kit: Kit, offset: int) -> None:
     text = "x" * (LIMITS["title_chars_max"][0] + offset)
     await kit.run(text)

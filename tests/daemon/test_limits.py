@@ -25,7 +25,7 @@ from tests.daemon.call_limits import CALL_PLAYS
 from tests.daemon.limits_bench import Kit
 from tests.daemon.mcp_limits import MCP_PLAYS
 from tests.daemon.rule_limits import RULE_PLAYS
-from tests.daemon.session_limits import SESSION_PLAYS
+from tests.daemon.session_limits import SESSION_PLAYS, undo_seconds
 from tests.daemon.task_limits import TASK_PLAYS
 from tests.daemon.tool_limits import TOOL_PLAYS
 from tests.daemon.workspace_limits import WORKSPACE_PLAYS
@@ -116,6 +116,7 @@ PLAYS: dict[str, Play] = {
     **ASKING_PLAYS,
     **TOOL_PLAYS,
     **WORKSPACE_PLAYS,
+    "undo_seconds_max": undo_seconds,
     **TASK_PLAYS,
     **SESSION_PLAYS,
     "summary_chars_max": run_limits.summary_chars,

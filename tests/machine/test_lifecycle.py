@@ -101,6 +101,8 @@ EVENTS: dict[str, events.Event] = {
     ),
     "session_created": events.SessionCreated(session_id="s", created_at=TS, contract_version="1"),
     "session_updated": events.SessionUpdated(session_id="s", leaf_id="e"),
+    "session_deletion_scheduled": events.SessionDeletionScheduled(session_id="s", delete_at="t"),
+    "session_restored": events.SessionRestored(session_id="s"),
     "session_seen": events.SessionSeen(session_id="s", entry_id="m"),
     "session_activated": events.SessionActivated(session_id="s"),
     "session_deleted": events.SessionDeleted(session_id="s"),
@@ -186,6 +188,8 @@ tool_call_output
 session_created
 session_activated
 session_seen
+session_deletion_scheduled
+session_restored
 session_deleted
 session_attached
 workspace_override_granted

@@ -221,6 +221,8 @@ CHANGING = {
     events.UsageReported,
     events.TodoUpdated,
     events.SessionSeen,
+    events.SessionDeletionScheduled,
+    events.SessionRestored,
     events.SessionAttached,
     events.WorkspaceOverrideGranted,
     events.WorkspaceOverrideExpired,
@@ -248,6 +250,13 @@ def test_an_attached_session_records_its_new_and_its_former_workspace() -> None:
 def test_a_seen_entry_is_noted() -> None:
     seen = events.SessionSeen(session_id="s", entry_id="m")
     assert changed(session(), seen, TS) == {"seen_id": "m"}
+
+
+def test_a_session_has_a_time_of_deletion_until_it_is_restored() -> None:
+    scheduled = events.SessionDeletionScheduled(session_id="s", delete_at="then")
+    assert changed(session(), scheduled, TS) == {"delete_at": "then"}
+    restored = events.SessionRestored(session_id="s")
+    assert apply(apply(session(), scheduled, TS), restored, TS) == session()
 
 
 def test_a_session_has_an_override_from_its_grant_to_its_end() -> None:

@@ -128,7 +128,7 @@ REQUIRED_NAMES = {
     "switch_session": "session_id",
     "extension_command": "name",
     "rename_session": "name",
-    "delete_session": "session_id",
+    "restore_session": "session_id",
     "get_run": "run_id",
     "get_session": "session_id",
     "promote": "input_id",
@@ -394,6 +394,22 @@ FAULTS: dict[str, Faults] = {
         ({"workspace": 4}, "workspace must be a string"),
         ({"q": LONG_NAME}, "q is too long: at most 256"),
         ({"parent_id": 4}, "parent_id must be a string"),
+    ],
+    "delete_session": [
+        *required_name_faults("session_id"),
+        *with_required(
+            "session_id",
+            "s",
+            [
+                *[
+                    ({"undo_seconds": value}, "undo_seconds must be an integer")
+                    for value in NO_INTEGERS
+                ],
+                ({"undo_seconds": -1}, "undo_seconds must be at least 0"),
+                ({"undo_seconds": 86_401}, "undo_seconds must be at most 86400"),
+                *[({"abort": value}, "abort must be a boolean") for value in NO_BOOLEANS],
+            ],
+        ),
     ],
     "mark_seen": [*SESSION_FAULTS, ({"entry_id": 4}, "entry_id must be a string")],
     "search_sessions": [

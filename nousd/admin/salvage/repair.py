@@ -211,6 +211,8 @@ def _after_birth(session_id: str, fields: dict[str, Any]) -> Iterator[Event]:
     """
     if fields.get("archived"):
         yield events.SessionUpdated(session_id=session_id, archived=True)
+    if "delete_at" in fields:
+        yield events.SessionDeletionScheduled(session_id=session_id, delete_at=fields["delete_at"])
     if "attached_from" in fields:
         yield events.SessionAttached(
             session_id=session_id,

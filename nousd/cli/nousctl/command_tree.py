@@ -57,6 +57,7 @@ TREE: Final[dict[str, str | Group]] = {
             "archive": "archive",
             "unarchive": "unarchive",
             "delete": "delete",
+            "restore": "restore",
             "state": "get_state",
             "messages": "get_messages",
             "export": "export",

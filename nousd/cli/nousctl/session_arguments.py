@@ -119,6 +119,7 @@ LISTED: Final = (
         "offset", Annotated[int | None, typer.Option("--offset", help="Number of rows to skip.")]
     ),
     *SEARCHED,
+    _switch("deletion_scheduled", "--deletion-scheduled", "Sessions that are to be deleted."),
     option("q", "--find", "Only sessions with this text in their title or workspace."),
     option("source", "--source", "Only sessions from this source."),
     option("parent_id", "--parent", "Only branches of this session."),

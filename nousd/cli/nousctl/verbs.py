@@ -273,6 +273,25 @@ VERBS: Final[dict[str, Verb]] = {
     "delete": Verb(
         "delete_session",
         "Delete a session and its content permanently.",
+        (
+            session_arguments.THE_SESSION,
+            Argument(
+                "undo_seconds",
+                Annotated[
+                    int | None,
+                    typer.Option(
+                        "--undo",
+                        parser=duration_reader("seconds"),
+                        metavar="DURATION",
+                        help="Time in which restore keeps it: seconds, or such as 15m or 1h.",
+                    ),
+                ],
+            ),
+        ),
+    ),
+    "restore": Verb(
+        "restore_session",
+        "Keep a session whose deletion is scheduled.",
         (session_arguments.THE_SESSION,),
     ),
     "get_state": Verb(

@@ -160,7 +160,12 @@ def _override(payload: Payload) -> Iterator[str]:
 
 
 def _session_deleted(payload: Payload) -> Iterator[str]:
-    yield f"{payload['session_id']} deleted"
+    if "delete_at" in payload:
+        yield f"{payload['session_id']} is deleted at {payload['delete_at']}, unless it is restored"
+    elif payload["deleted"]:
+        yield f"{payload['session_id']} deleted"
+    else:
+        yield f"a run of {payload['session_id']} is stopped first"
 
 
 def _runs(payload: Payload) -> Iterator[str]:

@@ -37,7 +37,9 @@ def _state(row: Payload) -> str:
     name = f' "{called}"' if called else ""
     source = f" from {row['source']}" if "source" in row else ""
     of = f", a task of {row['origin']['session_id']}" if "origin" in row else ""
-    return f"{row['run_state']}{name}{source}{of}{', archived' if row['archived'] else ''}"
+    archived = ", archived" if row["archived"] else ""
+    ends = f", deleted at {row['delete_at']}" if "delete_at" in row else ""
+    return f"{row['run_state']}{name}{source}{of}{archived}{ends}"
 
 
 def session_record(payload: Payload) -> Iterator[str]:

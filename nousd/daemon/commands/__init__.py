@@ -66,6 +66,7 @@ HANDLERS: Final[dict[str, Handler]] = {
     "rename_session": sessions.rename_session,
     "mark_seen": sessions.mark_seen,
     "delete_session": sessions.delete_session,
+    "restore_session": sessions.restore_session,
     "list_runs": reading.list_runs,
     "get_run": reading.get_run,
     "get_events": reading.get_events,

@@ -33,6 +33,7 @@ async def compact_session(services: Services, command: commands.CompactSession) 
     summary is discarded and the command refused.
     """
     live = await services.sessions.require(command.session_id)
+    decisions.require_kept(live.state)
     decisions.require_idle(live.state)
     leaf_id = live.state.leaf_id
     context = list((await services.contexts.at_leaf(live)).entries)

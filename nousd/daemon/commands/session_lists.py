@@ -59,6 +59,7 @@ async def _wanted(services: Services, command: commands.ListSessions) -> Session
         workspace=None if named is None else await workspaces.normalized(named),
         **{name: getattr(command, name) for name in EXACT_FILTERS},
         parent_id=command.parent_id,
+        to_delete=command.deletion_scheduled,
         text=command.q,
         unnamed_workspace=workspaces.default.path,
     )
@@ -78,6 +79,7 @@ async def search_sessions(services: Services, command: commands.SearchSessions) 
         children=command.children,
         workspace=None if named is None else await workspaces.normalized(named),
         archived=command.archived,
+        to_delete=False,
         unnamed_workspace=workspaces.default.path,
     )
     async with _SEARCHES:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from functools import partial
 
 import trio
 from msgspec import UNSET
 
+from nousd.daemon.clock import later
 from nousd.daemon.commands.accepting import require_entry
 from nousd.daemon.commands.hooked import Warnings, ask_fork, ask_switch
 from nousd.daemon.commands.reading import active_run
@@ -18,7 +20,7 @@ from nousd.daemon.eventlog.retention import drop_copies, drop_leftovers, drop_ro
 from nousd.daemon.replies import Deferred, Reply
 from nousd.daemon.services import Services
 from nousd.daemon.sessions.live_session import LiveSession
-from nousd.errors import CommandRejected, InvalidPayload
+from nousd.errors import CommandRejected, InvalidPayload, SessionNotFound
 from nousd.machine.session import appending, decisions
 from nousd.store.interface import Store
 from nousd.wire import commands, events
@@ -57,10 +59,12 @@ async def branch_session(services: Services, command: commands.BranchSession) ->
     if parent_id is None:
         raise InvalidPayload("session_id is required")
     parent = await services.sessions.get(parent_id)
+    decisions.require_kept(parent.state)
     warnings = await ask_fork(services, parent)
     branch_id = services.clock.new_id("sess")
     async with _copied_for(services.store, parent_id, branch_id):
         parent = await services.sessions.get(parent_id)
+        decisions.require_kept(parent.state)
         live, handle = services.sessions.create(
             name=command.name, parent=parent, session_id=branch_id, activate=command.activate
         )
@@ -136,20 +140,78 @@ async def delete_session(services: Services, command: commands.DeleteSession) ->
     live = await services.sessions.get(command.session_id)
     if not command.abort:
         decisions.require_idle(live.state)
-    # Tasks first: if the daemon dies in between, no task is left without its parent.
-    doomed = [*await services.sessions.below(live), live]
-    running = [each for each in reversed(doomed) if each.state.run is not None]
-    if command.abort and running:
+    doomed = await _with_tasks(services, live)
+    if command.abort and (running := _running(doomed)):
         return await _stopped_first(services, live, running)
     for each in doomed:
         decisions.require_idle(each.state)
+    if command.undo_seconds:
+        return await _scheduled(services, doomed, command.undo_seconds)
+    await _delete_all(services, doomed)
+    return SessionDeleted(session_id=live.session_id, deleted=True)
+
+
+async def delete_due(services: Services, session_id: str, delete_at: str) -> bool:
+    """Delete a session and those of its tasks at the time for which that was scheduled. Return False if
+    it has to be looked at again: a run of a task is stopped first, or another time was set just now.
+    """
+    try:
+        live = await services.sessions.get(session_id)
+    except SessionNotFound:
+        return False
+    if live.state.delete_at != delete_at:
+        return False
+    doomed = await _with_tasks(services, live)
+    if running := _running(doomed):
+        await _stopped_first(services, live, running)
+        return False
+    await _delete_all(services, doomed)
+    return True
+
+
+async def _with_tasks(services: Services, live: LiveSession) -> Sequence[LiveSession]:
+    """Return a session and those of its tasks, tasks first: if the daemon dies in between, no task is
+    left without its parent.
+    """
+    return [*await services.sessions.below(live), live]
+
+
+def _running(doomed: Sequence[LiveSession]) -> Sequence[LiveSession]:
+    """Return the sessions with a run, parents first."""
+    return [each for each in reversed(doomed) if each.state.run is not None]
+
+
+async def _scheduled(
+    services: Services, doomed: Sequence[LiveSession], seconds: int
+) -> SessionDeleted:
+    """Note that sessions are deleted in some time; until then they do no work."""
+    delete_at = later(services.clock.now(), timedelta(seconds=seconds))
+    for each in doomed:
+        handle = services.sessions.schedule_deletion(each, delete_at)
+        _stop_calls(services, each)
+    await handle.wait_committed()
+    services.deletions.changed()
+    return SessionDeleted(session_id=doomed[-1].session_id, deleted=False, delete_at=delete_at)
+
+
+async def restore_session(services: Services, command: commands.RestoreSession) -> Reply:
+    """Keep a session whose deletion was scheduled, and those of its tasks."""
+    live = await services.sessions.get(command.session_id)
+    for each in await _with_tasks(services, live):
+        is_scheduled = each.state.delete_at is not None
+        restored = (events.SessionRestored(session_id=each.session_id),) if is_scheduled else ()
+        handle = each.decide(restored)
+    is_active = live.session_id == services.sessions.active_id
+    return Deferred(handle, _selected(live, is_active=is_active))
+
+
+async def _delete_all(services: Services, doomed: Sequence[LiveSession]) -> None:
     handles = [_delete(services, each) for each in doomed]
     for handle in handles:
         await handle.wait_committed()
     with trio.CancelScope(shield=True):  # also if the client does not wait for it
         await drop_rows(services.store, [each.session_id for each in doomed])
         await drop_leftovers(services.store)
-    return SessionDeleted(session_id=live.session_id, deleted=True)
 
 
 async def _stopped_first(
@@ -169,9 +231,13 @@ async def _stopped_first(
     return SessionDeleted(session_id=live.session_id, deleted=False, run=run)
 
 
+def _stop_calls(services: Services, live: LiveSession) -> None:
+    services.calls.stop("aborted", lambda call: call.live is live)
+
+
 def _delete(services: Services, live: LiveSession) -> CommitHandle:
     handle = services.sessions.delete(live)
-    services.calls.stop("aborted", lambda call: call.live is live)
+    _stop_calls(services, live)
 
     def resolved(handle: CommitHandle) -> None:
         if handle.failure is None:

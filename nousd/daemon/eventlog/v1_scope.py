@@ -19,7 +19,10 @@ from nousd.store.records import EventFilter, StoredEvent
 from nousd.wire.codec.envelope import decode_event
 from nousd.wire.events import FROZEN_EVENTS
 
-_FOLDED: Final = frozenset({"session_activated", "session_deleted", "v1_scope_entered"})
+_ENDINGS: Final = frozenset({"session_deletion_scheduled", "session_deleted"})
+"""The events after which the session is not the active one."""
+
+_FOLDED: Final = _ENDINGS | {"session_activated", "v1_scope_entered"}
 
 _NOTED: Final = _FOLDED | {"agent_start", "agent_end"}
 
@@ -71,7 +74,7 @@ class V1Scope:
         match event.type:
             case "session_activated":
                 self._active_id = event.session_id
-            case "session_deleted" if event.session_id == self._active_id:
+            case ending if ending in _ENDINGS and event.session_id == self._active_id:
                 self._active_id = None
             case "v1_scope_entered" if run_id is not None:
                 self._runs.add(run_id)

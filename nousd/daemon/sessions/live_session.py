@@ -20,6 +20,7 @@ from nousd.config.agents import Catalogue
 from nousd.daemon.eventlog.log import CommitHandle, Log
 from nousd.daemon.replies import Deferred
 from nousd.errors import SessionNotFound, StoreError, StoreFull, WriteFailed
+from nousd.machine.session import decisions
 from nousd.machine.session import state as machine
 from nousd.machine.session.state import SessionState
 from nousd.store.artifacts import Artifact
@@ -114,11 +115,14 @@ class LiveSession:
             StoreFull, WriteFailed: an earlier commit failed, so that this was decided on what never
                 came to be.
             SessionNotFound: it was deleted meanwhile.
+            CommandRejected: ``deletion_scheduled``.
         """
         if self.lost:
             raise _error_after_failed_commit(self.failure)
         if self.state.deleted:
             raise not_found(self.session_id)
+        if self.state.delete_at is not None:
+            decisions.require_kept(self.state, decided)
         encoded = self._log.encode(decided)
         after = self.state
         updated_at = None

@@ -305,6 +305,14 @@ class Sessions:
             self._now_active(None, handle)
         return handle
 
+    def schedule_deletion(self, live: LiveSession, delete_at: str) -> CommitHandle:
+        """Note when a session is deleted; an active one leaves none active."""
+        event = events.SessionDeletionScheduled(session_id=live.session_id, delete_at=delete_at)
+        handle = live.decide((event,))
+        if self.active_id == live.session_id:
+            self._now_active(None, handle)
+        return handle
+
     def note(self, live: LiveSession | None, event: events.Event) -> CommitHandle:
         """Decide an event for a session, or for none."""
         if live is not None:

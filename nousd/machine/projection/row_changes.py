@@ -95,6 +95,12 @@ class SetActiveSession(msgspec.Struct, frozen=True):
     session_id: str
 
 
+class Deactivate(msgspec.Struct, frozen=True):
+    """Make no session the active one, if this one is."""
+
+    session_id: str
+
+
 class PutEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Put an entry into a session's tree; ``seq`` is its place in the order of appending."""
 
@@ -224,6 +230,7 @@ RowChange = (
     | SetDefaults
     | SetTrust
     | SetActiveSession
+    | Deactivate
     | PutEntry
     | UseArtifact
     | PutInput

@@ -24,6 +24,7 @@ from nousd.machine.projection.row_changes import (
     Changes,
     CopyEntries,
     CountTurn,
+    Deactivate,
     EditInput,
     EndRun,
     EndToolCall,
@@ -109,6 +110,10 @@ def _session_activated(event: events.SessionActivated, _: int, __: str) -> Chang
 
 def _session_deleted(event: events.SessionDeleted, seq: int, _: str) -> Changes:
     return (ForgetSession(event.session_id, seq),)
+
+
+def _deletion_scheduled(event: events.SessionDeletionScheduled, _: int, ts: str) -> Changes:
+    return (*_settings_changed(event, 0, ts), Deactivate(event.session_id))
 
 
 def _entry_appended(event: events.EntryAppended, seq: int, _: str) -> Changes:
@@ -281,6 +286,8 @@ _UNTOUCHING: Final[dict[type[events.Event], Fold]] = {
     events.SessionCreated: _session_created,
     events.SessionDeleted: _session_deleted,
     events.SessionSeen: _settings_changed,
+    events.SessionDeletionScheduled: _deletion_scheduled,
+    events.SessionRestored: _settings_changed,
 }
 
 _IN_A_LIFE: Final[dict[type[events.Event], Fold]] = {

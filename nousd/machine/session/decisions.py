@@ -6,7 +6,8 @@ caller checks beforehand whether something exists in the store (an entry, anothe
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
@@ -144,6 +145,31 @@ def activate_session(state: SessionState) -> Events:
         return (activated,)
     run_id = state.run.run_id
     return (activated, events.V1ScopeEntered(session_id=state.session_id, run_id=run_id))
+
+
+_BEGINNINGS: Final = (
+    events.SessionUpdated,
+    events.SessionActivated,
+    events.SessionAttached,
+    events.WorkspaceOverrideGranted,
+    events.QueueUpdate,
+    events.EntryAppended,
+    events.AgentStart,
+    events.ToolCallRequested,
+)
+"""The events by which a session is changed, or work begins in it."""
+
+
+def require_kept(state: SessionState, decided: Sequence[events.Event] | None = None) -> None:
+    """Raise CommandRejected ``deletion_scheduled`` if a session is to be deleted.
+
+    Args:
+        decided: only if one of these begins something in it; what ends something is always possible.
+    """
+    if state.delete_at is None:
+        return
+    if decided is None or any(isinstance(event, _BEGINNINGS) for event in decided):
+        raise CommandRejected("deletion_scheduled", details={"delete_at": state.delete_at})
 
 
 def move_leaf(state: SessionState, leaf_id: str) -> Events:

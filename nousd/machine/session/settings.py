@@ -112,7 +112,8 @@ class SessionSettings(InheritedSettings, frozen=True, kw_only=True):
     ``granted`` are the rules that the user granted to this session; ``origin`` is the call of ``task``
     that created it. ``origin_workspace`` and the next three fields come from the last
     ``attach_session``, ``override_expires_at`` and ``override_seconds`` from a current
-    ``override_workspace``.
+    ``override_workspace``. ``delete_at`` is the time at which the session is deleted, if that is
+    scheduled.
     """
 
     name: str | None = None
@@ -125,6 +126,7 @@ class SessionSettings(InheritedSettings, frozen=True, kw_only=True):
     override_expires_at: str | None = None
     override_seconds: int | None = None
     archived: bool = False
+    delete_at: str | None = None
 
 
 SHARED: Final = SharedSettings.__struct_fields__
@@ -179,6 +181,10 @@ def _seen(event: events.SessionSeen, _: str) -> ChangedSettings:
     return {"seen_id": event.entry_id}
 
 
+def _restored(_: events.SessionRestored, __: str) -> ChangedSettings:
+    return {"delete_at": None}
+
+
 def _override_granted(event: events.WorkspaceOverrideGranted, _: str) -> ChangedSettings:
     return {"override_expires_at": event.expires_at, "override_seconds": event.ttl_seconds}
 
@@ -192,6 +198,8 @@ CHANGED_BY: Final[dict[type[events.Event], Callable[[Any, str], ChangedSettings]
     # Earlier versions copied the shared settings into each new session; they count as not set there.
     events.SessionCreated: _fields_of(events.SessionCreated, but=SHARED),
     events.SessionSeen: _seen,
+    events.SessionDeletionScheduled: _fields_of(events.SessionDeletionScheduled),
+    events.SessionRestored: _restored,
     events.SessionAttached: _attached,
     events.WorkspaceOverrideGranted: _override_granted,
     events.WorkspaceOverrideExpired: _override_expired,

@@ -222,6 +222,16 @@ def overridden(rows: Rows) -> tuple[str, ...]:
     return tuple(sorted(row.session_id for row in overridden))
 
 
+def next_deletion(rows: Rows) -> tuple[str, str] | None:
+    scheduled = (
+        (row.delete_at, row.session_id)
+        for row in rows.sessions.values()
+        if row.delete_at is not None
+    )
+    first = min(scheduled, default=None)
+    return None if first is None else (first[1], first[0])
+
+
 def _place_behind(last: str | None, ids: list[str]) -> int:
     """Return the index of the page after ``last``: the end, if that is not in the list."""
     if last is None:

@@ -139,6 +139,11 @@ def _set_active_session(rows: Rows, change: row_changes.SetActiveSession) -> Non
     rows.defaults = msgspec.structs.replace(rows.defaults, active_session_id=change.session_id)
 
 
+def _deactivate(rows: Rows, change: row_changes.Deactivate) -> None:
+    if rows.defaults.active_session_id == change.session_id:
+        rows.defaults = msgspec.structs.replace(rows.defaults, active_session_id=None)
+
+
 def _put_entry(rows: Rows, change: row_changes.PutEntry) -> None:
     entry_id = change.entry.id
     node = TreeNode(
@@ -292,6 +297,7 @@ _APPLY: Final[dict[type[row_changes.RowChange], Callable[[Rows, Any], None]]] = 
     row_changes.SetDefaults: _set_defaults,
     row_changes.SetTrust: _set_trust,
     row_changes.SetActiveSession: _set_active_session,
+    row_changes.Deactivate: _deactivate,
     row_changes.PutEntry: _put_entry,
     row_changes.UseArtifact: _use_artifact,
     row_changes.PutInput: _put_input,

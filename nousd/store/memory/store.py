@@ -226,6 +226,7 @@ class MemoryStore:
     search = _read(queries.search)
     children = _read(queries.children)
     overridden = _read(queries.overridden)
+    next_deletion = _read(queries.next_deletion)
     entry = _read(queries.entry)
     path = _read(queries.path)
     tree = _read(queries.tree)

@@ -23,7 +23,7 @@ from nousd.store.schema import (
     m008_shared_settings,
     m009_queue_revisions,
     m010_deletions,
-    m011_titles,
+    m011_lists,
 )
 
 Migration = Sequence[str]
@@ -39,7 +39,7 @@ MIGRATIONS: Final[Sequence[Migration]] = (
     m008_shared_settings.STATEMENTS,
     m009_queue_revisions.STATEMENTS,
     m010_deletions.STATEMENTS,
-    m011_titles.STATEMENTS,
+    m011_lists.STATEMENTS,
 )
 """In the order in which they are applied; their number is the schema's version."""
 

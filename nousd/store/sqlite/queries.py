@@ -289,6 +289,7 @@ _WANTED_SESSIONS: Final = f"""
     AND (:children OR NOT is_of_task)
     AND (:workspace IS NULL OR coalesce(workspace, :unnamed_workspace) = :workspace)
     {_EXACT_FILTERS}
+    AND (:to_delete IS NULL OR (delete_at IS NOT NULL) = :to_delete)
     AND (:text IS NULL OR instr(folded(coalesce(name, title)), :text)
         OR instr(folded(coalesce(workspace, :unnamed_workspace)), :text))
 """
@@ -361,6 +362,17 @@ def search(
             yield Searched(seq, entry_id, role, _body_decoder.decode(body).text)
 
     return _search(rows, messages, text, limit=limit, after=after)
+
+
+_NEXT_DELETION: Final = """
+    SELECT session_id, delete_at FROM sessions INDEXED BY sessions_to_delete
+    WHERE delete_at IS NOT NULL ORDER BY delete_at LIMIT 1
+"""
+
+
+def next_deletion(connection: apsw.Connection) -> tuple[str, str] | None:
+    row: tuple[str, str] | None = connection.execute(_NEXT_DELETION).fetchone()
+    return row
 
 
 def session(connection: apsw.Connection, session_id: str) -> SessionRow | None:

@@ -141,6 +141,13 @@ def _set_active_session(connection: apsw.Connection, change: row_changes.SetActi
     connection.execute("UPDATE log_state SET active_session_id = ?", (change.session_id,))
 
 
+def _deactivate(connection: apsw.Connection, change: row_changes.Deactivate) -> None:
+    connection.execute(
+        "UPDATE log_state SET active_session_id = NULL WHERE active_session_id = ?",
+        (change.session_id,),
+    )
+
+
 def _put_entry(connection: apsw.Connection, change: row_changes.PutEntry) -> None:
     connection.execute(
         """
@@ -359,6 +366,7 @@ _APPLY: Final[dict[type[row_changes.RowChange], _Write]] = {
     row_changes.SetDefaults: _each(_set_defaults),
     row_changes.SetTrust: _each(_set_trust),
     row_changes.SetActiveSession: _each(_set_active_session),
+    row_changes.Deactivate: _each(_deactivate),
     row_changes.PutEntry: _each(_put_entry),
     row_changes.UseArtifact: _each(_use_artifact),
     row_changes.PutInput: _put_inputs,

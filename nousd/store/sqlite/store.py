@@ -305,6 +305,7 @@ class SqliteStore:
     search = _read(_queries.search)
     children = _read(_queries.children)
     overridden = _read(_queries.overridden)
+    next_deletion = _read(_queries.next_deletion)
     entry = _read(_queries.entry)
     path = _read(_queries.path)
     tree = _read(_queries.tree)

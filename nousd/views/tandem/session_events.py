@@ -58,8 +58,15 @@ def _session_updated(_logged: LoggedEvent, event: events.SessionUpdated) -> Iter
         yield "session.updated", {"sessionID": event.session_id, **known}
 
 
-def _session_deleted(_logged: LoggedEvent, event: events.SessionDeleted) -> Iterator[FrameBody]:
+def _session_deleted(
+    _logged: LoggedEvent, event: events.SessionDeleted | events.SessionDeletionScheduled
+) -> Iterator[FrameBody]:
     yield "session.deleted", {"sessionID": event.session_id}
+
+
+def _session_restored(_logged: LoggedEvent, event: events.SessionRestored) -> Iterator[FrameBody]:
+    # To lists that dropped it, it is a new one.
+    yield "session.created", {"sessionID": event.session_id, "tenantContext": TENANT}
 
 
 def _delete_deferred(
@@ -197,6 +204,8 @@ def _usage(_logged: LoggedEvent, event: events.UsageReported) -> Iterator[FrameB
 RENDERERS: Final[Renderers] = {
     events.SessionCreated: _session_created,
     events.SessionUpdated: _session_updated,
+    events.SessionDeletionScheduled: _session_deleted,
+    events.SessionRestored: _session_restored,
     events.SessionDeleted: _session_deleted,
     events.SessionDeleteDeferred: _delete_deferred,
     SessionAttached: _session_attached,

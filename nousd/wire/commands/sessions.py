@@ -14,6 +14,7 @@ from nousd.wire.limits import (
     PAGE_ROWS_MAX,
     PATH_CHARS_MAX,
     REASON_CHARS_MAX,
+    UNDO_SECONDS_MAX,
 )
 from nousd.wire.objects.entries import Sampling, Thinking
 from nousd.wire.objects.field_types import Folder, Name, PageSize, QueueMode, ToolNames
@@ -85,6 +86,7 @@ class ListSessions(AnsweredBy[Sessions], frozen=True, kw_only=True):
     archived: bool | None = None
     source: SourceName | None = None
     parent_id: Name | None = None
+    deletion_scheduled: bool = False
 
 
 class SearchSessions(AnsweredBy[SessionMatches], frozen=True, kw_only=True):
@@ -131,10 +133,19 @@ class MarkSeen(AnsweredBy[Accepted], frozen=True, kw_only=True):
 
 
 class DeleteSession(AnsweredBy[SessionDeleted], frozen=True, kw_only=True):
-    """Delete a session's content for good, with the sessions that its tasks made."""
+    """Delete a session's content for good, at once or in some time, with the sessions that its tasks
+    made.
+    """
 
     session_id: Name
     abort: bool = False
+    undo_seconds: Annotated[int, Meta(ge=0, le=UNDO_SECONDS_MAX)] = 0
+
+
+class RestoreSession(AnsweredBy[SessionSelected], frozen=True, kw_only=True):
+    """Keep a session whose deletion is scheduled, with the sessions that its tasks made."""
+
+    session_id: Name
 
 
 class GetState(AnsweredBy[State], frozen=True, kw_only=True):

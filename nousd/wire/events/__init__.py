@@ -24,6 +24,8 @@ from nousd.wire.events.sessions import (
     SessionAttached,
     SessionCreated,
     SessionDeleted,
+    SessionDeletionScheduled,
+    SessionRestored,
     SessionSeen,
     SessionUpdated,
     TodoUpdated,
@@ -225,6 +227,8 @@ EVENTS: Final[dict[str, type[Event]]] = {
     "session_updated": SessionUpdated,
     "session_seen": SessionSeen,
     "session_activated": SessionActivated,
+    "session_deletion_scheduled": SessionDeletionScheduled,
+    "session_restored": SessionRestored,
     "session_deleted": SessionDeleted,
     "session_delete_deferred": SessionDeleteDeferred,
     "session_attached": SessionAttached,
@@ -268,7 +272,11 @@ Once they are old, one event of each type replaces all of a message (``machine.r
 """
 
 
-UNUSING_EVENTS: Final[frozenset[str]] = DELTA_EVENTS | {"session_seen"}
+UNUSING_EVENTS: Final[frozenset[str]] = DELTA_EVENTS | {
+    "session_seen",
+    "session_deletion_scheduled",
+    "session_restored",
+}
 """Those that leave the time at which their session was last used."""
 
 

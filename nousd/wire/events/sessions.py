@@ -86,6 +86,16 @@ class SessionDeleted(Event, frozen=True, kw_only=True):
     """The session was deleted; its other events are gone from the log."""
 
 
+class SessionDeletionScheduled(Event, frozen=True, kw_only=True):
+    """The session is deleted at this time, unless it is restored before. Until then it does no work."""
+
+    delete_at: str
+
+
+class SessionRestored(Event, frozen=True, kw_only=True):
+    """The session is not deleted after all, and works again."""
+
+
 class SessionAttached(Event, frozen=True, kw_only=True):
     """The session works in another workspace from here on."""
 

@@ -39,6 +39,7 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     worker: str | UnsetType = UNSET
     title: str | UnsetType = UNSET
     seen_id: str | UnsetType = UNSET
+    delete_at: str | UnsetType = UNSET
 
 
 class SessionRecord(SessionSummary, frozen=True, kw_only=True):
@@ -118,8 +119,9 @@ class SessionSelected(Response, frozen=True, kw_only=True):
 
 
 class SessionDeleted(Response, frozen=True, kw_only=True):
-    """Whether the session is deleted, or a run is stopped first."""
+    """Whether the session is deleted, or when it will be, or that a run is stopped first."""
 
     session_id: str
     deleted: bool
     run: ActiveRun | UnsetType = UNSET
+    delete_at: str | UnsetType = UNSET

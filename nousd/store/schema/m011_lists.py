@@ -1,4 +1,4 @@
-"""Version 11: session lists are searched by title as well.
+"""Version 11: lists of sessions find titles, and leave out those that are to be deleted.
 
 A session has a title from its first message since this version; those of earlier ones get theirs from
 the next message, because the log has none for them and rows are a fold over the log.
@@ -10,10 +10,14 @@ from typing import Final
 
 STATEMENTS: Final = (
     "ALTER TABLE sessions ADD COLUMN title TEXT AS (settings ->> '$.title')",
+    "ALTER TABLE sessions ADD COLUMN delete_at TEXT AS (settings ->> '$.delete_at')",
     "DROP INDEX sessions_listed",
     """
     CREATE INDEX sessions_listed
-    ON sessions (updated_seq, is_of_task, archived, source, parent_id, workspace, name, title)
+    ON sessions (
+        updated_seq, is_of_task, archived, source, parent_id, workspace, name, title, delete_at
+    )
     WHERE NOT deleted
     """,
+    "CREATE INDEX sessions_to_delete ON sessions (delete_at) WHERE delete_at IS NOT NULL",
 )

@@ -1,0 +1,73 @@
+"""Deletes sessions at the time for which that was scheduled, also one that passed while no daemon ran.
+
+What is scheduled is in the log and its rows; nothing of it is held here.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Final
+
+import trio
+
+from nousd.daemon.clock import Clock
+from nousd.errors import StoreError
+from nousd.store.interface import Store
+
+_LOOK_SECONDS: Final = 10.0
+"""How often to look at the wall clock while a deletion is scheduled: it can be set, and advances during
+sleep."""
+
+_AGAIN_SECONDS: Final = 1.0
+"""How long to wait for what is in the way of a deletion, such as a run that is being stopped."""
+
+_log = logging.getLogger(__name__)
+
+
+Delete = Callable[[str, str], Awaitable[bool]]
+"""Takes a session's id and the time for which its deletion was scheduled."""
+
+
+class ScheduledDeletions:
+    """The deletions that were scheduled, of all sessions."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._changed = trio.Event()
+
+    def changed(self) -> None:
+        """Note that a deletion was scheduled, and is committed."""
+        self._changed.set()
+
+    async def watch(self, delete: Delete) -> None:
+        """Delete each session in time; runs until it is cancelled.
+
+        Args:
+            delete: deletes a session for which that time was set, or returns False if that cannot be
+                done yet.
+        """
+        while True:
+            self._changed = trio.Event()
+            try:
+                wait = await self._delete_what_is_due(delete)
+            except StoreError as failure:
+                _log.error("a session was not deleted at its time: %s", failure)
+                wait = _LOOK_SECONDS
+            with trio.move_on_after(wait):
+                await self._changed.wait()
+
+    async def _delete_what_is_due(self, delete: Delete) -> float:
+        """Delete what is due; return the seconds until the next look."""
+        while (scheduled := await self._store.next_deletion()) is not None:
+            session_id, delete_at = scheduled
+            now = datetime.fromisoformat(self._clock.now())
+            left = (datetime.fromisoformat(delete_at) - now).total_seconds()
+            if left > 0:
+                return min(left, _LOOK_SECONDS)
+            if not await delete(session_id, delete_at):
+                return _AGAIN_SECONDS
+        return math.inf
