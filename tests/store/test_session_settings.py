@@ -74,6 +74,10 @@ EVERYTHING_SET: tuple[events.Event, ...] = (
 )
 
 
+SCHEDULED = events.SessionDeletionScheduled(session_id="s1", delete_at="then")
+"""Afterwards lists leave the session out."""
+
+
 def folded(happened: tuple[events.Event, ...]) -> SessionState:
     return reduce(
         lambda state, event: apply(state, event, TS), happened, SessionState(session_id="s1")
@@ -85,10 +89,10 @@ def settings_of(holder: SessionSettings) -> dict[str, Any]:
 
 
 async def test_events_set_every_setting_alike_in_the_fold_and_in_rows(store: Store) -> None:
-    await append(store, *EVERYTHING_SET)
+    await append(store, *EVERYTHING_SET, SCHEDULED)
     row = await store.session("s1")
     assert isinstance(row, SessionRow)
-    state = folded(EVERYTHING_SET)
+    state = folded((*EVERYTHING_SET, SCHEDULED))
     assert settings_of(row) == settings_of(state)
     never_set = SessionSettings()
     assert [name for name in SETTINGS if getattr(row, name) == getattr(never_set, name)] == []
@@ -128,6 +132,7 @@ def test_events_can_set_every_setting() -> None:
     in_events = {
         *settings_among(events.SessionCreated),
         *settings_among(events.SessionUpdated),
+        *settings_among(events.SessionDeletionScheduled),
         *(name for name in SETTINGS if name.startswith(("attach", "origin_", "override_"))),
     }
     assert in_events == set(SETTINGS)

@@ -344,6 +344,7 @@ NO_READS = {
     *("_CALLS", "_RUN_COLUMNS"),  # beginnings of reads
     # See test_session_lists.
     *("_SESSIONS", "_SESSION_COUNT", "_SESSIONS_OF_PARENT", "_SESSION_COUNT_OF_PARENT"),
+    "_SEARCHED_SESSIONS",  # bounded by its reader, see test_session_search
 }
 
 READS = [
