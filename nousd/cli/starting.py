@@ -62,6 +62,8 @@ def start_daemon(socket_path: Path, *, is_wanted: bool) -> None:
             start_new_session=True,  # Ctrl-C and the end of the terminal are for the client
         )
         wait_until_ready(process, socket_path, output)
+    if process.poll() is not None:
+        return  # another client's was faster
     say(f"started the daemon, which goes on running; its log: {log}; nousctl stop ends it")
     if unused := sorted(filter(_is_chosen, filter(_is_of_settings, os.environ))):
         say(f"it takes settings from its file, and not from this shell: {', '.join(unused)}")

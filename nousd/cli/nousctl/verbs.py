@@ -111,6 +111,9 @@ _RUN_SECONDS: Final = 24 * 3600.0
 _MODEL_CALL_SECONDS: Final = 3600.0
 """For commands that call a model, which take as long as the model does."""
 
+_UNDO_SECONDS: Final = 600
+"""How long a deleted session can be had back."""
+
 _LISTING_SECONDS: Final = 60.0
 """For commands that ask model servers, each up to the daemon's own time-out."""
 
@@ -272,7 +275,7 @@ VERBS: Final[dict[str, Verb]] = {
     ),
     "delete": Verb(
         "delete_session",
-        "Delete a session and its content permanently.",
+        "Delete a session; for ten minutes restore keeps it.",
         (
             session_arguments.THE_SESSION,
             Argument(
@@ -283,11 +286,13 @@ VERBS: Final[dict[str, Verb]] = {
                         "--undo",
                         parser=duration_reader("seconds"),
                         metavar="DURATION",
-                        help="Time in which restore keeps it: seconds, or such as 15m or 1h.",
+                        help="Time in which restore keeps it, such as 15m or 1h; 0 for none. "
+                        "[default: 10m]",
                     ),
                 ],
             ),
         ),
+        computed={"undo_seconds": lambda: _UNDO_SECONDS},
     ),
     "restore": Verb(
         "restore_session",

@@ -161,7 +161,8 @@ def _override(payload: Payload) -> Iterator[str]:
 
 def _session_deleted(payload: Payload) -> Iterator[str]:
     if "delete_at" in payload:
-        yield f"{payload['session_id']} is deleted at {payload['delete_at']}, unless it is restored"
+        id = payload["session_id"]
+        yield f"{id} is deleted at {local_time(payload['delete_at'])}; until then: session restore {id}"
     elif payload["deleted"]:
         yield f"{payload['session_id']} deleted"
     else:

@@ -25,7 +25,7 @@ def session_matches(payload: Payload) -> Iterator[str]:
     """Yield a line for each session that was found and one for where, and one if there may be more."""
     for match in payload["matches"]:
         row = match["session"]
-        yield f"{row['session_id']}  {row['updated_at']}  {_state(row)}"
+        yield f"{row['session_id']}  {age(row['updated_at']):>4}  {_state(row)}"
         yield f"    {match.get('role', 'title')}: {match['snippet']}"
     if "before" in payload:
         how = "searched in part" if payload["partial"] else "more"
@@ -38,7 +38,7 @@ def _state(row: Payload) -> str:
     source = f" from {row['source']}" if "source" in row else ""
     of = f", a task of {row['origin']['session_id']}" if "origin" in row else ""
     archived = ", archived" if row["archived"] else ""
-    ends = f", deleted at {row['delete_at']}" if "delete_at" in row else ""
+    ends = f", deleted at {local_time(row['delete_at'])}" if "delete_at" in row else ""
     return f"{row['run_state']}{name}{source}{of}{archived}{ends}"
 
 
