@@ -61,18 +61,15 @@ def start_daemon(socket_path: Path, *, is_wanted: bool) -> None:
             stderr=output,
             start_new_session=True,  # Ctrl-C and the end of the terminal are for the client
         )
-        wait_until_ready(process, socket_path, output)
-    if process.poll() is not None:
-        return  # another client's was faster
+        if wait_until_ready(process, socket_path, output) != process.pid:
+            return  # another client's was faster, and this one ends
     say(f"started the daemon, which goes on running; its log: {log}; nousctl stop ends it")
     if unused := sorted(filter(_is_chosen, filter(_is_of_settings, os.environ))):
         say(f"it takes settings from its file, and not from this shell: {', '.join(unused)}")
 
 
-def wait_until_ready(
-    process: subprocess.Popen[bytes], socket_path: Path, output: IO[bytes]
-) -> None:
-    """Return once a daemon answers on the socket.
+def wait_until_ready(process: subprocess.Popen[bytes], socket_path: Path, output: IO[bytes]) -> int:
+    """Return the process id of the daemon on the socket, once it answers.
 
     Args:
         process: that is to open it; another one may be faster.
@@ -88,7 +85,7 @@ def wait_until_ready(
         try:
             with Connection(socket_path) as daemon:
                 daemon.request("ping", {})
-                return
+                return daemon.peer_pid()
         except DaemonUnreachable:
             if is_hopeless or time.monotonic() > deadline:
                 output.seek(0)
