@@ -21,7 +21,7 @@ from typing import Annotated, Final
 import typer
 
 from nousd.cli.client_options import Options
-from nousd.cli.output import DONE, FAILED, print_line, shown
+from nousd.cli.output import DONE, FAILED, print_line, say, shown
 from nousd.cli.render.run_printer import RunPrinter
 from nousd.cli.starting import wait_until_ready
 from nousd.client.blocking import Connection, Subscription
@@ -43,7 +43,7 @@ def main() -> None:
     try:
         app(prog_name="scripts/run")
     except ClientError as error:
-        print(error, file=sys.stderr)
+        say(str(error))
         sys.exit(FAILED)
 
 

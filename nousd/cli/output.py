@@ -1,6 +1,6 @@
 """Prints to a terminal or a pipe, and ends in order if the output cannot be written.
 
-Text of models, tools and clients never controls the terminal.
+Text of models, tools and clients never controls the terminal, nor looks like other text.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -18,21 +19,43 @@ FAILED: Final = 1
 
 _SNIPPET_CHARS_MAX: Final = 80
 
-_CONTROLS: Final = {
-    code: "\N{REPLACEMENT CHARACTER}"
-    for code in [*range(0x20), *range(0x7F, 0xA0)]
-    if code not in (9, 10)
-}
-"""Characters that move the cursor or change the terminal; all except tab and line feed."""
+_INVISIBLE_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Controls of the terminal and of the direction of text, other format characters, halves of surrogate
+pairs, and separators that a terminal shows as nothing."""
+
+_INVISIBLE_OTHERS: Final = frozenset(
+    map(ord, "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
+) | {*range(0xFE00, 0xFE0F), *range(0xE0100, 0xE01F0)}
+"""Letters and marks that show nothing. U+FE0F, which follows many an emoji, is not among them."""
+
+
+class _Shown(dict[int, str]):
+    """Code point -> how it is shown, worked out when it is first met."""
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        hidden = unicodedata.category(char) in _INVISIBLE_CATEGORIES or code in _INVISIBLE_OTHERS
+        self[code] = f"<U+{code:04X}>" if hidden else char
+        return self[code]
+
+
+_SHOWN_IN_LINE: Final = _Shown()
+_SHOWN_IN_TEXT: Final = _Shown({9: "\t", 10: "\n"})
 
 _CANNOT_WRITE: Final = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EPIPE}
 )
 
 
-def harmless(text: str) -> str:
-    """Return the text with control characters replaced."""
-    return text.translate(_CONTROLS)
+def harmless(text: str, *, one_line: bool = False) -> str:
+    """Return the text with characters that are invisible, or that change how others look, made visible.
+
+    U+202E becomes ``<U+202E>``.
+
+    Args:
+        one_line: tabs and line feeds too.
+    """
+    return text.translate(_SHOWN_IN_LINE if one_line else _SHOWN_IN_TEXT)
 
 
 def snippet(text: str) -> str:

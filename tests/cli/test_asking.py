@@ -158,14 +158,13 @@ def test_truncated_arguments_are_marked(daemon: FakeDaemon, nousctl: Nousctl) ->
     assert "(the beginning of 9000 bytes)" in nousctl("permissions").out
 
 
-def test_misleading_characters_in_a_command_are_escaped() -> None:
+def test_misleading_characters_in_a_command_are_shown() -> None:
     command = "ls \u202e# fr- mr\u200b \u2028\x9b \U000e0041é"
     request = {"tool_name": "bash", "args": {"command": command}, "reason": "a\nb", "rule": command}
     shown, *why = request_lines(request)
-    escaped = r"ls \u202e# fr- mr\u200b \u2028\u009b \udb40\udc41é"
-    assert shown == f'bash {{"command": "{escaped}"}}'
-    assert why == [r"because a\nb", f"session and always allow: {escaped}"]
-    assert json.loads(shown.removeprefix("bash ")) == {"command": command}
+    visible = "ls <U+202E># fr- mr<U+200B> <U+2028><U+009B> <U+E0041>é"
+    assert shown == f'bash {{"command": "{visible}"}}'
+    assert why == ["because a<U+000A>b", f"session and always allow: {visible}"]
 
 
 def test_paths_outside_the_workspace_are_shown_and_only_allowed_once() -> None:
@@ -173,7 +172,7 @@ def test_paths_outside_the_workspace_are_shown_and_only_allowed_once() -> None:
     request = {**REQUEST, "outside": outside}
     assert [line for line in request_lines(request) if line.startswith("opens")] == [
         "opens /etc/hosts",
-        r"opens /a\u202eb",
+        "opens /a<U+202E>b",
     ]
     status = f"permission_requested: {json.dumps(request)}"
     assert waiting_lines(status)[-1].endswith(" once|deny")

@@ -567,8 +567,27 @@ def test_an_answer_with_unexpected_nested_values_is_shown_as_json() -> None:
         assert json.loads("\n".join(as_text(Answer("1", type_, payload, None)))) == payload
 
 
-def test_control_characters_are_replaced_in_terminal_text() -> None:
-    assert harmless("a\x1b[2Jb\rc\td\ne\x9b") == "a�[2Jb�c\td\ne�"
+def test_control_characters_are_shown_in_terminal_text() -> None:
+    assert harmless("a\x1b[2Jb\rc\td\ne\x9b") == "a<U+001B>[2Jb<U+000D>c\td\ne<U+009B>"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        *(0x00AD, 0x034F, 0x061C, 0x200B, 0x200D, 0x200E, 0x200F, 0x2028, 0x2800),
+        *range(0x202A, 0x202F),
+        *range(0x2066, 0x206A),
+        *(0xD800, 0xFE01, 0xFEFF, 0xE0041, 0xE0100),
+    ],
+)
+def test_characters_that_hide_or_reorder_text_are_shown(code: int) -> None:
+    assert harmless(f"a{chr(code)}b") == f"a<U+{code:04X}>b"
+
+
+def test_visible_text_of_any_script_is_unchanged() -> None:
+    text = "né 日本 שלום ⚠️ e\u0301\u00a0|\t|\n"
+    assert harmless(text) == text
+    assert harmless("a\tb\nc", one_line=True) == "a<U+0009>b<U+000A>c"
 
 
 def test_a_branching_tree_is_indented_where_it_branches() -> None:

@@ -314,7 +314,7 @@ def _tolerate_any_text() -> None:
 
 
 def _exit(text: str, code: int) -> None:
-    print(text, file=sys.stderr)
+    say(text)
     sys.exit(code)
 
 

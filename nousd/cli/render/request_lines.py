@@ -6,10 +6,10 @@ Requests for permission and questions come as the payloads of their events, from
 from __future__ import annotations
 
 import json
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
+from nousd.cli.output import harmless
 from nousd.cli.render.people import local_time
 from nousd.errors import NousdError
 
@@ -64,21 +64,14 @@ def request_lines(request: Payload) -> list[str]:
     offered = [f"session and always allow: {request['rule']}"] if "rule" in request else []
     opened = [f"opens {place}" for place in request.get("outside", ())]
     lines = (f"because {request['reason']}", *opened, *offered)
-    return [_call(request), *("".join(map(_visible, line)) for line in lines)]
+    return [_call(request), *(harmless(line, one_line=True) for line in lines)]
 
 
 def _call(request: Payload) -> str:
-    args = "".join(map(_visible, json.dumps(request["args"], ensure_ascii=False)))
+    call = f"{request['tool_name']} {json.dumps(request['args'], ensure_ascii=False)}"
     more = f" (the beginning of {request['args_bytes']} bytes)" if "args_ref" in request else ""
-    return f"{request['tool_name']} {args}{more}"
+    return harmless(call, one_line=True) + more
 
-
-def _visible(char: str) -> str:
-    """Return a character, escaped if it is invisible or makes others look different."""
-    return json.dumps(char).strip('"') if unicodedata.category(char) in _UNSEEN else char
-
-
-_UNSEEN: Final = frozenset({"Cf", "Cc", "Zl", "Zp"})
 
 # --- questions -------------------------------------------------------------------------------
 
