@@ -63,6 +63,10 @@ class _Lines:
     def close(self) -> None:
         self._socket.close()
 
+    def fileno(self) -> int:
+        """Return the descriptor to wait for. Lines that were read already do not make it ready."""
+        return self._socket.fileno()
+
     def peer_pid(self) -> int:
         """Return the id of the process that made the daemon's socket: the daemon, or what started it
         with the socket. 0 if that process is not visible from here.

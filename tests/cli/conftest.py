@@ -4,6 +4,7 @@ import gc
 import io
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,13 +37,15 @@ def nousctl(
     """Run ``nousctl`` with these arguments, with ``input`` piped in, against ``daemon`` or ``at``."""
 
     def run(*argv: str, input: str | None = None, at: str | None = None) -> Outcome:
-        if input is not None:
-            piped = io.TextIOWrapper(io.BytesIO(input.encode("utf-8", "surrogateescape")))
-            monkeypatch.setattr(sys, "stdin", piped)
         monkeypatch.setenv("NOUSD_SOCKET", str(daemon.socket_path) if at is None else at)
         monkeypatch.setattr(sys, "argv", ["nousctl", *argv])
-        with pytest.raises(SystemExit) as caught:
-            client_main.main()
+        with tempfile.TemporaryFile() as piped:
+            if input is not None:
+                piped.write(input.encode("utf-8", "surrogateescape"))
+                piped.seek(0)
+                monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(piped))
+            with pytest.raises(SystemExit) as caught:
+                client_main.main()
         captured = capsys.readouterr()
         return Outcome(int(caught.value.code or 0), captured.out, captured.err)
 

@@ -6,11 +6,15 @@ import contextlib
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
+import termios
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +38,11 @@ STATE: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def idle(daemon: FakeDaemon) -> None:
+    make_idle(daemon)
+
+
+def make_idle(daemon: FakeDaemon) -> None:
+    """Give a session in which nothing runs or waits."""
     daemon.on["get_state"] = ok("state", STATE)
     set_pending(daemon)
 
@@ -81,7 +90,7 @@ def without_name(payload: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in payload.items() if key != "client_id"}
 
 
-_GREETING = ("get_state", "list_permissions", "list_questions", "subscribe")
+_GREETING = ("get_state", "get_session", "list_permissions", "list_questions", "subscribe")
 
 
 def test_a_line_is_sent_as_a_prompt_and_its_answer_is_shown_before_exit(
@@ -306,7 +315,7 @@ QUESTION: dict[str, Any] = {
         ("y", {"decision": "once"}),
         ("Yes", {"decision": "once"}),
         ("s", {"decision": "session"}),
-        ("a", {"decision": "always"}),
+        ("a\ny", {"decision": "always"}),
         ("n", {"decision": "deny"}),
         ("n not today", {"decision": "deny", "reason": "not today"}),
         ("no not today", {"decision": "deny", "reason": "not today"}),
@@ -362,7 +371,7 @@ def test_a_refused_decision_can_be_changed(daemon: FakeDaemon, nousctl: Nousctl)
         [refused("command_rejected", "too_many_rules"), ok("accepted", {"command": "c"})]
     )
     daemon.on["confirm_tool"] = partial(_next, answers)
-    outcome = nousctl("chat", input="a\ny\n")
+    outcome = nousctl("chat", input="a\ny\ny\n")
     assert "command_rejected: too_many_rules" in outcome.out
     assert [payload["decision"] for _, payload in sent_commands(daemon)] == ["always", "once"]
 
@@ -428,7 +437,12 @@ def test_the_oldest_request_is_answered_first_and_the_next_then_shown_in_full(
 
 def test_a_change_of_session_drops_pending_requests(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     set_pending(daemon, pending=[REQUEST])
-    daemon.on["new_session"] = ok("session", {"session_id": "s2", "active": True})
+
+    def made(request: dict[str, Any]) -> bytes | None:
+        set_pending(daemon)
+        return ok("session", {"session_id": "s2", "active": True})(request)
+
+    daemon.on["new_session"] = made
     assert "nothing waits for you" in nousctl("chat", input="/new\n/reject\n").out
 
 
@@ -438,17 +452,24 @@ def test_a_change_of_session_drops_pending_requests(daemon: FakeDaemon, nousctl:
 class Terminal:
     """``nousctl chat`` on a terminal of its own; every wait ends after 20 seconds."""
 
-    def __init__(self, daemon: FakeDaemon) -> None:
+    def __init__(self, daemon: FakeDaemon, term: str = "dumb") -> None:
         # The other end stays open here too: without a holder ours would end before the program starts.
         self._ours, self._theirs = pty.openpty()
         self.process = subprocess.Popen(
             # The new session's leader opens the terminal, which makes it the controlling one.
             [sys.executable, "-c", _LEADER, os.ttyname(self._theirs)],
-            env={**os.environ, "NOUSD_SOCKET": str(daemon.socket_path), "TERM": "dumb"},
+            env={**os.environ, "NOUSD_SOCKET": str(daemon.socket_path), "TERM": term},
             start_new_session=True,
             stdin=subprocess.DEVNULL,
         )
         self._seen = ""
+        self.output = ""
+        """Everything that was shown, as far as it was read."""
+
+    @property
+    def modes(self) -> list[Any]:
+        """The terminal's modes."""
+        return termios.tcgetattr(self._ours)
 
     def type(self, keys: str) -> None:
         os.write(self._ours, keys.encode())
@@ -490,7 +511,9 @@ class Terminal:
             left = max(0.0, deadline - time.monotonic())
             if not select.select([self._ours], [], [], left)[0]:
                 return False
-            self._seen += os.read(self._ours, 4096).decode()
+            piece = os.read(self._ours, 4096).decode()
+            self._seen += piece
+            self.output += piece
         self._seen = self._seen.partition(text)[2]
         return True
 
@@ -507,6 +530,20 @@ os.execv(sys.executable, [sys.executable, "-m", "nousd.cli.nousctl.main", "chat"
 @pytest.fixture
 def terminal(daemon: FakeDaemon) -> Iterator[Terminal]:
     terminal = Terminal(daemon)
+    yield terminal
+    terminal.close()
+
+
+QUEUES = "follow-ups all (0 waiting)"
+ROW = "\r\x1b[K> "
+"""What draws the line being typed, up to what was typed."""
+
+
+@pytest.fixture
+def edited(daemon: FakeDaemon) -> Iterator[Terminal]:
+    """A terminal that knows escape sequences."""
+    terminal = Terminal(daemon, "xterm")
+    terminal.wait_for(f"{QUEUES}\r\n{ROW}")
     yield terminal
     terminal.close()
 
@@ -550,7 +587,7 @@ def test_at_a_terminal_the_next_request_is_shown_once_another_client_answers_the
     terminal.wait_for("n [REASON] no\r\n> ")
     daemon.publish(event(9, "tool_call_denied", **LATER | {"by": "stop", "reason": "aborted"}))
     daemon.publish(event(10, "permission_requested", **LATER | {"attempt": 3}))
-    terminal.wait_for('(over: aborted)\r\n> ? bash {"command": "ls"}')
+    terminal.wait_for('(over: aborted)\r\n> \r\n? bash {"command": "ls"}')
     assert terminal.interrupt_until_exit() == 0
 
 
@@ -630,10 +667,339 @@ def test_at_a_terminal_requests_and_questions_are_shown_and_answered(
     assert subscribed["confirms"] is True
 
 
-def test_at_a_terminal_chat_exits_when_the_daemon_disconnects(
+# --- at a terminal that knows escape sequences -------------------------------------------------
+
+
+def test_a_paste_of_many_lines_is_one_prompt(daemon: FakeDaemon, edited: Terminal) -> None:
+    daemon.on["prompt"] = answering(daemon)
+    lines = [f"line {number}" for number in range(200)]
+    edited.type("see: \x1b[200~" + "\r".join(lines) + "\x1b[201~")
+    edited.wait_for("[200 lines] > ")
+    edited.type("\r")
+    edited.wait_for("(188 more lines)")
+    edited.wait_for("echo see: line 0")
+    text = "see: " + "\n".join(lines)
+    assert sent_commands(daemon) == [("prompt", {"text": text, "wait": False, "session_id": "s"})]
+
+
+@pytest.mark.parametrize("end", ["/quit\r", "\x04", "\x03", signal.SIGTERM, signal.SIGHUP])
+def test_the_terminal_is_given_back_however_chat_ends(
+    daemon: FakeDaemon, end: str | signal.Signals
+) -> None:
+    terminal = Terminal(daemon, "xterm")
+    before = terminal.modes
+    terminal.wait_for(f"{QUEUES}\r\n{ROW}")
+    assert "\x1b[?2004h" in terminal.output
+    assert terminal.modes != before
+    if isinstance(end, signal.Signals):
+        terminal.process.send_signal(end)
+    elif end == "\x03":
+        terminal.interrupt_until_exit()
+    else:
+        terminal.type(end)
+    terminal.wait_for("\x1b[?2004l")
+    assert terminal.process.wait(20) == (128 + end if isinstance(end, signal.Signals) else 0)
+    assert terminal.modes == before
+    terminal.close()
+
+
+def test_a_terminal_without_escape_sequences_gets_none(
+    daemon: FakeDaemon, terminal: Terminal
+) -> None:
+    daemon.on["prompt"] = answering(daemon)
+    terminal.wait_for("> ")
+    terminal.type("hello\n")
+    terminal.wait_for("echo hello\r\n> ")
+    terminal.type("\x04")
+    terminal.wait_for("\r\n")
+    assert terminal.process.wait(20) == 0
+    assert "\x1b" not in terminal.output
+    assert "> >" not in terminal.output
+
+
+def test_output_goes_above_the_line_being_typed(daemon: FakeDaemon, edited: Terminal) -> None:
+    edited.type("half a li")
+    edited.wait_for(f"{ROW}half a li\r\x1b[11C")
+    keys = {"session_id": "s", "run_id": "run-1", "turn_id": "1", "message_id": "m"}
+    daemon.publish(event(6, "message_update", **keys, delta="so "))
+    edited.wait_for(f"\r\x1b[Kso \n{ROW}half a li".replace("\n", "\r\n"))
+    daemon.publish(event(7, "message_update", **keys, delta="far"))
+    # The row of the answer is written again, and continues.
+    edited.wait_for(f"\r\x1b[K\x1b[A\r\x1b[Kso far\r\n{ROW}half a li")
+    daemon.on["prompt"] = answering(daemon)
+    edited.type("ne\r")
+    edited.wait_for("echo half a line")
+    assert [payload["text"] for _, payload in sent_commands(daemon)] == ["half a line"]
+
+
+def test_an_answer_that_was_begun_before_a_call_was_shown_grants_nothing(
+    daemon: FakeDaemon, edited: Terminal
+) -> None:
+    daemon.on["confirm_tool"] = ok("accepted", {"command": "confirm_tool"})
+    edited.type("y")
+    edited.wait_for(f"{ROW}y")
+    daemon.publish(event(6, "permission_requested", **REQUEST))
+    edited.wait_for(f"n [REASON] no\r\n{ROW}y")
+    edited.type("\r")
+    edited.wait_for("(not sent: you began to type before this was shown)\r\n? bash")
+    edited.wait_for(f"n [REASON] no\r\n{ROW}")
+    assert sent_commands(daemon) == []
+    # What is taken back whole and typed again was begun afterwards.
+    edited.type("n\x7fy\r")
+    edited.wait_for(f"> y\r\n{ROW}")
+    edited.type("/quit\r")
+    assert edited.process.wait(20) == 0
+    assert sent_commands(daemon) == [("confirm_tool", {**NAMED, "decision": "once"})]
+
+
+def test_an_answer_that_was_typed_while_chat_was_busy_grants_nothing(
+    daemon: FakeDaemon, edited: Terminal
+) -> None:
+    busy, is_typed = threading.Event(), threading.Event()
+
+    def slow(request: dict[str, Any]) -> bytes | None:
+        busy.set()
+        assert is_typed.wait(20)
+        daemon.publish(event(6, "permission_requested", **REQUEST))
+        return ok("accepted", {"command": "prompt", "run_id": "run-1"})(request)
+
+    daemon.on["prompt"] = slow
+    daemon.on["follow_up"] = ok("accepted", {"command": "follow_up"})
+    edited.type("go\r")
+    assert busy.wait(20)
+    edited.type("y\r")
+    is_typed.set()
+    edited.wait_for(f"n [REASON] no\r\n{ROW}")
+    edited.type("/quit\r")
+    assert edited.process.wait(20) == 0
+    assert "confirm_tool" not in [command for command, _ in sent_commands(daemon)]
+
+
+@pytest.mark.parametrize("keys", ["\x1b[200~y\x1b[201~\r", "y\ry\r", "\x1b[200~y\r\x1b[201~\r"])
+def test_what_was_pasted_grants_nothing(daemon: FakeDaemon, edited: Terminal, keys: str) -> None:
+    daemon.publish(event(6, "permission_requested", **REQUEST))
+    edited.wait_for(f"n [REASON] no\r\n{ROW}")
+    edited.type(keys)
+    edited.wait_for("(not sent: a call is decided by hand, not by a paste)")
+    edited.wait_for(f"n [REASON] no\r\n{ROW}")
+    edited.type("/quit\r")
+    assert edited.process.wait(20) == 0
+    assert sent_commands(daemon) == []
+
+
+def test_lines_typed_before_a_call_is_shown_are_dropped_without_escape_sequences(
     daemon: FakeDaemon, terminal: Terminal
 ) -> None:
     terminal.wait_for("> ")
-    daemon.publish(None)
-    terminal.wait_for("the daemon closed the connection")
-    assert terminal.process.wait(20) == 1
+    terminal.type("y")
+    terminal.wait_for("y")
+    daemon.publish(event(6, "permission_requested", **REQUEST))
+    terminal.wait_for("n [REASON] no\r\n> ")
+    terminal.type("\n/quit\n")
+    assert terminal.process.wait(20) == 0
+    assert sent_commands(daemon) == []
+
+
+def test_always_shows_the_rule_and_asks_once_more(daemon: FakeDaemon, edited: Terminal) -> None:
+    daemon.on["confirm_tool"] = ok("accepted", {"command": "confirm_tool"})
+    daemon.publish(event(6, "permission_requested", **{**REQUEST, "rule": "bash(=a\u202eb)"}))
+    edited.wait_for(f"n [REASON] no\r\n{ROW}")
+    edited.type("a\r")
+    edited.wait_for("every call that this rule covers:\r\n  bash(=a<U+202E>b)\r\n  y allows that")
+    edited.wait_for(ROW)
+    assert sent_commands(daemon) == []
+    edited.type("n\r")
+    edited.wait_for(f"n [REASON] no\r\n{ROW}")
+    edited.type("a\r")
+    edited.wait_for(f"n goes back\r\n{ROW}")
+    edited.type("y\r")
+    edited.wait_for(f"> y\r\n{ROW}")
+    edited.type("/quit\r")
+    assert edited.process.wait(20) == 0
+    assert sent_commands(daemon) == [("confirm_tool", {**NAMED, "decision": "always"})]
+
+
+def test_a_change_of_a_file_is_shown_as_a_diff(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    args = {"path": "a", "oldText": "one", "newText": "two\u202e"}
+    set_pending(daemon, pending=[{**REQUEST, "tool_name": "edit", "args": args}])
+    shown = nousctl("chat", input="").out.splitlines()
+    assert shown[1:5] == ['? edit {"path": "a"}', "  @@ -1 +1 @@", "  -one", "  +two<U+202E>"]
+
+
+def test_a_first_ctrl_c_drops_the_line_being_typed(daemon: FakeDaemon, edited: Terminal) -> None:
+    daemon.on["prompt"] = answering(daemon)
+    edited.type("not this")
+    edited.wait_for(f"{ROW}not this")
+    edited.type("\x03")
+    edited.wait_for(f"\r\x1b[K{ROW}")
+    edited.type("this\r")
+    edited.wait_for("echo this")
+
+
+# --- coming to a session, and the daemon going away ---------------------------------------------
+
+
+def test_a_terminal_shows_where_it_is_and_the_last_turns(daemon: FakeDaemon) -> None:
+    state = {**STATE, "workspace": "/w", "name": "n", "permission_mode": "auto"}
+    said = {"message_id": "m2", "role": "assistant", "text": "a long answer"}
+    daemon.on["get_state"] = ok("state", {**state, "open_message": said})
+    message = {"type": "message", "run_id": "run-0"}
+    many = "\n".join(str(number) for number in range(100))
+    messages = [
+        {**message, "id": "m0", "role": "user", "text": "hello\x1b[2J"},
+        {**message, "id": "m1", "role": "assistant", "text": many},
+        {**message, "id": "t1", "role": "tool", "tool_name": "ls", "text": "a\nb"},
+        {**message, "id": "m2", "role": "assistant", "text": "a long answer, at last"},
+    ]
+    record = {
+        "session": {"title": "A title"},
+        "transcript": {"messages": messages, "has_more": True},
+    }
+    daemon.on["get_session"] = ok("session_record", record)
+    # This one was in the transcript already.
+    daemon.publish(event(6, "message_update", session_id="s", message_id="m2", delta=", at last"))
+    terminal = Terminal(daemon)
+    terminal.wait_for(
+        'session s "A title"; /help lists what else there is\r\n'
+        "folder  /w\r\nmodel   mock m\r\nmode    auto\r\n"
+        "queues  steering all (0 waiting), follow-ups all (0 waiting)\r\n"
+        "(there is more: nousctl session messages)\r\n"
+        "> hello<U+001B>[2J\r\n0\r\n1\r\n2\r\n3\r\n4\r\n5\r\n6\r\n7\r\n(92 more lines)\r\n"
+        "[ls] done: a b\r\na long answer, at last\r\n> "
+    )
+    daemon.publish(event(7, "warning", session_id="s", run_id="r", code="c", message="seen"))
+    terminal.wait_for("\r\nwarning: c: seen")
+    assert terminal.output.count("at last") == 1
+    terminal.close()
+
+
+def test_what_other_clients_send_is_shown_with_their_names(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    daemon.on["get_state"] = ok("state", {**STATE, "run_state": "running", "run_id": "run-1"})
+    keys = {"session_id": "s", "run_id": "run-1", "turn_id": "1", "role": "user"}
+    kinds = [
+        ("prompt", {"client_id": "web"}),
+        ("follow_up", {"client_id": "bot\u202e"}),
+        ("steer", {}),
+    ]
+    for number, (kind, more) in enumerate(kinds, 7):
+        told = {"text": f"a {kind}", "turn_kind": kind, "input_ids": [f"in-{number}"], **more}
+        daemon.publish(event(number, "message_start", **keys, **told, message_id=f"m{number}"))
+    denied = REQUEST | {"by": "user", "reason": "no", "client_id": "phone"}
+    daemon.publish(event(10, "permission_requested", **REQUEST))
+    daemon.publish(event(11, "tool_call_denied", **denied))
+    daemon.publish(event(12, "run_aborting", session_id="s", run_id="run-1", client_id="web"))
+    publish_run(daemon, "run-1", "done")
+    shown = nousctl("chat", input="").out
+    assert "> [web] a prompt\n> [bot\u202e] a follow_up\n> a steer\n" in shown
+    assert "(over: no, by phone)\n(web stops the run)\n" in shown
+
+
+def test_a_prompt_that_was_typed_here_is_not_shown_again(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    def reply(request: dict[str, Any]) -> bytes | None:
+        keys = {"session_id": "s", "run_id": "run-1", "turn_id": "1", "role": "user"}
+        told = {"text": "hello", "turn_kind": "prompt", "input_ids": ["in-1"]}
+        daemon.publish(event(6, "message_start", **keys, **told, message_id="m1"))
+        publish_run(daemon, "run-1", "done")
+        accepted = {"command": "prompt", "run_id": "run-1", "input_id": "in-1"}
+        return ok("accepted", accepted)(request)
+
+    daemon.on["prompt"] = reply
+    assert nousctl("chat", input="hello\n").out.splitlines()[1:] == ["done"]
+
+
+@pytest.mark.parametrize("term", ["dumb", "xterm"])
+def test_chat_waits_for_the_daemon_and_goes_on_after_the_last_event(
+    folder: Path, term: str
+) -> None:
+    keys = {"session_id": "s", "run_id": "run-1", "turn_id": "1", "message_id": "m"}
+    folder = folder / "d"
+    folder.mkdir()
+    with FakeDaemon(folder) as first:
+        make_idle(first)
+        terminal = Terminal(first, term)
+        terminal.wait_for("> ")
+        first.publish(event(8, "message_update", **keys, delta="before, "))
+        terminal.wait_for("before, ")
+        for socket in folder.iterdir():
+            socket.unlink()
+    terminal.wait_for("waiting for it to come back")
+    terminal.type("hello\r")
+    terminal.wait_for("(not sent: no daemon listens on")
+    with FakeDaemon(folder) as second:
+        make_idle(second)
+        terminal.wait_for("(the daemon is back)")
+        second.publish(event(9, "message_update", **keys, delta="and after"))
+        terminal.wait_for("and after")
+        [subscribed] = [each["payload"] for each in second.heard if each["type"] == "subscribe"]
+        assert subscribed["after"] == "evt-8"
+        assert subscribed["confirms"] is True
+        assert terminal.output.count("waiting for it to come back") == 1
+        assert terminal.interrupt_until_exit() == 0
+    terminal.close()
+
+
+# --- more commands -------------------------------------------------------------------------------
+
+
+def test_switch_finds_a_session_by_its_name_and_shows_it(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    row = {"session_id": "sess-2", "name": "Other", "run_state": "idle", "workspace": "/w"}
+    daemon.on["list_sessions"] = ok("sessions", {"sessions": [row], "has_more": False})
+    daemon.on["abort"] = refused("command_rejected", "no_active_run")
+    outcome = nousctl("chat", input="/switch nothing\n/switch other\n/abort\n")
+    assert 'no session "nothing"' in outcome.out
+    assert "session sess-2; /help" in outcome.out
+    assert sent_commands(daemon)[-1] == ("abort", {"session_id": "sess-2"})
+    followed = [each["payload"] for each in daemon.heard if each["type"] == "subscribe"]
+    assert [each["session_id"] for each in followed] == ["s", "sess-2"]
+
+
+@pytest.mark.parametrize(
+    ("line", "sent", "shown"),
+    [
+        ("/model big", ("set_model", {"model": "big"}), "c accepted"),
+        ("/queue", ("get_queue", {}), "nothing waits"),
+        ("/steering all", ("set_steering_mode", {"mode": "all"}), "queues  steering all"),
+        ("/followups all", ("set_follow_up_mode", {"mode": "all"}), "follow-ups all"),
+    ],
+)
+def test_commands_show_and_change_the_session(
+    daemon: FakeDaemon, nousctl: Nousctl, line: str, sent: tuple[str, dict[str, str]], shown: str
+) -> None:
+    daemon.otherwise = ok("accepted", {"command": "c"})
+    daemon.on["get_queue"] = ok("queue", {"inputs": []})
+    outcome = nousctl("chat", input=f"{line}\n")
+    command, payload = sent
+    assert sent_commands(daemon) == [(command, {**payload, "session_id": "s"})]
+    assert shown in outcome.out
+
+
+def test_reasoning_is_shown_on_demand(daemon: FakeDaemon, edited: Terminal) -> None:
+    keys = {"session_id": "s", "run_id": "run-1", "turn_id": "1"}
+
+    def think(number: int, message: str, *deltas: str) -> None:
+        for delta in deltas:
+            told = {"message_id": message, "delta": delta}
+            daemon.publish(event(number, "reasoning_update", **keys, **told))
+        told = {"message_id": message, "delta": f"{message} says\n"}
+        daemon.publish(event(number, "message_update", **keys, **told))
+
+    edited.type("/reasoning\r")
+    edited.wait_for("(the model has not reasoned aloud here)")
+    think(6, "m1", "old")
+    think(7, "m2", "deep ", "thought")
+    edited.wait_for("m2 says")
+    assert "thought" not in edited.output
+    edited.type("/reasoning\r")
+    edited.wait_for("\r\x1b[Kdeep thought\r\n")
+    edited.type("/reasoning on\r")
+    edited.wait_for("(reasoning is shown as it comes)")
+    think(8, "m3", "aloud")
+    edited.wait_for("(reasoning)")
+    edited.wait_for("aloud\r\n")
+    edited.wait_for("m3 says")

@@ -1,19 +1,19 @@
 """Pending approvals and questions of the interactive client, and the lines that answer them.
 
-A line answers the oldest request, which is shown whole; each later one is announced by a line. One
-thread receives requests, another the lines.
+A line answers the oldest request, which is shown whole; each later one is announced by a line.
 
-Somebody else may answer while a line is typed, and then the next request is shown. A line only answers
-the request that was shown first while it was typed: a late "yes" does not count for the next one.
+A line only answers the request that was shown when it was begun: not one that appeared while it was
+typed, nor the next one if somebody else answered the first meanwhile. What was pasted decides nothing.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+from nousd.cli.output import harmless, snippet
+from nousd.cli.render.change_lines import change_lines, without_texts
 from nousd.cli.render.request_lines import NoAnswer, answer_to, question_lines, request_lines
 from nousd.client.answers import ReceivedEvent
 from nousd.errors import Refused
@@ -38,7 +38,11 @@ _DECISIONS: Final = {
 
 _TOO_LATE: Final = "(not sent: what you answer is over)"
 
+_TOO_EARLY: Final = "(not sent: you began to type before this was shown)"
+_PASTED: Final = "(not sent: a call is decided by hand, not by a paste)"
+
 _HOW: Final = "  y yes, s for the session, a always, n [REASON] no"
+_HOW_FOR_GOOD: Final = "  y allows that from now on, n goes back"
 _HOW_ONCE: Final = "  y yes, n [REASON] no"
 _HOW_TO_ANSWER: Final = "  a number or your own words; /reject [REASON] leaves it"
 
@@ -51,43 +55,64 @@ class _Command(NamedTuple):
 
 
 class _Request:
-    """A call that waits for approval."""
+    """A call that waits for approval. "Always" is confirmed once more, with the rule that it grants."""
 
-    def __init__(self, payload: Payload) -> None:
+    def __init__(self, payload: Payload, folder: str) -> None:
         self._payload = payload
+        self._folder = folder
+        self._for_good = False
+        self._has_rule = "rule" in payload and "outside" not in payload
 
     @property
     def lines(self) -> list[str]:
-        what, *why = request_lines(self._payload)
-        how = _HOW_ONCE if "outside" in self._payload else _HOW
-        return [f"? {what}", *(f"  {line}" for line in why), how]
+        if self._for_good:
+            rule = harmless(self._payload["rule"], one_line=True)
+            what = "? always allow, without asking, every call that this rule covers:"
+            return [what, f"  {rule}", _HOW_FOR_GOOD]
+        what, *why = request_lines(without_texts(self._payload))
+        change = change_lines(self._payload, self._folder)
+        how = _HOW if self._has_rule else _HOW_ONCE
+        return [f"? {what}", *(f"  {line}" for line in (*change, *why)), how]
 
     @property
     def brief(self) -> str:
-        return f"(after that: {request_lines(self._payload)[0]})"
+        return f"(after that: {snippet(request_lines(without_texts(self._payload))[0])})"
 
-    def answered(self, line: str) -> _Command:
+    def answered(self, line: str) -> _Command | None:
         """Return the answer in a line, once it is complete.
 
         Raises:
             NoAnswer: the line is not an answer.
         """
-        word, _, reason = line.partition(" ")
-        decision = _DECISIONS.get(word.lower())
-        if decision is None or (reason and decision != "deny"):
-            raise NoAnswer("(a call waits for you: y, s, a or n)")
-        named = {key: self._payload[key] for key in ("tool_call_id", "attempt", "input_hash")}
-        more = {"reason": reason} if reason else {}
-        return _Command("confirm_tool", {**named, "decision": decision, **more})
+        decision, reason = self._decision(line)
+        was_asked_again, self._for_good = self._for_good, False
+        if was_asked_again:
+            return self._command("always", "") if decision == "once" else None
+        if decision == "always" and self._has_rule:
+            self._for_good = True
+            return None
+        return self._command(decision, reason)
 
     def rejected(self, reason: str) -> _Command:
-        return self.answered(f"n {reason}".strip())
+        return self._command("deny", reason)
 
     def may_mean(self, line: str) -> bool:
         """Return whether a line can be an answer to this."""
         with suppress(NoAnswer):
-            return bool(self.answered(line))
+            return bool(self._decision(line))
         return False
+
+    def _decision(self, line: str) -> tuple[str, str]:
+        word, _, reason = line.partition(" ")
+        decision = _DECISIONS.get(word.lower())
+        if decision is None or (reason and decision != "deny"):
+            raise NoAnswer("(a call waits for you: y, s, a or n)")
+        return decision, reason
+
+    def _command(self, decision: str, reason: str) -> _Command:
+        named = {key: self._payload[key] for key in ("tool_call_id", "attempt", "input_hash")}
+        more = {"reason": reason} if reason else {}
+        return _Command("confirm_tool", {**named, "decision": decision, **more})
 
 
 class _Question:
@@ -133,19 +158,30 @@ class OpenRequests:
     """All pending requests by id, the oldest first."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.folder = ""
+        """The workspace of the session, in which relative paths lie."""
         self._waiting: dict[str, _Request | _Question] = {}
         self._sent: set[str] = set()
         self._shown = ""
         """The id of the request that was last shown whole."""
         self._meant: _Request | _Question | None = None
-        """The id of the request that the line being typed answers."""
+        """The request that the line being typed answers."""
+        self._is_typing = False
 
-    def begin_line(self) -> None:
-        """Note that a line is being typed: it answers the request that is shown, or is shown next."""
-        _, oldest = self._oldest()
-        with self._lock:
-            self._meant = oldest
+    def begin_line(self, *, is_typing: bool = False) -> None:
+        """Note that the next line answers the request that is shown, or is shown next.
+
+        Args:
+            is_typing: it was begun already, so that one that is shown later is not meant.
+        """
+        self._is_typing = is_typing
+        _, self._meant = self._oldest()
+
+    def note_typing(self, is_typing: bool) -> None:  # noqa: FBT001  a callback with one argument
+        """Note that a line was begun, or was taken back whole."""
+        self._is_typing = is_typing
+        if not is_typing:
+            self.begin_line()
 
     def add_listed(self, pending: list[Payload], questions: list[Payload]) -> list[str]:
         """Add pending requests; return the lines that show them."""
@@ -153,29 +189,38 @@ class OpenRequests:
         asked += [("question_asked", each) for each in questions]
         return [line for type_, payload in asked for line in self._add(type_, payload)]
 
-    def note(self, event: ReceivedEvent) -> list[str]:
-        """Take an event; return the lines to show."""
+    def note(self, event: ReceivedEvent, client: str = "") -> list[str]:
+        """Take an event; return the lines to show.
+
+        Args:
+            client: the name of the other client that caused it, if there is one.
+        """
         if event.type in ("permission_requested", "question_asked"):
             return self._add(event.type, event.payload)
         if event.type in _ENDS and self._forget(event.payload.get(_ENDS[event.type], "")):
-            return [f"(over: {event.payload.get('reason', 'answered')})", *self._next()]
+            by = f", by {client}" if client else ""
+            return [f"(over: {event.payload.get('reason', 'answered')}{by})", *self._next()]
         return []
 
     def clear(self) -> None:
         """Forget everything, because another session is shown from now on."""
-        with self._lock:
-            self._waiting.clear()
-            self._sent.clear()
-            self._shown = ""
-            self._meant = None
+        self._waiting.clear()
+        self._sent.clear()
+        self._shown = ""
+        self._meant = None
 
-    def take(self, line: str, ask: Ask, say: Say) -> bool:
-        """Send the answer in a line; return whether it was one."""
+    def take(self, line: str, ask: Ask, say: Say, *, pasted: bool = False) -> bool:
+        """Send the answer in a line; return whether it was one.
+
+        Args:
+            pasted: some of the line was not typed.
+        """
         id, oldest = self._oldest()
-        if self._is_too_late(oldest, line):
-            _say_all([_TOO_LATE, *(oldest.lines if oldest else ())], say)
+        late = self._why_not(oldest, line, pasted=pasted)
+        if late:
+            say("\n".join([late, *(oldest.lines if oldest else ())]))
             return True
-        if oldest is None:
+        if oldest is None or (self._meant is None and isinstance(oldest, _Question)):
             return False
         try:
             command = oldest.answered(line)
@@ -183,7 +228,7 @@ class OpenRequests:
             say(str(error))
             return isinstance(oldest, _Question)
         if command is None:
-            _say_all(oldest.lines, say)
+            say("\n".join(oldest.lines))
         else:
             self._send(id, command, ask, say)
         return True
@@ -191,70 +236,73 @@ class OpenRequests:
     def reject(self, reason: str, ask: Ask, say: Say) -> None:
         """Deny the pending request."""
         id, oldest = self._oldest()
-        if self._is_too_late(oldest):
-            _say_all([_TOO_LATE, *(oldest.lines if oldest else ())], say)
+        late = self._why_not(oldest, "n")
+        if late:
+            say("\n".join([late, *(oldest.lines if oldest else ())]))
         elif oldest is None:
             say("nothing waits for you")
         else:
             self._send(id, oldest.rejected(reason), ask, say)
 
-    def _is_too_late(self, oldest: _Request | _Question | None, line: str = "n") -> bool:
-        """Return whether a line answers a request that has ended."""
-        with self._lock:
-            meant = self._meant
-        return meant is not None and meant is not oldest and meant.may_mean(line)
+    def _why_not(
+        self, oldest: _Request | _Question | None, line: str, *, pasted: bool = False
+    ) -> str:
+        """Return why an answer in a line does not count; "" if it does, or is none."""
+        meant = self._meant
+        if meant is not None and meant is not oldest:
+            return _TOO_LATE if meant.may_mean(line) else ""
+        if not isinstance(oldest, _Request) or not oldest.may_mean(line):
+            return ""
+        return _TOO_EARLY if meant is None else _PASTED if pasted else ""
 
     def _add(self, type_: str, payload: Payload) -> list[str]:
         is_request = type_ == "permission_requested"
         id = payload["tool_call_id" if is_request else "question_id"]
-        asked = _Request(payload) if is_request else _Question(payload)
-        with self._lock:
-            if id in self._waiting:
-                return []
-            self._waiting[id] = asked
+        asked = _Request(payload, self.folder) if is_request else _Question(payload)
+        if id in self._waiting:
+            return []
+        self._waiting[id] = asked
         return self._next() or [asked.brief]
 
     def _next(self) -> list[str]:
         """Return the lines that show the request that a line answers now, if it was not shown yet."""
         id, oldest = self._oldest()
-        with self._lock:
-            if oldest is None or id == self._shown:
-                return []
-            self._shown = id
-            if self._meant is None:
-                self._meant = oldest
+        if oldest is None or id == self._shown:
+            return []
+        self._shown = id
+        if self._meant is None and not self._is_typing:
+            self._meant = oldest
         return oldest.lines
 
     def _oldest(self) -> tuple[str, _Request | _Question | None]:
         """Return the first request without a sent answer."""
-        with self._lock:
-            open_ones = (each for each in self._waiting.items() if each[0] not in self._sent)
-            return next(open_ones, ("", None))
+        open_ones = (each for each in self._waiting.items() if each[0] not in self._sent)
+        return next(open_ones, ("", None))
 
     def _forget(self, id: str) -> bool:
-        with self._lock:
-            self._sent.discard(id)
-            if self._shown == id:
-                # There may be another request about the same call.
-                self._shown = ""
-            return self._waiting.pop(id, None) is not None
+        self._sent.discard(id)
+        if self._shown == id:
+            # There may be another request about the same call.
+            self._shown = ""
+        return self._waiting.pop(id, None) is not None
 
     def _send(self, id: str, command: _Command, ask: Ask, say: Say) -> None:
         self._sent.add(id)
+        is_sent = False
         try:
             ask(command.type, command.payload)
+            is_sent = True
         except Refused as refused:
             if refused.message not in _OVER:
-                self._sent.discard(id)
                 raise
             self._forget(id)
             say(f"{refused}")
-        _say_all(self._next(), say)
-
-
-def _say_all(lines: list[str], say: Say) -> None:
-    if lines:
-        say("\n".join(lines))
+        finally:
+            if not is_sent:
+                self._sent.discard(id)
+        shown = self._next()
+        if shown:
+            say("\n".join(shown))
 
 
 _OVER: Final = frozenset(

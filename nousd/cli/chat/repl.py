@@ -1,47 +1,36 @@
 """``nousctl chat``: talk to the daemon line by line while events scroll by.
 
-The main thread reads lines and sends commands, each on a connection of its own, so that Ctrl-C in the
-middle of one leaves nothing half sent. A second thread prints events. Both share the active run, under
-one lock.
+One thread does everything: it waits for keys, for events and for signals, and takes what was typed
+before it shows what came. So it always knows what a user had seen when a line was begun.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
-import threading
-from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Final
 
+from nousd.cli.chat.commands import COMMANDS, abort
+from nousd.cli.chat.conversation import Conversation
+from nousd.cli.chat.editor import Control, LineEditor, Typed
 from nousd.cli.chat.open_requests import OpenRequests
+from nousd.cli.chat.terminal import EditedTerminal, PlainTerminal, knows_escapes, taken
 from nousd.cli.client_options import Options
-from nousd.cli.output import DONE, FAILED, shown
-from nousd.cli.render.answers import as_text
-from nousd.cli.render.run_printer import RunPrinter
-from nousd.client.answers import Answer, ReceivedEvent
-from nousd.client.blocking import Connection, Subscription
-from nousd.errors import ClientError, Refused
-
-_PROMPT: Final = "> "
-
-_RACES: Final = frozenset({"run_in_progress", "no_active_run"})
-"""Refusals that mean: the run began, or ended, while the line was being typed."""
-
-_FROM_THE_USER: Final = frozenset(
-    {
-        *("prompt", "steer", "follow_up", "abort"),
-        *("confirm_tool", "answer_question", "reject_question"),
-    }
+from nousd.cli.output import DONE, FAILED
+from nousd.errors import (
+    AnswerInvalid,
+    AnswerTimedOut,
+    ClientError,
+    ConnectionLost,
+    DaemonUnreachable,
+    Refused,
 )
-"""Commands that carry the client's name, so that other clients can tell who sent them."""
 
-_ENDED_RUNS_MAX: Final = 64
-"""Runs whose end may be seen before the answer to their prompt."""
-
-_SIGNAL_AGAIN_SECONDS: Final = 1.0
+_ASKS: Final = frozenset({"permission_requested", "question_asked"})
 
 
 def chat(options: Options, session_id: str | None = None) -> int:
@@ -50,317 +39,182 @@ def chat(options: Options, session_id: str | None = None) -> int:
     Args:
         session_id: None for the daemon's active session.
     """
-    talk = _Talk(options, session_id)
-    with Subscription(options.socket_path, talk.wanted(talk.cursor)) as events:
-        talk.events = events
-        follower = threading.Thread(target=talk.follow, args=(events,), daemon=True)
-        follower.start()
-        code = talk.converse()
-        events.hang_up()
-        follower.join()
-    return code
-
-
-class _Talk:
-    """One conversation: a session, its active run, and the pending requests."""
-
-    def __init__(self, options: Options, session_id: str | None) -> None:
-        self._options = options
-        self._client_id = f"nousctl-chat-{os.getpid()}"
-        self._terminal = sys.stdin.isatty()
-        if self._terminal:
-            with suppress(ImportError):
-                import readline  # noqa: F401  (importing it is what gives input() its line editing)
-        self._printer = RunPrinter()
-        self._changed = threading.Condition()
-        self._running: str | None = None
-        self._ended: deque[str] = deque(maxlen=_ENDED_RUNS_MAX)
-        self._lost: ClientError | None = None
-        self._leaving = False
-        self._reading = False
-        self._left = threading.Event()
-        self._asked = OpenRequests()
-        self.events: Subscription | None = None
-        self.cursor = ""
-        self._session_id = ""
-        self._attach({} if session_id is None else {"session_id": session_id})
-
-    def _attach(self, named: Mapping[str, str]) -> None:
-        state = self._ask("get_state", named).payload
-        self.cursor = state["cursor"]
-        self._session_id = state["session_id"]
-        if not self._session_id:
-            self._session_id = self._ask("new_session", {}).payload["session_id"]
-        if state["run_state"] != "idle":
-            self._running = state["run_id"]
-        self._say(f"session {self._session_id}; /help lists what else there is")
-        if "open_message" in state:
-            print(shown(state["open_message"]["text"]), end="", flush=True)
-        pending = self._ask_here("list_permissions", {}).payload["pending"]
-        questions = self._ask_here("list_questions", {}).payload["questions"]
-        for line in self._asked.add_listed(pending, questions):
-            self._say(line)
-
-    def wanted(self, cursor: str) -> dict[str, Any]:
-        """Return the subscription to the session; at a terminal it declares that it answers."""
-        return {
-            "after": cursor,
-            "session_id": self._session_id,
-            "types": "all",
-            "confirms": self._terminal,
-        }
-
-    # --- the main thread -----------------------------------------------------------------------
-
-    def converse(self) -> int:
-        """Read lines until the user leaves, the input ends or the daemon disconnects."""
-        interrupts = 0
-        while not self._leaving and self._lost is None:
-            try:
-                if interrupts == 1:
-                    self._interrupt()
-                self._take(self._read())
-                interrupts = 0
-            except EOFError:
-                self._finish()
-                self._leaving = True
-            except KeyboardInterrupt:
-                interrupts += 1
-                self._leaving = interrupts > 1
-        # A user who keeps pressing Ctrl-C already gets what it asks for.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        self._leaving = True
-        self._left.set()
-        return FAILED if self._lost else DONE
-
-    def _read(self) -> str:
-        """Return the next line; if the daemon disconnects meanwhile, end as Ctrl-C does."""
-        with self._changed:
-            if self._lost is not None:
-                raise KeyboardInterrupt
-            self._reading = True
-        self._asked.begin_line()
+    at_terminal = sys.stdin.isatty()
+    asked = OpenRequests()
+    terminal: EditedTerminal | PlainTerminal
+    if knows_escapes():
+        terminal = EditedTerminal(LineEditor(asked.note_typing))
+    else:
+        terminal = PlainTerminal(is_terminal=at_terminal)
+    talk = Conversation(options, terminal, asked, at_terminal=at_terminal)
+    loop = _Loop(talk, at_terminal=at_terminal)
+    with taken(terminal):
         try:
-            return input(_PROMPT if self._terminal else "")
+            talk.attach({} if session_id is None else {"session_id": session_id})
+            return loop.run()
         finally:
-            with self._changed:
-                self._reading = False
+            talk.events.close()
 
-    def _take(self, line: str) -> None:
-        name, _, rest = line.strip().partition(" ")
+
+class _Loop:
+    """Takes what is typed and shows what happens, until the user leaves."""
+
+    def __init__(self, talk: Conversation, *, at_terminal: bool) -> None:
+        self._talk = talk
+        self._terminal = talk.terminal
+        self._at_terminal = at_terminal
+        self._input_ended = False
+        self._has_events = False
+        """There may be events that were not looked at yet."""
+        self._presses = 0
+        """How often Ctrl-C was pressed since the last line."""
+        self._is_lost = False
+
+    def run(self) -> int:
+        """Return the exit code."""
+        with _woken_by_signals() as wake:
+            self._talk.interrupts.listen()
+            self._terminal.prompt()
+            while not self._is_over():
+                self._turn(wake)
+            # A user who keeps pressing Ctrl-C already gets what it asks for.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return FAILED if self._is_lost else DONE
+
+    def _is_over(self) -> bool:
+        talk = self._talk
+        # A script ends when its last run has ended; at a terminal the end of the input leaves at once.
+        is_done = self._input_ended and (self._at_terminal or talk.running is None)
+        return talk.is_leaving or self._is_lost or is_done
+
+    def _turn(self, wake: int) -> None:
+        """Wait for something, and handle it."""
         try:
-            if name in _COMMANDS:
-                _COMMANDS[name].run(self, rest.strip())
-            elif name.startswith("/"):
-                self._say(f"no command {name}; /help lists them")
-            elif name and not self._asked.take(line.strip(), self._ask, self._say):
-                self._send(line.strip())
+            is_typed = self._wait(wake)
+            for _ in range(self._talk.interrupts.take()):
+                self._interrupt()
+            if is_typed:
+                self._read()
+            self._show_events()
+        except KeyboardInterrupt:
+            return  # a command was interrupted; the next turn counts it
         except Refused as refused:
-            self._say(f"{refused}")
+            self._talk.say(f"{refused}")
+            self._attach_again()
         except ClientError as error:
-            self._lose(error)
+            self._talk.say(f"{error}")
+            self._is_lost = True
 
-    def _send(self, text: str) -> None:
-        """Start a run with the text, or send it to the active one."""
-        order = (self._follow, self._prompt) if self._running else (self._prompt, self._follow)
+    def _wait(self, wake: int) -> bool:
+        """Wait until something can be done; return whether something was typed."""
+        sockets, seconds = self._talk.events.to_wait_for()
+        typing = [] if self._input_ended else [self._terminal]
+        has_typed = bool(typing) and self._terminal.has_more()
+        if has_typed or self._has_events:
+            seconds = 0.0
+        ready, _, _ = select.select([wake, *typing, *sockets], [], [], seconds)
+        if wake in ready:
+            os.read(wake, 4096)
+        return has_typed or self._terminal in ready
+
+    def _attach_again(self) -> None:
+        """Show the session anew, because its events cannot be continued."""
+        if not self._talk.events.is_away:
+            return
         try:
-            order[0](text)
+            self._talk.attach({"session_id": self._talk.session_id})
+        except ClientError as error:
+            self._talk.say(f"{error}")
+            self._is_lost = True
+
+    # --- what is typed -------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        for typed in self._terminal.read():
+            if typed is Control.END:
+                self._input_ended = True
+            elif typed is Control.SUSPEND:
+                self._terminal.suspend()
+            elif not self._talk.is_leaving:
+                self._presses = 0
+                try:
+                    self._take(typed)
+                finally:
+                    self._talk.asked.begin_line(is_typing=self._terminal.is_typing)
+        if not self._is_over():
+            self._terminal.prompt()
+
+    def _take(self, typed: Typed) -> None:
+        talk, line = self._talk, typed.text.strip()
+        name, _, rest = line.partition(" ")
+        try:
+            if name in COMMANDS:
+                COMMANDS[name].run(talk, rest.strip())
+            elif name.startswith("/") and "\n" not in name and not typed.pasted:
+                talk.say(f"no command {name}; /help lists them")
+            elif line and not talk.asked.take(line, talk.ask, talk.say, pasted=typed.pasted):
+                talk.send(line)
         except Refused as refused:
-            if refused.message not in _RACES:
+            talk.say(f"{refused}")
+        except (DaemonUnreachable, ConnectionLost, AnswerTimedOut, AnswerInvalid) as error:
+            if not self._at_terminal:
                 raise
-            order[1](text)
-
-    def _prompt(self, text: str) -> None:
-        accepted = self._hand_in("prompt", {"text": text, "wait": False})
-        with self._changed:
-            if accepted and accepted["run_id"] not in self._ended:
-                self._running = accepted["run_id"]
-
-    def _follow(self, text: str) -> None:
-        if self._hand_in("follow_up", {"text": text}):
-            self._say("(a run is going on: this comes after it; /steer TEXT goes first)")
-
-    def _hand_in(self, command: str, payload: dict[str, Any]) -> Mapping[str, Any] | None:
-        """Return the response to a text; None if an extension handled it: then its reply is shown."""
-        answer = self._ask_here(command, payload).payload
-        for warning in answer.get("warnings", ()):
-            self._say(f"warning: {warning['code']}: {warning['message']}")
-        if "handled_by" not in answer:
-            return answer
-        print(shown(answer["reply"]), flush=True)
-        return None
+            if isinstance(error, DaemonUnreachable):
+                talk.say(f"(not sent: {error})")
+                self._terminal.restore(typed.text)
+            else:
+                talk.say(f"(perhaps not sent: {error})")
+        except ClientError as error:
+            talk.say(f"{error}")
 
     def _interrupt(self) -> None:
-        if self._lost is not None:
-            return
-        if self._running is None:
-            self._say("\n(Ctrl-C again leaves)")
-            return
+        """Stop the run; without one, drop the line being typed; else leave at the second time."""
+        self._presses += 1
+        if self._presses > 1:
+            self._talk.is_leaving = True
+        elif self._talk.running is not None:
+            self._stop()
+        elif self._terminal.clear():
+            self._presses = 0
+        else:
+            self._talk.say("(Ctrl-C again leaves)")
+        self._terminal.prompt()
+
+    def _stop(self) -> None:
         try:
-            self.abort("")
+            abort(self._talk)
         except ClientError as error:
-            self._say(str(error))
+            self._talk.say(str(error))
 
-    def _finish(self) -> None:
-        """At the end of the input: on a terminal leave at once, in a script wait for the run."""
-        if self._terminal:
-            return
-        with self._changed:
-            self._changed.wait_for(lambda: self._running is None or self._lost)
+    # --- what happens --------------------------------------------------------------------------
 
-    # --- commands ------------------------------------------------------------------------------
-
-    def steer(self, text: str) -> None:
-        self._hand_in("steer", {"text": text})
-
-    def follow_up(self, text: str) -> None:
-        self._hand_in("follow_up", {"text": text})
-
-    def abort(self, _rest: str) -> None:
-        self._show(self._ask_here("abort", {}))
-
-    def reject(self, reason: str) -> None:
-        self._asked.reject(reason, self._ask, self._say)
-
-    def new(self, name: str) -> None:
-        state = self._ask_here("get_state", {}).payload
-        here = {"workspace": state["workspace"]} if "workspace" in state else {}
-        self._select(self._ask("new_session", {**_beside(name), **here}))
-
-    def branch(self, name: str) -> None:
-        self._select(self._ask_here("branch_session", _beside(name)))
-
-    def _select(self, answer: Answer) -> None:
-        session_id = answer.payload["session_id"]
-        cursor = self._ask("get_state", {"session_id": session_id}).payload["cursor"]
-        with self._changed:
-            self._session_id = session_id
-            self._running = None
-        self._asked.clear()
-        if self.events is not None:
-            self.events.change(self.wanted(cursor))
-        self._show(answer)
-
-    def state(self, _rest: str) -> None:
-        self._show(self._ask_here("get_state", {}))
-
-    def tree(self, _rest: str) -> None:
-        self._show(self._ask_here("get_tree", {}))
-
-    def quit(self, _rest: str) -> None:
-        self._leaving = True
-
-    def help(self, _rest: str) -> None:
-        for name, command in _COMMANDS.items():
-            self._say(f"{name:8} {command.help}")
-        self._say("While a tool's question is pending, any other text answers it; while a call is")
-        self._say(
-            "pending, y, s, a and n do. Otherwise a text starts a run, or is queued behind the"
-        )
-        self._say("active one. Ctrl-C stops the run; pressed twice, it leaves.")
-
-    # --- the other thread ------------------------------------------------------------------------
-
-    def follow(self, events: Subscription) -> None:
-        """Print the session's events until the connection ends."""
-        try:
-            for event in events:
-                if event.payload.get("session_id") == self._session_id:
-                    self._show_event(event)
-        except ClientError as error:
-            self._lose(error)
-
-    def _show_event(self, event: ReceivedEvent) -> None:
-        if event.type == "message_start" and "turn_kind" in event.payload:
-            self._show_message(event.payload)
-        self._printer.show(event)
-        asked = self._asked.note(event)
-        if asked:
-            self._say("\n".join(asked))
-        with self._changed:
-            if event.type == "agent_start":
-                self._running = event.payload["run_id"]
-            elif event.type == "agent_end":
-                self._ended.append(event.payload["run_id"])
-                self._running = None
-            if (asked or event.type == "agent_end") and self._terminal and self._reading:
-                # The request that the next line answers was scrolled away.
-                print(_PROMPT, end="", flush=True)
-            self._changed.notify_all()
-
-    def _show_message(self, payload: Mapping[str, Any]) -> None:
-        """Print a message of the user, unless it is a prompt that was typed here."""
-        sender = payload.get("client_id", self._client_id)
-        if sender != self._client_id:
-            self._say(f"> [{sender}] {payload['text']}")
-        elif payload["turn_kind"] in {"steer", "follow_up"}:
-            self._say(f"> {payload['text']}")
-
-    def _lose(self, error: ClientError) -> None:
-        with self._changed:
-            if self._lost is not None or self._leaving:
-                return
-            self._lost = error
-            self._say(f"{error}")
-            self._changed.notify_all()
-        if threading.current_thread() is not threading.main_thread():
-            self._end_the_read()
-
-    def _end_the_read(self) -> None:
-        """Make the main thread stop waiting for a line, which only a signal can.
-
-        A signal in the instant before the read begins does not interrupt it, so it is repeated until
-        the main thread has left.
-        """
-        main = threading.main_thread().ident
-        assert main is not None
-        while True:
-            with self._changed:
-                if self._reading:
-                    signal.pthread_kill(main, signal.SIGINT)
-            if self._left.wait(_SIGNAL_AGAIN_SECONDS):
+    def _show_events(self) -> None:
+        self._has_events = False
+        while (event := self._talk.events.next_event()) is not None:
+            if event.type in _ASKS:
+                self._terminal.drop_typed()
+            if self._talk.show_event(event):
+                self._terminal.prompt()
+            if self._has_input():
+                self._has_events = True
                 return
 
-    # --- asking and showing ----------------------------------------------------------------------
-
-    def _ask_here(self, command: str, payload: Mapping[str, Any]) -> Answer:
-        return self._ask(command, {**payload, "session_id": self._session_id})
-
-    def _ask(self, command: str, payload: Mapping[str, Any]) -> Answer:
-        seconds = self._options.answer_seconds
-        if command in _FROM_THE_USER:
-            payload = {**payload, "client_id": self._client_id}
-        with Connection(self._options.socket_path, timeout_seconds=seconds) as daemon:
-            return daemon.request(command, payload)
-
-    def _show(self, answer: Answer) -> None:
-        print(*map(shown, as_text(answer)), sep="\n", flush=True)
-
-    def _say(self, text: str) -> None:
-        # In one piece, because the other thread prints as well.
-        print(f"{shown(text)}\n", end="", flush=True)
+    def _has_input(self) -> bool:
+        """Return whether a person has done something, which is taken before anything else is shown."""
+        if self._talk.interrupts.is_pending:
+            return True
+        is_typing = self._at_terminal and not self._input_ended
+        return is_typing and bool(select.select([self._terminal], [], [], 0)[0])
 
 
-def _beside(name: str) -> dict[str, Any]:
-    """Return the settings of another session: the daemon's active one belongs to other clients."""
-    return {"activate": False, **({"name": name} if name else {})}
-
-
-class _Command(NamedTuple):
-    help: str
-    run: Callable[[_Talk, str], None]
-
-
-_COMMANDS: Final[dict[str, _Command]] = {
-    "/steer": _Command("TEXT: goes before whatever the run would do next", _Talk.steer),
-    "/follow": _Command("TEXT: comes when the run is done", _Talk.follow_up),
-    "/abort": _Command("stops the run and takes back what waits", _Talk.abort),
-    "/reject": _Command("[REASON]: says no to what waits for you", _Talk.reject),
-    "/new": _Command("[NAME]: a new session", _Talk.new),
-    "/branch": _Command("[NAME]: a copy of this session", _Talk.branch),
-    "/state": _Command("what the daemon is doing", _Talk.state),
-    "/tree": _Command("the entries of this session", _Talk.tree),
-    "/quit": _Command("leave; a run continues", _Talk.quit),
-    "/help": _Command("this list", _Talk.help),
-}
-"""first word of a line -> its handler."""
+@contextmanager
+def _woken_by_signals() -> Iterator[int]:
+    """Give a descriptor that becomes readable with each signal, also with one just before a wait."""
+    with ExitStack() as undo:
+        read, write = os.pipe()
+        undo.callback(os.close, read)
+        undo.callback(os.close, write)
+        os.set_blocking(read, False)
+        os.set_blocking(write, False)
+        undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(write, warn_on_full_buffer=False))
+        yield read

@@ -266,7 +266,20 @@ WATCHES: Final[dict[str, Watch]] = {
     "mcp": Watch(
         "List MCP servers, or add, remove or restart one.", mcp_servers.ARGUMENTS, mcp_servers.run
     ),
-    "chat": Watch("Start an interactive client.", (WORK_SESSION,), _chat),
+    "chat": Watch(
+        "Start an interactive client.",
+        (
+            WORK_SESSION,
+            Argument(
+                "plain",
+                Annotated[
+                    bool | None,
+                    typer.Option("--plain", help="Line by line. [default: the same]"),
+                ],
+            ),
+        ),
+        _chat,
+    ),
     **ASKING,
     **CALLING,
     **TRUSTING,

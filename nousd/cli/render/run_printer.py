@@ -3,23 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from nousd.cli.output import say, shown, snippet
 from nousd.cli.render.request_lines import waiting_lines
 from nousd.client.answers import ReceivedEvent
 
 
+class Output(Protocol):
+    """Where a run is shown. Texts come as they are and are made harmless there."""
+
+    def write(self, text: str) -> None:
+        """Show a piece of an answer."""
+
+    def remark(self, text: str) -> None:
+        """Show whole lines that are not part of an answer."""
+
+
+class _Streams:
+    """Answers on standard output, the rest on standard error."""
+
+    def write(self, text: str) -> None:
+        print(shown(text), end="", flush=True)
+
+    def remark(self, text: str) -> None:
+        say(text)
+
+
 class RunPrinter:
-    """Prints runs for a person: answers on standard output, the rest on standard error.
+    """Prints runs for a person.
 
     Each remark begins on a line of its own, also in the middle of an answer.
 
     Args:
+        output: by default answers go to standard output, the rest to standard error.
         tells_requests: print what waits for the user, and how to answer it from another terminal.
     """
 
-    def __init__(self, *, tells_requests: bool = False) -> None:
+    def __init__(self, output: Output | None = None, *, tells_requests: bool = False) -> None:
+        self._output = output or _Streams()
         self._tells_requests = tells_requests
         self._in_line = False
 
@@ -28,7 +50,7 @@ class RunPrinter:
         payload = event.payload
         match event.type:
             case "message_update":
-                print(shown(payload["delta"]), end="", flush=True)
+                self._output.write(payload["delta"])
                 self._in_line = not payload["delta"].endswith("\n")
             case "message_end":
                 self._end_line()
@@ -57,9 +79,9 @@ class RunPrinter:
 
     def _remark(self, text: str) -> None:
         self._end_line()
-        say(text)
+        self._output.remark(text)
 
     def _end_line(self) -> None:
         if self._in_line:
-            print(flush=True)
+            self._output.write("\n")
             self._in_line = False

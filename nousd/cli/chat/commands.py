@@ -1,0 +1,138 @@
+"""The lines of the interactive client that are commands: the first word begins with a slash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from nousd.cli.chat.conversation import Conversation
+from nousd.cli.render import chat_lines
+
+
+class Command(NamedTuple):
+    """A command: its arguments and meaning in a line, and what it does with the rest of the line."""
+
+    help: str
+    run: Callable[[Conversation, str], None]
+
+
+def _steer(talk: Conversation, text: str) -> None:
+    talk.hand_in("steer", {"text": text})
+
+
+def _follow_up(talk: Conversation, text: str) -> None:
+    talk.hand_in("follow_up", {"text": text})
+
+
+def abort(talk: Conversation, _rest: str = "") -> None:
+    """Stop the run."""
+    talk.show(talk.ask_here("abort", {}))
+
+
+def _reject(talk: Conversation, reason: str) -> None:
+    talk.asked.reject(reason, talk.ask, talk.say)
+
+
+def _new(talk: Conversation, name: str) -> None:
+    state = talk.ask_here("get_state", {}).payload
+    here = {"workspace": state["workspace"]} if "workspace" in state else {}
+    talk.select(talk.ask("new_session", {**_beside(name), **here}))
+
+
+def _branch(talk: Conversation, name: str) -> None:
+    talk.select(talk.ask_here("branch_session", _beside(name)))
+
+
+def _beside(name: str) -> dict[str, Any]:
+    """Return the settings of another session: the daemon's active one belongs to other clients."""
+    return {"activate": False, **({"name": name} if name else {})}
+
+
+def _switch(talk: Conversation, text: str) -> None:
+    if not text:
+        talk.show(talk.ask("list_sessions", {"limit": 20, "archived": False}))
+        talk.say("(/switch SESSION goes to one: its id, the beginning of it, or its name)")
+        return
+    talk.attach({"session_id": talk.find_session(text)})
+
+
+def _session(talk: Conversation, _rest: str) -> None:
+    talk.show(talk.ask_here("get_session", {}))
+
+
+def _model(talk: Conversation, name: str) -> None:
+    if name:
+        talk.show(talk.ask_here("set_model", {"model": name}))
+        return
+    state = talk.ask_here("get_state", {}).payload
+    talk.say(f"{state['provider']} {state['model']} (/model NAME changes it)")
+
+
+def _queue(talk: Conversation, _rest: str) -> None:
+    talk.show(talk.ask_here("get_queue", {}))
+
+
+def _steering(talk: Conversation, mode: str) -> None:
+    _queue_mode(talk, "set_steering_mode", mode)
+
+
+def _follow_ups(talk: Conversation, mode: str) -> None:
+    _queue_mode(talk, "set_follow_up_mode", mode)
+
+
+def _queue_mode(talk: Conversation, command: str, mode: str) -> None:
+    if mode:
+        talk.ask_here(command, {"mode": mode})
+    talk.say(chat_lines.queue_modes(talk.ask_here("get_state", {}).payload))
+
+
+def _reasoning(talk: Conversation, switch: str) -> None:
+    if switch in {"on", "off"}:
+        talk.shows_reasoning = switch == "on"
+        talk.say(f"(reasoning is {'shown as it comes' if talk.shows_reasoning else 'not shown'})")
+    else:
+        talk.say(talk.reasoning or "(the model has not reasoned aloud here)")
+
+
+def _state(talk: Conversation, _rest: str) -> None:
+    talk.show(talk.ask_here("get_state", {}))
+
+
+def _tree(talk: Conversation, _rest: str) -> None:
+    talk.show(talk.ask_here("get_tree", {}))
+
+
+def _quit(talk: Conversation, _rest: str) -> None:
+    talk.is_leaving = True
+
+
+def _help(talk: Conversation, _rest: str) -> None:
+    rows = (f"{name:10} {command.help}" for name, command in COMMANDS.items())
+    talk.say("\n".join([*rows, _HELP]))
+
+
+_HELP: Final = """\
+While a tool's question is pending, any other text answers it; while a call is pending, y, s, a
+and n do, typed after it was shown. Otherwise a text starts a run, or is queued behind the active
+one. A paste is one text. Ctrl-C stops the run; pressed twice, it leaves."""
+
+COMMANDS: Final[dict[str, Command]] = {
+    "/steer": Command("TEXT: goes before whatever the run would do next", _steer),
+    "/follow": Command("TEXT: comes when the run is done", _follow_up),
+    "/abort": Command("stops the run and takes back what waits", abort),
+    "/reject": Command("[REASON]: says no to what waits for you", _reject),
+    "/switch": Command("[SESSION]: to another session: id, prefix or name; or the list", _switch),
+    "/new": Command("[NAME]: a new session", _new),
+    "/branch": Command("[NAME]: a copy of this session", _branch),
+    "/session": Command("about this session", _session),
+    "/model": Command("[NAME]: shows or sets the model", _model),
+    "/queue": Command("what waits for the run", _queue),
+    "/steering": Command("[MODE]: shows both queue modes, or sets that of steers", _steering),
+    "/followups": Command("[MODE]: the same for follow-ups: all or one-at-a-time", _follow_ups),
+    "/reasoning": Command("[on|off]: the last reasoning, or whether it is shown live", _reasoning),
+    "/state": Command("what the daemon is doing", _state),
+    "/tree": Command("the entries of this session", _tree),
+    "/quit": Command("leave; a run continues", _quit),
+    "/help": Command("this list", _help),
+}
+"""first word of a line -> command."""

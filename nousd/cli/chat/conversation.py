@@ -1,0 +1,303 @@
+"""One conversation: a session, its active run, what waits for the user, and how it is shown.
+
+Nothing here waits for events or for keys. Each command goes over a connection of its own, so that Ctrl-C
+in the middle of one leaves nothing half sent.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any, Final
+
+from nousd.cli.chat.events import SessionEvents
+from nousd.cli.chat.open_requests import OpenRequests
+from nousd.cli.chat.terminal import Terminal
+from nousd.cli.client_options import Options
+from nousd.cli.render import chat_lines
+from nousd.cli.render.answers import as_text
+from nousd.cli.render.run_printer import RunPrinter
+from nousd.client.answers import Answer, ReceivedEvent
+from nousd.errors import Refused
+
+_RACES: Final = frozenset({"run_in_progress", "no_active_run"})
+"""Refusals that mean: the run began, or ended, while the line was being typed."""
+
+_FROM_THE_USER: Final = frozenset(
+    {
+        *("prompt", "steer", "follow_up", "abort"),
+        *("confirm_tool", "answer_question", "reject_question"),
+    }
+)
+"""Commands that carry the client's name, so that other clients can tell who sent them."""
+
+_OWN_INPUTS_MAX: Final = 256
+_REASONING_CHARS_MAX: Final = 256 * 1024
+
+
+class Interrupts:
+    """Ctrl-C as a count, so that it never leaves anything half shown; only a command is interrupted."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._is_asking = False
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether Ctrl-C was pressed since the last ``take``."""
+        return self._count > 0
+
+    def take(self) -> int:
+        """Return how often Ctrl-C was pressed since the last call."""
+        count, self._count = self._count, 0
+        return count
+
+    def handle(self, _number: int, _frame: FrameType | None) -> None:
+        """Handle the signal."""
+        self._count += 1
+        if self._is_asking:
+            raise KeyboardInterrupt
+
+    def during(self, ask: Callable[[], Answer]) -> Answer:
+        """Return the answer to a command. Raise KeyboardInterrupt if the user does not wait for it."""
+        self._is_asking = True
+        try:
+            return ask()
+        finally:
+            self._is_asking = False
+
+    def listen(self) -> None:
+        """Handle Ctrl-C from now on."""
+        signal.signal(signal.SIGINT, self.handle)
+
+
+class Conversation:
+    """The session that is shown, and what a user can do with it."""
+
+    def __init__(
+        self,
+        options: Options,
+        terminal: Terminal,
+        asked: OpenRequests,
+        *,
+        at_terminal: bool,
+    ) -> None:
+        self._options = options
+        self._client_id = f"nousctl-chat-{os.getpid()}"
+        self._at_terminal = at_terminal
+        self.terminal = terminal
+        self.asked = asked
+        self.interrupts = Interrupts()
+        self.events = SessionEvents(options.socket_path, self.say, waits=at_terminal)
+        self.session_id = ""
+        self.running: str | None = None
+        self.is_leaving = False
+        self.shows_reasoning = False
+        self._printer = RunPrinter(terminal)
+        self._own: deque[str] = deque(maxlen=_OWN_INPUTS_MAX)
+        """Inputs that were typed here."""
+        self._in_transcript: set[str] = set()
+        """Messages that were shown with the transcript."""
+        self._reasoning: deque[str] = deque()
+        self._reasoning_chars = 0
+        self._reasoning_of = ""
+        self._in_reasoning = False
+
+    # --- coming to a session -------------------------------------------------------------------
+
+    def attach(self, named: Mapping[str, str]) -> None:
+        """Show a session and follow its events; without a name, the daemon's active or a new one.
+
+        Raises:
+            ClientError: as ``ask``; the session that was shown is still shown.
+        """
+        state = self.ask("get_state", named).payload
+        session_id = named.get("session_id") or state["session_id"]
+        if not session_id:
+            session_id = self.ask("new_session", {}).payload["session_id"]
+        state = {**state, "session_id": session_id}
+        here = {"session_id": session_id}
+        record: Mapping[str, Any] = {}
+        if self._at_terminal:
+            page = {**here, "messages": chat_lines.ENTRIES_SHOWN}
+            record = self.ask("get_session", page).payload
+        pending = self.ask("list_permissions", here).payload["pending"]
+        questions = self.ask("list_questions", here).payload["questions"]
+        self.events.follow(self._wanted(state["cursor"], here))
+        self.session_id = session_id
+        self.running = None if state["run_state"] == "idle" else state["run_id"]
+        self._show_session(state, record)
+        self.asked.clear()
+        self.asked.folder = state.get("workspace", "")
+        if pending or questions:
+            self.terminal.drop_typed()
+        self.asked.begin_line(is_typing=self.terminal.is_typing)
+        for line in self.asked.add_listed(pending, questions):
+            self.say(line)
+
+    def _wanted(self, cursor: str, here: Mapping[str, str]) -> dict[str, Any]:
+        """Return the subscription to a session; at a terminal it declares that it answers."""
+        return {**here, "after": cursor, "types": "all", "confirms": self._at_terminal}
+
+    def _show_session(self, state: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+        self.say(chat_lines.session_line(state, record.get("session", {})))
+        transcript = record.get("transcript", {})
+        if self._at_terminal:
+            for line in (*chat_lines.facts(state), *chat_lines.last_entries(transcript)):
+                self.say(line)
+        self._in_transcript = {entry["id"] for entry in transcript.get("messages", ())}
+        being_said = state.get("open_message")
+        if being_said and being_said["message_id"] not in self._in_transcript:
+            self.terminal.write(being_said["text"])
+
+    def select(self, answer: Answer) -> None:
+        """Show the session that a command made."""
+        self.attach({"session_id": answer.payload["session_id"]})
+
+    # --- what is typed -------------------------------------------------------------------------
+
+    def send(self, text: str) -> None:
+        """Start a run with the text, or queue it behind the active one.
+
+        Raises:
+            ClientError: as ``ask``.
+        """
+        order = (self._follow, self._prompt) if self.running else (self._prompt, self._follow)
+        try:
+            order[0](text)
+        except Refused as refused:
+            if refused.message not in _RACES:
+                raise
+            order[1](text)
+
+    def _prompt(self, text: str) -> None:
+        accepted = self.hand_in("prompt", {"text": text, "wait": False})
+        if accepted:
+            self.running = accepted["run_id"]
+
+    def _follow(self, text: str) -> None:
+        if self.hand_in("follow_up", {"text": text}):
+            self.say("(a run is going on: this comes after it; /steer TEXT goes first)")
+
+    def hand_in(self, command: str, payload: dict[str, Any]) -> Mapping[str, Any] | None:
+        """Return the response to a text; None if an extension handled it: then its reply is shown."""
+        answer = self.ask_here(command, payload).payload
+        for warning in answer.get("warnings", ()):
+            self.say(f"warning: {warning['code']}: {warning['message']}")
+        if "handled_by" in answer:
+            self.say(answer["reply"])
+            return None
+        if "input_id" in answer:
+            self._own.append(answer["input_id"])
+        return answer
+
+    # --- events --------------------------------------------------------------------------------
+
+    def show_event(self, event: ReceivedEvent) -> bool:
+        """Show an event; return whether a user may want to type something now."""
+        payload = event.payload
+        if payload.get("session_id") != self.session_id:
+            return False
+        if event.type == "reasoning_update":
+            self._show_reasoning(payload)
+            return False
+        if self._in_reasoning:
+            self.terminal.write("\n")
+            self._in_reasoning = False
+        if event.type == "agent_start":
+            self.running = payload["run_id"]
+        elif event.type == "agent_end":
+            self.running = None
+        elif event.type == "run_aborting" and self._other_client(payload):
+            self.say(f"({self._other_client(payload)} stops the run)")
+        self._show_input(event)
+        if payload.get("message_id") not in self._in_transcript:
+            self._printer.show(event)
+        asked = self.asked.note(event, self._other_client(payload))
+        if asked:
+            self.say("\n".join(asked))
+        return bool(asked) or event.type == "agent_end"
+
+    def _show_input(self, event: ReceivedEvent) -> None:
+        """Show what was said to the model, unless it was typed here just now."""
+        payload = event.payload
+        is_input = event.type == "message_start" and payload.get("role") == "user"
+        if not is_input or payload.get("message_id") in self._in_transcript:
+            return
+        sender = self._other_client(payload)
+        is_own = not sender and (
+            "client_id" in payload or set(payload.get("input_ids", ("",))).issubset(self._own)
+        )
+        if is_own and payload.get("turn_kind") not in {"steer", "follow_up"}:
+            return
+        name = f"[{sender}] " if sender else ""
+        self.say(f"> {name}{chat_lines.beginning(payload.get('text', ''))}")
+
+    def _other_client(self, payload: Mapping[str, Any]) -> str:
+        """Return the name of the other client that caused an event; "" for none, or none known."""
+        name = str(payload.get("client_id", ""))
+        return "" if name == self._client_id else name
+
+    def _show_reasoning(self, payload: Mapping[str, Any]) -> None:
+        if payload["message_id"] != self._reasoning_of:
+            self._reasoning_of = payload["message_id"]
+            self._reasoning.clear()
+            self._reasoning_chars = 0
+        self._reasoning.append(payload["delta"])
+        self._reasoning_chars += len(payload["delta"])
+        while self._reasoning_chars > _REASONING_CHARS_MAX:
+            self._reasoning_chars -= len(self._reasoning.popleft())
+        if self.shows_reasoning:
+            if not self._in_reasoning:
+                self.say("(reasoning)")
+            self.terminal.write(payload["delta"])
+            self._in_reasoning = True
+
+    @property
+    def reasoning(self) -> str:
+        """The model's last reasoning; "" if there was none."""
+        return "".join(self._reasoning)
+
+    # --- asking and showing --------------------------------------------------------------------
+
+    def ask_here(self, command: str, payload: Mapping[str, Any]) -> Answer:
+        """Send a command about the session; as ``ask``."""
+        return self.ask(command, {**payload, "session_id": self.session_id})
+
+    def ask(self, command: str, payload: Mapping[str, Any]) -> Answer:
+        """Send a command and return its answer.
+
+        Raises:
+            Refused, DaemonUnreachable, AnswerTimedOut, ConnectionLost, AnswerInvalid
+            KeyboardInterrupt: Ctrl-C.
+        """
+        if command in _FROM_THE_USER:
+            payload = {**payload, "client_id": self._client_id}
+
+        def exchange() -> Answer:
+            with self._options.connect() as daemon:
+                return daemon.request(command, payload)
+
+        return self.interrupts.during(exchange)
+
+    def find_session(self, text: str) -> str:
+        """Return the id of the session that a text means: an id, the beginning of one, or a name.
+
+        Raises:
+            ClientError: it means none, or several.
+        """
+        from nousd.cli.session_choice import find_session
+
+        with self._options.connect() as daemon:
+            return find_session(daemon, text)
+
+    def show(self, answer: Answer) -> None:
+        """Show an answer."""
+        self.say("\n".join(as_text(answer)))
+
+    def say(self, text: str) -> None:
+        """Show whole lines."""
+        self.terminal.say(text)

@@ -1,0 +1,345 @@
+"""Where the interactive client reads and writes: a terminal with a line of its own, or plain streams.
+
+On a terminal that knows escape sequences the line being typed is the lowest row. Output erases it,
+continues above, and draws it again. Everything else is plain: a pipe, or a terminal such as Emacs's,
+which gets no escape sequence and edits its lines itself.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import select
+import signal
+import sys
+import termios
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Final
+
+from nousd.cli.chat.editor import Control, LineEditor, Typed, cells
+from nousd.cli.output import harmless, say, shown
+
+_PROMPT: Final = "> "
+
+_PLAIN_TERMINALS: Final = frozenset({"", "dumb", "unknown"})
+
+_READ_BYTES: Final = 64 * 1024
+_BURST_BYTES_MAX: Final = 16 * 1024 * 1024
+_BURST_SECONDS: Final = 0.03
+"""What follows Enter within this time was not typed by hand."""
+
+_LINE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""A longer line of a pipe is cut."""
+
+_ECHO_LINES_MAX: Final = 12
+
+_PASTES_MARKED, _PASTES_PLAIN = "\x1b[?2004h", "\x1b[?2004l"
+_ERASE: Final = "\r\x1b[K"
+_UP: Final = "\x1b[A"
+
+Keys = list[Typed | Control]
+
+
+def knows_escapes() -> bool:
+    """Return whether both ends are a terminal that knows escape sequences."""
+    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    return is_terminal and os.environ.get("TERM", "") not in _PLAIN_TERMINALS
+
+
+class PlainTerminal:
+    """Standard input and output as they are, line by line.
+
+    Args:
+        is_terminal: a person types, so there are prompts.
+    """
+
+    def __init__(self, *, is_terminal: bool) -> None:
+        self._is_terminal = is_terminal
+        self._shows_all = is_terminal and sys.stdout.isatty()
+        self._fd = sys.stdin.fileno()
+        self._bytes = bytearray()
+        self._lines: deque[str] = deque()
+        self._ended = False
+        self._in_line = False
+        self._prompted = False
+
+    def fileno(self) -> int:
+        return self._fd
+
+    @property
+    def is_typing(self) -> bool:
+        """Nobody knows: the system keeps a line until Enter."""
+        return False
+
+    def has_more(self) -> bool:
+        """Return whether ``read`` has something without any input."""
+        return bool(self._lines) or self._ended
+
+    def read(self) -> Keys:
+        """Return what was typed. It waits for input, and gives a pipe's lines one by one."""
+        if not self.has_more():
+            self._fill()
+        if self._is_terminal:
+            lines, self._lines = [*self._lines], deque()
+            # The system shows the line end of a line, and none for the end of the input.
+            self._prompted = self._prompted and not lines
+            typed: Keys = [Typed(line, pasted=len(lines) > 1) for line in lines]
+            return [*typed, Control.END] if self._ended else typed
+        if self._lines:
+            return [Typed(self._lines.popleft(), pasted=False)]
+        return [Control.END] if self._ended else []
+
+    def drop_typed(self) -> None:
+        """Forget what was typed before a question, which nobody has read yet."""
+        if self._is_terminal:
+            with suppress(termios.error):
+                termios.tcflush(self._fd, termios.TCIFLUSH)
+
+    def write(self, text: str) -> None:
+        """Show a piece of text, as it comes."""
+        if self._prompted:
+            print()
+            self._prompted = False
+        print(shown(text), end="", flush=True)
+        self._in_line = not text.endswith("\n") if text else self._in_line
+
+    def say(self, text: str) -> None:
+        """Show whole lines."""
+        self.write(f"\n{text}\n" if self._in_line else f"{text}\n")
+
+    def remark(self, text: str) -> None:
+        """Show whole lines that are not part of an answer."""
+        if self._shows_all:
+            self.say(text)
+            return
+        if self._in_line:
+            self.write("\n")
+        say(text)
+
+    def prompt(self) -> None:
+        """Show that a line can be typed now."""
+        if self._shows_all and not (self._prompted or self._in_line):
+            print(_PROMPT, end="", flush=True)
+            self._prompted = True
+
+    def clear(self) -> bool:
+        """Drop the line being typed; return whether there was one."""
+        return False
+
+    def restore(self, text: str) -> None:
+        """Put a line back that could not be sent."""
+
+    def suspend(self) -> None:
+        """The system does it."""
+
+    def enter(self) -> None:
+        """There is nothing to take."""
+
+    def leave(self) -> None:
+        """End the line that is shown."""
+        if self._prompted or (self._in_line and self._shows_all):
+            with suppress(OSError):  # the terminal was closed
+                print(flush=True)
+
+    def _fill(self) -> None:
+        data = os.read(self._fd, _READ_BYTES)
+        while self._is_terminal and data and len(data) < _BURST_BYTES_MAX and _is_ready(self._fd):
+            more = os.read(self._fd, _READ_BYTES)
+            self._ended = not more
+            data += more
+            if not more:
+                break
+        self._ended = self._ended or not data
+        self._bytes += data
+        *lines, rest = self._bytes.split(b"\n")
+        if len(rest) > _LINE_BYTES_MAX or (self._ended and rest):
+            lines, rest = [*lines, rest], bytearray()
+        self._bytes = rest
+        self._lines.extend(line.decode(errors="replace") for line in lines)
+
+
+class EditedTerminal:
+    """A terminal whose lowest row is the line being typed. Use it inside of ``taken``."""
+
+    def __init__(self, editor: LineEditor) -> None:
+        self._editor = editor
+        self._fd = sys.stdin.fileno()
+        self._decoder = codecs.getincrementaldecoder(sys.stdin.encoding)("replace")
+        self._tail = ""
+        """The last row of the output, if it has not ended."""
+        self._is_drawn = False
+        self._has_line = False
+        """Whether a line can be typed yet."""
+        self._before = termios.tcgetattr(self._fd)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    @property
+    def is_typing(self) -> bool:
+        """Whether the line being typed has a beginning."""
+        return bool(self._editor.text)
+
+    def has_more(self) -> bool:
+        """Return whether ``read`` has something without any input."""
+        return False
+
+    def read(self) -> Keys:
+        """Return the lines that were typed. It waits for input."""
+        data = os.read(self._fd, _READ_BYTES)
+        if not data:
+            return [Control.END]
+        while _has_enter(data) and len(data) < _BURST_BYTES_MAX and _is_ready(self._fd):
+            more = os.read(self._fd, _READ_BYTES)
+            if not more:
+                break
+            data += more
+        typed = self._editor.feed(self._decoder.decode(data))
+        for line in typed:
+            if isinstance(line, Typed):
+                self._echo(line.text)
+        self._draw()
+        return typed
+
+    def drop_typed(self) -> None:
+        """Forget lines that were typed before a question. The beginning of one stays, and is known to
+        be older than the question; so does a paste, whose end may be yet to come.
+        """
+        while _is_ready(self._fd, 0) and (data := os.read(self._fd, _READ_BYTES)):
+            self._editor.feed(self._decoder.decode(data))
+
+    def write(self, text: str) -> None:
+        """Show a piece of text, as it comes."""
+        text = harmless(text)
+        erased = self._erased()
+        whole = self._tail + text
+        self._tail = _last_row(whole.rpartition("\n")[2], self._columns())
+        self._put(erased + text + self._row())
+
+    def say(self, text: str) -> None:
+        """Show whole lines."""
+        self.write(f"\n{text}\n" if self._tail else f"{text}\n")
+
+    def remark(self, text: str) -> None:
+        """Show whole lines that are not part of an answer."""
+        self.say(text)
+
+    def prompt(self) -> None:
+        """Show the line being typed, which is there all the time."""
+        self._has_line = True
+        if not self._is_drawn:
+            self._draw()
+
+    def clear(self) -> bool:
+        """Drop the line being typed; return whether there was one."""
+        had = bool(self._editor.text)
+        self._editor.clear()
+        self._draw()
+        return had
+
+    def restore(self, text: str) -> None:
+        """Put a line back that could not be sent."""
+        self._editor.restore(text)
+        self._draw()
+
+    def suspend(self) -> None:
+        """Give the terminal back to the shell until the program is continued."""
+        self.leave()
+        os.kill(0, signal.SIGTSTP)
+        self.enter()
+        self._draw()
+
+    def enter(self) -> None:
+        """Take the terminal: keys come one by one, and pastes are marked."""
+        self._before = termios.tcgetattr(self._fd)
+        mode = termios.tcgetattr(self._fd)
+        mode[0] &= ~termios.ICRNL
+        # Ctrl-Z comes as a key, so that the terminal is given back first; Ctrl-C stays a signal.
+        mode[3] &= ~(termios.ICANON | termios.ECHO | termios.IEXTEN)
+        mode[6][termios.VMIN], mode[6][termios.VTIME] = 1, 0
+        mode[6][termios.VSUSP] = b"\0"
+        termios.tcsetattr(self._fd, termios.TCSADRAIN, mode)
+        self._put(_PASTES_MARKED)
+
+    def leave(self) -> None:
+        """Give the terminal back, with the cursor below what was shown."""
+        below = _ERASE if self._is_drawn else "\n" if self._tail else ""
+        self._is_drawn, self._tail = False, ""
+        with suppress(OSError, termios.error):  # the terminal was closed
+            self._put(below + _PASTES_PLAIN)
+        with suppress(termios.error):
+            termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
+
+    def _echo(self, text: str) -> None:
+        lines = text.rstrip("\n").split("\n")
+        more = len(lines) - _ECHO_LINES_MAX
+        if more > 0:
+            lines = [*lines[:_ECHO_LINES_MAX], f"({more} more lines)"]
+        self.say(_PROMPT + "\n".join(lines))
+
+    def _draw(self) -> None:
+        self._put(self._erased() + self._row())
+
+    def _erased(self) -> str:
+        """Return what erases the line being typed and continues the output."""
+        if not self._is_drawn:
+            return ""
+        self._is_drawn = False
+        return _ERASE + (f"{_UP}{_ERASE}{self._tail}" if self._tail else "")
+
+    def _row(self) -> str:
+        """Return what draws the line being typed below the output."""
+        if not self._has_line:
+            return ""
+        self._is_drawn = True
+        row, left = self._editor.view(_PROMPT, self._columns())
+        below = "\n" if self._tail else ""
+        return f"{below}{_ERASE}{row}\r" + (f"\x1b[{left}C" if left else "")
+
+    def _columns(self) -> int:
+        try:
+            return os.get_terminal_size(self._fd).columns or 80
+        except OSError:
+            return 80
+
+    def _put(self, text: str) -> None:
+        print(text, end="", flush=True)
+
+
+Terminal = PlainTerminal | EditedTerminal
+
+
+def _last_row(line: str, columns: int) -> str:
+    """Return the part of a line that is in its last row on the terminal."""
+    start = used = 0
+    for place, char in enumerate(line):
+        width = min(8 - used % 8, columns - 1 - used) if char == "\t" else cells(char)
+        if used + width > columns:
+            start, used = place, 0
+        used += width
+    return line[start:]
+
+
+def _has_enter(data: bytes) -> bool:
+    return b"\r" in data or b"\n" in data
+
+
+def _is_ready(fd: int, seconds: float = _BURST_SECONDS) -> bool:
+    return bool(select.select([fd], [], [], seconds)[0])
+
+
+@contextmanager
+def taken(terminal: Terminal) -> Iterator[None]:
+    """Take the terminal, and give it back however it ends, also by a signal that ends the program."""
+    with ExitStack() as undo:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            undo.callback(signal.signal, number, signal.signal(number, _exit_by))
+        undo.callback(terminal.leave)
+        terminal.enter()
+        yield
+
+
+def _exit_by(number: int, _frame: object) -> None:
+    sys.exit(128 + number)

@@ -1,0 +1,77 @@
+"""What the interactive client shows of a session when it comes to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from nousd.cli.output import snippet
+from nousd.cli.render.people import shown_folder
+
+Payload = Mapping[str, Any]
+
+ENTRIES_SHOWN: Final = 8
+_LINES_MAX: Final = 8
+_CHARS_MAX: Final = 800
+
+
+def session_line(state: Payload, session: Payload) -> str:
+    """Return the line that names a session.
+
+    Args:
+        state: the payload of ``state``.
+        session: the session, as ``session_record`` has it.
+    """
+    called = session.get("title") or state.get("name")
+    name = f' "{snippet(called)}"' if called else ""
+    return f"session {state['session_id']}{name}; /help lists what else there is"
+
+
+def facts(state: Payload) -> Iterator[str]:
+    """Yield the lines about a session that a person at a terminal needs."""
+    if "workspace" in state:
+        yield f"folder  {shown_folder(state['workspace'])}"
+    thinking = f", thinking {state['thinking']}" if "thinking" in state else ""
+    yield f"model   {state['provider']} {state['model']}{thinking}"
+    if "permission_mode" in state:
+        yield f"mode    {state['permission_mode']}"
+    yield queue_modes(state)
+
+
+def queue_modes(state: Payload) -> str:
+    """Return the line that shows both queue modes, and how much waits."""
+    counts = state["pending_counts"]
+    return (
+        f"queues  steering {state['steering_mode']} ({counts['steer']} waiting),"
+        f" follow-ups {state['follow_up_mode']} ({counts['follow_up']} waiting)"
+    )
+
+
+def last_entries(transcript: Payload) -> Iterator[str]:
+    """Yield the end of a transcript, each entry shortened."""
+    if transcript.get("has_more"):
+        yield "(there is more: nousctl session messages)"
+    for entry in transcript.get("messages", ())[-ENTRIES_SHOWN:]:
+        yield from _entry(entry)
+
+
+def _entry(entry: Payload) -> Iterator[str]:
+    if entry["type"] == "compaction":
+        yield f"(summary of what came before: {snippet(entry['summary'])})"
+    elif entry["role"] == "tool":
+        outcome = "failed" if entry.get("is_error") else "done"
+        yield f"[{entry.get('tool_name', '')}] {outcome}: {snippet(entry['text'])}"
+    else:
+        sign = "> " if entry["role"] == "user" else ""
+        if entry["text"]:
+            yield f"{sign}{beginning(entry['text'])}"
+
+
+def beginning(text: str) -> str:
+    """Return the beginning of a text, with what is left out counted."""
+    lines = text.rstrip("\n").split("\n")
+    head = "\n".join(lines[:_LINES_MAX])
+    if len(head) > _CHARS_MAX:
+        return f"{head[:_CHARS_MAX]}... ({len(text) - _CHARS_MAX} more characters)"
+    more = len(lines) - _LINES_MAX
+    return f"{head}\n({more} more lines)" if more > 0 else head
