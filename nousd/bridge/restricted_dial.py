@@ -6,6 +6,7 @@ user who runs the bridge. So each connection says first that it is to be held to
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from typing import Final
 
 import anyio
@@ -24,11 +25,10 @@ class RestrictedDial(SocketDial):
 
     async def commands(self) -> AnyByteStream:
         stream = await super().commands()
-        try:
+        async with AsyncExitStack() as refused:
+            refused.push_async_callback(anyio.aclose_forcefully, stream)
             await self._restrict(stream)
-        except BaseException:
-            await anyio.aclose_forcefully(stream)
-            raise
+            refused.pop_all()
         return stream
 
     async def _restrict(self, stream: AnyByteStream) -> None:
