@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -26,23 +26,29 @@ class Home:
             (folder / name).mkdir(parents=True, mode=0o700)
         (folder / "config/nousd/config.toml").write_text('provider = "mock"\n')
 
-    def nousctl(self, *argv: str, terminal: bool = False, **more: str) -> tuple[int, str, str]:
+    def nousctl(
+        self,
+        *argv: str,
+        terminal: bool = False,
+        cwd: Path | None = None,
+        environ: Mapping[str, str] = {},
+    ) -> tuple[int, str, str]:
         """Return exit code, output and remarks of ``nousctl``."""
         own = {k: v for k, v in os.environ.items() if not k.startswith(("NOUSD_", "XDG_"))}
-        environ = {
+        whole = {
             **own,
             "HOME": str(self.folder),
             "XDG_RUNTIME_DIR": str(self.folder / "run"),
             "XDG_STATE_HOME": str(self.folder / "state"),
             "XDG_CONFIG_HOME": str(self.folder / "config"),
-            **more,
+            **environ,
         }
         master, slave = pty.openpty()
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "nousd.cli.nousctl.main", *argv],
-                env=environ,
-                cwd=self.folder / "project",
+                env=whole,
+                cwd=cwd or self.folder / "project",
                 stdin=slave if terminal else subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -76,7 +82,7 @@ def test_the_daemon_takes_its_settings_from_the_file_and_names_what_it_does_not_
     home: Home,
 ) -> None:
     shell = {"NOUSD_PROVIDER": "gemini", "ANTHROPIC_API_KEY": "k", "NOUSD_MODEL": ""}
-    code, out, err = home.nousctl("prompt", "hello", terminal=True, **shell)
+    code, out, err = home.nousctl("prompt", "hello", terminal=True, environ=shell)
     assert (code, "mock response" in out) == (0, True), err
     assert "not from this shell: ANTHROPIC_API_KEY, NOUSD_PROVIDER" in err
     status = json.loads(home.nousctl("status", "--json")[1])
@@ -95,7 +101,7 @@ def test_a_script_starts_none_unless_it_says_so(home: Home) -> None:
 
 def test_nothing_that_a_daemon_started_starts_another(home: Home) -> None:
     for argv in (["prompt", "hello"], ["prompt", "hello", "--start"]):
-        code, _, err = home.nousctl(*argv, terminal=True, NOUSD_INSIDE="1")
+        code, _, err = home.nousctl(*argv, terminal=True, environ={"NOUSD_INSIDE": "1"})
         assert (code, "starts no other" in err) == (3, True)
 
 
