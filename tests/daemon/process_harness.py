@@ -75,6 +75,7 @@ class Place:
             "PATH": os.environ["PATH"],
             "HOME": str(self.folder),
             "XDG_CONFIG_HOME": str(self.folder),
+            "NOUSD_PROVIDER": "mock",
             "NOUSD_PERMISSION_MODE": self.permission_mode,
             "NOUSD_SANDBOX": self.sandbox,
             **more,

@@ -40,7 +40,7 @@ async def test_the_log_records_the_socket_what_runs_there_and_the_reason_for_the
     log = [json.loads(line) for line in (place.folder / "daemon.log").read_text().splitlines()]
     assert [line["message"] for line in log if line["level"] == "info"] == [
         f"listening on {place.socket}",
-        f"provider mock, model mock-model, workspace {place.work}, mode auto, sandbox auto, exec off",
+        f"provider openai, model gpt-5-mini, workspace {place.work}, mode yolo, sandbox none, exec on",
         "stopping: SIGTERM",
         "stopped",
     ]
