@@ -82,7 +82,7 @@ def sent_commands(daemon: FakeDaemon) -> list[tuple[str, dict[str, Any]]]:
     return [
         (request["type"], without_name(request["payload"]))
         for request in daemon.heard
-        if request["type"] not in _GREETING
+        if request["type"] not in _BY_ITSELF
     ]
 
 
@@ -90,7 +90,11 @@ def without_name(payload: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in payload.items() if key != "client_id"}
 
 
-_GREETING = ("get_state", "get_session", "list_permissions", "list_questions", "subscribe")
+_BY_ITSELF = (
+    *("get_state", "get_session", "list_permissions", "list_questions", "subscribe"),
+    "mark_seen",
+)
+"""What the client sends without being told to."""
 
 
 def test_a_line_is_sent_as_a_prompt_and_its_answer_is_shown_before_exit(

@@ -77,6 +77,8 @@ def test_an_answer_is_streamed_on_a_terminal_or_if_asked_for(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
     outcome = nousctl("prompt", "hi", *([] if is_terminal else ["--stream"]))
     assert (outcome.code, outcome.out) == (0, "Hello there.\n")
+    marked = [line["payload"] for line in daemon.heard if line["type"] == "mark_seen"]
+    assert marked == ([{"session_id": "s"}] if is_terminal else []), "only where somebody sees it"
 
 
 @pytest.mark.parametrize("flag", ["--stream", "--no-stream"])

@@ -41,7 +41,8 @@ def start_a_run(daemon: FakeDaemon, *, status: str = "completed") -> None:
     def reply(request: dict[str, Any]) -> bytes | None:
         for line in [*a_run("run-0", start=1), *a_run("run-1", start=100, status=status)]:
             daemon.publish(line)
-        return ok("accepted", {"command": "prompt", "run_id": "run-1"})(request)
+        accepted = {"command": "prompt", "run_id": "run-1", "session_id": "s"}
+        return ok("accepted", accepted)(request)
 
     daemon.on["prompt"] = reply
 

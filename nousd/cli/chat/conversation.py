@@ -10,6 +10,7 @@ import os
 import signal
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import FrameType
 from typing import Any, Final
 
@@ -130,6 +131,7 @@ class Conversation:
         self.session_id = session_id
         self.running = None if state["run_state"] == "idle" else state["run_id"]
         self._show_session(state, record)
+        self._mark_seen()
         self.asked.clear()
         self.asked.folder = state.get("workspace", "")
         if pending or questions:
@@ -219,7 +221,15 @@ class Conversation:
         asked = self.asked.note(event, self._other_client(payload))
         if asked:
             self.say("\n".join(asked))
+        if event.type == "agent_end":
+            self._mark_seen()
         return bool(asked) or event.type == "agent_end"
+
+    def _mark_seen(self) -> None:
+        """Note for all clients of the user what has been shown, where somebody sees it."""
+        if self._at_terminal:
+            with suppress(Refused):  # it may be deleted by now
+                self.ask("mark_seen", {"session_id": self.session_id})
 
     def _show_input(self, event: ReceivedEvent) -> None:
         """Show what was said to the model, unless it was typed here just now."""

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from nousd.cli.client_options import Options
@@ -17,6 +18,7 @@ from nousd.cli.output import DONE, FAILED, harmless, print_line, say
 from nousd.cli.render.run_printer import RunPrinter
 from nousd.client.answers import ReceivedEvent, decode_answer
 from nousd.client.blocking import Connection
+from nousd.errors import Refused
 
 # --- prompt_stream ---------------------------------------------------------------------------
 
@@ -46,10 +48,14 @@ def prompt_stream(options: Options, payload: dict[str, Any]) -> int:
             return DONE
         run_id = answer.payload["run_id"]
         try:
-            return _shown_to_the_end(_of_run(events, run_id), options)
+            code = _shown_to_the_end(_of_run(events, run_id), options)
         except KeyboardInterrupt:
             tell_how_to_abort(run_id, payload.get("session_id"))
             raise
+        if sys.stdout.isatty():
+            with suppress(Refused):  # it may be deleted by now
+                daemon.request("mark_seen", {"session_id": answer.payload["session_id"]})
+        return code
 
 
 def tell_how_to_abort(run: str, session_id: str | None) -> None:

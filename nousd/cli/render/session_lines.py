@@ -38,8 +38,9 @@ def _state(row: Payload) -> str:
     source = f" from {row['source']}" if "source" in row else ""
     of = f", a task of {row['origin']['session_id']}" if "origin" in row else ""
     archived = ", archived" if row["archived"] else ""
+    unread = ", unread" if row.get("unread") else ""
     ends = f", deleted at {local_time(row['delete_at'])}" if "delete_at" in row else ""
-    return f"{row['run_state']}{name}{source}{of}{archived}{ends}"
+    return f"{row['run_state']}{name}{source}{of}{unread}{archived}{ends}"
 
 
 def session_record(payload: Payload) -> Iterator[str]:
