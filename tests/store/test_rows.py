@@ -128,6 +128,14 @@ async def test_updated_settings_become_the_defaults_but_names_and_leaves_do_not(
     )
 
 
+async def test_a_default_that_is_an_object_is_replaced_and_not_merged(store: Store) -> None:
+    await append(store, updated("", granted_in={"/a": ("r1", "r2"), "/b": ("r3",)}))
+    await append(store, updated("", granted_in={"/b": ("r4",)}))
+    assert (await store.defaults()).granted_in == {"/b": ("r4",)}
+    await append(store, updated("", granted_in={}))
+    assert await store.defaults() == Defaults()
+
+
 async def test_a_file_is_trusted_with_its_last_hash_until_trust_is_revoked(store: Store) -> None:
     def trust(path: str, file_hash: str | None) -> events.TrustUpdated:
         return events.TrustUpdated(session_id="", path=path, hash=file_hash)

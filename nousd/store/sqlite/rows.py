@@ -126,9 +126,16 @@ def _forget_session(connection: apsw.Connection, change: row_changes.ForgetSessi
 
 
 def _set_defaults(connection: apsw.Connection, change: row_changes.SetDefaults) -> None:
-    connection.execute(
-        "UPDATE log_state SET defaults = json_patch(defaults, ?)", (_text(change.settings),)
-    )
+    # Each replaces what was there, as a whole: a patch would merge a setting that is an object itself.
+    for name, value in change.settings.items():
+        place = f"$.{name}"
+        if value is None:
+            connection.execute("UPDATE log_state SET defaults = json_remove(defaults, ?)", (place,))
+        else:
+            connection.execute(
+                "UPDATE log_state SET defaults = json_set(defaults, ?, json(?))",
+                (place, _text(value)),
+            )
 
 
 def _set_trust(connection: apsw.Connection, change: row_changes.SetTrust) -> None:
