@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
-SessionUse = Literal["new", "here", "maybe", "filter"]
+SessionUse = Literal["new", "here", "maybe", "filter", "deleted"]
 """Which session a verb means if none is named: that of the current folder, made if there is none
-(``new``), which has to be there (``here``), or which may be missing (``maybe``); all (``filter``)."""
+(``new``), which has to be there (``here``), or which may be missing (``maybe``); all (``filter``). One
+whose deletion is scheduled has to be named (``deleted``)."""
 
 
 def _as_it_is(value: Any) -> Any:

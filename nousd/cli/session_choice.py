@@ -80,13 +80,16 @@ def _names(row: Row) -> list[str]:
 # --- with a daemon ---------------------------------------------------------------------------
 
 
-def find_session(daemon: Connection, text: str) -> str:
+def find_session(daemon: Connection, text: str, *, is_deleted: bool = False) -> str:
     """Return the id of the session that a text means.
+
+    Args:
+        is_deleted: look among the sessions whose deletion is scheduled, instead of all others.
 
     Raises:
         ClientError: it means none, or several.
     """
-    rows = list(_all_sessions(daemon))
+    rows = list(_all_sessions(daemon, is_deleted=is_deleted))
     found = matching(rows, text)
     if len(found) == 1:
         return str(found[0]["session_id"])
@@ -98,11 +101,14 @@ def find_session(daemon: Connection, text: str) -> str:
 
     near = get_close_matches(text, {name for row in rows for name in _names(row)}, n=1)
     hint = f'; the nearest is "{near[0]}"' if near else ""
-    raise ClientError(f'no session "{text}"{hint}; list them with: nousctl session list')
+    what, flag = ("deleted session", " --deletion-scheduled") if is_deleted else ("session", "")
+    raise ClientError(f'no {what} "{text}"{hint}; list them with: nousctl session list{flag}')
 
 
-def _all_sessions(daemon: Connection) -> Iterator[Row]:
+def _all_sessions(daemon: Connection, *, is_deleted: bool) -> Iterator[Row]:
     page: dict[str, Any] = {"limit": _PAGE_ROWS, "children": True}
+    if is_deleted:
+        page["deletion_scheduled"] = True
     for _ in range(_PAGES_MAX):
         answer = daemon.request("list_sessions", page).payload
         rows = answer.get("sessions", [])

@@ -19,6 +19,21 @@ def test_an_edit_is_shown_as_a_diff_and_keeps_its_other_arguments() -> None:
     assert without_texts(asked)["args"] == {"path": "a", "replaceAll": True}
 
 
+def test_an_edit_is_shown_where_its_piece_is_in_the_file(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("1\n2\n3\n4\n5\n6\n")
+    asked = request("edit", path="a", oldText="5", newText="five")
+    assert change_lines(asked, str(tmp_path)) == [
+        "@@ -2,5 +2,5 @@",
+        *(" 2", " 3", " 4", "-5", "+five", " 6"),
+    ]
+
+
+def test_an_edit_whose_piece_is_there_twice_is_shown_as_the_piece_alone(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("1\n1\n")
+    asked = request("edit", path="a", oldText="1", newText="2", replaceAll=True)
+    assert change_lines(asked, str(tmp_path)) == ["@@ -1 +1 @@", "-1", "+2"]
+
+
 def test_a_write_is_compared_with_the_file_in_the_workspace(tmp_path: Path) -> None:
     lines = [f"line {number}" for number in range(3000)]
     (tmp_path / "a").write_text("\n".join(lines) + "\n")

@@ -87,6 +87,8 @@ def test_a_listed_name_does_what_the_flat_name_does(
         ("list", "nousctl session list"),
         ("start", "it is: nousd serve"),
         ("config", "it is: nousd config"),
+        ("init", "it is: nousd init"),
+        ("cost", "it is: nousctl session usage"),
         ("qqqqqq", "list the verbs with: nousctl --help"),
     ],
 )

@@ -149,6 +149,8 @@ def test_version_is_an_option_too(nousd: Nousd) -> None:
     ("typed", "hint"),
     [
         ("status", "'status' is a verb of the client: nousctl status"),
+        ("ls", "'ls' is a verb of the client: nousctl ls"),
+        ("start", "it is: nousd serve"),
         ("srve", "did you mean: nousd serve"),
         ("qqqq", "list them with: nousd --help"),
     ],

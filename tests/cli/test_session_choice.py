@@ -199,3 +199,19 @@ def test_an_unknown_name_is_refused_with_the_nearest(daemon: FakeDaemon, nousctl
         assert outcome.err == (
             'no session "dosc"; the nearest is "docs"; list them with: nousctl session list\n'
         )
+
+
+def test_a_deleted_session_is_restored_by_its_name(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    def restore(request: dict[str, Any]) -> bytes | None:
+        if request["payload"]["session_id"] == "sess-gone":
+            return ok("session", {"session_id": "sess-gone", "active": False})(request)
+        return refused("session_not_found", "no such session")(request)
+
+    gone = [{"session_id": "sess-gone", "title": "first work", "workspace": "/w"}]
+    daemon.on["restore_session"] = restore
+    daemon.on["list_sessions"] = ok("sessions", {"sessions": gone, "has_more": False, "count": 1})
+    assert nousctl("restore", "first work").code == 0
+    [asked] = [each["payload"] for each in daemon.heard if each["type"] == "list_sessions"]
+    assert asked["deletion_scheduled"] is True
+    lost = nousctl("restore", "other")
+    assert "list them with: nousctl session list --deletion-scheduled" in lost.err

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
+from nousd.cli.render.run_printer import RunPrinter
+from nousd.client.answers import ReceivedEvent
 from tests.cli.conftest import Nousctl
 from tests.harness.fake_daemon import FakeDaemon, Reply, event, ok, refused
 
@@ -55,7 +59,7 @@ def test_prompt_stream_shows_text_tools_and_warnings_of_its_run(
     assert outcome.code == 0
     assert outcome.out == "Hello there.\n"
     assert outcome.err.splitlines() == [
-        "[ls] {'path': '.'}",
+        '[ls] {"path": "."}',
         "[ls] done: a b",
         "warning: provider_retry: again",
         "error: provider_error: failed (broken)",
@@ -219,3 +223,42 @@ def test_raw_sends_each_line_of_its_input(daemon: FakeDaemon, nousctl: Nousctl) 
     outcome = nousctl("raw", input='{"id":"1","type":"ping"}\nbad\n{"id":"2","type":"ping"}')
     assert [json.loads(line)["id"] for line in outcome.out.splitlines()] == ["1", "", "2"]
     assert outcome.code == 1
+
+
+def test_a_stopped_prompt_says_so_also_when_its_answer_comes_at_the_end(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    daemon.on["prompt"] = ok("result", {"output": "half an", "status": "cancelled"})
+    outcome = nousctl("prompt", "hi", "--no-stream")
+    assert (outcome.code, outcome.out, outcome.err) == (
+        1,
+        "half an\n",
+        "the run ended: cancelled\n",
+    )
+
+
+def test_a_failure_that_settings_can_end_names_the_next_step(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    daemon.on["prompt"] = refused("provider_error", "failed", cause="authentication: wrong key")
+    assert nousctl("prompt", "hi", "--no-stream").err == (
+        "failed (authentication: wrong key); check provider and key with: nousd doctor\n"
+    )
+    daemon.on["prompt"] = refused("provider_error", "failed", cause="overloaded: later")
+    assert nousctl("prompt", "hi", "--no-stream").err == "failed (overloaded: later)\n"
+
+
+def test_what_the_end_of_a_call_or_run_says_is_no_warning_besides(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    printer = RunPrinter()
+    ended = {"tool_name": "ls", "result": "the user said no", "is_error": True}
+    for type_, payload in (
+        ("warning", {"code": "tool_blocked", "message": "the user said no"}),
+        ("tool_execution_end", ended),
+        ("warning", {"code": "provider_aborted", "message": "request_aborted"}),
+        ("agent_end", {"status": "cancelled"}),
+    ):
+        printer.show(ReceivedEvent("evt-1", type_, payload, "", b""))
+    told = capsys.readouterr().err.splitlines()
+    assert told == ["[ls] failed: the user said no", "the run ended: cancelled"]

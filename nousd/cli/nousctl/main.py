@@ -470,7 +470,12 @@ def _ask(verb: Verb, options: Options, values: dict[str, Any]) -> int:
         payload = watch.payload_of(daemon, {**verb.fixed, **computed, **values})
         answer = daemon.request(verb.command, payload, timeout_seconds=seconds)
     print_answer(options, answer)
-    return FAILED if answer.payload.get("status", "completed") != "completed" else DONE
+    status = answer.payload.get("status", "completed")
+    if status == "completed":
+        return DONE
+    if not options.json:
+        say(f"the run ended: {status}")
+    return FAILED
 
 
 if __name__ == "__main__":

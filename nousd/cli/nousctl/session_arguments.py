@@ -34,6 +34,7 @@ def _switch(key: str, flags: str, help: str) -> Argument:
 NAME: Final = option("name", "--name", "Display name.")
 _WHICH: Final = "Session: id, prefix or name."
 THE_SESSION: Final = required("session_id", "SESSION", _WHICH, complete=complete_session)
+DELETED_SESSION: Final = THE_SESSION._replace(session="deleted")
 THIS_SESSION: Final = Argument(
     "session_id",
     Annotated[

@@ -40,7 +40,7 @@ def in_session(
         if refused.code != "session_not_found":
             raise
     with options.connect() as daemon:
-        found = session_choice.find_session(daemon, chosen)
+        found = session_choice.find_session(daemon, chosen, is_deleted=use == "deleted")
     return run(options, {**values, _KEY: found})
 
 

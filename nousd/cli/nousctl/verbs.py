@@ -297,7 +297,7 @@ VERBS: Final[dict[str, Verb]] = {
     "restore": Verb(
         "restore_session",
         "Keep a session whose deletion is scheduled.",
-        (session_arguments.THE_SESSION,),
+        (session_arguments.DELETED_SESSION,),
     ),
     "get_state": Verb(
         "get_state", "Show the state of a session and what runs beside it.", (SESSION,)

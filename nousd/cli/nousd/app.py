@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from nousd.cli.nousctl.command_tree import TREE, nearest
+from nousd.cli.nousctl.command_tree import GUESSES, TREE, nearest
 from nousd.cli.nousd import bridge, http_token, init, serve_flags, service, state
 from nousd.cli.nousd import mcp as mcp_host
 
@@ -56,7 +56,9 @@ class _Commands(TyperGroup):
         word = args[0]
         if self.get_command(ctx, word) is None and not ctx.resilient_parsing:
             near = nearest(word, self.list_commands(ctx))
-            if word in TREE:
+            if word == "start":
+                ctx.fail("there is no command 'start'; it is: nousd serve")
+            if word in TREE or word in GUESSES:
                 ctx.fail(f"{word!r} is a verb of the client: nousctl {word}")
             hint = f"did you mean: nousd {near[0]}" if near else "list them with: nousd --help"
             ctx.fail(f"there is no command {word!r}; {hint}")

@@ -161,8 +161,8 @@ def _override(payload: Payload) -> Iterator[str]:
 
 def _session_deleted(payload: Payload) -> Iterator[str]:
     if "delete_at" in payload:
-        id = payload["session_id"]
-        yield f"{id} is deleted at {local_time(payload['delete_at'])}; until then: session restore {id}"
+        id, at = payload["session_id"], local_time(payload["delete_at"])
+        yield f"{id} is deleted at {at}; until then: nousctl session restore {id}"
     elif payload["deleted"]:
         yield f"{payload['session_id']} deleted"
     else:

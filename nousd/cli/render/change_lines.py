@@ -1,6 +1,6 @@
 """The change that a file tool asks permission for, as a unified diff of bounded length.
 
-It is what the arguments say, and for ``write`` compared with the file as it is now. The daemon decides
+It is what the arguments say, for ``write`` and ``edit`` beside the file as it is now. The daemon decides
 on the arguments alone.
 """
 
@@ -53,7 +53,9 @@ def change_lines(request: Payload, folder: str) -> list[str]:
     args = request["args"]
     match request["tool_name"]:
         case "edit":
-            lines = _diff(args["oldText"].split("\n"), args["newText"].split("\n"))
+            lines = _of_piece(
+                Path(folder, str(args.get("path", ""))), args["oldText"], args["newText"]
+            )
         case "write":
             lines = _of_file(Path(folder, str(args.get("path", ""))), args["content"].split("\n"))
         case _:
@@ -64,6 +66,15 @@ def change_lines(request: Payload, folder: str) -> list[str]:
 def _is_change(request: Payload) -> bool:
     texts = _TEXTS.get(request["tool_name"], ())
     return bool(texts) and all(isinstance(request["args"].get(key), str) for key in texts)
+
+
+def _of_piece(path: Path, old: str, new: str) -> list[str]:
+    """Return the diff of one replaced piece: of the file's lines if it is there exactly once."""
+    with suppress(OSError):
+        text = "\n".join(_content(path))
+        if text.count(old) == 1:
+            return _diff(text.split("\n"), text.replace(old, new).split("\n"))
+    return _diff(old.split("\n"), new.split("\n"))
 
 
 def _of_file(path: Path, new: list[str]) -> list[str]:

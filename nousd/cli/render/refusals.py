@@ -25,12 +25,17 @@ _SAID: Final = {
     "mcp_server_not_found": "there is no such MCP server; list them with: nousctl mcp list",
     "model_unknown": "there is no such model; list models with: nousctl model list",
     "provider_not_usable": "the provider cannot be used; check the settings with: nousd doctor",
+    "provider_not_configured": "that provider is not configured; set it up with: nousd init",
+    "deletion_scheduled": "that session is to be deleted; keep it with: nousctl session restore SESSION",
     "session_changed": "the session changed meanwhile; try again",
     "queue_full": "the queue is full; clear it with: nousctl queue clear",
     "nothing_to_compact": "there is nothing older to summarize",
     "not_trusted": "that file is not trusted",
 }
 """machine word -> sentence."""
+
+_OF_SETTINGS: Final = frozenset({"authentication", "not_configured", "unreachable"})
+"""Categories of failed model calls that a user's settings can end."""
 
 
 def refusal_text(refused: Refused, *, verbose: bool = False) -> str:
@@ -52,9 +57,22 @@ def refusal_text(refused: Refused, *, verbose: bool = False) -> str:
         return f"the folder {folder} cannot be a workspace: {refused.cause}"
     if word == "tool_not_registered":
         return f'there is no tool "{name}"; list tools with: nousctl tool list'
+    if refused.code == "provider_error":
+        hint = provider_hint(refused.cause or "")
+        return f"{refused.message}{cause}" + (f"; {hint}" if hint else "")
     if refused.code == "command_rejected":
         return f"{_SAID.get(word) or refused.message.replace('_', ' ')}{cause}"
     return f"{refused.message}{cause}"
+
+
+def provider_hint(cause: str) -> str:
+    """Return the next step after a failed model call; empty if the settings are not at fault.
+
+    Args:
+        cause: begins with its category, as in ``authentication: wrong key``.
+    """
+    is_of_settings = cause.partition(":")[0] in _OF_SETTINGS
+    return "check provider and key with: nousd doctor" if is_of_settings else ""
 
 
 def _folder_refusal(refused: Refused) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from nousd.cli.output import say, shown, snippet
+from nousd.cli.render.refusals import provider_hint
 from nousd.cli.render.request_lines import waiting_lines
 from nousd.client.answers import ReceivedEvent
+
+_TOLD_BY_ENDS: Final = frozenset({"provider_aborted", "tool_blocked"})
+"""Warnings that say no more than the end of the run or of the call, which follows at once."""
 
 
 class Output(Protocol):
@@ -55,7 +60,8 @@ class RunPrinter:
             case "message_end":
                 self._end_line()
             case "tool_execution_start":
-                self._remark(f"[{payload['tool_name']}] {snippet(str(payload.get('args', '')))}")
+                args = json.dumps(payload["args"], ensure_ascii=False) if "args" in payload else ""
+                self._remark(f"[{payload['tool_name']}] {snippet(args)}")
             case "tool_execution_end":
                 outcome = "failed" if payload.get("is_error") else "done"
                 result = snippet(payload.get("result", ""))
@@ -64,11 +70,14 @@ class RunPrinter:
                 for line in waiting_lines(payload["message"]):
                     self._remark(line)
             case "warning":
-                self._remark(f"warning: {payload['code']}: {payload['message']}")
+                if payload["code"] not in _TOLD_BY_ENDS:
+                    self._remark(f"warning: {payload['code']}: {payload['message']}")
                 self._hint(payload)
             case "error":
                 cause = f" ({payload['cause']})" if payload["cause"] else ""
                 self._remark(f"error: {payload['code']}: {payload['message']}{cause}")
+                if hint := provider_hint(payload["cause"]):
+                    self._remark(hint)
                 self._hint(payload)
             case "agent_end" if payload.get("status") != "completed":
                 self._remark(f"the run ended: {payload.get('status')}")

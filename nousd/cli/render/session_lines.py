@@ -22,11 +22,13 @@ def sessions(payload: Payload) -> Iterator[str]:
 
 
 def session_matches(payload: Payload) -> Iterator[str]:
-    """Yield a line for each session that was found and one for where, and one if there may be more."""
+    """Yield two lines for each session that was found, or that there is none, and how to search on."""
     for match in payload["matches"]:
         row = match["session"]
         yield f"{row['session_id']}  {age(row['updated_at']):>4}  {_state(row)}"
         yield f"    {match.get('role', 'title')}: {match['snippet']}"
+    if not payload["matches"]:
+        yield "nothing found"
     if "before" in payload:
         how = "searched in part" if payload["partial"] else "more"
         yield f"({how}: --before {payload['before']})"
