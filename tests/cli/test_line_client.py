@@ -226,7 +226,7 @@ def test_refusals_and_unknown_commands_do_not_end_the_chat(
     daemon.on["steer"] = refused("command_rejected", "no_active_run")
     outcome = nousctl("chat", input="/steer x\n/what\n\n/help\n/quit\nnot sent\n")
     assert outcome.code == 0
-    assert "command_rejected: no_active_run\nno command /what; /help lists them\n" in outcome.out
+    assert "no run is active in this session\nno command /what; /help lists them\n" in outcome.out
     assert "/branch" in outcome.out
     assert [command for command, _ in sent_commands(daemon)] == ["steer"]
 
@@ -376,7 +376,7 @@ def test_a_refused_decision_can_be_changed(daemon: FakeDaemon, nousctl: Nousctl)
     )
     daemon.on["confirm_tool"] = partial(_next, answers)
     outcome = nousctl("chat", input="a\ny\ny\n")
-    assert "command_rejected: too_many_rules" in outcome.out
+    assert "too many rules" in outcome.out
     assert [payload["decision"] for _, payload in sent_commands(daemon)] == ["always", "once"]
 
 
@@ -384,7 +384,7 @@ def test_a_late_decision_clears_the_pending_call(daemon: FakeDaemon, nousctl: No
     set_pending(daemon, pending=[REQUEST])
     daemon.on["confirm_tool"] = refused("command_rejected", "already_decided")
     outcome = nousctl("chat", input="y\n/reject\n")
-    assert "already_decided" in outcome.out
+    assert "already decided" in outcome.out
     assert "nothing waits for you" in outcome.out
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from nousd.cli.output import harmless, snippet
 from nousd.cli.render.change_lines import change_lines, without_texts
+from nousd.cli.render.refusals import refusal_text
 from nousd.cli.render.request_lines import NoAnswer, answer_to, question_lines, request_lines
 from nousd.client.answers import ReceivedEvent
 from nousd.errors import Refused
@@ -296,7 +297,7 @@ class OpenRequests:
             if refused.message not in _OVER:
                 raise
             self._forget(id)
-            say(f"{refused}")
+            say(refusal_text(refused, in_chat=True))
         finally:
             if not is_sent:
                 self._sent.discard(id)

@@ -21,6 +21,7 @@ from nousd.cli.chat.open_requests import OpenRequests
 from nousd.cli.chat.terminal import EditedTerminal, PlainTerminal, knows_escapes, taken
 from nousd.cli.client_options import Options
 from nousd.cli.output import DONE, FAILED
+from nousd.cli.render.refusals import refusal_text
 from nousd.errors import (
     AnswerInvalid,
     AnswerTimedOut,
@@ -99,7 +100,7 @@ class _Loop:
         except KeyboardInterrupt:
             return  # a command was interrupted; the next turn counts it
         except Refused as refused:
-            self._talk.say(f"{refused}")
+            self._talk.say(refusal_text(refused, in_chat=True))
             self._attach_again()
         except ClientError as error:
             self._talk.say(f"{error}")
@@ -155,7 +156,7 @@ class _Loop:
             elif line and not talk.asked.take(line, talk.ask, talk.say, pasted=typed.pasted):
                 talk.send(line)
         except Refused as refused:
-            talk.say(f"{refused}")
+            talk.say(refusal_text(refused, in_chat=True))
         except (DaemonUnreachable, ConnectionLost, AnswerTimedOut, AnswerInvalid) as error:
             if not self._at_terminal:
                 raise

@@ -38,11 +38,12 @@ _OF_SETTINGS: Final = frozenset({"authentication", "not_configured", "unreachabl
 """Categories of failed model calls that a user's settings can end."""
 
 
-def refusal_text(refused: Refused, *, verbose: bool = False) -> str:
+def refusal_text(refused: Refused, *, verbose: bool = False, in_chat: bool = False) -> str:
     """Return a refusal for people.
 
     Args:
         verbose: name the codes of the wire.
+        in_chat: name no command of ``nousctl`` behind what was refused, because it is typed elsewhere.
     """
     if verbose:
         return str(refused)
@@ -61,7 +62,8 @@ def refusal_text(refused: Refused, *, verbose: bool = False) -> str:
         hint = provider_hint(refused.cause or "")
         return f"{refused.message}{cause}" + (f"; {hint}" if hint else "")
     if refused.code == "command_rejected":
-        return f"{_SAID.get(word) or refused.message.replace('_', ' ')}{cause}"
+        said = _SAID.get(word) or refused.message.replace("_", " ")
+        return (said.partition("; ")[0] if in_chat else said) + cause
     return f"{refused.message}{cause}"
 
 
