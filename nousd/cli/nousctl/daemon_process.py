@@ -309,7 +309,7 @@ def _log_of_settings(environ: Mapping[str, str]) -> Path:
     path = settings.log_file or locations.daemon_log(settings.state_dir)
     if settings.log_file is None and not path.exists():
         raise ClientError(
-            "the daemon logs to standard error, which is not a file: set log_file in its settings, or"
-            " start it with: nousd serve --log-file FILE"
+            "there is no log file: a daemon in a terminal logs to its standard error, unless log_file is"
+            " set in its settings or it is started with: nousd serve --log-file FILE"
         )
     return path

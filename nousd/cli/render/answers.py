@@ -147,7 +147,7 @@ def _session(payload: Payload) -> Iterator[str]:
 
 def _attached(payload: Payload) -> Iterator[str]:
     yield f"{payload['session_id']} works in {shown_folder(payload['workspace'])}"
-    yield f"before    {payload['attached_from']}"
+    yield f"before    {shown_folder(payload['attached_from'])}"
     for rule in payload.get("revoked", ()):
         yield f"revoked   {rule}"
 

@@ -54,7 +54,8 @@ def session_record(payload: Payload) -> Iterator[str]:
     yield f"model     {row['provider']} {row['model']}, mode {row['permission_mode']}"
     if "attached_from" in row:
         why = f": {row['attach_reason']}" if "attach_reason" in row else ""
-        yield f"before    {row['attached_from']}, until {local_time(row['attached_at'])}{why}"
+        folder = shown_folder(row["attached_from"])
+        yield f"before    {folder}, until {local_time(row['attached_at'])}{why}"
     if "override" in row:
         yield f"override  until {local_time(row['override']['expires_at'])}"
     for key in ("parent_id", "run_id", "leaf_id"):
