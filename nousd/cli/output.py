@@ -58,10 +58,10 @@ def harmless(text: str, *, one_line: bool = False) -> str:
     return text.translate(_SHOWN_IN_LINE if one_line else _SHOWN_IN_TEXT)
 
 
-def snippet(text: str) -> str:
-    """Return the text as one short line."""
+def snippet(text: str, chars_max: int = _SNIPPET_CHARS_MAX) -> str:
+    """Return the text as one line of at most so many characters."""
     line = " ".join(text.split())
-    return line if len(line) <= _SNIPPET_CHARS_MAX else line[: _SNIPPET_CHARS_MAX - 3] + "..."
+    return line if len(line) <= chars_max else line[: chars_max - 3] + "..."
 
 
 def shown(text: str) -> str:

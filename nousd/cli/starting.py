@@ -18,7 +18,7 @@ from typing import IO, Final
 
 from nousd.cli.output import say
 from nousd.client.blocking import Connection
-from nousd.errors import ConfigError, DaemonNotStarted, DaemonUnreachable
+from nousd.errors import ConfigError, ConnectionLost, DaemonNotStarted, DaemonUnreachable
 from nousd.runtime_paths import locations
 from nousd.runtime_paths.folders import prepare_state_folder
 from nousd.runtime_paths.locks import holder_of, socket_lock_file
@@ -86,7 +86,8 @@ def wait_until_ready(process: subprocess.Popen[bytes], socket_path: Path, output
             with Connection(socket_path) as daemon:
                 daemon.request("ping", {})
                 return daemon.peer_pid()
-        except DaemonUnreachable:
+        except (DaemonUnreachable, ConnectionLost):
+            # The connection is lost if it ends after it opened its sockets, for another address in use.
             if is_hopeless or time.monotonic() > deadline:
                 output.seek(0)
                 said = output.read().decode(errors="replace").strip()

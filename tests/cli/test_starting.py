@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -125,6 +126,15 @@ def test_settings_that_no_daemon_can_start_with_are_quoted(home: Home) -> None:
     (home.folder / "config/nousd/config.toml").write_text('system_prompt = "/missing"\n')
     code, _, err = home.nousctl("prompt", "hello", terminal=True)
     assert (code, "/missing" in err) == (3, True)
+
+
+def test_a_daemon_whose_http_address_is_in_use_is_quoted(home: Home) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        settings = f'provider = "mock"\nhttp = "{address}"\n'
+        (home.folder / "config/nousd/config.toml").write_text(settings)
+        code, _, err = home.nousctl("prompt", "hello", terminal=True)
+    assert (code, f"{address}: Address already in use" in err) == (3, True), err
 
 
 def test_two_clients_at_once_get_one_daemon(home: Home) -> None:

@@ -252,13 +252,14 @@ def test_what_the_end_of_a_call_or_run_says_is_no_warning_besides(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     printer = RunPrinter()
-    ended = {"tool_name": "ls", "result": "the user said no", "is_error": True}
+    said = "the mode ask asks for every call, and no connected client can be asked: it is denied"
+    ended = {"tool_name": "ls", "result": said, "is_error": True}
     for type_, payload in (
-        ("warning", {"code": "tool_blocked", "message": "the user said no"}),
+        ("warning", {"code": "tool_blocked", "message": said}),
         ("tool_execution_end", ended),
         ("warning", {"code": "provider_aborted", "message": "request_aborted"}),
         ("agent_end", {"status": "cancelled"}),
     ):
         printer.show(ReceivedEvent("evt-1", type_, payload, "", b""))
     told = capsys.readouterr().err.splitlines()
-    assert told == ["[ls] failed: the user said no", "the run ended: cancelled"]
+    assert told == [f"[ls] failed: {said}", "the run ended: cancelled"]

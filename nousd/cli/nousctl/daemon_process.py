@@ -23,7 +23,7 @@ from nousd.cli.output import DONE, FAILED, say, shown
 from nousd.cli.render.people import duration, local_time
 from nousd.cli.session_choice import session_here
 from nousd.client.blocking import Connection
-from nousd.errors import ClientError, DaemonUnreachable
+from nousd.errors import ClientError, ConnectionLost, DaemonUnreachable
 from nousd.runtime_paths import locations
 
 _STOP_SECONDS: Final = 35.0
@@ -250,7 +250,7 @@ def _wait_until_ready(options: Options, started: subprocess.Popen[bytes]) -> Non
             with options.connect() as daemon:
                 daemon.request("ping", {})
                 return
-        except DaemonUnreachable:
+        except (DaemonUnreachable, ConnectionLost):
             if started.poll() is not None or time.monotonic() > deadline:
                 raise ClientError(
                     "the daemon was stopped and did not start again; try: nousd serve"

@@ -14,6 +14,15 @@ from nousd.client.answers import ReceivedEvent
 _TOLD_BY_ENDS: Final = frozenset({"provider_aborted", "tool_blocked"})
 """Warnings that say no more than the end of the run or of the call, which follows at once."""
 
+_REASON_CHARS_MAX: Final = 400
+
+
+def _outcome(payload: Mapping[str, Any]) -> str:
+    result = payload.get("result", "")
+    if payload.get("is_error"):
+        return f"failed: {snippet(result, _REASON_CHARS_MAX)}"
+    return f"done: {snippet(result)}"
+
 
 class Output(Protocol):
     """Where a run is shown. Texts come as they are and are made harmless there."""
@@ -63,9 +72,7 @@ class RunPrinter:
                 args = json.dumps(payload["args"], ensure_ascii=False) if "args" in payload else ""
                 self._remark(f"[{payload['tool_name']}] {snippet(args)}")
             case "tool_execution_end":
-                outcome = "failed" if payload.get("is_error") else "done"
-                result = snippet(payload.get("result", ""))
-                self._remark(f"[{payload['tool_name']}] {outcome}: {result}")
+                self._remark(f"[{payload['tool_name']}] {_outcome(payload)}")
             case "status" if self._tells_requests:
                 for line in waiting_lines(payload["message"]):
                     self._remark(line)
