@@ -259,7 +259,7 @@ async def test_entries_are_let_go_a_few_at_a_time_between_which_others_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(history, "_FREED_AT_ONCE", 2)
-    entries: list[Entry] = [user(f"u{number}") for number in range(7)]
+    entries: list[Entry] = [user(f"u{number}") for number in range(20)]
     left = []
 
     async def look() -> None:
