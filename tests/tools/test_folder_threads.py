@@ -32,21 +32,6 @@ async def hanging_checks(count: int) -> AsyncIterator[threading.Event]:
         yield answer
     finally:
         answer.set()
-        await all_threads_are_free()
-
-
-async def all_threads_are_free() -> None:
-    """Return once checks have all their threads again: one that ends after its event loop is never given
-    back, and later tests would have one less.
-    """
-    together = threading.Barrier(THREADS_MAX)
-
-    async def meet() -> None:
-        await in_folder_thread(partial(together.wait))
-
-    async with trio.open_nursery() as nursery:
-        for _ in range(THREADS_MAX):
-            nursery.start_soon(meet)
 
 
 @pytest.mark.slow
@@ -93,4 +78,21 @@ async def test_cancellation_abandons_only_a_check_that_may_be_left(may_be_left: 
         finally:
             answer.set()
     assert left.is_set()
-    await all_threads_are_free()
+
+
+def test_checks_that_hang_when_their_event_loop_ends_take_no_threads_from_the_next() -> None:
+    hung = threading.Event()
+
+    async def leave_all_hanging() -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(THREADS_MAX):
+                nursery.start_soon(partial(in_folder_thread, hung.wait, may_be_left=True))
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+
+    try:
+        trio.run(leave_all_hanging)
+        clock = trio.testing.MockClock(autojump_threshold=0)
+        assert trio.run(in_folder_thread, int, "7", clock=clock) == 7
+    finally:
+        hung.set()

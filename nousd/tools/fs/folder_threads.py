@@ -24,15 +24,16 @@ T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
 
+_limiter: Final[trio.lowlevel.RunVar[trio.CapacityLimiter]] = trio.lowlevel.RunVar("folders")
+"""That of this event loop: a thread that hangs when its loop ends never gives its place back."""
+
+
 class _Places:
     """The limiter of those threads, with the two methods that ``trio.to_thread`` needs."""
 
-    def __init__(self) -> None:
-        self._limiter = trio.CapacityLimiter(THREADS_MAX)
-
     async def acquire_on_behalf_of(self, borrower: object) -> None:
         with trio.move_on_after(WAIT_SECONDS) as waiting:
-            await self._limiter.acquire_on_behalf_of(borrower)
+            await self._of_this_loop().acquire_on_behalf_of(borrower)
         if waiting.cancelled_caught:
             raise FoldersSilent(
                 f"folders_do_not_answer: {THREADS_MAX} looks at folders wait for their disks; is a"
@@ -40,7 +41,15 @@ class _Places:
             )
 
     def release_on_behalf_of(self, borrower: object) -> None:
-        self._limiter.release_on_behalf_of(borrower)
+        self._of_this_loop().release_on_behalf_of(borrower)
+
+    def _of_this_loop(self) -> trio.CapacityLimiter:
+        try:
+            return _limiter.get()
+        except LookupError:
+            limiter = trio.CapacityLimiter(THREADS_MAX)
+            _limiter.set(limiter)
+            return limiter
 
 
 _places: Final = _Places()
