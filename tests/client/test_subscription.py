@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 import anyio.lowlevel
 import pytest
+from anyio.abc import AnyByteStream
 from anyio.streams.stapled import StapledObjectStream
 
 from nousd.client.answers import ReceivedEvent, decode_subscription_line
@@ -16,7 +17,7 @@ from nousd.wire.commands.subscribe import Subscribe
 from nousd.wire.events import AgentEnd
 from nousd.wire.responses import Subscribed
 from tests.harness.daemon import WAIT_SECONDS
-from tests.harness.fake_daemon import FakeDaemon, event, ok, refused, says
+from tests.harness.fake_daemon import FakeDaemon, event, ok, refused
 
 ALL = Subscribe(after="evt-1", types="all")
 
@@ -89,13 +90,29 @@ def test_an_answer_without_a_cursor_is_an_error(backend: str, daemon: FakeDaemon
         run_with(backend, daemon, lambda _events: anyio.lowlevel.checkpoint())
 
 
-def test_subscribing_times_out_without_an_answer(backend: str, daemon: FakeDaemon) -> None:
-    daemon.on["subscribe"] = says(event(1, "status", message="not an answer"))
+class OpenDial:
+    """Gives a stream that is open already, so that a short limit is for the answer alone."""
 
+    def __init__(self, stream: AnyByteStream) -> None:
+        self._stream = stream
+
+    async def commands(self) -> AnyByteStream:
+        return self._stream
+
+    async def events(self) -> AnyByteStream:
+        return self._stream
+
+
+def test_subscribing_times_out_without_an_answer(backend: str) -> None:
     async def run() -> None:
-        with pytest.raises(AnswerTimedOut, match=r"no answer to subscribe within 0\.01"):
-            async with subscribe(daemon.socket_path, ALL, timeout_seconds=0.01):
-                raise AssertionError
+        to_client = anyio.create_memory_object_stream[bytes](10)
+        to_daemon = anyio.create_memory_object_stream[bytes](10)
+        stream = StapledObjectStream(to_daemon[0], to_client[1])
+        async with stream, to_client[0], to_daemon[1]:
+            await to_client[0].send(event(1, "status", message="not an answer"))
+            with pytest.raises(AnswerTimedOut, match=r"no answer to subscribe within 0\.01"):
+                async with subscribe(OpenDial(stream), ALL, timeout_seconds=0.01):
+                    raise AssertionError
 
     anyio.run(run, backend=backend)
 
