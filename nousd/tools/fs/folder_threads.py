@@ -32,8 +32,13 @@ class _Places:
     """The limiter of those threads, with the two methods that ``trio.to_thread`` needs."""
 
     async def acquire_on_behalf_of(self, borrower: object) -> None:
+        try:
+            limiter = _limiter.get()
+        except LookupError:
+            limiter = trio.CapacityLimiter(THREADS_MAX)
+            _limiter.set(limiter)
         with trio.move_on_after(WAIT_SECONDS) as waiting:
-            await self._of_this_loop().acquire_on_behalf_of(borrower)
+            await limiter.acquire_on_behalf_of(borrower)
         if waiting.cancelled_caught:
             raise FoldersSilent(
                 f"folders_do_not_answer: {THREADS_MAX} looks at folders wait for their disks; is a"
@@ -41,15 +46,7 @@ class _Places:
             )
 
     def release_on_behalf_of(self, borrower: object) -> None:
-        self._of_this_loop().release_on_behalf_of(borrower)
-
-    def _of_this_loop(self) -> trio.CapacityLimiter:
-        try:
-            return _limiter.get()
-        except LookupError:
-            limiter = trio.CapacityLimiter(THREADS_MAX)
-            _limiter.set(limiter)
-            return limiter
+        _limiter.get().release_on_behalf_of(borrower)
 
 
 _places: Final = _Places()
