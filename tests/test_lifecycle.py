@@ -184,7 +184,6 @@ NOT_EXECUTED = tool("end", executed=False)
     ("steps", "complaint"),
     [
         ([REQUESTED], "no tool call is running"),
-        ([TOOL[0], call("tool_call_requested", tool_call_id="d")], "c is the running call"),
         ([TOOL[0], call("tool_call_requested", tool_name="ls")], "the running call is of read"),
         ([TOOL[0], call("tool_call_requested", attempt=0)], "attempts count from 1"),
         ([TOOL[0], REQUESTED, REQUESTED], "requested twice"),
@@ -232,6 +231,50 @@ NOT_EXECUTED = tool("end", executed=False)
 def test_an_invalid_sequence_of_call_events_is_reported(steps: list[Step], complaint: str) -> None:
     with pytest.raises(AssertionError, match=complaint):
         check(in_turn(*steps), complete_after=0)
+
+
+def of_d(*kinds: Step) -> list[Step]:
+    """Return the steps as those of the call d."""
+    return [(type_, payload | {"tool_call_id": "d"}) for type_, payload in kinds]
+
+
+WAITED = of_d(REQUESTED, APPROVED, STARTED)
+DONE = of_d(
+    call("tool_call_output", delta="x"), call("tool_call_completed", duration_ms=1, result="x")
+)
+LATE = of_d(*TOOL)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [ASSISTANT[0], *WAITED, *DONE, *ASSISTANT[1:], *LATE],
+        [*RAN[:4], *WAITED, *RAN[4:6], *DONE, *RAN[6:], *LATE],
+        [*RAN[:4], *WAITED, *RAN[4:], LATE[0], *of_d(TOOL[1], COMPLETED), LATE[2]],
+        [*RAN[:4], *of_d(REQUESTED, DENIED), *RAN[4:], LATE[0], *of_d(TOOL[1], NOT_EXECUTED)],
+    ],
+)
+def test_the_steps_of_a_call_may_come_before_its_bracket(steps: list[Step]) -> None:
+    check(in_turn(ASKED, *steps), complete_after=0)
+
+
+@pytest.mark.parametrize(
+    ("steps", "complaint"),
+    [
+        ([ASSISTANT[0], *WAITED, *ASSISTANT[1:]], "calls wait for their bracket"),
+        ([ASSISTANT[0], *of_d(STARTED)], "no tool call is running"),
+        ([ASSISTANT[0], *of_d(REQUESTED, REQUESTED)], "a tool_call_id was used twice"),
+        ([ASSISTANT[0], *WAITED, *of_d(COMPLETED)], "completes without its result"),
+        ([ASSISTANT[0], *WAITED, *DONE, DONE[0]], "output of a call that is completed"),
+        ([*RAN[:5], call("tool_call_output", delta="x")], "of a call with a bracket"),
+        ([*RAN[:5], *WAITED, *of_d(TOOL[1])], "c is the running call"),
+    ],
+)
+def test_a_call_that_breaks_the_order_while_it_waits_is_reported(
+    steps: list[Step], complaint: str
+) -> None:
+    with pytest.raises(AssertionError, match=complaint):
+        check(in_turn(ASKED, *steps))
 
 
 def joined(text: str, first: int) -> list[Step]:

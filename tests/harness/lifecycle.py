@@ -30,7 +30,7 @@ class _Message:
 
 @dataclass
 class _Call:
-    """A tool call after its ``tool_execution_start``; ``decision`` is "approved" or "denied"."""
+    """An open tool call; ``decision`` is "approved" or "denied"."""
 
     id: str
     name: str
@@ -41,8 +41,8 @@ class _Call:
     carried: Payload = field(default_factory=dict)
     """Executor and permission mode of its start; empty in logs of earlier revisions."""
     completed: bool = False
-    of_tasks: set[str] = field(default_factory=set)
-    """The open requests of its tasks."""
+    early: bool = False
+    """Whether it was completed before its ``tool_execution_start``."""
     asked: dict[str, bool] = field(default_factory=dict)
     """question_id of its own questions -> True if resolved."""
 
@@ -61,6 +61,12 @@ class _Run:
     turn_id: str | None = None
     message: _Message | None = None
     call: _Call | None = None
+    waiting: dict[str, _Call] = field(default_factory=dict)
+    """The calls whose steps have begun and whose bracket follows."""
+    of_tasks: set[str] = field(default_factory=set)
+    """The open requests of tasks."""
+    asks_by_itself: bool = False
+    """Whether its runtime is an agent program, which asks its models without telling."""
     model_asked: bool = False
     ended: bool = False
     message_ids: set[str] = field(default_factory=set)
@@ -149,7 +155,10 @@ class LifecycleChecker:
         if type_ == "agent_start":
             assert run_id not in self._runs, f"second agent_start of {run_id}"
             complete = self._complete_after is not None and seq > self._complete_after
-            self._runs[run_id] = _Run(payload["session_id"], complete)
+            asks_by_itself = payload["runtime"] != "native" if "runtime" in payload else False
+            self._runs[run_id] = _Run(
+                payload["session_id"], complete, asks_by_itself=asks_by_itself
+            )
             return
         run = self._runs.get(run_id)
         if run is None or run.ended:
@@ -185,6 +194,7 @@ def _turn_end(run: _Run, payload: Payload) -> None:
     _in_turn(run, payload)
     assert run.message is None, "turn_end while a message is open"
     assert run.call is None, "turn_end while a tool runs"
+    assert not run.waiting, f"turn_end while calls wait for their bracket: {list(run.waiting)}"
     run.model_asked = False
     run.turn_id = None
 
@@ -198,7 +208,8 @@ def _message_start(run: _Run, payload: Payload) -> None:
     role = payload["role"]
     assert role != "user" or "text" in payload, "a user's message_start has no text"
     if role == "assistant":
-        assert run.model_asked or not run.complete, "an answer without a model_input"
+        is_told = run.model_asked or run.asks_by_itself
+        assert is_told or not run.complete, "an answer without a model_input"
         run.model_asked = False
     run.message = _Message(payload["message_id"], role, payload.get("text", ""))
 
@@ -243,10 +254,19 @@ def _tool_start(run: _Run, payload: Payload) -> None:
     assert run.call is None, f"tool call {run.call.id} is still running"
     assert payload["tool_call_id"] not in run.tool_call_ids, "a tool_call_id was used twice"
     run.tool_call_ids.add(payload["tool_call_id"])
-    run.call = _Call(payload["tool_call_id"], payload["tool_name"])
+    late = run.waiting.pop(payload["tool_call_id"], None)
+    run.call = late or _Call(payload["tool_call_id"], payload["tool_name"])
 
 
 def _open_call(run: _Run, payload: Payload) -> _Call:
+    """Return the call of a step: the one whose bracket is open, or one that waits for its bracket."""
+    if payload["tool_call_id"] in run.waiting:
+        _in_turn(run, payload)
+        return run.waiting[payload["tool_call_id"]]
+    return _call_in_bracket(run, payload)
+
+
+def _call_in_bracket(run: _Run, payload: Payload) -> _Call:
     _in_turn(run, payload)
     assert run.call is not None, "no tool call is running"
     assert payload["tool_call_id"] == run.call.id, f"{run.call.id} is the running call"
@@ -264,18 +284,20 @@ _ENDS = {
 
 
 def _of_task(run: _Run, type_: str, payload: Payload) -> None:
-    """Check that each request of a task in the running call is asked and resolved once."""
-    call = run.call
-    assert call is not None, "a task asks while no call runs"
+    """Check that each request of a task in a running call is asked and resolved once."""
     if type_ in _ASKS:
-        assert call.started, "a task asks before its call was started"
-        assert not call.completed, "a task asks after its call is over"
+        assert _running(run), "a task asks while no call runs"
         asked = payload[_ASKS[type_]]
-        assert asked not in call.of_tasks, "a task asks twice under one id"
-        call.of_tasks.add(asked)
+        assert asked not in run.of_tasks, "a task asks twice under one id"
+        run.of_tasks.add(asked)
     else:
-        assert payload[_ENDS[type_]] in call.of_tasks, "an answer that no task waits for"
-        call.of_tasks.discard(payload[_ENDS[type_]])
+        assert payload[_ENDS[type_]] in run.of_tasks, "an answer that no task waits for"
+        run.of_tasks.discard(payload[_ENDS[type_]])
+
+
+def _running(run: _Run) -> bool:
+    calls = [*run.waiting.values(), *([run.call] if run.call else [])]
+    return any(call.started and not call.completed for call in calls)
 
 
 def _asks(run: _Run, payload: Payload) -> None:
@@ -293,6 +315,11 @@ def _is_answered(run: _Run, payload: Payload) -> None:
 
 
 def _requested(run: _Run, payload: Payload) -> None:
+    call_id = payload["tool_call_id"]
+    is_open = run.call is not None and run.call.id == call_id
+    if not is_open and (run.message or run.call):
+        assert call_id not in run.tool_call_ids | set(run.waiting), "a tool_call_id was used twice"
+        run.waiting[call_id] = _Call(call_id, payload["tool_name"])
     call = _open_call(run, payload)
     assert call.attempt is None, "a call is requested twice"
     assert not call.started, "a call is requested after it was started"
@@ -356,19 +383,28 @@ def _completed(run: _Run, payload: Payload) -> None:
         "a call came to its end or was cut off"
     )
     _tells_who(payload, call.carried)
+    call.early = call is not run.call
+    assert not call.early or "result" in payload, "a call that waits completes without its result"
     call.completed = True
 
 
-def _tool_update(run: _Run, payload: Payload) -> None:
+def _output(run: _Run, payload: Payload) -> None:
+    assert payload["tool_call_id"] in run.waiting, "tool_call_output of a call with a bracket"
     call = _open_call(run, payload)
+    assert call.started, "output of a call that does not run"
     assert not call.completed, "output of a call that is completed"
+
+
+def _tool_update(run: _Run, payload: Payload) -> None:
+    call = _call_in_bracket(run, payload)
+    assert not call.completed or call.early, "output of a call that is completed"
     if call.attempt is not None:
         assert call.started or call.decision == "denied", "output of a call that does not run"
 
 
 def _tool_end(run: _Run, payload: Payload) -> None:
-    call = _open_call(run, payload)
-    assert not call.of_tasks, f"what tasks asked has no end: {call.of_tasks}"
+    call = _call_in_bracket(run, payload)
+    assert not run.of_tasks or _running(run), f"what tasks asked has no end: {run.of_tasks}"
     if call.attempt is not None:
         assert call.decision is not None, "the call was never decided"
         assert call.started == payload["executed"], "executed is not whether it was started"
@@ -404,6 +440,7 @@ _RULES: dict[str, Callable[[_Run, Payload], object]] = {
     "question_answered": _is_answered,
     "question_rejected": _is_answered,
     "tool_call_completed": _completed,
+    "tool_call_output": _output,
     "tool_execution_update": _tool_update,
     "tool_execution_end": _tool_end,
     "status": _aside,

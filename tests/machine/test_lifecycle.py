@@ -144,6 +144,11 @@ WAY: dict[Phase, list[str]] = {
     Phase.DENIED: [*CALLED, "tool_call_requested", "tool_call_denied"],
     Phase.EXECUTING: STARTED,
     Phase.COMPLETED: [*STARTED, "tool_call_completed"],
+    Phase.COMPLETED_EARLIER: [
+        *("agent_start", "turn_start", "message_start"),
+        *("tool_call_requested", "tool_call_approved", "tool_call_started", "tool_call_completed"),
+        *("message_end", "tool_execution_start"),
+    ],
     Phase.ENDED: ["agent_start", "agent_end"],
 }
 """The events that lead a run into each phase."""
@@ -159,18 +164,18 @@ message_update             message>message
 reasoning_update           message>message
 message_end                message>turn
 tool_execution_start       turn>call
-tool_call_requested        call>requested
+tool_call_requested        call>requested message>message
 tool_call_policy_evaluated requested>requested
 permission_requested       requested>requested
 tool_call_approved         requested>approved
 tool_call_denied           requested>denied
 tool_call_started          approved>executing
-tool_execution_update      denied>denied executing>executing
+tool_execution_update      denied>denied executing>executing completed-earlier>completed-earlier
 tool_call_completed        executing>completed
 question_asked             executing>executing
 question_answered          executing>executing
 question_rejected          executing>executing
-tool_execution_end         approved>turn denied>turn completed>turn
+tool_execution_end         approved>turn denied>turn completed>turn completed-earlier>turn
 status                     *
 warning                    *
 error                      *
@@ -280,7 +285,7 @@ def test_an_ended_message_or_call_is_no_longer_open() -> None:
     assert tracker.message is None
     for name in [*WAY[Phase.COMPLETED][2:], "tool_execution_end"]:
         tracker.note(EVENTS[name])
-    assert tracker.tool is None
+    assert (tracker.tool, tracker.tools) == (None, {})
 
 
 def test_two_trackers_do_not_share_the_deltas_of_their_messages() -> None:
@@ -292,13 +297,15 @@ def test_two_trackers_do_not_share_the_deltas_of_their_messages() -> None:
 
 def test_a_tracker_records_whether_the_open_call_has_started() -> None:
     tracker = tracker_in(Phase.CALL)
-    tracker.note(events.ToolCallRequested(**SHOWN, attempt=3, args={}))
-    assert tracker.tool == OpenTool("c", "read", attempt=3, started=None)
+    requested = events.ToolCallRequested(**SHOWN, attempt=3, args={})
+    tracker.note(requested)
+    assert tracker.tool == OpenTool("c", "read", attempt=3, requested=requested)
     for name in ("tool_call_approved", "tool_call_started"):
         tracker.note(EVENTS[name])
     started = EVENTS["tool_call_started"]
     assert isinstance(started, events.ToolCallStarted)
-    assert tracker.tool == OpenTool("c", "read", attempt=3, started=started)
+    expected = OpenTool("c", "read", attempt=3, requested=requested, started=started)
+    assert tracker.tool == expected
 
 
 def test_each_turn_has_its_own_number_and_kind() -> None:

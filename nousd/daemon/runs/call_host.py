@@ -56,10 +56,9 @@ class LiveCallHost(ABC):
     def where(self) -> Mapping[str, Any]:
         """See ``CallHost.where``."""
 
-    @property
     @abstractmethod
-    def call_keys(self) -> Mapping[str, Any]:
-        """The keys of an event of the active call."""
+    def call_keys(self, tool_call_id: str) -> Mapping[str, Any]:
+        """Return the keys of an event of an active call."""
 
     @property
     @abstractmethod
@@ -125,11 +124,11 @@ class LiveCallHost(ABC):
         with self._waiting_for_user(self._services.approvals.requests.timeout_seconds):
             return await self._services.ask(self.live.state, question, self._asker)
 
-    async def _ask_user(self, questions: Sequence[UserQuestion]) -> UserAnswers:
-        """Ask the user the questions of the active call."""
+    async def _ask_user(self, tool_call_id: str, questions: Sequence[UserQuestion]) -> UserAnswers:
+        """Ask the user the questions of an active call."""
         asked = self._services.questions
         with self._waiting_for_user(asked.requests.timeout_seconds):
-            return await asked.ask(self.call_keys, questions, self._asker)
+            return await asked.ask(self.call_keys(tool_call_id), questions, self._asker)
 
     @contextmanager
     def _waiting_for_user(self, seconds: float) -> Iterator[None]:
@@ -149,7 +148,8 @@ class LiveCallHost(ABC):
         path_sandbox = self._services.overrides.within(self.live.state, workspace.path_sandbox)
         context = self._services.make_context(path_sandbox, emit, self.extend_idle_deadline)
         set_todos = partial(self._set_todos, tool_call_id)
-        return msgspec.structs.replace(context, set_todos=set_todos, ask_user=self._ask_user)
+        ask_user = partial(self._ask_user, tool_call_id)
+        return msgspec.structs.replace(context, set_todos=set_todos, ask_user=ask_user)
 
     async def _set_todos(self, tool_call_id: str, todos: tuple[Todo, ...]) -> None:
         await self.commit(events.TodoUpdated(**self.where, tool_call_id=tool_call_id, todos=todos))

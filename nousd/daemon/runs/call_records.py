@@ -15,7 +15,7 @@ from nousd.errors import CommandRejected
 from nousd.machine.session.client_calls import CallLifecycle
 from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier, StoredResult
 from nousd.store.interface import Store
-from nousd.store.records import EventFilter
+from nousd.store.records import EventFilter, StoredEvent
 from nousd.store.rows import ToolCallRow
 from nousd.wire import events
 from nousd.wire.codec.envelope import EventLine, decode_event, event_in
@@ -120,13 +120,14 @@ class CallRecords:
         """Return the events of an attempt, in order."""
         wanted = EventFilter(run_id=row.run_id or row.tool_call_id, types=_STEPS)
         lines: list[EventLine] = []
-        await for_each_event(
-            self._store,
-            wanted,
-            lambda stored: lines.append(decode_event(stored.line)),
-            after=row.seq - 1,
-            until=row.last_seq,
-        )
+
+        def take(stored: StoredEvent) -> None:
+            line = decode_event(stored.line)
+            # Calls of a run may overlap.
+            if getattr(event_in(line), "tool_call_id", None) == row.tool_call_id:
+                lines.append(line)
+
+        await for_each_event(self._store, wanted, take, after=row.seq - 1, until=row.last_seq)
         return lines
 
 
@@ -194,9 +195,10 @@ def _completed(event: events.ToolCallCompleted, ts: str, _: Facts) -> Facts:
     return {"ended_at": ts, "permission_mode": mode, **facts}
 
 
-def _execution_ended(event: events.ToolExecutionEnd, ts: str, _: Facts) -> Facts:
+def _execution_ended(event: events.ToolExecutionEnd, ts: str, facts: Facts) -> Facts:
     names = ("is_error", "artifact_id", "changed_by", "result", "text_ref", "text_bytes")
-    return {"ended_at": ts, **{name: getattr(event, name) for name in names}}
+    # The bracket may have ended later than the call.
+    return {"ended_at": facts.get("ended_at", ts), **{name: getattr(event, name) for name in names}}
 
 
 _FACTS: Final[dict[type[Event], Any]] = {

@@ -108,8 +108,7 @@ class ClientCall(LiveCallHost):
         """See ``CallHost.where``."""
         return {"session_id": self.live.session_id}
 
-    @property
-    def call_keys(self) -> Mapping[str, Any]:
+    def call_keys(self, _tool_call_id: str) -> Mapping[str, Any]:
         """See ``LiveCallHost.call_keys``."""
         return self.tracker.call
 

@@ -34,6 +34,7 @@ from nousd.machine.context.input_chunks import Stored
 from nousd.machine.context.model_input import ModelChoice, ToolSpec
 from nousd.machine.context.prompt_sections import SourceText, agent_prompt, agents_source
 from nousd.machine.session import queue
+from nousd.machine.session.brackets import Brackets
 from nousd.machine.session.lifecycle import LifecycleTracker, Phase
 from nousd.machine.session.state import options_of
 from nousd.runtimes.calls.attempts import Earlier
@@ -80,6 +81,7 @@ class RunHost(LiveCallHost):
         self.tree = TaskTree(self, parent)
         self.tracker = LifecycleTracker(live.session_id, run_id)
         self.shown = LifecycleTracker(live.session_id, run_id)
+        self._brackets: Brackets | None = None
         self.ended = trio.Event()
         self.scope = trio.CancelScope()
         self.calls_of: str | None = None
@@ -134,8 +136,8 @@ class RunHost(LiveCallHost):
         if not self.scope.cancel_called:
             self._stopped_as = status
             self.scope.cancel()
-            if self.tracker.tool is not None:
-                self._services.withdraw(self.tracker.tool.tool_call_id)
+            for tool_call_id in self.tracker.tools:
+                self._services.withdraw(tool_call_id)
 
     @property
     def stale_at(self) -> float:
@@ -206,11 +208,9 @@ class RunHost(LiveCallHost):
         """See ``CallHost.where``."""
         return self.tracker.where
 
-    @property
-    def call_keys(self) -> Mapping[str, Any]:
+    def call_keys(self, tool_call_id: str) -> Mapping[str, Any]:
         """See ``LiveCallHost.call_keys``."""
-        assert self.tracker.tool is not None
-        return {**self.where, **self.tracker.tool.keys}
+        return {**self.where, **self.tracker.tools[tool_call_id].keys}
 
     @property
     def audiences(self) -> tuple[Audience, ...]:
@@ -308,7 +308,11 @@ class RunHost(LiveCallHost):
     def extend_idle_deadline(self, seconds: float) -> None:
         """See ``TurnHost.extend_idle_deadline``."""
         self._seen = trio.current_time()
-        self._quiet_until = self._seen + seconds
+        quiet_until = self._seen + seconds
+        # With other calls at work, one that speaks again does not end their silence.
+        if len(self.tracker.tools) > 1:
+            quiet_until = max(quiet_until, self._quiet_until)
+        self._quiet_until = quiet_until
 
     def warn(self, code: str, message: str) -> None:
         """See ``HookedRun.warn``."""
@@ -363,8 +367,24 @@ class RunHost(LiveCallHost):
 
     # --- into the log ------------------------------------------------------------------------
 
+    def let_calls_overlap(self) -> None:
+        """Let the run have several open calls, and calls beside a message: from now on its brackets are
+        put in order (``Brackets``).
+        """
+        if self._brackets is None:
+            self._brackets = Brackets()
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether brackets are held back until the open one has ended."""
+        return self._brackets is not None and self._brackets.is_holding
+
     def decide(self, decided: Sequence[Event]) -> CommitHandle:
         """See ``LiveCallHost.decide``."""
+        if self._brackets is not None:
+            decided = self._brackets.order(decided, self.tracker, self.live.state, self.now())
+            if not decided:
+                return self.last_handle
         kept, self._kept = self._kept, []
         handle = self.live.decide(decided, artifacts=kept, follow=self._follow)
 
@@ -391,7 +411,8 @@ class RunHost(LiveCallHost):
         for event, short in zip(decided, logged, strict=True):
             self.tracker.note(event)
             if isinstance(event, events.ToolExecutionEnd):
-                self._quiet_until = 0.0
+                if not self.tracker.tools:
+                    self._quiet_until = 0.0
                 self._has_new_results = True
             if isinstance(event, events.ModelInput):
                 self._has_new_results = False

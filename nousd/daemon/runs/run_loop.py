@@ -20,7 +20,7 @@ from nousd.errors import NousdError, RunFailed, without_category
 from nousd.machine.context import text_offload
 from nousd.machine.session import decisions, queue
 from nousd.machine.session.appending import joined, leaf_after
-from nousd.machine.session.closing_events import closing_events
+from nousd.machine.session.closing_events import closing_events, open_ends
 from nousd.machine.session.lifecycle import Phase
 from nousd.machine.session.queue import Turn
 from nousd.machine.session.settings import in_force
@@ -175,6 +175,13 @@ class RunLoop:
                     **self._host.tracker.where, code="provider_aborted", message="request_aborted"
                 )
             )
+        while self._host.is_holding:
+            now = self._services.clock.now()
+            first_ends = open_ends(
+                self._host.tracker, status, leaf_id=self._host.leaf_id, now=now, error=cause
+            )
+            self._host.decide([*remarks, *first_ends])
+            remarks = []
         ends = closing_events(
             self._host.tracker,
             status,

@@ -1,7 +1,8 @@
 """The events that close what a run has open, and the entries that they leave in the transcript.
 
 There is one way to end a run early, whether it is stopped from outside or its process was killed.
-``lifecycle.LifecycleTracker`` knows what is open; the caller gives the reason.
+``lifecycle.LifecycleTracker`` knows what is open; the caller gives the reason. When a process is killed,
+the log has the steps of the calls that wait for their bracket, and their brackets are made from these.
 """
 
 from __future__ import annotations
@@ -11,7 +12,14 @@ from typing import Any
 
 from msgspec import UNSET
 
-from nousd.machine.session.lifecycle import OUTSIDE_OF_TURNS, STOP_REASONS, LifecycleTracker, Phase
+from nousd.machine.session.appending import leaf_after
+from nousd.machine.session.lifecycle import (
+    OUTSIDE_OF_TURNS,
+    STOP_REASONS,
+    LifecycleTracker,
+    OpenTool,
+    Phase,
+)
 from nousd.wire import events
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.events.base import CutOff, EndStatus
@@ -28,7 +36,8 @@ def closing_events(
     error: str | None = None,
     category: str | None = None,
 ) -> tuple[events.Event, ...]:
-    """Return the events that close everything the run has open, innermost first.
+    """Return the events that close everything the run has open: the open bracket, then the calls that
+    wait for theirs, then turn and run.
 
     Args:
         leaf_id: the session's leaf, the parent of a kept partial answer or tool result.
@@ -36,11 +45,8 @@ def closing_events(
         error: the failure, for the run's end.
         category: why a model call failed, if one did.
     """
-    ends: list[events.Event] = []
-    if tracker.message is not None:
-        ends += _message_ends(tracker, STOP_REASONS[status], leaf_id, now, error)
-    if tracker.tool is not None:
-        ends += _tool_ends(tracker, STOP_REASONS[status], leaf_id, now)
+    ends = open_ends(tracker, status, leaf_id=leaf_id, now=now, error=error)
+    ends += _late_brackets(tracker, status, leaf_after(ends, leaf_id), now)
     if tracker.phase not in OUTSIDE_OF_TURNS:
         ends.append(events.TurnEnd(**tracker.where))
     ends.append(
@@ -53,6 +59,27 @@ def closing_events(
         )
     )
     return tuple(ends)
+
+
+def open_ends(
+    tracker: LifecycleTracker,
+    status: EndStatus,
+    *,
+    leaf_id: str | None,
+    now: str,
+    error: str | None = None,
+) -> list[events.Event]:
+    """Return the events that close the open bracket, and the requests of tasks; see
+    ``closing_events``.
+    """
+    ends: list[events.Event] = []
+    if tracker.message is not None:
+        ends += _message_ends(tracker, STOP_REASONS[status], leaf_id, now, error)
+    if tracker.asked_by_tasks:
+        ends += _ends_of_tasks(tracker, STOP_REASONS[status])
+    if tracker.tool is not None:
+        ends += _tool_ends(tracker, tracker.tool, STOP_REASONS[status], leaf_id, now)
+    return ends
 
 
 def _message_ends(
@@ -73,33 +100,97 @@ def _message_ends(
         created_at=now,
         model=tracker.model,
         reasoning=message.reasoning or UNSET,
+        tool_calls=_waiting_calls(tracker, message.message_id) or UNSET,
         stop_reason=reason,
         error=or_unset(error),
     )
     return [end, _appended(tracker, entry)]
 
 
-def _tool_ends(
-    tracker: LifecycleTracker, reason: CutOff, leaf_id: str | None, now: str
-) -> list[events.Event]:
-    tool = tracker.tool
-    assert tool is not None
-    result = f"tool_error: {reason}"
-    call: Any = tracker.where | tool.keys
-    ends: list[events.Event] = [
-        *(rejected(asked, reason) for asked in tool.questions.values()),
-        *(_denied(asked, reason) for asked in tool.requests.values()),
+def _ends_of_tasks(tracker: LifecycleTracker, reason: CutOff) -> list[events.Event]:
+    asked = tracker.asked_by_tasks.values()
+    questions = [each for each in asked if isinstance(each, events.QuestionAsked)]
+    requests = [each for each in asked if isinstance(each, events.PermissionRequested)]
+    return [
+        *[rejected(question, reason) for question in questions],
+        *[_denied(request, reason) for request in requests],
     ]
-    if tracker.phase is Phase.REQUESTED:
+
+
+def _tool_ends(
+    tracker: LifecycleTracker, tool: OpenTool, reason: CutOff, leaf_id: str | None, now: str
+) -> list[events.Event]:
+    call: Any = tracker.where | tool.keys
+    ends: list[events.Event] = [rejected(asked, reason) for asked in tool.questions.values()]
+    phase = tracker.phase_of(tool)
+    if phase is Phase.REQUESTED:
         ends.append(events.ToolCallDenied(**call, by="stop", reason=reason))
-    elif tracker.phase is Phase.EXECUTING:
+    elif phase is Phase.EXECUTING:
         ends.append(cut_off(call, tool.sources, tool.started, reason))
-    executed = tool.started is not None
-    end = events.ToolExecutionEnd(**call, result=result, is_error=True, executed=executed)
+    end = events.ToolExecutionEnd(
+        **call, **_result_of(tool, reason), executed=tool.started is not None
+    )
     entry = tool_result_entry(
-        end, parent_id=leaf_id, turn_kind=tracker.turn_kind, text=result, now=now
+        end, parent_id=leaf_id, turn_kind=tracker.turn_kind, text=end.result, now=now
     )
     return [*ends, end, _appended(tracker, entry)]
+
+
+def _result_of(tool: OpenTool, reason: CutOff) -> dict[str, Any]:
+    """Return the result of a call: its own, if it completed while it waited for its bracket."""
+    own = tool.completed
+    if own is None or own.result is UNSET:
+        return {"result": f"tool_error: {reason}", "is_error": True}
+    names = ("result", "is_error", "artifact_id", "changed_by", "text_ref", "text_bytes")
+    return {name: getattr(own, name) for name in names}
+
+
+def _late_brackets(
+    tracker: LifecycleTracker, status: EndStatus, leaf_id: str | None, now: str
+) -> list[events.Event]:
+    """Return the brackets of the calls that wait for theirs, and the messages that announce these
+    calls, if the log does not have them.
+    """
+    ends: list[events.Event] = []
+    told = set(tracker.messages)
+    if tracker.message is not None:
+        told.add(tracker.message.message_id)
+    for tool in tracker.tools.values():
+        if tool.phase is None:
+            continue
+        message_id = message_of(tool.tool_call_id)
+        if message_id not in told:
+            told.add(message_id)
+            calls = _waiting_calls(tracker, message_id)
+            ends += announcement(tracker, calls, leaf_id=leaf_after(ends, leaf_id), now=now)
+        ends.append(_late_start(tracker, tool))
+        leaf = leaf_after(ends, leaf_id)
+        ends += _tool_ends(tracker, tool, STOP_REASONS[status], leaf, now)
+    return ends
+
+
+def _late_start(tracker: LifecycleTracker, tool: OpenTool) -> events.ToolExecutionStart:
+    requested = tool.requested
+    assert requested is not None
+    return events.ToolExecutionStart(
+        **tracker.where,
+        **tool.keys,
+        args=requested.args,
+        runtime_tool_call_id=requested.runtime_tool_call_id,
+        args_ref=requested.args_ref,
+        args_bytes=requested.args_bytes,
+    )
+
+
+def _waiting_calls(tracker: LifecycleTracker, message_id: str) -> tuple[ToolCall, ...]:
+    """Return the calls of a message that wait for their bracket."""
+    return tuple(
+        call_of(tool.requested)
+        for tool in tracker.tools.values()
+        if tool.phase is not None
+        and tool.requested is not None
+        and message_of(tool.tool_call_id) == message_id
+    )
 
 
 def cut_off(
@@ -182,7 +273,55 @@ def tool_result_entry(
         is_error=end.is_error,
         executed=end.executed,
         artifact_id=end.artifact_id,
+        text_ref=end.text_ref,
+        text_bytes=end.text_bytes,
     )
+
+
+def message_of(tool_call_id: str) -> str:
+    """Return the id of the message that a run's call belongs to."""
+    return tool_call_id.rpartition(".")[0]
+
+
+def call_of(event: events.ToolExecutionStart | events.ToolCallRequested) -> ToolCall:
+    """Return the call that an event begins, as its message has it."""
+    return ToolCall(
+        tool_call_id=event.tool_call_id,
+        runtime_tool_call_id=event.runtime_tool_call_id or "",
+        name=event.tool_name,
+        args=event.args,
+        args_ref=event.args_ref,
+        args_bytes=event.args_bytes,
+    )
+
+
+def announcement(
+    tracker: LifecycleTracker, calls: tuple[ToolCall, ...], *, leaf_id: str | None, now: str
+) -> list[events.Event]:
+    """Return a message without text for calls of the model that no message of it announced, because
+    model APIs refuse a result without its call.
+
+    Args:
+        calls: the calls of one message id.
+    """
+    message_id = message_of(calls[0].tool_call_id)
+    entry = MessageEntry(
+        id=message_id,
+        parent_id=or_unset(leaf_id),
+        role="assistant",
+        text="",
+        run_id=tracker.run_id,
+        turn_kind=tracker.turn_kind,
+        created_at=now,
+        model=tracker.model,
+        tool_calls=calls,
+        stop_reason="tool_use",
+    )
+    return [
+        events.MessageStart(**tracker.where, message_id=message_id, role="assistant"),
+        events.MessageEnd(**tracker.where, message_id=message_id, text="", stop_reason="tool_use"),
+        _appended(tracker, entry),
+    ]
 
 
 def tool_calls_of(

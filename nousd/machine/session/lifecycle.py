@@ -7,8 +7,12 @@ stopped from outside, and recovery uses the same code on the events that a kille
 log.
 
 A tool call's bracket is its ``tool_execution_start`` and ``tool_execution_end``. Between them come its
-decision and its outcome: requested, any number of evaluations, one approval or denial, and if approved,
-started and completed.
+steps, which are its decision and its outcome: requested, any number of evaluations, one approval or
+denial, and if approved, started and completed.
+
+Brackets never overlap, but calls may: while one bracket is open, the steps of further calls come as they
+happen, each naming its call, and their brackets follow later (``brackets``). Such a call waits for its
+bracket; its bracket then begins in the phase that the call has reached.
 
 A missing cell is a bug of ours, never of a client, so it is an assertion.
 """
@@ -25,12 +29,13 @@ from msgspec import UNSET, UnsetType
 
 from nousd.wire import events
 from nousd.wire.events.base import CutOff, TurnKey
+from nousd.wire.events.tools import ToolCallEvent
 from nousd.wire.objects.entries import TurnKind
 from nousd.wire.objects.policy import PolicySource
 
 
 class Phase(Enum):
-    """The phase of a run."""
+    """The phase of a run; while the bracket of a call is open, that of the call."""
 
     # Singletons: the hash of the name would be computed in Python, for every event.
     __hash__ = object.__hash__
@@ -45,6 +50,7 @@ class Phase(Enum):
     DENIED = "denied"
     EXECUTING = "executing"
     COMPLETED = "completed"
+    COMPLETED_EARLIER = "completed-earlier"
     ENDED = "ended"
 
 
@@ -109,9 +115,35 @@ TRANSITIONS: Final[Transitions] = {
         events.ToolCallCompleted: Phase.COMPLETED,
     },
     Phase.COMPLETED: {events.ToolExecutionEnd: Phase.TURN},
+    # It completed before its bracket began, which repeats its output.
+    Phase.COMPLETED_EARLIER: {
+        events.ToolExecutionUpdate: Phase.COMPLETED_EARLIER,
+        events.ToolExecutionEnd: Phase.TURN,
+    },
     Phase.ENDED: {},
 }
-"""The possible next events of a run of the current version."""
+"""The possible next events of a run of the current version, besides steps of calls that wait for their
+bracket."""
+
+WAITING: Final[Transitions] = {
+    Phase.REQUESTED: {
+        events.ToolCallPolicyEvaluated: Phase.REQUESTED,
+        events.PermissionRequested: Phase.REQUESTED,
+        events.ToolCallApproved: Phase.APPROVED,
+        events.ToolCallDenied: Phase.DENIED,
+    },
+    Phase.APPROVED: {events.ToolCallStarted: Phase.EXECUTING},
+    Phase.DENIED: {},
+    Phase.EXECUTING: {
+        events.ToolCallOutput: Phase.EXECUTING,
+        events.QuestionAsked: Phase.EXECUTING,
+        events.QuestionAnswered: Phase.EXECUTING,
+        events.QuestionRejected: Phase.EXECUTING,
+        events.ToolCallCompleted: Phase.COMPLETED_EARLIER,
+    },
+    Phase.COMPLETED_EARLIER: {},
+}
+"""The possible next steps of a call that waits for its bracket, by its own phase."""
 
 _OF_VERSION_1: Final[Transitions] = {
     Phase.CALL: {
@@ -129,6 +161,9 @@ LOGGED: Final[Transitions] = {
 """The possible next events in a log of any version: for reading, never for writing."""
 
 OUTSIDE_OF_TURNS: Final = (Phase.BEFORE, Phase.RUN, Phase.ENDED)
+
+_OPEN: Final = frozenset(Phase) - {*OUTSIDE_OF_TURNS, Phase.TURN}
+"""The phases in which a bracket is open, so that a further call has to wait for its own."""
 
 STOP_REASONS: Final[dict[str, CutOff]] = {
     "cancelled": "aborted",
@@ -164,20 +199,23 @@ class OpenMessage(msgspec.Struct):
 
 
 class OpenTool(msgspec.Struct):
-    """A tool call with an open bracket; one that was ``started`` may have had an effect.
+    """A tool call without an end; one that was ``started`` may have had an effect.
 
-    ``questions`` are its unsettled questions by id; ``requests`` are the approval requests of its
-    tasks.
+    ``phase`` is its phase while it waits for its bracket; None while the bracket is open, because then
+    the run's phase is that of the call. ``questions`` are its unsettled questions by id. A bracket that
+    begins late repeats ``requested`` and ``completed``.
     """
 
     tool_call_id: str
     tool_name: str
+    phase: Phase | None = None
     attempt: int = 1
     input_hash: str | UnsetType = UNSET
+    requested: events.ToolCallRequested | None = None
     started: events.ToolCallStarted | None = None
+    completed: events.ToolCallCompleted | None = None
     sources: list[PolicySource] = []
     questions: dict[str, events.QuestionAsked] = {}
-    requests: dict[str, events.PermissionRequested] = {}
 
     @property
     def keys(self) -> dict[str, Any]:
@@ -209,7 +247,15 @@ class LifecycleTracker:
         self.asked: events.ModelInput | None = None
         self.turn_kind: TurnKind = "resume"
         self.message: OpenMessage | None = None
+        self.messages: set[str] = set()
+        """The ids of the open turn's messages that have ended."""
+        self.tools: dict[str, OpenTool] = {}
+        """The calls without an end, in the order in which they began; the first one or none has an open
+        bracket."""
         self.tool: OpenTool | None = None
+        """The call with the open bracket."""
+        self.asked_by_tasks: dict[str, events.PermissionRequested | events.QuestionAsked] = {}
+        """The unsettled requests of the tasks of its calls, by their ids."""
 
     @property
     def turn_id(self) -> str:
@@ -225,6 +271,11 @@ class LifecycleTracker:
         if getattr(event, "origin", UNSET) is not UNSET:
             self._note_of_task(event)
             return
+        if isinstance(event, ToolCallEvent):
+            open_ = self.tool
+            if open_ is None or open_.tool_call_id != event.tool_call_id:
+                self._note_waiting(event)
+                return
         after = self._transitions[self.phase].get(type(event))
         if after is None:
             allowed = _REMARKS if self.phase not in (Phase.BEFORE, Phase.ENDED) else ()
@@ -235,17 +286,42 @@ class LifecycleTracker:
         if remember is not None:
             remember(self, event)
 
+    def _note_waiting(self, event: ToolCallEvent) -> None:
+        """Follow a step of a call that waits for its bracket, because another one is open."""
+        tool = self.tools.get(event.tool_call_id)
+        if tool is None:
+            is_first = isinstance(event, events.ToolCallRequested) and self.phase in _OPEN
+            assert is_first, f"{type(event).__name__} in {self.phase}"
+            tool = OpenTool(event.tool_call_id, event.tool_name, Phase.REQUESTED)
+            self.tools[event.tool_call_id] = tool
+        else:
+            assert tool.phase is not None
+            after = WAITING[tool.phase].get(type(event))
+            assert after is not None, f"{type(event).__name__} of a waiting call in {tool.phase}"
+            tool.phase = after
+        if isinstance(event, events.ToolCallCompleted):
+            tool.completed = event
+        remember = _REMEMBER.get(type(event))
+        if remember is not None:
+            remember(self, event)
+
     def _note_of_task(self, event: events.Event) -> None:
-        """Follow the requests of a subtask of the active call, and their ends."""
-        assert self.phase is Phase.EXECUTING, f"{type(event).__name__} of a task in {self.phase}"
-        assert self.tool is not None
+        """Follow the requests of a subtask of a running call, and their ends."""
+        is_running = any(self.phase_of(tool) is Phase.EXECUTING for tool in self.tools.values())
+        assert is_running, f"{type(event).__name__} of a task in {self.phase}"
         match event:
             case events.PermissionRequested():
-                self.tool.requests[event.tool_call_id] = event
+                self.asked_by_tasks[event.tool_call_id] = event
+            case events.QuestionAsked():
+                self.asked_by_tasks[event.question_id] = event
             case events.ToolCallApproved() | events.ToolCallDenied():
-                self.tool.requests.pop(event.tool_call_id, None)
-            case _:
-                _REMEMBER[type(event)](self, event)
+                self.asked_by_tasks.pop(event.tool_call_id, None)
+            case events.QuestionAnswered() | events.QuestionRejected():
+                self.asked_by_tasks.pop(event.question_id, None)
+
+    def phase_of(self, tool: OpenTool) -> Phase:
+        """Return the phase of a call without an end."""
+        return self.phase if tool.phase is None else tool.phase
 
     @property
     def where(self) -> TurnKey:
@@ -287,44 +363,53 @@ def _reasoning(tracker: LifecycleTracker, event: events.ReasoningUpdate) -> None
     tracker.message.reasoned.write(event.delta)
 
 
-def _close_message(tracker: LifecycleTracker, _: events.MessageEnd) -> None:
+def _close_message(tracker: LifecycleTracker, event: events.MessageEnd) -> None:
     tracker.message = None
+    tracker.messages.add(event.message_id)
 
 
 def _open_tool(tracker: LifecycleTracker, event: events.ToolExecutionStart) -> None:
-    tracker.tool = OpenTool(event.tool_call_id, event.tool_name)
+    tool = tracker.tools.get(event.tool_call_id)
+    if tool is None:
+        tool = tracker.tools[event.tool_call_id] = OpenTool(event.tool_call_id, event.tool_name)
+    if tool.phase is not None:
+        tracker.phase, tool.phase = tool.phase, None
+    tracker.tool = tool
 
 
 def _tool_requested(tracker: LifecycleTracker, event: events.ToolCallRequested) -> None:
-    assert tracker.tool is not None
-    tracker.tool.attempt = event.attempt
-    tracker.tool.input_hash = event.input_hash
+    tool = tracker.tools[event.tool_call_id]
+    tool.attempt = event.attempt
+    tool.input_hash = event.input_hash
+    tool.requested = event
 
 
 def _tool_judged(tracker: LifecycleTracker, event: events.ToolCallPolicyEvaluated) -> None:
-    assert tracker.tool is not None
-    tracker.tool.sources.append(event.said)
+    tracker.tools[event.tool_call_id].sources.append(event.said)
 
 
 def _tool_began(tracker: LifecycleTracker, event: events.ToolCallStarted) -> None:
-    assert tracker.tool is not None
-    tracker.tool.started = event
+    tracker.tools[event.tool_call_id].started = event
 
 
 def _question_asked(tracker: LifecycleTracker, event: events.QuestionAsked) -> None:
-    assert tracker.tool is not None
-    tracker.tool.questions[event.question_id] = event
+    tracker.tools[event.tool_call_id].questions[event.question_id] = event
 
 
 def _question_settled(
     tracker: LifecycleTracker, event: events.QuestionAnswered | events.QuestionRejected
 ) -> None:
-    assert tracker.tool is not None
-    tracker.tool.questions.pop(event.question_id, None)
+    tracker.tools[event.tool_call_id].questions.pop(event.question_id, None)
 
 
-def _close_tool(tracker: LifecycleTracker, _: events.ToolExecutionEnd) -> None:
+def _close_tool(tracker: LifecycleTracker, event: events.ToolExecutionEnd) -> None:
+    del tracker.tools[event.tool_call_id]
     tracker.tool = None
+
+
+def _end_turn(tracker: LifecycleTracker, _: events.TurnEnd) -> None:
+    assert not tracker.tools, f"calls wait for their bracket: {', '.join(tracker.tools)}"
+    tracker.messages.clear()
 
 
 _REMEMBER: Final[dict[type[events.Event], Any]] = {
@@ -344,4 +429,5 @@ _REMEMBER: Final[dict[type[events.Event], Any]] = {
     events.QuestionAnswered: _question_settled,
     events.QuestionRejected: _question_settled,
     events.ToolExecutionEnd: _close_tool,
+    events.TurnEnd: _end_turn,
 }

@@ -1,0 +1,270 @@
+"""Puts the events of a run whose calls overlap into an order in which no bracket overlaps another.
+
+The bracket of a message or of a call is what every client sees; at most one is open. While it is, the
+brackets that begin later are held, and follow when it has ended, in the order in which they began. An
+event of a bracket is one of the frozen events of its message or call, or its entry; the user's message
+has ``queue_update consumed`` too, because an input must not be lost between the two.
+
+All other events go out at once. So the steps of a held call are in the log when they happen, and a kill
+loses no effect: ``tool_call_completed`` of a held call has its result, and ``closing_events`` makes its
+bracket from the steps. Of a held message a kill loses the text.
+
+A run whose calls follow each other needs none of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec import UNSET
+
+from nousd.machine.session import state as machine
+from nousd.machine.session.closing_events import announcement, call_of, message_of
+from nousd.machine.session.lifecycle import LifecycleTracker
+from nousd.machine.session.queue_updates import gone
+from nousd.machine.session.state import SessionState
+from nousd.wire import events
+from nousd.wire.codec.unset import or_unset
+from nousd.wire.events.tools import ToolExecutionEvent
+from nousd.wire.limits import DELTA_BYTES_MAX
+from nousd.wire.objects.entries import MessageEntry
+
+HELD_OUTPUT_BYTES_MAX: Final = 64 * 1024
+"""Maximum output of a held call that its bracket repeats; the result is whole in any case."""
+
+_JOINED_CHARS_MAX: Final = DELTA_BYTES_MAX // 6
+"""Maximum characters of held deltas that become one; with escapes they fit into an event."""
+
+_MESSAGE_EVENTS: Final = (
+    events.MessageStart,
+    events.MessageUpdate,
+    events.ReasoningUpdate,
+    events.MessageEnd,
+)
+_STARTS: Final = (events.MessageStart, events.ToolExecutionStart)
+_DELTAS: Final = (events.MessageUpdate, events.ReasoningUpdate, events.ToolExecutionUpdate)
+_ENDS: Final = (events.MessageEnd, events.ToolExecutionEnd)
+
+
+class _Bracket(msgspec.Struct):
+    """A bracket that has begun. ``is_running`` is meaningful for a call only."""
+
+    id: str
+    held: list[events.Event] = []
+    input_ids: tuple[str, ...] = ()
+    has_ended: bool = False
+    has_entry: bool = False
+    is_running: bool = False
+    output_left: int = HELD_OUTPUT_BYTES_MAX
+
+    def note(self, event: events.Event) -> None:
+        """Follow an event of the bracket."""
+        self.has_ended = self.has_ended or isinstance(event, _ENDS)
+        self.has_entry = self.has_entry or isinstance(event, events.EntryAppended)
+        if isinstance(event, events.MessageStart):
+            self.input_ids = event.input_ids or ()
+
+
+class _Outgoing:
+    """The events that go out now, each decided on the state that those before it make."""
+
+    def __init__(self, state: SessionState) -> None:
+        self.events: list[events.Event] = []
+        self.state = state
+
+    def add(self, event: events.Event) -> None:
+        if isinstance(event, events.EntryAppended):
+            parent_id = or_unset(self.state.leaf_id)
+            if event.entry.parent_id != parent_id:
+                entry = msgspec.structs.replace(event.entry, parent_id=parent_id)
+                event = msgspec.structs.replace(event, entry=entry)
+        if isinstance(event, events.EntryAppended | events.QueueUpdate):
+            self.state = machine.apply(self.state, event, "")
+        self.events.append(event)
+
+    def add_held(self, event: events.Event) -> None:
+        """Add an event that was decided on an earlier state."""
+        if isinstance(event, events.QueueUpdate):
+            for update in gone(self.state, "consumed", event.inputs, event.run_id or None):
+                self.add(update)
+        else:
+            self.add(event)
+
+
+class Brackets:
+    """Orders the events of one run.
+
+    What is held is bounded by what a run may say and by the calls that its runtime makes at once.
+
+    Invariant: between two calls of ``order``, something is held only while a bracket is open.
+    """
+
+    def __init__(self) -> None:
+        self._open: _Bracket | None = None
+        self._held: dict[str, _Bracket] = {}
+        self._messages: set[str] = set()
+        """The messages of the turn so far, held ones included."""
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether a bracket waits for the open one."""
+        return bool(self._held)
+
+    def order(
+        self,
+        decided: Sequence[events.Event],
+        tracker: LifecycleTracker,
+        state: SessionState,
+        now: str,
+    ) -> list[events.Event]:
+        """Return the events to log now. The end of a bracket must be decided together with its entry,
+        and the completion of a call together with the end of its bracket.
+
+        A call whose message is unknown gets a message of its own right before its bracket
+        (``announcement``).
+
+        Args:
+            tracker: the run's lifecycle before these events.
+            state: the session's state before these events.
+            now: the time for an announcing message.
+        """
+        out = _Outgoing(state)
+        for event in decided:
+            bracket_id = self._bracket_of(event)
+            if bracket_id is None:
+                out.add(self._step(event, decided))
+                continue
+            if isinstance(event, _STARTS):
+                self._begin(bracket_id, out)
+                self._announce(event, tracker, now, out)
+            self._take(bracket_id, event, out)
+        while self._open is not None and self._open.has_ended:
+            self._release(out)
+        return out.events
+
+    def _bracket_of(self, event: events.Event) -> str | None:
+        """Return the message or call whose bracket the event belongs to."""
+        if isinstance(event, _MESSAGE_EVENTS):
+            return event.message_id
+        if isinstance(event, ToolExecutionEvent):
+            return event.tool_call_id
+        if isinstance(event, events.EntryAppended) and isinstance(event.entry, MessageEntry):
+            return event.entry.tool_call_id or event.entry.id
+        if isinstance(event, events.QueueUpdate) and event.change == "consumed":
+            consumed = {queued.input_id for queued in event.inputs}
+            for bracket in self._held.values():
+                if not consumed.isdisjoint(bracket.input_ids):
+                    return bracket.id
+        return None
+
+    def _step(self, event: events.Event, decided: Sequence[events.Event]) -> events.Event:
+        """Note a step of a held call; return it, with the call's result if it completes the call."""
+        if isinstance(event, events.TurnStart):
+            self._messages.clear()
+        if not isinstance(event, events.ToolCallStarted | events.ToolCallCompleted):
+            return event
+        held = self._held.get(event.tool_call_id)
+        if held is None:
+            return event
+        held.is_running = isinstance(event, events.ToolCallStarted)
+        if held.is_running:
+            return event
+        ends = (each for each in decided if isinstance(each, events.ToolExecutionEnd))
+        end = next(end for end in ends if end.tool_call_id == held.id)
+        return msgspec.structs.replace(event, result=end.result)
+
+    def _begin(self, bracket_id: str, out: _Outgoing) -> None:
+        while self._open is not None and self._open.has_ended:
+            self._release(out)
+        if self._open is None:
+            self._open = _Bracket(bracket_id)
+        else:
+            self._held[bracket_id] = _Bracket(bracket_id)
+
+    def _announce(
+        self, start: events.Event, tracker: LifecycleTracker, now: str, out: _Outgoing
+    ) -> None:
+        """Put the message of a call in front of its bracket, if no message has the call."""
+        if isinstance(start, events.MessageStart):
+            self._messages.add(start.message_id)
+        if not isinstance(start, events.ToolExecutionStart):
+            return
+        message_id = message_of(start.tool_call_id)
+        if message_id in self._messages:
+            return
+        self._messages.add(message_id)
+        # Its parent is set when it goes out.
+        told = announcement(tracker, (call_of(start),), leaf_id=None, now=now)
+        held = self._held.get(start.tool_call_id)
+        if held is not None:
+            held.held += told
+            return
+        for event in told:
+            out.add(event)
+
+    def _take(self, bracket_id: str, event: events.Event, out: _Outgoing) -> None:
+        """Let an event of a bracket out, or hold it."""
+        bracket = self._held.get(bracket_id)
+        if bracket is not None:
+            bracket.note(event)
+            self._hold(bracket, event, out)
+            return
+        out.add(event)
+        open_ = self._open
+        if open_ is not None and open_.id == bracket_id:
+            open_.note(event)
+            if open_.has_ended and open_.has_entry:
+                self._release(out)
+
+    def _hold(self, bracket: _Bracket, event: events.Event, out: _Outgoing) -> None:
+        if isinstance(event, events.ToolExecutionUpdate):
+            if bracket.is_running:
+                out.add(_output_of(event))
+            size = len(event.delta.encode(errors="replace"))
+            if size > bracket.output_left:
+                bracket.output_left = 0
+                return
+            bracket.output_left -= size
+        joined = _joined(bracket.held[-1], event) if bracket.held else None
+        if joined is None:
+            bracket.held.append(event)
+        else:
+            bracket.held[-1] = joined
+
+    def _release(self, out: _Outgoing) -> None:
+        """Close the open bracket; let the held ones out until one of them is open."""
+        self._open = None
+        while self._held and self._open is None:
+            bracket = self._held.pop(next(iter(self._held)))
+            for event in bracket.held:
+                out.add_held(event)
+            bracket.held.clear()
+            if not (bracket.has_ended and bracket.has_entry):
+                self._open = bracket
+
+
+def _joined(last: events.Event, event: events.Event) -> events.Event | None:
+    """Return two deltas in one; None if they are not of one kind, or too long together."""
+    if type(last) is not type(event) or not isinstance(last, _DELTAS):
+        return None
+    assert isinstance(event, _DELTAS)
+    if getattr(last, "stream", UNSET) != getattr(event, "stream", UNSET):
+        return None
+    delta = last.delta + event.delta
+    return None if len(delta) > _JOINED_CHARS_MAX else msgspec.structs.replace(last, delta=delta)
+
+
+def _output_of(update: events.ToolExecutionUpdate) -> events.ToolCallOutput:
+    return events.ToolCallOutput(
+        session_id=update.session_id,
+        run_id=update.run_id,
+        turn_id=update.turn_id,
+        tool_call_id=update.tool_call_id,
+        attempt=update.attempt or 1,
+        tool_name=update.tool_name,
+        input_hash=update.input_hash,
+        delta=update.delta,
+        stream=update.stream,
+    )
