@@ -250,7 +250,7 @@ LATE = of_d(*TOOL)
     [
         [ASSISTANT[0], *WAITED, *DONE, *ASSISTANT[1:], *LATE],
         [*RAN[:4], *WAITED, *RAN[4:6], *DONE, *RAN[6:], *LATE],
-        [*RAN[:4], *WAITED, *RAN[4:], LATE[0], *of_d(TOOL[1], COMPLETED), LATE[2]],
+        [*RAN[:4], *WAITED, *RAN[4:], LATE[0], *of_d(TOOL[1]), DONE[1], LATE[2]],
         [*RAN[:4], *of_d(REQUESTED, DENIED), *RAN[4:], LATE[0], *of_d(TOOL[1], NOT_EXECUTED)],
     ],
 )
@@ -264,7 +264,7 @@ def test_the_steps_of_a_call_may_come_before_its_bracket(steps: list[Step]) -> N
         ([ASSISTANT[0], *WAITED, *ASSISTANT[1:]], "calls wait for their bracket"),
         ([ASSISTANT[0], *of_d(STARTED)], "no tool call is running"),
         ([ASSISTANT[0], *of_d(REQUESTED, REQUESTED)], "a tool_call_id was used twice"),
-        ([ASSISTANT[0], *WAITED, *of_d(COMPLETED)], "completes without its result"),
+        ([ASSISTANT[0], *WAITED, *of_d(COMPLETED)], "a call has its result here if it had to wait"),
         ([ASSISTANT[0], *WAITED, *DONE, DONE[0]], "output of a call that is completed"),
         ([*RAN[:5], call("tool_call_output", delta="x")], "of a call with a bracket"),
         ([*RAN[:5], *WAITED, *of_d(TOOL[1])], "c is the running call"),

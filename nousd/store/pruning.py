@@ -8,10 +8,12 @@ the commits of others wait for it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
-from nousd.machine.projection.retention import ENDS, STARTS, Joined, Line, join
+from nousd.machine.projection.retention import ENDS, Joined, Line, deltas_of, has_deltas, join
 from nousd.store.records import Old, Pruned
+from nousd.wire.codec.envelope import decode_event
 
 EVENTS_PER_STEP: Final = 4096
 DELTAS_PER_STEP: Final = 500
@@ -34,8 +36,8 @@ class EventTable(Protocol):
         """Return the next events after ``seq``, in order, up to number ``until``."""
         ...
 
-    def time_of(self, seq: int) -> str:
-        """Return the ``ts`` of an event."""
+    def line_of(self, seq: int) -> bytes:
+        """Return the line of an event."""
         ...
 
     def deltas_before(self, run_id: str | None, seq: int) -> Iterable[Line]:
@@ -55,11 +57,12 @@ def walk(events: EventTable, pruned_seq: int, old: Old) -> tuple[Pruned, int]:
     places = events.positions_after(pruned_seq, old.until, EVENTS_PER_STEP)
     for position in places:
         if position.type in ENDS:
-            if events.time_of(position.seq) >= old.ended_before:
+            end = Line(position.seq, position.type, events.line_of(position.seq))
+            if decode_event(end.line).ts >= old.ended_before:
                 return Pruned(deltas, more=False), pruned_seq
             if deltas >= DELTAS_PER_STEP:
                 return Pruned(deltas, more=True), pruned_seq
-            found, are_all = _deltas_of(events, position)
+            found, are_all = _deltas_of(events, end, position.run_id)
             for joined in join(found):
                 events.replace(joined)
                 deltas += len(joined.gone)
@@ -69,13 +72,10 @@ def walk(events: EventTable, pruned_seq: int, old: Old) -> tuple[Pruned, int]:
     return Pruned(deltas, more=len(places) == EVENTS_PER_STEP), pruned_seq
 
 
-def _deltas_of(events: EventTable, end: LogPosition) -> tuple[list[Line], bool]:
-    """Return the newest deltas of the message that ended there, and whether these are all."""
-    found: list[Line] = []
-    for event in events.deltas_before(end.run_id, end.seq):
-        if event.type in STARTS:
-            break
-        if len(found) == DELTAS_PER_STEP:
-            return found, False
-        found.append(event)
-    return found, True
+def _deltas_of(events: EventTable, end: Line, run_id: str | None) -> tuple[list[Line], bool]:
+    """Return the newest deltas of the message or call that ended there, and whether these are all."""
+    if not has_deltas(end):
+        return [], True
+    newest_first = deltas_of(end, events.deltas_before(run_id, end.seq))
+    found = list(islice(newest_first, DELTAS_PER_STEP))
+    return found, next(newest_first, None) is None

@@ -41,6 +41,8 @@ class _Call:
     carried: Payload = field(default_factory=dict)
     """Executor and permission mode of its start; empty in logs of earlier revisions."""
     completed: bool = False
+    late: bool = False
+    """Whether its ``tool_execution_start`` came after its request."""
     early: bool = False
     """Whether it was completed before its ``tool_execution_start``."""
     asked: dict[str, bool] = field(default_factory=dict)
@@ -319,7 +321,7 @@ def _requested(run: _Run, payload: Payload) -> None:
     is_open = run.call is not None and run.call.id == call_id
     if not is_open and (run.message or run.call):
         assert call_id not in run.tool_call_ids | set(run.waiting), "a tool_call_id was used twice"
-        run.waiting[call_id] = _Call(call_id, payload["tool_name"])
+        run.waiting[call_id] = _Call(call_id, payload["tool_name"], late=True)
     call = _open_call(run, payload)
     assert call.attempt is None, "a call is requested twice"
     assert not call.started, "a call is requested after it was started"
@@ -384,7 +386,7 @@ def _completed(run: _Run, payload: Payload) -> None:
     )
     _tells_who(payload, call.carried)
     call.early = call is not run.call
-    assert not call.early or "result" in payload, "a call that waits completes without its result"
+    assert call.late == ("result" in payload), "a call has its result here if it had to wait"
     call.completed = True
 
 

@@ -226,6 +226,34 @@ async def test_the_output_of_each_client_call_is_joined_separately(
     assert await prune(store) == 0
 
 
+def late_call(call_id: str, *texts: str) -> tuple[list[events.Event], list[events.Event]]:
+    """Return the steps of a call that waits for its bracket, and the bracket."""
+    keys: Any = {**turn(), "tool_call_id": call_id, "attempt": 1, "tool_name": "bash"}
+    result = "".join(texts)
+    steps: list[events.Event] = [
+        events.ToolCallRequested(**keys, args={}),
+        events.ToolCallApproved(**keys, by="policy", reason=""),
+        events.ToolCallStarted(**keys),
+        *(events.ToolCallOutput(**keys, delta=text) for text in texts),
+        events.ToolCallCompleted(**keys, is_error=False, duration_ms=1, result=result),
+    ]
+    return steps, tool_call(call_id, *texts)
+
+
+async def test_the_output_of_calls_that_overlap_is_joined_separately(store: Store) -> None:
+    one, its_bracket = late_call("m1.0", "a", "b", "c")
+    other, other_bracket = late_call("m1.1", "x", "y")
+    text = message("m1", "t", "u", "v")
+    steps = [*one[:4], *other[:4], one[4], other[4], one[5], *other[5:], one[6]]
+    inside = [*text[:2], *steps[:7], text[2], *steps[7:], *text[3:], *its_bracket, *other_bracket]
+    await append(store, *turn_of(inside), ts=THEN)
+    assert await prune(store) == 2 + 2 + 1 + 2 + 1
+    found = [delta for _, delta, _ in await numbered_deltas(store) if delta]
+    assert sorted(found) == ["abc", "abc", "tuv", "xy", "xy"]
+    await check_replay(store)
+    assert await prune(store) == 0
+
+
 async def test_events_other_than_deltas_stay_unchanged(store: Store) -> None:
     aside = events.Status(**turn(), message="busy")
     stored = await append(

@@ -17,7 +17,7 @@ import msgspec
 
 from nousd.admin.reading.deletions import EVENT_IS_KEPT
 from nousd.errors import StoreError
-from nousd.machine.projection.retention import STARTS, Line, join
+from nousd.machine.projection.retention import STARTS, Line, join, owner_of
 from nousd.store.sqlite import artifacts
 from nousd.store.sqlite.migrations import MIGRATIONS
 from nousd.wire.codec.envelope import decode_event
@@ -77,8 +77,8 @@ class Events:
     def _join(self) -> tuple[Mapping[int, bytes], frozenset[int]]:
         by_message: dict[tuple[str, str], list[Line]] = defaultdict(list)
         for line in self._lines(sorted(DELTA_EVENTS)):
-            by_message[line.type, _told_of(line)].append(line)
-        begun = {_told_of(line) for line in self._lines(sorted(STARTS))} if self.untold else None
+            by_message[line.type, owner_of(line)].append(line)
+        begun = {owner_of(line) for line in self._lines(sorted(STARTS))} if self.untold else None
         joined: dict[int, bytes] = {}
         gone: set[int] = set()
         for (_, told_of), lines in by_message.items():
@@ -113,17 +113,6 @@ def _read(name: str, version: int, line: bytes) -> bytes | None:
     except (msgspec.MsgspecError, StoreError, ValueError, KeyError):
         return None
     return whole
-
-
-class _Told(msgspec.Struct, frozen=True):
-    message_id: str = ""
-    tool_call_id: str = ""
-
-
-def _told_of(line: Line) -> str:
-    """Return the id of the message or tool call of an event."""
-    told = msgspec.json.decode(decode_event(line.line).payload, type=_Told)
-    return told.tool_call_id or told.message_id
 
 
 # --- ends that were cut ----------------------------------------------------------------------

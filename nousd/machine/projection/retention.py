@@ -12,7 +12,7 @@ The stores decide what is old, and find and write the lines.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -21,11 +21,16 @@ from msgspec import UNSET, UnsetType
 from nousd.wire.codec.envelope import decode_event, encode_event_tail, event_in, number_event
 from nousd.wire.commands.subscribe import cursor
 
-STARTS: Final = frozenset({"message_start", "tool_execution_start", "tool_call_requested"})
-ENDS: Final = frozenset({"message_end", "tool_execution_end", "tool_call_completed"})
-"""The events that deltas come between. In a run at most one of them is open, so all deltas of the run
-between an end and the start before it belong together. A client's own call has only the last of each;
-the steps of a run's call come between its start and end."""
+_DELTAS: Final = {
+    "message_end": ("message_start", "message_update", "reasoning_update"),
+    "tool_execution_end": ("tool_execution_start", "tool_execution_update"),
+    "tool_call_completed": ("tool_call_requested", "tool_call_output"),
+}
+"""end -> the start and the deltas of the same message or call. Those of other messages and calls of the
+run may come between them."""
+
+ENDS: Final = frozenset(_DELTAS)
+STARTS: Final = frozenset(start for start, *_ in _DELTAS.values())
 
 
 class Line(NamedTuple):
@@ -34,6 +39,44 @@ class Line(NamedTuple):
     seq: int
     type: str
     line: bytes
+
+
+class _Owner(msgspec.Struct, frozen=True):
+    message_id: str = ""
+    tool_call_id: str = ""
+    result: str | UnsetType = UNSET
+
+
+def owner_of(line: Line) -> str:
+    """Return the id of the message or tool call of a start, delta or end."""
+    owner = _owner(line)
+    return owner.tool_call_id or owner.message_id
+
+
+def _owner(line: Line) -> _Owner:
+    return msgspec.json.decode(decode_event(line.line).payload, type=_Owner)
+
+
+def has_deltas(end: Line) -> bool:
+    """Return whether deltas may belong to an end. The output of a call with a result of its own there
+    was told by ``tool_call_output``, that of others inside of their bracket.
+    """
+    return end.type != "tool_call_completed" or _owner(end).result is not UNSET
+
+
+def deltas_of(end: Line, newest_first: Iterable[Line]) -> Iterator[Line]:
+    """Yield the deltas of a message or call that has ended, newest first.
+
+    Args:
+        newest_first: the starts and deltas of its run before the end.
+    """
+    owner = owner_of(end)
+    start, *deltas = _DELTAS[end.type]
+    for line in newest_first:
+        if line.type == start and owner_of(line) == owner:
+            return
+        if line.type in deltas and owner_of(line) == owner:
+            yield line
 
 
 class Joined(NamedTuple):

@@ -6,8 +6,8 @@ event of a bracket is one of the frozen events of its message or call, or its en
 has ``queue_update consumed`` too, because an input must not be lost between the two.
 
 All other events go out at once. So the steps of a held call are in the log when they happen, and a kill
-loses no effect: ``tool_call_completed`` of a held call has its result, and ``closing_events`` makes its
-bracket from the steps. Of a held message a kill loses the text.
+loses no effect: ``tool_call_completed`` of a call that was held has its result, and ``closing_events``
+makes its bracket from the steps. Of a held message a kill loses the text.
 
 A run whose calls follow each other needs none of this.
 """
@@ -49,9 +49,12 @@ _ENDS: Final = (events.MessageEnd, events.ToolExecutionEnd)
 
 
 class _Bracket(msgspec.Struct):
-    """A bracket that has begun. ``is_running`` is meaningful for a call only."""
+    """A bracket that has begun; ``waits`` or has waited for others. ``is_running`` is meaningful for a
+    call only.
+    """
 
     id: str
+    waits: bool = False
     held: list[events.Event] = []
     input_ids: tuple[str, ...] = ()
     has_ended: bool = False
@@ -160,19 +163,19 @@ class Brackets:
         return None
 
     def _step(self, event: events.Event, decided: Sequence[events.Event]) -> events.Event:
-        """Note a step of a held call; return it, with the call's result if it completes the call."""
+        """Note a step; return it, with the result if it completes a call that waits or has waited."""
         if isinstance(event, events.TurnStart):
             self._messages.clear()
         if not isinstance(event, events.ToolCallStarted | events.ToolCallCompleted):
             return event
-        held = self._held.get(event.tool_call_id)
-        if held is None:
+        late = self._held.get(event.tool_call_id, self._open)
+        if late is None or not late.waits or late.id != event.tool_call_id:
             return event
-        held.is_running = isinstance(event, events.ToolCallStarted)
-        if held.is_running:
+        late.is_running = isinstance(event, events.ToolCallStarted)
+        if isinstance(event, events.ToolCallStarted) or event.result is not UNSET:
             return event
         ends = (each for each in decided if isinstance(each, events.ToolExecutionEnd))
-        end = next(end for end in ends if end.tool_call_id == held.id)
+        end = next(end for end in ends if end.tool_call_id == late.id)
         return msgspec.structs.replace(event, result=end.result)
 
     def _begin(self, bracket_id: str, out: _Outgoing) -> None:
@@ -181,7 +184,7 @@ class Brackets:
         if self._open is None:
             self._open = _Bracket(bracket_id)
         else:
-            self._held[bracket_id] = _Bracket(bracket_id)
+            self._held[bracket_id] = _Bracket(bracket_id, waits=True)
 
     def _announce(
         self, start: events.Event, tracker: LifecycleTracker, now: str, out: _Outgoing

@@ -126,7 +126,8 @@ def _tool_ends(
     if phase is Phase.REQUESTED:
         ends.append(events.ToolCallDenied(**call, by="stop", reason=reason))
     elif phase is Phase.EXECUTING:
-        ends.append(cut_off(call, tool.sources, tool.started, reason))
+        own = {"result": f"tool_error: {reason}"} if tool.has_waited else {}
+        ends.append(cut_off(call, tool.sources, tool.started, reason, **own))
     end = events.ToolExecutionEnd(
         **call, **_result_of(tool, reason), executed=tool.started is not None
     )

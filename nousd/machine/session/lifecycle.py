@@ -202,13 +202,14 @@ class OpenTool(msgspec.Struct):
     """A tool call without an end; one that was ``started`` may have had an effect.
 
     ``phase`` is its phase while it waits for its bracket; None while the bracket is open, because then
-    the run's phase is that of the call. ``questions`` are its unsettled questions by id. A bracket that
-    begins late repeats ``requested`` and ``completed``.
+    the run's phase is that of the call. ``has_waited``: its steps began before its bracket, which
+    repeats ``requested`` and ``completed``. ``questions`` are its unsettled questions by id.
     """
 
     tool_call_id: str
     tool_name: str
     phase: Phase | None = None
+    has_waited: bool = False
     attempt: int = 1
     input_hash: str | UnsetType = UNSET
     requested: events.ToolCallRequested | None = None
@@ -292,7 +293,7 @@ class LifecycleTracker:
         if tool is None:
             is_first = isinstance(event, events.ToolCallRequested) and self.phase in _OPEN
             assert is_first, f"{type(event).__name__} in {self.phase}"
-            tool = OpenTool(event.tool_call_id, event.tool_name, Phase.REQUESTED)
+            tool = OpenTool(event.tool_call_id, event.tool_name, Phase.REQUESTED, has_waited=True)
             self.tools[event.tool_call_id] = tool
         else:
             assert tool.phase is not None

@@ -11,7 +11,6 @@ from nousd.machine.projection.retention import STARTS, Joined, Line
 from nousd.store.memory.rows import Rows
 from nousd.store.pruning import LogPosition, walk
 from nousd.store.records import Old, Pruned, StoredEvent
-from nousd.wire.codec.envelope import decode_event
 from nousd.wire.events import DELTA_EVENTS
 
 
@@ -33,8 +32,8 @@ class _Events:
         end = min(start + limit, bisect_right(events, until, key=_seq))
         return [LogPosition(event.seq, event.type, event.run_id) for event in events[start:end]]
 
-    def time_of(self, seq: int) -> str:
-        return decode_event(self._rows.events[self._index(seq)].line).ts
+    def line_of(self, seq: int) -> bytes:
+        return self._rows.events[self._index(seq)].line
 
     def deltas_before(self, run_id: str | None, seq: int) -> Iterator[Line]:
         for event in reversed(self._rows.events[: self._index(seq)]):

@@ -13,7 +13,6 @@ from nousd.store.pruning import LogPosition, walk
 from nousd.store.records import Old, Pruned
 from nousd.store.schema.m006_blocks_of_events import BLOCK
 from nousd.store.sqlite.blocks import blocks_of_runs_down_from
-from nousd.wire.codec.envelope import decode_event
 from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION, lift
 from nousd.wire.events import DELTA_EVENTS
 
@@ -30,7 +29,7 @@ def prune(connection: apsw.Connection, old: Old) -> Pruned:
 POSITIONS: Final = (
     "SELECT seq, type, run_id FROM events WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
 )
-LINE: Final = "SELECT line FROM events WHERE seq = ?"
+LINE: Final = "SELECT line, schema_version FROM events WHERE seq = ?"
 DELTAS: Final = f"""
     SELECT seq, type, line, schema_version FROM events INDEXED BY events_by_run
     WHERE {BLOCK} = :block AND run_id = :run_id AND seq < :seq
@@ -53,8 +52,9 @@ class _Events:
             LogPosition(*row) for row in self._connection.execute(POSITIONS, (seq, until, limit))
         ]
 
-    def time_of(self, seq: int) -> str:
-        return decode_event(self._connection.execute(LINE, (seq,)).get).ts
+    def line_of(self, seq: int) -> bytes:
+        line, version = self._connection.execute(LINE, (seq,)).get
+        return lift(line, version)
 
     def deltas_before(self, run_id: str | None, seq: int) -> Iterator[Line]:
         values = {"run_id": run_id, "seq": seq, "types": _TYPES}
