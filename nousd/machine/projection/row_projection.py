@@ -217,8 +217,11 @@ def _call_started(event: events.ToolCallStarted, seq: int, _: str) -> Changes:
 
 
 def _call_completed(event: events.ToolCallCompleted, seq: int, ts: str) -> Changes:
-    # For a run's call the end of its bracket says the same.
-    return () if event.run_id else (_call_end(event, seq, ts, is_error=event.is_error),)
+    # For a run's call the end of its bracket says the same, at the same time unless the call had to wait
+    # for its bracket: then the result is here.
+    if event.run_id and event.result is UNSET:
+        return ()
+    return (_call_end(event, seq, ts, is_error=event.is_error),)
 
 
 def _execution_ended(event: events.ToolExecutionEnd, seq: int, ts: str) -> Changes:

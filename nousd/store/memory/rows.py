@@ -261,7 +261,7 @@ def _end_tool_call(rows: Rows, change: row_changes.EndToolCall) -> None:
         state=_ENDED.get(call.state, "completed"),
         is_error=change.is_error,
         last_seq=change.seq,
-        ended_at=change.ts,
+        ended_at=call.ended_at or change.ts,
     )
 
 

@@ -323,7 +323,7 @@ def _end_tool_call(connection: apsw.Connection, change: row_changes.EndToolCall)
             END,
             is_error = :is_error,
             last_seq = :seq,
-            ended_at = :ts
+            ended_at = coalesce(ended_at, :ts)
         WHERE tool_call_id = :tool_call_id AND attempt = :attempt
         """,
         msgspec.structs.asdict(change),
