@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -156,6 +157,7 @@ def brackets(run: list[Event]) -> list[tuple[str, str]]:
 A_BRACKET: Final = [("message_start", ""), ("message_end", ""), ("tool_execution_start", "")]
 
 
+@pytest.mark.behaviour("calls_that_overlap_have_ordered_brackets")
 async def test_a_call_that_ends_first_is_known_at_once_and_shown_in_its_place(
     tmp_path: Path,
 ) -> None:
@@ -181,6 +183,7 @@ async def test_a_call_that_ends_first_is_known_at_once_and_shown_in_its_place(
         assert [told["delta"] for told in of_type(run, "tool_execution_update")][1:] == ["onetwo"]
 
 
+@pytest.mark.behaviour("a_stop_loses_no_result_of_calls_that_overlap")
 async def test_an_abort_closes_every_open_call_in_the_order_of_beginning(tmp_path: Path) -> None:
     async with at_once(tmp_path, "abc") as bench:
         await bench.start(running="abc")
@@ -262,6 +265,7 @@ async def read(store: Store) -> list[events.Event]:
     return [event_in(decode_event(stored.line)) for stored in page]
 
 
+@pytest.mark.behaviour("a_stop_loses_no_result_of_calls_that_overlap")
 async def test_a_kill_leaves_every_call_with_its_result(tmp_path: Path) -> None:
     async with memory.open_store() as store, memory.open_store() as killed:
         async with at_once(tmp_path, "abc", store=store) as bench:

@@ -150,9 +150,10 @@ def message_entry(message_id: str, text: str, calls: Sequence[str] = ()) -> even
 def message(message_id: str, *deltas: str, calls: Sequence[str] = ()) -> Batches:
     text = "".join(deltas)
     where: Any = TURN | {"message_id": message_id}
+    updates: Batches = [[events.MessageUpdate(**where, delta=delta)] for delta in deltas]
     return [
         [events.MessageStart(**where, role="assistant")],
-        *[[events.MessageUpdate(**where, delta=delta)] for delta in deltas],
+        *updates,
         [events.MessageEnd(**where, text=text), message_entry(message_id, text, calls)],
     ]
 
@@ -286,10 +287,10 @@ def test_the_message_of_a_user_is_consumed_when_its_bracket_goes_out() -> None:
         queue_revision=run.state.queue_revision + 1,
     )
     assert run.decide(accepted) == [accepted]
-    assert run.state.queue == (steer, later)
+    assert [each.input_id for each in run.state.queue] == ["in-1", "in-2"]
     for batch in first[1:]:
         run.decide(*batch)
-    assert run.state.queue == (later,)
+    assert [each.input_id for each in run.state.queue] == ["in-2"]
     update_ = next(each for each in run.log[-1] if isinstance(each, events.QueueUpdate))
     assert (update_.change, update_.inputs, update_.queue_revision) == ("consumed", (steer,), 2)
     run.complete()

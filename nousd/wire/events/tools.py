@@ -170,7 +170,7 @@ class ToolCallStarted(ToolCallEvent, frozen=True, kw_only=True):
 
 
 class ToolCallOutput(ToolCallEvent, frozen=True, kw_only=True):
-    """A piece of the output of a client's own call."""
+    """A piece of the output of a client's own call, or of a call that waits for its bracket."""
 
     delta: str
     joined_from: str | UnsetType = UNSET
