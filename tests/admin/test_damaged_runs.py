@@ -162,8 +162,8 @@ def test_a_run_that_lost_or_changed_a_row_is_replayed_or_refused_with_a_sentence
         for damage in all_damages(whole, kind)
         for refusal in refusals(damaged_copy(whole, damage, tmp_path / "state"), whole)
     ]
-    # Other ids make another run of it, which can be replayed.
-    assert bool(refused) == (kind != "other ids")
+    # Some can be replayed: another message id makes another run of it.
+    assert refused
     for damage, refusal in refused:
         assert any(words in refusal for words in SENTENCES), (damage, refusal)
 

@@ -175,7 +175,8 @@ class Brackets:
         if isinstance(event, events.ToolCallStarted) or event.result is not UNSET:
             return event
         ends = (each for each in decided if isinstance(each, events.ToolExecutionEnd))
-        end = next(end for end in ends if end.tool_call_id == late.id)
+        end = next((end for end in ends if end.tool_call_id == late.id), None)
+        assert end is not None, "a call completes without the end of its bracket"
         return msgspec.structs.replace(event, result=end.result)
 
     def _begin(self, bracket_id: str, out: _Outgoing) -> None:

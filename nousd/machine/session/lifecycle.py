@@ -404,6 +404,7 @@ def _question_settled(
 
 
 def _close_tool(tracker: LifecycleTracker, event: events.ToolExecutionEnd) -> None:
+    assert event.tool_call_id in tracker.tools, "the end of a call that is not open"
     del tracker.tools[event.tool_call_id]
     tracker.tool = None
 
