@@ -53,10 +53,12 @@ class _Call:
 class _Run:
     """The open parts of a run: at most one turn; in it at most one message or one tool call.
 
-    ``seq`` is the number of the run's event that was fed last.
+    ``seq`` is the number of the run's event that was fed last. ``asks_models``: the daemon calls its
+    models, not an agent program.
     """
 
     session_id: str
+    asks_models: bool = True
     complete: bool = False
     seq: int = 0
     turns_started: int = 0
@@ -67,8 +69,6 @@ class _Run:
     """The calls whose steps have begun and whose bracket follows."""
     of_tasks: set[str] = field(default_factory=set)
     """The open requests of tasks."""
-    asks_by_itself: bool = False
-    """Whether its runtime is an agent program, which asks its models without telling."""
     model_asked: bool = False
     ended: bool = False
     message_ids: set[str] = field(default_factory=set)
@@ -157,10 +157,8 @@ class LifecycleChecker:
         if type_ == "agent_start":
             assert run_id not in self._runs, f"second agent_start of {run_id}"
             complete = self._complete_after is not None and seq > self._complete_after
-            asks_by_itself = payload["runtime"] != "native" if "runtime" in payload else False
-            self._runs[run_id] = _Run(
-                payload["session_id"], complete, asks_by_itself=asks_by_itself
-            )
+            asks_models = payload.get("runtime", "native") == "native"
+            self._runs[run_id] = _Run(payload["session_id"], asks_models, complete)
             return
         run = self._runs.get(run_id)
         if run is None or run.ended:
@@ -209,9 +207,8 @@ def _message_start(run: _Run, payload: Payload) -> None:
     run.message_ids.add(payload["message_id"])
     role = payload["role"]
     assert role != "user" or "text" in payload, "a user's message_start has no text"
-    if role == "assistant":
-        is_told = run.model_asked or run.asks_by_itself
-        assert is_told or not run.complete, "an answer without a model_input"
+    if role == "assistant" and run.asks_models:
+        assert run.model_asked or not run.complete, "an answer without a model_input"
         run.model_asked = False
     run.message = _Message(payload["message_id"], role, payload.get("text", ""))
 

@@ -249,7 +249,8 @@ class RunHost(LiveCallHost):
     async def wait_results(self) -> None:
         """See ``TurnHost.wait_results``."""
         # What is held is not in the log yet, but its runtime knows it.
-        if self._has_new_results or self.is_holding:
+        is_holding = self._brackets is not None and self._brackets.is_holding
+        if self._has_new_results or is_holding:
             await self.wait_durable()
 
     async def keep_input(self, compiled: Compiled) -> Stored:
