@@ -81,7 +81,6 @@ class RunHost(LiveCallHost):
         self.tree = TaskTree(self, parent)
         self.tracker = LifecycleTracker(live.session_id, run_id)
         self.shown = LifecycleTracker(live.session_id, run_id)
-        self._brackets: Brackets | None = None
         self.ended = trio.Event()
         self.scope = trio.CancelScope()
         self.calls_of: str | None = None
@@ -95,6 +94,7 @@ class RunHost(LiveCallHost):
         self._activity_reported = -math.inf
         self._last_activity_at = ""
         self._conflict_told = -math.inf
+        self._brackets: Brackets | None = None
         self._context = ContextOfRun(services.contexts, live)
         self._inputs = InputsOfRun(services.inputs, live.session_id)
         self._workspace: Workspace | None = None
