@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from nousd.daemon.eventlog.hub import Hub
 from nousd.daemon.eventlog.log import Log
@@ -31,6 +31,7 @@ from nousd.wire.objects.questions import UserQuestion
 from nousd.wire.objects.tool_footprint import Access
 from tests.daemon.asking_bench import naming
 from tests.daemon.scripted import Held, ScriptedProvider, ToolOutcome, WithoutThread, emits, gives
+from tests.daemon.test_commits_of_a_call import HeldStore
 from tests.harness.daemon import (
     Client,
     Event,
@@ -83,6 +84,7 @@ class AtOnce:
         self._names = names
         self._runner = CallRunner({work.tool.name: work.tool})
         self._native: Any = None
+        self.host: Any = None
 
     def around(self, native: Runtime) -> Any:
         self._native = native
@@ -92,6 +94,7 @@ class AtOnce:
         return getattr(self._native, name)
 
     async def run_turn(self, host: Any) -> None:
+        self.host = host
         host.let_calls_overlap()
         async with trio.open_nursery() as nursery:
             for name in self._names:
@@ -102,13 +105,14 @@ class AtOnce:
                     args={"name": name},
                 )
                 nursery.start_soon(partial(self._runner.execute, host, call))
-                await trio.testing.wait_all_tasks_blocked()
+                await wait_all_tasks_blocked()
 
 
 class Bench:
     """A daemon whose run makes calls at once, a client, and a subscriber of everything."""
 
-    def __init__(self, client: Client, events: Events, work: Work) -> None:
+    def __init__(self, client: Client, events: Events, work: Work, runtime: AtOnce) -> None:
+        self.runtime = runtime
         self.client = client
         self.events = events
         self.work = work
@@ -125,7 +129,7 @@ class Bench:
 
     async def finish(self, name: str, outcome: ToolOutcome) -> None:
         self.work[name].decide(outcome)
-        await trio.testing.wait_all_tasks_blocked()
+        await wait_all_tasks_blocked()
 
 
 @asynccontextmanager
@@ -133,16 +137,17 @@ async def at_once(
     workdir: Path, names: str = "ab", mode: Any = "yolo", **options: Any
 ) -> AsyncIterator[Bench]:
     work = Work()
+    runtime = AtOnce(work, names)
     async with memory_daemon(
         workdir=workdir,
         provider=ScriptedProvider(),
         tools=[work.tool],
-        around_runtime=AtOnce(work, names).around,
+        around_runtime=runtime.around,
         permissions=RulePermissions(mode),
         **options,
     ) as daemon:
         watch = await daemon.watch(types="all", confirms=True)
-        yield Bench(await daemon.connect(), watch, work)
+        yield Bench(await daemon.connect(), watch, work, runtime)
 
 
 def brackets(run: list[Event]) -> list[tuple[str, str]]:
@@ -258,6 +263,29 @@ async def test_a_call_that_may_be_silent_is_not_made_stale_by_another(
         bench.work["b"].decide(speaks)
         await bench.client.request("prompt", text="go", wait=False)
         await bench.events.until("agent_end", status="completed")
+
+
+async def test_a_model_is_told_no_result_that_is_held_and_not_yet_durable(tmp_path: Path) -> None:
+    store = HeldStore()
+    told: list[str] = []
+    async with at_once(tmp_path, store=store) as bench, trio.open_nursery() as nursery:
+
+        async def tell() -> None:
+            await bench.runtime.host.wait_results()
+            told.append("b")
+
+        await bench.start(running="ab")
+        store.hold()
+        await bench.finish("b", gives())
+        nursery.start_soon(tell)
+        await wait_all_tasks_blocked()
+        assert told == []
+        store.release()
+        await wait_all_tasks_blocked()
+        assert told == ["b"]
+        await bench.finish("a", gives())
+        await bench.events.until("agent_end", status="completed")
+    await store.aclose()
 
 
 async def read(store: Store) -> list[events.Event]:

@@ -28,6 +28,7 @@ from nousd.wire.codec.envelope import encode_event_tail, number_event
 from nousd.wire.events import Event
 from nousd.wire.events.base import EndStatus
 from nousd.wire.objects.entries import MessageEntry, ToolCall
+from nousd.wire.objects.inputs import QueuedInput
 from tests.harness.lifecycle import LifecycleChecker
 from tests.machine.builders import TS, queued, running
 
@@ -158,6 +159,22 @@ def message(message_id: str, *deltas: str, calls: Sequence[str] = ()) -> Batches
     ]
 
 
+def delivered(run: Run, steer: QueuedInput) -> list[Event]:
+    """Return the events of a user's message that is consumed in the run."""
+    own: Any = TURN | {"message_id": "u"}
+    text = f"text of {steer.input_id}"
+    entry = message_entry("u", text).entry
+    assert isinstance(entry, MessageEntry)
+    return [
+        events.MessageStart(**own, role="user", text=text, input_ids=(steer.input_id,)),
+        *gone(run.state, "consumed", (steer,), "run-1"),
+        events.EntryAppended(
+            session_id="s", run_id="run-1", entry=msgspec.structs.replace(entry, role="user")
+        ),
+        events.MessageEnd(**own, text=text),
+    ]
+
+
 def names(decided: Iterable[Event]) -> list[str]:
     return [events.EVENT_TYPES[type(event)] for event in decided]
 
@@ -267,17 +284,7 @@ def test_the_message_of_a_user_is_consumed_when_its_bracket_goes_out() -> None:
     run = Run(queue=(steer,))
     first = call("a.0")
     run.decide(*first[0])
-    entry = message_entry("u", "text of in-1").entry
-    assert isinstance(entry, MessageEntry)
-    own: Any = TURN | {"message_id": "u"}
-    told = run.decide(
-        events.MessageStart(**own, role="user", text="text of in-1", input_ids=("in-1",)),
-        *gone(run.state, "consumed", (steer,), "run-1"),
-        events.EntryAppended(
-            session_id="s", run_id="run-1", entry=msgspec.structs.replace(entry, role="user")
-        ),
-        events.MessageEnd(**own, text="text of in-1"),
-    )
+    told = run.decide(*delivered(run, steer))
     assert told == []
     accepted = events.QueueUpdate(
         session_id="s",
@@ -296,6 +303,19 @@ def test_the_message_of_a_user_is_consumed_when_its_bracket_goes_out() -> None:
     run.complete()
     check_balance(run.events)
     check_transcript(run.events)
+
+
+def test_a_stop_keeps_the_message_of_a_user_that_was_held() -> None:
+    steer = queued("in-1")
+    run = Run(queue=(steer,))
+    run.decide(*call("a.0")[0])
+    run.decide(*delivered(run, steer))
+    run.decide(*message("m", "held")[0])
+    run.stop()
+    assert run.state.queue == ()
+    check_balance(run.events)
+    check_transcript(run.events)
+    assert [each.id for each in entries(run.events)] == ["a", "a.0.result", "u", "m"]
 
 
 def test_a_kill_keeps_the_long_result_of_a_call_that_waited() -> None:
