@@ -39,6 +39,7 @@ from nousd.daemon.runs.client_calls import ClientCalls
 from nousd.daemon.runs.model_inputs import ModelInputs
 from nousd.daemon.runs.recovery import close_what_can_be, close_what_is_open
 from nousd.daemon.runs.registry import Runs
+from nousd.daemon.runs.runtimes import Runtimes
 from nousd.daemon.runs.services import RunServices
 from nousd.daemon.services import ExtensionHandler, Services
 from nousd.daemon.sessions.history import Contexts
@@ -90,7 +91,9 @@ class DaemonDeps(msgspec.Struct, kw_only=True):
     around_tools: Callable[[Mapping[str, Tool]], Mapping[str, Tool]] = lambda tools: tools
     """Selects the tools that a call can find; for ``nousd.replay``."""
     around_runtime: Callable[[Runtime], Runtime] = lambda runtime: runtime
-    """Wraps the runtime; ``nousd.replay`` acts after each of its steps."""
+    """Wraps the native runtime; ``nousd.replay`` acts after each of its steps."""
+    make_agents: Callable[[CallRunner], Iterable[Runtime]] = lambda _: ()
+    """Makes the runtimes that drive agent programs, whose calls pass the given gate."""
     permissions: Permissions = RulePermissions()
     approval_timeout_seconds: float = APPROVAL_SECONDS
     sandbox: FindSandbox = no_sandbox
@@ -207,7 +210,8 @@ def _run_services(
         store=deps.store,
         log=log,
         clock=deps.clock,
-        runtime=deps.around_runtime(native),
+        runtimes=Runtimes(deps.around_runtime(native), deps.make_agents(gate)),
+        summariser=native,
         models=deps.models,
         tools=tools,
         contexts=Contexts(deps.store, tokens_max=_CONTEXT_WINDOWS_READ * window),

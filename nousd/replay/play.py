@@ -208,7 +208,7 @@ class _Stage:
         request = request_of(start)
         choice = services.run_services.choice_of(live.state, request.options or None)
         how: Any = {
-            "runtime": services.run_services.runtime.name,
+            "runtime": services.run_services.runtimes.of(live.state).name,
             "model": choice.model,
             "request": request,
             "in_v1_scope": start.v1_scope is True,

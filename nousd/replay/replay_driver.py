@@ -32,7 +32,7 @@ from nousd.replay.recorded_decisions import RecordedPermissions
 from nousd.replay.versions import was_told
 from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier
 from nousd.runtimes.calls.host import Answer, Question
-from nousd.runtimes.interface import Runtime, TurnHost
+from nousd.runtimes.interface import Runtime, RunTurnHost
 from nousd.store.memory.store import MemoryStore
 from nousd.store.records import Batch
 from nousd.wire import events
@@ -80,7 +80,7 @@ class ReplayDriver:
         assert self._running is not None
         return self._running.live
 
-    def watch(self, host: TurnHost) -> _Host:
+    def watch(self, host: RunTurnHost) -> _Host:
         """Return the host of a turn, with this acting after each of its steps."""
         self._host = _Host(host, self)
         return self._host
@@ -370,15 +370,15 @@ class _Runtime:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runtime, name)
 
-    async def run_turn(self, host: TurnHost) -> None:
+    async def run_turn(self, host: RunTurnHost) -> None:
         await self._driver.behind_step()
-        await self._runtime.run_turn(cast("TurnHost", self._driver.watch(host)))
+        await self._runtime.run_turn(cast("RunTurnHost", self._driver.watch(host)))
 
 
 class _Host:
     """Behaves like the host otherwise."""
 
-    def __init__(self, host: TurnHost, driver: ReplayDriver) -> None:
+    def __init__(self, host: RunTurnHost, driver: ReplayDriver) -> None:
         self._host = host
         self._driver = driver
 

@@ -1,5 +1,9 @@
 """The interface of a runtime, and of the daemon towards it during a turn.
 
+``Runtime`` is what carries out a turn, and ``TurnHost`` what each of them needs of the daemon: the
+native one takes a ``NativeHost``, one that drives an agent program an ``AgentHost``. A run is all of
+them (``RunTurnHost``).
+
 The daemon owns runs, queues, the log and every way to stop; a runtime owns what happens between the
 user's message and the end of the turn. Both sides talk: the runtime emits events and looks for new
 input. It is stopped by cancellation at any await and need not close anything that it opened in the log;
@@ -19,10 +23,11 @@ from nousd.machine.context.compiler import Compiled, Grown
 from nousd.machine.context.input_chunks import Stored
 from nousd.machine.context.model_input import ModelChoice, ToolSpec
 from nousd.machine.context.prompt_sections import SourceText
+from nousd.machine.session.queue import Inputs
 from nousd.machine.session.usage import CallFigures
 from nousd.runtimes.calls.attempts import Earlier
 from nousd.runtimes.calls.host import RuntimeOpinion, TurnCallHost
-from nousd.wire.objects.entries import Entry, ToolCall
+from nousd.wire.objects.entries import Attachment, Entry, ToolCall, TurnKind
 from nousd.wire.objects.run_options import ToolChoice
 
 Tell = Callable[[Compiled], Awaitable[None]]
@@ -39,23 +44,7 @@ class AnswersOfRun(msgspec.Struct):
 
 
 class TurnHost(TurnCallHost, Protocol):
-    """The daemon's side of one turn."""
-
-    @property
-    def choice(self) -> ModelChoice:
-        """The model of the session's next call."""
-        ...
-
-    @property
-    def tool_choice(self) -> ToolChoice | None:
-        """Whether the model's next answer may, must not or must call tools; None leaves that to the
-        model.
-        """
-        ...
-
-    def offered(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
-        """Return the current tools that the session's model is offered."""
-        ...
+    """The daemon's side of one turn, for any runtime."""
 
     async def wait_results(self) -> None:
         """Return when the results of earlier calls are durable: only then may a model be told of them.
@@ -65,10 +54,6 @@ class TurnHost(TurnCallHost, Protocol):
         """
         ...
 
-    async def keep_input(self, compiled: Compiled) -> Stored:
-        """Store a model input with the next commit."""
-        ...
-
     async def instructions(self) -> Sequence[SourceText]:
         """Return the user's and the project's instructions, as the run first found them, and the agents
         that tasks can name.
@@ -76,18 +61,8 @@ class TurnHost(TurnCallHost, Protocol):
         ...
 
     @property
-    def own_prompt(self) -> SourceText | None:
-        """The replacement of the runtime's system prompt; None keeps it."""
-        ...
-
-    @property
     def correlation_id(self) -> str | UnsetType:
         """The correlation id of the run's prompt; UNSET without one."""
-        ...
-
-    @property
-    def model_calls_left(self) -> int | None:
-        """How many more times the run may call its model; None for no limit of the run's own."""
         ...
 
     @property
@@ -109,17 +84,16 @@ class TurnHost(TurnCallHost, Protocol):
 
     def has_pending_steer(self) -> bool:
         """Return whether a steer of this run is pending: then no further tool or model call
-        may begin.
+        may begin. One that ``AgentHost.take_steer`` took is not pending.
         """
+        ...
+
+    async def wait_steer(self) -> None:
+        """Return when a steer of this run is pending (``has_pending_steer``)."""
         ...
 
     async def context(self) -> Sequence[Entry]:
         """Return the effective transcript, from the last compaction on, if there is one."""
-        ...
-
-    @property
-    def grown(self) -> Grown:
-        """What the last input of the transcript has in common with the next (``compile_input``)."""
         ...
 
     def new_id(self, prefix: str) -> str:
@@ -127,15 +101,141 @@ class TurnHost(TurnCallHost, Protocol):
         ...
 
 
+class NativeHost(TurnHost, Protocol):
+    """The daemon's side of a turn whose model calls it makes itself."""
+
+    @property
+    def choice(self) -> ModelChoice:
+        """The model of the session's next call."""
+        ...
+
+    @property
+    def tool_choice(self) -> ToolChoice | None:
+        """Whether the model's next answer may, must not or must call tools; None leaves that to the
+        model.
+        """
+        ...
+
+    def offered(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
+        """Return the current tools that the session's model is offered."""
+        ...
+
+    async def keep_input(self, compiled: Compiled) -> Stored:
+        """Store a model input with the next commit."""
+        ...
+
+    @property
+    def own_prompt(self) -> SourceText | None:
+        """The replacement of the runtime's system prompt; None keeps it."""
+        ...
+
+    @property
+    def model_calls_left(self) -> int | None:
+        """How many more times the run may call its model; None for no limit of the run's own."""
+        ...
+
+    @property
+    def grown(self) -> Grown:
+        """What the last input of the transcript has in common with the next (``compile_input``)."""
+        ...
+
+
+class Delivery(Protocol):
+    """Inputs of the user that an agent program is being given as one message.
+
+    Until the delivery is proven they are pending, and no command can change them.
+    """
+
+    @property
+    def kind(self) -> TurnKind:
+        """The kind of the inputs."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """The whole text of the message."""
+        ...
+
+    @property
+    def attachments(self) -> tuple[Attachment, ...]:
+        """The attachments of the message."""
+        ...
+
+    @property
+    def inputs(self) -> Inputs:
+        """The inputs, with whole texts."""
+        ...
+
+    async def delivered(self) -> None:
+        """Note that the program has taken the message: consume the inputs and log the user's message,
+        in one step. Further calls do nothing.
+        """
+        ...
+
+
+class AgentHost(TurnHost, Protocol):
+    """The daemon's side of a turn that an agent program carries out.
+
+    The turn's own inputs are delivered by proof: the runtime gives them to the program, and calls
+    ``delivered`` when the program says that it has them. A turn that ends without that leaves them
+    pending.
+    """
+
+    @property
+    def turn_text(self) -> str:
+        """The text to deliver; empty for a turn that resumes."""
+        ...
+
+    @property
+    def turn_attachments(self) -> tuple[Attachment, ...]:
+        """The attachments to deliver."""
+        ...
+
+    @property
+    def turn_inputs(self) -> Inputs:
+        """The inputs to deliver, with whole texts; empty for a turn that resumes."""
+        ...
+
+    async def delivered(self) -> None:
+        """See ``Delivery.delivered``, of the turn's own inputs. It does nothing in a turn that
+        resumes.
+        """
+        ...
+
+    async def take_steer(self) -> Delivery | None:
+        """Take the pending steer to deliver it inside of this turn, as soon as its acceptance is
+        durable; None if none is pending.
+
+        What is not delivered when the turn ends is pending again.
+        """
+        ...
+
+
+class RunTurnHost(NativeHost, AgentHost, Protocol):
+    """Everything that the daemon offers a runtime; each uses the part that it needs."""
+
+
 class Runtime(Protocol):
     """Something that can carry out a turn."""
 
     @property
     def name(self) -> str:
-        """The runtime's name in ``agent_start``."""
+        """The runtime's name in ``agent_start``, and in the settings of sessions."""
         ...
 
-    async def run_turn(self, host: TurnHost) -> None:
+    @property
+    def version(self) -> str | None:
+        """The version of the agent program, as far as it is known; None for the daemon's own."""
+        ...
+
+    @property
+    def consumes_on_delivery(self) -> bool:
+        """Whether a turn's inputs are consumed when the runtime says that they were delivered
+        (``AgentHost.delivered``), instead of before the turn.
+        """
+        ...
+
+    async def run_turn(self, host: RunTurnHost) -> None:
         """Carry out the turn of the user message that was just logged or is pending.
 
         Raises:
@@ -151,6 +251,10 @@ class Runtime(Protocol):
         deny the call or require approval, but never allow what rules and mode do not.
         """
         ...
+
+
+class Summariser(Protocol):
+    """Something that can shorten a transcript."""
 
     async def plan_cut(self, context: Sequence[Entry], choice: ModelChoice) -> Cut | None:
         """Return where to cut a transcript for that model; None if nothing can be cut off."""

@@ -37,7 +37,7 @@ class Kit:
 
     def bound_answers(self, of_call: int, of_run: int | None = None) -> None:
         """Run the daemon with other bounds of answers than the table's, which are settings."""
-        runtime: Any = self.daemon.services.run_services.runtime
+        runtime: Any = self.daemon.services.run_services.summariser
         usual = AnswerBounds(LIMITS["answer_bytes_max"][0], LIMITS["run_answer_bytes_max"][0])
         assert runtime._bounds == usual
         self.patch.setattr(runtime, "_bounds", AnswerBounds(of_call, of_run or usual.of_run))

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -46,6 +46,7 @@ from nousd.net.accept import serve_connections
 from nousd.providers.interface import Provider
 from nousd.providers.models.catalog import Models
 from nousd.providers.setup.registry import ProviderSettings, make_provider
+from nousd.runtimes.calls.runner import CallRunner
 from nousd.runtimes.interface import Runtime
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.interface import Store
@@ -456,6 +457,7 @@ def make_deps(
     hooks: Hooks = NO_HOOKS,
     mcp_servers: tuple[ServerSpec, ...] = (),
     around_runtime: Callable[[Runtime], Runtime] = lambda runtime: runtime,
+    make_agents: Callable[[CallRunner], Iterable[Runtime]] = lambda _: (),
     secrets: Secrets = NO_SECRETS,
 ) -> DaemonDeps:
     """Return the dependencies of a daemon with every built-in tool and ``tools``.
@@ -485,6 +487,7 @@ def make_deps(
         stale_seconds=stale_seconds,
         mcp_servers=mcp_servers,
         around_runtime=around_runtime,
+        make_agents=make_agents,
         secrets=secrets,
         mcp_surroundings=Surroundings(
             {}, workdir, lambda _: None, secrets.redact_output, secrets.redact_output

@@ -38,12 +38,12 @@ async def compact_session(services: Services, command: commands.CompactSession) 
     leaf_id = live.state.leaf_id
     context = list((await services.contexts.at_leaf(live)).entries)
     choice = services.run_services.choice_of(live.state)
-    cut = await services.run_services.runtime.plan_cut(context, choice)
+    cut = await services.run_services.summariser.plan_cut(context, choice)
     if cut is None:
         raise CommandRejected("nothing_to_compact")
     instruction = (command.instruction or "").strip() or None
     try:
-        summary = await services.run_services.runtime.summarise(
+        summary = await services.run_services.summariser.summarise(
             cut,
             choice,
             instruction=instruction,

@@ -81,6 +81,7 @@ def _start(
     if live is not None:
         refuse_second_run(services, live, command.client_id)
     seen = services.sessions.without_session() if live is None else live.state
+    runtime = services.run_services.runtimes.of(seen)
     request = run_request(services, seen, command)
     there = appending.reusable(pending.tail, command.text, brought.attachments)
     if command.require_appended and there is None:
@@ -101,7 +102,8 @@ def _start(
     decided = decisions.start_run(
         live.state,
         queued,
-        runtime=services.run_services.runtime.name,
+        runtime=runtime.name,
+        runtime_version=runtime.version,
         model=services.run_services.choice_of(live.state, request.options or None).model,
         leaf_id=command.leaf_id,
         title=services.run_services.new_title(live.state, command.text),
@@ -221,8 +223,15 @@ def _queue(
     )
     handle = live.decide((decided,), artifacts=pending.brought.artifacts)
     if kind == "steer":
-        services.run_services.skip_passed_over()
+        _tell_steer(services, live)
     return remembered(live, handle, decided.inputs[0])
+
+
+def _tell_steer(services: Services, live: LiveSession) -> None:
+    """Let a steer end what waits for the user, and reach a runtime that waits for it."""
+    services.run_services.skip_passed_over()
+    if live.run is not None:
+        live.run.tell_steer()
 
 
 async def _likely_session(
@@ -280,13 +289,15 @@ async def resume(services: Services, command: commands.Resume) -> Reply:
     await services.workspaces.of(live.state)
     left = await what_is_left(services, live)
     refuse_second_run(services, live, command.client_id)
+    runtime = services.run_services.runtimes.of(live.state)
     run_id = services.clock.new_id("run")
     request = decisions.resumed(live.state, left.request, command.client_id)
     decided = decisions.resume_run(
         live.state,
         run_id,
         left.leaf,
-        runtime=services.run_services.runtime.name,
+        runtime=runtime.name,
+        runtime_version=runtime.version,
         model=services.run_services.choice_of(live.state, request.options or None).model,
         request=request,
         in_v1_scope=live.session_id == services.sessions.active_id,
@@ -338,6 +349,6 @@ async def promote(services: Services, command: commands.Promote) -> Reply:
     """Turn a pending follow-up into a steer."""
     live = await services.sessions.require(command.session_id)
     handle = live.decide(decisions.promote(live.state, command.input_id, command.client_id))
-    services.run_services.skip_passed_over()
+    _tell_steer(services, live)
     answer = Accepted(command="promote", session_id=live.session_id, input_id=command.input_id)
     return Deferred(handle, answer)

@@ -36,9 +36,11 @@ def said_of_new(services: Services, command: commands.NewSession) -> dict[str, A
 
     Raises:
         InvalidPayload: a rule is invalid, or a value is too long.
-        CommandRejected: as ``given_model`` and ``require_builtin``.
+        CommandRejected: ``runtime_unknown``, and as ``given_model`` and ``require_builtin``.
     """
     require_builtin(services, command.active_tools or ())
+    if command.runtime is not None:
+        services.run_services.runtimes.named(command.runtime)
     choice = given_model(services, command.model, command.provider)
     said = {name: getattr(command, name) for name in _NEW}
     said["parent_id"] = command.parent_id

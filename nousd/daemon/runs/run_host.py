@@ -1,8 +1,8 @@
 """One active run, as its runtime, its tools and other runs see it.
 
-``RunHost`` is the ``TurnHost`` of a runtime: it logs the decided events, stores model inputs, and says
-what the run may use. ``call_host`` has what tool calls need; ``run_loop`` takes the run from turn to
-turn and ends it.
+``RunHost`` is the ``RunTurnHost`` of a runtime: it logs the decided events, stores model inputs, and
+says what the run may use. ``call_host`` has what tool calls need; ``run_loop`` takes the run from turn
+to turn and ends it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from nousd.daemon.clock import later
 from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.policy.approvers import Audience
 from nousd.daemon.runs.call_host import LiveCallHost
+from nousd.daemon.runs.deliveries import InputDelivery, whole_turn
 from nousd.daemon.runs.model_inputs import InputsOfRun, artifacts_of
 from nousd.daemon.runs.services import RunServices
 from nousd.daemon.runs.task_tree import TaskTree
@@ -33,9 +34,11 @@ from nousd.machine.context.compiler import Compiled, Grown
 from nousd.machine.context.input_chunks import Stored
 from nousd.machine.context.model_input import ModelChoice, ToolSpec
 from nousd.machine.context.prompt_sections import SourceText, agent_prompt, agents_source
-from nousd.machine.session import queue
+from nousd.machine.session import decisions, queue
 from nousd.machine.session.brackets import Brackets
 from nousd.machine.session.lifecycle import LifecycleTracker, Phase
+from nousd.machine.session.queue import Turn
+from nousd.machine.session.settings import in_force
 from nousd.machine.session.state import options_of
 from nousd.runtimes.calls.attempts import Earlier
 from nousd.runtimes.calls.host import RuntimeOpinion
@@ -47,7 +50,7 @@ from nousd.wire import events
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.events import Event
 from nousd.wire.events.base import EndStatus, TurnKey
-from nousd.wire.objects.entries import Entry, MessageEntry, ToolCall
+from nousd.wire.objects.entries import Attachment, Entry, MessageEntry, ToolCall
 from nousd.wire.objects.run_options import RunOptions, ToolChoice
 
 _CONFLICT_SECONDS: Final = 1.0
@@ -55,7 +58,7 @@ _CONFLICT_SECONDS: Final = 1.0
 
 
 class RunHost(LiveCallHost):
-    """One active run. It implements ``TurnHost`` for its runtime.
+    """One active run. It implements ``RunTurnHost`` for its runtime.
 
     ``scope`` is the cancel scope of its task; ``stop`` cancels it.
 
@@ -78,6 +81,7 @@ class RunHost(LiveCallHost):
         super().__init__(live, services)
         self._others = others
         self.run_id = run_id
+        self.runtime = services.runtimes.of(live.state)
         self.tree = TaskTree(self, parent)
         self.tracker = LifecycleTracker(live.session_id, run_id)
         self.shown = LifecycleTracker(live.session_id, run_id)
@@ -86,6 +90,8 @@ class RunHost(LiveCallHost):
         self.calls_of: str | None = None
         """The message whose calls it carries out, from the message's end to the next model call."""
         self.answers = AnswersOfRun()
+        self.delivery: InputDelivery | None = None
+        """The inputs of its turn, if they are consumed when they are delivered."""
         self.end: events.AgentEnd | None = None
         """The end of the run, once it is durable."""
         self._stopped_as: EndStatus = "cancelled"
@@ -102,6 +108,7 @@ class RunHost(LiveCallHost):
         self._model_calls = 0
         self._has_new_results = False
         self._has_answered = False
+        self._steer_told = trio.lowlevel.ParkingLot()
 
     # --- its place among runs ----------------------------------------------------------------
 
@@ -196,7 +203,11 @@ class RunHost(LiveCallHost):
             del where["turn_id"]
         return where
 
-    # --- the runtime's side (TurnHost) -------------------------------------------------------
+    def tell_steer(self) -> None:
+        """See ``SessionRun.tell_steer``."""
+        self._steer_told.unpark_all()
+
+    # --- the runtime's side (RunTurnHost) ----------------------------------------------------
 
     @property
     def turn(self) -> RunHost:
@@ -226,16 +237,16 @@ class RunHost(LiveCallHost):
 
     async def runtime_opinion(self, call: ToolCall) -> RuntimeOpinion:
         """See ``CallHost.runtime_opinion``."""
-        return await self._services.runtime.opinion_of(call)
+        return await self.runtime.opinion_of(call)
 
     @property
     def choice(self) -> ModelChoice:
-        """See ``TurnHost.choice``."""
+        """See ``NativeHost.choice``."""
         return self._services.choice_of(self.live.state, self._options)
 
     @property
     def tool_choice(self) -> ToolChoice | None:
-        """See ``TurnHost.tool_choice``."""
+        """See ``NativeHost.tool_choice``."""
         choice = self._options.tool_choice
         if choice is UNSET or (choice == "required" and self._has_answered):
             return None
@@ -254,7 +265,7 @@ class RunHost(LiveCallHost):
             await self.wait_durable()
 
     async def keep_input(self, compiled: Compiled) -> Stored:
-        """See ``TurnHost.keep_input``."""
+        """See ``NativeHost.keep_input``."""
         stored = await self._inputs.store(compiled)
         self._kept += artifacts_of(stored)
         return stored
@@ -275,7 +286,7 @@ class RunHost(LiveCallHost):
 
     @property
     def own_prompt(self) -> SourceText | None:
-        """See ``TurnHost.own_prompt``."""
+        """See ``NativeHost.own_prompt``."""
         worker = self.live.state.worker
         if worker is not None and worker.prompt:
             return agent_prompt(worker.prompt)
@@ -289,7 +300,7 @@ class RunHost(LiveCallHost):
 
     @property
     def model_calls_left(self) -> int | None:
-        """See ``TurnHost.model_calls_left``."""
+        """See ``NativeHost.model_calls_left``."""
         worker = self.live.state.worker
         if worker is None or worker.max_calls is UNSET:
             return None
@@ -329,12 +340,14 @@ class RunHost(LiveCallHost):
 
     def has_pending_steer(self) -> bool:
         """See ``TurnHost.has_pending_steer``."""
-        return queue.has_pending_steer(self.live.state.queue, self.run_id)
+        state = self.live.state
+        return queue.has_pending_steer(state.queue, self.run_id, state.delivering)
 
     def is_passed_over(self) -> bool:
         """See ``LiveCallHost.is_passed_over``."""
+        path = [(run.live.state, run.run_id) for run in self.tree.path]
         return any(
-            queue.has_pending_steer(run.live.state.queue, run.run_id) for run in self.tree.path
+            queue.has_pending_steer(state.queue, run_id, state.delivering) for state, run_id in path
         )
 
     def tool_is_active(self, name: str) -> bool:
@@ -342,7 +355,7 @@ class RunHost(LiveCallHost):
         return self._options.tool_choice != "none" and self._is_offered(name)
 
     def offered(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
-        """See ``TurnHost.offered``."""
+        """See ``NativeHost.offered``."""
         return tuple(tool for tool in tools if self._is_offered(tool.name))
 
     def _is_offered(self, name: str) -> bool:
@@ -360,12 +373,67 @@ class RunHost(LiveCallHost):
 
     @property
     def grown(self) -> Grown:
-        """See ``TurnHost.grown``."""
+        """See ``NativeHost.grown``."""
         return self._context.grown
 
     def new_id(self, prefix: str) -> str:
         """See ``TurnHost.new_id``."""
         return self._services.clock.new_id(prefix)
+
+    async def wait_steer(self) -> None:
+        """See ``TurnHost.wait_steer``."""
+        await trio.lowlevel.checkpoint()
+        while not self.has_pending_steer():
+            await self._steer_told.park()
+
+    # --- delivery by proof (AgentHost) -------------------------------------------------------
+
+    def offer(self, turn: Turn) -> None:
+        """Begin a turn whose inputs are consumed when they are delivered."""
+        turn_id = str(self.tracker.turns + 1)
+        self.decide(
+            decisions.offer_turn(self.live.state, turn, run_id=self.run_id, turn_id=turn_id)
+        )
+        self.delivery = InputDelivery(turn, self)
+
+    @property
+    def turn_text(self) -> str:
+        """See ``AgentHost.turn_text``."""
+        return self._offered_inputs.text
+
+    @property
+    def turn_attachments(self) -> tuple[Attachment, ...]:
+        """See ``AgentHost.turn_attachments``."""
+        return self._offered_inputs.attachments
+
+    @property
+    def turn_inputs(self) -> queue.Inputs:
+        """See ``AgentHost.turn_inputs``."""
+        return self._offered_inputs.inputs
+
+    async def delivered(self) -> None:
+        """See ``AgentHost.delivered``."""
+        await self._offered_inputs.delivered()
+
+    @property
+    def _offered_inputs(self) -> InputDelivery:
+        assert self.delivery is not None, "the runtime consumes its inputs before the turn"
+        return self.delivery
+
+    async def take_steer(self) -> InputDelivery | None:
+        """See ``AgentHost.take_steer``."""
+        steer = await whole_turn(self._services.store, self._next_steer)
+        if steer is None:
+            return None
+        await self.commit(*decisions.take_steer(self.live.state, steer, self.run_id))
+        return InputDelivery(steer, self)
+
+    def _next_steer(self) -> Turn | None:
+        state = self.live.state
+        steering = in_force(state, self._services.sessions.defaults).steering_mode
+        return queue.next_steer(
+            state.queue, self.run_id, delivering=state.delivering, steering=steering
+        )
 
     # --- into the log ------------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ import trio
 from msgspec import UNSET
 
 from nousd.daemon import error_boundary
+from nousd.daemon.runs.deliveries import whole_turn
 from nousd.daemon.runs.run_hooks import RunHooks
-from nousd.daemon.sessions.history import wholes_of
 from nousd.errors import NousdError, RunFailed, without_category
 from nousd.machine.context import text_offload
 from nousd.machine.session import decisions, queue
@@ -95,40 +95,48 @@ class RunLoop:
         while turn is not None:
             self._begin_turn(turn)
             await self._hooks.turn_start(turn)
-            await self._services.runtime.run_turn(self._host)
+            await self._host.runtime.run_turn(self._host)
             # A stop that came while this task was already on its way must not look like an end.
             await trio.lowlevel.checkpoint_if_cancelled()
+            self._require_delivered()
             await self._hooks.turn_end()
             turn = await self._end_turn()
+
+    def _require_delivered(self) -> None:
+        """Fail the run if its turn has ended without its inputs: the next turn would be the same one."""
+        delivery = self._host.delivery
+        if delivery is not None and not delivery.is_done:
+            raise RunFailed(
+                "input_not_delivered",
+                "the agent ended its turn without the user's message",
+                f"{self._host.runtime.name} never said that it has taken the message",
+                hint="the message still waits: resume the session",
+            )
 
     async def _next_turn(self) -> Turn | None:
         """Return the next turn, with whole texts; the caller may decide on it without another
         await.
         """
-        wholes: dict[str, bytes | None] = {}
-        while True:
-            state = self._host.live.state
-            modes = in_force(state, self._services.sessions.defaults)
-            turn = queue.next_turn(
-                state.queue,
-                own_prompt=self._own_prompt,
-                steering=modes.steering_mode,
-                follow_up=modes.follow_up_mode,
-            )
-            if turn is None:
-                return None
-            missing = text_offload.refs_in(turn.inputs).keys() - wholes
-            if not missing:
-                return Turn(turn.kind, text_offload.whole_inputs(turn.inputs, wholes))
-            # What was accepted a moment ago may still be on its way to the disk.
-            await self._services.store.flush()
-            wholes |= await wholes_of(self._services.store, missing)
+        return await whole_turn(self._services.store, self._choose_turn)
+
+    def _choose_turn(self) -> Turn | None:
+        state = self._host.live.state
+        modes = in_force(state, self._services.sessions.defaults)
+        return queue.next_turn(
+            state.queue,
+            own_prompt=self._own_prompt,
+            steering=modes.steering_mode,
+            follow_up=modes.follow_up_mode,
+        )
 
     def _begin_turn(self, turn: Turn) -> None:
         """Put the turn's beginning on its way into the log. The model is asked meanwhile: what it
         says comes behind this in the log, and a tool call waits for both. What a runtime says before
         it first waits is there in time for the same commit.
         """
+        if self._host.runtime.consumes_on_delivery:
+            self._host.offer(turn)
+            return
         clock = self._services.clock
         self._host.decide(
             decisions.begin_turn(

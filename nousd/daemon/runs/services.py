@@ -21,6 +21,7 @@ from nousd.daemon.policy.questions import Questions
 from nousd.daemon.policy.requests import Asker
 from nousd.daemon.runs.call_records import CallRecords
 from nousd.daemon.runs.model_inputs import ModelInputs
+from nousd.daemon.runs.runtimes import Runtimes
 from nousd.daemon.sessions.history import Contexts
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.daemon.sessions.registry import Sessions
@@ -34,7 +35,7 @@ from nousd.machine.session.state import SessionState
 from nousd.machine.session.titles import TITLED_CHARS_MAX, title_of
 from nousd.providers.models.catalog import Models
 from nousd.runtimes.calls.host import Answer, Question
-from nousd.runtimes.interface import Runtime
+from nousd.runtimes.interface import Summariser
 from nousd.store.interface import Store
 from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.interface import Emit, ExtendIdleDeadline, Tool, ToolContext
@@ -52,7 +53,9 @@ class RunServices:
     store: Store
     log: Log
     clock: Clock
-    runtime: Runtime
+    runtimes: Runtimes
+    summariser: Summariser
+    """Shortens transcripts at a client's request."""
     models: Models
     """Which there are, and which is asked where a session names none."""
     tools: Mapping[str, Tool]

@@ -228,10 +228,12 @@ class TasksOfCall:
         )
         assert not isinstance(prompt.run_id, UnsetType)
         options = self._options(chosen)
+        runtime = services.runtimes.of(live.state)
         decided = decisions.start_run(
             live.state,
             prompt,
-            runtime=services.runtime.name,
+            runtime=runtime.name,
+            runtime_version=runtime.version,
             model=services.choice_of(live.state, options).model,
             leaf_id=None,
             request=NOTHING_ASKED if options == RunOptions() else RunRequest(options=options),

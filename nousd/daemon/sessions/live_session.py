@@ -47,6 +47,10 @@ class SessionRun(Protocol):
         """End the run early; the first stop counts."""
         ...
 
+    def tell_steer(self) -> None:
+        """Say that there is a steer, which the run may be waiting for."""
+        ...
+
     def tell_conflict(self, client_id: str | None) -> None:
         """Record that another run was refused because of this one."""
         ...

@@ -138,6 +138,8 @@ def _queue_updated(event: events.QueueUpdate, seq: int, _: str) -> Changes:
         before = event.before_input_id
         moved = [MoveInput(event.session_id, queued.input_id, before) for queued in event.inputs]
         return tuple(moved)
+    if event.change == "delivering":
+        return ()  # it stays pending, and no run survives a restart
     change = _INPUT_CHANGES[event.change]
     return tuple(
         [change(event.session_id, queued, seq, index) for index, queued in enumerate(event.inputs)]

@@ -15,8 +15,8 @@ from msgspec import UNSET
 from nousd.errors import CommandRejected
 from nousd.machine.session import queue
 from nousd.machine.session.appending import joined, leaf_after
-from nousd.machine.session.queue_updates import accepted, gone, promoted
-from nousd.machine.session.state import RunInfo, SessionState, queue_fields
+from nousd.machine.session.queue_updates import accepted, delivering, gone, promoted
+from nousd.machine.session.state import RunInfo, SessionState, is_taken, queue_fields
 from nousd.wire import events
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.events.base import TurnKey
@@ -55,6 +55,7 @@ def start_run(
     runtime: str,
     model: str,
     leaf_id: str | None,
+    runtime_version: str | None = None,
     title: str | None = None,
     request: RunRequest = NOTHING_ASKED,
     in_v1_scope: bool = False,
@@ -63,6 +64,7 @@ def start_run(
     """Accept a prompt and start its run, in one step, so that neither is ever seen without the other.
 
     Args:
+        runtime_version: of an agent program that carries it out, if it is known.
         title: what the prompt makes the session's title, if anything.
         request: the options that the prompt sets for the run.
         in_v1_scope: whether the session is the active one.
@@ -83,7 +85,14 @@ def start_run(
         *changed,
         accepted(state, prompt),
         _agent_start(
-            state, prompt.run_id, runtime, model, request, in_v1_scope=in_v1_scope, task=task
+            state,
+            prompt.run_id,
+            runtime,
+            model,
+            request,
+            version=runtime_version,
+            in_v1_scope=in_v1_scope,
+            task=task,
         ),
     )
 
@@ -95,12 +104,14 @@ def resume_run(
     *,
     runtime: str,
     model: str,
+    runtime_version: str | None = None,
     request: RunRequest = NOTHING_ASKED,
     in_v1_scope: bool = False,
 ) -> Events:
     """Start a run on the pending inputs, or else on an unanswered leaf.
 
     Args:
+        runtime_version: as for ``start_run``.
         request: the request of the run that left this, reduced by ``resumed``.
         in_v1_scope: whether the session is the active one.
 
@@ -110,7 +121,10 @@ def resume_run(
     require_idle(state)
     if not state.queue and not is_unanswered(leaf):
         raise CommandRejected("nothing_to_resume")
-    return (_agent_start(state, run_id, runtime, model, request, in_v1_scope=in_v1_scope),)
+    start = _agent_start(
+        state, run_id, runtime, model, request, version=runtime_version, in_v1_scope=in_v1_scope
+    )
+    return (start,)
 
 
 def _agent_start(
@@ -120,6 +134,7 @@ def _agent_start(
     model: str,
     request: RunRequest,
     *,
+    version: str | None,
     in_v1_scope: bool,
     task: TaskOrigin | None = None,
 ) -> events.AgentStart:
@@ -127,6 +142,7 @@ def _agent_start(
         session_id=state.session_id,
         run_id=run_id,
         runtime=runtime,
+        runtime_version=or_unset(version),
         model=model,
         v1_scope=True if in_v1_scope else UNSET,
         task=UNSET if task is None else task,
@@ -230,7 +246,7 @@ def abort_run(
     """Abort the run and clear the queues; return the events and the cleared inputs.
 
     Args:
-        keep_queue: remove only the run's own prompt, so that an aborted prompt does not come back.
+        keep_queue: remove only what the run has taken, so that an aborted prompt does not come back.
     """
     run = require_running(state, expected_run_id)
     aborting = events.RunAborting(
@@ -242,7 +258,7 @@ def abort_run(
     cleared = tuple(
         queued
         for queued in queue.in_order(state.queue)
-        if not keep_queue or queue.is_own_prompt(queued, run.run_id)
+        if not keep_queue or is_taken(state, queued)
     )
     return (aborting, *gone(state, "cleared", cleared, run.run_id, client_id)), cleared
 
@@ -262,12 +278,12 @@ def defer_deletion(state: SessionState) -> Events:
 def clear_queue(
     state: SessionState, kind: str | None, client_id: str | None = None
 ) -> tuple[Events, queue.Inputs]:
-    """Remove pending inputs, but not the prompt that a run is about to begin with."""
+    """Remove pending inputs, but none that a run has taken."""
     own = None if state.run is None else state.run.run_id
     cleared = tuple(
         queued
         for queued in queue.in_order(state.queue)
-        if kind in (None, queued.kind) and not queue.is_own_prompt(queued, own)
+        if kind in (None, queued.kind) and not is_taken(state, queued)
     )
     return gone(state, "cleared", cleared, own, client_id), cleared
 
@@ -283,7 +299,7 @@ def promote(state: SessionState, input_id: str, client_id: str | None = None) ->
             break
     else:
         raise CommandRejected("input_not_found")
-    if queued.kind != "follow_up":
+    if queued.kind != "follow_up" or is_taken(state, queued):
         raise CommandRejected("input_not_promotable")
     if state.run is None:
         steer = msgspec.structs.replace(queued, kind="steer")
@@ -318,8 +334,60 @@ def begin_turn(
     }
     if not turn.inputs:
         return (*appended, events.TurnStart(**common))
+    delivered = _delivered(
+        state, turn, where=common, leaf_id=leaf_id, message_id=message_id, created_at=created_at
+    )
+    return (*appended, events.TurnStart(**common), *delivered)
+
+
+def offer_turn(state: SessionState, turn: queue.Turn, *, run_id: str, turn_id: str) -> Events:
+    """Begin a turn whose inputs are consumed when they are delivered (``deliver``). Messages appended
+    meanwhile come first.
+    """
+    start = events.TurnStart(session_id=state.session_id, run_id=run_id, turn_id=turn_id)
+    return (
+        *joined(state, run_id=run_id),
+        start,
+        *delivering(state, turn.inputs, run_id),
+    )
+
+
+def take_steer(state: SessionState, steer: queue.Turn, run_id: str) -> Events:
+    """Take pending steers to deliver them inside of the running turn."""
+    return delivering(state, steer.inputs, run_id)
+
+
+def deliver(
+    state: SessionState, turn: queue.Turn, *, where: TurnKey, message_id: str, created_at: str
+) -> Events:
+    """Consume inputs that were delivered, with whole texts: user message and entry in one step."""
+    return _delivered(
+        state,
+        turn,
+        where=where,
+        leaf_id=state.leaf_id,
+        message_id=message_id,
+        created_at=created_at,
+    )
+
+
+def _delivered(
+    state: SessionState,
+    turn: queue.Turn,
+    *,
+    where: TurnKey,
+    leaf_id: str | None,
+    message_id: str,
+    created_at: str,
+) -> Events:
+    """Return the user's message of a turn, its consumed inputs and its entry.
+
+    Args:
+        leaf_id: the parent of the entry.
+    """
     only = turn.inputs[0] if len(turn.inputs) == 1 else None
     message = _message_of(turn, only)
+    run_id = where["run_id"]
     entries: Events = ()
     if only is not None and _is_there(only, run_id, state.leaf_id):
         message_id = only.entry_id or message_id
@@ -335,12 +403,10 @@ def begin_turn(
         entries = (events.EntryAppended(session_id=state.session_id, run_id=run_id, entry=entry),)
     text = {key: message[key] for key in ("text", "text_ref", "text_bytes") if key in message}
     return (
-        *appended,
-        events.TurnStart(**common),
-        events.MessageStart(**common, message_id=message_id, role="user", **message),
+        events.MessageStart(**where, message_id=message_id, role="user", **message),
         *gone(state, "consumed", turn.inputs, run_id),
         *entries,
-        events.MessageEnd(**common, message_id=message_id, **text),
+        events.MessageEnd(**where, message_id=message_id, **text),
     )
 
 

@@ -9,6 +9,7 @@ inputs: no turn consumes them, and no command removes them.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final, Literal
 
 import msgspec
@@ -92,15 +93,30 @@ def is_own_prompt(queued: QueuedInput, run_id: str | None) -> bool:
     return queued.kind == "prompt" and queued.run_id == run_id
 
 
-def has_pending_steer(queue: Inputs, run_id: str) -> bool:
+def has_pending_steer(queue: Inputs, run_id: str, delivering: Collection[str] = ()) -> bool:
     """Return whether a steer of this very run is pending: accepted by it, or promoted during it.
 
     A steer from an earlier run only queues: its sender did not see the current run.
+
+    Args:
+        delivering: the ids of inputs that are being delivered, which no longer count.
     """
     return any(
-        queued.kind == "steer" and run_id in (queued.run_id, queued.promoted_run_id)
+        queued.kind == "steer"
+        and run_id in (queued.run_id, queued.promoted_run_id)
+        and queued.input_id not in delivering
         for queued in queue
     )
+
+
+def next_steer(
+    queue: Inputs, run_id: str, *, delivering: Collection[str], steering: QueueMode
+) -> Turn | None:
+    """Return the steers that a running turn is given next; None if none of this run is pending."""
+    if not has_pending_steer(queue, run_id, delivering):
+        return None
+    waiting = [queued for queued in of_kind(queue, "steer") if queued.input_id not in delivering]
+    return Turn("steer", tuple(waiting if steering == "all" else waiting[:1]))
 
 
 def next_turn(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from nousd.errors import CommandRejected
 from nousd.machine.session import queue
 from nousd.machine.session.queue_updates import edited, gone, moved
-from nousd.machine.session.state import SessionState
+from nousd.machine.session.state import SessionState, is_taken
 from nousd.wire import events
 from nousd.wire.objects.inputs import QueuedInput
 
@@ -29,7 +29,7 @@ def require_waiting(
             break
     else:
         raise CommandRejected("input_not_found")
-    if state.run is not None and queue.is_own_prompt(queued, state.run.run_id):
+    if is_taken(state, queued):
         raise input_delivered()
     if queue_revision not in (None, state.queue_revision):
         raise CommandRejected(

@@ -139,6 +139,25 @@ def gone(
     return tuple(updates)
 
 
+def delivering(
+    state: SessionState, inputs: queue.Inputs, run_id: str
+) -> tuple[events.QueueUpdate, ...]:
+    """Return the events after which a turn has pending inputs that were not yet delivered, each within
+    the size limit of events.
+    """
+    return tuple(
+        events.QueueUpdate(
+            session_id=state.session_id,
+            change="delivering",
+            inputs=some,
+            pending_counts=state.pending_counts,
+            run_id=run_id,
+            queue_revision=state.queue_revision,
+        )
+        for some in _told_together(inputs)
+    )
+
+
 def _told_together(inputs: queue.Inputs) -> list[queue.Inputs]:
     """Divide inputs so that each event about them stays small, because excerpts of long texts add up."""
     groups: list[queue.Inputs] = []

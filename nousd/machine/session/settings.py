@@ -91,7 +91,7 @@ class InheritedSettings(LastingSettings, frozen=True, kw_only=True):
     ``permission_mode`` None means the daemon's. ``worker`` carries out the task that the session was
     created for. ``workspace`` None means the daemon's default workspace. ``title`` is the beginning of
     its first message, unless it had a name by then. ``seen_id`` is the entry up to which the user has
-    seen it.
+    seen it. ``runtime`` None means the native one.
     """
 
     permission_mode: PermissionMode | None = None
@@ -104,6 +104,7 @@ class InheritedSettings(LastingSettings, frozen=True, kw_only=True):
     rules: SessionRules | None = None
     title: str | None = None
     seen_id: str | None = None
+    runtime: str | None = None
 
 
 class SessionSettings(InheritedSettings, frozen=True, kw_only=True):

@@ -43,8 +43,9 @@ class SessionState(SessionSettings, frozen=True, kw_only=True):
 
     ``leaf_id`` None means an empty tree. ``queued_chars`` is the size of ``queue`` for its bound,
     ``pending_counts`` the inputs that clients see as waiting (``queue_fields``). ``queue_revision``
-    counts the changes of what they see, from the version on that logs it. ``usage`` None means that no
-    model was called.
+    counts the changes of what they see, from the version on that logs it. ``delivering`` are the ids of
+    pending inputs that the turn has and that were not yet delivered. ``usage`` None means that no model
+    was called.
     """
 
     session_id: str
@@ -55,6 +56,7 @@ class SessionState(SessionSettings, frozen=True, kw_only=True):
     queue: tuple[QueuedInput, ...] = ()
     queued_chars: int = 0
     pending_counts: PendingCounts = PendingCounts(steer=0, follow_up=0)
+    delivering: tuple[str, ...] = ()
     usage: UsageTotals | None = None
     run: RunInfo | None = None
     deleted: bool = False
@@ -63,7 +65,16 @@ class SessionState(SessionSettings, frozen=True, kw_only=True):
 def apply(state: SessionState, event: events.Event, ts: str) -> SessionState:
     """Return the state after ``event``, which happened at ``ts``."""
     change = _CHANGES.get(type(event))
-    return state if change is None else msgspec.structs.replace(state, **change(state, event, ts))
+    changed = None if change is None else change(state, event, ts)
+    return msgspec.structs.replace(state, **changed) if changed else state
+
+
+def is_taken(state: SessionState, queued: QueuedInput) -> bool:
+    """Return whether the run has an input that is still pending: the prompt that it is about to begin
+    with, or what is being delivered.
+    """
+    run_id = None if state.run is None else state.run.run_id
+    return queue.is_own_prompt(queued, run_id) or queued.input_id in state.delivering
 
 
 def queue_fields(inputs: queue.Inputs) -> dict[str, Any]:
@@ -115,6 +126,9 @@ def _queued(state: SessionState, event: events.QueueUpdate, _: str) -> dict[str,
             "pending_counts": event.pending_counts,
             "queue_revision": revision,
         }
+    if event.change == "delivering":
+        ids = [queued.input_id for queued in event.inputs]
+        return {"delivering": (*state.delivering, *ids)}
     return {**queue_fields(_changed_queue(state.queue, event)), "queue_revision": revision}
 
 
@@ -140,6 +154,10 @@ def _started(_: SessionState, event: events.AgentStart, ts: str) -> dict[str, An
         task=None if event.task is UNSET else event.task,
     )
     return {"run": run}
+
+
+def _turn_ended(state: SessionState, _: events.TurnEnd, __: str) -> dict[str, Any]:
+    return {"delivering": ()} if state.delivering else {}
 
 
 def options_of(state: SessionState) -> RunOptions:
@@ -190,6 +208,7 @@ _CHANGES: Final[dict[type[events.Event], Callable[[SessionState, Any, str], dict
     events.EntryAppended: _appended,
     events.QueueUpdate: _queued,
     events.AgentStart: _started,
+    events.TurnEnd: _turn_ended,
     events.RunAborting: _aborting,
     events.V1ScopeEntered: _entered_v1_scope,
     events.AgentEnd: _ended,

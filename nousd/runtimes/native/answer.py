@@ -36,7 +36,7 @@ from nousd.providers.interface import (
 )
 from nousd.providers.models.prices import Price
 from nousd.runtimes.calls.admission import RAW_ARGUMENTS
-from nousd.runtimes.interface import TurnHost
+from nousd.runtimes.interface import NativeHost
 from nousd.runtimes.native.answer_room import AnswerBounds, AnswerRoom
 from nousd.runtimes.native.metering import Meter
 from nousd.tools.secrets_interface import NO_SECRETS, Secrets, SecretsInStream
@@ -51,7 +51,7 @@ _SHORT_CHARS: Final = DELTA_BYTES_MAX // len(r"\u0000")
 
 
 async def ask_model(
-    host: TurnHost,
+    host: NativeHost,
     provider: Provider,
     request: ModelInput,
     blobs: Blobs = NO_BLOBS,
@@ -94,7 +94,7 @@ async def ask_model(
     return await answer.close()
 
 
-async def provider_failed(host: TurnHost, error: ProviderError, *, hint: str = "") -> RunFailed:
+async def provider_failed(host: NativeHost, error: ProviderError, *, hint: str = "") -> RunFailed:
     """Open a message for the failed answer if it has none, and return the failure to raise."""
     if host.tracker.message is None:
         await host.stream(
@@ -134,7 +134,7 @@ class _Answer:
 
     def __init__(
         self,
-        host: TurnHost,
+        host: NativeHost,
         provider: Provider,
         request: ModelInput,
         meter: Meter,

@@ -36,7 +36,7 @@ from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier
 from nousd.runtimes.calls.host import RuntimeOpinion
 from nousd.runtimes.calls.runner import CallRunner
 from nousd.runtimes.calls.runtime_policy import NO_POLICY
-from nousd.runtimes.interface import AnswersOfRun, Report, Tell, TurnHost
+from nousd.runtimes.interface import AnswersOfRun, NativeHost, Report, Tell
 from nousd.runtimes.native.answer import ask_model, provider_failed
 from nousd.runtimes.native.answer_room import AnswerBounds, AnswerRoom
 from nousd.runtimes.native.summary import write_summary
@@ -86,6 +86,8 @@ class NativeRuntime:
     """
 
     name = "native"
+    version = None
+    consumes_on_delivery = False
 
     def __init__(
         self,
@@ -103,7 +105,7 @@ class NativeRuntime:
         self._secrets = secrets
         self._bounds = AnswerBounds(settings.answer_bytes_max, settings.run_answer_bytes_max)
 
-    async def run_turn(self, host: TurnHost) -> None:
+    async def run_turn(self, host: NativeHost) -> None:
         """See ``Runtime.run_turn``."""
         remarks: tuple[events.Event, ...] = ()
         calls_max = self._settings.model_calls_max
@@ -127,7 +129,7 @@ class NativeRuntime:
 
     async def _carry_out(
         self,
-        host: TurnHost,
+        host: NativeHost,
         calls: Sequence[ToolCall],
         earlier: Mapping[str, Earlier] = MappingProxyType({}),
     ) -> bool:
@@ -145,7 +147,7 @@ class NativeRuntime:
             await self._calls.execute(host, call, earlier.get(call.tool_call_id, NEVER_SEEN))
         return bool(calls) and not host.has_pending_steer()
 
-    async def _carry_out_owed(self, host: TurnHost) -> bool:
+    async def _carry_out_owed(self, host: NativeHost) -> bool:
         """Run the calls that an earlier run left without a result, as far as they may run; return
         whether to call the model.
         """
@@ -154,7 +156,7 @@ class NativeRuntime:
         return not owed or await self._carry_out(host, owed, earlier)
 
     async def _answer(
-        self, host: TurnHost, remarks: tuple[events.Event, ...]
+        self, host: NativeHost, remarks: tuple[events.Event, ...]
     ) -> Sequence[ToolCall]:
         """Make one model call, with compaction before it if needed, or after it overflowed."""
         call = await self._prepared(host)
@@ -177,7 +179,7 @@ class NativeRuntime:
         except ContextOverflow as overflow:
             raise await provider_failed(host, overflow, hint=_hint(smaller)) from overflow
 
-    async def _prepared(self, host: TurnHost, *, shrink_to: int | None = None) -> _Call:
+    async def _prepared(self, host: NativeHost, *, shrink_to: int | None = None) -> _Call:
         """Return the next model call for the current context.
 
         Args:
@@ -207,12 +209,12 @@ class NativeRuntime:
         compiled = await _compiled(await host.context(), frame, budget, host.grown)
         return _Call(compiled, budget, tuple(told.source for told in sources), frame.tokens)
 
-    def _offered(self, host: TurnHost) -> tuple[ToolSpec, ...]:
+    def _offered(self, host: NativeHost) -> tuple[ToolSpec, ...]:
         if self._specs.version != self._tools.version:
             self._specs = _specs(self._tools)
         return host.offered(self._specs.specs)
 
-    async def _smaller(self, host: TurnHost, refused: _Call) -> _Call | None:
+    async def _smaller(self, host: NativeHost, refused: _Call) -> _Call | None:
         """Return a smaller call after a server found it too long; None if that is impossible."""
         if await self._compact(host, "overflow", refused.budget.recent):
             return await self._prepared(host)
@@ -221,7 +223,7 @@ class NativeRuntime:
         return smaller if smaller.compiled.tokens < refused.compiled.tokens else None
 
     async def _ask(
-        self, host: TurnHost, call: _Call, remarks: tuple[events.Event, ...] = ()
+        self, host: NativeHost, call: _Call, remarks: tuple[events.Event, ...] = ()
     ) -> Sequence[ToolCall]:
         """Make one model call. Its input is logged with the remarks while the call is made."""
         request = call.compiled.request
@@ -238,7 +240,7 @@ class NativeRuntime:
         )
 
     async def _told(
-        self, host: TurnHost, compiled: Compiled, sources: Sequence[model_events.Source] = ()
+        self, host: NativeHost, compiled: Compiled, sources: Sequence[model_events.Source] = ()
     ) -> events.ModelInput:
         """Store a model input and return its event, once what it tells of calls is durable."""
         stored = await host.keep_input(compiled)
@@ -260,7 +262,7 @@ class NativeRuntime:
     async def plan_cut(
         self, context: Sequence[Entry], choice: ModelChoice
     ) -> compaction.Cut | None:
-        """See ``Runtime.plan_cut``."""
+        """See ``Summariser.plan_cut``."""
         # In a small window the kept part must leave room for the answer.
         room = int(self._settings.compact_at * self._window(choice)) // 2
         return await _planned(context, min(self._settings.keep_recent_tokens, room))
@@ -274,7 +276,7 @@ class NativeRuntime:
         tell: Tell,
         report: Report,
     ) -> str:
-        """See ``Runtime.summarise``."""
+        """See ``Summariser.summarise``."""
         compiled = await self._summary_input(cut, choice, instruction)
         await tell(compiled)
         room = AnswerRoom(self._bounds, AnswersOfRun())
@@ -316,7 +318,7 @@ class NativeRuntime:
             secrets=self._secrets,
         )
 
-    async def _compact(self, host: TurnHost, trigger: str, keep_tokens: int) -> bool:
+    async def _compact(self, host: NativeHost, trigger: str, keep_tokens: int) -> bool:
         cut = await _planned(await host.context(), keep_tokens)
         if cut is None:
             return False
@@ -416,7 +418,7 @@ def _hint(call: _Call) -> str:
     return f"{largest}; make that shorter, or choose a model with a larger context window"
 
 
-def _no_call_made(host: TurnHost) -> events.Warning:
+def _no_call_made(host: NativeHost) -> events.Warning:
     return events.Warning(
         **host.tracker.where,
         code="tool_choice_unmet",

@@ -55,6 +55,7 @@ class NewSession(AnsweredBy[SessionSelected], frozen=True, kw_only=True):
     active_tools: ToolNames | None = None
     steering_mode: QueueMode | None = None
     follow_up_mode: QueueMode | None = None
+    runtime: Name | None = None
 
 
 class SwitchSession(AnsweredBy[SessionSelected], frozen=True, kw_only=True):

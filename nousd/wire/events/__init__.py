@@ -60,6 +60,7 @@ from nousd.wire.objects.workers import TaskOrigin
 class AgentStart(RunEvent, frozen=True, kw_only=True):
     """A run begins.
 
+    ``runtime_version`` is that of the agent program that carries it out.
     ``v1_scope`` is present if clients that name no session reach it from the start; ``task``, the
     call that it works for, if it is the run of a task.
     """
@@ -73,6 +74,7 @@ class AgentStart(RunEvent, frozen=True, kw_only=True):
     agent_profile: str | UnsetType = UNSET
     correlation_id: str | UnsetType = UNSET
     options: RunOptions | UnsetType = UNSET
+    runtime_version: str | UnsetType = UNSET
 
 
 class AgentEnd(RunEvent, frozen=True, kw_only=True):
@@ -166,7 +168,7 @@ class EntryAppended(Event, frozen=True, kw_only=True):
 class QueueUpdate(Event, frozen=True, kw_only=True):
     """The pending inputs changed."""
 
-    change: Literal["accepted", "consumed", "cleared", "promoted", "edited", "moved"]
+    change: Literal["accepted", "consumed", "cleared", "promoted", "edited", "moved", "delivering"]
     inputs: tuple[QueuedInput, ...]
     pending_counts: PendingCounts
     run_id: str | UnsetType = UNSET

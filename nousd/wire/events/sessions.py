@@ -46,6 +46,7 @@ class SessionCreated(Event, frozen=True, kw_only=True):
     rules: SessionRules | UnsetType = UNSET
     title: str | UnsetType = UNSET
     seen_id: str | UnsetType = UNSET
+    runtime: str | UnsetType = UNSET
 
 
 class SessionUpdated(Event, frozen=True, kw_only=True):
@@ -70,6 +71,7 @@ class SessionUpdated(Event, frozen=True, kw_only=True):
     sampling: Sampling | UnsetType | None = UNSET
     rules: SessionRules | UnsetType | None = UNSET
     title: str | UnsetType = UNSET
+    runtime: str | UnsetType | None = UNSET
 
 
 class SessionSeen(Event, frozen=True, kw_only=True):
