@@ -27,6 +27,7 @@ from nousd.config.providers import (
     check_usable,
     decide_models,
 )
+from nousd.config.runtimes_file import read_runtimes_file
 from nousd.config.settings import (
     ALL_SETTINGS,
     FILE_TABLES,
@@ -89,6 +90,7 @@ def resolve(
     values["config_file"], origins["config_file"] = file.path, file.origin
     of_models, origins_of_models = decide_models(map(_of_models, places), file, environ)
     values["mcp"] = read_mcp_file(file)
+    values["runtimes"] = read_runtimes_file(file)
     values[PERMISSIONS] = read_permissions_file(file)
     warnings = list(_misspelt(environ))
     if not any(_STALE in each for each in (_own_environment(environ, here), places[-1])):

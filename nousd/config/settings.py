@@ -23,6 +23,7 @@ from nousd.config.mcp_file import ConfiguredMcpServer
 from nousd.config.models_file import API_BASE_CHARS_MAX, AUTO, TABLES, ModelTable
 from nousd.config.permissions_file import PERMISSIONS, PermissionsTable
 from nousd.config.providers import MOCK, ConfiguredProvider
+from nousd.config.runtimes_file import ConfiguredRuntime
 from nousd.config.values import Name, Regex, describe
 from nousd.runtime_paths import locations
 from nousd.wire.limits import (
@@ -346,6 +347,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     models: Mapping[str, ModelTable] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     mcp: tuple[ConfiguredMcpServer, ...] = ()
+    runtimes: tuple[ConfiguredRuntime, ...] = ()
     permissions: PermissionsTable = PermissionsTable()
     is_mode_insisted_on: Annotated[
         bool,
@@ -377,7 +379,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(Path(command[0]) for command in commands if command and "/" in command[0])
 
 
-FILE_TABLES: Final = TABLES | {"mcp", PERMISSIONS}
+FILE_TABLES: Final = TABLES | {"mcp", "runtimes", PERMISSIONS}
 """The keys of the file that are not settings."""
 
 _NOT_CHOSEN: Final = FILE_TABLES | {"config_file", "is_mode_insisted_on", "warnings"}

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 import trio
 
+from nousd.config.runtimes_file import ConfiguredRuntime
 from nousd.daemon.blobs.uploads import Uploads
 from nousd.daemon.clock import Clock
 from nousd.daemon.commands.sessions import delete_due
@@ -94,6 +95,8 @@ class DaemonDeps(msgspec.Struct, kw_only=True):
     """Wraps the native runtime; ``nousd.replay`` acts after each of its steps."""
     make_agents: Callable[[CallRunner], Iterable[Runtime]] = lambda _: ()
     """Makes the runtimes that drive agent programs, whose calls pass the given gate."""
+    configured_runtimes: tuple[ConfiguredRuntime, ...] = ()
+    """How the settings describe those runtimes."""
     permissions: Permissions = RulePermissions()
     approval_timeout_seconds: float = APPROVAL_SECONDS
     sandbox: FindSandbox = no_sandbox
@@ -210,7 +213,9 @@ def _run_services(
         store=deps.store,
         log=log,
         clock=deps.clock,
-        runtimes=Runtimes(deps.around_runtime(native), deps.make_agents(gate)),
+        runtimes=Runtimes(
+            deps.around_runtime(native), deps.make_agents(gate), deps.configured_runtimes
+        ),
         summariser=native,
         models=deps.models,
         tools=tools,

@@ -71,6 +71,7 @@ async def open_deps(settings: Settings, redactor: Redactor) -> AsyncIterator[Dae
             approval_timeout_seconds=settings.approval_timeout_seconds,
             sandbox=sandbox,
             obeyed_links=obeyed_links(),
+            configured_runtimes=settings.runtimes,
             mcp_servers=mcp.enabled,
             mcp_disabled=mcp.disabled,
             mcp_surroundings=_mcp_surroundings(settings, redactor),

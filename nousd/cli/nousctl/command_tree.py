@@ -141,6 +141,12 @@ TREE: Final[dict[str, str | Group]] = {
         alone="list",
         other="set",
     ),
+    "runtime": Group(
+        "List runtimes; set the runtime of a session.",
+        {"list": "runtimes", "set": "runtime"},
+        alone="list",
+        other="set",
+    ),
     "mcp": "mcp",
     "artifact": Group("Fetch and store artifacts.", {"get": "artifact", "put": "put"}, other="get"),
     "daemon": Group(

@@ -77,6 +77,7 @@ NEW_SESSION: Final = (
         complete=complete_model,
     ),
     option("provider", "--provider", "Provider of the model; alone: its default model."),
+    option("runtime", "--runtime", "Runtime that carries out its runs."),
     _SAMPLING,
     _RULES,
 )

@@ -63,7 +63,7 @@ class Watch(NamedTuple):
 # --- arguments -------------------------------------------------------------------------------
 
 
-def _level(word: str) -> str | None:
+def _or_default(word: str) -> str | None:
     return None if word == "default" else word
 
 
@@ -419,6 +419,25 @@ VERBS: Final[dict[str, Verb]] = {
         timeout_seconds=_LISTING_SECONDS,
     ),
     "model": Verb("set_model", "Set the model of a session.", (MODEL, SESSION)),
+    "runtime": Verb(
+        "set_runtime",
+        "Set the runtime of a session's next runs.",
+        (
+            Argument(
+                "runtime",
+                Annotated[
+                    str,
+                    typer.Argument(
+                        metavar="RUNTIME", help="Its name; default leaves it to the daemon."
+                    ),
+                ],
+                ...,
+                _or_default,
+            ),
+            SESSION,
+        ),
+    ),
+    "runtimes": Verb("get_runtimes", "List the runtimes that sessions can work with.", ()),
     "thinking": Verb(
         "set_thinking",
         "Set how much the session's model reasons before it answers.",
@@ -433,7 +452,7 @@ VERBS: Final[dict[str, Verb]] = {
                     ),
                 ],
                 ...,
-                _level,
+                _or_default,
             ),
             SESSION,
         ),

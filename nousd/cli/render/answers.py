@@ -83,6 +83,8 @@ def _state(payload: Payload) -> Iterator[str]:
     if "override" in payload:
         yield f"outside   asked about until {local_time(payload['override']['expires_at'])}"
     yield f"model     {payload['provider']} {payload['model']}"
+    if "runtime" in payload:
+        yield f"runtime   {payload['runtime']}"
     if "thinking" in payload:
         yield f"thinking  {payload['thinking']}"
     yield f"waiting   {counts['steer']} steer, {counts['follow_up']} follow-up"
@@ -219,6 +221,16 @@ def _input(waiting: Payload) -> str:
     return f"{waiting['input_id']} {waiting['kind']}{sender}: {snippet(waiting['text'])}"
 
 
+def _runtimes(payload: Payload) -> Iterator[str]:
+    for runtime in payload["runtimes"]:
+        mark = "*" if runtime["is_default"] else " "
+        facts = [runtime[key] for key in ("kind", "version") if key in runtime]
+        yield f"{mark} {runtime['name']}" + (f" ({', '.join(facts)})" if facts else "")
+        if "command" in runtime:
+            found = runtime.get("program", "not found")
+            yield f"    {' '.join(runtime['command'])}: {found}"
+
+
 def _agents(payload: Payload) -> Iterator[str]:
     for agent in payload["agents"]:
         marks = [agent["source"], *([] if agent["trusted"] else ["not trusted"])]
@@ -313,6 +325,7 @@ _SHOWN: Final[dict[str, Callable[[Payload], Iterator[str]]]] = {
     "todos": _todos,
     "tools": _tools,
     "agents": _agents,
+    "runtimes": _runtimes,
     "mcp_servers": _mcp_servers,
     "models": _models,
     "upload": _upload,

@@ -42,7 +42,8 @@ def _state(row: Payload) -> str:
     archived = ", archived" if row["archived"] else ""
     unread = ", unread" if row.get("unread") else ""
     ends = f", deleted at {local_time(row['delete_at'])}" if "delete_at" in row else ""
-    return f"{row['run_state']}{name}{source}{of}{unread}{archived}{ends}"
+    runtime = f", runs by {row['runtime']}" if "runtime" in row else ""
+    return f"{row['run_state']}{name}{source}{of}{runtime}{unread}{archived}{ends}"
 
 
 def session_record(payload: Payload) -> Iterator[str]:

@@ -61,6 +61,7 @@ async def get_state(services: Services, command: commands.GetState) -> Reply:
         name=or_unset(state.name),
         open_message=_open_message(services, run_id),
         usage=or_unset(state.usage),
+        runtime=or_unset(state.runtime),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from nousd.config.runtimes_file import ConfiguredRuntime
 from nousd.errors import CommandRejected
 from nousd.machine.session.state import SessionState
 from nousd.runtimes.interface import Runtime
@@ -16,11 +17,23 @@ class Runtimes:
     Args:
         native: that of sessions that name none.
         others: those that drive an agent program; each has a name of its own.
+        configured: how the settings describe some of them.
     """
 
-    def __init__(self, native: Runtime, others: Iterable[Runtime] = ()) -> None:
+    def __init__(
+        self,
+        native: Runtime,
+        others: Iterable[Runtime] = (),
+        configured: Iterable[ConfiguredRuntime] = (),
+    ) -> None:
         self._native = native
+        self.configured = {each.name: each for each in configured}
         self._by_name = {runtime.name: runtime for runtime in (native, *others)}
+
+    @property
+    def default(self) -> str:
+        """The name of the runtime of sessions that name none."""
+        return self._native.name
 
     @property
     def names(self) -> tuple[str, ...]:

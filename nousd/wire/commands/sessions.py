@@ -22,6 +22,7 @@ from nousd.wire.objects.session_values import SessionRules, SourceMetadata, Sour
 from nousd.wire.responses import (
     Accepted,
     Attached,
+    Runtimes,
     SessionDeleted,
     SessionMatches,
     SessionNow,
@@ -160,6 +161,17 @@ class SetModel(AnsweredBy[Accepted], frozen=True, kw_only=True):
 
     model: Name
     session_id: Name | None = None
+
+
+class SetRuntime(AnsweredBy[Accepted], frozen=True, kw_only=True):
+    """Set the runtime that carries out the session's next runs; null leaves that to the daemon."""
+
+    runtime: Name | None
+    session_id: Name | None = None
+
+
+class GetRuntimes(AnsweredBy[Runtimes], frozen=True, kw_only=True):
+    """List the runtimes that sessions can work with."""
 
 
 class SetThinking(AnsweredBy[Accepted], frozen=True, kw_only=True):

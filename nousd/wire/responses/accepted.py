@@ -30,6 +30,7 @@ class Accepted(Response, frozen=True, kw_only=True):
     provider: str | UnsetType = UNSET
     model: str | UnsetType = UNSET
     level: Thinking | UnsetType = UNSET
+    runtime: str | UnsetType = UNSET
     decision: ConfirmDecision | UnsetType = UNSET
     rule: str | UnsetType = UNSET
     path: str | UnsetType = UNSET

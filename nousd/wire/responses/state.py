@@ -43,3 +43,4 @@ class State(Response, frozen=True, kw_only=True):
     name: str | UnsetType = UNSET
     open_message: OpenMessage | UnsetType = UNSET
     usage: UsageTotals | UnsetType = UNSET
+    runtime: str | UnsetType = UNSET

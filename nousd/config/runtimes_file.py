@@ -1,0 +1,98 @@
+"""The tables of the settings file that say which agent programs sessions can work with.
+
+::
+
+    [runtimes.reviewer]                  # nousctl session new --runtime reviewer
+    kind = "acp"                         # how the program is talked to
+    command = ["agent", "--serve"]
+    runtime_tools = "off"                # the program's own tools: off, ask or on; default: off
+    models = ["large", "small"]          # those that it is asked for; default: its own
+    env = ["AGENT_API_KEY"]              # variables of the daemon's environment that it receives
+
+``env`` has names only: a value never stands in the file. Only what stands in the file is looked at here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from nousd.config.config_file import ConfigFile
+from nousd.config.tables import open_table, read_struct
+from nousd.errors import ConfigError
+
+_RUNTIMES_MAX: Final = 32
+_WORDS_MAX: Final = 128
+
+Words = Annotated[tuple[str, ...], Meta(max_length=_WORDS_MAX)]
+
+
+class RuntimeTable(msgspec.Struct, frozen=True, kw_only=True):
+    """``[runtimes.NAME]``."""
+
+    kind: Annotated[str, Meta()] = ""
+    command: Words = ()
+    runtime_tools: Annotated[Literal["off", "ask", "on"], Meta()] = "off"
+    models: Words = ()
+    env: Words = ()
+
+
+class ConfiguredRuntime(NamedTuple):
+    """A runtime of the settings file."""
+
+    name: str
+    kind: str
+    command: tuple[str, ...]
+    runtime_tools: Literal["off", "ask", "on"]
+    models: tuple[str, ...]
+    env: tuple[str, ...]
+
+
+KINDS: Final[frozenset[str]] = frozenset()
+"""The kinds of programs that there are adapters for."""
+
+_NATIVE: Final = "native"
+_NAME: Final = r"[a-z0-9][a-z0-9-]{0,31}"
+_VARIABLE_NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
+
+
+def read_runtimes_file(
+    file: ConfigFile, kinds: Collection[str] = KINDS
+) -> tuple[ConfiguredRuntime, ...]:
+    """Read the tables, in their order.
+
+    Raises:
+        ConfigError: one line with the file, the table, the key and what it must be.
+    """
+    tables = open_table(file, "runtimes", file.table.get("runtimes", {}), _RUNTIMES_MAX)
+    return tuple(_runtime(file, name, value, kinds) for name, value in tables.content.items())
+
+
+def _runtime(file: ConfigFile, name: str, value: Any, kinds: Collection[str]) -> ConfiguredRuntime:
+    if not re.fullmatch(_NAME, name) or name == _NATIVE:
+        raise ConfigError(
+            f"[runtimes.{name[:100]}] must be called by at most 32 lower-case letters, digits and "
+            f"dashes, and not {_NATIVE} (file {file.path})"
+        )
+    table = open_table(file, f"runtimes.{name}", value)
+    said = read_struct(table, RuntimeTable)
+    where = f"(file {file.path})"
+    if said.kind not in kinds:
+        there = ", ".join(sorted(kinds)) or "none in this version"
+        raise ConfigError(
+            f"{table.where} has the kind {said.kind[:100]!r}; there are {there} {where}"
+        )
+    if not said.command:
+        raise ConfigError(f"{table.where} needs a command {where}")
+    for variable in said.env:
+        if not re.fullmatch(_VARIABLE_NAME, variable):
+            raise ConfigError(
+                f"{table.where}: env has names of variables, not {variable[:100]!r} {where}"
+            )
+    return ConfiguredRuntime(
+        name, said.kind, said.command, said.runtime_tools, said.models, said.env
+    )

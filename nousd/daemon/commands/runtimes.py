@@ -1,0 +1,63 @@
+"""The commands that choose a session's runtime, and that list runtimes."""
+
+from __future__ import annotations
+
+import shutil
+
+import msgspec
+import trio
+from msgspec import UNSET
+
+from nousd.config.runtimes_file import ConfiguredRuntime
+from nousd.daemon.commands.session_settings import change_settings
+from nousd.daemon.replies import Deferred, Reply
+from nousd.daemon.services import Services
+from nousd.machine.session import decisions
+from nousd.runtimes.interface import Runtime
+from nousd.wire import commands, responses
+from nousd.wire.codec.unset import or_unset
+from nousd.wire.responses import Accepted
+from nousd.wire.responses.runtimes import RuntimeSummary
+
+
+async def set_runtime(services: Services, command: commands.SetRuntime) -> Reply:
+    """Set the runtime of the session's next runs."""
+    live = await services.sessions.require(command.session_id)
+    if command.runtime is not None:
+        services.run_services.runtimes.named(command.runtime)
+    decisions.require_idle(live.state)
+    handle = change_settings(live, runtime=command.runtime)
+    answer = Accepted(
+        command="set_runtime", session_id=live.session_id, runtime=or_unset(command.runtime)
+    )
+    return Deferred(handle, answer)
+
+
+async def get_runtimes(services: Services, _command: commands.GetRuntimes) -> Reply:
+    """List the runtimes, and whether the programs of those that have one are found."""
+    runtimes = services.run_services.runtimes
+    summaries = []
+    for name in runtimes.names:
+        runtime, configured = runtimes.named(name), runtimes.configured.get(name)
+        summary = _summary(runtime, configured, is_default=name == runtimes.default)
+        summaries.append(summary if configured is None else await _looked_up(summary))
+    return responses.Runtimes(runtimes=tuple(summaries))
+
+
+def _summary(
+    runtime: Runtime, configured: ConfiguredRuntime | None, *, is_default: bool
+) -> RuntimeSummary:
+    return RuntimeSummary(
+        name=runtime.name,
+        is_default=is_default,
+        kind=UNSET if configured is None else configured.kind,
+        version=or_unset(runtime.version),
+        command=UNSET if configured is None else configured.command,
+    )
+
+
+async def _looked_up(summary: RuntimeSummary) -> RuntimeSummary:
+    """Return a summary with the path of its program, if there is such a program."""
+    assert summary.command is not UNSET
+    path = await trio.to_thread.run_sync(shutil.which, summary.command[0])
+    return msgspec.structs.replace(summary, program=or_unset(path))

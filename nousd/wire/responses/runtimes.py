@@ -1,0 +1,25 @@
+"""The response to ``get_runtimes``."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from nousd.wire.responses.base import Response
+
+
+class RuntimeSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A runtime that sessions can work with."""
+
+    name: str
+    is_default: bool
+    kind: str | UnsetType = UNSET
+    version: str | UnsetType = UNSET
+    command: tuple[str, ...] | UnsetType = UNSET
+    program: str | UnsetType = UNSET
+
+
+class Runtimes(Response, frozen=True, kw_only=True):
+    """All runtimes, the default one first."""
+
+    runtimes: tuple[RuntimeSummary, ...]
