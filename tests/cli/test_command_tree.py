@@ -55,6 +55,8 @@ SAME: list[tuple[str, str, str]] = [
     ("model", "models", "list_models"),
     ("model set p/m", "model p/m", "set_model"),
     ("model --session s set p/m", "model --session s p/m", "set_model"),
+    ("session runtimes", "runtimes", "get_runtimes"),
+    ("session runtime native", "runtime native", "set_runtime"),
     ("tool set read", "set-active-tools read", "set_active_tools"),
     ("permission", "permissions", "list_permissions"),
     ("question", "questions", "list_questions"),

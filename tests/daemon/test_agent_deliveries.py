@@ -57,6 +57,7 @@ def changes(run: list[Event]) -> list[str]:
     return [each["change"] for each in of_type(run, "queue_update")]
 
 
+@pytest.mark.behaviour("inputs_of_agents_are_consumed_when_delivered")
 async def test_an_input_is_consumed_when_the_agent_has_it(bench: AgentBench) -> None:
     act = Halting(takes=False)
     accepted = await bench.start(act)
@@ -96,6 +97,7 @@ async def test_an_input_that_is_being_delivered_cannot_be_changed(bench: AgentBe
     assert users(await bench.events.run()) == [("prompt", "go"), ("follow_up", "more")]
 
 
+@pytest.mark.behaviour("a_steer_can_reach_an_agents_turn")
 async def test_a_steer_reaches_a_running_turn(bench: AgentBench) -> None:
     await bench.start(waits_for_a_steer)
     await bench.events.until("message_end", text="first")

@@ -261,6 +261,13 @@ FAULTS: dict[str, Faults] = {
     ],
     "get_todos": SESSION_FAULTS,
     "list_agents": SESSION_FAULTS,
+    "get_runtimes": [],
+    "set_runtime": [
+        ({}, "runtime is required"),
+        ({"runtime": 4}, "runtime is required"),
+        ({"runtime": LONG_NAME}, "runtime is too long: at most 256"),
+        *with_required("runtime", None, SESSION_FAULTS),
+    ],
     "add_mcp": [
         *MCP_NAME_FAULTS,
         *with_required(

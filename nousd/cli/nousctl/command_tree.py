@@ -69,6 +69,8 @@ TREE: Final[dict[str, str | Group]] = {
             "leaf": "set_leaf",
             "update": "update",
             "override": "override",
+            "runtime": "runtime",
+            "runtimes": "runtimes",
         },
         alone="list",
         other="show",
@@ -138,12 +140,6 @@ TREE: Final[dict[str, str | Group]] = {
     "model": Group(
         "List models; set the model of a session.",
         {"list": "models", "set": "model", "thinking": "thinking"},
-        alone="list",
-        other="set",
-    ),
-    "runtime": Group(
-        "List runtimes; set the runtime of a session.",
-        {"list": "runtimes", "set": "runtime"},
         alone="list",
         other="set",
     ),
