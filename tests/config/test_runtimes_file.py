@@ -16,7 +16,7 @@ KINDS = ("acp", "lines")
 def read(folder: Path, text: str) -> tuple[ConfiguredRuntime, ...]:
     path = folder / "config.toml"
     path.write_text(text, encoding="utf-8")
-    return read_runtimes_file(read_config_file(str(path), {}, folder), KINDS)
+    return read_runtimes_file(read_config_file(path, {}, folder), KINDS)
 
 
 def test_a_table_names_a_program_and_what_it_may(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import trio
+
 from nousd.runtimes.calls.host import RuntimeOpinion
 from nousd.runtimes.calls.runtime_policy import NO_POLICY
 from nousd.runtimes.interface import AgentHost
@@ -61,6 +63,23 @@ async def says(host: AgentHost, text: str) -> None:
         events.MessageEnd(**where, message_id=message_id, text=text, stop_reason="stop"),
         events.EntryAppended(session_id=where["session_id"], run_id=where["run_id"], entry=entry),
     )
+
+
+class Halting:
+    """An act that waits before or after it takes its input, until it is told to go on."""
+
+    def __init__(self, *, takes: bool) -> None:
+        self.waits = trio.Event()
+        self.go_on = trio.Event()
+        self._takes = takes
+
+    async def __call__(self, host: AgentHost) -> None:
+        if self._takes:
+            await host.delivered()
+        self.waits.set()
+        await self.go_on.wait()
+        await host.delivered()
+        await says(host, "late")
 
 
 class AgentBench:

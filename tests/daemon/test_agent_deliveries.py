@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import trio
 
 from nousd.runtimes.interface import AgentHost
-from tests.daemon.agent_bench import AGENT, Act, AgentBench, agent_daemon, says
+from tests.daemon.agent_bench import AGENT, Act, AgentBench, Halting, agent_daemon, says
 from tests.harness.daemon import Event, of_type, types, users
 
 
@@ -17,23 +16,6 @@ from tests.harness.daemon import Event, of_type, types, users
 async def bench(tmp_path: Path) -> AsyncIterator[AgentBench]:
     async with agent_daemon(tmp_path) as bench:
         yield bench
-
-
-class Halting:
-    """An act that waits before or after it takes its input, until it is told to go on."""
-
-    def __init__(self, *, takes: bool) -> None:
-        self.waits = trio.Event()
-        self.go_on = trio.Event()
-        self._takes = takes
-
-    async def __call__(self, host: AgentHost) -> None:
-        if self._takes:
-            await host.delivered()
-        self.waits.set()
-        await self.go_on.wait()
-        await host.delivered()
-        await says(host, "late")
 
 
 async def waits_for_a_steer(host: AgentHost) -> None:

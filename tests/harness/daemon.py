@@ -29,6 +29,7 @@ from typing import Any, Final, Protocol
 import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
+from nousd.config.runtimes_file import ConfiguredRuntime
 from nousd.daemon.app import DaemonDeps, open_services, shut_down
 from nousd.daemon.clock import Clock, SystemClock
 from nousd.daemon.policy.permissions import Permissions, RulePermissions
@@ -458,6 +459,7 @@ def make_deps(
     mcp_servers: tuple[ServerSpec, ...] = (),
     around_runtime: Callable[[Runtime], Runtime] = lambda runtime: runtime,
     make_agents: Callable[[CallRunner], Iterable[Runtime]] = lambda _: (),
+    configured_runtimes: tuple[ConfiguredRuntime, ...] = (),
     secrets: Secrets = NO_SECRETS,
 ) -> DaemonDeps:
     """Return the dependencies of a daemon with every built-in tool and ``tools``.
@@ -488,6 +490,7 @@ def make_deps(
         mcp_servers=mcp_servers,
         around_runtime=around_runtime,
         make_agents=make_agents,
+        configured_runtimes=configured_runtimes,
         secrets=secrets,
         mcp_surroundings=Surroundings(
             {}, workdir, lambda _: None, secrets.redact_output, secrets.redact_output
