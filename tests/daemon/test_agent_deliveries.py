@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from nousd.runtimes.interface import AgentHost
+from nousd.store.memory import store as memory
 from tests.daemon.agent_bench import AGENT, Act, AgentBench, Halting, agent_daemon, says
-from tests.harness.daemon import Event, of_type, types, users
+from tests.harness.daemon import Event, FakeClock, of_type, types, users
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ async def test_an_input_is_consumed_when_the_agent_has_it(bench: AgentBench) -> 
     assert changes(run) == ["accepted", "delivering", "consumed"]
     assert users(run) == [("prompt", "go")]
     start = of_type(run, "agent_start")[0]
-    assert (start["runtime"], start["runtime_version"]) == (AGENT, "1.2.3")
+    assert (start["runtime"], start["runtime_version"], start["model"]) == (AGENT, "1.2.3", "")
     entries = (await bench.client.request("get_messages"))["messages"]
     assert [entry["text"] for entry in entries] == ["go", "late"]
 
@@ -159,3 +160,23 @@ async def test_a_long_text_is_delivered_whole(bench: AgentBench) -> None:
     run = await bench.events.run()
     assert told == [long]
     assert of_type(run, "message_start")[0]["text_bytes"] == len(long)
+
+
+async def test_an_input_that_was_not_delivered_survives_a_restart(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with memory.open_store() as store:
+        async with agent_daemon(tmp_path, store=store, clock=clock) as bench:
+            act = Halting(takes=False)
+            await bench.start(act)
+            await act.waits.wait()
+            session_id = bench.session_id
+        async with agent_daemon(tmp_path, store=store, clock=clock) as bench:
+            named = {"session_id": session_id}
+            (waiting,) = (await bench.client.request("get_queue", **named))["inputs"]
+            removable = {**named, "input_id": waiting["input_id"]}
+            edited = await bench.client.request("edit_queued", **removable, text="anew")
+            assert edited["command"] == "edit_queued"
+            await bench.client.request("resume", **named)
+            run = await bench.events.run()
+    assert users(run) == [("prompt", "anew")]
+    assert of_type(run, "agent_start")[0]["runtime"] == AGENT

@@ -104,7 +104,7 @@ def _start(
         queued,
         runtime=runtime.name,
         runtime_version=runtime.version,
-        model=services.run_services.choice_of(live.state, request.options or None).model,
+        model=services.run_services.model_of_run(runtime, live.state, request.options or None),
         leaf_id=command.leaf_id,
         title=services.run_services.new_title(live.state, command.text),
         request=request,
@@ -298,7 +298,7 @@ async def resume(services: Services, command: commands.Resume) -> Reply:
         left.leaf,
         runtime=runtime.name,
         runtime_version=runtime.version,
-        model=services.run_services.choice_of(live.state, request.options or None).model,
+        model=services.run_services.model_of_run(runtime, live.state, request.options or None),
         request=request,
         in_v1_scope=live.session_id == services.sessions.active_id,
     )

@@ -35,7 +35,7 @@ from nousd.machine.session.state import SessionState
 from nousd.machine.session.titles import TITLED_CHARS_MAX, title_of
 from nousd.providers.models.catalog import Models
 from nousd.runtimes.calls.host import Answer, Question
-from nousd.runtimes.interface import Summariser
+from nousd.runtimes.interface import Runtime, Summariser
 from nousd.store.interface import Store
 from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.interface import Emit, ExtendIdleDeadline, Tool, ToolContext
@@ -96,6 +96,14 @@ class RunServices:
         if options is not None and options.sampling is not UNSET:
             sampling = with_own(sampling, options.sampling)
         return self.models.choice(provider, model, state.thinking, sampling)
+
+    def model_of_run(
+        self, runtime: Runtime, state: SessionState, options: RunOptions | None
+    ) -> str:
+        """Return the name of the model that a run begins with; empty where an agent program chooses."""
+        if runtime.name != self.runtimes.default:
+            return ""
+        return self.choice_of(state, options).model
 
     def new_title(self, state: SessionState, text: str) -> str | None:
         """Return the title that a text gives a session; None if it has one already, or a name."""

@@ -234,7 +234,7 @@ class TasksOfCall:
             prompt,
             runtime=runtime.name,
             runtime_version=runtime.version,
-            model=services.choice_of(live.state, options).model,
+            model=services.model_of_run(runtime, live.state, options),
             leaf_id=None,
             request=NOTHING_ASKED if options == RunOptions() else RunRequest(options=options),
             task=origin,
