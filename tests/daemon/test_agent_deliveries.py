@@ -180,3 +180,13 @@ async def test_an_input_that_was_not_delivered_survives_a_restart(tmp_path: Path
             run = await bench.events.run()
     assert users(run) == [("prompt", "anew")]
     assert of_type(run, "agent_start")[0]["runtime"] == AGENT
+
+
+async def test_a_promoted_follow_up_reaches_a_running_turn(bench: AgentBench) -> None:
+    await bench.start(waits_for_a_steer)
+    await bench.events.until("message_end", text="first")
+    sent = await bench.client.request("follow_up", text="left")
+    await bench.client.request("promote", input_id=sent["input_id"])
+    run = await bench.events.run()
+    assert users(run) == [("prompt", "go"), ("steer", "left")]
+    assert len(of_type(run, "turn_start")) == 1
