@@ -207,8 +207,9 @@ class _Stage:
         start = _start_of(self._run)
         request = request_of(start)
         choice = services.run_services.choice_of(live.state, request.options or None)
+        runtime = services.run_services.runtimes.of(live.state)
         how: Any = {
-            "runtime": services.run_services.runtimes.of(live.state).name,
+            "runtime": runtime.name,
             "model": choice.model,
             "request": request,
             "in_v1_scope": start.v1_scope is True,
@@ -221,7 +222,7 @@ class _Stage:
             task = None if start.task is UNSET else start.task
             decided = decisions.start_run(live.state, prompt, leaf_id=None, task=task, **how)
         own_prompt = None if prompt is None else prompt.input_id
-        run = services.runs.start(live, run_id, decided, own_prompt=own_prompt)
+        run = services.runs.start(live, run_id, decided, runtime=runtime, own_prompt=own_prompt)
         self.driver.begin(run, services.sessions)
         return run
 

@@ -224,8 +224,8 @@ class Runtime(Protocol):
         ...
 
     @property
-    def version(self) -> str | None:
-        """The version of the agent program, as far as it is known; None for the daemon's own."""
+    def version(self) -> str | UnsetType:
+        """The version of the agent program, as far as it is known; UNSET for the daemon's own."""
         ...
 
     @property

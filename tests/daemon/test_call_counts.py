@@ -95,7 +95,7 @@ async def test_a_prompt_stays_within_its_call_count(client: Client, stub: StubMo
     await client.request("prompt", text="first", wait=True)
     with recorded_calls() as calls:
         await client.request("prompt", text="second", wait=True)
-    assert_at_most(way(calls, LINE, SUBMIT), 93, "a prompt on its way to the store")
+    assert_at_most(way(calls, LINE, SUBMIT), 95, "a prompt on its way to the store")
 
 
 async def test_a_delta_stays_within_its_call_counts_and_follows_the_drawing(

@@ -111,7 +111,12 @@ def _start(
         in_v1_scope=live.session_id == services.sessions.active_id,
     )
     run = services.runs.start(
-        live, run_id, decided, own_prompt=queued.input_id, artifacts=brought.artifacts
+        live,
+        run_id,
+        decided,
+        runtime=runtime,
+        own_prompt=queued.input_id,
+        artifacts=brought.artifacts,
     )
     return remembered(live, run.last_handle, queued)
 
@@ -302,7 +307,7 @@ async def resume(services: Services, command: commands.Resume) -> Reply:
         request=request,
         in_v1_scope=live.session_id == services.sessions.active_id,
     )
-    run = services.runs.start(live, run_id, decided, own_prompt=None)
+    run = services.runs.start(live, run_id, decided, runtime=runtime, own_prompt=None)
     accepted = Accepted(command="resume", run_id=run_id, session_id=live.session_id)
     return Deferred(run.last_handle, accepted)
 

@@ -51,7 +51,7 @@ def _summary(
         name=runtime.name,
         is_default=is_default,
         kind=UNSET if configured is None else configured.kind,
-        version=or_unset(runtime.version),
+        version=runtime.version,
         command=UNSET if configured is None else configured.command,
     )
 

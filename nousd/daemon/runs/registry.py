@@ -22,6 +22,7 @@ from nousd.daemon.runs.services import RunServices
 from nousd.daemon.runs.tasks import TaskRun
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import RunFailed
+from nousd.runtimes.interface import Runtime
 from nousd.store.artifacts import Artifact
 from nousd.wire.events import AgentEnd, Event
 from nousd.wire.events.base import EndStatus
@@ -61,6 +62,7 @@ class Runs:
         run_id: str,
         decided: Sequence[Event],
         *,
+        runtime: Runtime,
         own_prompt: str | None,
         artifacts: Sequence[Artifact] = (),
         parent: TaskRun | None = None,
@@ -68,9 +70,10 @@ class Runs:
         """Start the task of a run, and submit the events that begin it (``last_handle``).
 
         Args:
+            runtime: the one that ``decided`` names.
             parent: the run whose call of ``task`` it carries out.
         """
-        run = RunHost(live, run_id, self._services, self, parent=parent)
+        run = RunHost(live, run_id, self._services, self, runtime=runtime, parent=parent)
         run.begin(decided, artifacts)
         self._active[run_id] = run
         _log.debug("run %s started in session %s", run_id, live.session_id)

@@ -42,7 +42,7 @@ from nousd.machine.session.settings import in_force
 from nousd.machine.session.state import options_of
 from nousd.runtimes.calls.attempts import Earlier
 from nousd.runtimes.calls.host import RuntimeOpinion
-from nousd.runtimes.interface import AnswersOfRun
+from nousd.runtimes.interface import AnswersOfRun, Runtime
 from nousd.store.artifacts import Artifact
 from nousd.tools.builtin.task import TASK
 from nousd.tools.interface import Emit, ToolContext
@@ -76,12 +76,13 @@ class RunHost(LiveCallHost):
         services: RunServices,
         others: RunRegistry,
         *,
+        runtime: Runtime,
         parent: TaskRun | None = None,
     ) -> None:
         super().__init__(live, services)
         self._others = others
         self.run_id = run_id
-        self.runtime = services.runtimes.of(live.state)
+        self.runtime = runtime
         self.tree = TaskTree(self, parent)
         self.tracker = LifecycleTracker(live.session_id, run_id)
         self.shown = LifecycleTracker(live.session_id, run_id)

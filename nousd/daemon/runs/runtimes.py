@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Final
 
 from nousd.config.runtimes_file import ConfiguredRuntime
 from nousd.errors import CommandRejected
@@ -26,14 +27,11 @@ class Runtimes:
         others: Iterable[Runtime] = (),
         configured: Iterable[ConfiguredRuntime] = (),
     ) -> None:
+        self.default: Final = native.name
+        """The name of the runtime of sessions that name none."""
         self._native = native
         self.configured = {each.name: each for each in configured}
         self._by_name = {runtime.name: runtime for runtime in (native, *others)}
-
-    @property
-    def default(self) -> str:
-        """The name of the runtime of sessions that name none."""
-        return self._native.name
 
     @property
     def names(self) -> tuple[str, ...]:

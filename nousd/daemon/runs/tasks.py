@@ -22,6 +22,7 @@ from nousd.errors import ConfigError, ModelUnknown, RuleInvalid, ToolError
 from nousd.machine.policy.workers import check_rules, of_parent
 from nousd.machine.session import decisions
 from nousd.machine.session.state import options_of
+from nousd.runtimes.interface import Runtime
 from nousd.tools.task_runner import Task, TaskResult
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.events import AgentEnd, Event
@@ -72,6 +73,7 @@ class RunRegistry(Protocol):
         run_id: str,
         decided: Sequence[Event],
         *,
+        runtime: Runtime,
         own_prompt: str,
         parent: TaskRun,
     ) -> TaskRun:
@@ -240,7 +242,12 @@ class TasksOfCall:
             task=origin,
         )
         return self._runs.start(
-            live, prompt.run_id, decided, own_prompt=prompt.input_id, parent=parent
+            live,
+            prompt.run_id,
+            decided,
+            runtime=runtime,
+            own_prompt=prompt.input_id,
+            parent=parent,
         )
 
     def _options(self, chosen: dict[str, Any]) -> RunOptions:

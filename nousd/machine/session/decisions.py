@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from nousd.errors import CommandRejected
 from nousd.machine.session import queue
@@ -55,7 +55,7 @@ def start_run(
     runtime: str,
     model: str,
     leaf_id: str | None,
-    runtime_version: str | None = None,
+    runtime_version: str | UnsetType = UNSET,
     title: str | None = None,
     request: RunRequest = NOTHING_ASKED,
     in_v1_scope: bool = False,
@@ -104,7 +104,7 @@ def resume_run(
     *,
     runtime: str,
     model: str,
-    runtime_version: str | None = None,
+    runtime_version: str | UnsetType = UNSET,
     request: RunRequest = NOTHING_ASKED,
     in_v1_scope: bool = False,
 ) -> Events:
@@ -134,7 +134,7 @@ def _agent_start(
     model: str,
     request: RunRequest,
     *,
-    version: str | None,
+    version: str | UnsetType,
     in_v1_scope: bool,
     task: TaskOrigin | None = None,
 ) -> events.AgentStart:
@@ -142,7 +142,7 @@ def _agent_start(
         session_id=state.session_id,
         run_id=run_id,
         runtime=runtime,
-        runtime_version=or_unset(version),
+        runtime_version=version,
         model=model,
         v1_scope=True if in_v1_scope else UNSET,
         task=UNSET if task is None else task,

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 import trio
+from msgspec import UNSET
 
 from nousd.errors import ContextOverflow, RunFailed
 from nousd.machine.context import compaction
@@ -86,7 +87,7 @@ class NativeRuntime:
     """
 
     name = "native"
-    version = None
+    version = UNSET
     consumes_on_delivery = False
 
     def __init__(
