@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import trio
 
+from nousd.daemon.runs.call_host import LiveCallHost
 from nousd.daemon.sessions.history import wholes_of
-from nousd.daemon.sessions.live_session import LiveSession
 from nousd.machine.context import text_offload
-from nousd.machine.session import decisions
+from nousd.machine.session import decisions, queue
+from nousd.machine.session.lifecycle import LifecycleTracker
 from nousd.machine.session.queue import Turn
+from nousd.machine.session.settings import in_force
 from nousd.store.interface import Store
-from nousd.wire.events import Event
-from nousd.wire.events.base import TurnKey
-
-
-class DeliveringRun(Protocol):
-    """A run, as a delivery needs it."""
-
-    live: LiveSession
-
-    @property
-    def where(self) -> TurnKey: ...
-
-    async def stream(self, *decided: Event) -> None:
-        """Submit events; wait for room in the log only."""
-
-    def new_id(self, prefix: str) -> str:
-        """Return a new id."""
-        ...
-
-    def now(self) -> str:
-        """Return the time as RFC 3339 UTC."""
-        ...
+from nousd.wire.objects.entries import Attachment
 
 
 class InputDelivery:
@@ -43,7 +23,7 @@ class InputDelivery:
     ``is_done``: they were delivered, or there are none.
     """
 
-    def __init__(self, turn: Turn, run: DeliveringRun) -> None:
+    def __init__(self, turn: Turn, run: DeliveringHost) -> None:
         self.kind = turn.kind
         self.text = turn.text
         self.attachments = turn.attachments
@@ -63,7 +43,7 @@ class InputDelivery:
         decided = decisions.deliver(
             run.live.state,
             self._turn,
-            where=run.where,
+            where=run.tracker.where,
             message_id=run.new_id("msg"),
             created_at=run.now(),
         )
@@ -85,3 +65,85 @@ async def whole_turn(store: Store, choose: Callable[[], Turn | None]) -> Turn | 
         # What was accepted a moment ago may still be on its way to the disk.
         await store.flush()
         wholes |= await wholes_of(store, missing)
+
+
+class DeliveringHost(LiveCallHost):
+    """The part of a run that gives inputs to an agent program: the deliveries of ``AgentHost``, and the
+    steers of ``TurnHost``. The run sets ``run_id``, ``tracker`` and ``steer_told``.
+    """
+
+    run_id: str
+    tracker: LifecycleTracker
+    steer_told: trio.lowlevel.ParkingLot
+    delivery: InputDelivery | None = None
+    """The inputs of its turn, if they are consumed when they are delivered."""
+
+    def new_id(self, prefix: str) -> str:
+        """See ``TurnHost.new_id``."""
+        return self._services.clock.new_id(prefix)
+
+    # --- steers ------------------------------------------------------------------------------
+
+    def tell_steer(self) -> None:
+        """See ``SessionRun.tell_steer``."""
+        self.steer_told.unpark_all()
+
+    def has_pending_steer(self) -> bool:
+        """See ``TurnHost.has_pending_steer``."""
+        state = self.live.state
+        return queue.has_pending_steer(state.queue, self.run_id, state.delivering)
+
+    async def wait_steer(self) -> None:
+        """See ``TurnHost.wait_steer``."""
+        await trio.lowlevel.checkpoint()
+        while not self.has_pending_steer():
+            await self.steer_told.park()
+
+    # --- delivery by proof -------------------------------------------------------------------
+
+    def offer(self, turn: Turn) -> None:
+        """Begin a turn whose inputs are consumed when they are delivered."""
+        turn_id = str(self.tracker.turns + 1)
+        self.decide(
+            decisions.offer_turn(self.live.state, turn, run_id=self.run_id, turn_id=turn_id)
+        )
+        self.delivery = InputDelivery(turn, self)
+
+    @property
+    def turn_text(self) -> str:
+        """See ``AgentHost.turn_text``."""
+        return self._offered_inputs.text
+
+    @property
+    def turn_attachments(self) -> tuple[Attachment, ...]:
+        """See ``AgentHost.turn_attachments``."""
+        return self._offered_inputs.attachments
+
+    @property
+    def turn_inputs(self) -> queue.Inputs:
+        """See ``AgentHost.turn_inputs``."""
+        return self._offered_inputs.inputs
+
+    async def delivered(self) -> None:
+        """See ``AgentHost.delivered``."""
+        await self._offered_inputs.delivered()
+
+    @property
+    def _offered_inputs(self) -> InputDelivery:
+        assert self.delivery is not None, "the runtime consumes its inputs before the turn"
+        return self.delivery
+
+    async def take_steer(self) -> InputDelivery | None:
+        """See ``AgentHost.take_steer``."""
+        steer = await whole_turn(self._services.store, self._next_steer)
+        if steer is None:
+            return None
+        await self.commit(*decisions.take_steer(self.live.state, steer, self.run_id))
+        return InputDelivery(steer, self)
+
+    def _next_steer(self) -> Turn | None:
+        state = self.live.state
+        steering = in_force(state, self._services.sessions.defaults).steering_mode
+        return queue.next_steer(
+            state.queue, self.run_id, delivering=state.delivering, steering=steering
+        )

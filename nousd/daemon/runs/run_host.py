@@ -19,8 +19,7 @@ from msgspec import UNSET, UnsetType
 from nousd.daemon.clock import later
 from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.policy.approvers import Audience
-from nousd.daemon.runs.call_host import LiveCallHost
-from nousd.daemon.runs.deliveries import InputDelivery, whole_turn
+from nousd.daemon.runs.deliveries import DeliveringHost
 from nousd.daemon.runs.model_inputs import InputsOfRun, artifacts_of
 from nousd.daemon.runs.services import RunServices
 from nousd.daemon.runs.task_tree import TaskTree
@@ -34,11 +33,9 @@ from nousd.machine.context.compiler import Compiled, Grown
 from nousd.machine.context.input_chunks import Stored
 from nousd.machine.context.model_input import ModelChoice, ToolSpec
 from nousd.machine.context.prompt_sections import SourceText, agent_prompt, agents_source
-from nousd.machine.session import decisions, queue
+from nousd.machine.session import queue
 from nousd.machine.session.brackets import Brackets
 from nousd.machine.session.lifecycle import LifecycleTracker, Phase
-from nousd.machine.session.queue import Turn
-from nousd.machine.session.settings import in_force
 from nousd.machine.session.state import options_of
 from nousd.runtimes.calls.attempts import Earlier
 from nousd.runtimes.calls.host import RuntimeOpinion
@@ -50,14 +47,14 @@ from nousd.wire import events
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.events import Event
 from nousd.wire.events.base import EndStatus, TurnKey
-from nousd.wire.objects.entries import Attachment, Entry, MessageEntry, ToolCall
+from nousd.wire.objects.entries import Entry, MessageEntry, ToolCall
 from nousd.wire.objects.run_options import RunOptions, ToolChoice
 
 _CONFLICT_SECONDS: Final = 1.0
 """Minimum time between two reports that another run was refused because of this one."""
 
 
-class RunHost(LiveCallHost):
+class RunHost(DeliveringHost):
     """One active run. It implements ``RunTurnHost`` for its runtime.
 
     ``scope`` is the cancel scope of its task; ``stop`` cancels it.
@@ -86,13 +83,12 @@ class RunHost(LiveCallHost):
         self.tree = TaskTree(self, parent)
         self.tracker = LifecycleTracker(live.session_id, run_id)
         self.shown = LifecycleTracker(live.session_id, run_id)
+        self.steer_told = trio.lowlevel.ParkingLot()
         self.ended = trio.Event()
         self.scope = trio.CancelScope()
         self.calls_of: str | None = None
         """The message whose calls it carries out, from the message's end to the next model call."""
         self.answers = AnswersOfRun()
-        self.delivery: InputDelivery | None = None
-        """The inputs of its turn, if they are consumed when they are delivered."""
         self.end: events.AgentEnd | None = None
         """The end of the run, once it is durable."""
         self._stopped_as: EndStatus = "cancelled"
@@ -109,7 +105,6 @@ class RunHost(LiveCallHost):
         self._model_calls = 0
         self._has_new_results = False
         self._has_answered = False
-        self._steer_told = trio.lowlevel.ParkingLot()
 
     # --- its place among runs ----------------------------------------------------------------
 
@@ -203,10 +198,6 @@ class RunHost(LiveCallHost):
         if self.tracker.phase is Phase.RUN:
             del where["turn_id"]
         return where
-
-    def tell_steer(self) -> None:
-        """See ``SessionRun.tell_steer``."""
-        self._steer_told.unpark_all()
 
     # --- the runtime's side (RunTurnHost) ----------------------------------------------------
 
@@ -339,11 +330,6 @@ class RunHost(LiveCallHost):
         self.calls_of = message_id
         return await self._services.call_records.earlier(self.live.session_id, call)
 
-    def has_pending_steer(self) -> bool:
-        """See ``TurnHost.has_pending_steer``."""
-        state = self.live.state
-        return queue.has_pending_steer(state.queue, self.run_id, state.delivering)
-
     def is_passed_over(self) -> bool:
         """See ``LiveCallHost.is_passed_over``."""
         path = [(run.live.state, run.run_id) for run in self.tree.path]
@@ -376,65 +362,6 @@ class RunHost(LiveCallHost):
     def grown(self) -> Grown:
         """See ``NativeHost.grown``."""
         return self._context.grown
-
-    def new_id(self, prefix: str) -> str:
-        """See ``TurnHost.new_id``."""
-        return self._services.clock.new_id(prefix)
-
-    async def wait_steer(self) -> None:
-        """See ``TurnHost.wait_steer``."""
-        await trio.lowlevel.checkpoint()
-        while not self.has_pending_steer():
-            await self._steer_told.park()
-
-    # --- delivery by proof (AgentHost) -------------------------------------------------------
-
-    def offer(self, turn: Turn) -> None:
-        """Begin a turn whose inputs are consumed when they are delivered."""
-        turn_id = str(self.tracker.turns + 1)
-        self.decide(
-            decisions.offer_turn(self.live.state, turn, run_id=self.run_id, turn_id=turn_id)
-        )
-        self.delivery = InputDelivery(turn, self)
-
-    @property
-    def turn_text(self) -> str:
-        """See ``AgentHost.turn_text``."""
-        return self._offered_inputs.text
-
-    @property
-    def turn_attachments(self) -> tuple[Attachment, ...]:
-        """See ``AgentHost.turn_attachments``."""
-        return self._offered_inputs.attachments
-
-    @property
-    def turn_inputs(self) -> queue.Inputs:
-        """See ``AgentHost.turn_inputs``."""
-        return self._offered_inputs.inputs
-
-    async def delivered(self) -> None:
-        """See ``AgentHost.delivered``."""
-        await self._offered_inputs.delivered()
-
-    @property
-    def _offered_inputs(self) -> InputDelivery:
-        assert self.delivery is not None, "the runtime consumes its inputs before the turn"
-        return self.delivery
-
-    async def take_steer(self) -> InputDelivery | None:
-        """See ``AgentHost.take_steer``."""
-        steer = await whole_turn(self._services.store, self._next_steer)
-        if steer is None:
-            return None
-        await self.commit(*decisions.take_steer(self.live.state, steer, self.run_id))
-        return InputDelivery(steer, self)
-
-    def _next_steer(self) -> Turn | None:
-        state = self.live.state
-        steering = in_force(state, self._services.sessions.defaults).steering_mode
-        return queue.next_steer(
-            state.queue, self.run_id, delivering=state.delivering, steering=steering
-        )
 
     # --- into the log ------------------------------------------------------------------------
 
