@@ -31,7 +31,7 @@ def accept(kind: str) -> Step:
 
 
 def prompt(state: SessionState, number: int) -> Events:
-    return (queue_updates.accepted(state, prompt_input(f"i{number}", f"run-{number}")),)
+    return (queue_updates.accepted(state, prompt_input(f"i{number}", f"earlier-{number}")),)
 
 
 def append(state: SessionState, number: int) -> Events:
