@@ -101,6 +101,41 @@ TRAPS = {
         is_repository=True,
         configured={"filter.mine.clean": f"touch {RAN}; cat"},
     ),
+    "a macro of the top folder": Trap(
+        {"sub/.gitattributes": "*.txt m\n"},
+        ("diff",),
+        before={"sub/a.txt": "changed\n", ".gitattributes": "[attr]m filter=mine\n"},
+        is_repository=True,
+        configured={"filter.mine.clean": f"touch {RAN}; cat"},
+    ),
+    "a macro of the repository": Trap(
+        {".gitattributes": "*.txt text m\n"},
+        ("diff",),
+        before={"a.txt": "changed\n", ".git/info/attributes": "[attr]m filter=mine\n"},
+        is_repository=True,
+        configured={"filter.mine.clean": f"touch {RAN}; cat"},
+    ),
+    "a macro of the user": Trap(
+        {"sub/.gitattributes": "*.txt m text\n"},
+        ("diff",),
+        before={"sub/a.txt": "changed\n", "../outside/attributes": "[attr]m filter=mine\n"},
+        is_repository=True,
+        configured={
+            "core.attributesFile": "~/attributes",
+            "filter.mine.clean": f"touch {RAN}; cat",
+        },
+    ),
+    "a macro that uses another": Trap(
+        {".gitattributes": "[attr]n m\n"},
+        ("diff",),
+        before={
+            "sub/a.txt": "changed\n",
+            "sub/.gitattributes": "*.txt n\n",
+            ".git/info/attributes": "[attr]m filter=mine\n",
+        },
+        is_repository=True,
+        configured={"filter.mine.clean": f"touch {RAN}; cat"},
+    ),
     "a driver of diff": Trap(
         {".gitattributes": "*.txt text\n*.txt\tdiff=mine\n"},
         ("diff",),
@@ -211,7 +246,17 @@ async def test_an_edit_of_attributes_is_judged_by_its_result(bench: Bench) -> No
 
 @pytest.mark.parametrize(
     "content",
-    ["*.c text\n", "# *.c filter=x\n", "*.bin binary -diff\n", "*.txt !merge eol=lf\n", ""],
+    [
+        "*.c text\n",
+        "# *.c filter=x\n",
+        "\ufeff# a comment of some words\n* text=auto\n",
+        "*.bin binary -diff\n",
+        "*.txt !merge eol=lf\n",
+        "*.c -m !n whitespace=tab-in-indent o=p ident\n",
+        "gen/** linguist-generated -text\n*.h linguist-language=C\n",
+        '"of two words" export-ignore\n"\\"quoted\\" #" text\n',
+        "",
+    ],
 )
 async def test_attributes_without_a_driver_are_written_unasked(bench: Bench, content: str) -> None:
     access = await access_of(bench, "write", path="a/.gitattributes", content=content)
@@ -225,15 +270,24 @@ async def test_attributes_without_a_driver_are_written_unasked(bench: Bench, con
         '"a#.txt" diff=mine\n',
         "*.txt\rfilter=mine\n",
         "*.txt text\rmerge=mine",
+        '"*.txt"filter=mine\n',
+        '\ufeff"*.txt"filter=mine\n',
+        "\ufeff*.txt filter=mine\n",
+        "*.txt m\n",
+        "*.txt -text m\n",
+        '"*.txt"m\n',
+        "*.txt m\0=\n",
+        "*.c text\n\ufeff#*.txt m\n",
     ],
 )
 async def test_a_driver_is_found_in_every_line_that_git_reads(bench: Bench, line: str) -> None:
     run_git(bench, bench.work, "init", "-q")
+    bench.put(".git/info/attributes", "[attr]m filter=mine\n")
     access = await access_of(bench, "write", path=".gitattributes", content=line)
     assert verdict(access) == "ask"
     await bench.call("write", path=".gitattributes", content=line)
-    name = "a#.txt" if "#." in line else "a.txt"
-    said = run_git(bench, bench.work, "check-attr", "filter", "diff", "merge", "--", name)
+    names = ("a.txt", "a#.txt", "\ufeff#a.txt")
+    said = run_git(bench, bench.work, "check-attr", "filter", "diff", "merge", "--", *names)
     assert ": mine" in said
 
 
@@ -298,6 +352,7 @@ OF_THE_USER = {
         ".githooks/pre-commit",
     ),
     "the config itself": (".gitconfig", "-> ../work/dotfiles/gitconfig", "dotfiles/gitconfig"),
+    "attributes": (".config/git/attributes", "-> ../../../work/attributes", "attributes"),
 }
 
 

@@ -383,6 +383,23 @@ async def test_attributes_in_a_shared_part_of_an_index_are_reported(held: Sandbo
     assert len(shared) == 1
 
 
+@pytest.mark.parametrize("line", ["*.txt m", '"*.txt"filter=mine'])
+async def test_attributes_that_use_a_macro_defined_elsewhere_are_reported(
+    held: SandboxBench, line: str
+) -> None:
+    held.put(".git/info/attributes", "[attr]m filter=mine\n")
+    held.put("sub/a.txt", "x\n")
+    git(held.work, "add", "sub")
+    result = await held.call("bash", command="echo '*.c text linguist-vendored' > .gitattributes")
+    assert left_by(result) == {}
+    held.put("line", f"{line}\n")
+    result = await held.call("bash", command="cp line sub/.gitattributes; echo y > sub/a.txt")
+    assert left_by(result) == {"sub/.gitattributes": "git"}
+    assert not (held.work / RAN).exists()
+    git(held.work, "diff")
+    assert (held.work / RAN).exists()
+
+
 async def test_attributes_that_the_work_tree_has_are_judged_there(held: SandboxBench) -> None:
     result = await held.call(
         "bash",

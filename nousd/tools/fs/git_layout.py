@@ -25,11 +25,34 @@ _PARTS: Final = ("HEAD", "objects", "refs", "commondir")
 _ATTRIBUTES: Final = ".gitattributes"
 _ATTRIBUTES_BYTES_MAX: Final = 1024 * 1024
 
-_DRIVER: Final = re.compile(
-    rb"^[ \t\r]*(?![ \t\r#])[^\n]*[ \t\r](?:filter|diff|merge)(?:[ \t\r=].*)?$", re.MULTILINE
+_SET_BY_NAME: Final = (
+    rb"text|binary|crlf|ident|delta|whitespace|export-ignore|export-subst|lockable"
+    rb"|(?:linguist|gitlab)-[a-z-]+"
 )
-"""A line that names a driver. ``-diff`` and ``!diff`` name none. As git reads it, ``#`` begins a comment
-only at the start of a line, and ``\\r`` separates words."""
+"""Attributes of git and of hosts of repositories that need no value. A user who makes a macro of one
+has its driver run nearly everywhere already.
+"""
+
+_DRIVER: Final = re.compile(
+    rb"""
+    ^ (?:\A\xef\xbb\xbf)?+ [ \t\r]*+ (?!\#)
+    (?> "(?:[^"\\\n]|\\.)*" | [^ \t\r\n]+ )             # the pattern of file names
+    (?: .*[ \t\r] )?
+    (?: (?:filter|diff|merge)=
+      | (?! [-!] | (?:%b)(?:[ \t\r\0]|$) )              # what may be a macro
+        [^= \t\r\n\0]+ (?:[ \t\r\0]|$) )
+    .* $
+    """
+    % _SET_BY_NAME,
+    re.MULTILINE | re.VERBOSE,
+)
+"""A line that names a driver, or sets what may be a macro: at the top of the repository, in its git
+folder or in the user's settings, ``[attr]`` gives several attributes one name. Only a name without a
+sign and a value stands for others; so ``-diff`` and ``!diff`` name no driver.
+
+As git reads it, ``#`` begins a comment only at the start of a line, ``\\r`` separates words, NUL ends a
+line, and a pattern in quotes need not be separated from the first attribute.
+"""
 
 
 _MACRO: Final = b"[attr]"
@@ -53,7 +76,8 @@ def obeyed_by_git(workdir: Path, results: Mapping[Parts, bytes | None]) -> str:
         if is_attributes(parts) and drivers_in(data) - drivers_in(
             beginning_of(workdir.joinpath(*parts), _ATTRIBUTES_BYTES_MAX)
         ):
-            return f"git runs a program for each file to which {'/'.join(parts)} gives a driver"
+            name = "/".join(parts)
+            return f"git runs a program for each file to which {name} gives a driver, or a macro"
     return ""
 
 
