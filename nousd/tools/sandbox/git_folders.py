@@ -174,12 +174,13 @@ def named_by(git: Path, *tops: Path) -> ObeyedByGit:
 
 
 def _configs_of_user() -> tuple[Path, ...]:
-    """Return the configs that git reads in every repository. A relative path in one is meant in each,
-    and the files may be links into a workspace.
+    """Return the configs and attributes that git reads in every repository. A relative path in one is
+    meant in each, and the files may be links into a workspace.
     """
     home = os.path.expanduser("~")  # noqa: PTH111 - bears a user without one
     own = os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
-    several = ("/etc/gitconfig", f"{home}/.gitconfig", f"{own}/git/config")
+    git = f"{own}/git"
+    several = ("/etc/gitconfig", f"{home}/.gitconfig", f"{git}/config", f"{git}/attributes")
     return tuple(map(Path, filter(os.path.lexists, several)))
 
 
