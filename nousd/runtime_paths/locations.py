@@ -51,7 +51,7 @@ def database_file(state_dir: Path) -> Path:
 
 def state_files(state_dir: Path) -> tuple[Path, ...]:
     """Return the files of the log in a state folder, and those beside it, which need not exist."""
-    names = ("db", "db-wal", "db-shm", "reserve", "lock")
+    names = ("db", "db-wal", "db-shm", "db-journal", "reserve", "lock")
     return tuple(state_dir / f"{_APP}.{name}" for name in names)
 
 

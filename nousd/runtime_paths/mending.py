@@ -1,7 +1,7 @@
 """Takes from others what they may do with our own files, and says so.
 
-A program of the same user may have changed a mode. What belongs to somebody else is not touched here:
-whoever uses it refuses it.
+A program of the same user may have changed a mode. Others may have put files of their own there then:
+these are refused, since their owner can change them at any time.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from nousd.errors import ConfigError
+
 OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 FILE_MODE: Final = 0o600
 
@@ -20,17 +22,23 @@ _log = logging.getLogger(__name__)
 
 
 def mend_files(paths: Iterable[Path]) -> None:
-    """Make our plain files private among those that exist, and warn of each that was not."""
+    """Make plain files private, those that exist, and warn of each that was not.
+
+    Raises:
+        ConfigError: one belongs to another user.
+    """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     for path in paths:
         try:
+            owner = path.lstat().st_uid
+            if owner != os.geteuid():
+                raise ConfigError(f"{path} belongs to another user (uid {owner})")
             descriptor = os.open(path, flags)
         except OSError:  # it is not there, or whoever uses it tells what is wrong
             continue
         try:
             status = os.fstat(descriptor)
-            is_ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
-            if is_ours and status.st_mode & OTHERS:
+            if stat.S_ISREG(status.st_mode) and status.st_mode & OTHERS:
                 change_mode(descriptor, path, status, FILE_MODE)
         finally:
             os.close(descriptor)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from nousd.errors import ConfigError
+from nousd.runtime_paths.locations import state_files
 from nousd.runtime_paths.mending import mend_files
 
 SOMEBODY_ELSE = 65_534
@@ -45,8 +47,20 @@ def test_what_is_no_plain_file_is_left_as_it_is_and_nobody_waits(
 
 
 @pytest.mark.usefixtures("as_root")
-def test_a_file_of_another_user_is_left_as_it_is(tmp_path: Path) -> None:
-    file = file_with_mode(tmp_path / "file", 0o666)
-    os.chown(file, SOMEBODY_ELSE, -1)
-    mend_files([file])
-    assert mode(file) == 0o666
+@pytest.mark.parametrize("name", ["db", "db-wal", "db-shm", "db-journal", "reserve", "lock"])
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_file_of_another_user_is_refused_and_left_as_it_is(
+    tmp_path: Path, name: str, is_link: bool
+) -> None:
+    file = tmp_path / f"nousd.{name}"
+    target = file_with_mode(tmp_path / "target", 0o666)
+    if is_link:
+        file.symlink_to(target)
+    else:
+        target.rename(file)
+    os.chown(file, SOMEBODY_ELSE, -1, follow_symlinks=False)
+    with pytest.raises(
+        ConfigError, match=rf"{name} belongs to another user \(uid {SOMEBODY_ELSE}\)"
+    ):
+        mend_files(state_files(tmp_path))
+    assert mode(target if is_link else file) == 0o666
