@@ -128,6 +128,17 @@ def test_a_text_that_matches_a_pattern_is_replaced_by_its_kind(planted: Planted)
     assert Redactor(rules=RULES).redact(shown) == shown
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\t", "\r"])
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.text[:30])
+def test_a_secret_behind_a_line_end_is_redacted_in_a_text_within_a_text(
+    planted: Planted, end: str
+) -> None:
+    text = f"word{end}{planted.text}"
+    for _ in range(3):
+        text = json.dumps(text)
+        assert MARK not in redacted(text)
+
+
 plain = st.text().filter(lambda text: MARK not in text)
 surroundings = st.text(alphabet=st.sampled_from("az09 \n\t.,;()-_äß😀"), max_size=60)
 

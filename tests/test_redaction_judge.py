@@ -61,9 +61,13 @@ def test_a_secret_that_the_scanner_finds_is_redacted(
     @settings(max_examples=examples(30), deadline=None, phases=[Phase.generate])
     @given(st.from_regex(pattern, fullmatch=True, alphabet=ASCII))
     def check(matched: str) -> None:
+        for before in ("it is ", "it is\\n", "it is\\\\t"):
+            compare(matched, before)
+
+    def compare(matched: str, before: str) -> None:
         # Vendors write their own names and keys in lower case.
         plain = matched.lower() if pattern.flags & re.IGNORECASE else matched
-        text = f"it is {re.sub(' +', ' ', plain)} there"
+        text = f"{before}{re.sub(' +', ' ', plain)} there"
         shown = Redactor(rules=RULES).redact(text)
         secrets = map(str, filter(None, detector.analyze_string(text)))
         found = {secret for secret in secrets if not QUOTES & set(secret)}

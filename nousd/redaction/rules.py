@@ -82,6 +82,11 @@ _FLAGS: Final = "key|token|secret|passw(?:or)?d|passphrase|pass|pwd|contrase[nñ
 
 _ALREADY: Final = r"(?!\[redacted)"
 
+_START: Final = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))"
+"""Must precede a key, which does not begin within a word. The letter of an escaped line end is none: a
+text may be spelled within another, as the arguments of a tool call are.
+"""
+
 _CLOSED: Final = r"(?![A-Za-z0-9])"
 """Must follow the closing quote of a value. If a word follows, that quote opened a new value, and the
 one before was never closed."""
@@ -127,26 +132,26 @@ RULES: Final[tuple[Rule, ...]] = (
     _rule(
         "authorization",
         "authorization",
-        rf"(?i)\b(?:proxy-)?authorization\\*[\"']?\s{{0,8}}[:=]\s{{0,8}}\\*[\"']?"
+        rf"(?i){_START}(?:proxy-)?authorization\\*[\"']?\s{{0,8}}[:=]\s{{0,8}}\\*[\"']?"
         rf"(?:(?:bearer|basic|token|digest|negotiate|apikey)\s{{1,8}})?+"
         rf"{_ALREADY}(?P<secret>[^\s\"'\\,;]{{2,}})",
     ),
     _rule(
         "authorization",
         "bearer|basic",
-        rf"(?i)\b(?:bearer|basic)\s{{1,8}}{_ALREADY}(?P<secret>[A-Za-z0-9._~+/=-]{{8,}})",
+        rf"(?i)(?<!_){_START}(?:bearer|basic)\s{{1,8}}{_ALREADY}(?P<secret>[A-Za-z0-9._~+/=-]{{8,}})",
     ),
     _rule(
         "cookie",
         "cookie",
-        rf"(?i)(?<![A-Za-z0-9])(?:set-)?cookie\\*[\"']?\s{{0,8}}[:=]\s{{0,8}}\\*[\"']?"
+        rf"(?i){_START}(?:set-)?cookie\\*[\"']?\s{{0,8}}[:=]\s{{0,8}}\\*[\"']?"
         rf"{_ALREADY}(?P<secret>[^\s\"'\\][^\r\n\"'\\]{{3,}})",
     ),
-    _rule("anthropic_key", "sk-ant-", r"(?<![A-Za-z0-9])sk-ant-[A-Za-z0-9_-]{8,}"),
+    _rule("anthropic_key", "sk-ant-", rf"{_START}sk-ant-[A-Za-z0-9_-]{{8,}}"),
     _rule(
         "api_key",
         "sk-|sk_|rk-|rk_",
-        r"(?<![A-Za-z0-9])[sr]k[-_](?:live_|test_|proj-|or-)?[A-Za-z0-9_-]{10,}",
+        rf"{_START}[sr]k[-_](?:live_|test_|proj-|or-)?[A-Za-z0-9_-]{{10,}}",
     ),
     _rule("google_key", "aiza", r"AIza[0-9A-Za-z_-]{30,}"),
     _rule(
@@ -166,25 +171,25 @@ RULES: Final[tuple[Rule, ...]] = (
         r"|(?<=hooks\.slack\.com/services/)[A-Za-z0-9_/]{4,}",
     ),
     _rule("age_key", "age-secret-key-1", r"AGE-SECRET-KEY-1[A-Z0-9]{8,}"),
-    _rule("sendgrid_key", "sg.", r"(?<![A-Za-z0-9])SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"),
+    _rule("sendgrid_key", "sg.", rf"{_START}SG\.[A-Za-z0-9_-]{{16,}}\.[A-Za-z0-9_-]{{16,}}"),
     _rule("telegram_token", ":", r"(?<![0-9])[0-9]{8,10}:[A-Za-z0-9_-]{35}(?![A-Za-z0-9_-])"),
     _rule(
         "discord_token",
         ".",
-        r"(?<![A-Za-z0-9_-])[MNO][A-Za-z0-9_-]{23,25}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,}",
+        rf"(?<![_-]){_START}[MNO][A-Za-z0-9_-]{{23,25}}\.[A-Za-z0-9_-]{{6}}\.[A-Za-z0-9_-]{{27,}}",
     ),
-    _rule("mailchimp_key", "-us", r"(?<![0-9A-Za-z])[0-9a-z]{32}-us[0-9]{1,2}"),
+    _rule("mailchimp_key", "-us", rf"{_START}[0-9a-z]{{32}}-us[0-9]{{1,2}}"),
     _rule("square_key", "sq0", r"sq0[a-z]{3}-[0-9A-Za-z\\_-]{22,}"),
-    _rule("twilio_key", "ac|sk", r"(?<![A-Za-z0-9])(?:AC|SK)[a-z0-9]{32}(?![A-Za-z0-9])"),
+    _rule("twilio_key", "ac|sk", rf"{_START}(?:AC|SK)[a-z0-9]{{32}}(?![A-Za-z0-9])"),
     _rule(
         "artifactory_key",
         "akc|ap",
-        r"(?<![A-Za-z0-9_])(?:AKC[A-Za-z0-9]{10,}|AP[0-9A-F][A-Za-z0-9]{8,})",
+        rf"(?<!_){_START}(?:AKC[A-Za-z0-9]{{10,}}|AP[0-9A-F][A-Za-z0-9]{{8,}})",
     ),
     _rule(
         "hub_token",
         "hf_|hf-|npm_|npm-|dckr_pat|pypi",
-        r"(?<![A-Za-z0-9])(?:hf|npm|dckr_pat|pypi)[_-][A-Za-z0-9_-]{20,}",
+        rf"{_START}(?:hf|npm|dckr_pat|pypi)[_-][A-Za-z0-9_-]{{20,}}",
     ),
     _rule(
         "aws_key",
@@ -194,7 +199,7 @@ RULES: Final[tuple[Rule, ...]] = (
     _rule(
         "jwt",
         "eyj",
-        r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{5,}+\.[A-Za-z0-9_-]{5,}+(?:\.[A-Za-z0-9_-]*+)?",
+        rf"(?<![_-]){_START}eyJ[A-Za-z0-9_-]{{5,}}+\.[A-Za-z0-9_-]{{5,}}+(?:\.[A-Za-z0-9_-]*+)?",
     ),
     _rule(
         "variable",
@@ -204,7 +209,7 @@ RULES: Final[tuple[Rule, ...]] = (
     _rule(
         "variable",
         _SIGNS_OF_NAMES,
-        rf"(?i)(?<![A-Za-z0-9])--?[a-z_-]{{0,40}}(?:{_FLAGS})"
+        rf"(?i){_START}--?[a-z_-]{{0,40}}(?:{_FLAGS})"
         rf"\s{{1,8}}{_NO_VALUES}{_ALREADY}(?P<secret>[^\s\"'\\-][^\s\"'\\]*)",
     ),
     # Shorter names, and looser punctuation, if the value is as long as a key and has a digit.
