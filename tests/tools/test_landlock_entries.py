@@ -247,24 +247,27 @@ tried("over it", lambda: os.rename("new", ".state"))
 # --- where nobody is asked ------------------------------------------------------------------------
 
 
-def plan_of(held: Repositories, *hidden: Path) -> dict[str, Any]:
+def plan_of(held: Repositories, *hidden: Path, is_read_only: bool = False) -> dict[str, Any]:
     """Return what the sandbox hands to a command of the workspace."""
     sandbox = bench_in(held.root).find()
     assert sandbox is not None
-    request = Request(argv=["/bin/true"], env={}, workdir=held.work, hidden=hidden)
+    request = Request(
+        argv=["/bin/true"], env={}, workdir=held.work, hidden=hidden, is_read_only=is_read_only
+    )
     with sandbox.hold(request) as process, os.fdopen(os.dup(process.descriptors[0]), "rb") as file:
         file.seek(0)
         plan: dict[str, Any] = marshal.load(file)
         return plan
 
 
-def test_only_with_a_repository_such_calls_wait(held: Repositories) -> None:
+def test_only_where_something_may_be_written_such_calls_wait(held: Repositories) -> None:
     entries = set(seccomp.asked_numbers(entries=True)) - set(seccomp.asked_numbers(entries=False))
     assert len(entries) > 10
     assert entries <= set(plan_of(held)["calls"])
     for top in (held.work, held.work / "sub"):
         shutil.rmtree(top / ".git")
-    plan = plan_of(held)
+    assert entries <= set(plan_of(held)["calls"])
+    plan = plan_of(held, is_read_only=True)
     assert not entries & set(plan["calls"])
     assert plan["filter"] == seccomp.program(families=(), shares_machine=True, asks=True)
 

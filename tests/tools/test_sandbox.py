@@ -19,6 +19,7 @@ from trio.testing import MockClock
 
 from nousd.errors import ToolError
 from nousd.tools.sandbox import deny_scan as rule_walk
+from nousd.tools.sandbox import filter_listener
 from nousd.tools.sandbox.deny_scan import Search
 from nousd.tools.sandbox.interface import Request
 from nousd.tools.sandbox.landlock import Landlock
@@ -299,10 +300,26 @@ async def test_a_placeholder_stays_while_another_command_needs_it(
 async def test_the_result_explains_the_additional_refusals_of_landlock(
     sandbox_bench: SandboxBench,
 ) -> None:
-    text = await sandbox_bench.text("bash", command="echo x > new; true")
-    notice = "[In this sandbox nothing new can be made in a folder that holds something protected"
+    text = await sandbox_bench.text("bash", command="echo x > AGENTS.md; true")
+    notice = "[In this sandbox "
     assert (notice in text) is not sandbox_bench.is_bubblewrap
     assert notice not in await sandbox_bench.text("bash", command="cat no-such-file")
+
+
+async def test_a_workspace_without_a_repository_is_worked_in_at_its_top(
+    sandbox_bench: SandboxBench,
+) -> None:
+    if not sandbox_bench.is_bubblewrap and (reason := filter_listener.why_not()) is not None:
+        pytest.skip(reason)
+    result = await sandbox_bench.call(
+        "bash",
+        command="umask 022; echo x > a && mkdir d && mv a d/b && ln -s d/b link && cp -rp d e"
+        " && ln e/b name && sed -i s/x/y/ link d/b && chmod 755 d/b && rm -r e && cat link name"
+        " && touch -d 2001-01-01 name && : > AGENTS.md.txt && mkdir -p deep/er && mv deep/er .",
+    )
+    assert not result.is_error
+    assert result.text == "y\nx"
+    assert {"d", "link", "name", "AGENTS.md.txt", "deep", "er"} <= sandbox_bench.names()
 
 
 async def test_a_new_file_for_agents_is_set_aside_with_a_notice_or_refused(

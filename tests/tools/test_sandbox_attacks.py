@@ -635,12 +635,20 @@ def linked(make, name):
         os.remove(name)
 def moved():
     os.rename(place, "moved")
-    return open("moved").read()
-def exchanged():
-    open("other", "w").close()
+    try:
+        return open("moved").read()
+    finally:
+        os.rename("moved", place)
+def exchange():
     if libc.syscall(316, -100, os.fsencode(place), -100, b"other", 2) != 0:
         raise OSError(ctypes.get_errno(), "renameat2")
-    return open("other").read()
+def exchanged():
+    open("other", "w").close()
+    exchange()
+    try:
+        return open("other").read()
+    finally:
+        exchange()
 def by_path_only():
     return open(f"/proc/self/fd/{os.open(place, os.O_PATH)}").read()
 def mapped():
@@ -653,7 +661,10 @@ def sent():
 def folder_moved():
     above = os.path.dirname(place) or "."
     os.rename(above, "elsewhere")
-    return open("elsewhere/" + os.path.basename(place)).read()
+    try:
+        return open("elsewhere/" + os.path.basename(place)).read()
+    finally:
+        os.rename("elsewhere", above)
 def by_an_inherited_folder():
     folder = os.open(os.path.dirname(place) or ".", os.O_RDONLY)
     return os.read(os.open(os.path.basename(place), os.O_RDONLY, dir_fd=folder), 100)

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-import trio
 
 from nousd.errors import ToolError
+from nousd.tools.process.supervisor import Ended, run_supervised
 from nousd.tools.sandbox import git_folders
 from nousd.tools.sandbox import visible_paths as places
 from nousd.tools.sandbox.deny_scan import Search
@@ -31,16 +31,19 @@ def shell(script: str, folder: Path) -> None:
     subprocess.run(["/bin/sh", "-c", script], cwd=folder, check=False, capture_output=True)
 
 
-async def run(started: SandboxedProcess) -> subprocess.CompletedProcess[bytes]:
-    with trio.fail_after(WAIT_SECONDS):
-        return await trio.run_process(
-            started.argv,
-            env=dict(started.env),
-            pass_fds=started.descriptors,
-            capture_stdout=True,
-            capture_stderr=True,
-            check=False,
-        )
+async def run(started: SandboxedProcess, workdir: Path) -> tuple[Ended, bytes]:
+    """Return how a command ended under its supervisor, and what it printed to stdout."""
+    output = bytearray()
+    ended = await run_supervised(
+        started.argv,
+        cwd=workdir,
+        env=started.env,
+        on_output=output.extend,
+        on_errors=lambda _: None,
+        timeout_seconds=WAIT_SECONDS,
+        held=started,
+    )
+    return ended, bytes(output)
 
 
 def test_a_hostile_git_config_is_parsed_within_two_seconds(tmp_path: Path) -> None:
@@ -150,9 +153,9 @@ async def test_a_directory_that_becomes_a_link_before_it_is_opened_opens_nothing
     assert sandbox is not None
     with sandbox.hold(request) as started:
         shell(f"rm -r sub/deep; ln -s {sandbox_bench.outside} sub/deep", sandbox_bench.work)
-        ended = await run(started)
-    assert ended.returncode != 0
-    assert ended.stdout == b""
+        ended, output = await run(started, sandbox_bench.work)
+    assert ended.code != 0
+    assert (ended.timed_out, output) == (False, b"")
 
 
 CLOSING = {"nothing": 0o000, "only listing": 0o444, "only passing": 0o111, "only writing": 0o333}
@@ -203,9 +206,9 @@ async def test_a_workspace_that_has_become_a_link_opens_nothing(
     sandbox = sandbox_bench.find()
     assert sandbox is not None
     with sandbox.hold(request) as started:
-        ended = await run(started)
-    assert ended.returncode != 0
-    assert ended.stdout == b""
+        ended, output = await run(started, sandbox_bench.work)
+    assert ended.code != 0
+    assert (ended.timed_out, output) == (False, b"")
     assert secret.read_text() == SECRET
 
 

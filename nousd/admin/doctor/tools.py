@@ -32,10 +32,7 @@ _MEANS: Final = (
     "bash is supervised, but not confined; mode auto asks for every command, and git is refused"
 )
 
-_LESS: Final = (
-    "commands have no sockets, not even among themselves, and can make no new files at the top of a"
-    " workdir that is no repository"
-)
+_LESS: Final = "commands have no sockets, not even among themselves"
 """What bubblewrap allows and Landlock does not."""
 
 _INSTEAD: Final = "use bubblewrap, or allow what builds and unpacks to run unsandboxed"
@@ -70,7 +67,10 @@ def sandbox(world: World) -> Iterator[Check]:
         if held == landlock.Landlock.name:
             less, unasked = f": {_LESS}", filter_listener.why_not()
         if unasked is not None:
-            less += f"; nor can they commit, and change modes and times: {unasked}"
+            less += (
+                "; nor can they commit, make files at the top of the workdir, and change modes and"
+                f" times: {unasked}"
+            )
             advice = "; ".join(filter(None, (advice, _INSTEAD)))
         status: Status = "warning" if against or unasked else "ok"
         yield Check("sandbox", status, f"{found}{less}", advice)

@@ -1,7 +1,7 @@
 """Decides a sandboxed command's calls that make, rename, link or remove entries of folders.
 
-Such calls wait for the supervisor (``call_decider``) where a repository is closed in part: git has to
-make files beside its config. The supervisor only ever adds something. In the folders that are parted
+Such calls wait for the supervisor (``call_decider``), because commands make files beside something
+closed: at the top of a workspace, and git beside its config. The supervisor only ever adds something. In the folders that are parted
 (``writable_places``) it does what a call asks for, unless something guarded would change; everything
 else it leaves to the kernel, which refuses what Landlock gives no right to. So it does no harm that a
 call which is left may find another path by then, and the errors are the kernel's own.

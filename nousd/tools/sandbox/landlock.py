@@ -8,16 +8,17 @@ signal the daemon and their own supervisor.
 Rights can only be added, to a file or to a directory with everything below. So a directory that
 contains a denied path cannot be opened as a whole: each of its entries is, and no new entry can be
 created beside them. A right to a file holds by all its names: opening another name of a denied file
-would open the denied one. Where a repository is closed in part, git needs more: calls that make, rename
-and remove entries wait until the supervisor has decided, and it makes them in such directories
-(``nousd.tools.process.entry_calls``). Elsewhere this is what programs can do less than in bubblewrap (a
-workspace has denied paths at its top whether they exist or not). It also has no network of its own:
-programs that talk over 127.0.0.1 do not work, nor those that need a terminal.
+would open the denied one. A workspace has denied paths at its top, whether they exist or not, and so has
+a repository. So calls that make, rename and remove entries wait until the supervisor has decided, and it
+makes them in such directories (``nousd.tools.process.entry_calls``).
+
+Unlike bubblewrap it has no network of its own: programs that talk over 127.0.0.1 do not work, nor those
+that need a terminal.
 
 Landlock knows no right to a file's mode, times and owner. Calls that change them wait for the supervisor
 as well (``nousd.tools.process.metadata_calls``): ``_landlock_main`` sends it the listener of the filter,
 and the plan, whose places it goes by. Where there can be no listener (``filter_listener``) they are
-refused, and the others are left to Landlock.
+refused, and the others are left to Landlock: nothing new can be made beside denied paths.
 
 What else is weaker: other processes are visible, though they can neither be signalled nor inspected;
 ``stat`` of a file with a known name works, and so does listing a directory that contains something
@@ -67,21 +68,19 @@ _TEMPORARY: Final = "nousd-sandbox-"
 """Prefix of the name of a call's temporary directory, followed by the daemon's process id."""
 
 HINT: Final = (
-    "In this sandbox nothing new can be made in a folder that holds something protected, such as the"
-    " top of the working folder and .git, and there are no sockets, terminals or shared memory. Make"
-    " such files with a file tool, or ask to run unsandboxed, if that is why something was refused."
-)
-"""For models."""
-
-HINT_WITH_ENTRIES: Final = (
     "In this sandbox protected files, such as .git/config, hooks and AGENTS.md, cannot be made or"
     " changed, .git gets no symbolic links, and there are no sockets, terminals or shared memory. Use a"
     " file tool, or ask to run unsandboxed, if that is why something was refused."
 )
-"""Instead of it, where the supervisor makes entries."""
+"""For models."""
 
-HINT_WITHOUT_METADATA: Final = " Nor can modes, times and owners of files be changed."
-"""Added where nobody can decide about such calls."""
+HINT_WITHOUT_LISTENER: Final = (
+    "In this sandbox nothing new can be made in a folder that holds something protected, such as the"
+    " top of the working folder and .git, modes, times and owners of files cannot be changed, and there"
+    " are no sockets, terminals or shared memory. Make such files with a file tool, or ask to run"
+    " unsandboxed, if that is why something was refused."
+)
+"""Instead of it, where the supervisor cannot decide about calls."""
 
 _PROGRAM: Final = own_program("nousd.tools.sandbox._landlock_main")
 _CREATE_RULESET: Final = 444
@@ -183,7 +182,7 @@ class Landlock:
                 descriptors=(descriptor, *(() if sender < 0 else (receiver, sender))),
                 limits=self._chosen.limits,
                 left=left,
-                hint=_hint(plan),
+                hint=HINT_WITHOUT_LISTENER if sender < 0 else HINT,
                 asks_on=None if sender < 0 else receiver,
             )
 
@@ -234,11 +233,12 @@ def _plan(places: Places, temporary: Path, sender: int, *, network: bool) -> dic
     """Return the plan for ``_landlock_main``, and what of it the supervisor needs."""
     families = seccomp.INTERNET if network else ()
     closed = _closed(places)
-    # Nothing else needs new files beside protected ones, and each call that waits costs some time.
     git = git_folders_among(closed) if sender >= 0 else frozenset()
     rules, parted = _rules(places, closed, git)
+    # Each call that waits costs some time: where all can be opened as a whole, nothing waits.
+    makes_entries = sender >= 0 and bool(parted)
     rules += [(os.path.realpath(temporary), WRITE, False), *_MACHINE]
-    names = places.watched.patterns() if places.watched is not None and git else ()
+    names = places.watched.patterns() if places.watched is not None and makes_entries else ()
     return {
         "rules": rules,
         "of_files": _OF_FILES,
@@ -247,23 +247,19 @@ def _plan(places: Places, temporary: Path, sender: int, *, network: bool) -> dic
             families=families,
             shares_machine=True,
             asks=sender >= 0,
-            asks_about_entries=bool(git),
-            asks_about_reading=bool(git) and not all(parted.values()),
+            asks_about_entries=makes_entries,
+            asks_about_reading=makes_entries and not all(parted.values()),
         ),
         "sender": sender,
-        "calls": seccomp.asked_numbers(entries=bool(git)),
+        "calls": seccomp.asked_numbers(entries=makes_entries),
         "whole": [os.fsencode(path) for path, rights, _ in rules if rights & _TRUNCATE],
-        "parted": {os.fsencode(path): is_read for path, is_read in parted.items()} if git else {},
-        "closed": [os.fsencode(path) for path in closed] if git else [],
+        "parted": {os.fsencode(path): is_read for path, is_read in parted.items()}
+        if makes_entries
+        else {},
+        "closed": [os.fsencode(path) for path in closed] if makes_entries else [],
         "git": [os.fsencode(path) for path in git],
         "names": [(os.fsencode(folder), pattern) for folder, pattern in names],
     }
-
-
-def _hint(plan: dict[str, Any]) -> str:
-    if plan["sender"] < 0:
-        return HINT + HINT_WITHOUT_METADATA
-    return HINT_WITH_ENTRIES if plan["git"] else HINT
 
 
 def _sweep(folder: Path) -> None:
