@@ -381,6 +381,26 @@ async def test_what_the_config_of_the_user_names_in_every_repository_is_asked_ab
     assert list(bench.work.rglob(RAN)) != [], said
 
 
+async def test_the_config_of_the_user_is_asked_about_where_there_is_no_repository(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(bench.outside))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    (bench.outside / ".gitconfig").symlink_to("../work/dotfiles/gitconfig")
+    (bench.outside / "gitconfig").symlink_to(".gitconfig")
+    bench.put("dotfiles/gitconfig", "[user]\n\tname = u\n")
+    elsewhere = bench.outside / "elsewhere"
+    elsewhere.mkdir()
+    run_git(bench, elsewhere, "init", "-q")
+    content = f"[core]\n\tfsmonitor = touch {RAN}; false\n"
+    access = await access_of(bench, "write", path="dotfiles/gitconfig", content=content)
+    assert verdict(access) == "ask"
+    assert verdict(await access_of(bench, "write", path="dotfiles/x", content="")) == "allow"
+    await bench.call("write", path="dotfiles/gitconfig", content=content)
+    run_git(bench, elsewhere, "status")
+    assert (elsewhere / RAN).exists()
+
+
 @pytest.mark.parametrize("place", ["worktree", "above"])
 async def test_what_the_config_of_a_repository_elsewhere_names_is_asked_about(
     bench: Bench, place: str

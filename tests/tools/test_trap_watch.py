@@ -112,6 +112,20 @@ async def test_the_workspace_as_a_repository_is_reported(held: SandboxBench) -> 
     assert list(held.work.rglob(RAN)) != []
 
 
+async def test_the_config_of_the_user_stays_as_it_is_where_there_is_no_repository(
+    held: SandboxBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    for name, place in ((".gitconfig", "config"), (".config/git/attributes", "attributes")):
+        held.put(f"dotfiles/{place}", "# mine\n")
+        (held.home / name).parent.mkdir(parents=True, exist_ok=True)
+        (held.home / name).symlink_to(held.work / "dotfiles" / place)
+    await held.call("bash", command="cd dotfiles; for i in config attributes; do echo x > $i; done")
+    await held.call("bash", command="cd dotfiles; touch new; mv new config; mv new attributes")
+    for name in ("config", "attributes"):
+        assert (held.work / "dotfiles" / name).read_text() == "# mine\n"
+
+
 @pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("inner", [".git/refs/x", ".git/objects/worktrees/x"])
 async def test_a_repository_in_a_repository_is_no_worktree(held: SandboxBench, inner: str) -> None:

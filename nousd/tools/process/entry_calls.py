@@ -1,10 +1,11 @@
 """Decides a sandboxed command's calls that make, rename, link or remove entries of folders.
 
 Such calls wait for the supervisor (``call_decider``), because commands make files beside something
-closed: at the top of a workspace, and git beside its config. The supervisor only ever adds something. In the folders that are parted
-(``writable_places``) it does what a call asks for, unless something guarded would change; everything
-else it leaves to the kernel, which refuses what Landlock gives no right to. So it does no harm that a
-call which is left may find another path by then, and the errors are the kernel's own.
+closed: at the top of a workspace, and git beside its config. The supervisor only ever adds something. In
+the folders that are parted (``writable_places``) it does what a call asks for, unless something guarded
+would change; everything else it leaves to the kernel, which refuses what Landlock gives no right to. So
+it does no harm that a call which is left may find another path by then, and the errors are the kernel's
+own.
 
 It acts on descriptors of its own and on a last name without slashes, and never over a link: what was
 judged is what is touched. What it judges can only be changed by calls that are judged in the same way,

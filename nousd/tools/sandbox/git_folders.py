@@ -122,12 +122,14 @@ def named_in(folder: Path) -> ObeyedByGit:
 
 
 def named_above(workdir: Path) -> ObeyedByGit:
-    """Return the same for the repository that a folder without ``.git`` lies in."""
+    """Return the same for the repository that a folder without ``.git`` lies in; without one,
+    for the one that it may become, because the user's own config applies in each.
+    """
     if os.path.lexists(workdir / ".git"):
         return ObeyedByGit()
     holders = (above for above in workdir.parents if os.path.lexists(above / ".git"))
     holder = next(holders, None)
-    return ObeyedByGit() if holder is None else named_in(holder)
+    return named_by(workdir / ".git", workdir) if holder is None else named_in(holder)
 
 
 def _git_folders_of(folder: Path) -> tuple[Path, ...]:
