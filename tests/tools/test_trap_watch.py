@@ -319,6 +319,8 @@ async def test_a_rebase_over_two_calls_works_and_is_not_reported(held: SandboxBe
         ("sub/.vscode/tasks.json", "editors"),
         ("sub/.idea/workspace.xml", "editors"),
         ("sub/.zed/tasks.json", "editors"),
+        (".gitconfig", "git"),
+        (".config/git/attributes", "git"),
         ("sub/.devcontainer/devcontainer.json", "editors"),
         ("sub/.helix/languages.toml", "editors"),
         ("sub/.husky/pre-commit", "husky"),

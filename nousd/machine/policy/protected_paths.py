@@ -34,6 +34,9 @@ class ObeyedFiles(NamedTuple):
 OBEYED: Final = (
     ObeyedFiles("git", "runs any git command in the folder", (".git", ".gitmodules")),
     ObeyedFiles(
+        "git", "runs any git command in the folder", (".gitconfig", ".config/git"), "reported"
+    ),
+    ObeyedFiles(
         "nousd", "runs an agent in the workspace", (".nousd", "AGENTS.md", "AGENTS.override.md")
     ),
     ObeyedFiles(
