@@ -1,8 +1,8 @@
 """The command lines of the small programs of ours that tools run as processes.
 
 They need nothing but the standard library, so Python starts without site packages. The fork server loads
-those that are known when it starts, and what it forks calls them instead of executing them, because
-Python takes longer to start than all that they do. Anything else runs them by the same command line.
+all of ``PROGRAMS`` when it starts, and what it forks calls them instead of executing them, because Python
+takes longer to start than all that they do. Anything else runs them by the same command line.
 """
 
 from __future__ import annotations
@@ -19,8 +19,13 @@ Main = Callable[[list[str]], "int | None"]
 _PYTHON: Final = (sys.executable, "-I", "-S")
 _ROOT: Final = Path(__file__).resolve().parents[2]
 
-_known: dict[str, str] = {}
-"""Module -> file, of the programs of this process."""
+PROGRAMS: Final = (
+    "nousd.tools.search._search_main",
+    "nousd.tools.web._page_main",
+    "nousd.tools.sandbox._bubblewrap_main",
+    "nousd.tools.sandbox._landlock_main",
+)
+"""The modules of all that tools run. A list, because the server starts before some have been used."""
 
 _loaded: dict[str, Main] = {}
 """File -> main function."""
@@ -28,19 +33,14 @@ _loaded: dict[str, Main] = {}
 
 def own_program(module: str) -> tuple[str, ...]:
     """Return the beginning of a command line that runs a module of ours; its arguments are next."""
-    file = _known[module] = str(_ROOT.joinpath(*module.split(".")).with_suffix(".py"))
-    return (*_PYTHON, file)
+    return (*_PYTHON, str(_ROOT.joinpath(*module.split(".")).with_suffix(".py")))
 
 
-def known_programs() -> tuple[str, ...]:
-    """Return the modules for which there are command lines."""
-    return tuple(_known)
-
-
-def load_program(module: str) -> None:
-    """Load a program, so that it is called where this process is to become it."""
-    *_, file = own_program(module)
-    _loaded[file] = importlib.import_module(module).main
+def load_programs() -> None:
+    """Load all programs, so that they are called where this process is to become one."""
+    for module in PROGRAMS:
+        *_, file = own_program(module)
+        _loaded[file] = importlib.import_module(module).main
 
 
 def loaded_program(argv: Sequence[str]) -> tuple[Main, list[str]] | None:

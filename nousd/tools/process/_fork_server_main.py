@@ -1,9 +1,8 @@
 """The fork server: a small process from which the supervisors of commands are forked ready.
 
-Its arguments: SOCKET MODULE...; the modules are programs of ours that commands may be. Over the socket
-comes one message for each start, GRACE_MS, with descriptors: a job, then those that the job is about.
-The reply is PID, with a pidfd of the new process, or -ERRNO where nothing could be forked. The other
-end, and the reasons for all this, are in ``nousd.tools.process.fork_server``.
+Its argument is SOCKET. Over it comes one message for each start, GRACE_MS, with descriptors: a job, then
+those that the job is about. The reply is PID, with a pidfd of the new process, or -ERRNO where nothing
+could be forked. The other end, and the reasons for all this, are in ``nousd.tools.process.fork_server``.
 
 It has one thread and never reads a job: the forked process does, so no key is ever in the memory that
 all later ones inherit. A forked process lets go of everything that is not its own before anything else,
@@ -35,7 +34,7 @@ from typing import NoReturn
 # Behind everything else: a folder of ours must not take the place of a module of Python's.
 sys.path.append(os.path.abspath(f"{__file__}/../../../.."))  # noqa: PTH100
 
-from nousd.tools.own_program import load_program
+from nousd.tools.own_program import load_programs
 from nousd.tools.process import supervisor_process as supervisor
 
 DESCRIPTORS_MAX = 64
@@ -51,8 +50,9 @@ def main(arguments: list[str]) -> None:
     requests = socket.socket(fileno=int(arguments[0]))
     requests.set_inheritable(False)
     supervisor.become_subreaper()
-    for module in arguments[1:]:
-        load_program(module)
+    load_programs()
+    # Python sets a variable for the C library by itself; a command has only its own.
+    os.environ.clear()
     # Garbage collection would copy pages that all processes share.
     gc.collect()
     gc.freeze()
@@ -187,10 +187,8 @@ def _begin(descriptors: Sequence[int]) -> NoReturn:
     try:
         signal.set_wakeup_fd(-1)
         _close_all_but(descriptors)
-        with open(_moved_away(descriptors[0]), "rb") as file:
-            job: supervisor.Job = marshal.load(file)  # noqa: S302 - of our own daemon
+        job = _read(descriptors[0])
         _place(descriptors[1:], job["places"])
-        os.environ.clear()
         supervisor.run(job)
         code = 0
     except SystemExit as exit:  # of a program of ours
@@ -213,7 +211,14 @@ def _close_all_but(kept: Sequence[int]) -> None:
     os.closerange(first, os.sysconf("SC_OPEN_MAX"))
 
 
-def _moved_away(descriptor: int, least: int = 3) -> int:
+def _read(descriptor: int) -> supervisor.Job:
+    data = os.read(descriptor, os.fstat(descriptor).st_size)
+    os.close(descriptor)
+    job: supervisor.Job = marshal.loads(data)  # noqa: S302 - of our own daemon
+    return job
+
+
+def _moved_away(descriptor: int, least: int) -> int:
     moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, least)
     os.close(descriptor)
     return moved

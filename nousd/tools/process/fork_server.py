@@ -25,13 +25,12 @@ from typing import Final
 import trio
 from trio.lowlevel import RunVar, spawn_system_task
 
-from nousd.tools.own_program import known_programs, own_program
+from nousd.tools.own_program import own_program
 
 REPLY_SECONDS_MAX: Final = 10.0
 """How long a start may take, that of the server included. Then another server is started."""
 
-_MODULE: Final = "nousd.tools.process._fork_server_main"
-_PROGRAM: Final = own_program(_MODULE)
+_PROGRAM: Final = own_program("nousd.tools.process._fork_server_main")
 _ENDING_SECONDS_MAX: Final = 1.0
 _REPLY_BYTES_MAX: Final = 64
 
@@ -114,12 +113,11 @@ class ForkServer:
 
     async def _running(self) -> trio.socket.SocketType:
         if self._requests is None:
-            programs = [name for name in known_programs() if name != _MODULE]
             ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
             with theirs:
                 self._requests = trio.socket.from_stdlib_socket(ours)
                 self._process = await trio.lowlevel.open_process(
-                    [*_PROGRAM, str(theirs.fileno()), *programs],
+                    [*_PROGRAM, str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     cwd="/",
