@@ -276,7 +276,8 @@ async def _attempt(program: _Program, streams: Sequence[int]) -> AsyncIterator[_
             job, descriptors = program.job(theirs.fileno(), streams)
             with anonymous_file("job", marshal.dumps(cast("Any", job))) as file:
                 process = await fork_server().fork(program.grace_seconds, [file, *descriptors])
-        command = _Supervised(process, trio.socket.from_stdlib_socket(ours))
+        decides = program.held is not None and program.held.asks_on is not None
+        command = _Supervised(process, trio.socket.from_stdlib_socket(ours), decides=decides)
         try:
             yield command
         finally:
@@ -348,11 +349,15 @@ class _Supervised:
     Args:
         process: None if the fork server died while it was asked.
         control: receives its lines; shutting down our side ends the command.
+        decides: whether it carries out calls of the command, one maybe when that is killed.
     """
 
-    def __init__(self, process: Forked | None, control: trio.socket.SocketType) -> None:
+    def __init__(
+        self, process: Forked | None, control: trio.socket.SocketType, *, decides: bool
+    ) -> None:
         self.process = process
         self._control = control
+        self._decides = decides
         self._report = b""
         self._over = False
 
@@ -399,9 +404,10 @@ class _Supervised:
             self._kill()
 
     async def close(self) -> None:
-        """Wait for its death, and forget it."""
+        """Forget it; wait for its death where it may still do something."""
         if self.process is not None:
-            await self.process.wait()
+            if self._decides or self._code() is None:
+                await self.process.wait()
             self.process.close()
 
     def _kill(self) -> None:

@@ -47,6 +47,12 @@ limit of the kernel counts a root user's processes together."""
 COUNTING_SHARE_MAX = 0.05
 """Fraction of one processor for these checks."""
 
+HOLDER_SECONDS = 0.05
+"""How long to wait, when a holder has ended, for the kernel to end what it held."""
+
+# Here, so that the fork server finds its functions once and for all.
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
 
 class Limits:
     """The resource limits of the command; zero means no limit.
@@ -136,8 +142,7 @@ def become_subreaper() -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, value, 0, 0, 0) != 0:
+    if _LIBC.prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
@@ -292,13 +297,6 @@ class Command:
                 next_count = began + max(COUNTING_SECONDS, took / COUNTING_SHARE_MAX)
         return None
 
-    def wait(self, seconds: float) -> None:
-        """Return when the first process has ended, at the latest after so many seconds."""
-        deadline = time.monotonic() + seconds
-        while not self._reap() and self.code is None and (left := deadline - time.monotonic()) > 0:
-            select.select([self._wake], [], [], left)
-            self._signals()
-
     def _exceeded(self) -> str | None:
         """Return the name of a limit that the command exceeds."""
         found = list(descendants(os.getpid()))
@@ -314,7 +312,7 @@ class Command:
 
     def end(self, grace_seconds: float) -> None:
         """End the remaining processes: SIGTERM, then SIGKILL after the grace period."""
-        if self._reap():
+        if self._reap() or self._dies_with_holder():
             return
         deadline = time.monotonic()
         # Before that there is nothing to be gentle with, and it would not hear of the end later.
@@ -330,6 +328,20 @@ class Command:
             # Repeated, because a process may fork while we look for its children.
             select.select([self._wake], [], [], seconds_left if seconds_left > 0 else 0.01)
             self._signals()
+
+    def _dies_with_holder(self) -> bool:
+        """Return whether nothing is left soon after a holder has ended: the kernel kills what it held,
+        sooner than we could find it among all processes of the machine.
+        """
+        if not self._limits.is_holder or self.code is None:
+            return False
+        deadline = time.monotonic() + HOLDER_SECONDS
+        while (left := deadline - time.monotonic()) > 0:
+            select.select([self._wake], [], [], left)
+            self._signals()
+            if self._reap():
+                return True
+        return False
 
     def _has_begun(self) -> bool:
         """Return whether the command itself runs, and not only what prepares it.
