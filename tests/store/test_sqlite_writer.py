@@ -25,6 +25,7 @@ from nousd.store.sqlite.database import open_for_reading
 from nousd.store.sqlite.store import READERS_MAX
 from nousd.store.sqlite.writer import GROUP_EVENTS_MAX
 from nousd.wire import events
+from nousd.wire.objects.entries import ToolCall
 from tests.harness.daemon import WAIT_SECONDS
 from tests.store.helpers import (
     NO_BOUND,
@@ -60,6 +61,42 @@ async def test_batches_waiting_during_a_commit_share_the_next(watched: Store, wa
     assert len(watch.commits) == 2
     assert outcomes.names == ["first", *map(str, range(200))]
     assert outcomes.failed == []
+
+
+CALLED = ToolCall(runtime_tool_call_id="own", tool_call_id="m1.0", name="read", args={})
+STARTED = events.MessageStart(
+    session_id="s1", run_id="r1", turn_id="1", message_id="m1", role="assistant"
+)
+
+
+@pytest.mark.parametrize(
+    "followed", [STARTED, appended("m1", tool_calls=(CALLED,))], ids=["content", "calls"]
+)
+async def test_a_batch_waits_for_the_one_that_follows_it_at_once(
+    watched: Store, watch: Watch, monkeypatch: pytest.MonkeyPatch, followed: events.Event
+) -> None:
+    monkeypatch.setattr(_writer, "FOLLOWING_SECONDS_MAX", WAIT_SECONDS)
+    outcomes = Outcomes()
+    await append(watched, created())
+    watch.commits.clear()
+    watched.submit(outcomes.batch("first", [followed]))
+    with trio.fail_after(WAIT_SECONDS):
+        while not watched._writer.jobs.empty():  # type: ignore[attr-defined]
+            await trio.lowlevel.checkpoint()
+    watched.submit(outcomes.batch("second", [updated()]))
+    await watched.flush()
+    assert watch.commits == ["FULL"]
+    assert outcomes.names == ["first", "second"]
+
+
+async def test_a_batch_that_nothing_follows_after_all_is_committed(
+    watched: Store, watch: Watch
+) -> None:
+    outcomes = Outcomes()
+    await append(watched, created())
+    watched.submit(outcomes.batch("alone", [STARTED]))
+    await watched.flush()
+    assert outcomes.names == ["alone"]
 
 
 async def test_a_group_is_closed_when_it_has_enough_events(watched: Store, watch: Watch) -> None:
