@@ -1,8 +1,8 @@
 """The command lines of the small programs of ours that tools run as processes.
 
 They need nothing but the standard library, so Python starts without site packages. The fork server loads
-all of ``PROGRAMS`` when it starts, and what it forks calls them instead of executing them, because Python
-takes longer to start than all that they do. Anything else runs them by the same command line.
+all of ``PROGRAMS`` when it starts, and what it forks calls them instead of executing them: Python takes
+longer to start than all that they do. Anything else runs them by the same command line.
 """
 
 from __future__ import annotations

@@ -15,11 +15,9 @@ import msgspec
 from msgspec import Meta
 
 from nousd.errors import ToolArgumentsInvalid, ToolError
-from nousd.tools.fs.folder_threads import in_folder_thread
 from nousd.tools.function_tool import builtin
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.process.sandboxed_process import Command, ProcessResult, run_command
-from nousd.tools.sandbox.interface import Sandbox
 from nousd.wire.objects.tool_footprint import Access, ToolClass
 
 TIMEOUT_SECONDS: Final = 120
@@ -60,16 +58,12 @@ async def _bash(args: Bash, context: ToolContext) -> ToolResult:
     context.extend_idle_deadline(args.timeout)
     command = Command(
         argv=(_shell(), "-c", args.command),
-        sandbox=await in_folder_thread(_sandbox, args, context),
+        # Which one there is has been found out for the footprint.
+        sandbox=None if args.unsandboxed else context.sandbox(),
         network=args.network,
         timeout_seconds=args.timeout,
     )
     return _told(await run_command(command, context))
-
-
-def _sandbox(args: Bash, context: ToolContext) -> Sandbox | None:
-    """Return the sandbox for the command; blocks."""
-    return None if args.unsandboxed else context.sandbox()
 
 
 def _access(args: Bash, context: ToolContext) -> Access:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -213,10 +213,9 @@ def _with_left(facts: SandboxFacts, left: Sequence[Left]) -> SandboxFacts:
 
 @asynccontextmanager
 async def _held(command: Command, context: ToolContext) -> AsyncIterator[SandboxedProcess]:
-    # What starts in it, and what opens paths to a sandbox, knows it by its name.
-    await in_folder_thread(require_real, context.workdir)
     env = {**allowed_environment(), **command.variables}
     if command.sandbox is None:
+        await in_folder_thread(require_real, context.workdir)
         yield SandboxedProcess(argv=command.argv, env=env)
         return
     holding = command.sandbox.hold(
@@ -233,7 +232,7 @@ async def _held(command: Command, context: ToolContext) -> AsyncIterator[Sandbox
             network=command.network or command.sandbox.has_network,
         )
     )
-    held = await in_folder_thread(holding.__enter__)
+    held = await in_folder_thread(_begun, holding, context.workdir)
     try:
         yield held
     finally:
@@ -241,3 +240,9 @@ async def _held(command: Command, context: ToolContext) -> AsyncIterator[Sandbox
             await trio.to_thread.run_sync(holding.__exit__, None, None, None)
         if left := tuple(file for each in held.left for file in each.files):
             context.tell_left(left)
+
+
+def _begun(holding: AbstractContextManager[SandboxedProcess], workdir: Path) -> SandboxedProcess:
+    # What starts in it, and what opens paths to a sandbox, knows it by its name.
+    require_real(workdir)
+    return holding.__enter__()
