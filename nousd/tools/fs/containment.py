@@ -12,10 +12,14 @@ from pathlib import Path
 
 def lies_in(path: Path, folder: Path | str) -> bool:
     """Return whether a path is a folder or below it. Both are absolute."""
-    inner, outer = str(path), str(folder)
-    return inner == outer or inner.startswith(outer if outer == "/" else f"{outer}/")
+    return lies_in_any(path, (folder,))
 
 
 def lies_in_any(path: Path, folders: Iterable[Path | str]) -> bool:
     """Return whether a path is one of the folders or below one."""
-    return any(lies_in(path, folder) for folder in folders)
+    inner = f"{path}/"
+    for folder in folders:
+        outer = str(folder)
+        if inner.startswith(outer if outer == "/" else f"{outer}/"):
+            return True
+    return False

@@ -13,7 +13,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from functools import lru_cache
+from pathlib import Path, PurePath
 
 from nousd.tools.sandbox.nofollow_stat import names_in, opened_folder
 
@@ -26,14 +27,9 @@ class AgentConfigGuard:
     """
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
-        patterns: defaultdict[Path, list[str]] = defaultdict(list)
-        for name in names:
-            place = folder / name
-            patterns[place.parent].append(fnmatch.translate(place.name))
         self._folder = folder
         self._patterns = {
-            parent: re.compile("|".join(several), re.IGNORECASE)
-            for parent, several in patterns.items()
+            folder / parent: pattern for parent, pattern in _patterns(tuple(names)).items()
         }
 
     def found(self) -> tuple[Path, ...]:
@@ -70,3 +66,14 @@ class AgentConfigGuard:
             f"{name} is a file that agents and tools obey; made by a command, it is now {aside}."
             " Ask for it with a file tool."
         )
+
+
+@lru_cache(maxsize=8)
+def _patterns(names: tuple[str, ...]) -> dict[PurePath, re.Pattern[str]]:
+    """Return the folders with the patterns of the names in them."""
+    patterns: defaultdict[PurePath, list[str]] = defaultdict(list)
+    for place in map(PurePath, names):
+        patterns[place.parent].append(fnmatch.translate(place.name))
+    return {
+        parent: re.compile("|".join(several), re.IGNORECASE) for parent, several in patterns.items()
+    }

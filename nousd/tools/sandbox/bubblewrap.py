@@ -191,7 +191,7 @@ def _arguments(
 def _machine(readable: Sequence[Path], lay_out: Collection[Path]) -> Iterator[str]:
     size = str(TEMPORARY_BYTES_MAX)
     for path in readable:
-        if path.is_symlink() and len(path.parts) == 2:  # such as /bin
+        if str(path).count("/") == 1 and path.is_symlink():  # such as /bin
             yield from ("--symlink", str(path.readlink()), str(path))
         elif is_of_the_machine(path) and path not in lay_out:
             yield from ("--ro-bind", str(path), str(path))
@@ -348,7 +348,7 @@ def _shown(places: Places, closed: Sequence[Path]) -> Iterator[tuple[Path, bool]
 
 
 def _contains(folder: Path, paths: Collection[Path]) -> bool:
-    return not folder.is_symlink() and any(lies_in(path, folder) for path in paths)
+    return any(lies_in(path, folder) for path in paths) and not folder.is_symlink()
 
 
 def _innermost(path: Path, roots: Sequence[Root]) -> int:

@@ -97,7 +97,9 @@ PROGRAM_FOLDER: Final = "bin"
 
 ETC_OF_A_NETWORK: Final = ("/etc/gai.conf", "/etc/resolv.conf")
 
-_MACHINE: Final = frozenset(map(Path, (*SYSTEM_FOLDERS, *ETC, *ETC_OF_A_NETWORK)))
+_OF_THE_MACHINE: Final = tuple(map(Path, (*SYSTEM_FOLDERS, *ETC)))
+_OF_A_NETWORK: Final = tuple(map(Path, ETC_OF_A_NETWORK))
+_MACHINE: Final = frozenset((*_OF_THE_MACHINE, *_OF_A_NETWORK))
 
 
 def is_of_the_machine(path: Path) -> bool:
@@ -167,14 +169,16 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
 
     def home_links(self, home: str | None) -> Iterator[tuple[Path, Path]]:
         """Yield (name in the sandbox's home, path) for the visible parts of the user's home."""
+        if not home:
+            return
         found: list[Path] = []
         # The paths are resolved, and the home may lie behind a link, as /home does on some systems.
-        home = os.path.realpath(home) if home else None
-        for path in sorted({*self.readable, *self.writable}):
-            if home and path != Path(home) and lies_in(path, home):
-                if not lies_in_any(path, found):
-                    yield path.relative_to(home), path
-                found.append(path)
+        home = os.path.realpath(home)
+        shown = {*self.readable, *self.writable}
+        for path in sorted(path for path in shown if str(path) != home and lies_in(path, home)):
+            if not lies_in_any(path, found):
+                yield path.relative_to(home), path
+            found.append(path)
 
     def environment(self, env: Mapping[str, str], *, home: str, temporary: str) -> dict[str, str]:
         """Return a program's environment: with its own directories, and a PATH of reachable ones.
@@ -196,7 +200,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     def shown(self, temporary: str) -> tuple[str, ...]:
         """Return the facts for an event; of many denied paths only the first."""
         return (
-            *(f"{path}:ro" for path in self.readable if not path.is_relative_to("/etc")),
+            *(f"{path}:ro" for path in self.readable if not lies_in(path, "/etc")),
             *(f"{path}:rw" for path in self.writable),
             f"{temporary}:rw",
             *(f"{path}:ro" for path in self.protected[:SHOWN_MAX]),
@@ -215,9 +219,9 @@ def places_of(request: Request, chosen: Chosen, search: Search) -> Places:
     workdir = request.workdir
     if workdir == Path("/"):
         raise ToolError("sandbox_failed: the workdir is the root folder")
-    etc = ETC + ETC_OF_A_NETWORK if request.network else ETC
+    of_the_machine = _OF_THE_MACHINE + _OF_A_NETWORK if request.network else _OF_THE_MACHINE
     own = (workdir, *outer_git_folders(workdir, request.hidden))
-    readable = [path for path in map(Path, (*SYSTEM_FOLDERS, *etc)) if path.exists()]
+    readable = [*filter(os.path.exists, of_the_machine)]
     chosen_readable = [*filter(_is_plain, chosen.read_paths)]
     readable += chosen_readable
     writable = [*filter(_is_plain, chosen.write_paths)]
