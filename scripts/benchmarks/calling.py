@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from nousd.tools.sandbox._bubblewrap_main import ETC, STAGING
 from nousd.tools.sandbox.bubblewrap import Bubblewrap
 from nousd.tools.sandbox.detect import Detector, SandboxName
 from nousd.tools.sandbox.interface import Request
@@ -144,9 +145,10 @@ def _bare(sandbox: SandboxName, work: Path) -> Iterator[Measure]:
 
 
 def _without_layout(argv: list[str], work: Path) -> list[str]:
-    """Return bubblewrap's command line with the workspace itself, which the daemon lays out for it."""
+    """Return bubblewrap's command line with the folders themselves that the daemon lays out for it."""
     program = next(number for number, word in enumerate(argv) if word.endswith("/bwrap"))
-    return [str(work) if word.startswith("/sys/") else word for word in argv[program:]]
+    laid_out = {ETC: "/etc", f"{STAGING}/0": str(work)}
+    return [laid_out.get(word, word) for word in argv[program:]]
 
 
 def _run_ms(argv: list[str], work: Path, descriptors: tuple[int, ...] = ()) -> Measure:

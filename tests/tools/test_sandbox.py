@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import os
 import re
 import signal
@@ -23,7 +25,7 @@ from nousd.tools.sandbox import filter_listener
 from nousd.tools.sandbox.deny_scan import Search
 from nousd.tools.sandbox.interface import Request
 from nousd.tools.sandbox.landlock import Landlock
-from nousd.tools.sandbox.visible_paths import Chosen, places_of
+from nousd.tools.sandbox.visible_paths import ETC, Chosen, places_of
 from nousd.wire.objects.tool_footprint import Access
 from tests.harness.daemon import WAIT_SECONDS
 from tests.tools.bench import SECRET, Bench, Lifeline
@@ -117,6 +119,34 @@ tried("read beside them", lambda: open({str(sandbox_bench.home / ".ssh" / "id")!
     assert outcomes.pop("read beside them") in {errno.ENOENT, errno.EACCES}
     assert set(outcomes.values()) == {"done"}
     assert (cache / "new").exists()
+
+
+async def test_what_is_shown_of_the_machines_settings_is_as_it_is_there(
+    sandbox_bench: SandboxBench, tmp_path: Path
+) -> None:
+    more = (Path("/etc/hostname"), Path("/etc/skel"))
+    chosen = msgspec.structs.replace(CHOSEN, read_paths=(*CHOSEN.read_paths, *more))
+    (tmp_path / "other").mkdir()
+    bench = SandboxBench(tmp_path / "other", sandbox_bench.name, chosen)
+    shown = [path for path in map(Path, (*ETC, *map(str, more))) if path.is_file()]
+    said = await bench.run_python(f"""
+import hashlib, json
+several = {[*map(str, shown)]!r}
+print(json.dumps({{path: hashlib.sha256(open(path, "rb").read()).hexdigest() for path in several}}))
+""")
+    seen = json.loads(said.text)
+    assert seen == {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in shown}
+    outcomes = await bench.attack("""
+tried("list the certificates", lambda: os.listdir("/etc/ssl/certs")[0])
+tried("list what was chosen", lambda: os.listdir("/etc/skel")[0])
+tried("change a file", lambda: open("/etc/passwd", "a"))
+tried("change a folder", lambda: open("/etc/ssl/certs/new", "w"))
+tried("make a file beside them", lambda: open("/etc/new", "w"))
+tried("read what is not shown", lambda: open("/etc/shadow").read())
+""")
+    assert outcomes.pop("list the certificates") == "done"
+    assert outcomes.pop("list what was chosen") == "done"
+    assert set(outcomes.values()) <= {errno.EROFS, errno.EACCES, errno.ENOENT}
 
 
 async def test_a_workspace_in_a_configured_path_is_sandboxed_like_any_other(

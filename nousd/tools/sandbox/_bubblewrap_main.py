@@ -5,6 +5,8 @@ Its arguments: PLAN BUBBLEWRAP ARGUMENT...; PLAN is a file with a marshalled dic
 
 - ``roots``: (path, number of the root it lies in or -1, whether it may be written, what is closed in
   it); what contains others comes first. Those in no other are laid out as STAGING/NUMBER.
+- ``etc``: paths of the machine below ``/etc``. They are laid out as one folder, STAGING/etc, with copies
+  of the files, because a mount takes longer than to copy a small one
 - closed: name -> (how, content, closed below), with every folder on the way; see ``KEEP`` and others
 
 Bubblewrap takes names, and a name can lead elsewhere as soon as it has been looked at: another command
@@ -31,6 +33,7 @@ from typing import Any
 STAGING = "/sys"
 """A folder that every machine has and no program in the sandbox sees."""
 
+ETC = f"{STAGING}/etc"
 FOLDER = f"{STAGING}/folder"
 FILE = f"{STAGING}/file"
 NOTHING = "/dev/null"
@@ -57,6 +60,7 @@ AT_RECURSIVE = 0x8000
 AT_EMPTY_PATH = 0x1000
 FROM_AND_TO_DESCRIPTORS = 0x04 | 0x40
 READ_ONLY = 1
+NO_OTHER_USERS = 2
 NO_DEVICES = 4
 
 FOUND = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -76,7 +80,7 @@ def main(arguments: list[str]) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     try:
         _enter_namespaces()
-        _lay_out(plan["roots"])
+        _lay_out(plan["roots"], plan["etc"])
         os.execve(program[0], program, os.environ)  # noqa: S606
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
@@ -94,11 +98,12 @@ def _enter_namespaces() -> None:
     _mount(None, "/", None, MS_REC | MS_PRIVATE)
 
 
-def _lay_out(roots: list[tuple[str, int, bool, dict[str, Any]]]) -> None:
+def _lay_out(roots: list[tuple[str, int, bool, dict[str, Any]]], etc: list[str]) -> None:
     # All are taken before anything is mounted over any of them.
     trees = [_root(path, is_writable=is_writable) for path, _, is_writable, _ in roots]
     _mount("staging", STAGING, "tmpfs", 0)
     os.mkdir(FOLDER, 0o755)  # noqa: PTH102
+    _lay_out_etc(etc)
     for number, (path, outer, _, closed) in enumerate(roots):
         tree = trees[number]
         place = (
@@ -106,6 +111,45 @@ def _lay_out(roots: list[tuple[str, int, bool, dict[str, Any]]]) -> None:
         )
         _attach(tree, place)
         _close(tree, closed)
+        if path.startswith("/etc/"):
+            # Bubblewrap can make no place for it in a folder that cannot be written.
+            os.close(_staged(path[1:], tree))
+
+
+def _lay_out_etc(paths: list[str]) -> None:
+    os.mkdir(ETC, 0o755)  # noqa: PTH102
+    for path in paths:
+        # Maybe through a link: it is the machine's.
+        try:
+            found = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except PermissionError:
+            found = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            _show(path, found)
+        else:
+            status = os.fstat(found)
+            if stat.S_ISREG(status.st_mode):
+                _copy(path, os.read(found, status.st_size))
+            else:
+                _show(path, found)
+        os.close(found)
+
+
+def _copy(path: str, data: bytes) -> None:
+    place = f"{STAGING}{path}"
+    if path.count("/") > 2:
+        os.makedirs(os.path.dirname(place), 0o755, exist_ok=True)  # noqa: PTH103, PTH120
+    copy = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    os.write(copy, data)
+    os.close(copy)
+
+
+def _show(path: str, found: int) -> None:
+    tree = _tree(found)
+    _set(tree, READ_ONLY | NO_OTHER_USERS | NO_DEVICES)
+    place = _staged(path[1:], tree)
+    _attach(tree, place)
+    os.close(place)
+    os.close(tree)
 
 
 def _root(path: str, *, is_writable: bool) -> int:
@@ -119,12 +163,14 @@ def _root(path: str, *, is_writable: bool) -> int:
 
 
 def _staged(name: str, tree: int) -> int:
-    """Return an empty place of the same kind in the staging folder."""
+    """Return a place of the same kind in the staging folder."""
     place = f"{STAGING}/{name}"
-    if stat.S_ISDIR(os.fstat(tree).st_mode):
-        os.mkdir(place)  # noqa: PTH102
-    else:
-        _write(place, "")
+    if not os.path.lexists(place):
+        os.makedirs(os.path.dirname(place), 0o755, exist_ok=True)  # noqa: PTH103, PTH120
+        if stat.S_ISDIR(os.fstat(tree).st_mode):
+            os.mkdir(place, 0o755)  # noqa: PTH102
+        else:
+            _write(place, "")
     return os.open(place, FOUND)
 
 

@@ -12,7 +12,7 @@ safely beside other commands (``_bubblewrap_main``).
 
 Directories that other programs can change meanwhile are laid out for ``_bubblewrap_main``: their
 nesting, and the denied paths in each. Directories of the system are not among them, unless something in
-them is; bubblewrap takes them by name.
+them is; bubblewrap takes them by name, except the many small parts of ``/etc``, which it gets as one.
 
 A mount lies on a file, not on a name. If a program outside puts another file in its place, as editors
 and ``git config`` do when they save, the kernel removes the mount, and the new one is open to the
@@ -40,7 +40,7 @@ from nousd.tools.anonymous_file import anonymous_file
 from nousd.tools.fs.containment import lies_in, lies_in_any
 from nousd.tools.own_program import own_program
 from nousd.tools.sandbox import seccomp
-from nousd.tools.sandbox._bubblewrap_main import COVER, KEEP, ON_THE_WAY, STAGING, STAND
+from nousd.tools.sandbox._bubblewrap_main import COVER, ETC, KEEP, ON_THE_WAY, STAGING, STAND
 from nousd.tools.sandbox.deny_scan import Search
 from nousd.tools.sandbox.interface import Request, SandboxedProcess
 from nousd.tools.sandbox.limits import TEMPORARY_BYTES_MAX
@@ -110,7 +110,7 @@ class Bubblewrap:
                 stack.enter_context(kept(_links(places)))
                 placeholders = stack.enter_context(self._placeholders.made(_makeable(closed)))
                 roots = lay_out(closed, placeholders)
-                plan = stack.enter_context(anonymous_file("plan", _plan(roots)))
+                plan = stack.enter_context(anonymous_file("plan", _plan(places, roots)))
                 calls = seccomp.program(families=seccomp.INTERNET)
                 rules = stack.enter_context(anonymous_file("seccomp", calls))
             except OSError as error:
@@ -166,8 +166,14 @@ def _file_at(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _plan(roots: Sequence[Root]) -> bytes:
-    return marshal.dumps({"roots": [root.plan for root in roots]})
+def _plan(places: Places, roots: Sequence[Root]) -> bytes:
+    laid_out = {root.path for root in roots}
+    etc = [str(path) for path in places.readable if _is_in_etc(path) and path not in laid_out]
+    return marshal.dumps({"roots": [root.plan for root in roots], "etc": etc})
+
+
+def _is_in_etc(path: Path) -> bool:
+    return is_of_the_machine(path) and lies_in(path, "/etc")
 
 
 def _arguments(
@@ -193,8 +199,9 @@ def _machine(readable: Sequence[Path], lay_out: Collection[Path]) -> Iterator[st
     for path in readable:
         if str(path).count("/") == 1 and path.is_symlink():  # such as /bin
             yield from ("--symlink", str(path.readlink()), str(path))
-        elif is_of_the_machine(path) and path not in lay_out:
+        elif is_of_the_machine(path) and not _is_in_etc(path) and path not in lay_out:
             yield from ("--ro-bind", str(path), str(path))
+    yield from ("--ro-bind", ETC, "/etc")
     yield from ("--proc", "/proc", "--dev", "/dev")
     yield from ("--size", size, "--tmpfs", "/dev/shm", "--size", size, "--tmpfs", TEMPORARY)  # noqa: S108
     for folder in (*_EMPTY, HOME):
