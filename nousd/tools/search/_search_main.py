@@ -172,7 +172,7 @@ def _hits_in(
         elif after:
             yield [Line(label, number, text, is_match=False)]
             after -= 1
-        else:
+        elif context:
             before.append(Line(label, number, text, is_match=False))
 
 
