@@ -290,7 +290,6 @@ class _Outputs:
     """The pipes that a program writes to; what is ready is read in the order in which it became so."""
 
     def __init__(self) -> None:
-        self._turn = trio.Lock()
         self._ready = select.epoll()
         self._takers: dict[int, OnOutput] = {}
 
@@ -311,18 +310,11 @@ class _Outputs:
         return write_end
 
     async def pass_on(self, wait_room: WaitRoom) -> None:
-        """Pass on output until all of it has ended."""
-        async with trio.open_nursery() as nursery:
-            for output in tuple(self._takers):
-                nursery.start_soon(self._follow, output, wait_room)
-
-    async def _follow(self, output: int, wait_room: WaitRoom) -> None:
-        while output in self._takers:
-            await trio.lowlevel.wait_readable(output)
-            # Nothing of the other pipe is taken either while there is no room.
-            async with self._turn:
-                self._pass_on_ready()
-                await wait_room()
+        """Pass on output until all of it has ended; nothing is taken while there is no room."""
+        while self._takers:
+            await trio.lowlevel.wait_readable(self._ready)
+            self._pass_on_ready()
+            await wait_room()
 
     def drain(self) -> None:
         """Pass on the rest, without waiting for its end."""
