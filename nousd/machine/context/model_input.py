@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 import msgspec
@@ -36,12 +37,17 @@ def with_own(sampling: Sampling | None, own: Sampling) -> Sampling:
     return Sampling(**said) if sampling is None else msgspec.structs.replace(sampling, **said)
 
 
-class ToolSpec(msgspec.Struct, frozen=True):
+class ToolSpec(msgspec.Struct, frozen=True, dict=True):
     """A tool as offered to a model; ``parameters`` is a JSON Schema of type object."""
 
     name: str
     description: str
     parameters: dict[str, Any]
+
+    @cached_property
+    def json_bytes(self) -> int:
+        """The size of the whole as JSON. The same tools are offered again and again."""
+        return len(msgspec.json.encode(self))
 
 
 class UserMessage(msgspec.Struct, frozen=True, tag_field="role", tag="user"):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-import msgspec
 from msgspec import UNSET
 
 from nousd.machine.context.model_input import AssistantMessage, ModelMessage, ToolSpec, UserMessage
@@ -64,7 +63,7 @@ def message_tokens(message: ModelMessage) -> int:
 
 def tool_tokens(tools: Iterable[ToolSpec]) -> int:
     """Estimate the definitions of tools."""
-    return sum(len(msgspec.json.encode(tool)) // CHARS_PER_TOKEN for tool in tools)
+    return sum(tool.json_bytes // CHARS_PER_TOKEN for tool in tools)
 
 
 def system_tokens(system: str) -> int:
