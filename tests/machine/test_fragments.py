@@ -112,13 +112,13 @@ def test_messages_in_the_chain_are_not_encoded_again(monkeypatch: pytest.MonkeyP
     long = conversation(100)
     chain = store_input(None, request_of(*long)).chain
     encoded: list[ModelMessage] = []
-    encode = fragments._encoded
+    join = fragments._joined
 
-    def counted(message: ModelMessage) -> bytes:
-        encoded.append(message)
-        return encode(message)
+    def counted(messages: Sequence[ModelMessage]) -> bytes:
+        encoded.extend(messages)
+        return join(messages)
 
-    monkeypatch.setattr(fragments, "_encoded", counted)
+    monkeypatch.setattr(fragments, "_joined", counted)
     store_input(chain, request_of(*long, UserMessage("new")))
     assert encoded == [UserMessage("new")]
 

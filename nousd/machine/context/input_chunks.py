@@ -12,7 +12,8 @@ the stored form and reassembles it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -103,20 +104,18 @@ def store_input(
     known = _known(chain)
     if lasting[: len(known)] != known:
         chain, known = None, ()
-    new = [_encoded(message) for message in lasting[len(known) :]]
-    last = [_encoded(message) for message in request.messages[len(lasting) :]]
+    new = _joined(lasting[len(known) :])
+    last = _joined(request.messages[len(lasting) :])
     hashed = _hashed(chain, new)
     rest = _rest(likely if chain is None or chain.rest is None else chain.rest, request)
     node = encode_node(
-        Node(
-            closing=tuple(map(msgspec.Raw, last)),
-            count=len(lasting),
-            messages=tuple(map(msgspec.Raw, new)),
-            omitted=tuple(omitted),
-            prefix_hash=f"sha256:{hashed.hexdigest()}",
-            previous=None if chain is None else chain.node_ref,
-            rest=rest.ref,
-        )
+        closing=last,
+        count=len(lasting),
+        messages=new,
+        omitted=tuple(omitted),
+        prefix_hash=f"sha256:{hashed.hexdigest()}",
+        previous=None if chain is None else chain.node_ref,
+        rest=rest.ref,
     )
     node_ref = digest(node)
     is_stored = chain is not None and chain.rest_ref == rest.ref
@@ -134,7 +133,7 @@ def resumed_chain(node: Node, node_ref: str, messages: Sequence[ModelMessage]) -
     if node.count > len(messages):
         return None
     same = tuple(messages[: node.count])
-    hashed = _hashed(None, [_encoded(message) for message in same])
+    hashed = _hashed(None, _joined(same))
     if f"sha256:{hashed.hexdigest()}" != node.prefix_hash:
         return None
     return Chain(same, hashed, node_ref, None, node.rest, _chars(None, same))
@@ -154,17 +153,27 @@ def _chars(chain: Chain | None, new: Sequence[ModelMessage]) -> int:
     return (0 if chain is None else chain.chars) + sum(len(message.text) for message in new)
 
 
-def _encoded(message: ModelMessage) -> bytes:
-    """Return the canonical JSON of a message.
+def _joined(messages: Sequence[ModelMessage]) -> bytes:
+    """Return the canonical JSON of messages, with commas between.
 
-    Where only texts and booleans are in it, msgspec writes the same bytes in a tenth of the time.
+    Where only texts and booleans are in them, msgspec writes the same bytes in a tenth of the time.
     """
-    if _is_plain(message):
-        try:
-            return _plain_encoder.encode(message)
-        except UnicodeEncodeError:
-            pass  # a lone surrogate
-    return canonical(msgspec.to_builtins(message))
+    parts: list[bytes] = []
+    for is_plain, neighbours in groupby(messages, _is_plain):
+        run = list(neighbours)
+        parts.append(_plain(run) if is_plain else _any(run))
+    return b",".join(parts)
+
+
+def _plain(messages: list[ModelMessage]) -> bytes:
+    try:
+        return _plain_encoder.encode(messages)[1:-1]
+    except UnicodeEncodeError:  # a lone surrogate
+        return _any(messages)
+
+
+def _any(messages: Iterable[ModelMessage]) -> bytes:
+    return b",".join(canonical(msgspec.to_builtins(message)) for message in messages)
 
 
 def _is_plain(message: ModelMessage) -> bool:
@@ -176,20 +185,20 @@ def _is_plain(message: ModelMessage) -> bool:
 _plain_encoder: Final = msgspec.json.Encoder(order="sorted")
 
 
-def _hashed(chain: Chain | None, new: Sequence[bytes]) -> _Hash:
+def _hashed(chain: Chain | None, new: bytes) -> _Hash:
     """Return the hash behind the messages of the chain and the new ones."""
     hashed = hashlib.sha256(BEGIN) if chain is None else chain.hashed.copy()
     if new:
         hashed.update(b"," if chain is not None and chain.messages else b"")
-        hashed.update(b",".join(new))
+        hashed.update(new)
     return hashed
 
 
-def _input_hash(hashed: _Hash, last: Sequence[bytes], rest: Rest, *, is_first: bool) -> str:
+def _input_hash(hashed: _Hash, last: bytes, rest: Rest, *, is_first: bool) -> str:
     whole = hashed.copy()
     if last:
         whole.update(b"" if is_first else b",")
-        whole.update(b",".join(last))
+        whole.update(last)
     whole.update(END + rest.data.removeprefix(b"{"))
     return f"sha256:{whole.hexdigest()}"
 

@@ -12,7 +12,7 @@ nothing is lost on the way. It does not know what a message is, or when a new ch
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -57,16 +57,29 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 _node_decoder: Final = msgspec.json.Decoder(Node)
 
 
-def encode_node(node: Node) -> bytes:
-    """Return the node's canonical JSON; its messages are canonical already."""
+def encode_node(
+    *,
+    closing: bytes,
+    count: int,
+    messages: bytes,
+    omitted: Sequence[Omitted],
+    prefix_hash: str,
+    previous: str | None,
+    rest: str,
+) -> bytes:
+    """Return a node's canonical JSON.
+
+    Args:
+        closing: and ``messages``: canonical JSON, with commas between; of the others see ``Node``.
+    """
     return b'{"closing":[%b],"count":%d,"messages":[%b],"omitted":%b,%b' % (
-        b",".join(map(bytes, node.closing)),
-        node.count,
-        b",".join(map(bytes, node.messages)),
-        canonical(msgspec.to_builtins(node.omitted)),
-        canonical(
-            {"prefix_hash": node.prefix_hash, "previous": node.previous, "rest": node.rest}
-        ).removeprefix(b"{"),
+        closing,
+        count,
+        messages,
+        canonical(msgspec.to_builtins(omitted)),
+        canonical({"prefix_hash": prefix_hash, "previous": previous, "rest": rest}).removeprefix(
+            b"{"
+        ),
     )
 
 
