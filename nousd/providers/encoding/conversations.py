@@ -20,7 +20,7 @@ from nousd.machine.context.model_input import (
     ToolResultMessage,
     begins_with,
 )
-from nousd.providers.encoding.request_body import encode_body
+from nousd.providers.encoding.request_body import encode_items
 
 KEPT_CONVERSATIONS_MAX: Final = 32
 KEPT_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -29,7 +29,7 @@ KEPT_BYTES_MAX: Final = 8 * 1024 * 1024
 _OPEN_ITEMS: Final = 8
 
 Item = dict[str, Any] | msgspec.Raw
-"""A part of a request's list of messages."""
+"""A part of a request's list of messages: one of them, or some that are JSON already."""
 
 
 class Before(NamedTuple):
@@ -121,12 +121,12 @@ def _grown(
 ) -> _Kept:
     """Return what is kept once the items of the next ``count`` messages are settled as well."""
     new = tail[:count]
-    items = [msgspec.Raw(encode_body(item)) for _, item in settled]
+    items = encode_items([item for _, item in settled])
     calls = sum(len(message.tool_calls) for message in new if isinstance(message, AssistantMessage))
     return _Kept(
         key,
         (*known.messages, *new),
         Before(known.before.messages + count, known.before.calls + calls),
-        [*known.items, *items],
-        known.size + sum(map(len, items)),
+        [*known.items, msgspec.Raw(items)],
+        known.size + len(items),
     )

@@ -11,14 +11,34 @@ from nousd.wire.codec.envelope import scrub
 
 
 def encode_body(body: dict[str, Any]) -> bytes:
-    """Return the body as JSON; equal bodies give equal bytes, and a part gives its part of them. Parts
-    that are JSON already (``msgspec.Raw``) stay as they are.
+    """Return the body as JSON; equal bodies give equal bytes. Parts that are JSON already
+    (``msgspec.Raw``) stay as they are.
     """
+    return _encoded(body)
+
+
+def encode_items(items: list[dict[str, Any]]) -> bytes:
+    """Return some items of a list in a body as ``encode_body`` writes them, with commas between."""
+    return _encoded(items)[1:-1]
+
+
+def _encoded(value: Any) -> bytes:
     try:
-        return msgspec.json.encode(body)
+        return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        text = json.dumps(body, ensure_ascii=False, default=msgspec.json.decode)
-        return msgspec.json.encode(msgspec.json.decode(scrub(text)))
+        return msgspec.json.encode(_scrubbed(value))
+
+
+def _scrubbed(value: Any) -> Any:
+    match value:
+        case str():
+            return scrub(value)
+        case dict():
+            return {scrub(key): _scrubbed(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_scrubbed(item) for item in value]
+        case _:
+            return value
 
 
 def json_text(value: Any) -> str:

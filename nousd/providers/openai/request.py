@@ -70,21 +70,26 @@ def _written(
 
 def _message(message: ModelMessage, ids: CallIds, names: ToolNames, blobs: Blobs) -> dict[str, Any]:
     match message:
-        case UserMessage(text=text, attachments=()):
-            return {"role": "user", "content": text}
-        case UserMessage(text=text, attachments=attachments):
-            files = [_file(attachment, blobs) for attachment in attachments]
-            return {"role": "user", "content": [*files, *([_text(text)] if text else [])]}
+        case UserMessage():
+            return {"role": "user", "content": _content(message, blobs)}
         case ToolResultMessage(tool_call_id=id, text=text):
             return {"role": "tool", "tool_call_id": ids.of_result(id), "content": text}
-        case AssistantMessage(text=text, tool_calls=()):
-            return {"role": "assistant", "content": text}
+        case AssistantMessage() if not message.tool_calls:
+            return {"role": "assistant", "content": message.text}
         case AssistantMessage(text=text, tool_calls=calls):
             return {
                 "role": "assistant",
                 "content": text or None,
                 "tool_calls": [_tool_call(call, ids, names) for call in calls],
             }
+
+
+def _content(message: UserMessage, blobs: Blobs) -> str | list[dict[str, Any]]:
+    text = message.text
+    if not message.attachments:
+        return text
+    files = [_file(attachment, blobs) for attachment in message.attachments]
+    return [*files, *([_text(text)] if text else [])]
 
 
 def _tool_call(call: ModelToolCall, ids: CallIds, names: ToolNames) -> dict[str, Any]:
