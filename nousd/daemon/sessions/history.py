@@ -32,10 +32,11 @@ from nousd.wire.objects.inputs import QueuedInput
 
 _log = logging.getLogger(__name__)
 
-_FIRST_PAGE_ENTRIES: Final = 32
-_PAGE_ENTRIES_MAX: Final = 1024
-"""A page is twice the one before, so that little more is read than needed, up to what the event loop
-can look through without anyone waiting.
+_FIRST_PAGE_ENTRIES: Final = 64
+_PAGE_GROWTH: Final = 4
+_PAGE_ENTRIES_MAX: Final = 4096
+"""A page is four times the one before, so that no path takes many and little more is read than needed,
+up to what the event loop looks through in a millisecond or two.
 """
 
 _FREED_AT_ONCE: Final = 4096
@@ -109,7 +110,7 @@ class Contexts:
             if not page.has_more or is_reached or tokens > self._tokens_max:
                 break
             cursor = parent_of(page.entries[0])
-            limit = min(limit * 2, _PAGE_ENTRIES_MAX)
+            limit = min(limit * _PAGE_GROWTH, _PAGE_ENTRIES_MAX)
         if kept_from is not None:
             path = transcript.in_context(path)
             tokens = estimate_tokens(path)

@@ -153,14 +153,17 @@ def path(
     """Walk up by the parents' ids, so that only the path is read, however large the tree; step by step,
     so that nothing beyond the page is read.
     """
-    newest_first: list[Entry] = []
+    bodies: list[bytes] = []
     size = 0
+    has_more = False
     for (body,) in connection.execute(_PATH, {"session_id": session_id, "leaf_id": leaf_id}):
         size += len(body)
-        if len(newest_first) == limit or (newest_first and size > bytes_max):
-            return Path(tuple(reversed(newest_first)), has_more=True)
-        newest_first.append(_entry_decoder.decode(body))
-    return Path(tuple(reversed(newest_first)), has_more=False)
+        if len(bodies) == limit or (bodies and size > bytes_max):
+            has_more = True
+            break
+        bodies.append(body)
+    bodies.reverse()
+    return Path(tuple(map(_entry_decoder.decode, bodies)), has_more)
 
 
 _TREE: Final = f"""
