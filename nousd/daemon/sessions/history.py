@@ -27,7 +27,7 @@ from nousd.store.interface import Store
 from nousd.store.rows import Path
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.limits import ENTRY_BYTES_MAX, PAGE_BYTES_MAX
-from nousd.wire.objects.entries import CompactionEntry, Entry, MessageEntry, parent_of
+from nousd.wire.objects.entries import Entry, MessageEntry, parent_of
 from nousd.wire.objects.inputs import QueuedInput
 
 _log = logging.getLogger(__name__)
@@ -189,7 +189,7 @@ class ContextOfRun:
 def _kept_from(entries: Sequence[Entry]) -> str | None:
     """Return the id of the first entry that the last compaction has kept."""
     for entry in reversed(entries):
-        if isinstance(entry, CompactionEntry):
+        if not isinstance(entry, MessageEntry):
             return entry.first_kept_entry_id
     return None
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from nousd.machine.context.model_input import (
+    AssistantMessage,
     ModelInput,
     ModelMessage,
-    ToolResultMessage,
     UserMessage,
 )
 from nousd.wire.codec.canonical_json import canonical, digest
@@ -177,9 +177,9 @@ def _any(messages: Iterable[ModelMessage]) -> bytes:
 
 
 def _is_plain(message: ModelMessage) -> bool:
-    if isinstance(message, UserMessage):
-        return not message.attachments
-    return isinstance(message, ToolResultMessage) or not (message.tool_calls or message.reasoning)
+    if type(message) is AssistantMessage:
+        return not (message.tool_calls or message.reasoning)
+    return type(message) is not UserMessage or not message.attachments
 
 
 _plain_encoder: Final = msgspec.json.Encoder(order="sorted")

@@ -231,16 +231,21 @@ _SHORTEN: Final[dict[type[events.Event], Callable[[_Shears, Any], events.Event]]
 
 def refs_in(holders: Iterable[Entry | QueuedInput]) -> dict[str, int]:
     """Return the artifacts that restoring entries or inputs needs: artifact id -> bytes."""
-    return {ref: size for holder in holders for ref, size in _refs_of(holder)}
+    refs: dict[str, int] = {}
+    for holder in holders:
+        # The usual type first: ``isinstance`` takes ten times as long to say no of a struct.
+        if isinstance(holder, MessageEntry):
+            if holder.text_ref is not UNSET:
+                refs[holder.text_ref] = holder.text_bytes or 0
+            if holder.tool_calls is not UNSET:
+                refs |= _refs_of_calls(holder.tool_calls)
+        elif isinstance(holder, QueuedInput) and holder.text_ref is not UNSET:
+            refs[holder.text_ref] = holder.text_bytes or 0
+    return refs
 
 
-def _refs_of(holder: Entry | QueuedInput) -> Iterator[tuple[str, int]]:
-    if isinstance(holder, MessageEntry | QueuedInput) and isinstance(holder.text_ref, str):
-        yield holder.text_ref, holder.text_bytes or 0
-    if isinstance(holder, MessageEntry) and holder.tool_calls is not UNSET:
-        for call in holder.tool_calls:
-            if isinstance(call.args_ref, str):
-                yield call.args_ref, call.args_bytes or 0
+def _refs_of_calls(calls: Iterable[ToolCall]) -> dict[str, int]:
+    return {call.args_ref: call.args_bytes or 0 for call in calls if call.args_ref is not UNSET}
 
 
 def whole_entry(entry: Entry, wholes: Wholes) -> Entry:

@@ -2,6 +2,9 @@
 
 Rough on purpose: the same input has the same estimate every time and for every model. The exact count
 is in the server's answer (``usage_reported``).
+
+What is done for each entry or message of a long context asks for the usual type first, or for the exact
+one: ``isinstance`` takes ten times as long to say no of a struct.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from nousd.machine.context.model_input import AssistantMessage, ModelMessage, ToolSpec, UserMessage
-from nousd.wire.objects.entries import Attachment, CompactionEntry, Entry
+from nousd.wire.objects.entries import Attachment, Entry, MessageEntry
 
 CHARS_PER_TOKEN: Final = 4
 """Rough for English and code, and on the safe side of most tokenizers for both."""
@@ -33,7 +36,7 @@ an estimate must not refuse what the server might accept."""
 
 def entry_tokens(entry: Entry) -> int:
     """Estimate one entry as model input, without its reasoning."""
-    if isinstance(entry, CompactionEntry):
+    if not isinstance(entry, MessageEntry):
         return text_tokens(len(entry.summary))
     chars = len(entry.text)
     if entry.tool_calls is not UNSET:
@@ -44,19 +47,19 @@ def entry_tokens(entry: Entry) -> int:
 
 def estimate_tokens(entries: Iterable[Entry]) -> int:
     """Estimate entries as model input."""
-    return sum(entry_tokens(entry) for entry in entries)
+    return sum(map(entry_tokens, entries))
 
 
 def message_tokens(message: ModelMessage) -> int:
     """Estimate one message, with everything in it."""
     chars = len(message.text)
     attached = 0
-    if isinstance(message, AssistantMessage):
+    if type(message) is AssistantMessage:
         if message.tool_calls:
             chars += sum(len(call.name) + _chars(call.args) for call in message.tool_calls)
         if message.reasoning:
             chars += sum(_chars(block.data) for block in message.reasoning)
-    elif isinstance(message, UserMessage) and message.attachments:
+    elif type(message) is UserMessage and message.attachments:
         attached = attachment_tokens(message.attachments)
     return text_tokens(chars) + attached
 

@@ -51,7 +51,7 @@ def in_context(path: Sequence[Entry]) -> list[Entry]:
     """
     for index in range(len(path) - 1, -1, -1):
         compaction = path[index]
-        if isinstance(compaction, CompactionEntry):
+        if not isinstance(compaction, MessageEntry):
             kept = _from_entry(path[:index], compaction.first_kept_entry_id)
             return [compaction, *kept, *path[index + 1 :]]
     return list(path)
@@ -169,7 +169,7 @@ class _Fold:
             return
         if self._owed:
             self._settle_rest()
-        if isinstance(entry, CompactionEntry):
+        if not isinstance(entry, MessageEntry):
             self._add(UserMessage(SUMMARY_INTRODUCTION + entry.summary))
         elif entry.role == "user":
             self._add(self._user(entry))

@@ -122,7 +122,7 @@ def _grown(
     """Return what is kept once the items of the next ``count`` messages are settled as well."""
     new = tail[:count]
     items = encode_items([item for _, item in settled])
-    calls = sum(len(message.tool_calls) for message in new if isinstance(message, AssistantMessage))
+    calls = sum(len(message.tool_calls) for message in new if type(message) is AssistantMessage)
     return _Kept(
         key,
         (*known.messages, *new),
