@@ -59,7 +59,7 @@ class TrioStream(trio.abc.HalfCloseableStream):
         except _ERRORS as error:
             raise _AS_TRIO[type(error)] from None
 
-    def write_now(self, data: bytes) -> int:
+    def write_now(self, data: bytes | memoryview) -> int:
         """Send as much as fits without waiting, and return the number of bytes.
 
         Call it only while no task is in ``send_all``.

@@ -158,7 +158,7 @@ class MemoryStream(ByteStream):
                 await pipe.sender.wait()
             self._check_sendable()
 
-    def send_now(self, data: bytes) -> int:
+    def send_now(self, data: bytes | memoryview) -> int:
         """Send what there is room for, and return how many bytes that was: none if nobody takes any.
 
         Only while no task is in ``send``.

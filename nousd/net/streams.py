@@ -23,7 +23,7 @@ READ_BYTES: Final = 64 * 1024
 class WritesNow(Protocol):
     """A stream that can be written to without waiting."""
 
-    def write_now(self, data: bytes) -> int:
+    def write_now(self, data: bytes | memoryview) -> int:
         """Write what is accepted at once, and return the number of bytes.
 
         Only while no task is in ``send_all``.
@@ -64,7 +64,7 @@ class DirectStream(trio.abc.Stream):
             except OSError as error:
                 raise trio.BrokenResourceError from error
 
-    def write_now(self, data: bytes) -> int:
+    def write_now(self, data: bytes | memoryview) -> int:
         """Write what the kernel accepts at once, and return the number of bytes.
 
         Only while no task is in ``send_all``, which reports any error.

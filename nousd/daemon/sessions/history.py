@@ -92,6 +92,16 @@ class Contexts:
 
     async def read(self, session_id: str, leaf_id: str | None) -> Context:
         """Read the context of any committed leaf."""
+        path, tokens = await self._read(session_id, leaf_id)
+        return Context(path, tokens, Grown())
+
+    async def read_entries(self, session_id: str, leaf_id: str | None) -> list[Entry]:
+        """Read the context of any committed leaf, as a list of the caller's own."""
+        path, _ = await self._read(session_id, leaf_id)
+        return path
+
+    async def _read(self, session_id: str, leaf_id: str | None) -> tuple[list[Entry], int]:
+        """Read a context and estimate its tokens."""
         path: list[Entry] = []
         tokens = 0
         cursor = leaf_id
@@ -114,7 +124,7 @@ class Contexts:
         if kept_from is not None:
             path = transcript.in_context(path)
             tokens = estimate_tokens(path)
-        return Context(path, tokens, Grown())
+        return path, tokens
 
     def keep(self, session_id: str, leaf_id: str | None, context: Context) -> None:
         """Cache the context of a leaf, and drop the oldest beyond the bounds."""

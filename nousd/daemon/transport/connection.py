@@ -7,7 +7,7 @@ own commands and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from functools import partial
 from typing import Final
@@ -56,7 +56,7 @@ class _Connection:
         self._services = services
         self._stream = stream
         self._outbox = outbox
-        self._answer = outbox.put
+        self._answer: Callable[[bytes], None] = outbox.put
         self._request = _UNREAD
         self._last = SETTLED
         self._reading = trio.CancelScope()

@@ -1,6 +1,7 @@
 """The lines on their way to one reader: a bounded queue with one writer, which joins waiting lines.
 
-Putting a line never waits for the reader; producers of many lines wait for room first.
+Putting a line never waits for the reader; producers of many lines wait for room first. A line may have
+megabytes, so it is not copied.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ class Outbox:
             bytes.
     """
 
-    def __init__(self, write_now: Callable[[bytes], int] = lambda _: 0) -> None:
+    def __init__(self, write_now: Callable[[bytes | memoryview], int] = lambda _: 0) -> None:
         self._write_now = write_now
-        self._lines: list[bytes] = []
+        self._lines: list[bytes | memoryview] = []
         self._count = 0
         self._bytes = 0
         self._closed = False
         self._filled = trio.Event()
         self._emptied = trio.Event()
 
-    def put(self, line: bytes) -> None:
+    def put(self, line: bytes | memoryview) -> None:
         """Queue a line."""
         if not self._lines:
             self._filled.set()
@@ -48,7 +49,7 @@ class Outbox:
         """
         taken = 0 if self._count else self._write_now(line)
         if taken < len(line):
-            self.put(line[taken:])
+            self.put(memoryview(line)[taken:] if taken else line)
 
     def close(self) -> None:
         """Let ``run`` return once everything is written."""
@@ -76,13 +77,15 @@ class Outbox:
             await self._filled.wait()
             if not self._lines and self._closed:
                 return
-            count, joined = len(self._lines), b"".join(self._lines)
+            count = len(self._lines)
+            joined = self._lines[0] if count == 1 else b"".join(self._lines)
             self._lines.clear()
             if not self._closed:
                 self._filled = trio.Event()
             taken = self._write_now(joined)
             if taken < len(joined):
-                await stream.send_all(joined[taken:])
+                await stream.send_all(memoryview(joined)[taken:] if taken else joined)
             self._count -= count
             self._bytes -= len(joined)
+            del joined
             self._emptied.set()
