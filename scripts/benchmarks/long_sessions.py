@@ -155,7 +155,7 @@ async def _list(connection: Commands, session_id: str) -> None:
         before = {"before": page["before"]}
         page = await connection.ask("get_tree", session_id=session_id, **after)
         after = {"after": page["nodes"][-1]["id"]}
-    await connection.ask("get_messages", session_id=session_id, compacted=True)
+    await connection.ask_for_line("get_messages", session_id=session_id, compacted=True)
 
 
 async def _branch(connection: Commands, session_id: str) -> None:
