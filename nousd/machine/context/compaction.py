@@ -27,6 +27,7 @@ _PREVIOUS_CHARS_MAX: Final = 6_000
 _LINE_CHARS_MAX: Final = 160
 _ENTRY_CHARS_MAX: Final = 4_000
 _ARGS_CHARS_MAX: Final = 400
+_LINES_AT_ONCE: Final = 1_000
 
 _TASK: Final = (
     "Summarise the conversation below so that another assistant can carry on with it. Keep goals, "
@@ -94,16 +95,17 @@ def summary_input(
     """Return the model call that summarises the dropped part, fitted into the window."""
     room = max(window * CHARS_PER_TOKEN // 2, 8_000)
     lines = [_rendered(entry, _ENTRY_CHARS_MAX) for entry in cut.dropped]
-    transcript = _newest_within(lines, room)
+    told = _fitting(lines, room)
     wish = f"\n\nThe user adds: {instruction}" if instruction else ""
-    text = f"{_TASK}{wish}\n\n<conversation>\n{transcript}\n</conversation>"
+    text = _joined([f"{_TASK}{wish}\n\n<conversation>", *_newest(lines, told), "</conversation>"])
     request = ModelInput(
         model=choice.model,
         provider=choice.provider,
         messages=(UserMessage(text),),
         purpose="summary",
     )
-    omitted = _not_rendered(cut.dropped, _fitting(lines, room))
+    _let_go(lines)
+    omitted = _not_rendered(cut.dropped, told)
     savings = dict.fromkeys(_SAVINGS[each.reason] for each in omitted)
     return Compiled(
         request=request,
@@ -159,7 +161,7 @@ def mechanical_summary(cut: Cut) -> str:
         if isinstance(entry, MessageEntry)
     ]
     room = SUMMARY_CHARS_MAX - sum(map(len, previous)) - 2
-    return "\n\n".join([*previous[-1:], _newest_within(lines, room)])
+    return "\n\n".join([*previous[-1:], "\n".join(_newest(lines, _fitting(lines, room)))])
 
 
 def _rendered(entry: Entry, chars_max: int) -> str:
@@ -177,11 +179,23 @@ def _asked(entry: MessageEntry) -> str:
     )
 
 
-def _newest_within(lines: Sequence[str], chars_max: int) -> str:
-    """Join the newest lines that fit, with a remark if older ones do not."""
-    left_out = len(lines) - _fitting(lines, chars_max)
+def _newest(lines: Sequence[str], count: int) -> list[str]:
+    """Return so many of the newest lines, with a remark if there are older ones."""
+    left_out = len(lines) - count
     remark = [f"[{left_out} earlier messages left out]"] if left_out else []
-    return "\n".join([*remark, *lines[left_out:]])
+    return [*remark, *lines[left_out:]]
+
+
+def _joined(lines: Sequence[str]) -> str:
+    """Join lines, some at a time: while Python joins 50,000 in one go, no other thread runs."""
+    starts = range(0, len(lines), _LINES_AT_ONCE)
+    return "\n".join("\n".join(lines[start : start + _LINES_AT_ONCE]) for start in starts)
+
+
+def _let_go(lines: list[str]) -> None:
+    """Empty a list of lines, some at a time for the same reason."""
+    while lines:
+        del lines[-_LINES_AT_ONCE:]
 
 
 def _fitting(lines: Sequence[str], chars_max: int) -> int:

@@ -38,6 +38,10 @@ _LATER_FIELDS: Final = frozenset({"tool_choice", "sampling"})
 """Later additions: left out where unset, so that hashes of older inputs stay the same."""
 
 
+Json = bytes | memoryview
+"""Not copied more often than needed, because a context may have megabytes."""
+
+
 class Rest(NamedTuple):
     """An input without its messages, as it is stored; ``values`` shows whether it has changed."""
 
@@ -153,21 +157,21 @@ def _chars(chain: Chain | None, new: Sequence[ModelMessage]) -> int:
     return (0 if chain is None else chain.chars) + sum(len(message.text) for message in new)
 
 
-def _joined(messages: Sequence[ModelMessage]) -> bytes:
+def _joined(messages: Sequence[ModelMessage]) -> Json:
     """Return the canonical JSON of messages, with commas between.
 
     Where only texts and booleans are in them, msgspec writes the same bytes in a tenth of the time.
     """
-    parts: list[bytes] = []
+    parts: list[Json] = []
     for is_plain, neighbours in groupby(messages, _is_plain):
         run = list(neighbours)
         parts.append(_plain(run) if is_plain else _any(run))
-    return b",".join(parts)
+    return parts[0] if len(parts) == 1 else b",".join(parts)
 
 
-def _plain(messages: list[ModelMessage]) -> bytes:
+def _plain(messages: list[ModelMessage]) -> Json:
     try:
-        return _plain_encoder.encode(messages)[1:-1]
+        return memoryview(_plain_encoder.encode(messages))[1:-1]
     except UnicodeEncodeError:  # a lone surrogate
         return _any(messages)
 
@@ -185,7 +189,7 @@ def _is_plain(message: ModelMessage) -> bool:
 _plain_encoder: Final = msgspec.json.Encoder(order="sorted")
 
 
-def _hashed(chain: Chain | None, new: bytes) -> _Hash:
+def _hashed(chain: Chain | None, new: Json) -> _Hash:
     """Return the hash behind the messages of the chain and the new ones."""
     hashed = hashlib.sha256(BEGIN) if chain is None else chain.hashed.copy()
     if new:
@@ -194,7 +198,7 @@ def _hashed(chain: Chain | None, new: bytes) -> _Hash:
     return hashed
 
 
-def _input_hash(hashed: _Hash, last: bytes, rest: Rest, *, is_first: bool) -> str:
+def _input_hash(hashed: _Hash, last: Json, rest: Rest, *, is_first: bool) -> str:
     whole = hashed.copy()
     if last:
         whole.update(b"" if is_first else b",")

@@ -59,9 +59,9 @@ _node_decoder: Final = msgspec.json.Decoder(Node)
 
 def encode_node(
     *,
-    closing: bytes,
+    closing: bytes | memoryview,
     count: int,
-    messages: bytes,
+    messages: bytes | memoryview,
     omitted: Sequence[Omitted],
     prefix_hash: str,
     previous: str | None,
@@ -72,14 +72,18 @@ def encode_node(
     Args:
         closing: and ``messages``: canonical JSON, with commas between; of the others see ``Node``.
     """
-    return b'{"closing":[%b],"count":%d,"messages":[%b],"omitted":%b,%b' % (
-        closing,
-        count,
-        messages,
-        canonical(msgspec.to_builtins(omitted)),
-        canonical({"prefix_hash": prefix_hash, "previous": previous, "rest": rest}).removeprefix(
-            b"{"
-        ),
+    rest_of_it = canonical({"prefix_hash": prefix_hash, "previous": previous, "rest": rest})
+    return b"".join(
+        (
+            b'{"closing":[',
+            closing,
+            b'],"count":%d,"messages":[' % count,
+            messages,
+            b'],"omitted":',
+            canonical(msgspec.to_builtins(omitted)),
+            b",",
+            rest_of_it.removeprefix(b"{"),
+        )
     )
 
 
