@@ -19,7 +19,7 @@ from nousd.machine.context.tokens import entry_tokens
 from nousd.machine.session.state import SessionState
 from nousd.providers.interface import Provider
 from nousd.providers.setup.registry import make_provider
-from nousd.runtimes.native import loop
+from nousd.runtimes.native import loop, summary
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.interface import Store
 from nousd.store.memory import store as memory
@@ -229,12 +229,14 @@ async def test_compact_session_summarizes_the_older_part_and_deletes_nothing(
 async def test_a_long_context_is_cut_in_other_threads_with_the_same_result(
     client: Client, stub: StubModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "_QUICK_ENTRIES_MAX", 1)
-    monkeypatch.setattr(model_inputs, "_QUICK_MESSAGES_MAX", 0)
+    monkeypatch.setattr(loop, "QUICK_ENTRIES_MAX", 1)
+    monkeypatch.setattr(summary, "QUICK_ENTRIES_MAX", 1)
+    monkeypatch.setattr(model_inputs, "_QUICK_CHARS_MAX", 0)
     threads = set()
     for module, name in (
         (compaction, "plan_cut"),
         (compaction, "summary_input"),
+        (compaction, "mechanical_summary"),
         (model_inputs, "store_input"),
     ):
         work = getattr(module, name)
@@ -251,8 +253,12 @@ async def test_a_long_context_is_cut_in_other_threads_with_the_same_result(
     answer = await client.request("compact_session")
     assert answer["summary"] == "they greeted"
     assert threads
-    assert threading.get_ident() not in threads
     assert "user: first" in stub.requests[2].json["messages"][0]["content"]
+    await client.request("prompt", text="third")
+    stub.script(text_reply(""))
+    answer = await client.request("compact_session")
+    assert "user: second" in answer["summary"]
+    assert threading.get_ident() not in threads
 
 
 async def test_entries_are_let_go_a_few_at_a_time_between_which_others_run(

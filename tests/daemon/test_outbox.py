@@ -116,8 +116,8 @@ class Kernel:
         self.room = room
         self.taken = b""
 
-    def write(self, data: bytes) -> int:
-        taken = data[: self.room]
+    def write(self, data: bytes | memoryview) -> int:
+        taken = bytes(data[: self.room])
         self.room -= len(taken)
         self.taken += taken
         return len(taken)
@@ -135,6 +135,32 @@ async def test_put_now_writes_at_once_as_much_as_the_reader_accepts(
     with trio.fail_after(WAIT_SECONDS):
         await box.run(sink)
     assert kernel.taken + b"".join(sink.writes) == b"answer\n"
+
+
+async def test_a_large_line_is_not_copied() -> None:
+    line = b"x" * 4_000_000
+    kernel, sink = Kernel(1_000), Views()
+    box = Outbox(kernel.write)
+    box.put_now(line)
+    box.close()
+    with trio.fail_after(WAIT_SECONDS):
+        await box.run(sink)
+    (view,) = sink.views
+    assert isinstance(view, memoryview)
+    assert view.obj is line
+    assert len(kernel.taken) + len(view) == len(line)
+
+
+class Views(Sink):
+    """Keeps what it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.views: list[bytes | bytearray | memoryview] = []
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await trio.lowlevel.checkpoint()
+        self.views.append(data)
 
 
 async def test_put_now_does_not_overtake_waiting_lines_or_a_write_in_progress() -> None:

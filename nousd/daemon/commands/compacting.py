@@ -52,6 +52,8 @@ async def compact_session(services: Services, command: commands.CompactSession) 
         )
     except AnswerTooLong as failure:
         raise CommandRejected("answer_too_long", cause=failure.message) from failure
+    # What the summary was asked for with is free now, which takes a while.
+    await trio.lowlevel.checkpoint()
     live = await services.sessions.get(live.session_id)
     decisions.require_idle(live.state)
     if live.state.leaf_id != leaf_id:

@@ -42,7 +42,9 @@ KEPT_CHARS_MAX: Final = 8 * 1024 * 1024
 _RUNS_LOOKED_AT: Final = 3
 
 _QUICK_MESSAGES_MAX: Final = 128
-"""Messages that are encoded and hashed in the event loop: about a millisecond."""
+_QUICK_CHARS_MAX: Final = 256 * 1024
+"""Messages, and characters of their texts, that are encoded and hashed in the event loop: about a
+millisecond."""
 
 
 def artifacts_of(stored: Stored) -> list[Artifact]:
@@ -191,8 +193,9 @@ async def _stored(chain: Chain | None, compiled: Compiled, likely: Rest | None) 
         omitted=compiled.omitted,
         likely=likely,
     )
-    new = new_messages(chain, compiled.request.messages) + len(compiled.omitted)
-    if new <= _QUICK_MESSAGES_MAX:
+    new = new_messages(chain, compiled.request.messages)
+    is_quick = len(new) + len(compiled.omitted) <= _QUICK_MESSAGES_MAX
+    if is_quick and sum(len(message.text) for message in new) <= _QUICK_CHARS_MAX:
         return store()
     return await trio.to_thread.run_sync(store)
 

@@ -143,10 +143,12 @@ def resumed_chain(node: Node, node_ref: str, messages: Sequence[ModelMessage]) -
     return Chain(same, hashed, node_ref, None, node.rest, _chars(None, same))
 
 
-def new_messages(chain: Chain | None, messages: Sequence[ModelMessage]) -> int:
-    """Return how many messages a chain does not have yet."""
+def new_messages(
+    chain: Chain | None, messages: tuple[ModelMessage, ...]
+) -> tuple[ModelMessage, ...]:
+    """Return the messages that a chain does not have yet."""
     known = _known(chain)
-    return len(messages) - (len(known) if messages[: len(known)] == known else 0)
+    return messages[len(known) :] if messages[: len(known)] == known else messages
 
 
 def _known(chain: Chain | None) -> tuple[ModelMessage, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import trio
@@ -40,7 +40,7 @@ from nousd.runtimes.calls.runtime_policy import NO_POLICY
 from nousd.runtimes.interface import AnswersOfRun, NativeHost, Report, Tell
 from nousd.runtimes.native.answer import ask_model, provider_failed
 from nousd.runtimes.native.answer_room import AnswerBounds, AnswerRoom
-from nousd.runtimes.native.summary import write_summary
+from nousd.runtimes.native.summary import QUICK_ENTRIES_MAX, write_summary
 from nousd.tools.interface import ExtendIdleDeadline, nobody_waits
 from nousd.tools.registry import ToolRegistry
 from nousd.tools.secrets_interface import NO_SECRETS, Secrets
@@ -49,9 +49,6 @@ from nousd.wire.codec.canonical_json import expressible, nearest
 from nousd.wire.events import models as model_events
 from nousd.wire.limits import ANSWER_BYTES_MAX, RUN_ANSWER_BYTES_MAX
 from nousd.wire.objects.entries import Entry, ToolCall
-
-_QUICK_ENTRIES_MAX: Final = 256
-"""Entries that are compiled in the event loop: about a millisecond."""
 
 
 class NativeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -293,7 +290,7 @@ class NativeRuntime:
             instruction=instruction,
             window=self._window(choice),
         )
-        if len(cut.dropped) <= _QUICK_ENTRIES_MAX:
+        if len(cut.dropped) <= QUICK_ENTRIES_MAX:
             return make()
         return await trio.to_thread.run_sync(make)
 
@@ -386,15 +383,15 @@ async def _compiled(
     context: Sequence[Entry], frame: Frame, budget: Budget, grown: Grown
 ) -> Compiled:
     """Compile an input; in a thread, if that takes so long that other sessions would notice."""
-    is_long = len(context) > _QUICK_ENTRIES_MAX
-    if is_long and (grown.is_saving or grown.new_entries(context) > _QUICK_ENTRIES_MAX):
+    is_long = len(context) > QUICK_ENTRIES_MAX
+    if is_long and (grown.is_saving or grown.new_entries(context) > QUICK_ENTRIES_MAX):
         return await trio.to_thread.run_sync(compile_input, context, frame, budget, grown)
     return compile_input(context, frame, budget, grown)
 
 
 async def _planned(context: Sequence[Entry], keep_tokens: int) -> compaction.Cut | None:
     """Plan a cut; in a thread, if that takes so long that other sessions would notice."""
-    if len(context) <= _QUICK_ENTRIES_MAX:
+    if len(context) <= QUICK_ENTRIES_MAX:
         return compaction.plan_cut(context, keep_tokens)
     return await trio.to_thread.run_sync(compaction.plan_cut, context, keep_tokens)
 

@@ -5,6 +5,9 @@ except that its answer is bounded like any other.
 from __future__ import annotations
 
 import logging
+from typing import Final
+
+import trio
 
 from nousd.errors import ProviderError
 from nousd.machine.context import compaction
@@ -27,6 +30,9 @@ from nousd.tools.secrets_interface import NO_SECRETS, Secrets
 from nousd.wire.limits import SUMMARY_CHARS_MAX
 
 _log = logging.getLogger(__name__)
+
+QUICK_ENTRIES_MAX: Final = 256
+"""Entries that are gone through in the event loop: about a millisecond."""
 
 _COLLECT_CHARS_MAX = 4 * SUMMARY_CHARS_MAX
 """Maximum summary; the rest of a model's answer is only counted."""
@@ -76,7 +82,11 @@ async def write_summary(
         if figures is not None:
             await report(figures)
     summary = secrets.redact_output("".join(texts))
-    return compaction.bounded_summary(summary) or compaction.mechanical_summary(cut)
+    if bounded := compaction.bounded_summary(summary):
+        return bounded
+    if len(cut.dropped) <= QUICK_ENTRIES_MAX:
+        return compaction.mechanical_summary(cut)
+    return await trio.to_thread.run_sync(compaction.mechanical_summary, cut)
 
 
 def _take(piece: Piece, room: AnswerRoom) -> None:
