@@ -39,9 +39,12 @@ def events_socket(socket: Path) -> Path:
 
 def default_state_dir() -> Path:
     """Return the directory of the log."""
-    import platformdirs
+    if sys.platform == "linux":
+        return _user_folder("XDG_STATE_HOME", "~/.local/state") / _APP
+    else:  # noqa: RET505  mypy checks the systems apart
+        import platformdirs
 
-    return platformdirs.user_state_path(_APP)
+        return platformdirs.user_state_path(_APP)
 
 
 def database_file(state_dir: Path) -> Path:
@@ -88,14 +91,18 @@ def daemon_log(state_dir: Path) -> Path:
 def default_config_file() -> Path:
     """Return the path of the settings file, which need not exist."""
     if sys.platform == "linux":
-        # As platformdirs defines it. Every client needs this, and that library takes longer to import
-        # than a ping.
-        folder = os.environ.get("XDG_CONFIG_HOME", "").strip() or Path("~/.config").expanduser()
-        return Path(folder, _APP, "config.toml")
+        return _user_folder("XDG_CONFIG_HOME", "~/.config") / _APP / "config.toml"
     else:  # noqa: RET505  mypy checks the systems apart
         import platformdirs
 
         return platformdirs.user_config_path(_APP) / "config.toml"
+
+
+def _user_folder(variable: str, default: str) -> Path:
+    """Return a folder as platformdirs defines it. The daemon and every client need some, and that
+    library takes longer to import than a ping.
+    """
+    return Path(os.environ.get(variable, "").strip() or Path(default).expanduser())
 
 
 def is_utf8(path: str) -> bool:

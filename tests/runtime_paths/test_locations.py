@@ -9,10 +9,12 @@ from nousd.runtime_paths import locations
 
 
 @pytest.mark.parametrize("home", ["", " ", "/elsewhere"])
-def test_the_default_settings_file_is_that_of_platformdirs(
+def test_the_default_paths_are_those_of_platformdirs(
     monkeypatch: pytest.MonkeyPatch, home: str
 ) -> None:
-    """On Linux the path is found without platformdirs, whose import takes longer than a ping."""
+    """On Linux they are found without platformdirs, whose import takes longer than a ping."""
     monkeypatch.setenv("XDG_CONFIG_HOME", home)
+    monkeypatch.setenv("XDG_STATE_HOME", home)
     expected = platformdirs.user_config_path("nousd") / "config.toml"
     assert locations.default_config_file() == expected
+    assert locations.default_state_dir() == platformdirs.user_state_path("nousd")
