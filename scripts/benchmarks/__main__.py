@@ -20,6 +20,7 @@ import trio
 
 from . import (
     accepting,
+    answering,
     bridging,
     calling,
     long_sessions,
@@ -39,10 +40,12 @@ GROUPS: Final[dict[str, Callable[[], Awaitable[list[Row]]]]] = {
     "long": long_sessions.rows,
     "large": long_sessions.large,
     "calls": calling.rows,
+    "answer": answering.rows,
     "accept": accepting.rows,
     "start": starting.rows,
     "nousctl": starting.nousctl,
     "memory": memory.rows,
+    "both": memory.both,
     "endless": memory.endless,
     "http": bridging.requests,
     "sse": bridging.streams,

@@ -27,7 +27,7 @@ _READERS: Final = 32
 
 
 @asynccontextmanager
-async def _served(place: Path, *flags: str) -> AsyncIterator[tuple[Daemon, Server]]:
+async def served(place: Path, *flags: str) -> AsyncIterator[tuple[Daemon, Server]]:
     """Run the daemon with HTTP."""
     port = free_port()
     async with daemon(place, "--http", f"127.0.0.1:{port}", *flags) as running:
@@ -55,7 +55,7 @@ async def _request_rate(server: Server, target: str) -> float:
 async def requests() -> list[Row]:
     """Read of a session's state over 8 connections; beside a bare server that says hello."""
     with folder() as place, helper("hello_server") as port:
-        async with _served(place) as (_, server):
+        async with served(place) as (_, server):
             session = await new_session(server)
             hello, of_run, of_session = await in_turns(
                 _ROUNDS,
@@ -110,7 +110,7 @@ async def streams() -> list[Row]:
     rows = []
     with folder() as place, folder() as other, helper("model_stub") as api_base:
         flags = model_flags(api_base)
-        async with _served(place, *flags) as (running, server), daemon(other, *flags) as bare:
+        async with served(place, *flags) as (running, server), daemon(other, *flags) as bare:
             for readers in (1, _READERS):
                 over_http = partial(_sse_rate, running, server, readers=readers)
                 over_socket = partial(_socket_rate, bare, readers=readers)

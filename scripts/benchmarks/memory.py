@@ -8,17 +8,28 @@ from typing import Final
 import trio
 
 from .client import Recording, commands, subscription
+from .histories import write_long_sessions
 from .ping import PING
 from .programs import Daemon, daemon, folder, helper, model_flags
+from .prompting import Prompter
 from .report import Row, at_most
+from .starting import compile_all
 from .streaming import check_burst, watch_run
 
 _IDLE_MB: Final = 45.0
 _FLOODED_MB: Final = 80.0
+_BOTH_IDLE_MB: Final = 40.0
+_BOTH_WARM_MB: Final = 80.0
+_WARM_SESSIONS: Final = 50
+_WARM_ENTRIES: Final = 200
+_WARM_CHARS: Final = 200
 _FLOODS: Final = 10
 _DELTAS_PER_FLOOD: Final = 50_000
 _READERS: Final = 4
 _SETTLE_SECONDS: Final = 1.0
+_FORK_SERVER_LOOKS: Final = 10
+"""It is started a moment after the daemon."""
+
 _ENDLESS: Final = 10
 _ENDLESS_CHARS: Final = (8, 1_000, 60_000)
 _ENDLESS_PEAK_MB: Final = 200.0
@@ -31,6 +42,7 @@ async def rows() -> list[Row]:
     the process has in memory, proportional is that with shared pages divided among those who share
     them. MB are 10^6 bytes, and beside the figures stands what is allowed.
     """
+    compile_all()
     with folder() as place, helper("model_stub") as api_base:
         async with daemon(place, *model_flags(api_base)) as running:
             async with commands(running.socket) as connection:
@@ -50,6 +62,49 @@ async def rows() -> list[Row]:
         )
         for kind, key in (("resident", "Rss"), ("proportional", "Pss"))
     ]
+
+
+async def both() -> list[Row]:
+    """The daemon and its fork server together, with shared pages divided among all who share them, which
+    other programs of Python do, too: idle, and with 50 sessions of 200 entries that were prompted.
+    """
+    compile_all()
+    with folder() as place, helper("model_stub") as api_base:
+        ids = await write_long_sessions(place, _WARM_SESSIONS, _WARM_ENTRIES, _WARM_CHARS)
+        async with (
+            daemon(place, *model_flags(api_base)) as running,
+            commands(running.socket) as connection,
+            subscription(running.events) as events,
+        ):
+            await connection.exchange(PING)
+            for _ in range(_FORK_SERVER_LOOKS):
+                await trio.sleep(_SETTLE_SECONDS)
+                if _children(running.pid):
+                    break
+            idle = _both_mb(running.pid)
+            prompter = Prompter(connection, events)
+            for session_id in ids:
+                await prompter.prompt_us(session_id)
+            await trio.sleep(_SETTLE_SECONDS)
+            warm = _both_mb(running.pid)
+    sessions = f"{_WARM_SESSIONS} sessions of {_WARM_ENTRIES}"
+    return [
+        Row(f"with the fork server, {when}", mb, allowed, "MB", "what is allowed", at_most(1))
+        for when, mb, allowed in (
+            ("idle", idle, _BOTH_IDLE_MB),
+            (sessions, warm, _BOTH_WARM_MB),
+        )
+    ]
+
+
+def _both_mb(pid: int) -> float:
+    return sum(_memory_mb(each)["Pss"] for each in (pid, *_children(pid)))
+
+
+def _children(pid: int) -> list[int]:
+    """Return the processes that one has started: of an idle daemon, the fork server."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
 
 
 async def endless() -> list[Row]:
