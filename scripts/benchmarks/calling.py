@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import trio
+
 from nousd.tools.sandbox._bubblewrap_main import ETC, STAGING
 from nousd.tools.sandbox.bubblewrap import Bubblewrap
 from nousd.tools.sandbox.detect import Detector, SandboxName
@@ -27,6 +29,8 @@ _ROUNDS: Final = 40
 _BASH: Final = "/bin/bash"
 _TRUE: Final = {"command": "true"}
 _FILES: Final = 20
+_LOOKS: Final = 200
+_LOOK_SECONDS: Final = 0.1
 
 _MORE_MS: Final[dict[SandboxName, float]] = {"bubblewrap": 5.0, "landlock": 5.0, "none": 4.0}
 """sandbox -> what a call may take besides the bare command and two commits."""
@@ -36,7 +40,7 @@ _READ_MORE_MS: Final = 1.5
 """What they may take besides a ``read``, and that besides two commits."""
 
 
-class _Caller:
+class Caller:
     """Prompts the model of one daemon, whose answer is a tool call, in one session."""
 
     def __init__(self, connection: Commands, events: Any, session_id: str) -> None:
@@ -53,6 +57,19 @@ class _Caller:
         (took,) = recording.deltas()
         return int(took.delta) / 1e6
 
+    async def until_offered(self, tool: str) -> None:
+        """Wait until there is a tool.
+
+        Raises:
+            RuntimeError: there is none.
+        """
+        for _ in range(_LOOKS):
+            tools = (await self._connection.ask("list_tools"))["tools"]
+            if any(each["name"] == tool for each in tools):
+                return
+            await trio.sleep(_LOOK_SECONDS)
+        raise RuntimeError(f"there is no tool {tool}")
+
 
 async def rows() -> list[Row]:
     """``bash true`` in each sandbox that works here and in none, beside the bare command, two commits
@@ -67,7 +84,7 @@ async def rows() -> list[Row]:
 
 async def _rows_of(sandbox: SandboxName) -> list[Row]:
     with folder() as place, helper("model_stub") as api_base:
-        work = _workspace(place)
+        work = small_workspace(place)
         flags = (
             *(*model_flags(api_base), "--allow-exec", "--permission-mode", "yolo"),
             *("--sandbox", sandbox, "--workdir", str(work)),
@@ -78,8 +95,11 @@ async def _rows_of(sandbox: SandboxName) -> list[Row]:
             subscription(running.events) as events,
         ):
             session = await connection.ask("new_session")
-            caller = _Caller(connection, events, session["session_id"])
-            with bare_commits(place, at_once=1) as commit_us, _bare(sandbox, work) as bare_ms:
+            caller = Caller(connection, events, session["session_id"])
+            with (
+                bare_commits(place, at_once=1) as commit_us,
+                bare_command(sandbox, work) as bare_ms,
+            ):
                 measures = [
                     partial(caller.call_ms, "bash", _TRUE),
                     partial(caller.call_ms, "read", {"path": "file-1.txt"}),
@@ -115,7 +135,8 @@ async def _rows_of(sandbox: SandboxName) -> list[Row]:
     return rows
 
 
-def _workspace(place: Path) -> Path:
+def small_workspace(place: Path) -> Path:
+    """Make a workspace of some small files."""
     work = place / "work"
     work.mkdir()
     for number in range(_FILES):
@@ -131,7 +152,7 @@ def _names(sandbox: SandboxName) -> tuple[str, str]:
 
 
 @contextmanager
-def _bare(sandbox: SandboxName, work: Path) -> Iterator[Measure]:
+def bare_command(sandbox: SandboxName, work: Path) -> Iterator[Measure]:
     """Give the time of the bare command in milliseconds; bubblewrap's with the daemon's arguments."""
     argv = [_BASH, "-c", "true"]
     if sandbox != "bubblewrap":
