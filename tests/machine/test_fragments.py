@@ -114,7 +114,7 @@ def test_messages_in_the_chain_are_not_encoded_again(monkeypatch: pytest.MonkeyP
     encoded: list[ModelMessage] = []
     join = fragments._joined
 
-    def counted(messages: Sequence[ModelMessage]) -> bytes:
+    def counted(messages: Sequence[ModelMessage]) -> bytes | memoryview:
         encoded.extend(messages)
         return join(messages)
 
