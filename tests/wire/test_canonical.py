@@ -6,13 +6,21 @@ import json
 import struct
 from typing import Any
 
+import msgspec
 import pytest
 import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nousd.errors import NotCanonical
-from nousd.wire.codec.canonical_json import canonical, digest, expressible, hash_of, nearest
+from nousd.wire.codec.canonical_json import (
+    canonical,
+    digest,
+    expressible,
+    hash_of,
+    is_simple,
+    nearest,
+)
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none()
@@ -134,6 +142,26 @@ def test_canonical_json_decodes_to_an_equal_value_and_encodes_to_the_same_text(v
     text = canonical(value)
     assert json.loads(text, parse_int=float) == value
     assert canonical(json.loads(text)) == text
+
+
+KEYS = st.text(st.characters(max_codepoint=200), max_size=3)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text() | st.just(0.5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    )
+)
+def test_any_encoder_with_sorted_keys_writes_a_simple_value(value: Any) -> None:
+    if is_simple(value):
+        assert msgspec.json.Encoder(order="sorted").encode(value) == rfc8785.dumps(value)
+
+
+def test_simple_are_texts_booleans_and_small_whole_numbers_under_keys_of_ascii() -> None:
+    assert is_simple({"a": ["é", True, None, 2**53 - 1, {"\x1f": ()}]})
+    for value in (0.5, 2**53, [1.0], {"é": 1}, {"a": {1: 2}}, b"", {1}):
+        assert not is_simple(value)
 
 
 @given(st.dictionaries(st.text(), st.integers(0, 9)), st.randoms())

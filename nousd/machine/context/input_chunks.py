@@ -22,9 +22,8 @@ from nousd.machine.context.model_input import (
     AssistantMessage,
     ModelInput,
     ModelMessage,
-    UserMessage,
 )
-from nousd.wire.codec.canonical_json import canonical, digest
+from nousd.wire.codec.canonical_json import canonical, digest, is_simple
 from nousd.wire.codec.input_chunks import BEGIN, END, Node, encode_node
 from nousd.wire.events.models import Omitted
 
@@ -162,18 +161,18 @@ def _chars(chain: Chain | None, new: Sequence[ModelMessage]) -> int:
 def _joined(messages: Sequence[ModelMessage]) -> Json:
     """Return the canonical JSON of messages, with commas between.
 
-    Where only texts and booleans are in them, msgspec writes the same bytes in a tenth of the time.
+    Of those that are simple msgspec writes the same bytes in a tenth of the time.
     """
     parts: list[Json] = []
-    for is_plain, neighbours in groupby(messages, _is_plain):
+    for are_simple, neighbours in groupby(messages, _is_simple):
         run = list(neighbours)
-        parts.append(_plain(run) if is_plain else _any(run))
+        parts.append(_simple(run) if are_simple else _any(run))
     return parts[0] if len(parts) == 1 else b",".join(parts)
 
 
-def _plain(messages: list[ModelMessage]) -> Json:
+def _simple(messages: list[ModelMessage]) -> Json:
     try:
-        return memoryview(_plain_encoder.encode(messages))[1:-1]
+        return memoryview(_encoder.encode(messages))[1:-1]
     except UnicodeEncodeError:  # a lone surrogate
         return _any(messages)
 
@@ -182,13 +181,15 @@ def _any(messages: Iterable[ModelMessage]) -> bytes:
     return b",".join(canonical(msgspec.to_builtins(message)) for message in messages)
 
 
-def _is_plain(message: ModelMessage) -> bool:
-    if type(message) is AssistantMessage:
-        return not (message.tool_calls or message.reasoning)
-    return type(message) is not UserMessage or not message.attachments
+def _is_simple(message: ModelMessage) -> bool:
+    """The keys of our structs are ASCII, and their numbers small."""
+    return type(message) is not AssistantMessage or (
+        all(is_simple(call.args) for call in message.tool_calls)
+        and all(is_simple(block.data) for block in message.reasoning)
+    )
 
 
-_plain_encoder: Final = msgspec.json.Encoder(order="sorted")
+_encoder: Final = msgspec.json.Encoder(order="sorted")
 
 
 def _hashed(chain: Chain | None, new: Json) -> _Hash:

@@ -94,12 +94,11 @@ def _file_tokens(file: Attachment) -> int:
 
 def _chars(value: Any) -> int:
     """Return about how long the JSON of a value is."""
-    match value:
-        case str():
-            return len(value) + 2
-        case dict():
-            return 2 + sum(len(key) + 4 + _chars(item) for key, item in value.items())
-        case list() | tuple():
-            return 2 + sum(1 + _chars(item) for item in value)
-        case _:
-            return 5
+    kind = type(value)
+    if kind is str:
+        return len(value) + 2
+    if kind is dict:
+        return 2 + sum(len(key) + 4 + _chars(item) for key, item in value.items())
+    if kind is list or kind is tuple:
+        return 2 + sum(1 + _chars(item) for item in value)
+    return 5

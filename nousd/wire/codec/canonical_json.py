@@ -17,6 +17,8 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final
 
+import msgspec
+
 from nousd.errors import NotCanonical
 from nousd.wire.codec.envelope import scrub
 
@@ -26,6 +28,9 @@ _EXACT_MAX: Final = 2**53 - 1
 _POINT_DIGITS_MAX: Final = 21
 _ZEROS_MAX: Final = 6
 """ECMAScript writes an exponent for more digits before the point, or zeros behind it, than these."""
+
+_encoder: Final = msgspec.json.Encoder(order="sorted")
+"""Writes simple values in a tenth of the time."""
 
 _string: Final[Callable[[str], str]] = json.encoder.encode_basestring
 
@@ -37,11 +42,12 @@ def canonical(value: Any) -> bytes:
         NotCanonical: a number that no double holds, a key that is not a string, or a value that JSON
             does not have.
     """
-    parts: list[str] = []
-    _write(value, parts)
-    text = "".join(parts)
     try:
-        return text.encode()
+        if is_simple(value):
+            return _encoder.encode(value)
+        parts: list[str] = []
+        _write(value, parts)
+        return "".join(parts).encode()
     except UnicodeEncodeError:
         return _scrubbed(value)
 
@@ -56,6 +62,29 @@ def digest(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
+def is_simple(value: Any) -> bool:
+    """Return whether any encoder with sorted keys writes the canonical JSON of a value: nothing is in it
+    but texts, booleans, None and small whole numbers, under keys of ASCII.
+    """
+    kind = type(value)
+    if kind is str or kind is bool or value is None:
+        return True
+    if kind is int:
+        return bool(-_EXACT_MAX <= value <= _EXACT_MAX)
+    # Loops, because a generator would be one more frame for each level of a value.
+    if kind is dict:
+        for key, item in value.items():
+            if type(key) is not str or not key.isascii() or not is_simple(item):
+                return False
+    elif kind is list or kind is tuple:
+        for item in value:
+            if not is_simple(item):
+                return False
+    else:
+        return False
+    return True
+
+
 def expressible(value: Any, instead: Callable[[int], Any] = str) -> Any:
     """Return the value with whole numbers that no double holds replaced; the same object if there
     are none.
@@ -63,6 +92,8 @@ def expressible(value: Any, instead: Callable[[int], Any] = str) -> Any:
     Args:
         instead: what stands for such a number: its digits, or ``nearest``.
     """
+    if is_simple(value):
+        return value
     match value:
         case bool():
             return value
