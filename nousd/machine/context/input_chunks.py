@@ -161,7 +161,7 @@ def _chars(chain: Chain | None, new: Sequence[ModelMessage]) -> int:
 def _joined(messages: Sequence[ModelMessage]) -> Json:
     """Return the canonical JSON of messages, with commas between.
 
-    Of those that are simple msgspec writes the same bytes in a tenth of the time.
+    Of those that are simple one call of the encoder writes the same bytes.
     """
     parts: list[Json] = []
     for are_simple, neighbours in groupby(messages, _is_simple):

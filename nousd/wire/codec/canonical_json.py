@@ -30,7 +30,7 @@ _ZEROS_MAX: Final = 6
 """ECMAScript writes an exponent for more digits before the point, or zeros behind it, than these."""
 
 _encoder: Final = msgspec.json.Encoder(order="sorted")
-"""Writes simple values in a tenth of the time."""
+"""Writes simple values in a fraction of the time."""
 
 _string: Final[Callable[[str], str]] = json.encoder.encode_basestring
 
