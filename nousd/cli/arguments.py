@@ -47,9 +47,10 @@ def required(key: str, metavar: str, help: str, *, complete: Complete | None = N
 
 
 def option(key: str, flag: str, help: str, *, complete: Complete | None = None) -> Argument:
-    """Return an optional argument with a flag."""
+    """Return an optional argument with a flag; several names of it are separated by commas."""
+    names = flag.split(",")
     return Argument(
-        key, Annotated[str | None, typer.Option(flag, help=help, autocompletion=complete)]
+        key, Annotated[str | None, typer.Option(*names, help=help, autocompletion=complete)]
     )
 
 

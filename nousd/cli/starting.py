@@ -33,8 +33,8 @@ _INSIDE: Final = "NOUSD_INSIDE"
 """Set by a daemon in the environment of all that it starts."""
 
 
-def start_daemon(socket_path: Path, *, is_wanted: bool) -> None:
-    """Start the daemon and return once it answers; say so on standard error.
+def start_daemon(socket_path: Path, *, is_wanted: bool) -> int:
+    """Start the daemon, say so on standard error, and return its process id once it answers.
 
     Args:
         socket_path: where the client found none.
@@ -61,19 +61,23 @@ def start_daemon(socket_path: Path, *, is_wanted: bool) -> None:
             stderr=output,
             start_new_session=True,  # Ctrl-C and the end of the terminal are for the client
         )
-        if wait_until_ready(process, socket_path, output) != process.pid:
-            return  # another client's was faster, and this one ends
+        pid = wait_until_ready(process, socket_path, output)
+    if pid != process.pid:
+        return pid  # another client's was faster, and this one ends
     say(f"started the daemon, which goes on running; its log: {log}; nousctl stop ends it")
     if unused := sorted(filter(_is_chosen, filter(_is_of_settings, os.environ))):
         say(f"it takes settings from its file, and not from this shell: {', '.join(unused)}")
+    return pid
 
 
-def wait_until_ready(process: subprocess.Popen[bytes], socket_path: Path, output: IO[bytes]) -> int:
+def wait_until_ready(
+    process: subprocess.Popen[bytes], socket_path: Path, output: IO[bytes], since: int = 0
+) -> int:
     """Return the process id of the daemon on the socket, once it answers.
 
     Args:
         process: that is to open it; another one may be faster.
-        output: where it says why it does not start.
+        output: where it says why it does not start, from the byte ``since`` on.
 
     Raises:
         DaemonNotStarted: none does, with what the process said.
@@ -89,10 +93,16 @@ def wait_until_ready(process: subprocess.Popen[bytes], socket_path: Path, output
         except (DaemonUnreachable, ConnectionLost):
             # The connection is lost if it ends after it opened its sockets, for another address in use.
             if is_hopeless or time.monotonic() > deadline:
-                output.seek(0)
-                said = output.read().decode(errors="replace").strip()
+                output.seek(since)
+                said = _without_log(output.read().decode(errors="replace").strip())
                 raise DaemonNotStarted(f"the daemon did not start: {said}") from None
         time.sleep(_RETRY_SECONDS)
+
+
+def _without_log(output: str) -> str:
+    """Return what a daemon says at its end, without the JSON lines of its log before that."""
+    lines = output.splitlines()
+    return "\n".join(line for line in lines if not line.startswith('{"ts":')) or output
 
 
 def _holder(socket_path: Path) -> str | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any, Final
 
 from msgspec import UNSET
@@ -29,7 +30,15 @@ _PUNCTUATION: Final = re.compile(r"([\\`*_\[\]<>#&~])")
 def transcript(
     daemon: Connection, session_id: str | None = None, leaf_id: str | None = None
 ) -> Iterator[str]:
-    """Yield a session as Markdown, page by page, the oldest entries first.
+    """Yield a session as Markdown; see ``records``."""
+    for each in records(daemon, session_id, leaf_id):
+        yield head(each) if isinstance(each, SessionRecord) else entry(each)
+
+
+def records(
+    daemon: Connection, session_id: str | None = None, leaf_id: str | None = None
+) -> Iterator[SessionRecord | Entry]:
+    """Yield a session and then its entries, page by page, the oldest first.
 
     Args:
         session_id: the active session if it is None.
@@ -41,7 +50,7 @@ def transcript(
     page = daemon.ask(GetMessages(session_id=session_id, leaf_id=leaf_id, limit=PAGE_ROWS_MAX))
     if not page.session_id:
         return
-    yield head(daemon.ask(GetSession(session_id=page.session_id)).session)
+    yield daemon.ask(GetSession(session_id=page.session_id)).session
     # Only the ids are kept of the pages on the way to the first one. The session may grow meanwhile.
     later: list[GetMessages] = []
     end = page.leaf_id or None
@@ -51,19 +60,20 @@ def transcript(
         )
         later.append(asked)
         page = daemon.ask(asked)
-    yield from map(entry, page.messages)
+    yield from page.messages
     for asked in reversed(later[:-1]):
-        yield from map(entry, daemon.ask(asked).messages)
+        yield from daemon.ask(asked).messages
     if later:
         newest = GetMessages(session_id=page.session_id, leaf_id=end, limit=PAGE_ROWS_MAX)
-        yield from map(entry, daemon.ask(newest).messages)
+        yield from daemon.ask(newest).messages
 
 
 def head(session: SessionRecord) -> str:
     """Return the title of a session and the facts that people look for."""
     title = "Untitled" if session.title is UNSET else plain_line(session.title)
+    branch = "" if session.parent_id is UNSET else f", branch of {_code(session.parent_id)}"
     facts = (
-        f"- session {_code(session.session_id)}, created {session.created_at}",
+        f"- session {_code(session.session_id)}{branch}, created {_time(session.created_at)}",
         f"- workspace {_code(session.workspace)}",
         f"- model {_code(f'{session.provider}/{session.model}')}",
     )
@@ -73,7 +83,7 @@ def head(session: SessionRecord) -> str:
 def entry(entry: Entry) -> str:
     """Return one entry: a heading with its role and time, and its content."""
     if isinstance(entry, CompactionEntry):
-        heading = f"## Summary of what came before · {entry.created_at}"
+        heading = f"## Summary of what came before · {_time(entry.created_at)}"
         return _blocks(heading, _quoted(entry.summary))
     content = _ENTRIES[entry.role](entry)
     failed = () if entry.error is UNSET else (f"Failed: {_escaped(plain_line(entry.error))}",)
@@ -82,7 +92,7 @@ def entry(entry: Entry) -> str:
 
 def _of_user(message: MessageEntry) -> Iterator[str]:
     kind = "" if message.turn_kind == "prompt" else f" ({message.turn_kind.replace('_', '-')})"
-    yield f"## User{kind} · {message.created_at}"
+    yield f"## User{kind} · {_time(message.created_at)}"
     yield _quoted(message.text)
     if message.attachments:
         yield "\n".join(map(_attachment, message.attachments))
@@ -92,7 +102,7 @@ def _of_assistant(message: MessageEntry) -> Iterator[str]:
     model = "" if message.model is UNSET else f" · {_code(message.model)}"
     ended = message.stop_reason
     early = "" if ended in (UNSET, "stop", "tool_use") else f" · {ended}"
-    yield f"## Assistant · {message.created_at}{model}{early}"
+    yield f"## Assistant · {_time(message.created_at)}{model}{early}"
     if message.reasoning:
         yield "### Reasoning"
         yield _quoted(message.reasoning)
@@ -107,7 +117,7 @@ def _of_tool(message: MessageEntry) -> Iterator[str]:
     how = (
         " · not executed" if message.executed is False else " · failed" if message.is_error else ""
     )
-    yield f"## Result of {_code(message.tool_name or '')} · {message.created_at}{how}"
+    yield f"## Result of {_code(message.tool_name or '')} · {_time(message.created_at)}{how}"
     yield _fenced(message.text)
     yield from _whole(message.artifact_id)
 
@@ -131,6 +141,11 @@ def _whole(artifact_id: Any) -> Iterator[str]:
     """Yield where the whole of a content is, if it is not all there."""
     if artifact_id is not UNSET:
         yield f"The whole is artifact {_code(artifact_id)}."
+
+
+def _time(moment: str) -> str:
+    """Return a time of the wire in the local time zone, with the offset of that."""
+    return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S %z}"
 
 
 def _blocks(*blocks: str) -> str:

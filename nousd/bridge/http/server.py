@@ -13,6 +13,7 @@ It knows no routes: it serves an ASGI application.
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -92,12 +93,20 @@ async def open_listeners(place: HttpPlace) -> AsyncIterator[Sequence[trio.Socket
     try:
         listeners = await trio.open_tcp_listeners(place.port, host=place.host)
     except OSError as error:
-        raise ConfigError(f"http: {place}: {error.strerror or error}") from None
+        raise ConfigError(f"http: {place}: {error.strerror or error}{_who_uses(error)}") from None
     try:
         yield listeners
     finally:
         for listener in listeners:
             listener.socket.close()
+
+
+def _who_uses(error: OSError) -> str:
+    """Return what to do about an address that another program has."""
+    is_taken = error.errno == errno.EADDRINUSE
+    return (
+        " by another program, which ss -ltnp lists; or choose another address" if is_taken else ""
+    )
 
 
 @contextmanager

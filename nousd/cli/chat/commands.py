@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
+from shlex import split
 from typing import Any, Final, NamedTuple
 
 from nousd.cli.chat.conversation import Conversation
+from nousd.cli.chat.queue import queue
 from nousd.cli.render import chat_lines
+from nousd.errors import ClientError
 
 
 class Command(NamedTuple):
@@ -25,8 +30,10 @@ def _follow_up(talk: Conversation, text: str) -> None:
 
 
 def abort(talk: Conversation, _rest: str = "") -> None:
-    """Stop the run."""
-    talk.show(talk.ask_here("abort", {}))
+    """Stop the run. What waited for it comes back into the line being typed."""
+    answer = talk.ask_here("abort", {})
+    talk.show(answer)
+    talk.terminal.restore("\n".join(each["text"] for each in answer.payload.get("cleared", ())))
 
 
 def _reject(talk: Conversation, reason: str) -> None:
@@ -68,8 +75,32 @@ def _model(talk: Conversation, name: str) -> None:
     talk.say(f"{state['provider']} {state['model']} (/model NAME changes it)")
 
 
-def _queue(talk: Conversation, _rest: str) -> None:
-    talk.show(talk.ask_here("get_queue", {}))
+def _attach(talk: Conversation, named: str) -> None:
+    if named == "none":
+        talk.attached = []
+    elif named:
+        talk.attached += _files(named)
+    names = ", ".join(path.name for path in talk.attached)
+    talk.say(
+        f"({names or 'no file'} goes with your next text; /attach FILE adds one, none drops all)"
+    )
+
+
+def _files(named: str) -> list[Path]:
+    """Return the files that a line names: one name, which may hold spaces, or several as in a shell.
+
+    Raises:
+        ClientError: one is no file that can be read.
+    """
+    whole = Path(named).expanduser()
+    try:
+        paths = [whole] if whole.exists() else [Path(each).expanduser() for each in split(named)]
+    except (ValueError, OSError):
+        paths = [whole]
+    for path in paths:
+        if not (path.is_file() and os.access(path, os.R_OK)):
+            raise ClientError(f"(there is no file {path} that can be read)")
+    return paths
 
 
 def _steering(talk: Conversation, mode: str) -> None:
@@ -126,7 +157,10 @@ COMMANDS: Final[dict[str, Command]] = {
     "/branch": Command("[NAME]: a copy of this session", _branch),
     "/session": Command("about this session", _session),
     "/model": Command("[NAME]: shows or sets the model", _model),
-    "/queue": Command("what waits for the run", _queue),
+    "/queue": Command(
+        "what waits for the run; edit N TEXT, move N [M], remove N, promote N", queue
+    ),
+    "/attach": Command("FILE: goes with your next text, such as an image", _attach),
     "/steering": Command("[MODE]: shows both queue modes, or sets that of steers", _steering),
     "/followups": Command("[MODE]: the same for follow-ups: all or one-at-a-time", _follow_ups),
     "/reasoning": Command("[on|off]: the last reasoning, or whether it is shown live", _reasoning),

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from nousd.cli.render import chat_lines
 from nousd.cli.render.answers import as_text
 from nousd.cli.render.run_printer import RunPrinter
 from nousd.client.answers import Answer, ReceivedEvent
-from nousd.errors import Refused
+from nousd.errors import ClientError, Refused
 
 _RACES: Final = frozenset({"run_in_progress", "no_active_run"})
 """Refusals that mean: the run began, or ended, while the line was being typed."""
@@ -31,6 +32,7 @@ _FROM_THE_USER: Final = frozenset(
     {
         *("prompt", "steer", "follow_up", "abort"),
         *("confirm_tool", "answer_question", "reject_question"),
+        *("edit_queued", "move_queued", "remove_queued", "promote"),
     }
 )
 """Commands that carry the client's name, so that other clients can tell who sent them."""
@@ -97,6 +99,11 @@ class Conversation:
         self.running: str | None = None
         self.is_leaving = False
         self.shows_reasoning = False
+        self.attached: list[Path] = []
+        """The files that go with the next text."""
+        self.queued: Sequence[Mapping[str, Any]] = ()
+        """The queue as it was last shown, with its revision."""
+        self.queue_revision = 0
         self._printer = RunPrinter(terminal)
         self._own: deque[str] = deque(maxlen=_OWN_INPUTS_MAX)
         """Inputs that were typed here."""
@@ -186,7 +193,8 @@ class Conversation:
 
     def hand_in(self, command: str, payload: dict[str, Any]) -> Mapping[str, Any] | None:
         """Return the response to a text; None if an extension handled it: then its reply is shown."""
-        answer = self.ask_here(command, payload).payload
+        answer = self.ask_here(command, {**payload, **self._attachments()}).payload
+        self.attached = []
         for warning in answer.get("warnings", ()):
             self.say(f"warning: {warning['code']}: {warning['message']}")
         if "handled_by" in answer:
@@ -195,6 +203,22 @@ class Conversation:
         if "input_id" in answer:
             self._own.append(answer["input_id"])
         return answer
+
+    def _attachments(self) -> dict[str, Any]:
+        """Return the key of a text that holds the attached files.
+
+        Raises:
+            ClientError: one is too large, or cannot be read any more.
+        """
+        if not self.attached:
+            return {}
+        from nousd.client.files import attachments_of
+
+        try:
+            with self._options.connect() as daemon:
+                return {"attachments": attachments_of(daemon, self.attached)}
+        except OSError as error:
+            raise ClientError(f"({error.filename} cannot be read: {error.strerror})") from error
 
     # --- events --------------------------------------------------------------------------------
 

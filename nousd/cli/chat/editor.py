@@ -105,9 +105,9 @@ class LineEditor:
 
     def restore(self, text: str) -> None:
         """Put a line back that could not be sent, unless another one was begun."""
-        if not self.text:
+        if text and not self.text:
             self._set(text)
-            self._on_typing(bool(text))
+            self._on_typing(True)
 
     def view(self, prompt: str, columns: int) -> tuple[str, int]:
         """Return the row that shows the line, and the cells left of the cursor in it."""

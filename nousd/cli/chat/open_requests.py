@@ -15,7 +15,14 @@ from typing import Any, Final, NamedTuple
 from nousd.cli.output import harmless, snippet
 from nousd.cli.render.change_lines import change_lines, without_texts
 from nousd.cli.render.refusals import refusal_text
-from nousd.cli.render.request_lines import NoAnswer, answer_to, question_lines, request_lines
+from nousd.cli.render.request_lines import (
+    NoAnswer,
+    answer_to,
+    question_lines,
+    request_line,
+    request_lines,
+    rule_line,
+)
 from nousd.client.answers import ReceivedEvent
 from nousd.errors import Refused
 
@@ -67,7 +74,7 @@ class _Request:
     @property
     def lines(self) -> list[str]:
         if self._for_good:
-            rule = harmless(self._payload["rule"], one_line=True)
+            rule = harmless(rule_line(self._payload["rule"]), one_line=True)
             what = "? always allow, without asking, every call that this rule covers:"
             return [what, f"  {rule}", _HOW_FOR_GOOD]
         what, *why = request_lines(without_texts(self._payload))
@@ -77,7 +84,7 @@ class _Request:
 
     @property
     def brief(self) -> str:
-        return f"(after that: {snippet(request_lines(without_texts(self._payload))[0])})"
+        return f"(after that: {snippet(request_line(without_texts(self._payload)))})"
 
     def answered(self, line: str) -> _Command | None:
         """Return the answer in a line, once it is complete.

@@ -18,6 +18,7 @@ from nousd.cli.nousctl.input_arguments import CLIENT, SESSION
 from nousd.cli.nousctl.verbs import Watch
 from nousd.cli.output import DONE, FAILED, say
 from nousd.cli.render.request_lines import NoAnswer, answers_to, question_lines, request_lines
+from nousd.cli.short_ids import whole_id
 
 Payload = Mapping[str, Any]
 
@@ -38,7 +39,9 @@ def _approve(options: Options, values: dict[str, Any]) -> int:
 
 
 def _deny(options: Options, values: dict[str, Any]) -> int:
-    return _confirm(options, {**values, "decision": "deny"})
+    words = values.pop("words", "")
+    reason = {"reason": words} if words else {}
+    return _confirm(options, {**values, **reason, "decision": "deny"})
 
 
 def _confirm(options: Options, values: dict[str, Any]) -> int:
@@ -73,12 +76,17 @@ def _answer(options: Options, values: dict[str, Any]) -> int:
             say(question_lines(question)[0])
             say("  " + ", ".join([*answer.get("chosen", ()), answer.get("text", "")]).strip(", "))
         return print_answer(
-            options, daemon.request("answer_question", {**values, "answers": answers})
+            options,
+            daemon.request(
+                "answer_question",
+                {**values, "question_id": asked["question_id"], "answers": answers},
+            ),
         )
 
 
 def _found(waiting: list[Payload], key: str, id: str) -> Payload | None:
-    return next((each for each in waiting if each[key] == id), None)
+    whole = whole_id(id, [each[key] for each in waiting])
+    return next((each for each in waiting if each[key] == whole), None)
 
 
 def nearest_rule(options: Options, values: Mapping[str, Any]) -> str:
@@ -114,7 +122,23 @@ ASKING: Final[dict[str, Watch]] = {
         ),
         _approve,
     ),
-    "deny": Watch("Deny a pending tool call.", (_CALL, _REASON, CLIENT), _deny),
+    "deny": Watch(
+        "Deny a pending tool call.",
+        (
+            _CALL,
+            Argument(
+                "words",
+                Annotated[
+                    list[str] | None,
+                    typer.Argument(metavar="[REASON]", help="Reason; the model receives it."),
+                ],
+                convert=" ".join,
+            ),
+            _REASON,
+            CLIENT,
+        ),
+        _deny,
+    ),
     "mode": Watch(
         "Show or set a session's permission mode.",
         (

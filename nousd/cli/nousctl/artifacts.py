@@ -29,7 +29,7 @@ def get(options: Options, artifact_id: str, output: Path | None) -> int:
     """
     with (
         options.connect() as daemon,
-        _written(output) as target,
+        written(output) as target,
     ):
         digest = hashlib.sha256()
         for piece in artifact_pieces(daemon, artifact_id):
@@ -42,7 +42,7 @@ def get(options: Options, artifact_id: str, output: Path | None) -> int:
 
 
 @contextmanager
-def _written(output: Path | None) -> Iterator[BinaryIO]:
+def written(output: Path | None) -> Iterator[BinaryIO]:
     """Provide a file to write, under another name until the block ends without an error."""
     if output is None:
         yield sys.stdout.buffer

@@ -183,6 +183,12 @@ _ELSEWHERE: Final = {
 }
 """What people type -> what does it."""
 
+_ALONE: Final = {
+    "attach": "to talk to a session: nousctl chat [--session SESSION]; attach FOLDER moves one to"
+    " another folder, as does: nousctl session move FOLDER",
+}
+"""Verbs that people take for others when they type nothing else -> what does that."""
+
 Make = Callable[[str, str], Command]
 """Builds the command of a row, under the name that was typed."""
 
@@ -269,6 +275,11 @@ def root_class(make: Make, rows: Collection[str]) -> type[TyperGroup]:
                 return _GroupVerbs(name, found, make)
             row = found or GUESSES.get(name) or name.replace("-", "_")
             return make(name, row) if row in rows else None
+
+        def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+            if len(args) == 1 and args[0] in _ALONE and not ctx.resilient_parsing:
+                ctx.fail(_ALONE[args[0]])
+            return super().resolve_command(ctx, args)
 
         def hint(self, word: str) -> str:
             return _hint(word, rows)

@@ -12,7 +12,7 @@ import os
 import select
 import signal
 import subprocess
-import time
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,15 +22,13 @@ from nousd.cli.client_options import Options
 from nousd.cli.output import DONE, FAILED, say, shown
 from nousd.cli.render.people import duration, local_time
 from nousd.cli.session_choice import session_here
+from nousd.cli.starting import start_daemon, wait_until_ready
 from nousd.client.blocking import Connection
-from nousd.errors import ClientError, ConnectionLost, DaemonUnreachable
+from nousd.errors import ClientError, DaemonUnreachable
 from nousd.runtime_paths import locations
 
 _STOP_SECONDS: Final = 35.0
 """The daemon gives its runs less than this to end."""
-
-_START_SECONDS: Final = 20.0
-_RETRY_SECONDS: Final = 0.05
 
 
 class DaemonProcess(NamedTuple):
@@ -71,10 +69,12 @@ class DaemonProcess(NamedTuple):
 
     @property
     def log_output(self) -> Path | None:
-        """The file that its standard error goes to, if it is a file."""
+        """The file that its standard error goes to, if it is a file that has a name."""
         target = self.folder / "fd" / "2"
         try:
-            return target.readlink() if target.is_file() else None
+            path = target.readlink()
+            # Another file may have the name by now, or what the kernel shows of a deleted one.
+            return path if target.is_file() and path.samefile(target) else None
         except OSError:
             return None
 
@@ -192,7 +192,15 @@ def _end(process: DaemonProcess, options: Options) -> None:
 
 
 def restart(options: Options, _values: dict[str, Any]) -> int:
-    """Stop the daemon, start it again as it was started, and wait until it answers."""
+    """Stop the daemon, start it again as it was started, and wait until it answers; without one, start
+    the user's.
+    """
+    try:
+        options.connect().close()
+    except DaemonUnreachable:
+        pid = start_daemon(options.socket_path, is_wanted=True)
+        _tell(options, "started", pid)
+        return DONE
     with options.connect() as daemon, daemon_process(daemon) as process:
         if process is None:
             raise ClientError(_NOT_OURS.replace(" stop ", " restart "))
@@ -203,14 +211,16 @@ def restart(options: Options, _values: dict[str, Any]) -> int:
                 f"pid {process.pid} runs in the foreground of a terminal: end it there with Ctrl-C and"
                 " start it again; only a daemon in the background or of systemd is restarted"
             )
-        start = _started_again(process)
+        start, log = _started_again(process), process.log_output
         _end(process, options)
     say(f"stopped nousd, pid {process.pid}")
-    with subprocess.Popen(**start) as started:
-        _wait_until_ready(options, started)
-        _tell(options, "started", started.pid)
-        # It goes on without this process, which must not wait for its end.
-        started.returncode = 0
+    with tempfile.TemporaryFile() if log is None else log.open("a+b") as output:
+        before = output.seek(0, os.SEEK_END)
+        started = subprocess.Popen(**start, stdout=output, stderr=output)
+        pid = wait_until_ready(started, options.socket_path, output, before)
+    _tell(options, "started", pid)
+    # It goes on without this process, which must not wait for its end.
+    started.returncode = 0
     return DONE
 
 
@@ -225,37 +235,18 @@ def _started_again(process: DaemonProcess) -> dict[str, Any]:
     """Return how to start the daemon as it was: same flags, folder and environment. The settings file is
     read anew.
     """
-    environ, log = process.environ, process.log_output
+    environ = process.environ
     if not environ:
         raise ClientError(
             f"the environment of pid {process.pid} cannot be read: restart it by hand"
         )
-    # Closed by the exit of this process; the daemon has its own copy.
-    output = subprocess.DEVNULL if log is None else log.open("ab")
     return {
         "args": process.argv,
         "cwd": (process.folder / "cwd").readlink(),
         "env": environ,
         "stdin": subprocess.DEVNULL,
-        "stdout": output,
-        "stderr": output,
         "start_new_session": True,
     }
-
-
-def _wait_until_ready(options: Options, started: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while True:
-        try:
-            with options.connect() as daemon:
-                daemon.request("ping", {})
-                return
-        except (DaemonUnreachable, ConnectionLost):
-            if started.poll() is not None or time.monotonic() > deadline:
-                raise ClientError(
-                    "the daemon was stopped and did not start again; try: nousd serve"
-                ) from None
-        time.sleep(_RETRY_SECONDS)
 
 
 # --- logs ------------------------------------------------------------------------------------

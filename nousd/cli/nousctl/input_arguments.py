@@ -125,7 +125,7 @@ ATTACH: Final = Argument(
 
 
 _OF_THIS_RUN: Final = (
-    option("model", "--model", "Model for this run only.", complete=complete_model),
+    option("model", "--model,-m", "Model for this run only.", complete=complete_model),
     option("provider", "--provider", "Provider of the model; alone: its default model."),
     option("tools", "--tools", "Tools for this run only, such as read,ls; or none.")._replace(
         convert=_tools

@@ -32,9 +32,11 @@ from nousd.cli.nousctl.input_arguments import ONLY_SESSION, PROMPT, WORK_SESSION
 from nousd.cli.nousctl.target_session import in_session
 from nousd.cli.nousctl.tool_calls import CALLING
 from nousd.cli.nousctl.trust import TRUSTING
-from nousd.cli.nousctl.verbs import VERBS, Verb, Watch
+from nousd.cli.nousctl.verbs import BEFORE_INPUT, INPUT, VERBS, Verb, Watch
 from nousd.cli.output import DONE, FAILED, ending_in_order, say
 from nousd.cli.render.refusals import refusal_json, refusal_text
+from nousd.cli.short_ids import whole_id
+from nousd.client.answers import Answer
 from nousd.errors import (
     ClientError,
     ConfigError,
@@ -397,6 +399,8 @@ def _what_is(name: str) -> Watch:
     verb = VERBS[name]
     if name == "prompt":
         return Watch(verb.help, verb.arguments, _prompt)
+    if INPUT in verb.arguments:
+        return Watch(verb.help, verb.arguments, partial(_ask_of_input, verb))
     return Watch(verb.help, verb.arguments, partial(_ask, verb))
 
 
@@ -432,6 +436,8 @@ def _run(
         raise typer.Exit(code)
 
 
+_INPUT_KEYS: Final = (INPUT.key, BEFORE_INPUT.key)
+
 _ABOUT_THE_PROCESS: Final = frozenset({"ping", "status", "logs", "stop", "restart", "raw", "http"})
 """Verbs that start no daemon."""
 
@@ -462,6 +468,16 @@ def _prompt(options: Options, values: dict[str, Any]) -> int:
         raise
 
 
+def _ask_of_input(verb: Verb, options: Options, values: dict[str, Any]) -> int:
+    """Send the verb's command about a queued input, which the beginning of its id names."""
+    where = {key: values[key] for key in ("session_id",) if key in values}
+    with options.connect() as daemon:
+        waiting = daemon.request("get_queue", where).payload["inputs"]
+    ids = [each["input_id"] for each in waiting]
+    named = {key: whole_id(values[key], ids) for key in _INPUT_KEYS if key in values}
+    return _ask(verb, options, {**values, **named})
+
+
 def _ask(verb: Verb, options: Options, values: dict[str, Any]) -> int:
     """Send the verb's command and print the response."""
     seconds = options.timeout_seconds or verb.timeout_seconds
@@ -471,11 +487,19 @@ def _ask(verb: Verb, options: Options, values: dict[str, Any]) -> int:
         answer = daemon.request(verb.command, payload, timeout_seconds=seconds)
     print_answer(options, answer)
     status = answer.payload.get("status", "completed")
-    if status == "completed":
-        return DONE
     if not options.json:
+        _tell_of_run(answer, status)
+    return DONE if status == "completed" else FAILED
+
+
+def _tell_of_run(answer: Answer, status: str) -> None:
+    """Say what would have helped the run that an answer is about, and how it ended, if not well."""
+    if answer.type == "result":
+        hints = (event.get("hint", "") for event in answer.payload["events"])
+        for hint in filter(None, dict.fromkeys(hints)):
+            say(hint)
+    if status != "completed":
         say(f"the run ended: {status}")
-    return FAILED
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ NEW_SESSION: Final = (
     _METADATA,
     option(
         "model",
-        "--model",
+        "--model,-m",
         "Model as provider/model, as an alias, or by its provider's name.",
         complete=complete_model,
     ),

@@ -91,7 +91,7 @@ FOLDER: Final = session_arguments.OWN_WORKSPACE._replace(
     annotation=Annotated[Path, typer.Argument(metavar="FOLDER", help="New workspace.")],
     default=...,
 )
-INPUT: Final = required("input_id", "INPUT", "Input id, as listed by queue list.")
+INPUT: Final = required("input_id", "INPUT", "Input: its id as queue list shows it.")
 BEFORE_INPUT: Final = option(
     "before_input_id", "--before", "Input that it comes right before. [default: behind all]"
 )

@@ -14,6 +14,7 @@ from nousd.cli.output import snippet
 from nousd.cli.render import metric_lines, request_lines, session_lines
 from nousd.cli.render.people import age, local_time, shown_folder
 from nousd.cli.render.session_lines import project_files
+from nousd.cli.short_ids import shortened
 from nousd.client.answers import Answer
 
 Payload = Mapping[str, Any]
@@ -67,7 +68,7 @@ def _accepted(payload: Payload) -> Iterator[str]:
     again = " before" if payload.get("repeated") else ""
     yield ", ".join([f"{payload['command']} accepted{again}", *facts])
     for taken_back in payload.get("cleared", ()):
-        yield f"taken back: {_input(taken_back)}"
+        yield f"taken back, {_head(taken_back)}: {taken_back['text']}"
 
 
 def _result(payload: Payload) -> Iterator[str]:
@@ -200,8 +201,9 @@ def _run_line(run: Payload) -> str:
 
 
 def _queue(payload: Payload) -> Iterator[str]:
+    shown = shortened([waiting["input_id"] for waiting in payload["inputs"]])
     for waiting in payload["inputs"]:
-        yield _input(waiting)
+        yield f"{shown[waiting['input_id']]} {queued_line(waiting)}"
     if not payload["inputs"]:
         yield "nothing waits"
     if "queue_revision" in payload:
@@ -216,9 +218,15 @@ def _todos(payload: Payload) -> Iterator[str]:
         yield "nothing is on the list"
 
 
-def _input(waiting: Payload) -> str:
+def queued_line(waiting: Payload) -> str:
+    """Return the line that shows a queued input, shortened."""
+    files = f" ({len(waiting['attachments'])} attached)" if waiting.get("attachments") else ""
+    return f"{_head(waiting)}: {snippet(waiting['text'])}{files}"
+
+
+def _head(waiting: Payload) -> str:
     sender = f" of {waiting['client_id']}" if "client_id" in waiting else ""
-    return f"{waiting['input_id']} {waiting['kind']}{sender}: {snippet(waiting['text'])}"
+    return f"{waiting['kind']}{sender}"
 
 
 def _runtimes(payload: Payload) -> Iterator[str]:

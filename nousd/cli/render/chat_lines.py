@@ -24,7 +24,8 @@ def session_line(state: Payload, session: Payload) -> str:
     """
     called = session.get("title") or state.get("name")
     name = f' "{snippet(called)}"' if called else ""
-    return f"session {state['session_id']}{name}; /help lists what else there is"
+    of = f", a branch of {session['parent_id']}" if "parent_id" in session else ""
+    return f"session {state['session_id']}{name}{of}; /help lists what else there is"
 
 
 def facts(state: Payload) -> Iterator[str]:

@@ -6,8 +6,9 @@ Requests for permission and questions come as the payloads of their events, from
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from nousd.cli.output import harmless
 from nousd.cli.render.people import local_time
@@ -44,10 +45,10 @@ def permissions(payload: Payload) -> Iterator[str]:
     if not payload["can_answer"]:
         yield "asking    no connected client answers requests: calls that need approval are denied"
     for rule in payload["rules"]:
-        yield f"rule      {rule['decision']} {rule['rule']}  ({rule['origin']})"
+        yield f"rule      {rule['decision']} {rule_line(rule['rule'])}  ({rule['origin']})"
     for where, key in (("session", "granted"), ("always", "granted_everywhere")):
         for rule in payload[key]:
-            yield f"granted   {rule}  ({where})"
+            yield f"granted   {rule_line(rule)}  ({where})"
     for request in payload["pending"]:
         yield f"waiting   {request['tool_call_id']}"
         yield from (f"          {line}" for line in request_lines(request))
@@ -61,10 +62,51 @@ def permissions(payload: Payload) -> Iterator[str]:
 
 def request_lines(request: Payload) -> list[str]:
     """Return the lines that show one request, exactly as it would run."""
-    offered = [f"session and always allow: {request['rule']}"] if "rule" in request else []
+    rule = request.get("rule")
+    offered = [] if rule is None else [f"session and always allow: {rule_line(rule)}"]
     opened = [f"opens {place}" for place in request.get("outside", ())]
-    lines = (f"because {request['reason']}", *opened, *offered)
-    return [_call(request), *(harmless(line, one_line=True) for line in lines)]
+    lines = (*_call_lines(request), f"because {request['reason']}", *opened, *offered)
+    return [harmless(line, one_line=True) for line in lines]
+
+
+def request_line(request: Payload) -> str:
+    """Return the line that announces a request."""
+    return _call(request)
+
+
+def rule_line(rule: str) -> str:
+    """Return a rule for people: with its meaning if it is about an MCP server's tool and has a hash."""
+    found = _OF_DEFINITION.fullmatch(rule)
+    if found is None:
+        return rule
+    return (
+        f"{rule}: {found['tool']} of the MCP server {found['server']} while it is described as now"
+    )
+
+
+_OF_DEFINITION: Final = re.compile(r"mcp__(?P<server>.+?)__(?P<tool>.+)\(#[0-9a-f]+\)")
+
+
+def _call_lines(request: Payload) -> Iterator[str]:
+    """Yield the lines that show a call. A text of several lines is set apart, so that nothing in it
+    looks like another argument.
+    """
+    arguments = [(key, _value(value)) for key, value in request["args"].items()]
+    if len(arguments) == 1 and "\n" not in arguments[0][1]:
+        yield f"{request['tool_name']} {arguments[0][0]}: {arguments[0][1]}"
+    else:
+        yield request["tool_name"]
+        for key, text in arguments:
+            first, *more = text.split("\n")
+            yield f"  {key}:" if more else f"  {key}: {first}"
+            yield from (f"  | {line}" for line in (first, *more) if more)
+    if "args_ref" in request:
+        yield f"  (the beginning of {request['args_bytes']} bytes)"
+
+
+def _value(value: Any) -> str:
+    is_plain = isinstance(value, str) and value.strip() == value != ""
+    return value if is_plain else json.dumps(value, ensure_ascii=False)
 
 
 def _call(request: Payload) -> str:

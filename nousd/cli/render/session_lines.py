@@ -38,7 +38,10 @@ def _state(row: Payload) -> str:
     called = row.get("title") or row.get("name")
     name = f' "{called}"' if called else ""
     source = f" from {row['source']}" if "source" in row else ""
-    of = f", a task of {row['origin']['session_id']}" if "origin" in row else ""
+    if "origin" in row:
+        of = f", a task of {row['origin']['session_id']}"
+    else:
+        of = f", a branch of {row['parent_id']}" if "parent_id" in row else ""
     archived = ", archived" if row["archived"] else ""
     unread = ", unread" if row.get("unread") else ""
     ends = f", deleted at {local_time(row['delete_at'])}" if "delete_at" in row else ""

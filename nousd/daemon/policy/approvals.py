@@ -18,6 +18,7 @@ from nousd.daemon.clock import Clock, later
 from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.policy.approvers import Approvers
 from nousd.daemon.policy.requests import (
+    NOBODY_TO_ASK,
     Asker,
     Request,
     Requests,
@@ -33,6 +34,11 @@ from nousd.wire.events import Event, PermissionRequested
 from nousd.wire.limits import RULE_CHARS_MAX
 
 _STOPPED: Final = "the call is being stopped"
+
+_WHO_ASKS: Final = (
+    "a call was denied because nobody could be asked: nousctl chat asks you; nousctl permission mode"
+    " shows and sets what is asked about"
+)
 
 _PASSED_OVER: Final = Answer(allows=False, by="steer", reason="Skipped due to queued user message.")
 
@@ -100,7 +106,12 @@ class Approvals:
             return _PASSED_OVER
         obstacle = obstacle or self.requests.obstacle(asker)
         if obstacle is not None:
-            denial = Answer(allows=False, by="policy", reason=f"{question.reason}, and {obstacle}")
+            denial = Answer(
+                allows=False,
+                by="policy",
+                reason=f"{question.reason}, and {obstacle}",
+                hint=_WHO_ASKS if obstacle == NOBODY_TO_ASK else "",
+            )
             self.answer(request, denial)
             return denial
         status = status_of("permission_requested", request.event)

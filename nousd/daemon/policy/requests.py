@@ -24,6 +24,8 @@ from nousd.wire.limits import WAITING_REQUESTS_MAX
 
 APPROVAL_SECONDS: Final = 900.0
 
+NOBODY_TO_ASK: Final = "no connected client can be asked"
+
 _REMEMBERED: Final = 1024
 """Number of ended requests whose end is known without reading the log."""
 
@@ -84,7 +86,7 @@ class Requests(Generic[E, A]):
     def obstacle(self, asker: Asker) -> str | None:
         """Return why no approval can be requested, for people; None if one can."""
         if not self._approvers.can_answer(asker.audiences):
-            return "no connected client can be asked"
+            return NOBODY_TO_ASK
         if len(self._waiting) >= WAITING_REQUESTS_MAX:
             return f"{len(self._waiting)} others wait already"
         return None

@@ -121,10 +121,11 @@ class Models:
 
     def named(self, name: str, near: ModelChoice) -> ModelChoice:
         """Return the model that a client names: an alias, ``provider/model``, or a model of the
-        current provider, whose name may contain slashes.
+        current provider. Its name may contain slashes if one of its known models' does.
 
         Raises:
-            ModelUnknown: the name is that of a provider, or nearly that of an alias or a provider.
+            ModelUnknown: the name is that of a provider, nearly that of an alias or a provider, or
+                begins with what is no provider.
         """
         if alias := self.aliases.get(name):
             return ModelChoice(alias.provider, alias.model, near.thinking)
@@ -141,7 +142,15 @@ class Models:
             raise ModelUnknown(f"no provider is called {provider}", f"{nearest}/{model}")
         if not slash and (nearest := _nearest(name, self.aliases, _ALIAS_LIKENESS_MIN)):
             raise ModelUnknown(f"no alias is called {name}", nearest)
+        if slash and not self._has_slashes(near):
+            known = ", ".join(sorted(self._factories))
+            raise ModelUnknown(f"no provider is called {provider}, only {known}", name_of(plain))
         return plain
+
+    def _has_slashes(self, near: ModelChoice) -> bool:
+        """Return whether the provider of a model has models with a slash in their names."""
+        known = (near, *self.known())
+        return any("/" in each.model for each in known if each.provider == near.provider)
 
     def known(self) -> tuple[ModelChoice, ...]:
         """Return the models that are known without a request: the default one, each provider's default,

@@ -44,6 +44,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         decision: the user's decision, if there was one.
         rule: the rule that was granted for further calls, if one was.
         client_id: the name of the client that answered, if it gave one.
+        hint: what the user can do about a denial, if there is something.
     """
 
     allows: bool
@@ -52,6 +53,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     decision: ConfirmDecision | UnsetType = UNSET
     rule: str | UnsetType = UNSET
     client_id: str | UnsetType = UNSET
+    hint: str = ""
 
 
 class CallHost(Protocol):

@@ -212,7 +212,9 @@ class _Call:
             await self.host.commit(self.events.begun())
             self._started_at = trio.current_time()
             return True
-        refused = Refused("tool_blocked", f"tool_blocked: {answer.reason}", by=answer.by)
+        refused = Refused(
+            "tool_blocked", f"tool_blocked: {answer.reason}", by=answer.by, hint=answer.hint
+        )
         if answer.by == _SKIPPED.by:
             refused = _SKIPPED
         await self.host.stream(*self._not_run(refused, shown=refused is _SKIPPED))

@@ -38,6 +38,7 @@ class FlatEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     code: str | UnsetType = UNSET
     message: str | UnsetType = UNSET
     cause: str | UnsetType = UNSET
+    hint: str | UnsetType = UNSET
     status: str | UnsetType = UNSET
 
 

@@ -1,0 +1,96 @@
+"""``/queue`` of the interactive client: what waits for the run, by its number, and how it is changed.
+
+A number means the input that had it in the last list that was shown, also if the queue changed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from nousd.cli.chat.conversation import Conversation
+from nousd.cli.render.answers import queued_line
+from nousd.errors import ClientError, Refused
+
+Row = Mapping[str, Any]
+"""A queued input, as ``get_queue`` shows it."""
+
+USAGE: Final = "/queue [edit N TEXT | move N [BEFORE] | remove N | promote N]"
+
+
+def queue(talk: Conversation, rest: str) -> None:
+    """Show the queue, or change it.
+
+    Raises:
+        ClientError: there is no such change, or no such number.
+    """
+    verb, _, rest = rest.partition(" ")
+    if not verb:
+        show(talk)
+        return
+    number, _, more = rest.strip().partition(" ")
+    change = _CHANGES.get(verb)
+    if change is None or not number:
+        raise ClientError(f"(it is {USAGE})")
+    try:
+        change(talk, _numbered(talk, number), number, more.strip())
+    except Refused as refused:
+        if refused.message not in {"queue_changed", "input_not_found", "input_delivered"}:
+            raise
+        talk.say("(not done: the queue is another by now)")
+        show(talk)
+
+
+def show(talk: Conversation) -> None:
+    """Show the queue with its numbers."""
+    answer = talk.ask_here("get_queue", {}).payload
+    talk.queued = answer["inputs"]
+    talk.queue_revision = answer["queue_revision"]
+    lines = [f"{number} {queued_line(row)}" for number, row in enumerate(talk.queued, 1)]
+    talk.say("\n".join(lines) or "(nothing waits)")
+
+
+def _numbered(talk: Conversation, number: str) -> Row:
+    if not talk.queued:
+        show(talk)
+    if not (number.isdecimal() and 1 <= int(number) <= len(talk.queued)):
+        raise ClientError(f"(nothing that waits has the number {number}; /queue lists what does)")
+    return talk.queued[int(number) - 1]
+
+
+def _edit(talk: Conversation, row: Row, number: str, text: str) -> None:
+    if text:
+        change = {"text": text, "queue_revision": talk.queue_revision}
+        _send(talk, "edit_queued", row, change)
+    elif "text_ref" in row:
+        raise ClientError("(it is too long to be edited here; /queue edit N TEXT replaces it)")
+    else:
+        talk.terminal.restore(f"/queue edit {number} {row['text']}")
+        talk.say(f"(change it and press Enter, or type: /queue edit {number} TEXT)")
+
+
+def _move(talk: Conversation, row: Row, _number: str, before: str) -> None:
+    place = {"before_input_id": _numbered(talk, before)["input_id"]} if before else {}
+    _send(talk, "move_queued", row, place)
+
+
+def _remove(talk: Conversation, row: Row, _number: str, _rest: str) -> None:
+    _send(talk, "remove_queued", row, {})
+
+
+def _promote(talk: Conversation, row: Row, _number: str, _rest: str) -> None:
+    _send(talk, "promote", row, {})
+
+
+def _send(talk: Conversation, command: str, row: Row, more: Mapping[str, Any]) -> None:
+    talk.ask_here(command, {"input_id": row["input_id"], **more})
+    show(talk)
+
+
+_CHANGES: Final[dict[str, Callable[[Conversation, Row, str, str], None]]] = {
+    "edit": _edit,
+    "move": _move,
+    "remove": _remove,
+    "promote": _promote,
+}
+"""second word of the line -> change."""
