@@ -76,7 +76,7 @@ def test_confirm_shows_the_call_and_sends_its_attempt_and_hash(
     outcome = nousctl("confirm", "call-1", decision, "--reason", "so", "--rule", "bash")
     assert (outcome.code, outcome.out) == (0, "confirm_tool accepted\n")
     assert outcome.err.splitlines() == [
-        'bash {"command": "git push"}',
+        "bash command: git push",
         "because it runs a program without a sandbox",
         "session and always allow: bash(=git push)",
     ]
@@ -128,7 +128,6 @@ def test_permissions_shows_pending_calls_rules_and_grants(
         "permissions",
         {
             **PERMISSIONS,
-            "can_answer": False,
             "expired": [expired],
             "granted": ["write(a.txt)"],
             "granted_everywhere": ["bash(ls)"],
@@ -138,18 +137,42 @@ def test_permissions_shows_pending_calls_rules_and_grants(
     )
     assert nousctl("permissions").out.splitlines() == [
         "mode      auto",
-        "asking    no connected client answers requests: calls that need approval are denied",
         "rule      deny bash(rm *)  (file x)",
         "granted   write(a.txt)  (session)",
         "granted   bash(ls)  (always)",
         "waiting   call-1",
-        '          bash {"command": "git push"}',
+        "          bash command: git push",
         "          because it runs a program without a sandbox",
         "          session and always allow: bash(=git push)",
         "          until 2026-01-01 00:00:00, in s",
-        'expired   call-0 bash {"command": "git push"} (timeout)',
+        "expired   call-0 bash command: git push (timeout)",
         "(there is more: name a session)",
     ]
+
+
+@pytest.mark.parametrize("argv", [["not", "today"], ["--reason", "not today"]])
+def test_a_denial_has_its_reason_behind_the_call(
+    daemon: FakeDaemon, nousctl: Nousctl, argv: list[str]
+) -> None:
+    nousctl("permission", "deny", "call-1", *argv)
+    payload = daemon.heard[-1]["payload"]
+    assert (payload["decision"], payload["reason"]) == ("deny", "not today")
+    nousctl("permission", "deny", "call-1")
+    assert "reason" not in daemon.heard[-1]["payload"]
+
+
+def test_a_rule_about_a_described_tool_is_shown_with_its_meaning(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    rule = "mcp__files__read_text(#0f3a)"
+    pending = [{**REQUEST, "rule": rule}]
+    daemon.on["list_permissions"] = ok(
+        "permissions", {**PERMISSIONS, "pending": pending, "granted": [rule]}
+    )
+    shown = nousctl("permissions").out
+    meaning = f"{rule}: read_text of the MCP server files while it is described as now"
+    assert f"granted   {meaning}  (session)\n" in shown
+    assert f"session and always allow: {meaning}\n" in shown
 
 
 def test_truncated_arguments_are_marked(daemon: FakeDaemon, nousctl: Nousctl) -> None:
@@ -163,7 +186,7 @@ def test_misleading_characters_in_a_command_are_shown() -> None:
     request = {"tool_name": "bash", "args": {"command": command}, "reason": "a\nb", "rule": command}
     shown, *why = request_lines(request)
     visible = "ls <U+202E># fr- mr<U+200B> <U+2028><U+009B> <U+E0041>é"
-    assert shown == f'bash {{"command": "{visible}"}}'
+    assert shown == f"bash command: {visible}"
     assert why == ["because a<U+000A>b", f"session and always allow: {visible}"]
 
 
@@ -277,7 +300,7 @@ def test_prompt_stream_shows_pending_requests_and_how_to_answer_them(
     outcome = nousctl("prompt_stream", "hi")
     assert outcome.code == 0
     assert outcome.err.splitlines() == [
-        'waits for you: bash {"command": "git push"}',
+        "waits for you: bash command: git push",
         "  nousctl permission confirm call-1 once|session|always|deny",
         "asks you:",
         "[Colour] Which?",

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from nousd.cli.nousctl import daemon_log
+from nousd.cli.nousctl.daemon_process import DaemonProcess
 from tests.cli.conftest import Nousctl
 from tests.harness.daemon import WAIT_SECONDS
 from tests.harness.fake_daemon import FakeDaemon
@@ -81,6 +84,38 @@ def test_a_daemon_is_shown_restarted_and_stopped(
     assert nousctl("status", at=at).code == 3
     messages = [json.loads(line)["message"] for line in _lines(folder / "own.log")]
     assert messages.count("stopped") == 2
+
+
+def test_a_restart_that_fails_says_why(folder: Path, nousctl: Nousctl) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        settings = folder / "config.toml"
+        settings.write_text("")
+        running = Background(folder, "--config", str(settings))
+        settings.write_text(f'http = "{place}"\n')
+        outcome = nousctl("restart", at=str(running.socket))
+    assert running.process.wait(WAIT_SECONDS) == 0
+    assert running.process.stderr is not None
+    running.process.stderr.close()
+    assert outcome.code == 3
+    first, *rest = outcome.err.splitlines()
+    assert (first, rest[1:]) == (f"stopped nousd, pid {running.process.pid}", [])
+    assert rest[0].startswith("the daemon did not start: nousd: http: ")
+    assert f"{place}: Address already in use by another program" in rest[0]
+
+
+def test_a_log_that_has_no_name_any_more_is_not_written_to(folder: Path) -> None:
+    """What the kernel shows of a deleted file is a name that anybody could have created."""
+    with tempfile.TemporaryFile(dir=folder) as output:
+        process = subprocess.Popen(["sleep", "60"], stderr=output)
+        try:
+            target = Path(f"/proc/{process.pid}/fd/2").readlink()
+            assert DaemonProcess(process.pid, -1, ()).log_output is None
+            target.write_text("")
+            assert DaemonProcess(process.pid, -1, ()).log_output is None
+        finally:
+            process.kill()
+            process.wait()
 
 
 def _lines(path: Path) -> list[str]:

@@ -334,7 +334,7 @@ def test_a_pending_call_is_shown_and_decided_by_a_short_line(
     daemon.on["confirm_tool"] = ok("accepted", {"command": "confirm_tool"})
     outcome = nousctl("chat", input=f"{line}\n")
     assert outcome.out.splitlines()[1:5] == [
-        '? bash {"command": "git push"}',
+        "? bash command: git push",
         "  because it runs a program without a sandbox",
         "  session and always allow: bash(=git push)",
         "  y yes, s for the session, a always, n [REASON] no",
@@ -431,10 +431,10 @@ def test_the_oldest_request_is_answered_first_and_the_next_then_shown_in_full(
     assert [payload["tool_call_id"] for _, payload in sent_commands(daemon)] == ["call-1", "call-9"]
     shown = [line for line in outcome.out.splitlines() if line.startswith(("?", "("))]
     assert shown == [
-        '? bash {"command": "git push"}',
-        '(after that: bash {"command": "ls"})',
+        "? bash command: git push",
+        "(after that: bash command: ls)",
         "(after that: [Colour] Which?)",
-        '? bash {"command": "ls"}',
+        "? bash command: ls",
         "? [Colour] Which?",
     ]
 
@@ -585,13 +585,13 @@ def test_at_a_terminal_the_next_request_is_shown_once_another_client_answers_the
     daemon.publish(event(6, "permission_requested", **REQUEST))
     terminal.wait_for("n [REASON] no\r\n> ")
     daemon.publish(event(7, "permission_requested", **LATER))
-    terminal.wait_for('(after that: bash {"command": "ls"})\r\n> ')
+    terminal.wait_for("(after that: bash command: ls)\r\n> ")
     daemon.publish(event(8, "tool_call_denied", **REQUEST | {"by": "user", "reason": "no"}))
-    terminal.wait_for('(over: no)\r\n? bash {"command": "ls"}')
+    terminal.wait_for("(over: no)\r\n? bash command: ls")
     terminal.wait_for("n [REASON] no\r\n> ")
     daemon.publish(event(9, "tool_call_denied", **LATER | {"by": "stop", "reason": "aborted"}))
     daemon.publish(event(10, "permission_requested", **LATER | {"attempt": 3}))
-    terminal.wait_for('(over: aborted)\r\n> \r\n? bash {"command": "ls"}')
+    terminal.wait_for("(over: aborted)\r\n> \r\n? bash command: ls")
     assert terminal.interrupt_until_exit() == 0
 
 
@@ -608,7 +608,7 @@ def test_at_a_terminal_an_answer_to_an_ended_request_is_not_sent_for_the_next_on
     daemon.publish(event(8, "tool_call_denied", **REQUEST | {"by": "user", "reason": "no"}))
     terminal.wait_for("n [REASON] no\r\n> ")
     terminal.type("y\n")
-    terminal.wait_for('(not sent: what you answer is over)\r\n? bash {"command": "ls"}')
+    terminal.wait_for("(not sent: what you answer is over)\r\n? bash command: ls")
     terminal.wait_for("> ")
     assert sent_commands(daemon) == []
     terminal.type("n\n")
@@ -648,7 +648,7 @@ def test_at_a_terminal_requests_and_questions_are_shown_and_answered(
     daemon.on["answer_question"] = answered
     terminal.wait_for("> ")
     daemon.publish(event(6, "permission_requested", **REQUEST))
-    terminal.wait_for('? bash {"command": "git push"}')
+    terminal.wait_for("? bash command: git push")
     terminal.wait_for("n [REASON] no\r\n> ")
     terminal.type("s\n")
     terminal.wait_for("> ")
@@ -827,7 +827,7 @@ def test_a_change_of_a_file_is_shown_as_a_diff(daemon: FakeDaemon, nousctl: Nous
     args = {"path": "a", "oldText": "one", "newText": "two\u202e"}
     set_pending(daemon, pending=[{**REQUEST, "tool_name": "edit", "args": args}])
     shown = nousctl("chat", input="").out.splitlines()
-    assert shown[1:5] == ['? edit {"path": "a"}', "  @@ -1 +1 @@", "  -one", "  +two<U+202E>"]
+    assert shown[1:5] == ["? edit path: a", "  @@ -1 +1 @@", "  -one", "  +two<U+202E>"]
 
 
 def test_a_first_ctrl_c_drops_the_line_being_typed(daemon: FakeDaemon, edited: Terminal) -> None:
@@ -976,7 +976,7 @@ def test_commands_show_and_change_the_session(
     daemon: FakeDaemon, nousctl: Nousctl, line: str, sent: tuple[str, dict[str, str]], shown: str
 ) -> None:
     daemon.otherwise = ok("accepted", {"command": "c"})
-    daemon.on["get_queue"] = ok("queue", {"inputs": []})
+    daemon.on["get_queue"] = ok("queue", {"inputs": [], "queue_revision": 0})
     outcome = nousctl("chat", input=f"{line}\n")
     command, payload = sent
     assert sent_commands(daemon) == [(command, {**payload, "session_id": "s"})]
@@ -1007,3 +1007,115 @@ def test_reasoning_is_shown_on_demand(daemon: FakeDaemon, edited: Terminal) -> N
     edited.wait_for("(reasoning)")
     edited.wait_for("aloud\r\n")
     edited.wait_for("m3 says")
+
+
+# --- the queue, and files -----------------------------------------------------------------------
+
+
+def make_queue(daemon: FakeDaemon) -> None:
+    """Let two texts wait, the first of another client."""
+    first = {"input_id": "in-1", "kind": "steer", "text": "first", "client_id": "web"}
+    second = {"input_id": "in-2", "kind": "follow_up", "text": "second"}
+    daemon.on["get_queue"] = ok("queue", {"inputs": [first, second], "queue_revision": 7})
+    daemon.otherwise = ok("accepted", {"command": "c"})
+
+
+@pytest.mark.parametrize(
+    ("line", "command", "payload"),
+    [
+        ("edit 2 new words", "edit_queued", {"text": "new words", "queue_revision": 7}),
+        ("remove 2", "remove_queued", {}),
+        ("move 2 1", "move_queued", {"before_input_id": "in-1"}),
+        ("move 2", "move_queued", {}),
+        ("promote 2", "promote", {}),
+    ],
+)
+def test_what_waits_is_changed_by_its_number(
+    daemon: FakeDaemon, nousctl: Nousctl, line: str, command: str, payload: dict[str, Any]
+) -> None:
+    make_queue(daemon)
+    outcome = nousctl("chat", input=f"/queue\n/queue {line}\n")
+    assert outcome.out.splitlines()[1:3] == ["1 steer of web: first", "2 follow_up: second"]
+    sent = [each for each in sent_commands(daemon) if each[0] != "get_queue"]
+    assert sent == [(command, {"input_id": "in-2", **payload, "session_id": "s"})]
+
+
+@pytest.mark.parametrize("line", ["remove 3", "remove 0", "remove x", "remove", "burn 1"])
+def test_a_change_of_nothing_that_waits_is_refused(
+    daemon: FakeDaemon, nousctl: Nousctl, line: str
+) -> None:
+    make_queue(daemon)
+    outcome = nousctl("chat", input=f"/queue {line}\n")
+    assert ("has the number" in outcome.out) != ("it is /queue [edit" in outcome.out)
+    assert {command for command, _ in sent_commands(daemon)} <= {"get_queue"}
+
+
+def test_a_change_that_came_too_late_shows_the_queue_anew(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    make_queue(daemon)
+    daemon.on["edit_queued"] = refused("command_rejected", "queue_changed")
+    shown = nousctl("chat", input="/queue edit 1 new\n").out
+    assert shown.endswith(
+        "(not done: the queue is another by now)\n1 steer of web: first\n2 follow_up: second\n"
+    )
+
+
+def test_a_text_is_put_into_the_line_to_be_edited(daemon: FakeDaemon, edited: Terminal) -> None:
+    make_queue(daemon)
+    edited.type("/queue edit 2\r")
+    edited.wait_for(f"{ROW}/queue edit 2 second")
+    edited.type(" thought\r")
+    edited.wait_for("1 steer of web: first")
+    text = {"text": "second thought", "queue_revision": 7}
+    assert ("edit_queued", {"input_id": "in-2", **text, "session_id": "s"}) in sent_commands(daemon)
+
+
+def test_an_abort_puts_what_waited_into_the_line(daemon: FakeDaemon, edited: Terminal) -> None:
+    waited = [{"input_id": "in-1", "kind": "follow_up", "text": "not lost"}]
+    daemon.on["abort"] = ok("accepted", {"command": "abort", "cleared": waited})
+    edited.type("/abort\r")
+    edited.wait_for("taken back, follow_up: not lost")
+    edited.wait_for(f"{ROW}not lost")
+
+
+def test_files_go_with_the_next_text(
+    daemon: FakeDaemon, nousctl: Nousctl, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    for name in ("a.png", "two words.txt"):
+        (folder / name).write_bytes(b"x")
+    daemon.on["prompt"] = answering(daemon)
+    lines = ["/attach a.png", "/attach two words.txt", "look", "again"]
+    shown = nousctl("chat", input="".join(f"{line}\n" for line in lines)).out
+    assert "(a.png, two words.txt goes with your next text;" in shown
+    first, second = (payload for _, payload in sent_commands(daemon))
+    assert [each["name"] for each in first["attachments"]] == ["a.png", "two words.txt"]
+    assert first["attachments"][0]["media_type"] == "image/png"
+    assert "attachments" not in second
+
+
+def test_a_file_that_cannot_be_read_is_named_at_once(
+    daemon: FakeDaemon, nousctl: Nousctl, folder: Path
+) -> None:
+    daemon.on["prompt"] = answering(daemon)
+    outcome = nousctl("chat", input=f"/attach {folder}/missing\n/attach 'a\nhello\n")
+    assert outcome.out.count("that can be read)") == 2
+    [(_, payload)] = sent_commands(daemon)
+    assert "attachments" not in payload
+
+
+def test_no_text_of_an_argument_looks_like_another_one(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    args = {"a": "one\n  b: two", "c": ["d"], "e": " "}
+    set_pending(daemon, pending=[{**REQUEST, "args": args}])
+    shown = nousctl("chat", input="").out.splitlines()
+    assert shown[1:7] == [
+        "? bash",
+        "    a:",
+        "    | one",
+        "    |   b: two",
+        '    c: ["d"]',
+        '    e: " "',
+    ]

@@ -119,6 +119,13 @@ def test_verbs_about_the_process_start_none(verb: str, home: Home) -> None:
     assert "started the daemon" not in err
 
 
+def test_a_restart_starts_a_daemon_where_there_is_none(home: Home) -> None:
+    code, out, err = home.nousctl("restart")
+    assert (code, out[:18]) == (0, "started nousd, pid"), err
+    assert "started the daemon, which goes on running" in err
+    assert home.nousctl("ping")[0] == 0
+
+
 def test_settings_that_no_daemon_can_start_with_are_quoted(home: Home) -> None:
     (home.folder / "config/nousd/config.toml").write_text('provider = "nonsense"\n')
     code, _, err = home.nousctl("prompt", "hello", terminal=True)

@@ -308,12 +308,108 @@ def test_verbs_and_watches_share_no_name() -> None:
     assert not VERBS.keys() & WATCHES.keys()
 
 
+# --- ids -----------------------------------------------------------------------------------------
+
+QUEUE = [
+    {"input_id": "in-0661465122aa", "kind": "follow_up", "text": "one"},
+    {"input_id": "in-0661465122ab", "kind": "follow_up", "text": "two"},
+    {"input_id": "in-0777", "kind": "steer", "text": "three"},
+]
+
+
+def test_queued_inputs_are_shown_as_far_as_they_differ(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    daemon.on["get_queue"] = ok("queue", {"inputs": QUEUE})
+    assert nousctl("queue").out.splitlines() == [
+        "in-0661465122aa follow_up: one",
+        "in-0661465122ab follow_up: two",
+        "in-0777 steer: three",
+    ]
+    daemon.on["get_queue"] = ok("queue", {"inputs": QUEUE[:1]})
+    assert nousctl("queue").out == "in-06614651 follow_up: one\n"
+
+
+@pytest.mark.parametrize("text", ["in-0777", "in-077", "077", "in-06", "0999"])
+def test_what_begins_no_id_is_left_to_the_daemon(
+    daemon: FakeDaemon, nousctl: Nousctl, text: str
+) -> None:
+    daemon.on["get_queue"] = ok("queue", {"inputs": QUEUE})
+    daemon.on["remove_queued"] = refused("command_rejected", "input_not_found")
+    outcome = nousctl("queue", "remove", text)
+    assert outcome.code == 1
+    named = [
+        each["payload"]["input_id"] for each in daemon.heard if each["type"] == "remove_queued"
+    ]
+    # Three digits would mean any input, if there is only one.
+    assert named == [text]
+
+
+@pytest.mark.parametrize(("text", "whole"), [("in-07770", "in-07770001"), ("0777", "in-07770001")])
+def test_a_unique_beginning_is_enough(
+    daemon: FakeDaemon, nousctl: Nousctl, text: str, whole: str
+) -> None:
+    rows = [*QUEUE[:2], {**QUEUE[2], "input_id": whole}]
+    daemon.on["get_queue"] = ok("queue", {"inputs": rows})
+    daemon.on["promote"] = lambda request: (
+        ok("accepted", {"command": "promote"})
+        if request["payload"]["input_id"] == whole
+        else refused("command_rejected", "input_not_found")
+    )(request)
+    assert nousctl("queue", "promote", text).code == 0
+
+
+def test_a_beginning_of_several_is_refused_with_their_ids(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    daemon.on["get_queue"] = ok("queue", {"inputs": QUEUE})
+    daemon.on["edit_queued"] = refused("command_rejected", "input_not_found")
+    outcome = nousctl("queue", "edit", "06614651", "words")
+    assert outcome.code == 1
+    assert outcome.err.splitlines() == [
+        '"06614651" can be one of:',
+        "  in-0661465122aa",
+        "  in-0661465122ab",
+    ]
+
+
 # --- options -----------------------------------------------------------------------------------
 
 
 def test_a_dash_reads_the_text_from_standard_input(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     nousctl("steer", "-", input="from\nthe pipe\n")
     assert daemon.heard[0]["payload"] == {"text": "from\nthe pipe"}
+
+
+def test_what_would_have_helped_a_run_is_said_once(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    warned = {"type": "warning", "code": "tool_blocked", "hint": "ask in a chat"}
+    daemon.on["prompt"] = ok("result", {"output": "done", "events": [warned, warned, {}]})
+    outcome = nousctl("prompt", "do it")
+    assert (outcome.out, outcome.err) == ("done\n", "ask in a chat\n")
+
+
+def test_a_model_for_one_run_has_a_short_flag(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    nousctl("prompt", "hello", "-m", "mock/large")
+    assert daemon.heard[0]["payload"]["model"] == "mock/large"
+
+
+def test_attach_alone_names_the_verbs_that_may_be_meant(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    outcome = nousctl("attach")
+    assert outcome.code == 2
+    assert "nousctl chat [--session SESSION]" in outcome.err
+    assert "nousctl session move FOLDER" in outcome.err
+    assert not daemon.heard
+
+
+def test_a_branch_is_listed_with_its_parent() -> None:
+    row = {
+        "session_id": "sess-2", "parent_id": "sess-1", "title": "fix it", "active": False,
+        "updated_at": "then", "run_state": "idle", "workspace": "/w", "archived": False,
+    }
+    listed = Answer("1", "sessions", {"sessions": [row], "has_more": False}, None)
+    assert as_text(listed) == ['  sess-2  then  idle "fix it", a branch of sess-1  /w']
 
 
 @pytest.mark.parametrize("argv", [["--json", "ping"], ["ping", "--json"]])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 import unicodedata
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +21,24 @@ from nousd.providers.mock.provider import MockProvider
 from nousd.wire.objects.entries import Attachment, CompactionEntry, MessageEntry, ToolCall
 from tests.harness.daemon import socket_daemon
 
-TS = "2026-11-21T05:13:01.000000Z"
+SENT = "2026-11-21T05:13:01.000000Z"
+TS = "2026-11-21 07:13:01 +0200"
+"""The same moment two hours east."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def two_hours_east() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TZ", "EAST-2")
+        time.tzset()
+        yield
+    time.tzset()
 
 
 def message(role: Any, text: str, **fields: Any) -> str:
     return markdown.entry(
         MessageEntry(
-            id="m", role=role, text=text, run_id="r", turn_kind="prompt", created_at=TS, **fields
+            id="m", role=role, text=text, run_id="r", turn_kind="prompt", created_at=SENT, **fields
         )
     )
 
@@ -78,7 +91,7 @@ def test_a_compaction_is_its_summary() -> None:
         first_kept_entry_id="m",
         tokens_before=9,
         trigger="auto",
-        created_at=TS,
+        created_at=SENT,
     )
     assert markdown.entry(entry) == f"## Summary of what came before · {TS}\n\n> so far\n\n"
 

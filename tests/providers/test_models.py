@@ -43,9 +43,7 @@ def models(**more: Any) -> Models:
         ("openai/gpt", ModelChoice("openai", "gpt")),
         ("openai/openai/gpt", ModelChoice("openai", "openai/gpt")),
         ("gpt-mini", ModelChoice("openai", "gpt-mini")),
-        ("meta/llama", ModelChoice("openai", "meta/llama")),
-        ("google/gemini/latest", ModelChoice("openai", "google/gemini/latest")),
-        ("openrouter/auto", ModelChoice("openai", "openrouter/auto")),
+        ("openai/meta/llama", ModelChoice("openai", "meta/llama")),
         ("fasting", ModelChoice("openai", "fasting")),
         ("fast", FAST),
     ],
@@ -66,6 +64,18 @@ def test_naming_a_model_keeps_the_thinking_level() -> None:
     near = ModelChoice("openai", "gpt", "high")
     for name in ("fast", "anthropic/claude", "gpt-mini"):
         assert models().named(name, near).thinking == "high"
+
+
+@pytest.mark.parametrize("name", ["meta/llama", "google/gemini/latest"])
+def test_a_name_with_a_slash_is_a_model_where_other_models_have_one(name: str) -> None:
+    meant = ModelChoice("openai", name)
+    assert models().named(name, ModelChoice("openai", "openrouter/auto")) == meant
+    assert models(facts={"openai/qwen/large": ModelFacts()}).named(name, DEFAULT) == meant
+    with pytest.raises(
+        ModelUnknown, match=r"no provider is called .*, only anthropic, openai; "
+    ) as error:
+        models().named(name, DEFAULT)
+    assert models().named(error.value.nearest, DEFAULT) == meant
 
 
 @pytest.mark.parametrize(

@@ -237,12 +237,12 @@ class Conversation:
             self.running = payload["run_id"]
         elif event.type == "agent_end":
             self.running = None
-        elif event.type == "run_aborting" and self._other_client(payload):
-            self.say(f"({self._other_client(payload)} stops the run)")
+        elif event.type == "run_aborting" and self.other_client(payload):
+            self.say(f"({self.other_client(payload)} stops the run)")
         self._show_input(event)
         if payload.get("message_id") not in self._in_transcript:
             self._printer.show(event)
-        asked = self.asked.note(event, self._other_client(payload))
+        asked = self.asked.note(event, self.other_client(payload))
         if asked:
             self.say("\n".join(asked))
         if event.type == "agent_end":
@@ -261,7 +261,7 @@ class Conversation:
         is_input = event.type == "message_start" and payload.get("role") == "user"
         if not is_input or payload.get("message_id") in self._in_transcript:
             return
-        sender = self._other_client(payload)
+        sender = self.other_client(payload)
         is_own = not sender and (
             "client_id" in payload or set(payload.get("input_ids", ("",))).issubset(self._own)
         )
@@ -270,7 +270,7 @@ class Conversation:
         name = f"[{sender}] " if sender else ""
         self.say(f"> {name}{chat_lines.beginning(payload.get('text', ''))}")
 
-    def _other_client(self, payload: Mapping[str, Any]) -> str:
+    def other_client(self, payload: Mapping[str, Any]) -> str:
         """Return the name of the other client that caused an event; "" for none, or none known."""
         name = str(payload.get("client_id", ""))
         return "" if name == self._client_id else name

@@ -18,10 +18,11 @@ from nousd.cli.render.refusals import refusal_text
 from nousd.cli.render.request_lines import (
     NoAnswer,
     answer_to,
+    call_lines,
     question_lines,
     request_line,
-    request_lines,
     rule_line,
+    why_lines,
 )
 from nousd.client.answers import ReceivedEvent
 from nousd.errors import Refused
@@ -77,10 +78,14 @@ class _Request:
             rule = harmless(rule_line(self._payload["rule"]), one_line=True)
             what = "? always allow, without asking, every call that this rule covers:"
             return [what, f"  {rule}", _HOW_FOR_GOOD]
-        what, *why = request_lines(without_texts(self._payload))
+        what, *args = call_lines(without_texts(self._payload))
         change = change_lines(self._payload, self._folder)
         how = _HOW if self._has_rule else _HOW_ONCE
-        return [f"? {what}", *(f"  {line}" for line in (*change, *why)), how]
+        return [
+            f"? {what}",
+            *(f"  {line}" for line in (*args, *change, *why_lines(self._payload))),
+            how,
+        ]
 
     @property
     def brief(self) -> str:

@@ -46,7 +46,8 @@ def show(talk: Conversation) -> None:
     answer = talk.ask_here("get_queue", {}).payload
     talk.queued = answer["inputs"]
     talk.queue_revision = answer["queue_revision"]
-    lines = [f"{number} {queued_line(row)}" for number, row in enumerate(talk.queued, 1)]
+    rows = [{**row, "client_id": talk.other_client(row)} for row in talk.queued]
+    lines = [f"{number} {queued_line(row)}" for number, row in enumerate(rows, 1)]
     talk.say("\n".join(lines) or "(nothing waits)")
 
 

@@ -469,12 +469,19 @@ def _prompt(options: Options, values: dict[str, Any]) -> int:
 
 
 def _ask_of_input(verb: Verb, options: Options, values: dict[str, Any]) -> int:
-    """Send the verb's command about a queued input, which the beginning of its id names."""
-    where = {key: values[key] for key in ("session_id",) if key in values}
-    with options.connect() as daemon:
-        waiting = daemon.request("get_queue", where).payload["inputs"]
-    ids = [each["input_id"] for each in waiting]
-    named = {key: whole_id(values[key], ids) for key in _INPUT_KEYS if key in values}
+    """Send the verb's command about a queued input, which the beginning of its id may name."""
+    try:
+        return _ask(verb, options, values)
+    except Refused as refused:
+        if refused.message != "input_not_found":
+            raise
+        where = {key: values[key] for key in ("session_id",) if key in values}
+        with options.connect() as daemon:
+            waiting = daemon.request("get_queue", where).payload["inputs"]
+        ids = [each["input_id"] for each in waiting]
+        named = {key: whole_id(values[key], ids) for key in _INPUT_KEYS if key in values}
+        if all(values[key] == id for key, id in named.items()):
+            raise
     return _ask(verb, options, {**values, **named})
 
 
@@ -495,7 +502,7 @@ def _ask(verb: Verb, options: Options, values: dict[str, Any]) -> int:
 def _tell_of_run(answer: Answer, status: str) -> None:
     """Say what would have helped the run that an answer is about, and how it ended, if not well."""
     if answer.type == "result":
-        hints = (event.get("hint", "") for event in answer.payload["events"])
+        hints = (event.get("hint") for event in answer.payload.get("events", ()))
         for hint in filter(None, dict.fromkeys(hints)):
             say(hint)
     if status != "completed":

@@ -225,7 +225,7 @@ def queued_line(waiting: Payload) -> str:
 
 
 def _head(waiting: Payload) -> str:
-    sender = f" of {waiting['client_id']}" if "client_id" in waiting else ""
+    sender = f" of {waiting['client_id']}" if waiting.get("client_id") else ""
     return f"{waiting['kind']}{sender}"
 
 

@@ -28,7 +28,8 @@ def waiting_lines(status: str) -> list[str]:
         request = json.loads(facts)
         decisions = "once|deny" if "outside" in request else "once|session|always|deny"
         how = f"nousctl permission confirm {request['tool_call_id']} {decisions}"
-        return [f"waits for you: {_call(request)}", f"  {how}"]
+        what, *args = call_lines(request)
+        return [f"waits for you: {what}", *args, f"  {how}"]
     if what == "question_asked":
         asked = json.loads(facts)
         lines = [line for question in asked["questions"] for line in question_lines(question)]
@@ -42,7 +43,7 @@ def waiting_lines(status: str) -> list[str]:
 def permissions(payload: Payload) -> Iterator[str]:
     """Yield the lines that show ``list_permissions``."""
     yield f"mode      {payload['mode']}"
-    if not payload["can_answer"]:
+    if not (payload["can_answer"] or payload["pending"]):
         yield "asking    no connected client answers requests: calls that need approval are denied"
     for rule in payload["rules"]:
         yield f"rule      {rule['decision']} {rule_line(rule['rule'])}  ({rule['origin']})"
@@ -55,23 +56,28 @@ def permissions(payload: Payload) -> Iterator[str]:
         yield f"          until {local_time(request['expires_at'])}, in {request['session_id']}"
     for expired in payload["expired"]:
         request = expired["request"]
-        yield f"expired   {request['tool_call_id']} {_call(request)} ({expired['by']})"
+        yield f"expired   {request['tool_call_id']} {request_line(request)} ({expired['by']})"
     if payload.get("truncated"):
         yield "(there is more: name a session)"
 
 
 def request_lines(request: Payload) -> list[str]:
     """Return the lines that show one request, exactly as it would run."""
+    return [*call_lines(request), *why_lines(request)]
+
+
+def why_lines(request: Payload) -> list[str]:
+    """Return the lines that say why a call needs approval, and what else it allows."""
     rule = request.get("rule")
     offered = [] if rule is None else [f"session and always allow: {rule_line(rule)}"]
     opened = [f"opens {place}" for place in request.get("outside", ())]
-    lines = (*_call_lines(request), f"because {request['reason']}", *opened, *offered)
+    lines = (f"because {request['reason']}", *opened, *offered)
     return [harmless(line, one_line=True) for line in lines]
 
 
 def request_line(request: Payload) -> str:
-    """Return the line that announces a request."""
-    return _call(request)
+    """Return a call as one line, in which arguments cannot be told from what looks like them."""
+    return " ".join(line.strip() for line in call_lines(request))
 
 
 def rule_line(rule: str) -> str:
@@ -87,10 +93,14 @@ def rule_line(rule: str) -> str:
 _OF_DEFINITION: Final = re.compile(r"mcp__(?P<server>.+?)__(?P<tool>.+)\(#[0-9a-f]+\)")
 
 
-def _call_lines(request: Payload) -> Iterator[str]:
-    """Yield the lines that show a call. A text of several lines is set apart, so that nothing in it
+def call_lines(request: Payload) -> list[str]:
+    """Return the lines that show a call. A text of several lines is set apart, so that nothing in it
     looks like another argument.
     """
+    return [harmless(line, one_line=True) for line in _call_lines(request)]
+
+
+def _call_lines(request: Payload) -> Iterator[str]:
     arguments = [(key, _value(value)) for key, value in request["args"].items()]
     if len(arguments) == 1 and "\n" not in arguments[0][1]:
         yield f"{request['tool_name']} {arguments[0][0]}: {arguments[0][1]}"
@@ -107,12 +117,6 @@ def _call_lines(request: Payload) -> Iterator[str]:
 def _value(value: Any) -> str:
     is_plain = isinstance(value, str) and value.strip() == value != ""
     return value if is_plain else json.dumps(value, ensure_ascii=False)
-
-
-def _call(request: Payload) -> str:
-    call = f"{request['tool_name']} {json.dumps(request['args'], ensure_ascii=False)}"
-    more = f" (the beginning of {request['args_bytes']} bytes)" if "args_ref" in request else ""
-    return harmless(call, one_line=True) + more
 
 
 # --- questions -------------------------------------------------------------------------------
