@@ -17,9 +17,8 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from nousd.client.blocking import Connection
+from nousd.client.session_records import records
 from nousd.wire.codec.plain_text import plain_line, visible
-from nousd.wire.commands import GetMessages, GetSession
-from nousd.wire.limits import PAGE_ROWS_MAX
 from nousd.wire.objects.entries import Attachment, CompactionEntry, Entry, MessageEntry, ToolCall
 from nousd.wire.responses.sessions import SessionRecord
 
@@ -33,39 +32,6 @@ def transcript(
     """Yield a session as Markdown; see ``records``."""
     for each in records(daemon, session_id, leaf_id):
         yield head(each) if isinstance(each, SessionRecord) else entry(each)
-
-
-def records(
-    daemon: Connection, session_id: str | None = None, leaf_id: str | None = None
-) -> Iterator[SessionRecord | Entry]:
-    """Yield a session and then its entries, page by page, the oldest first.
-
-    Args:
-        session_id: the active session if it is None.
-        leaf_id: the end of the path to show, the session's leaf if it is None.
-
-    Raises:
-        Refused: there is no such session or leaf, or it was deleted meanwhile.
-    """
-    page = daemon.ask(GetMessages(session_id=session_id, leaf_id=leaf_id, limit=PAGE_ROWS_MAX))
-    if not page.session_id:
-        return
-    yield daemon.ask(GetSession(session_id=page.session_id)).session
-    # Only the ids are kept of the pages on the way to the first one. The session may grow meanwhile.
-    later: list[GetMessages] = []
-    end = page.leaf_id or None
-    while page.before is not UNSET:
-        asked = GetMessages(
-            session_id=page.session_id, leaf_id=end, before=page.before, limit=PAGE_ROWS_MAX
-        )
-        later.append(asked)
-        page = daemon.ask(asked)
-    yield from page.messages
-    for asked in reversed(later[:-1]):
-        yield from daemon.ask(asked).messages
-    if later:
-        newest = GetMessages(session_id=page.session_id, leaf_id=end, limit=PAGE_ROWS_MAX)
-        yield from daemon.ask(newest).messages
 
 
 def head(session: SessionRecord) -> str:

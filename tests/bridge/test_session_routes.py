@@ -33,6 +33,8 @@ ID_ROUTES = [
     ("GET", "/session/{id}/children", None),
     ("POST", "/session/{id}/fork", {}),
     ("POST", "/session/{id}/summarize", {}),
+    ("POST", "/session/{id}/seen", {}),
+    ("POST", "/session/{id}/restore", None),
 ]
 
 
@@ -139,6 +141,81 @@ async def test_a_session_is_created_from_every_key_in_every_spelling(
     assert not ours["active"], "the active session of other clients stays what it is"
     children = await bridge.get(f"/session/{parent}/children")
     assert [child["id"] for child in children] == [made["id"]]
+
+
+# --- finding, marking and keeping -----------------------------------------------------------------
+
+
+@pytest.mark.behaviour("http_sessions_are_found_by_their_texts")
+async def test_sessions_are_found_by_their_titles_and_messages(bridge: Bridge) -> None:
+    titled = await bridge.new_session(title="About the parser")
+    spoken = await bridge.new_session(title="Other")
+    message = await bridge.post(f"/session/{spoken}/message", parts=text("the PARSER is slow"))
+    found = await bridge.get("/session/search", q="parser")
+    assert (found["hasMore"], found["partial"]) == (False, False)
+    first, second = found["matches"]
+    assert (first["session"]["id"], first["messageID"], first["role"]) == (
+        spoken,
+        message["info"]["id"],
+        "user",
+    )
+    assert first["snippet"] == "the PARSER is slow"
+    assert (second["session"]["id"], "messageID" in second) == (titled, False)
+    assert second["session"]["title"] == second["snippet"] == "About the parser"
+
+    page = await bridge.get("/session/search", q="parser", limit=1)
+    assert [each["session"]["id"] for each in page["matches"]] == [spoken]
+    page = await bridge.get("/session/search", q="parser", limit=1, before=page["before"])
+    assert [each["session"]["id"] for each in page["matches"]] == [titled]
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ({}, 400),
+        ({"q": ""}, 400),
+        ({"q": "x" * 257}, 400),
+        ({"q": "x", "limit": 101}, 400),
+        ({"q": "x", "before": "sess-none"}, 404),
+    ],
+)
+async def test_an_invalid_search_is_refused(
+    bridge: Bridge, query: dict[str, Any], status: int
+) -> None:
+    reply = await bridge.http.get("/session/search", params=query)
+    assert reply.status_code == status, reply.text
+
+
+@pytest.mark.behaviour("http_sessions_are_marked_as_seen")
+async def test_what_one_client_has_seen_is_seen_for_all(bridge: Bridge, client: Client) -> None:
+    session = await bridge.new_session()
+    first = (await bridge.post(f"/session/{session}/message", parts=text("one")))["info"]["id"]
+    await bridge.post(f"/session/{session}/message", parts=text("two"))
+    assert (await bridge.get(f"/session/{session}"))["unread"]
+    assert await bridge.post(f"/session/{session}/seen", messageID=first) == {"ok": True}
+    assert (await bridge.get(f"/session/{session}"))["unread"]
+    await bridge.post(f"/session/{session}/seen")
+    assert "unread" not in await bridge.get(f"/session/{session}")
+    ours = (await client.request("get_session", session_id=session))["session"]
+    assert not ours["unread"]
+    refused = await bridge.http.post(f"/session/{session}/seen", json={"messageID": "msg-none"})
+    assert refused.status_code == 409
+
+
+@pytest.mark.behaviour("http_deleted_sessions_can_be_kept")
+async def test_a_session_that_is_to_be_deleted_can_be_kept(bridge: Bridge) -> None:
+    session = await bridge.new_session(title="keep me")
+    reply = await bridge.http.delete(f"/session/{session}", params={"undo_seconds": 600})
+    told = reply.json()
+    assert (reply.status_code, told["deleted"]) == (200, False)
+    assert told["deleteAtMs"] > 600_000
+    assert await bridge.get("/session", scope="global") == []
+    kept = await bridge.post(f"/session/{session}/restore")
+    assert (kept["id"], kept["title"]) == (session, "keep me")
+    assert [each["id"] for each in await bridge.get("/session", scope="global")] == [session]
+    reply = await bridge.http.delete(f"/session/{session}")
+    assert reply.json() == {"deleted": True}
+    assert (await bridge.http.post(f"/session/{session}/restore")).status_code == 404
 
 
 @pytest.mark.behaviour("http_rules_are_never_passed_over")

@@ -388,6 +388,35 @@ def test_what_would_have_helped_a_run_is_said_once(daemon: FakeDaemon, nousctl: 
     assert (outcome.out, outcome.err) == ("done\n", "ask in a chat\n")
 
 
+def test_a_session_is_exported_to_a_file_or_as_lines_of_json(
+    daemon: FakeDaemon, nousctl: Nousctl, folder: Path
+) -> None:
+    facts = {"session_id": "s", "created_at": "2026-01-01T00:00:00Z", "workspace": "/w"}
+    rest = {"active": False, "run_state": "idle", "archived": False, "unread": False}
+    row = {**facts, **rest, "updated_at": facts["created_at"], "provider": "mock", "model": "m"}
+    entry = {
+        "type": "message",
+        "id": "m1",
+        "role": "user",
+        "text": "hällo",
+        "run_id": "",
+        "turn_kind": "prompt",
+        "created_at": facts["created_at"],
+    }
+    page = {"session_id": "s", "messages": [entry], "has_more": False, "cursor": "evt-1"}
+    daemon.on["get_messages"] = ok("messages", {**page, "leaf_id": "m1"})
+    daemon.on["get_session"] = ok(
+        "session_record", {"session": {**row, "permission_mode": "auto"}, "cursor": "evt-1"}
+    )
+    target = folder / "out.md"
+    outcome = nousctl("session", "export", "-o", str(target))
+    assert (outcome.code, outcome.out) == (0, ""), outcome.err
+    assert "> hällo\n" in target.read_text(encoding="utf-8")
+    lines = nousctl("session", "export", "--json").out.splitlines()
+    assert [json.loads(line).get("text") for line in lines] == [None, "hällo"]
+    assert nousctl("session", "export", "-o", str(folder / "no" / "x")).code == 2
+
+
 def test_a_model_for_one_run_has_a_short_flag(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     nousctl("prompt", "hello", "-m", "mock/large")
     assert daemon.heard[0]["payload"]["model"] == "mock/large"
@@ -405,8 +434,14 @@ def test_attach_alone_names_the_verbs_that_may_be_meant(
 
 def test_a_branch_is_listed_with_its_parent() -> None:
     row = {
-        "session_id": "sess-2", "parent_id": "sess-1", "title": "fix it", "active": False,
-        "updated_at": "then", "run_state": "idle", "workspace": "/w", "archived": False,
+        "session_id": "sess-2",
+        "parent_id": "sess-1",
+        "title": "fix it",
+        "active": False,
+        "updated_at": "then",
+        "run_state": "idle",
+        "workspace": "/w",
+        "archived": False,
     }
     listed = Answer("1", "sessions", {"sessions": [row], "has_more": False}, None)
     assert as_text(listed) == ['  sess-2  then  idle "fix it", a branch of sess-1  /w']

@@ -14,7 +14,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nousd.client import markdown
+from nousd.client import markdown, session_records
 from nousd.client.blocking import Connection
 from nousd.errors import Refused
 from nousd.providers.mock.provider import MockProvider
@@ -139,7 +139,7 @@ async def _exported(path: Path, *wanted: str) -> str:
 async def test_a_session_is_shown_whole_from_its_first_page_to_its_last(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(markdown, "PAGE_ROWS_MAX", 2)
+    monkeypatch.setattr(session_records, "PAGE_ROWS_MAX", 2)
     async with socket_daemon(folder, provider=MockProvider()) as daemon:
         client = await daemon.connect()
         socket = folder / "nous.sock"

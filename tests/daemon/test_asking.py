@@ -272,6 +272,9 @@ async def test_a_call_that_needs_approval_is_denied_while_no_client_can_answer(
         assert (kind, payload["by"]) == ("tool_call_denied", "policy")
         assert payload["reason"] == "it reaches a network, and no connected client can be asked"
         assert of_type(run, "permission_requested") == []
+        [warning] = of_type(run, "warning")
+        assert warning["code"] == "tool_blocked"
+        assert "nousctl chat asks you" in warning["hint"]
         assert run[-1]["payload"]["status"] == "completed"
         assert not (await bench.client.request("list_permissions"))["can_answer"]
 

@@ -104,7 +104,7 @@ def requested_models(stub: StubModel) -> list[Any]:
         ("other/large", "other", "large"),
         ("other/vendor/large", "other", "vendor/large"),
         ("m2", "main", "m2"),
-        ("vendor/m2", "main", "vendor/m2"),
+        ("main/vendor/m2", "main", "vendor/m2"),
     ],
 )
 async def test_a_model_name_resolves_to_a_provider_and_a_model(
@@ -145,7 +145,12 @@ async def test_a_changed_model_answers_from_the_next_call_of_the_same_run(
 @pytest.mark.behaviour("a_slip_in_a_models_name_is_refused")
 @pytest.mark.parametrize(
     ("name", "nearest"),
-    [("othr/large", "other/large"), ("quickk", "quick"), ("other", "other/MODEL")],
+    [
+        ("othr/large", "other/large"),
+        ("quickk", "quick"),
+        ("other", "other/MODEL"),
+        ("vendor/m2", "main/vendor/m2"),
+    ],
 )
 async def test_a_misspelled_model_is_refused_with_the_nearest_name(
     client: Client, name: str, nearest: str

@@ -29,6 +29,7 @@ from nousd.views.tandem.sessions import (
     render_session,
 )
 from nousd.views.tandem.tools import is_same_tool, tools_ruled
+from nousd.views.tandem.values import milliseconds_or_none
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.commands import (
     DeleteSession,
@@ -38,7 +39,7 @@ from nousd.wire.commands import (
     NewSession,
     UpdateSession,
 )
-from nousd.wire.limits import PAGE_ROWS_MAX
+from nousd.wire.limits import PAGE_ROWS_MAX, UNDO_SECONDS_MAX
 from nousd.wire.objects.session_values import SessionRules
 from nousd.wire.responses.sessions import SessionRecord, SessionSummary
 
@@ -86,10 +87,17 @@ class PatchSession(RequestBody, frozen=True, kw_only=True):
     permission: list[RuleBody] | None = None
 
 
+class DeleteQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """For how many seconds ``restore`` keeps the session; without them it is deleted at once."""
+
+    undo_seconds: Annotated[int, Meta(ge=0, le=UNDO_SECONDS_MAX)] = 0
+
+
 class Deleted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The outcome of a deletion: the session is deleted, or its run was asked to stop first."""
+    """The outcome of a deletion: the session is deleted, will be, or its run was asked to stop first."""
 
     deleted: bool
+    deleteAtMs: int | None = None  # noqa: N815
     cancelRequested: bool = False  # noqa: N815
     activeRun: RunFacts | None = None  # noqa: N815
     reason: str | None = None
@@ -175,12 +183,17 @@ async def _patch(call: Call) -> Response:
     return json_reply(render_changed_session(await get_record(call)))
 
 
-@routes.delete("/session/{id}", sends=("delete_session",), replies={200: Deleted})
+@routes.delete(
+    "/session/{id}", sends=("delete_session",), replies={200: Deleted}, query=DeleteQuery
+)
 async def _delete(call: Call) -> Response:
     """Delete a session; if it has an active run, stop that instead."""
-    done = await call.daemon.ask(DeleteSession(session_id=call.path["id"], abort=True))
+    query: DeleteQuery = call.query
+    wanted = DeleteSession(session_id=call.path["id"], abort=True, undo_seconds=query.undo_seconds)
+    done = await call.daemon.ask(wanted)
     if done.run is UNSET:
-        return json_reply(Deleted(deleted=True))
+        at_ms = milliseconds_or_none(done.delete_at)
+        return json_reply(Deleted(deleted=done.deleted, deleteAtMs=at_ms))
     stopping = Deleted(
         deleted=False, cancelRequested=True, activeRun=render_run(done.run), reason=DEFERRED
     )
@@ -216,7 +229,7 @@ async def _list(call: Call) -> Response:
     wanted = ListSessions(
         limit=query.page_size,
         offset=(query.page - 1) * query.page_size,
-        workspace=await _workspace(call.daemon, query),
+        workspace=await listed_workspace(call.daemon, query.scope, query.workspace),
         q=query.q or None,
         archived=query.archived,
         source=query.source or None,
@@ -224,12 +237,12 @@ async def _list(call: Call) -> Response:
     return json_reply([render_session(row) for row in await _rows(call.daemon, wanted)])
 
 
-async def _workspace(daemon: Client, query: ListQuery) -> str | None:
-    """Return the workspace whose sessions to list; None for all."""
-    if query.scope == "global":
+async def listed_workspace(daemon: Client, scope: str | None, named: str | None) -> str | None:
+    """Return the workspace whose sessions a query means; None for all."""
+    if scope == "global":
         return None
-    if query.workspace and query.workspace != ".":
-        return query.workspace
+    if named and named != ".":
+        return named
     return (await daemon.ask(GetCapabilities())).workdir
 
 

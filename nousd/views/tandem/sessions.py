@@ -48,7 +48,8 @@ class Session(Body, frozen=True, kw_only=True):
     """A session. ``directory`` and ``workspaceRoot`` are the same; ``messages`` is empty in lists.
 
     ``attachedFromWorkspace`` and the fields after it are set once the session was moved. ``archived``
-    and ``createdAtMs`` are fields that clients know and the engine leaves out. ``ok`` is set in the
+    and ``createdAtMs`` are fields that clients know and the engine leaves out; ``unread`` is ours, and
+    set where there is something that no client of the user has marked as seen. ``ok`` is set in the
     reply to ``attach``, where one client looks for it.
     """
 
@@ -72,6 +73,7 @@ class Session(Body, frozen=True, kw_only=True):
     attach_timestamp_ms: int | None = None
     attach_reason: str | None = None
     archived: bool = msgspec.field(default_factory=bool)
+    unread: bool = False
     created_at_ms: int
     ok: bool = False
 
@@ -120,6 +122,7 @@ def render_session(
         environment=ENVIRONMENT,
         parent_id=_parent_of(record),
         archived=record.archived,
+        unread=record.unread,
         created_at_ms=milliseconds(record.created_at),
         ok=ok,
         **(_attachment(record) if isinstance(record, SessionRecord) else {}),
