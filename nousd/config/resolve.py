@@ -139,19 +139,24 @@ def with_provider(
 
 
 def resolve_socket(environ: Mapping[str, str]) -> Path:
-    """Resolve a daemon's socket, for its clients: the other settings may be invalid, or need what only
-    the daemon has.
+    """Resolve a daemon's socket, for its clients; raises as ``resolve_one``."""
+    socket: Path = resolve_one("socket", environ) or locations.default_socket()
+    return socket
+
+
+def resolve_one(name: str, environ: Mapping[str, str]) -> Any:
+    """Resolve one setting, for clients: the others may be invalid, or need what only the daemon has.
+
+    Returns:
+        None if it is not set.
 
     Raises:
         ConfigError: the settings file cannot be read, or this setting is invalid.
     """
     here = _current_folder()
     places = (_from_file(read_config_file(None, environ, here)), _from_environment(environ, here))
-    given = {name: item for place in places for name, item in place.items()}.get("socket")
-    socket: Path = (
-        locations.default_socket() if given is None else decide(SETTINGS["socket"], given)
-    )
-    return socket
+    given = {name: item for place in places for name, item in place.items()}.get(name)
+    return None if given is None else decide(ALL_SETTINGS[name], given)
 
 
 # --- the four places -------------------------------------------------------------------------

@@ -253,6 +253,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "lie outside of the workspace."
         ),
     ] = False
+    plain_chat: Annotated[
+        bool,
+        Meta(description="Let nousctl chat draw nothing again that was shown, for screen readers."),
+    ] = False
     enable_demo_extension: Annotated[bool, Meta(description="Load the demo extension.")] = False
     line_bytes_max: Annotated[
         int,
@@ -384,7 +388,7 @@ FILE_TABLES: Final = TABLES | {"mcp", "runtimes", PERMISSIONS}
 
 _NOT_CHOSEN: Final = FILE_TABLES | {"config_file", "is_mode_insisted_on", "warnings"}
 
-_IN_FILE_ONLY: Final = frozenset({"extensions", "hard_links", "web_allow"})
+_IN_FILE_ONLY: Final = frozenset({"extensions", "hard_links", "plain_chat", "web_allow"})
 
 ALL_SETTINGS: Final = {info.name: info for info in describe(Settings, without=_NOT_CHOSEN)}
 """name -> its type, bounds and help, for every setting that a user can choose."""
@@ -394,7 +398,7 @@ SETTINGS: Final = {name: info for name, info in ALL_SETTINGS.items() if name not
 
 FILE_SETTINGS: Final = {name: info for name, info in ALL_SETTINGS.items() if name in _IN_FILE_ONLY}
 """The settings that only the file can set: a forgotten variable, or a flag in somebody's script, must
-not decide which code runs.
+not decide which code runs; and what is not the daemon's.
 """
 
 

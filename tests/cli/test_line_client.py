@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -456,13 +457,15 @@ def test_a_change_of_session_drops_pending_requests(daemon: FakeDaemon, nousctl:
 class Terminal:
     """``nousctl chat`` on a terminal of its own; every wait ends after 20 seconds."""
 
-    def __init__(self, daemon: FakeDaemon, term: str = "dumb") -> None:
+    def __init__(
+        self, daemon: FakeDaemon, term: str = "dumb", *options: str, **environ: str
+    ) -> None:
         # The other end stays open here too: without a holder ours would end before the program starts.
         self._ours, self._theirs = pty.openpty()
         self.process = subprocess.Popen(
             # The new session's leader opens the terminal, which makes it the controlling one.
-            [sys.executable, "-c", _LEADER, os.ttyname(self._theirs)],
-            env={**os.environ, "NOUSD_SOCKET": str(daemon.socket_path), "TERM": term},
+            [sys.executable, "-c", _LEADER, os.ttyname(self._theirs), *options],
+            env={**os.environ, "NOUSD_SOCKET": str(daemon.socket_path), "TERM": term, **environ},
             start_new_session=True,
             stdin=subprocess.DEVNULL,
         )
@@ -527,7 +530,7 @@ import os, sys
 terminal = os.open(sys.argv[1], os.O_RDWR)
 for descriptor in (0, 1, 2):
     os.dup2(terminal, descriptor)
-os.execv(sys.executable, [sys.executable, "-m", "nousd.cli.nousctl.main", "chat"])
+os.execv(sys.executable, [sys.executable, "-m", "nousd.cli.nousctl.main", "chat", *sys.argv[2:]])
 """
 
 
@@ -719,6 +722,68 @@ def test_a_terminal_without_escape_sequences_gets_none(
     assert terminal.process.wait(20) == 0
     assert "\x1b" not in terminal.output
     assert "> >" not in terminal.output
+
+
+def test_a_paste_without_escape_sequences_is_one_prompt(
+    daemon: FakeDaemon, terminal: Terminal
+) -> None:
+    daemon.on["prompt"] = answering(daemon)
+    terminal.wait_for("> ")
+    terminal.type("one\ntwo\n\nthree\n")
+    terminal.wait_for("three")
+    terminal.wait_for("echo one")
+    [(_, payload)] = sent_commands(daemon)
+    assert payload["text"] == "one\ntwo\n\nthree"
+
+
+@pytest.fixture(params=["flag", "setting"])
+def linear(daemon: FakeDaemon, folder: Path, request: pytest.FixtureRequest) -> Iterator[Terminal]:
+    """A terminal that knows escape sequences, whose user wants none of what they draw."""
+    settings = folder / "config.toml"
+    settings.write_text("plain_chat = true\n" if request.param == "setting" else "")
+    options = ["--plain"] if request.param == "flag" else []
+    terminal = Terminal(daemon, "xterm", *options, NOUSD_CONFIG=str(settings))
+    terminal.wait_for(f"{QUEUES}\r\n> ")
+    yield terminal
+    terminal.close()
+
+
+def test_a_plain_chat_draws_nothing_again_and_output_waits_for_the_line_being_typed(
+    daemon: FakeDaemon, linear: Terminal
+) -> None:
+    daemon.on["prompt"] = answering(daemon)
+    linear.type("helo")
+    linear.wait_for("helo")
+    publish_run(daemon, "run-1", "an answer")
+    linear.type("\x7f")
+    linear.wait_for("\b \b")
+    linear.type("lo\x1b[D\x1b[D")
+    linear.wait_for("lo\b\b")
+    linear.type("-")
+    linear.wait_for("-lo\b\b")
+    assert "an answer" not in linear.output
+    linear.type("\r")
+    linear.wait_for("lo\r\n")
+    linear.wait_for("an answer")
+    linear.wait_for("echo hel-lo")
+    linear.type("bye\x03")
+    linear.wait_for("\b \b\b \b\b \b")
+    linear.type("\x04")
+    assert linear.process.wait(20) == 0
+    linear.wait_for("\x1b[?2004l")
+    assert set(re.findall(r"\x1b\[[0-9?]*[a-zA-Z]", linear.output)) == {
+        "\x1b[?2004h",
+        "\x1b[?2004l",
+    }
+
+
+def test_a_plain_chat_takes_a_paste_as_one_text(daemon: FakeDaemon, linear: Terminal) -> None:
+    daemon.on["prompt"] = answering(daemon)
+    linear.type("\x1b[200~one\ntwo\x1b[201~\r")
+    linear.wait_for("one<LF>two\r\n")
+    linear.wait_for("echo one")
+    [(_, payload)] = sent_commands(daemon)
+    assert payload["text"] == "one\ntwo"
 
 
 def test_output_goes_above_the_line_being_typed(daemon: FakeDaemon, edited: Terminal) -> None:

@@ -96,6 +96,11 @@ class LineEditor:
             self._on_typing(bool(self.text))
         return done
 
+    @property
+    def cursor(self) -> int:
+        """The place in the text where the next key goes."""
+        return self._cursor
+
     def clear(self) -> None:
         """Drop the line, and a paste that has not ended."""
         self._keys, self._in_paste = "", False

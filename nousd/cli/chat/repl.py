@@ -17,6 +17,7 @@ from typing import Final
 from nousd.cli.chat.commands import COMMANDS, abort
 from nousd.cli.chat.conversation import Conversation
 from nousd.cli.chat.editor import Control, LineEditor, Typed
+from nousd.cli.chat.linear import LinearTerminal
 from nousd.cli.chat.open_requests import OpenRequests
 from nousd.cli.chat.terminal import EditedTerminal, PlainTerminal, knows_escapes, taken
 from nousd.cli.client_options import Options
@@ -34,17 +35,19 @@ from nousd.errors import (
 _ASKS: Final = frozenset({"permission_requested", "question_asked"})
 
 
-def chat(options: Options, session_id: str | None = None) -> int:
+def chat(options: Options, session_id: str | None = None, *, is_plain: bool = False) -> int:
     """Talk until the user leaves. Return the exit code.
 
     Args:
         session_id: None for the daemon's active session.
+        is_plain: draw nothing again that was shown.
     """
     at_terminal = sys.stdin.isatty()
     asked = OpenRequests()
     terminal: EditedTerminal | PlainTerminal
     if knows_escapes():
-        terminal = EditedTerminal(LineEditor(asked.note_typing))
+        kind = LinearTerminal if is_plain else EditedTerminal
+        terminal = kind(LineEditor(asked.note_typing))
     else:
         terminal = PlainTerminal(is_terminal=at_terminal)
     talk = Conversation(options, terminal, asked, at_terminal=at_terminal)
@@ -108,10 +111,11 @@ class _Loop:
 
     def _wait(self, wake: int) -> bool:
         """Wait until something can be done; return whether something was typed."""
-        sockets, seconds = self._talk.events.to_wait_for()
+        is_holding = self._terminal.is_holding
+        sockets, seconds = ([], None) if is_holding else self._talk.events.to_wait_for()
         typing = [] if self._input_ended else [self._terminal]
         has_typed = bool(typing) and self._terminal.has_more()
-        if has_typed or self._has_events:
+        if has_typed or (self._has_events and not is_holding):
             seconds = 0.0
         ready, _, _ = select.select([wake, *typing, *sockets], [], [], seconds)
         if wake in ready:
@@ -190,7 +194,9 @@ class _Loop:
     # --- what happens --------------------------------------------------------------------------
 
     def _show_events(self) -> None:
-        self._has_events = False
+        self._has_events = self._terminal.is_holding
+        if self._has_events:
+            return
         while (event := self._talk.events.next_event()) is not None:
             if event.type in _ASKS:
                 self._terminal.drop_typed()

@@ -21,7 +21,7 @@ from typing import Final
 from nousd.cli.chat.editor import Control, LineEditor, Typed, cells
 from nousd.cli.output import harmless, say, shown
 
-_PROMPT: Final = "> "
+PROMPT: Final = "> "
 
 _PLAIN_TERMINALS: Final = frozenset({"", "dumb", "unknown"})
 
@@ -73,6 +73,11 @@ class PlainTerminal:
         """Nobody knows: the system keeps a line until Enter."""
         return False
 
+    @property
+    def is_holding(self) -> bool:
+        """Output never waits."""
+        return False
+
     def has_more(self) -> bool:
         """Return whether ``read`` has something without any input."""
         return bool(self._lines) or self._ended
@@ -85,7 +90,8 @@ class PlainTerminal:
             lines, self._lines = [*self._lines], deque()
             # The system shows the line end of a line, and none for the end of the input.
             self._prompted = self._prompted and not lines
-            typed: Keys = [Typed(line, pasted=len(lines) > 1) for line in lines]
+            text = "\n".join(lines)  # nobody types several at once: they are a paste
+            typed: Keys = [Typed(text, pasted=len(lines) > 1)] if lines else []
             return [*typed, Control.END] if self._ended else typed
         if self._lines:
             return [Typed(self._lines.popleft(), pasted=False)]
@@ -121,7 +127,7 @@ class PlainTerminal:
     def prompt(self) -> None:
         """Show that a line can be typed now."""
         if self._shows_all and not (self._prompted or self._in_line):
-            print(_PROMPT, end="", flush=True)
+            print(PROMPT, end="", flush=True)
             self._prompted = True
 
     def clear(self) -> bool:
@@ -181,6 +187,11 @@ class EditedTerminal:
     def is_typing(self) -> bool:
         """Whether the line being typed has a beginning."""
         return bool(self._editor.text)
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether output waits for the end of the line being typed."""
+        return False
 
     def has_more(self) -> bool:
         """Return whether ``read`` has something without any input."""
@@ -277,7 +288,7 @@ class EditedTerminal:
         more = len(lines) - _ECHO_LINES_MAX
         if more > 0:
             lines = [*lines[:_ECHO_LINES_MAX], f"({more} more lines)"]
-        self.say(_PROMPT + "\n".join(lines))
+        self.say(PROMPT + "\n".join(lines))
 
     def _draw(self) -> None:
         self._put(self._erased() + self._row())
@@ -294,7 +305,7 @@ class EditedTerminal:
         if not self._has_line:
             return ""
         self._is_drawn = True
-        row, left = self._editor.view(_PROMPT, self._columns())
+        row, left = self._editor.view(PROMPT, self._columns())
         below = "\n" if self._tail else ""
         return f"{below}{_ERASE}{row}\r" + (f"\x1b[{left}C" if left else "")
 

@@ -119,8 +119,12 @@ def _put(options: Options, values: dict[str, Any]) -> int:
 
 def _chat(options: Options, values: dict[str, Any]) -> int:
     from nousd.cli.chat.repl import chat
+    from nousd.config.resolve import resolve_one
 
-    return chat(options, values.get("session_id"))
+    is_plain = values.get("plain")
+    if is_plain is None:
+        is_plain = resolve_one("plain_chat", os.environ) or False
+    return chat(options, values.get("session_id"), is_plain=is_plain)
 
 
 def _types(text: str) -> str | list[str]:
@@ -276,7 +280,11 @@ WATCHES: Final[dict[str, Watch]] = {
                 "plain",
                 Annotated[
                     bool | None,
-                    typer.Option("--plain", help="Line by line. [default: the same]"),
+                    typer.Option(
+                        "--plain/--no-plain",
+                        help="Draw nothing again that was shown, as for screen readers; output waits"
+                        " while a line is being typed. [default: as plain_chat in the settings file]",
+                    ),
                 ],
             ),
         ),
