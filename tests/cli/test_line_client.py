@@ -766,7 +766,9 @@ def test_a_plain_chat_draws_nothing_again_and_output_waits_for_the_line_being_ty
     linear.wait_for("lo\r\n")
     linear.wait_for("an answer")
     linear.wait_for("echo hel-lo")
-    linear.type("bye\x03")
+    linear.type("bye")
+    linear.wait_for("bye")
+    linear.type("\x03")
     linear.wait_for("\b \b\b \b\b \b")
     linear.type("\x04")
     assert linear.process.wait(20) == 0
