@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -114,3 +116,27 @@ def test_a_systemd_that_refuses_is_quoted_with_the_way_without_it(
     assert "nousd serve" in done.err
     monkeypatch.setenv("PATH", "/nowhere")
     assert "there is no systemctl here" in nousd("service", "status").err
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_systemd_finds_no_fault_in_the_units(nousd: Nousd, tmp_path: Path) -> None:
+    for name, options in (("nousd.service", ()), ("nousd.socket", ("--socket",))):
+        (tmp_path / name).write_text(nousd("service", "print", *options).out)
+    broken = (tmp_path / "nousd.service").read_text().replace("Type=notify", "Type=notfy")
+    (tmp_path / "broken.service").write_text(broken)
+    runtime = tmp_path / "run"
+    runtime.mkdir(mode=0o700)
+
+    def faults(*names: str) -> str:
+        done = subprocess.run(
+            ["systemd-analyze", "--user", "verify", *(tmp_path / name for name in names)],
+            env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return done.stderr
+
+    assert faults("nousd.service", "nousd.socket") == ""
+    assert "notfy" in faults("broken.service")

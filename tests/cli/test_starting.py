@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from nousd.cli.nousctl import entry
 from tests.harness.daemon import WAIT_SECONDS
 
 
@@ -124,6 +125,21 @@ def test_a_restart_starts_a_daemon_where_there_is_none(home: Home) -> None:
     assert (code, out[:18]) == (0, "started nousd, pid"), err
     assert "started the daemon, which goes on running" in err
     assert home.nousctl("ping")[0] == 0
+
+
+def test_ctrl_c_ends_the_program_in_order_also_while_it_is_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Pressed:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "nousd.cli.nousctl.main":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "nousd.cli.nousctl.main", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Pressed(), *sys.meta_path])
+    with pytest.raises(SystemExit) as caught:
+        entry.main()
+    assert caught.value.code == 130
 
 
 def test_settings_that_no_daemon_can_start_with_are_quoted(home: Home) -> None:

@@ -525,7 +525,7 @@ def test_no_daemon_is_exit_code_3(nousctl: Nousctl, folder: Path) -> None:
     assert outcome.code == 3
     assert outcome.err.splitlines() == [
         f"no daemon listens on {folder}/none: No such file or directory",
-        "start it with: nousd serve",
+        "start it with: nousctl restart, or in the foreground: nousd serve",
     ]
 
 

@@ -165,7 +165,7 @@ GUESSES: Final = {"ls": "sessions", "models": "models", "kill": "stop", "shutdow
 """What people type besides -> row."""
 
 _ELSEWHERE: Final = {
-    "start": "nousd serve",
+    "start": "nousctl restart, or in the foreground: nousd serve",
     "serve": "nousd serve",
     "config": "nousd config",
     "doctor": "nousd doctor",
@@ -178,6 +178,7 @@ _ELSEWHERE: Final = {
     "service": "nousd service",
     "login": "nousctl http login",
     "cost": "nousctl session usage",
+    "history": "nousctl session messages",
     "version": "nousctl --version",
     "help": "nousctl --help",
 }

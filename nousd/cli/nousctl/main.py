@@ -26,6 +26,7 @@ from nousd.cli.nousctl import mcp_servers, watch
 from nousd.cli.nousctl.answers import ASKING, nearest_rule
 from nousd.cli.nousctl.command_tree import root_class
 from nousd.cli.nousctl.daemon_verbs import CONTROLLING
+from nousd.cli.nousctl.entry import INTERRUPTED
 from nousd.cli.nousctl.export import EXPORTING
 from nousd.cli.nousctl.http_login import LOGGING_IN
 from nousd.cli.nousctl.input_arguments import ONLY_SESSION, PROMPT, WORK_SESSION
@@ -47,7 +48,6 @@ from nousd.errors import (
 
 USAGE: Final = 2
 NO_DAEMON: Final = 3
-INTERRUPTED: Final = 130
 
 _COMPLETION_VARIABLE: Final = "_NOUSCTL_COMPLETE"
 """Set by the shell's completion script when it asks for words."""
@@ -318,7 +318,10 @@ def main() -> None:
         except DaemonNotStarted as error:
             _exit(str(error), NO_DAEMON)
         except DaemonUnreachable as error:
-            _exit(f"{error}\nstart it with: nousd serve", NO_DAEMON)
+            _exit(
+                f"{error}\nstart it with: nousctl restart, or in the foreground: nousd serve",
+                NO_DAEMON,
+            )
         except ConfigError as error:
             _exit(str(error), USAGE)
         except ClientError as error:

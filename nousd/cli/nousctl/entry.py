@@ -1,0 +1,18 @@
+"""The program ``nousctl``. What it needs is imported where Ctrl-C is handled already."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+INTERRUPTED: Final = 130
+
+
+def main() -> None:
+    """Run ``nousctl`` and exit."""
+    try:
+        from nousd.cli.nousctl.main import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
