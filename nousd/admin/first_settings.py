@@ -110,7 +110,10 @@ class FirstSettings(NamedTuple):
         with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
             file.write(self.text())
             file.flush()
-            resolved = resolve({}, environ, Path(file.name)).settings
+            try:
+                resolved = resolve({}, environ, Path(file.name)).settings
+            except ConfigError as error:  # nobody has seen that file
+                raise ConfigError(str(error).replace(f" (file {file.name})", "")) from None
         chosen = resolved.providers[resolved.provider]
         provider = make_configured(chosen, resolved, Redactor(()))
         try:

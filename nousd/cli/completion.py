@@ -41,7 +41,7 @@ def _session_words(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str
     for row in rows:
         names = [row[key] for key in ("name", "title") if row.get(key)]
         yield row["session_id"], " ".join([*names[-1:], row["workspace"]])
-        yield from ((name, row["workspace"]) for name in names)
+        yield from ((name, row["workspace"]) for name in dict.fromkeys(names))
 
 
 def complete_model(incomplete: str) -> list[str]:

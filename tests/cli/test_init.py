@@ -14,6 +14,7 @@ import trio
 from nousd.config.resolve import resolve
 from nousd.config.settings import Settings
 from tests.harness.daemon import WAIT_SECONDS
+from tests.harness.fake_daemon import FakeDaemon
 from tests.harness.stub_model import StubModel, error_reply, models_reply, stub_model
 
 
@@ -68,6 +69,24 @@ async def test_the_built_in_model_needs_no_key_and_commands_stay_off(init: Init)
     settings = init.settings
     assert (settings.provider, settings.allow_exec) == ("mock", False)
     assert settings.permission_mode == "ask"
+
+
+async def test_a_daemon_that_runs_with_other_settings_is_to_be_restarted(
+    init: Init, daemon: FakeDaemon
+) -> None:
+    told = await init.answer("mock", "n", "ask", environ={"NOUSD_SOCKET": str(daemon.socket_path)})
+    assert "next: nousctl restart, because a daemon runs with other settings, then nousctl" in told
+    init.file.unlink()
+    nowhere = {"NOUSD_SOCKET": str(init.home / "nowhere")}
+    assert "next: nousctl prompt" in await init.answer("mock", "n", "ask", environ=nowhere)
+
+
+async def test_a_key_that_is_missing_is_told_without_a_file_that_nobody_has_seen(
+    init: Init,
+) -> None:
+    told = await init.answer("anthropic", "variable", "n", "mock", "n", "ask")
+    assert "provider anthropic needs ANTHROPIC_API_KEY" in told
+    assert ".toml" not in told.partition("written: ")[0]
 
 
 async def test_a_server_is_asked_once_for_its_models_with_the_key_and_one_is_chosen(

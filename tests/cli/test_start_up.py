@@ -224,7 +224,7 @@ def test_completion_offers_the_verbs_of_a_group() -> None:
 
 def test_completion_offers_sessions_and_models_of_the_daemon(daemon: FakeDaemon) -> None:
     rows = [
-        {"session_id": "sess-1", "workspace": "/w", "name": "docs"},
+        {"session_id": "sess-1", "workspace": "/w", "name": "docs", "title": "docs"},
         {"session_id": "sess-2", "workspace": "/w"},
     ]
     daemon.on["list_sessions"] = ok("sessions", {"sessions": rows})

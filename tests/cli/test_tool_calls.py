@@ -78,6 +78,14 @@ def test_call_says_who_denied_it(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     ]
 
 
+def test_call_says_where_a_policy_is_shown(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    answers_with(daemon, ("tool_call_denied", {"by": "policy", "reason": "a rule"}))
+    assert nousctl("call", "bash").err.splitlines() == [
+        "denied by policy: a rule",
+        "nousctl permission list shows what is allowed, and who is asked",
+    ]
+
+
 def test_call_prints_event_lines_with_json(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     answers_with(daemon, ("tool_call_started", {}), ("tool_call_completed", COMPLETED))
     outcome = nousctl("call", "bash", "--json")

@@ -60,6 +60,8 @@ def _show(event: ReceivedEvent, *, is_streamed: bool) -> None:
             )
         case "tool_call_denied":
             say(f"denied by {payload['by']}: {payload['reason']}")
+            if payload["by"] == "policy":
+                say("nousctl permission list shows what is allowed, and who is asked")
         case "tool_call_completed" if not is_streamed:
             print(shown(payload.get("result", "")))
         case "tool_call_completed" if payload["is_error"]:

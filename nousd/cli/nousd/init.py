@@ -5,13 +5,14 @@ Nothing is written before the last question is answered.
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import typer
 
-from nousd.errors import ConfigError, ProviderError
+from nousd.errors import ClientError, ConfigError, ProviderError
 
 if TYPE_CHECKING:
     from nousd.admin.first_settings import FirstSettings, Models, Source
@@ -51,7 +52,24 @@ def init() -> None:
     first = FirstSettings({**first.settings, **_tools()}, first.providers)
     first.write(file)
     print(f"\nwritten: {file} (only you can read it)")
-    print('next: nousctl prompt "hello", or nousd service install; nousd doctor checks the rest')
+    first_step = "nousctl restart, because a daemon runs with other settings, then " * _runs()
+    print(
+        f'next: {first_step}nousctl prompt "hello", or nousd service install; nousd doctor checks the'
+        " rest"
+    )
+
+
+def _runs() -> bool:
+    """Return whether a daemon of the user answers."""
+    from nousd.client.blocking import Connection
+    from nousd.config.resolve import resolve_socket
+
+    try:
+        with Connection(resolve_socket(os.environ)) as daemon:
+            daemon.request("ping", {})
+    except ClientError:
+        return False
+    return True
 
 
 # --- models ----------------------------------------------------------------------------------
