@@ -13,6 +13,7 @@
     │   ├── ShuttingDown             the daemon takes no more commands
     │   └── InternalError            a fault of ours
     ├── ConfigError                  a setting is unusable: one line, exit code 2
+    │   └── AnotherDaemonRuns        ... because another daemon holds what it names
     ├── ServiceFailed                the user's systemd did not do what it was asked for
     ├── RuleInvalid                  a text is no rule of permissions
     ├── ModelUnknown                 no model can be meant by a name
@@ -221,6 +222,10 @@ def without_category(category: str | None, words: str) -> str:
 
 class ConfigError(NousdError):
     """A setting cannot be used. The text is one line and names the setting."""
+
+
+class AnotherDaemonRuns(ConfigError):
+    """Another daemon holds what this one needs; the message says which, and what."""
 
 
 class ServiceFailed(NousdError):

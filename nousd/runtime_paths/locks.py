@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from nousd.errors import ConfigError
+from nousd.errors import AnotherDaemonRuns, ConfigError
 
 
 @contextmanager
@@ -30,7 +30,8 @@ def lock_socket(path: Path) -> Iterator[None]:
     """Hold ``PATH.lock``: the right to create, and to remove, ``PATH`` and ``PATH.events``.
 
     Raises:
-        ConfigError: another daemon holds it (with its pid), or the lock file is unusable.
+        AnotherDaemonRuns: another daemon holds it (with its pid).
+        ConfigError: the lock file is unusable.
     """
     with _hold(socket_lock_file(path), f"the socket {path}"):
         yield
@@ -46,7 +47,8 @@ def lock_state_folder(folder: Path) -> Iterator[None]:
     """Hold ``nousd.lock`` in the directory: the right to open its log for writing.
 
     Raises:
-        ConfigError: another daemon holds it (with its pid), or the lock file is unusable.
+        AnotherDaemonRuns: another daemon holds it (with its pid).
+        ConfigError: the lock file is unusable.
     """
     with _hold(state_lock_file(folder), f"the state folder {folder}"):
         yield
@@ -122,7 +124,7 @@ def _lock_nowait(descriptor: int, lock_file: Path, guarded: str) -> None:
     except BlockingIOError as error:
         pid = _pid_in(descriptor)
         holder = f"another daemon ({pid})" if pid else "another daemon"
-        raise ConfigError(f"{holder} already uses {guarded}") from error
+        raise AnotherDaemonRuns(f"{holder} already uses {guarded}") from error
     except OSError as error:
         raise ConfigError(
             f"the lock file {lock_file} cannot be locked: {error.strerror}"

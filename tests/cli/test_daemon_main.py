@@ -12,7 +12,7 @@ from nousd import __version__
 from nousd.cli.nousd import units
 from nousd.config.settings import SETTINGS, Settings, flag_of
 from nousd.daemon import serve as serving
-from nousd.errors import ConfigError, NousdError, StoreTooNew
+from nousd.errors import AnotherDaemonRuns, ConfigError, NousdError, StoreTooNew
 from tests.cli.conftest import Nousd
 
 
@@ -99,6 +99,18 @@ def test_a_start_up_error_is_one_line_with_its_exit_code(
 
     monkeypatch.setattr(serving, "serve", serve)
     assert nousd("serve") == (code, "", f"nousd: {error}\n")
+
+
+def test_a_second_daemon_is_told_how_to_see_and_end_the_first(
+    nousd: Nousd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def serve(_settings: Settings, _door: object) -> int:
+        raise AnotherDaemonRuns("another daemon already uses the socket /s")
+
+    monkeypatch.setattr(serving, "serve", serve)
+    hint = "nousctl status shows it, nousctl stop ends it"
+    told = f"nousd: another daemon already uses the socket /s; {hint}\n"
+    assert nousd("serve") == (2, "", told)
 
 
 def test_version_prints_the_package_version(nousd: Nousd) -> None:

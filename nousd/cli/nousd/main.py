@@ -10,10 +10,12 @@ from typing import Final
 
 from nousd.cli.nousd.plain_serve import plain_values
 from nousd.cli.output import ending_in_order
-from nousd.errors import ConfigError, NotReplayable, NousdError
+from nousd.errors import AnotherDaemonRuns, ConfigError, NotReplayable, NousdError
 
 _FAILED: Final = 1
 _USAGE: Final = 2
+
+_ONE_RUNS: Final = "; nousctl status shows it, nousctl stop ends it"
 
 
 def main() -> None:
@@ -22,7 +24,8 @@ def main() -> None:
         try:
             _run()
         except NousdError as error:
-            print(f"nousd: {error}", file=sys.stderr)
+            hint = _ONE_RUNS if isinstance(error, AnotherDaemonRuns) else ""
+            print(f"nousd: {error}{hint}", file=sys.stderr)
             sys.exit(_USAGE if isinstance(error, ConfigError | NotReplayable) else _FAILED)
         except KeyboardInterrupt:
             sys.exit(128 + signal.SIGINT)
