@@ -50,6 +50,7 @@ class JudgedCall(msgspec.Struct):
         opinions: what hooks said.
         asked: its request and the answer, up to the decision if there was one.
         mode: the mode of its decision; unknown for a call that did not start.
+        hint: what the user was told to do about its denial.
         changed_by: the extensions that changed the model's result: ``told``.
     """
 
@@ -58,6 +59,7 @@ class JudgedCall(msgspec.Struct):
     asked: list[Event] = []
     decision: events.ToolCallApproved | events.ToolCallDenied | None = None
     mode: PermissionMode = "auto"
+    hint: str = ""
     changed_by: tuple[str, ...] = ()
     told: MessageEntry | None = None
 
@@ -99,6 +101,8 @@ class JudgedCall(msgspec.Struct):
                     self.asked.append(event)
             case events.Status() if self.asked and self.decision is None:
                 self.asked.append(event)
+            case events.Warning(hint=str(hint)):
+                self.hint = hint
             case events.ToolCallStarted(permission_mode=str(mode)):
                 self.mode = mode
             case events.ToolCallCompleted():

@@ -104,6 +104,7 @@ class ReplayDriver:
             decision=call.decision.decision,
             rule=call.decision.rule,
             client_id=call.decision.client_id,
+            hint=call.hint,
         )
 
     async def tell(self, *told: Event) -> None:

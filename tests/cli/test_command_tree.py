@@ -87,7 +87,7 @@ def test_a_listed_name_does_what_the_flat_name_does(
         ("session lisst", "did you mean: nousctl session list, or nousctl session show lisst"),
         ("queue nothing", "nousctl queue list"),
         ("list", "nousctl session list"),
-        ("start", "it is: nousd serve"),
+        ("start", "it is: nousctl restart"),
         ("config", "it is: nousd config"),
         ("init", "it is: nousd init"),
         ("cost", "it is: nousctl session usage"),

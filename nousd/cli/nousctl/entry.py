@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from typing import Final
-
-INTERRUPTED: Final = 130
 
 
 def main() -> None:
@@ -15,4 +13,4 @@ def main() -> None:
 
         run()
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        sys.exit(128 + signal.SIGINT)

@@ -26,7 +26,6 @@ from nousd.cli.nousctl import mcp_servers, watch
 from nousd.cli.nousctl.answers import ASKING, nearest_rule
 from nousd.cli.nousctl.command_tree import root_class
 from nousd.cli.nousctl.daemon_verbs import CONTROLLING
-from nousd.cli.nousctl.entry import INTERRUPTED
 from nousd.cli.nousctl.export import EXPORTING
 from nousd.cli.nousctl.http_login import LOGGING_IN
 from nousd.cli.nousctl.input_arguments import ONLY_SESSION, PROMPT, WORK_SESSION
@@ -48,6 +47,7 @@ from nousd.errors import (
 
 USAGE: Final = 2
 NO_DAEMON: Final = 3
+INTERRUPTED: Final = 130
 
 _COMPLETION_VARIABLE: Final = "_NOUSCTL_COMPLETE"
 """Set by the shell's completion script when it asks for words."""
