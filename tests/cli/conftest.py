@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -18,6 +18,12 @@ from tests.client.conftest import daemon, folder
 from tests.harness.fake_daemon import FakeDaemon
 
 __all__ = ["daemon", "folder"]
+
+
+def without_own_name(payload: dict[str, Any]) -> dict[str, Any]:
+    """Return a payload without the name that ``nousctl`` gives itself, if the user gives it none."""
+    own = ("client_id", "nousctl")
+    return {key: value for key, value in payload.items() if (key, value) != own}
 
 
 class Outcome(NamedTuple):

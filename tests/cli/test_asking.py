@@ -14,7 +14,7 @@ from nousd.cli.render.request_lines import (
     request_lines,
     waiting_lines,
 )
-from tests.cli.conftest import Nousctl
+from tests.cli.conftest import Nousctl, without_own_name
 from tests.harness.fake_daemon import FakeDaemon, event, ok, refused
 
 REQUEST: dict[str, Any] = {
@@ -80,7 +80,7 @@ def test_confirm_shows_the_call_and_sends_its_attempt_and_hash(
         "because it runs a program without a sandbox",
         "session and always allow: bash(=git push)",
     ]
-    assert daemon.heard[-1]["payload"] == {
+    assert without_own_name(daemon.heard[-1]["payload"]) == {
         "tool_call_id": "call-1",
         "attempt": 2,
         "input_hash": "sha256:1",
@@ -103,7 +103,7 @@ def test_approve_and_deny_are_decisions(
 ) -> None:
     assert nousctl("permission", *typed.split()).code == 0
     named = {"tool_call_id": "call-1", "attempt": 2, "input_hash": "sha256:1"}
-    assert daemon.heard[-1]["payload"] == {**named, **more}
+    assert without_own_name(daemon.heard[-1]["payload"]) == {**named, **more}
 
 
 def test_confirm_refuses_a_call_that_is_not_pending(daemon: FakeDaemon, nousctl: Nousctl) -> None:
@@ -218,7 +218,10 @@ def test_answer_takes_one_answer_for_each_question(daemon: FakeDaemon, nousctl: 
     assert (outcome.code, outcome.out) == (0, "answer_question accepted\n")
     assert outcome.err.splitlines() == ["[Colour] Which?", "  Red", "Why?", "  because I like it"]
     answers = [{"chosen": ["Red"]}, {"text": "because I like it"}]
-    assert daemon.heard[-1]["payload"] == {"question_id": "ques-1", "answers": answers}
+    assert without_own_name(daemon.heard[-1]["payload"]) == {
+        "question_id": "ques-1",
+        "answers": answers,
+    }
 
 
 @pytest.mark.parametrize(

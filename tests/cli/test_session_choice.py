@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nousd.cli.session_choice import folders_of, matching
-from tests.cli.conftest import Nousctl
+from tests.cli.conftest import Nousctl, without_own_name
 from tests.harness.fake_daemon import FakeDaemon, ok, refused
 
 # --- without a daemon ----------------------------------------------------------------------------
@@ -104,7 +104,9 @@ def project(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def sent(daemon: FakeDaemon, type_: str) -> list[dict[str, Any]]:
-    return [request["payload"] for request in daemon.heard if request["type"] == type_]
+    return [
+        without_own_name(request["payload"]) for request in daemon.heard if request["type"] == type_
+    ]
 
 
 def test_a_verb_means_the_session_of_the_nearest_folder(

@@ -17,7 +17,7 @@ from nousd.client.answers import Answer
 from nousd.wire.codec.envelope import decode_payload, decode_request
 from nousd.wire.commands import COMMANDS
 from nousd.wire.responses import RESPONSES
-from tests.cli.conftest import Nousctl
+from tests.cli.conftest import Nousctl, without_own_name
 from tests.harness.fake_daemon import FakeDaemon, ok, refused, says
 
 SENT: list[tuple[str, str, dict[str, Any]]] = [
@@ -278,7 +278,7 @@ def test_a_verb_sends_its_command(
     outcome = nousctl(*typed.split())
     assert outcome.code == 0, outcome.err
     *before, request = daemon.heard
-    assert (request["type"], request["payload"]) == (command, payload)
+    assert (request["type"], without_own_name(request["payload"])) == (command, payload)
     # A list that is filtered by a session asks whether there is one, because none is refused.
     assert {each["type"] for each in before} <= {"get_session"}
     # ... and the daemon would take it.
@@ -378,7 +378,7 @@ def test_a_beginning_of_several_is_refused_with_their_ids(
 
 def test_a_dash_reads_the_text_from_standard_input(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     nousctl("steer", "-", input="from\nthe pipe\n")
-    assert daemon.heard[0]["payload"] == {"text": "from\nthe pipe"}
+    assert daemon.heard[0]["payload"] == {"text": "from\nthe pipe", "client_id": "nousctl"}
 
 
 def test_what_would_have_helped_a_run_is_said_once(daemon: FakeDaemon, nousctl: Nousctl) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from nousd.cli.render.run_printer import RunPrinter
 from nousd.client.answers import ReceivedEvent
-from tests.cli.conftest import Nousctl
+from tests.cli.conftest import Nousctl, without_own_name
 from tests.harness.fake_daemon import FakeDaemon, Reply, event, ok, refused
 
 
@@ -85,7 +85,7 @@ def test_prompt_stream_subscribes_before_it_prompts(daemon: FakeDaemon, nousctl:
     start_a_run(daemon)
     nousctl("prompt_stream", "hi")
     assert [request["type"] for request in daemon.heard] == ["subscribe", "prompt"]
-    assert daemon.heard[1]["payload"] == {"text": "hi", "wait": False}
+    assert without_own_name(daemon.heard[1]["payload"]) == {"text": "hi", "wait": False}
 
 
 def test_prompt_stream_of_a_failed_run_is_exit_code_1(daemon: FakeDaemon, nousctl: Nousctl) -> None:

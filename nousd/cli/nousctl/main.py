@@ -28,7 +28,7 @@ from nousd.cli.nousctl.command_tree import root_class
 from nousd.cli.nousctl.daemon_verbs import CONTROLLING
 from nousd.cli.nousctl.export import EXPORTING
 from nousd.cli.nousctl.http_login import LOGGING_IN
-from nousd.cli.nousctl.input_arguments import ONLY_SESSION, PROMPT, WORK_SESSION
+from nousd.cli.nousctl.input_arguments import CLIENT, ONLY_SESSION, PROMPT, WORK_SESSION
 from nousd.cli.nousctl.target_session import in_session
 from nousd.cli.nousctl.tool_calls import CALLING
 from nousd.cli.nousctl.trust import TRUSTING
@@ -432,6 +432,8 @@ def _run(
     if starts:
         _require_daemon(options, is_wanted=common.get("start", False))
     given = given_values(arguments, values)
+    if CLIENT in arguments:
+        given.setdefault(CLIENT.key, _OWN_NAME)
     try:
         code = in_session(run, options, arguments, dict(given))
     except Refused as refused:
@@ -446,6 +448,9 @@ def _run(
     if code:
         raise typer.Exit(code)
 
+
+_OWN_NAME: Final = "nousctl"
+"""What other clients show of who sent something, if no name was given."""
 
 _INPUT_KEYS: Final = (INPUT.key, BEFORE_INPUT.key)
 
