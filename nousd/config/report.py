@@ -1,9 +1,9 @@
-"""The settings as lines for people, each with its value and origin. Keys are never shown."""
+"""The settings as lines, each with its value and origin. Keys are never shown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -12,41 +12,64 @@ from nousd.config.resolve import Resolved
 from nousd.config.settings import FILE_SETTINGS, SETTINGS
 
 
-def report(resolved: Resolved) -> Iterator[str]:
-    """Yield a line for each setting, then for each provider, model and alias: name, value, origin. A
-    key is shown as ``set`` or not.
+class Line(NamedTuple):
+    """A value of the settings.
+
+    Args:
+        origin: what decided it.
+    """
+
+    name: str
+    value: Any
+    origin: str
+
+    def __str__(self) -> str:
+        origin = f"  ({self.origin})" if self.origin else ""
+        return f"{self.name} = {_shown(self.value)}{origin}"
+
+    def as_json(self) -> str:
+        """Return the line as JSON."""
+        value = msgspec.to_builtins(self.value, enc_hook=str)
+        facts = {"name": self.name, "value": value, "origin": self.origin}
+        return msgspec.json.encode(facts).decode()
+
+
+def report(resolved: Resolved) -> Iterator[Line]:
+    """Yield a line for each setting, then for each provider, model and alias. A key is shown as ``set``
+    or not.
     """
     settings, origins = resolved
+    file = f"file {settings.config_file}"
     for name in (*SETTINGS, *FILE_SETTINGS, "config_file"):
-        yield f"{name} = {_shown(getattr(settings, name))}  ({origins[name]})"
+        yield Line(name, getattr(settings, name), origins[name])
     for provider in settings.providers.values():
         yield from _of_provider(provider, resolved)
     for model, table in settings.models.items():
         for name, value in msgspec.structs.asdict(table).items():
             if value is not None:
-                yield f'models."{model}".{name} = {_shown(value)}  (file {settings.config_file})'
+                yield Line(f'models."{model}".{name}', value, file)
     for decision, rules in msgspec.structs.asdict(settings.permissions).items():
         for rule in rules:
-            yield f"permissions.{decision} = {rule}  (file {settings.config_file})"
+            yield Line(f"permissions.{decision}", rule, file)
     for alias, model in settings.aliases.items():
-        yield f"aliases.{alias} = {model}  (file {settings.config_file})"
+        yield Line(f"aliases.{alias}", model, file)
 
 
-def _of_provider(provider: ConfiguredProvider, resolved: Resolved) -> Iterator[str]:
+def _of_provider(provider: ConfiguredProvider, resolved: Resolved) -> Iterator[Line]:
     settings, origins = resolved
+    file, where = f"file {settings.config_file}", f"providers.{provider.name}"
     if provider.dialect != provider.name:
-        yield f"providers.{provider.name}.dialect = {provider.dialect}  (file {settings.config_file})"
+        yield Line(f"{where}.dialect", provider.dialect, file)
     for name in ("api_base", "model"):
         value = getattr(provider, name)
         # These settings apply to the first one.
         is_setting = provider is next(iter(settings.providers.values())) and value == getattr(
             settings, name
         )
-        origin = origins[name] if is_setting else f"file {settings.config_file}"
         if value is not None:
-            yield f"providers.{provider.name}.{name} = {value}  ({origin})"
-    key = f"set  ({provider.key_origin})" if provider.key_origin else "not set"
-    yield f"providers.{provider.name}.api_key = {key}"
+            yield Line(f"{where}.{name}", value, origins[name] if is_setting else file)
+    key = "set" if provider.key_origin else None
+    yield Line(f"{where}.api_key", key, provider.key_origin or "")
 
 
 def _shown(value: Any) -> str:

@@ -48,7 +48,7 @@ def test_without_the_table_there_are_no_rules(home: Path) -> None:
 
 def test_the_report_names_each_rule(home: Path) -> None:
     path = write(home / "c.toml", WHOLE)
-    lines = list(report(resolve({}, {}, path)))
+    lines = list(map(str, report(resolve({}, {}, path))))
     assert f"permissions.deny = read(secrets/**)  (file {path})" in lines
 
 

@@ -239,7 +239,7 @@ def test_no_representation_of_the_settings_shows_a_key(home: Path) -> None:
         {"provider": "openai"}, {"OPENAI_API_KEY": "sk-hush"}, write(home / "c.toml", toml)
     )
     keys = [provider.api_key for provider in settings.settings.providers.values()]
-    shown = f"{settings!r} {settings} {keys} " + "\n".join(report(settings))
+    shown = f"{settings!r} {settings} {keys} " + "\n".join(map(str, report(settings)))
     assert "hush" not in shown
     assert "providers.openai.api_key = set  (environment OPENAI_API_KEY)" in shown
     assert f"providers.work.api_key = set  (file {home / 'c.toml'})" in shown

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -424,13 +425,18 @@ def test_no_possibly_secret_part_of_a_url_is_repeated(url: str) -> None:
 
 def test_the_report_has_a_line_for_every_setting() -> None:
     flags = {"extension": ["/", __file__], "verbose": True, "provider": "mock"}
-    lines = list(report(resolve(flags, {})))
+    lines = list(map(str, report(resolve(flags, {}))))
     names = [line.split(" = ")[0] for line in lines]
     assert names == [*SETTINGS, *FILE_SETTINGS, "config_file", "providers.mock.api_key"]
     assert f"extension = /, {__file__}  (flag --extension)" in lines
     assert "verbose = true  (flag --verbose)" in lines
     assert "model = not set  (default)" in lines
     assert "providers.mock.api_key = not set" in lines
+
+
+def test_the_report_has_a_form_for_programs() -> None:
+    lines = [json.loads(line.as_json()) for line in report(resolve({"provider": "mock"}, {}))]
+    assert {"name": "provider", "value": "mock", "origin": "flag --provider"} in lines
 
 
 def test_the_report_lists_providers_models_and_aliases(tmp_path: Path) -> None:
@@ -450,7 +456,7 @@ def test_the_report_lists_providers_models_and_aliases(tmp_path: Path) -> None:
         big = "work/large"
         """
     )
-    lines = list(report(resolve({"provider": "work", "model": "larger"}, {}, file)))
+    lines = list(map(str, report(resolve({"provider": "work", "model": "larger"}, {}, file))))
     assert lines[len(SETTINGS) + len(FILE_SETTINGS) + 1 :] == [
         f"providers.work.dialect = openai  (file {file})",
         f"providers.work.api_base = http://localhost:1/v1  (file {file})",

@@ -241,7 +241,7 @@ def _add_capabilities(wanted: Wanted, archive: Archive) -> None:
 
 
 def _add_settings(wanted: Wanted, archive: Archive) -> None:
-    archive.add_text("settings.txt", "\n".join([*report(wanted.resolved), ""]))
+    archive.add_text("settings.txt", "\n".join([*map(str, report(wanted.resolved)), ""]))
 
 
 def _add_log(wanted: Wanted, archive: Archive) -> None:

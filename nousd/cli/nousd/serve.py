@@ -22,7 +22,8 @@ def serve(values: dict[str, Any]) -> NoReturn:
     """Run the daemon, or print the configuration, and exit.
 
     Args:
-        values: ``config``, ``print_config``, and the flag of each setting, None if it was not given.
+        values: ``config``, ``print_config``, ``json`` for its form, and the flag of each setting, None
+            if it was not given.
 
     Raises:
         ConfigError, StoreError: see ``nousd.daemon.serve``.
@@ -31,12 +32,14 @@ def serve(values: dict[str, Any]) -> NoReturn:
 
     config = values.pop("config")
     print_config = values.pop("print_config")
+    as_json = values.pop("json", False)
     # The report shows where a key is missing.
     resolved = resolve(values, os.environ, config, asks_models=not print_config)
     if print_config:
         from nousd.config.report import report
 
-        print(*report(resolved), sep="\n")
+        lines = report(resolved)
+        print(*(line.as_json() if as_json else line for line in lines), sep="\n")
         sys.exit()
     from nousd.daemon.serve import serve as run_daemon
 

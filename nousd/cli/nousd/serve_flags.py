@@ -27,6 +27,11 @@ _PRINT_CONFIG: Final = Argument(
     ],
     default=False,
 )
+_JSON: Final = Argument(
+    "json",
+    Annotated[bool, typer.Option("--json", help="Print each setting as a line of JSON.")],
+    default=False,
+)
 _KINDS: Final[dict[Any, tuple[Any, str]]] = {
     Path: (str, "PATH"),
     Path | Literal["none"]: (str, "PATH|none"),
@@ -54,7 +59,7 @@ def print_command() -> Callable[..., None]:
     def print_config(values: dict[str, Any]) -> None:
         serve({**values, "print_config": True})
 
-    return function_of([*map(setting_flag, SETTINGS.values()), CONFIG], print_config)
+    return function_of([*map(setting_flag, SETTINGS.values()), CONFIG, _JSON], print_config)
 
 
 def setting_flag(info: SettingInfo) -> Argument:
