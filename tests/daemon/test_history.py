@@ -231,7 +231,7 @@ async def test_a_long_context_is_cut_in_other_threads_with_the_same_result(
 ) -> None:
     monkeypatch.setattr(loop, "QUICK_ENTRIES_MAX", 1)
     monkeypatch.setattr(summary, "QUICK_ENTRIES_MAX", 1)
-    monkeypatch.setattr(model_inputs, "_QUICK_CHARS_MAX", 0)
+    monkeypatch.setattr(model_inputs, "QUICK_CHARS_MAX", 0)
     threads = set()
     for module, name in (
         (compaction, "plan_cut"),

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import trio
 
+from nousd.daemon.runs import model_inputs
 from nousd.errors import ProviderError, ToolError
 from nousd.machine.context.model_input import (
     AssistantMessage,
@@ -118,6 +119,12 @@ async def open_kit(folder: Path, store: Store, clock: FakeClock) -> AsyncIterato
         kit = Kit(running, model, tool)
         await kit.open()
         yield kit
+
+
+@pytest.fixture(autouse=True)
+def hashed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A jumping clock does not wait for the thread that hashes a long input."""
+    monkeypatch.setattr(model_inputs, "QUICK_CHARS_MAX", 2**30)
 
 
 @pytest.fixture

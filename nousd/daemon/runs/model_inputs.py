@@ -41,8 +41,8 @@ KEPT_CHARS_MAX: Final = 8 * 1024 * 1024
 
 _RUNS_LOOKED_AT: Final = 3
 
-_QUICK_MESSAGES_MAX: Final = 128
-_QUICK_CHARS_MAX: Final = 256 * 1024
+QUICK_MESSAGES_MAX: Final = 128
+QUICK_CHARS_MAX: Final = 256 * 1024
 """Messages, and characters of their texts, that are encoded and hashed in the event loop: about a
 millisecond."""
 
@@ -142,7 +142,7 @@ class ModelInputs:
             node = decode_node(artifact.data)
         except InputNotWhole:
             return None
-        if len(messages) <= _QUICK_MESSAGES_MAX:
+        if len(messages) <= QUICK_MESSAGES_MAX:
             return resumed_chain(node, node_ref, messages)
         return await trio.to_thread.run_sync(resumed_chain, node, node_ref, messages)
 
@@ -194,8 +194,8 @@ async def _stored(chain: Chain | None, compiled: Compiled, likely: Rest | None) 
         likely=likely,
     )
     new = new_messages(chain, compiled.request.messages)
-    is_quick = len(new) + len(compiled.omitted) <= _QUICK_MESSAGES_MAX
-    if is_quick and sum(len(message.text) for message in new) <= _QUICK_CHARS_MAX:
+    is_quick = len(new) + len(compiled.omitted) <= QUICK_MESSAGES_MAX
+    if is_quick and sum(len(message.text) for message in new) <= QUICK_CHARS_MAX:
         return store()
     return await trio.to_thread.run_sync(store)
 
