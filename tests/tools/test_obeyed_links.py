@@ -96,7 +96,7 @@ async def test_a_link_of_a_guarded_name_that_a_command_makes_is_reported(
     ("place", "inside", "program"),
     [
         (".github", "copilot-instructions.md", "other agent programs"),
-        (".config", "lefthook-x", "mise"),
+        (".config", "lefthook-x", "git"),
         (".hg", "hgrc", "Mercurial"),
         (".jj/repo", "config.toml", "Jujutsu"),
     ],
