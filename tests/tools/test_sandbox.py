@@ -25,6 +25,7 @@ from nousd.tools.sandbox import filter_listener
 from nousd.tools.sandbox.deny_scan import Search
 from nousd.tools.sandbox.interface import Request
 from nousd.tools.sandbox.landlock import Landlock
+from nousd.tools.sandbox.mount_placeholders import MountPlaceholders
 from nousd.tools.sandbox.visible_paths import ETC, Chosen, places_of
 from nousd.wire.objects.tool_footprint import Access
 from tests.harness.daemon import WAIT_SECONDS
@@ -296,6 +297,39 @@ async def test_the_next_command_removes_the_placeholders_of_a_killed_daemon(
     assert set(sandbox_bench.work.rglob("*")) - before
     await sandbox_bench.call("bash", command="mkdir .nousd/x .git/modules .git/modules/x")
     assert set(sandbox_bench.work.rglob("*")) == before
+
+
+async def test_what_a_user_has_where_a_placeholder_would_stand_is_kept(
+    repository: SandboxBench,
+) -> None:
+    files = {".git/config": "", ".git/config.worktree": "", ".git/commondir": ".\n"}
+    for name, content in files.items():
+        repository.put(name, content)
+    folder = repository.work / ".git" / "modules"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    await repository.call("bash", command="true")
+    assert {name: (repository.work / name).read_text() for name in files} == files
+    assert folder.is_dir()
+
+
+async def test_the_next_command_removes_a_file_that_a_killed_daemon_began_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox_bench = SandboxBench(tmp_path, "bubblewrap")
+    git(sandbox_bench.work, "init", "-q")
+
+    def killed(_: int, __: bytes) -> int:
+        raise KeyboardInterrupt
+
+    place = sandbox_bench.work / ".git" / "commondir"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            MountPlaceholders().made([place]).__enter__()
+    assert place.read_bytes() == b""
+    await sandbox_bench.call("bash", command="true")
+    assert not place.exists()
 
 
 @pytest.mark.parametrize("ends_first", [0, 1])

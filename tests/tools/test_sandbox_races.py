@@ -315,6 +315,7 @@ def test_a_placeholder_is_removed_only_from_its_own_directory(
     (outside / ".git" / "modules").mkdir()
     (outside / ".git" / "modules").chmod(0o1755)
     (outside / ".git" / "commondir").write_text(".\n")
+    (outside / ".git" / "commondir").chmod(0o1644)
     before = files_in(outside)
     hold(sandbox_bench, Swap(sandbox_bench.work / "sub", outside).do)
     assert files_in(outside) == before

@@ -6,8 +6,8 @@ whichever daemon, because the mounts on it would go with it. So each daemon that
 shared lock on it, and only a daemon that gets an exclusive lock removes it. Programs in a sandbox see
 something else in its place, and so cannot lock it. Nothing that anybody put there meanwhile is removed.
 
-A killed daemon leaves its placeholders without a lock. They can be told from anything that others would
-create, so the next sandbox that needs one takes it over.
+A killed daemon leaves its placeholders without a lock. Their mode tells them from anything that others
+would create, whatever that holds, so the next sandbox that needs one takes it over.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from typing import Final
 from nousd.tools.sandbox.nofollow_stat import listed, opened_folder, steps_to
 
 _FOLDER_MODE: Final = stat.S_ISVTX | 0o755
-"""Mode of a placeholder: nobody else creates an empty directory that is sticky."""
+_FILE_MODE: Final = stat.S_ISVTX | 0o644
+"""Modes of a placeholder. Others make a directory sticky only for several users to write in, and no file
+at all; an empty ``config`` may well be a user's."""
 
 _FILES: Final = {"config": b"", "config.worktree": b"", "commondir": b".\n"}
 """Files that a directory must not stand for, because programs that find one there fail, with a content
@@ -140,8 +142,10 @@ def _is_missing(folder: int, name: str) -> bool:
     """Return whether nothing but a placeholder is there."""
     try:
         status = os.lstat(name, dir_fd=folder)
+        if not _is_marked(status.st_mode):
+            return False
         if stat.S_ISDIR(status.st_mode):
-            return bool(status.st_mode & stat.S_ISVTX) and not listed(folder, name)
+            return not listed(folder, name)
         content = _FILES.get(name)
         return content is not None and _is_file_of(folder, name, status, content)
     except FileNotFoundError:
@@ -150,12 +154,17 @@ def _is_missing(folder: int, name: str) -> bool:
         return False
 
 
+def _is_marked(mode: int) -> bool:
+    return bool(mode & stat.S_ISVTX) and not mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
 def _is_file_of(folder: int, name: str, status: os.stat_result, content: bytes) -> bool:
-    if not stat.S_ISREG(status.st_mode) or status.st_size != len(content):
+    if not stat.S_ISREG(status.st_mode):
         return False
     descriptor = os.open(name, _HELD, dir_fd=folder)
     try:
-        return os.read(descriptor, len(content) + 1) == content
+        # A kill may have come before all of it was written.
+        return content.startswith(os.read(descriptor, len(content) + 1))
     finally:
         os.close(descriptor)
 
@@ -183,7 +192,7 @@ def _made(folder: int, path: Path) -> _Standing:
 
 def _write(folder: int, name: str, content: bytes) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(name, flags, 0o644, dir_fd=folder)
+    descriptor = os.open(name, flags, _FILE_MODE, dir_fd=folder)
     try:
         os.write(descriptor, content)
     finally:
