@@ -137,14 +137,14 @@ def test_a_directory_that_cannot_be_listed_is_closed_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(tmp_path, "a/x", "b/x")
-    scandir = os.scandir
+    open_ = os.open
 
-    def refusing(path: Path) -> object:
-        if path.name == "a":
+    def refusing(path: str, flags: int) -> int:
+        if path == f"{tmp_path}/a":
             raise PermissionError
-        return scandir(path)
+        return open_(path, flags)
 
-    monkeypatch.setattr(os, "scandir", refusing)
+    monkeypatch.setattr(os, "open", refusing)
     unseen = Found(named=("a",))
     assert search_in(Search(), tmp_path) == of("a", is_partial=False)
     assert Search().look(tmp_path, NAMES) == unseen

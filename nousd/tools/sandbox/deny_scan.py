@@ -4,7 +4,8 @@ It also finds the files that programs obey, so that a command's changes to them 
 The tree is walked from the top, so that what lies near it is found first. Denied paths must be found
 completely. Protected names, which may be in any directory, are searched as long as a command can wait:
 usually the whole tree now and then, otherwise what is near the top. A path that was found once stays
-denied, so no command can open it again by putting other files before it.
+denied, so no command can open it again by putting other files before it. A folder that is certainly as
+it was is not read again (``folder_memory``).
 
 A denied file is denied by its other names as well (``tools.fs.hard_links``). A kernel's rule about one
 name can hold for the file, so that a name that was forgotten would open all of them.
@@ -16,8 +17,7 @@ import os
 import re
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Final, NamedTuple
@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 from nousd.errors import ToolError
 from nousd.tools.fs.git_layout import is_layout, is_repository
 from nousd.tools.fs.hard_links import OtherNames, linked_files, other_names, targets_of
+from nousd.tools.sandbox.folder_memory import FolderMemory, Remembered, listing_of
 
 ENTRIES_MAX: Final = 200_000
 """Maximum entries of a search of the whole tree."""
@@ -124,6 +125,11 @@ class _Wanted(NamedTuple):
     names: Names
     hidden: Collection[str] = ()
 
+    @property
+    def key(self) -> Hashable:
+        """Equal for all that look for the same."""
+        return tuple(self.reading), tuple(self.writing), self.names, frozenset(self.hidden)
+
     def hides(self, place: str) -> bool:
         return place in self.hidden or _match(self.reading, place)
 
@@ -148,10 +154,16 @@ class Search:
 
     Args:
         clock: returns seconds that never go back.
+        memory: what was found in folders that are as they were.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        memory: FolderMemory | None = None,
+    ) -> None:
         self._clock = clock
+        self._memory = FolderMemory() if memory is None else memory
         self._lock = Lock()
         self._known: OrderedDict[Path, _Known] = OrderedDict()
 
@@ -241,7 +253,8 @@ class Search:
         is_short = began < known.due and not wanted.reading
         until = float("inf") if wanted.reading else began + SECONDS_MAX
         entries_max = SHORT_ENTRIES_MAX if is_short else ENTRIES_MAX
-        walk = _Walk(workdir, wanted, entries_max, lambda: self._clock() < until)
+        remembered = self._memory.of((workdir, wanted.key))
+        walk = _Walk(workdir, wanted, remembered, entries_max, lambda: self._clock() < until)
         if not is_short:
             took = self._clock() - began
             known.due = began + took / SEARCHING_SHARE_MAX
@@ -256,18 +269,50 @@ class Search:
             return known
 
 
+class _Content:
+    """What a walk found in one folder.
+
+    Args:
+        most: how many entries would have been read.
+        count: how many were.
+    """
+
+    __slots__ = ("ahead", "count", "hidden", "is_layout", "most", "named", "protected")
+
+    def __init__(self, most: int, count: int, *, is_layout: bool) -> None:
+        self.most = most
+        self.count = count
+        self.is_layout = is_layout
+        self.hidden: list[str] = []
+        self.protected: list[str] = []
+        self.named: list[str] = []
+        self.ahead: list[tuple[str, bool]] = []
+        """The folders in it to walk, and whether a program obeys everything in them."""
+
+    def is_for(self, most: int) -> bool:
+        """Return whether it is also what would be found among so many entries."""
+        return most == self.most or self.count < min(most, self.most)
+
+
 class _Walk:
     """Walks a tree from the top.
 
     Args:
+        remembered: what earlier walks found, which looked for the same.
         goes_on: returns whether there is time for another directory.
     """
 
     def __init__(
-        self, workdir: Path, wanted: _Wanted, entries_max: int, goes_on: Callable[[], bool]
+        self,
+        workdir: Path,
+        wanted: _Wanted,
+        remembered: Remembered,
+        entries_max: int,
+        goes_on: Callable[[], bool],
     ) -> None:
         self._workdir = workdir
         self._wanted = wanted
+        self._remembered = remembered
         # Each with whether a program obeys everything in it.
         self._ahead = deque([("", False)])
         self.hidden: list[str] = []
@@ -279,13 +324,7 @@ class _Walk:
         while self._ahead and left >= 0 and goes_on():
             folder, is_obeyed = self._ahead.popleft()
             try:
-                entries = _entries(workdir / folder, folder, left + 1)
-                if is_layout({_name(place) for place, _ in entries}):
-                    # Walked all the same: its names must not hide what a rule denies.
-                    self.repositories.append(folder or ".")
-                for place, is_folder in entries:
-                    left -= 1
-                    self._look_at(place, is_folder=is_folder, is_obeyed=is_obeyed)
+                content = self._content(folder, left + 1, is_obeyed=is_obeyed)
             except PermissionError:
                 # Its owner could grant himself access, so the whole directory is denied. Programs obey
                 # what is in one that can only be entered.
@@ -295,11 +334,39 @@ class _Walk:
                 continue
             except OSError:  # such as a path that is too long
                 self._is_unread = True
+            else:
+                left -= content.count
+                self._take(folder, content)
         self.is_partial = left < 0 or bool(self._ahead) or self._is_unread
 
-    def _look_at(self, place: str, *, is_folder: bool, is_obeyed: bool) -> None:
+    def _take(self, folder: str, content: _Content) -> None:
+        if content.is_layout:
+            # Walked all the same: its names must not hide what a rule denies.
+            self.repositories.append(folder or ".")
+        self.hidden += content.hidden
+        self.protected += content.protected
+        self.named += content.named
+        self._ahead += content.ahead
+
+    def _content(self, folder: str, most: int, *, is_obeyed: bool) -> _Content:
+        """Return what is in a folder, among so many of its entries."""
+        path = f"{self._workdir}/{folder}"
+        found: _Content | None = self._remembered.found_in(folder, path, is_obeyed)
+        if found is not None and found.is_for(most):
+            return found
+        listing = listing_of(path, most)
+        found = _Content(
+            most, len(listing.entries), is_layout=is_layout({name for name, _ in listing.entries})
+        )
+        prefix = f"{folder}/" if folder else ""
+        for name, is_folder in listing.entries:
+            self._look_at(prefix + name, found, is_folder=is_folder, is_obeyed=is_obeyed)
+        self._remembered.keep(folder, listing.stamp, is_obeyed, found)
+        return found
+
+    def _look_at(self, place: str, into: _Content, *, is_folder: bool, is_obeyed: bool) -> None:
         if self._wanted.hides(place):
-            self.hidden.append(place)
+            into.hidden.append(place)
             return
         name = _name(place)
         names = self._wanted.names
@@ -308,21 +375,11 @@ class _Walk:
             is_obeyed = os.path.islink(self._workdir / place)  # noqa: PTH114 - bears any folder
         is_closed = self._wanted.protects(place)
         if is_obeyed and (is_closed or not is_folder):
-            self.named.append(place)
+            into.named.append(place)
         if is_closed:
-            self.protected.append(place)
+            into.protected.append(place)
         elif is_folder:
-            self._ahead.append((place, is_obeyed))
-
-
-def _entries(path: Path, folder: str, most: int) -> Collection[tuple[str, bool]]:
-    """Return so many entries of a directory, and whether they are directories themselves."""
-    prefix = f"{folder}/" if folder else ""
-    with os.scandir(path) as entries:
-        return [
-            (prefix + entry.name, entry.is_dir(follow_symlinks=False))
-            for entry in islice(entries, most)
-        ]
+            into.ahead.append((place, is_obeyed))
 
 
 def _name(place: str) -> str:
