@@ -112,6 +112,22 @@ async def test_a_delta_stays_within_its_call_counts_and_follows_the_drawing(
     assert_drawn(to_store + to_reader, "A delta")
 
 
+async def test_a_first_delta_is_submitted_with_the_beginning_of_its_message(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    first, last = Gate(), Gate()
+    stub.script(text_reply(first, "one ", last))
+    await client.request("prompt", text="hello", wait=False)
+    await first.reached()
+    await wait_all_tasks_blocked(QUIET_SECONDS)
+    with recorded_calls() as calls:
+        first.open()
+        await events.until("message_update")
+    last.open()
+    await events.run()
+    assert sum(call.endswith(SUBMIT) for call in calls) == 1
+
+
 async def test_a_further_reader_of_a_delta_costs_little_more_than_its_write(
     daemon: Daemon, client: Client, events: Events, stub: StubModel
 ) -> None:

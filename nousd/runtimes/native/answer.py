@@ -214,15 +214,17 @@ class _Answer:
             raise self._room.exceeded()
 
     async def _show(self, streamed: _Streamed, text: str) -> None:
-        message_id = self.message_id or await self.open()
+        # The first content is in one batch for the log with the beginning of its message.
+        beginning = () if self.message_id is not None else (self._begin(),)
         if not text:  # all of it may be the beginning of a secret
+            await self._host.stream(*beginning)
             self._host.extend_idle_deadline(0.0)
             return
-        update, where = streamed.update, self._host.tracker.where
+        where: dict[str, Any] = {**self._host.tracker.where, "message_id": self.message_id}
         # A short one fits into an event in any case.
         parts = (text,) if len(text) <= _SHORT_CHARS else deltas(text)
         await self._host.stream(
-            *[update(**where, message_id=message_id, delta=delta) for delta in parts]
+            *beginning, *[streamed.update(**where, delta=delta) for delta in parts]
         )
 
     async def _show_rest(self) -> None:
@@ -236,13 +238,16 @@ class _Answer:
     async def open(self) -> str:
         """Begin the message if it has not begun yet; return its id."""
         if self.message_id is None:
-            self.message_id = self._host.new_id("msg")
-            await self._host.stream(
-                events.MessageStart(
-                    **self._host.tracker.where, message_id=self.message_id, role="assistant"
-                )
-            )
+            await self._host.stream(self._begin())
+        assert self.message_id is not None
         return self.message_id
+
+    def _begin(self) -> events.MessageStart:
+        """Return the event that begins the message."""
+        self.message_id = self._host.new_id("msg")
+        return events.MessageStart(
+            **self._host.tracker.where, message_id=self.message_id, role="assistant"
+        )
 
     async def _retrying(self, retry: Retrying) -> None:
         self.retried = True
