@@ -18,7 +18,6 @@ import trio
 from nousd.config.runtimes_file import ConfiguredRuntime
 from nousd.daemon.blobs.uploads import Uploads
 from nousd.daemon.clock import Clock
-from nousd.daemon.commands.sessions import delete_due
 from nousd.daemon.eventlog.hub import Hub
 from nousd.daemon.eventlog.log import Log
 from nousd.daemon.eventlog.retention import (
@@ -180,8 +179,15 @@ def _start_background_tasks(nursery: trio.Nursery, deps: DaemonDeps, services: S
     nursery.start_soon(services.uploads.expire)
     nursery.start_soon(services.runs.stop_stale_runs)
     nursery.start_soon(services.run_services.overrides.watch)
-    nursery.start_soon(services.deletions.watch, partial(delete_due, services))
+    nursery.start_soon(services.deletions.watch, partial(_delete_due, services))
     services.mcp.start()
+
+
+async def _delete_due(services: Services, session_id: str, delete_at: str) -> bool:
+    # Rarely is one due, and its module brings much with it.
+    from nousd.daemon.commands.sessions import delete_due
+
+    return await delete_due(services, session_id, delete_at)
 
 
 async def shut_down(services: Services) -> None:

@@ -24,6 +24,7 @@ from nousd.config.resolve import with_provider
 from nousd.config.settings import Settings
 from nousd.daemon import error_boundary
 from nousd.daemon.app import open_services, shut_down
+from nousd.daemon.commands import import_all
 from nousd.daemon.composition import open_deps
 from nousd.daemon.ops.logs import configure_logging
 from nousd.daemon.ops.process import (
@@ -51,6 +52,7 @@ from nousd.runtime_paths.locks import lock_socket, lock_state_folder, socket_loc
 from nousd.runtime_paths.mending import mend_files
 from nousd.tools.environment import INSIDE
 from nousd.wire.codec.envelope import encode_error
+from nousd.wire.codec.late_decoder import build_all
 from nousd.wire.limits import CONNECTIONS_MAX
 
 _GRACE_SECONDS: Final = 1.0
@@ -179,7 +181,7 @@ async def _serve_until_told_to_stop(
             connections.start_soon(
                 error_boundary.contained, served, "the way in beside the sockets"
             )
-        first = partial(prepare_first_run, services.closing)
+        first = partial(prepare_first_run, services.closing, load_what_is_late)
         connections.start_soon(error_boundary.contained, first, "the preparation of the first run")
         notifier.ready(f"pid {os.getpid()}")
         _log.info("listening on %s", listeners.command.socket.getsockname())
@@ -191,6 +193,19 @@ async def _serve_until_told_to_stop(
         await ways.closing.aclose()
         connections.cancel_scope.deadline = trio.current_time() + _GRACE_SECONDS
     _log.info("stopped")
+
+
+def load_what_is_late() -> None:
+    """Import what the first answer does without. No command, run or tool waits for it then, and a
+    daemon whose files are replaced beneath it goes on with the code that it began with.
+    """
+    import nousd.daemon.runs.run_hooks
+    import nousd.daemon.runs.run_host
+    import nousd.daemon.runs.run_loop
+
+    import_all()
+    build_all()
+    import nousd.tools.builtin.catalog  # noqa: F401
 
 
 async def _accept(

@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import trio
 
-from nousd.daemon.blobs.uploads import Uploads
-from nousd.daemon.clock import Clock
-from nousd.daemon.eventlog.hub import Hub
-from nousd.daemon.mcp.servers import McpServers
-from nousd.daemon.ops.meters import Meters
-from nousd.daemon.policy.approvals import Approvals
-from nousd.daemon.policy.approvers import Approvers
-from nousd.daemon.policy.questions import Questions
 from nousd.daemon.replies import RecentReplies
-from nousd.daemon.runs.client_calls import ClientCalls
-from nousd.daemon.runs.registry import Runs
-from nousd.daemon.runs.services import RunServices
-from nousd.daemon.sessions.history import Contexts
-from nousd.daemon.sessions.registry import Sessions
-from nousd.daemon.sessions.scheduled_deletions import ScheduledDeletions
 from nousd.daemon.sessions.transcripts import Transcripts
-from nousd.daemon.workspace.workspaces import Workspaces
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
-from nousd.providers.models.listing import ModelLists
-from nousd.store.interface import Store
-from nousd.tools.interface import Tool
 from nousd.wire.codec.framing import LineBudget
+
+if TYPE_CHECKING:
+    from nousd.daemon.blobs.uploads import Uploads
+    from nousd.daemon.clock import Clock
+    from nousd.daemon.eventlog.hub import Hub
+    from nousd.daemon.mcp.servers import McpServers
+    from nousd.daemon.ops.meters import Meters
+    from nousd.daemon.policy.approvals import Approvals
+    from nousd.daemon.policy.approvers import Approvers
+    from nousd.daemon.policy.questions import Questions
+    from nousd.daemon.runs.client_calls import ClientCalls
+    from nousd.daemon.runs.registry import Runs
+    from nousd.daemon.runs.services import RunServices
+    from nousd.daemon.sessions.history import Contexts
+    from nousd.daemon.sessions.registry import Sessions
+    from nousd.daemon.sessions.scheduled_deletions import ScheduledDeletions
+    from nousd.daemon.workspace.workspaces import Workspaces
+    from nousd.providers.models.listing import ModelLists
+    from nousd.store.interface import Store
+    from nousd.tools.interface import Tool
 
 ExtensionHandler = Callable[[dict[str, Any]], Awaitable[Any]]
 

@@ -93,7 +93,9 @@ nousd.tools.sandbox.landlock nousd.tools.sandbox.bubblewrap
 
 NOT_FOR_A_FIRST_ANSWER = """
 typer click nousd.cli.nousd.app nousd.cli.nousd.serve_flags nousd.config.report
-nousd.extensions.api nousd.extensions.demo nousd.tools.builtin.bash
+nousd.daemon.commands.accepting nousd.daemon.commands.inputs nousd.daemon.commands.mcp
+nousd.daemon.commands.sessions nousd.daemon.runs.run_host
+nousd.extensions.api nousd.extensions.demo nousd.tools.builtin.bash nousd.tools.builtin.task
 nousd.tools.builtin.catalog nousd.tools.builtin.edit
 nousd.tools.builtin.git nousd.tools.builtin.grep nousd.tools.builtin.patch
 nousd.tools.builtin.read nousd.tools.builtin.web_fetch

@@ -22,36 +22,43 @@ async def _nothing(_: ForkServer) -> None:
     pass
 
 
+class Importing:
+    """Imports for the first run, which note the threads in which they ran."""
+
+    def __init__(self) -> None:
+        self.threads: list[threading.Thread] = []
+
+    def __call__(self) -> None:
+        self.threads.append(threading.current_thread())
+
+
 @pytest.fixture
-def importing(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
-    """The threads in which the imports ran."""
-    threads: list[threading.Thread] = []
-    monkeypatch.setattr(process, "_import", lambda: threads.append(threading.current_thread()))
+def importing(monkeypatch: pytest.MonkeyPatch) -> Importing:
     monkeypatch.setattr(ForkServer, "prepare", _nothing)
-    return threads
+    return Importing()
 
 
 async def test_imports_happen_after_a_delay_in_another_thread(
-    importing: list[threading.Thread], autojump_clock: MockClock
+    importing: Importing, autojump_clock: MockClock
 ) -> None:
     start = trio.current_time()
-    await process.prepare_first_run(trio.Event())
+    await process.prepare_first_run(trio.Event(), importing)
     assert trio.current_time() - start >= process.QUIET_SECONDS
-    [thread] = importing
+    [thread] = importing.threads
     assert thread is not threading.current_thread()
 
 
 async def test_a_stopping_daemon_does_not_wait_for_imports(
-    importing: list[threading.Thread], autojump_clock: MockClock
+    importing: Importing, autojump_clock: MockClock
 ) -> None:
     start = trio.current_time()
     closing = trio.Event()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(process.prepare_first_run, closing)
+        nursery.start_soon(process.prepare_first_run, closing, importing)
         await trio.sleep(process.QUIET_SECONDS / 2)
         closing.set()
     assert trio.current_time() - start < process.QUIET_SECONDS
-    assert importing == []
+    assert importing.threads == []
 
 
 def test_the_imports_include_the_builtin_tools() -> None:
@@ -62,9 +69,9 @@ def test_the_imports_include_the_builtin_tools() -> None:
 
 _AMONG = """
 import sys
-from nousd.daemon.ops import process
+from nousd.daemon.serve import load_what_is_late
 before = "nousd.tools.builtin.catalog" in sys.modules
-process._import()
+load_what_is_late()
 print(before, "nousd.tools.builtin.catalog" in sys.modules)
 """
 

@@ -41,6 +41,7 @@ def test_each_command_has_a_behaviour() -> None:
 
 
 def test_the_daemon_has_a_handler_for_every_command_and_no_other() -> None:
-    from nousd.daemon.commands import HANDLERS
+    from nousd.daemon.commands import HANDLERS, MODULES
 
-    assert list(HANDLERS) == list(COMMANDS)
+    assert list(MODULES) == list(COMMANDS)
+    assert [HANDLERS[name].__name__ for name in MODULES] == list(COMMANDS)

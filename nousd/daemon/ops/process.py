@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import resource
+from collections.abc import Callable
 from typing import Final
 
 import trio
@@ -65,11 +66,14 @@ def look_for_cycles_seldom() -> None:
     gc.enable()
 
 
-async def prepare_first_run(closing: trio.Event) -> None:
+async def prepare_first_run(closing: trio.Event, load: Callable[[], None]) -> None:
     """Import in a thread what the first run needs and a start does not, shortly after the start, and
     start the fork server.
 
     A run that comes before does it itself. Nothing is done if ``closing`` is set before.
+
+    Args:
+        load: imports it.
 
     Raises:
         OSError: the fork server cannot be started.
@@ -77,11 +81,15 @@ async def prepare_first_run(closing: trio.Event) -> None:
     with trio.move_on_after(QUIET_SECONDS):
         await closing.wait()
         return
-    await trio.to_thread.run_sync(_import)
+    await trio.to_thread.run_sync(load)
+    _give_back_free_pages()
     from nousd.tools.process.fork_server import fork_server
 
     await fork_server().prepare()
 
 
-def _import() -> None:
-    import nousd.tools.builtin.catalog  # noqa: F401
+def _give_back_free_pages() -> None:
+    """Return to the system what imports have used and freed, from between what stays."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

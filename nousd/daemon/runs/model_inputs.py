@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-import msgspec
 import trio
 from msgspec import UNSET
 
@@ -34,6 +33,7 @@ from nousd.store.records import EventFilter, StoredEvent
 from nousd.wire import events
 from nousd.wire.codec.envelope import decode_event
 from nousd.wire.codec.input_chunks import MEDIA_TYPE, decode_node
+from nousd.wire.codec.late_decoder import LateDecoder
 
 KEPT_SESSIONS_MAX: Final = 32
 KEPT_CHARS_MAX: Final = 8 * 1024 * 1024
@@ -200,4 +200,4 @@ async def _stored(chain: Chain | None, compiled: Compiled, likely: Rest | None) 
     return await trio.to_thread.run_sync(store)
 
 
-_decoder: Final = msgspec.json.Decoder(events.ModelInput)
+_decoder: Final = LateDecoder(events.ModelInput)

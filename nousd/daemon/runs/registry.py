@@ -1,6 +1,7 @@
 """The registry of active runs: one task for each; starts, finds and stops them.
 
-``run_loop`` carries out a run, ``services`` has what runs share.
+``run_loop`` carries out a run, ``services`` has what runs share. What carries runs out is
+imported for the first one, or a moment after the daemon's start.
 """
 
 from __future__ import annotations
@@ -8,24 +9,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 from msgspec import UNSET, UnsetType
 
 from nousd.daemon import error_boundary
 from nousd.daemon.runs.recordings import current_run
-from nousd.daemon.runs.run_hooks import tell_end
-from nousd.daemon.runs.run_host import RunHost
-from nousd.daemon.runs.run_loop import CLOSING_SECONDS, RunLoop
 from nousd.daemon.runs.services import RunServices
-from nousd.daemon.runs.tasks import TaskRun
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import RunFailed
 from nousd.runtimes.interface import Runtime
 from nousd.store.artifacts import Artifact
 from nousd.wire.events import AgentEnd, Event
 from nousd.wire.events.base import EndStatus
+
+if TYPE_CHECKING:
+    from nousd.daemon.runs.run_host import RunHost
+    from nousd.daemon.runs.tasks import TaskRun
 
 _log = logging.getLogger(__name__)
 
@@ -73,6 +74,8 @@ class Runs:
             runtime: the one that ``decided`` names.
             parent: the run whose call of ``task`` it carries out.
         """
+        from nousd.daemon.runs.run_host import RunHost
+
         run = RunHost(live, run_id, self._services, self, runtime=runtime, parent=parent)
         run.begin(decided, artifacts)
         self._active[run_id] = run
@@ -81,6 +84,8 @@ class Runs:
         return run
 
     async def _carry_out(self, run: RunHost, own_prompt: str | None) -> None:
+        from nousd.daemon.runs.run_loop import RunLoop
+
         current_run.set(run.run_id)
         # Only ``stop`` ends a run early, so its ends are written even if the daemon is cancelled.
         with trio.CancelScope(shield=True):
@@ -96,6 +101,8 @@ class Runs:
 
     async def _tell_end(self, run_id: str, end: AgentEnd) -> None:
         """Call the end hooks of extensions. The daemon's stop waits a bounded time for them."""
+        from nousd.daemon.runs.run_hooks import tell_end
+
         told = self._telling[run_id] = trio.Event()
         try:
             await tell_end(self._services.hooks, end)
@@ -105,6 +112,8 @@ class Runs:
 
     async def _end_in_log(self, run: RunHost) -> None:
         """Let recovery write the end of a run that could not write it itself."""
+        from nousd.daemon.runs.run_loop import CLOSING_SECONDS
+
         with trio.move_on_after(CLOSING_SECONDS):
             await self._services.store.flush()
             await self._services.sessions.get(run.live.session_id)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import Final
 
@@ -55,6 +54,8 @@ class Runtimes:
         runtime = self._by_name.get(name)
         if runtime is not None:
             return runtime
+        import difflib
+
         (nearest,) = difflib.get_close_matches(name, self.names, n=1, cutoff=0.0)
         raise CommandRejected(
             "runtime_unknown",

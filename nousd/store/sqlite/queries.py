@@ -33,6 +33,7 @@ from nousd.store.sqlite.blocks import (
     all_of_session,
 )
 from nousd.store.sqlite.deleting import is_kept
+from nousd.wire.codec.late_decoder import LateDecoder
 from nousd.wire.codec.upcasting import lift
 from nousd.wire.limits import PENDING_COUNTED_MAX
 from nousd.wire.objects.entries import Entry, UsageTotals
@@ -42,12 +43,12 @@ from nousd.wire.objects.run_options import RunRequest
 from nousd.wire.responses.runs import RunRecord
 from nousd.wire.responses.transcripts import TreeNode
 
-_settings_decoder: Final = msgspec.json.Decoder(SessionSettings)
-_entry_decoder: Final[msgspec.json.Decoder[Entry]] = msgspec.json.Decoder(Entry)
-_input_decoder: Final = msgspec.json.Decoder(QueuedInput)
-_defaults_decoder: Final = msgspec.json.Decoder(Defaults)
-_usage_decoder: Final = msgspec.json.Decoder(UsageTotals)
-_request_decoder: Final = msgspec.json.Decoder(RunRequest)
+_settings_decoder: Final = LateDecoder(SessionSettings)
+_entry_decoder: Final[LateDecoder[Entry]] = LateDecoder(Entry)
+_input_decoder: Final = LateDecoder(QueuedInput)
+_defaults_decoder: Final = LateDecoder(Defaults)
+_usage_decoder: Final = LateDecoder(UsageTotals)
+_request_decoder: Final = LateDecoder(RunRequest)
 
 _EVENTS_ALL: Final = f"""
     SELECT seq, type, session_id, run_id, line, schema_version FROM events
@@ -338,7 +339,7 @@ class _Body(msgspec.Struct, frozen=True):
     text: str
 
 
-_body_decoder: Final = msgspec.json.Decoder(_Body)
+_body_decoder: Final = LateDecoder(_Body)
 
 
 def search(

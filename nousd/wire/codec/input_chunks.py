@@ -19,6 +19,7 @@ import msgspec
 
 from nousd.errors import InputNotWhole
 from nousd.wire.codec.canonical_json import canonical, digest
+from nousd.wire.codec.late_decoder import LateDecoder
 from nousd.wire.events.models import Omitted
 
 MEDIA_TYPE: Final = "application/json"
@@ -54,7 +55,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     rest: str
 
 
-_node_decoder: Final = msgspec.json.Decoder(Node)
+_node_decoder: Final = LateDecoder(Node)
 
 
 def encode_node(
