@@ -82,10 +82,10 @@ async def prepare_first_run(closing: trio.Event, load: Callable[[], None]) -> No
         await closing.wait()
         return
     await trio.to_thread.run_sync(load)
-    _give_back_free_pages()
     from nousd.tools.process.fork_server import fork_server
 
     await fork_server().prepare()
+    _give_back_free_pages()
 
 
 def _give_back_free_pages() -> None:

@@ -11,6 +11,7 @@ from nousd.config.settings import Settings
 from nousd.errors import ConfigError
 from nousd.machine.policy.denied_paths import denied_paths
 from nousd.machine.policy.protected_paths import OBEYED, places_in_sandbox, protection
+from nousd.tools.sandbox.deny_scan import Names
 from nousd.tools.sandbox.detect import Detector
 from nousd.tools.sandbox.limits import FILE_BYTES_MAX, MEBIBYTE, Limits
 from nousd.tools.sandbox.obeyed_links import ObeyedLinks
@@ -60,7 +61,12 @@ def detector(settings: Settings, hidden: Sequence[Path]) -> Detector:
 
 def obeyed_links() -> ObeyedLinks:
     """Return what finds the links under names that programs obey."""
-    return ObeyedLinks(names_of(places_in_sandbox("closed"), _rows()))
+    return ObeyedLinks(obeyed_names)
+
+
+def obeyed_names() -> Names:
+    """Return the names that programs obey. The first time takes milliseconds, to compile patterns."""
+    return names_of(places_in_sandbox("closed"), _rows())
 
 
 def _rows(*, but: Collection[str] = ()) -> tuple[Obeyed, ...]:

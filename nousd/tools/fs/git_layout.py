@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -32,28 +33,6 @@ _SET_BY_NAME: Final = (
 """Attributes of git and of hosts of repositories that need no value. A user who makes a macro of one
 has its driver run nearly everywhere already.
 """
-
-_DRIVER: Final = re.compile(
-    rb"""
-    ^ (?:\A\xef\xbb\xbf)?+ [ \t\r]*+ (?!\#)
-    (?> "(?:[^"\\\n]|\\.)*" | [^ \t\r\n]+ )             # the pattern of file names
-    (?: .*[ \t\r] )?
-    (?: (?:filter|diff|merge)=
-      | (?! [-!] | (?:%b)(?:[ \t\r\0]|$) )              # what may be a macro
-        [^= \t\r\n\0]+ (?:[ \t\r\0]|$) )
-    .* $
-    """
-    % _SET_BY_NAME,
-    re.MULTILINE | re.VERBOSE,
-)
-"""A line that names a driver, or sets what may be a macro: at the top of the repository, in its git
-folder or in the user's settings, ``[attr]`` gives several attributes one name. Only a name without a
-sign and a value stands for others; so ``-diff`` and ``!diff`` name no driver.
-
-As git reads it, ``#`` begins a comment only at the start of a line, ``\\r`` separates words, NUL ends a
-line, and a pattern in quotes need not be separated from the first attribute.
-"""
-
 
 _MACRO: Final = b"[attr]"
 """How a line begins that gives several attributes one name."""
@@ -132,11 +111,36 @@ def _folders_around(paths: Iterable[Parts]) -> Iterator[Parts]:
     yield from found
 
 
+@cache
+def _driver() -> re.Pattern[bytes]:
+    r"""Match a line that names a driver, or sets what may be a macro: at the top of the repository, in
+    its git folder or in the user's settings, ``[attr]`` gives several attributes one name. Only a name
+    without a sign and a value stands for others; so ``-diff`` and ``!diff`` name no driver.
+
+    As git reads it, ``#`` begins a comment only at the start of a line, ``\r`` separates words, NUL
+    ends a line, and a pattern in quotes need not be separated from the first attribute. It is compiled
+    when attributes are first read, because that takes milliseconds.
+    """
+    return re.compile(
+        rb"""
+        ^ (?:\A\xef\xbb\xbf)?+ [ \t\r]*+ (?!\#)
+        (?> "(?:[^"\\\n]|\\.)*" | [^ \t\r\n]+ )             # the pattern of file names
+        (?: .*[ \t\r] )?
+        (?: (?:filter|diff|merge)=
+          | (?! [-!] | (?:%b)(?:[ \t\r\0]|$) )              # what may be a macro
+            [^= \t\r\n\0]+ (?:[ \t\r\0]|$) )
+        .* $
+        """
+        % _SET_BY_NAME,
+        re.MULTILINE | re.VERBOSE,
+    )
+
+
 def drivers_in(attributes: bytes | None) -> set[bytes]:
     """Return the lines of a ``.gitattributes`` that name drivers; all, if one of these defines a macro,
     because each may use that.
     """
-    lines = set(_DRIVER.findall(attributes or b""))
+    lines = set(_driver().findall(attributes or b""))
     if attributes is None or not any(line.strip().startswith(_MACRO) for line in lines):
         return lines
     return {line for line in attributes.splitlines() if line.strip()}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -39,10 +39,10 @@ class ObeyedLinks:
     """The links of workspaces.
 
     Args:
-        names: the names that programs obey; None: there are none.
+        names: returns the names that programs obey; None: there are none.
     """
 
-    def __init__(self, names: Names | None = None) -> None:
+    def __init__(self, names: Callable[[], Names] | None = None) -> None:
         self._names = names
 
     def leading_to(self, workdir: Path, paths: Collection[Parts]) -> str:
@@ -53,7 +53,7 @@ class ObeyedLinks:
         """
         if self._names is None:
             return ""
-        links = tuple(_resolved(workdir, _walked(workdir, self._names)))
+        links = tuple(_resolved(workdir, _walked(workdir, self._names())))
         for place in ("/".join(parts) for parts in paths):
             for link in links:
                 if place == link.target or place.startswith(f"{link.target}/"):
