@@ -61,18 +61,22 @@ async def test_a_stopping_daemon_does_not_wait_for_imports(
     assert importing.threads == []
 
 
-def test_the_imports_include_the_builtin_tools() -> None:
+def test_the_imports_include_the_builtin_tools_what_runs_need_and_every_handler() -> None:
     argv = [sys.executable, "-c", _AMONG]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (0, "False True\n")
+    assert (done.returncode, done.stdout) == (0, "[]\n[]\n")
 
 
 _AMONG = """
 import sys
+from nousd.daemon.commands import MODULES
 from nousd.daemon.serve import load_what_is_late
-before = "nousd.tools.builtin.catalog" in sys.modules
+late = {"nousd.tools.builtin.catalog", "nousd.daemon.runs.run_host", "nousd.daemon.runs.run_loop"}
+late |= {f"nousd.daemon.commands.{name}" for name in MODULES.values()}
+some = {"nousd.tools.builtin.catalog", "nousd.daemon.runs.run_host", "nousd.daemon.commands.inputs"}
+print(sorted(some & set(sys.modules)))
 load_what_is_late()
-print(before, "nousd.tools.builtin.catalog" in sys.modules)
+print(sorted(late - set(sys.modules)))
 """
 
 
