@@ -1,0 +1,269 @@
+"""JSON-RPC 2.0 with a program that is spoken to in lines, in both directions.
+
+Each request of ours waits for its answer under a number; each request of the program is answered by a
+task of its own, so that one that takes long (an approval) keeps no other one waiting. What neither side
+can read is never fatal: a line that is no message is passed on as unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+import trio
+from msgspec import UNSET, Raw, UnsetType
+
+from nousd.errors import AgentFailed
+from nousd.wire.codec.envelope import encode_json, is_nested_too_deep
+
+REQUESTS_MAX: Final = 64
+"""Requests of the program that may wait for an answer at a time."""
+
+_WITHDRAWAL_SECONDS: Final = 1.0
+"""How long to wait for room to say that a request is withdrawn."""
+
+PARSE_ERROR: Final = -32700
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+SERVER_BUSY: Final = -32001
+CANCELLED: Final = -32800
+
+MessageId = int | str
+
+
+def readable(line: bytes) -> bytes:
+    """Return a line of a program, whose parts can be decoded one after another.
+
+    Raises:
+        msgspec.DecodeError: it is not UTF-8, or nests too deep. A decoder that passes over a part of a
+            line notices neither.
+    """
+    try:
+        line.decode()
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError("it is not UTF-8") from error
+    if is_nested_too_deep(line):
+        raise msgspec.DecodeError("it nests too deep")
+    return line
+
+
+class RpcError(Exception):
+    """What one side answers instead of a result.
+
+    Args:
+        code: as JSON-RPC has it.
+    """
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class FollowedResult(NamedTuple):
+    """A result, and what to call once it is on its way: for what may only be said after it."""
+
+    result: Any
+    follow: Callable[[], None]
+
+
+class Peer(Protocol):
+    """What an adapter does with the messages of its program."""
+
+    async def answer(self, method: str, params: Raw) -> Any:
+        """Return the result of a request of the program, or a ``FollowedResult``.
+
+        It is called in a task of its own. The next line is read when it first waits for something, so
+        that requests are begun in the order of their lines.
+
+        Raises:
+            RpcError: the answer instead of a result.
+        """
+        ...
+
+    async def hear(self, method: str, params: Raw) -> None:
+        """Take a notification. The next line is read when this returns."""
+        ...
+
+    async def puzzled(self, line: bytes) -> None:
+        """Take a line that is no message, or an answer to nothing."""
+        ...
+
+    def end(self, failure: AgentFailed) -> None:
+        """The program is of no more use; see ``AgentLife.end``."""
+        ...
+
+
+class _Fault(msgspec.Struct):
+    code: int = 0
+    message: str = ""
+
+
+class _Message(msgspec.Struct):
+    id: MessageId | UnsetType | None = UNSET
+    method: str | UnsetType = UNSET
+    params: Raw = Raw(b"{}")
+    result: Raw | UnsetType = UNSET
+    error: _Fault | UnsetType = UNSET
+
+
+class _Waiting:
+    """A request of ours, until it is answered."""
+
+    def __init__(self, method: str) -> None:
+        self.method = method
+        self.is_over = trio.Event()
+        self.outcome: Raw | RpcError | AgentFailed | None = None
+
+    def settle(self, outcome: Raw | RpcError | AgentFailed) -> None:
+        self.outcome = outcome
+        self.is_over.set()
+
+
+class JsonRpc:
+    """One end of a connection.
+
+    Args:
+        write: sends a line.
+        nursery: for the tasks that answer the program's requests.
+        marks_version: whether messages carry ``jsonrpc``; some programs leave it out.
+        withdrawal: the notification, with the key ``requestId``, that says that a request of ours is no
+            longer waited for; None if there is none.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[bytes], Awaitable[None]],
+        peer: Peer,
+        nursery: trio.Nursery,
+        *,
+        marks_version: bool = True,
+        withdrawal: str | None = None,
+    ) -> None:
+        self._write = write
+        self._peer = peer
+        self._nursery = nursery
+        self._head: dict[str, Any] = {"jsonrpc": "2.0"} if marks_version else {}
+        self._withdrawal = withdrawal
+        self._waiting: dict[int, _Waiting] = {}
+        self._answering: dict[MessageId, trio.CancelScope] = {}
+        self._last_id = 0
+        self._over: AgentFailed | None = None
+
+    async def call(self, method: str, params: Any, *, seconds: float) -> Raw:
+        """Send a request and return its result. The program is told if the wait is given up.
+
+        Raises:
+            RpcError: the program's error.
+            AgentFailed: it did not answer in time, or has ended.
+        """
+        if self._over is not None:
+            raise self._over
+        self._last_id += 1
+        number = self._last_id
+        waiting = self._waiting[number] = _Waiting(method)
+        try:
+            await self._send({"id": number, "method": method, "params": params})
+            with trio.move_on_after(seconds) as limit:
+                await waiting.is_over.wait()
+            if limit.cancelled_caught and waiting.outcome is None:
+                raise AgentFailed(f"it did not answer {method} within {seconds:g} seconds")
+        finally:
+            del self._waiting[number]
+            if waiting.outcome is None:
+                await self._tell_withdrawn(number)
+        match waiting.outcome:
+            case RpcError() | AgentFailed() as failure:
+                raise failure
+            case outcome:
+                assert outcome is not None
+                return outcome
+
+    async def _tell_withdrawn(self, number: int) -> None:
+        if self._withdrawal is not None and self._over is None:
+            with trio.move_on_after(_WITHDRAWAL_SECONDS, shield=True):
+                await self.notify(self._withdrawal, {"requestId": number})
+
+    async def notify(self, method: str, params: Any) -> None:
+        """Send a notification."""
+        await self._send({"method": method, "params": params})
+
+    async def take(self, line: bytes) -> None:
+        """Take a line of the program."""
+        try:
+            message = msgspec.json.decode(readable(line), type=_Message)
+        except msgspec.DecodeError:
+            await self._peer.puzzled(line)
+            return
+        if isinstance(message.method, str):
+            if message.id is UNSET or message.id is None:
+                await self._peer.hear(message.method, message.params)
+            else:
+                await self._begin_answer(message.id, message.method, message.params)
+            return
+        waiting = self._waiting.get(message.id) if isinstance(message.id, int) else None
+        if waiting is None or waiting.is_over.is_set():
+            await self._peer.puzzled(line)
+        elif message.error is not UNSET:
+            waiting.settle(RpcError(message.error.code, message.error.message))
+        else:
+            waiting.settle(Raw(b"null") if message.result is UNSET else message.result)
+
+    def withdraw(self, id_: MessageId) -> None:
+        """The program no longer wants an answer to a request of its own: it gets ``CANCELLED``."""
+        if id_ in self._answering:
+            self._answering[id_].cancel()
+
+    def end(self, failure: AgentFailed) -> None:
+        """The program has ended: whoever waits for an answer gets this failure."""
+        self._over = failure
+        for waiting in self._waiting.values():
+            waiting.settle(failure)
+
+    async def _begin_answer(self, id_: MessageId, method: str, params: Raw) -> None:
+        if id_ in self._answering or len(self._answering) >= REQUESTS_MAX:
+            await self._send_error(id_, RpcError(SERVER_BUSY, "too many requests at a time"))
+            return
+        scope = self._answering[id_] = trio.CancelScope()
+        await self._nursery.start(self._answer, id_, method, params, scope)
+
+    async def _answer(
+        self,
+        id_: MessageId,
+        method: str,
+        params: Raw,
+        scope: trio.CancelScope,
+        *,
+        task_status: trio.TaskStatus[None],
+    ) -> None:
+        task_status.started()
+        try:
+            with scope:
+                try:
+                    result = await self._peer.answer(method, params)
+                except RpcError as error:
+                    await self._send_error(id_, error)
+                except msgspec.DecodeError as error:
+                    await self._send_error(id_, RpcError(INVALID_PARAMS, str(error)))
+                except AgentFailed as failure:
+                    self._peer.end(failure)
+                else:
+                    await self._send_result(id_, result)
+            if scope.cancelled_caught:
+                await self._send_error(id_, RpcError(CANCELLED, "withdrawn"))
+        finally:
+            del self._answering[id_]
+
+    async def _send_result(self, id_: MessageId, result: Any) -> None:
+        if isinstance(result, FollowedResult):
+            await self._send({"id": id_, "result": result.result})
+            result.follow()
+        else:
+            await self._send({"id": id_, "result": result})
+
+    async def _send_error(self, id_: MessageId, error: RpcError) -> None:
+        await self._send({"id": id_, "error": {"code": error.code, "message": error.message}})
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        await self._write(encode_json({**self._head, **message}))
