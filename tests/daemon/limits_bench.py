@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nousd.runtimes.native.answer_room import AnswerBounds
+from nousd.runtimes.answer_room import AnswerBounds
 from nousd.wire.limit_table import LIMITS
 from tests.harness.daemon import Client, Daemon, Event, Events, of_type
 from tests.harness.stub_model import StubModel, text_reply, tool_reply

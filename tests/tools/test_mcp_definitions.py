@@ -10,8 +10,8 @@ import trio
 from nousd.errors import ConfigError, ToolArgumentsInvalid
 from nousd.tools.mcp.content import result_of
 from nousd.tools.mcp.definitions import Offered, definitions_of, tool_name
-from nousd.tools.mcp.message_limits import BYTES_PER_SECOND, MESSAGES_PER_SECOND, Pace
 from nousd.tools.mcp.spec import ServerSpec, filled_in
+from nousd.tools.process.message_limits import BYTES_PER_SECOND, MESSAGES_PER_SECOND, Pace
 from nousd.tools.registry import TOOL_NAME
 
 SPEC = ServerSpec(name="s", command=("program",))
@@ -141,15 +141,16 @@ def test_a_block_that_is_not_text_is_described() -> None:
     ]
 
 
+@pytest.mark.parametrize("per_second", [MESSAGES_PER_SECOND, 10 * MESSAGES_PER_SECOND])
 async def test_traffic_above_the_limit_per_second_waits(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, per_second: int
 ) -> None:
-    pace = Pace()
+    pace = Pace(per_second)
     began = trio.current_time()
-    for _ in range(MESSAGES_PER_SECOND):
+    for _ in range(per_second):
         await pace.take(1)
     assert trio.current_time() - began < 0.01
-    for _ in range(MESSAGES_PER_SECOND * 2):
+    for _ in range(per_second * 2):
         await pace.take(1)
     assert trio.current_time() - began == pytest.approx(2, abs=0.01)
     await pace.take(BYTES_PER_SECOND * 3)

@@ -417,7 +417,7 @@ async def test_a_message_that_is_too_large_ends_the_connection(
 async def test_a_noisy_server_works_and_its_logged_lines_are_bounded(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="nousd.tools.mcp.stdio")
+    caplog.set_level(logging.INFO, logger="nousd.tools.process.line_conversation")
     async with ready_host(tmp_path, "--chatty") as host:
         assert (await host.call("echo", text="hello")).text == "hello"
     lines = [record for record in caplog.records if "a word of mine" in record.getMessage()]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nousd.tools.mcp.message_limits import ValuesOfLines, values_in
+from nousd.tools.process.message_limits import ValuesOfLines, values_in
 from nousd.wire.limits import MCP_MESSAGE_VALUES_MAX
 
 

@@ -9,15 +9,13 @@ as they stream, from tool calls before they are judged.
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
 from nousd.errors import AnswerTooLong, ContextOverflow, ProviderError, RunFailed
 from nousd.machine.context.model_input import ModelInput
-from nousd.machine.context.text_offload import deltas
 from nousd.machine.session.closing_events import tool_calls_of
 from nousd.machine.session.usage import CallFigures
 from nousd.providers.interface import (
@@ -35,19 +33,16 @@ from nousd.providers.interface import (
     UsageSoFar,
 )
 from nousd.providers.models.prices import Price
+from nousd.runtimes.answer_room import AnswerBounds, AnswerRoom
 from nousd.runtimes.calls.admission import RAW_ARGUMENTS
 from nousd.runtimes.interface import NativeHost
-from nousd.runtimes.native.answer_room import AnswerBounds, AnswerRoom
+from nousd.runtimes.message_writer import MessageWriter
 from nousd.runtimes.native.metering import Meter
-from nousd.tools.secrets_interface import NO_SECRETS, Secrets, SecretsInStream
+from nousd.tools.secrets_interface import NO_SECRETS, Secrets
 from nousd.wire import events
 from nousd.wire.codec.envelope import is_nested_too_deep
 from nousd.wire.codec.unset import or_unset
-from nousd.wire.limits import DELTA_BYTES_MAX
-from nousd.wire.objects.entries import MessageEntry, ReasoningBlock, StopReason, ToolCall
-
-_SHORT_CHARS: Final = DELTA_BYTES_MAX // len(r"\u0000")
-"""Characters that fit into one delta even if each of them is escaped."""
+from nousd.wire.objects.entries import ReasoningBlock, StopReason, ToolCall
 
 
 async def ask_model(
@@ -77,10 +72,10 @@ async def ask_model(
     try:
         await answer.be_given(blobs)
     except AnswerTooLong:
-        await answer.open()
+        await answer.message.open()
         raise
     except ContextOverflow as overflow:
-        if answer.message_id is not None:
+        if answer.message.message_id is not None:
             raise await provider_failed(host, overflow) from overflow
         raise
     except ProviderError as error:
@@ -108,27 +103,6 @@ async def provider_failed(host: NativeHost, error: ProviderError, *, hint: str =
     return RunFailed(code, message, str(error), raw=error.raw, hint=hint, category=error.category)
 
 
-class _Streamed:
-    """A text of the answer while it streams, without secrets.
-
-    Args:
-        update: the type of its events.
-    """
-
-    def __init__(
-        self, update: type[events.MessageUpdate | events.ReasoningUpdate], secrets: Secrets
-    ) -> None:
-        self.update = update
-        self._secrets = secrets
-
-    @cached_property
-    def filter(self) -> SecretsInStream[str]:
-        """Removes the secrets; made for the first piece, because the key of this very call may be known
-        only since it was sent.
-        """
-        return self._secrets.text_stream()
-
-
 class _Answer:
     """Receives the pieces of one model call and logs them."""
 
@@ -148,10 +122,8 @@ class _Answer:
         self._meter = meter
         self._room = room
         self._secrets = secrets
-        self.message_id: str | None = None
+        self.message = MessageWriter(host, room, secrets)
         self.retried = False
-        self._text = _Streamed(events.MessageUpdate, secrets)
-        self._reasoning = _Streamed(events.ReasoningUpdate, secrets)
         self._reasoning_blocks: list[ReasoningBlock] = []
         self._calls: list[ToolCallPiece] = []
         self._finished = Finished("stop")
@@ -163,12 +135,12 @@ class _Answer:
             await self._provider.generate(self._request, self._receive, blobs)
             is_whole = True
         except ProviderError:
-            await self._show_rest()
+            await self.message.show_rest()
             raise
         finally:
             figures = None if is_whole else self._meter.figures_if_any()
             if figures is not None:
-                await self._host.stream(self._reported(figures, self.message_id))
+                await self._host.stream(self._reported(figures, self.message.message_id))
 
     def _reported(self, figures: CallFigures, message_id: str | None) -> events.UsageReported:
         return figures.reported(
@@ -181,73 +153,27 @@ class _Answer:
         self._meter.note(piece)
         match piece:
             case TextDelta(text):
-                await self._take(self._text, text)
+                await self.message.write(self.message.text, text)
             case ReasoningDelta(text):
-                await self._take(self._reasoning, text)
+                await self.message.write(self.message.reasoning, text)
             case ReasoningKept(block):
-                await self.open()
+                await self.message.open()
                 self._room.keep(block)
                 self._reasoning_blocks.append(block)
             case ToolCallPiece():
-                await self.open()
+                await self.message.open()
                 self._room.call(piece.arguments)
                 self._calls.append(piece)
             case Retrying():
                 await self._retrying(piece)
             case Finished():
                 self._finished = piece
-                await self._show_rest()
+                await self.message.show_rest()
             case Alive(held_bytes):
                 self._host.extend_idle_deadline(0.0)
                 self._room.hold(held_bytes)
             case UsageSoFar():
                 self._host.extend_idle_deadline(0.0)
-
-    async def _take(self, streamed: _Streamed, text: str) -> None:
-        """Show a piece of the answer, as far as there is room for it. What was held back at a cut is
-        not shown: it may be the beginning of a secret.
-        """
-        kept = self._room.take(text)
-        if kept:
-            await self._show(streamed, streamed.filter.feed(kept))
-        if len(kept) < len(text):
-            raise self._room.exceeded()
-
-    async def _show(self, streamed: _Streamed, text: str) -> None:
-        # The first content is in one batch for the log with the beginning of its message.
-        beginning = () if self.message_id is not None else (self._begin(),)
-        if not text:  # all of it may be the beginning of a secret
-            await self._host.stream(*beginning)
-            self._host.extend_idle_deadline(0.0)
-            return
-        where: dict[str, Any] = {**self._host.tracker.where, "message_id": self.message_id}
-        # A short one fits into an event in any case.
-        parts = (text,) if len(text) <= _SHORT_CHARS else deltas(text)
-        await self._host.stream(
-            *beginning, *[streamed.update(**where, delta=delta) for delta in parts]
-        )
-
-    async def _show_rest(self) -> None:
-        """Show what was held back, because the answer has ended; one that is aborted ends with what was
-        shown.
-        """
-        for streamed in (self._reasoning, self._text):
-            if rest := streamed.filter.finish():
-                await self._show(streamed, rest)
-
-    async def open(self) -> str:
-        """Begin the message if it has not begun yet; return its id."""
-        if self.message_id is None:
-            await self._host.stream(self._begin())
-        assert self.message_id is not None
-        return self.message_id
-
-    def _begin(self) -> events.MessageStart:
-        """Return the event that begins the message."""
-        self.message_id = self._host.new_id("msg")
-        return events.MessageStart(
-            **self._host.tracker.where, message_id=self.message_id, role="assistant"
-        )
 
     async def _retrying(self, retry: Retrying) -> None:
         self.retried = True
@@ -266,10 +192,10 @@ class _Answer:
 
         With calls, the end is on its way to the disk: each call waits for it before it begins.
         """
-        message_id = await self.open()
+        message_id = await self.message.open()
         calls = tool_calls_of(message_id, [self._without_secrets(call) for call in self._calls])
         log = self._host.stream if calls else self._host.commit
-        await log(*self._remarks(message_id, has_calls=bool(calls)), *self._ends(message_id, calls))
+        await log(*self._remarks(message_id, has_calls=bool(calls)), *self._ends(calls))
         return calls
 
     def _without_secrets(self, call: ToolCallPiece) -> tuple[str, str, dict[str, Any]]:
@@ -300,42 +226,17 @@ class _Answer:
             remarks.append(events.Status(**where, message=text))
         return [*remarks, self._reported(self._meter.figures(), message_id)]
 
-    def _ends(self, message_id: str, calls: tuple[ToolCall, ...]) -> list[events.Event]:
-        host = self._host
-        message = host.tracker.message
-        assert message is not None
-        text = message.text
-        usage = or_unset(self._finished.usage)
+    def _ends(self, calls: tuple[ToolCall, ...]) -> list[events.Event]:
         # Some servers say "stop" although the message asks for tools.
         reason: StopReason = "tool_use" if calls else _without_calls(self._finished.reason)
-        entry = MessageEntry(
-            id=message_id,
-            parent_id=or_unset(host.leaf_id),
-            role="assistant",
-            text=text,
-            run_id=host.tracker.run_id,
-            turn_kind=host.tracker.turn_kind,
-            created_at=host.now(),
+        return self.message.ends(
             provider=self._request.provider,
             model=self._request.model,
-            reasoning=message.reasoning or UNSET,
             reasoning_blocks=self._kept() or UNSET,
-            tool_calls=calls or UNSET,
+            calls=calls,
             stop_reason=reason,
-            usage=usage,
+            usage=or_unset(self._finished.usage),
         )
-        return [
-            events.MessageEnd(
-                **host.tracker.where,
-                message_id=message_id,
-                text=text,
-                stop_reason=reason,
-                usage=usage,
-            ),
-            events.EntryAppended(
-                session_id=host.tracker.session_id, run_id=host.tracker.run_id, entry=entry
-            ),
-        ]
 
 
 def _without_calls(reason: str) -> StopReason:

@@ -33,13 +33,13 @@ from nousd.machine.context.model_input_event import model_input
 from nousd.machine.context.transcript import owed_calls
 from nousd.machine.session.usage import CallFigures
 from nousd.providers.models.catalog import Models
+from nousd.runtimes.answer_room import AnswerBounds, AnswerRoom
 from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier
 from nousd.runtimes.calls.host import RuntimeOpinion
 from nousd.runtimes.calls.runner import CallRunner
 from nousd.runtimes.calls.runtime_policy import NO_POLICY
 from nousd.runtimes.interface import AnswersOfRun, NativeHost, Report, Tell
 from nousd.runtimes.native.answer import ask_model, provider_failed
-from nousd.runtimes.native.answer_room import AnswerBounds, AnswerRoom
 from nousd.runtimes.native.summary import QUICK_ENTRIES_MAX, write_summary
 from nousd.tools.interface import ExtendIdleDeadline, nobody_waits
 from nousd.tools.registry import ToolRegistry
@@ -49,6 +49,7 @@ from nousd.wire.codec.canonical_json import expressible, nearest
 from nousd.wire.events import models as model_events
 from nousd.wire.limits import ANSWER_BYTES_MAX, RUN_ANSWER_BYTES_MAX
 from nousd.wire.objects.entries import Entry, ToolCall
+from nousd.wire.objects.runtimes import AuthFacts, RuntimeCapabilities
 
 
 class NativeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +87,39 @@ class NativeRuntime:
     name = "native"
     version = UNSET
     consumes_on_delivery = False
+    capabilities = RuntimeCapabilities(
+        supports_streaming=True,
+        supports_reasoning=True,
+        supports_tool_calls=True,
+        supports_parallel_tool_calls=False,
+        supports_stop=True,
+        supports_images=True,
+        supports_session_create=True,
+        supports_session_resume=True,
+        supports_usage_reporting=True,
+        supports_non_interactive=True,
+        auth_model="api_key",
+        tool_execution_model="runtime_internal",
+        permission_model="nousd",
+        state_model="in_process",
+        resume_model="native",
+        reconstruct_model="structured",
+        steer_model="in_turn",
+        tool_replay_safety="requires_reapproval",
+        mcp_support="client_only",
+        mcp_transports=("stdio", "http"),
+        cancellation_model="guaranteed",
+        supported_isolation_modes=("in_process",),
+        recommended_isolation_mode="in_process",
+        max_outstanding_tool_calls=1,
+    )
+
+    def auth_facts(self) -> AuthFacts:
+        """See ``Runtime.auth_facts``: it has no program."""
+        return AuthFacts(
+            is_logged_in=True,
+            instructions="the keys of model servers are settings; nousd doctor names missing ones",
+        )
 
     def __init__(
         self,
@@ -252,6 +286,9 @@ class NativeRuntime:
         )
 
     # --- compaction --------------------------------------------------------------------------
+
+    def forget(self, session_id: str) -> None:
+        """See ``Runtime.forget``: nothing is kept."""
 
     async def opinion_of(self, _call: ToolCall) -> RuntimeOpinion:
         """See ``Runtime.opinion_of``."""

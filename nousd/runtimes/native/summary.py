@@ -22,8 +22,8 @@ from nousd.providers.interface import (
     ToolCallPiece,
 )
 from nousd.providers.models.prices import Price
+from nousd.runtimes.answer_room import AnswerRoom
 from nousd.runtimes.interface import Report
-from nousd.runtimes.native.answer_room import AnswerRoom
 from nousd.runtimes.native.metering import Meter
 from nousd.tools.interface import ExtendIdleDeadline
 from nousd.tools.secrets_interface import NO_SECRETS, Secrets

@@ -21,8 +21,8 @@ import msgspec
 import trio
 from mcp.client.streamable_http import streamable_http_client
 
-from nousd.tools.mcp.message_limits import Pace, ValuesOfLines
 from nousd.tools.mcp.spec import ServerSpec
+from nousd.tools.process.message_limits import Pace, ValuesOfLines
 from nousd.wire.limits import MCP_MESSAGE_BYTES_MAX, MCP_MESSAGE_VALUES_MAX
 
 _CONNECT_SECONDS: Final = 30.0

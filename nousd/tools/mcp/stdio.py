@@ -1,15 +1,10 @@
 """A server as a process of this machine: its messages are lines on its standard input and output.
 
-It runs under a supervisor, so it dies with the daemon and leaves nothing behind. It is read at a
-bounded rate: a server that floods us waits in its own pipe. A bounded part of its standard error goes
-to the daemon's diagnostic log.
+It runs under a supervisor, so it dies with the daemon and leaves nothing behind.
 """
 
 from __future__ import annotations
 
-import logging
-import shutil
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,25 +18,12 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 
 from nousd.errors import ToolServerFailed
-from nousd.tools.mcp.message_limits import Pace, values_in
 from nousd.tools.mcp.spec import ServerSpec
-from nousd.tools.process.supervisor import Conversation, supervised_conversation
-from nousd.wire.codec.framing import LineSplitter, LineTooLong
+from nousd.tools.process.line_conversation import LineBounds, LineConversation, found_program
+from nousd.tools.process.supervisor import supervised_conversation
 from nousd.wire.limits import MCP_MESSAGE_BYTES_MAX, MCP_MESSAGE_VALUES_MAX
 
 _WRITES_WAITING_MAX: Final = 64
-_WRITE_SECONDS: Final = 30.0
-"""How long a server may leave a message unread."""
-
-_FAREWELL_SECONDS: Final = 0.5
-"""Time between the end of its input, which asks it to end, and the signal."""
-
-_STDERR_LINE_BYTES_MAX: Final = 1000
-_STDERR_LINES_PER_SECOND: Final = 20
-_LAST_WORDS: Final = 3
-"""Number of lines of standard error that a failure quotes."""
-
-_log: Final = logging.getLogger(__name__)
 
 FromServer = MemoryObjectSendStream[SessionMessage | Exception]
 ToServer = MemoryObjectReceiveStream[SessionMessage]
@@ -56,12 +38,16 @@ async def stdio_streams(
     Raises:
         ToolServerFailed: it cannot be started, has ended, or sent an unacceptable message.
     """
-    argv = _found(spec.command, env)
+    argv = found_program(spec.command, env, ToolServerFailed)
     try:
         async with supervised_conversation(
             argv, cwd=workdir / (spec.cwd or ""), env=env
         ) as process:
-            server = _Server(spec.name, process, redact)
+            bounds = LineBounds(bytes_max=MCP_MESSAGE_BYTES_MAX, values_max=MCP_MESSAGE_VALUES_MAX)
+            conversation = LineConversation(
+                f"mcp server {spec.name}", process, bounds, ToolServerFailed, redact
+            )
+            server = _Server(conversation)
             to_session, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](
                 0
             )
@@ -72,99 +58,36 @@ async def stdio_streams(
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(server.read, to_session)
                     nursery.start_soon(server.write, from_session)
-                    nursery.start_soon(server.read_stderr)
+                    nursery.start_soon(conversation.read_stderr)
                     try:
                         yield from_server, to_server
                     finally:
                         nursery.cancel_scope.cancel()
-                        await server.dismiss()
+                        await conversation.dismiss()
     except OSError as error:
         raise ToolServerFailed(f"{argv[0]}: {error.strerror}") from None
 
 
-def _found(command: tuple[str, ...], env: Mapping[str, str]) -> tuple[str, ...]:
-    program = command[0]
-    if "/" not in program:
-        found = shutil.which(program, path=env.get("PATH", ""))
-        if found is None:
-            raise ToolServerFailed(f"there is no program {program}")
-        program = found
-    return (program, *command[1:])
-
-
 class _Server:
-    """The process of a server, as its streams."""
+    """The process of a server, as the streams of a session of the SDK."""
 
-    def __init__(self, name: str, process: Conversation, redact: Callable[[str], str]) -> None:
-        self._name = name
-        self._process = process
-        self._stdin = process.stdin
-        self._stdout = process.stdout
-        self._stderr = process.stderr
-        self._redact = redact
-        self._last_words: deque[str] = deque(maxlen=_LAST_WORDS)
-        self._silent = trio.Event()
+    def __init__(self, conversation: LineConversation) -> None:
+        self._conversation = conversation
 
     async def read(self, to_session: FromServer) -> None:
         """Pass on messages until the server ends, which always counts as a failure."""
-        lines = LineSplitter(MCP_MESSAGE_BYTES_MAX)
-        pace = Pace()
-        async for chunk in self._stdout:
-            for line in lines.feed(chunk):
-                if isinstance(line, LineTooLong):
-                    raise ToolServerFailed(
-                        f"it sent a message of more than {MCP_MESSAGE_BYTES_MAX} bytes"
-                    )
-                values = values_in(line)
-                if values > MCP_MESSAGE_VALUES_MAX:
-                    raise ToolServerFailed(
-                        f"it sent a message of more than {MCP_MESSAGE_VALUES_MAX} values"
-                    )
-                await pace.take(len(line), values=values)
-                message = _decoded(line)
-                if message is not None:
-                    await to_session.send(message)
-        with trio.move_on_after(_FAREWELL_SECONDS):
-            await self._silent.wait()
-        raise ToolServerFailed("; ".join(["it ended", *self._last_words]))
+
+        async def take(line: bytes) -> None:
+            message = _decoded(line)
+            if message is not None:
+                await to_session.send(message)
+
+        await self._conversation.read(take)
 
     async def write(self, from_session: ToServer) -> None:
         async for message in from_session:
-            line = message.message.model_dump_json(by_alias=True, exclude_unset=True) + "\n"
-            with trio.move_on_after(_WRITE_SECONDS) as limit:
-                try:
-                    await self._stdin.send_all(line.encode("utf-8", "replace"))
-                except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    return  # it is ending; the reader reports why
-            if limit.cancelled_caught:
-                raise ToolServerFailed(
-                    f"it did not read what it was sent for {_WRITE_SECONDS:g} seconds"
-                )
-
-    async def read_stderr(self) -> None:
-        """Log the server's standard error; excess lines are dropped."""
-        lines = LineSplitter(_STDERR_LINE_BYTES_MAX)
-        pace = Pace()
-        window, logged = trio.current_time(), 0
-        async for chunk in self._stderr:
-            said = [line for line in lines.feed(chunk) if isinstance(line, bytes) and line.strip()]
-            for line in said:
-                text = self._redact(line.decode("utf-8", "replace").strip())
-                self._last_words.append(text)
-                if trio.current_time() - window >= 1:
-                    window, logged = trio.current_time(), 0
-                logged += 1
-                if logged <= _STDERR_LINES_PER_SECOND:
-                    _log.info("mcp server %s: %s", self._name, text)
-            await pace.take(len(chunk), messages=len(said))
-        self._silent.set()
-
-    async def dismiss(self) -> None:
-        """Ask the server to end, and wait a moment for that."""
-        with trio.CancelScope(shield=True):
-            await self._stdin.aclose()
-            with trio.move_on_after(_FAREWELL_SECONDS):
-                await self._process.wait()
+            line = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+            await self._conversation.write(line.encode("utf-8", "replace"))
 
 
 class _Answer(msgspec.Struct):

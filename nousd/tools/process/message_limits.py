@@ -76,7 +76,8 @@ BYTES_PER_SECOND: Final = 32 * 1024 * 1024
 class Pace:
     """Lets a second's worth of messages and bytes through at once; more of them wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, messages_per_second: int = MESSAGES_PER_SECOND) -> None:
+        self._messages_per_second = messages_per_second
         self._free_at = -math.inf
 
     async def take(self, size: int, messages: int = 1, values: int = 0) -> None:
@@ -86,7 +87,7 @@ class Pace:
         messages += values // VALUES_PER_MESSAGE
         now = trio.current_time()
         self._free_at = max(self._free_at, now - 1) + max(
-            messages / MESSAGES_PER_SECOND, size / BYTES_PER_SECOND
+            messages / self._messages_per_second, size / BYTES_PER_SECOND
         )
         if self._free_at > now:
             await trio.sleep(self._free_at - now)

@@ -1,0 +1,159 @@
+"""A conversation in lines with a program of this machine, such as an MCP server or another agent.
+
+It is read at a bounded rate: a program that floods us waits in its own pipe. A bounded part of its
+standard error goes to the daemon's diagnostic log.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final, NoReturn
+
+import msgspec
+import trio
+
+from nousd.errors import NousdError
+from nousd.tools.process.message_limits import MESSAGES_PER_SECOND, Pace, values_in
+from nousd.tools.process.supervisor import Conversation
+from nousd.wire.codec.framing import LineSplitter, LineTooLong
+
+_WRITE_SECONDS: Final = 30.0
+"""How long a program may leave a line unread."""
+
+_FAREWELL_SECONDS: Final = 0.5
+"""Time between the end of its input, which asks it to end, and the signal."""
+
+_STDERR_LINE_BYTES_MAX: Final = 1000
+_STDERR_LINES_PER_SECOND: Final = 20
+_LAST_WORDS: Final = 3
+"""Number of lines of standard error that a failure quotes."""
+
+_log: Final = logging.getLogger(__name__)
+
+
+class LineBounds(msgspec.Struct, frozen=True, kw_only=True):
+    """What one line may have, bytes and values of JSON; and how many lines are read in a second."""
+
+    bytes_max: int
+    values_max: int
+    per_second: int = MESSAGES_PER_SECOND
+
+
+class LineConversation:
+    """The lines of a running program.
+
+    Args:
+        name: what the diagnostic log calls it, such as ``mcp server files``.
+        failure: the error that is raised for it.
+        redact: cleans what it says on standard error.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        process: Conversation,
+        bounds: LineBounds,
+        failure: Callable[[str], NousdError],
+        redact: Callable[[str], str],
+    ) -> None:
+        self._name = name
+        self._process = process
+        self._bounds = bounds
+        self._failure = failure
+        self._redact = redact
+        self._writing = trio.Lock()
+        self._is_torn = False
+        self._last_words: deque[str] = deque(maxlen=_LAST_WORDS)
+        self._is_silent = trio.Event()
+
+    async def read(self, take: Callable[[bytes], Awaitable[None]]) -> NoReturn:
+        """Pass on its lines until it ends, which always counts as a failure.
+
+        Raises:
+            NousdError: the ``failure``: it ended, or a line is beyond the bounds.
+        """
+        splitter = LineSplitter(self._bounds.bytes_max)
+        pace = Pace(self._bounds.per_second)
+        async for chunk in self._process.stdout:
+            for line in splitter.feed(chunk):
+                if isinstance(line, LineTooLong):
+                    raise self._failure(
+                        f"it sent a message of more than {self._bounds.bytes_max} bytes"
+                    )
+                values = values_in(line)
+                if values > self._bounds.values_max:
+                    raise self._failure(
+                        f"it sent a message of more than {self._bounds.values_max} values"
+                    )
+                await pace.take(len(line), values=values)
+                await take(line)
+        with trio.move_on_after(_FAREWELL_SECONDS):
+            await self._is_silent.wait()
+        raise self._failure("; ".join(["it ended", *self._last_words]))
+
+    async def write(self, line: bytes) -> None:
+        """Send a line, without its line feed. If the program is ending, nothing happens: the reader
+        reports why.
+
+        Raises:
+            NousdError: the ``failure``: it does not read what it is sent, or a line before this one was
+                cut off by its sender's end.
+        """
+        with trio.move_on_after(_WRITE_SECONDS) as limit:
+            async with self._writing:
+                if self._is_torn:
+                    raise self._failure("a message to it was cut off")
+                self._is_torn = True
+                with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                    await self._process.stdin.send_all(line + b"\n")
+                self._is_torn = False
+        if limit.cancelled_caught:
+            raise self._failure(f"it did not read what it was sent for {_WRITE_SECONDS:g} seconds")
+
+    async def read_stderr(self) -> None:
+        """Log its standard error; excess lines are dropped."""
+        splitter = LineSplitter(_STDERR_LINE_BYTES_MAX)
+        pace = Pace()
+        window, logged = trio.current_time(), 0
+        async for chunk in self._process.stderr:
+            said = [
+                line for line in splitter.feed(chunk) if isinstance(line, bytes) and line.strip()
+            ]
+            for line in said:
+                text = self._redact(line.decode("utf-8", "replace").strip())
+                self._last_words.append(text)
+                if trio.current_time() - window >= 1:
+                    window, logged = trio.current_time(), 0
+                logged += 1
+                if logged <= _STDERR_LINES_PER_SECOND:
+                    _log.info("%s: %s", self._name, text)
+            await pace.take(len(chunk), messages=len(said))
+        self._is_silent.set()
+
+    async def dismiss(self) -> None:
+        """Ask it to end by the end of its input, and wait a moment for that."""
+        with trio.CancelScope(shield=True):
+            await self._process.stdin.aclose()
+            with trio.move_on_after(_FAREWELL_SECONDS):
+                await self._process.wait()
+
+
+def found_program(
+    command: Sequence[str], env: Mapping[str, str], failure: Callable[[str], NousdError]
+) -> tuple[str, ...]:
+    """Return a command line with the path of its program, which is looked up in the PATH of ``env``.
+
+    Raises:
+        NousdError: the ``failure``: there is no such program.
+    """
+    program = command[0]
+    if "/" not in program:
+        found = shutil.which(program, path=env.get("PATH", ""))
+        if found is None:
+            raise failure(f"there is no program {program}")
+        program = found
+    return (program, *command[1:])
