@@ -26,7 +26,8 @@
     │   ├── ContextOverflow          ... because its input was too long for the model
     │   └── KeyUnavailable           ... because its key could not be had; no server was asked
     ├── RunFailed                    a run cannot continue; becomes its `error` event
-    │   └── AnswerTooLong            ... because its model said more than a setting allows
+    │   ├── AnswerTooLong            ... because its model said more than a setting allows
+    │   └── AgentFailed              ... because the agent program ended, or does not do what it should
     ├── ToolError                    a tool call failed; becomes a tool result, never ends a run
     │   ├── ToolArgumentsInvalid     ... because its arguments do not fit
     │   ├── Unanswered               ... because the user did not answer what it asked
@@ -353,6 +354,17 @@ class AnswerTooLong(RunFailed):
 
     def __init__(self, message: str) -> None:
         super().__init__("answer_too_long", message)
+
+
+class AgentFailed(RunFailed):
+    """An agent program has ended, or cannot be used any more; the next turn starts it anew.
+
+    Args:
+        cause: what happened, worded to follow the program's name, such as ``it ended``.
+    """
+
+    def __init__(self, cause: str, *, hint: str = "") -> None:
+        super().__init__("agent_failed", "the agent program failed", cause, hint=hint)
 
 
 class ToolError(NousdError):

@@ -5,7 +5,7 @@
     [runtimes.reviewer]                  # nousctl session new --runtime reviewer
     kind = "acp"                         # how the program is talked to
     command = ["agent", "--serve"]
-    runtime_tools = "off"                # the program's own tools: off, ask or on; default: off
+    runtime_tools = "off"                # the program's own tools: off, or ask about each call
     models = ["large", "small"]          # those that it is asked for; default: its own
     env = ["AGENT_API_KEY"]              # variables of the daemon's environment that it receives
 
@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -36,7 +36,7 @@ class RuntimeTable(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: Annotated[str, Meta()] = ""
     command: Words = ()
-    runtime_tools: Annotated[Literal["off", "ask", "on"], Meta()] = "off"
+    runtime_tools: Annotated[Literal["off", "ask"], Meta()] = "off"
     models: Words = ()
     env: Words = ()
 
@@ -47,13 +47,20 @@ class ConfiguredRuntime(NamedTuple):
     name: str
     kind: str
     command: tuple[str, ...]
-    runtime_tools: Literal["off", "ask", "on"]
+    runtime_tools: Literal["off", "ask"]
     models: tuple[str, ...]
     env: tuple[str, ...]
 
 
-KINDS: Final[frozenset[str]] = frozenset()
-"""The kinds of programs that there are adapters for."""
+KINDS: Final[Mapping[str, Collection[str]]] = {
+    "acp": ("off", "ask"),
+    "claude": ("off", "ask"),
+    "codex": ("off",),
+}
+"""The kinds of programs that there are adapters for -> what ``runtime_tools`` can be."""
+
+_THERE_ANYWAY: Final = {"claude": ("claude",), "codex": ("codex",)}
+"""Kinds whose runtime of the same name needs no table, and the program's usual name."""
 
 _NATIVE: Final = "native"
 _NAME: Final = r"[a-z0-9][a-z0-9-]{0,31}"
@@ -61,18 +68,27 @@ _VARIABLE_NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 
 
 def read_runtimes_file(
-    file: ConfigFile, kinds: Collection[str] = KINDS
+    file: ConfigFile, kinds: Mapping[str, Collection[str]] = KINDS
 ) -> tuple[ConfiguredRuntime, ...]:
-    """Read the tables, in their order.
+    """Read the tables, in their order, and add the runtimes that need none.
 
     Raises:
         ConfigError: one line with the file, the table, the key and what it must be.
     """
     tables = open_table(file, "runtimes", file.table.get("runtimes", {}), _RUNTIMES_MAX)
-    return tuple(_runtime(file, name, value, kinds) for name, value in tables.content.items())
+    said = [_runtime(file, name, value, kinds) for name, value in tables.content.items()]
+    names = {each.name for each in said}
+    usual = [
+        ConfiguredRuntime(kind, kind, command, "off", (), ())
+        for kind, command in _THERE_ANYWAY.items()
+        if kind in kinds and kind not in names
+    ]
+    return (*said, *usual)
 
 
-def _runtime(file: ConfigFile, name: str, value: Any, kinds: Collection[str]) -> ConfiguredRuntime:
+def _runtime(
+    file: ConfigFile, name: str, value: Any, kinds: Mapping[str, Collection[str]]
+) -> ConfiguredRuntime:
     if not re.fullmatch(_NAME, name) or name == _NATIVE:
         raise ConfigError(
             f"[runtimes.{name[:100]}] must be called by at most 32 lower-case letters, digits and "
@@ -93,6 +109,12 @@ def _runtime(file: ConfigFile, name: str, value: Any, kinds: Collection[str]) ->
             raise ConfigError(
                 f"{table.where}: env has names of variables, not {variable[:100]!r} {where}"
             )
+    possible = kinds[said.kind]
+    if said.runtime_tools not in possible:
+        raise ConfigError(
+            f"{table.where}: runtime_tools of the kind {said.kind} can be {', '.join(possible)}, not"
+            f" {said.runtime_tools} {where}"
+        )
     return ConfiguredRuntime(
         name, said.kind, said.command, said.runtime_tools, said.models, said.env
     )

@@ -39,7 +39,7 @@ from nousd.daemon.runs.client_calls import ClientCalls
 from nousd.daemon.runs.model_inputs import ModelInputs
 from nousd.daemon.runs.recovery import close_what_can_be, close_what_is_open
 from nousd.daemon.runs.registry import Runs
-from nousd.daemon.runs.runtimes import Runtimes
+from nousd.daemon.runs.runtimes import MakeRuntime, Runtimes
 from nousd.daemon.runs.services import RunServices
 from nousd.daemon.services import ExtensionHandler, Services
 from nousd.daemon.sessions.history import Contexts
@@ -49,6 +49,8 @@ from nousd.daemon.workspace.workspaces import Workspaces
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
 from nousd.providers.models.catalog import Models
 from nousd.providers.models.listing import ModelLists
+from nousd.runtimes.agents.surroundings import AgentSurroundings
+from nousd.runtimes.answer_room import AnswerBounds
 from nousd.runtimes.calls.hooks import CallHooks
 from nousd.runtimes.calls.runner import CallRunner
 from nousd.runtimes.interface import Runtime
@@ -92,10 +94,10 @@ class DaemonDeps(msgspec.Struct, kw_only=True):
     """Selects the tools that a call can find; for ``nousd.replay``."""
     around_runtime: Callable[[Runtime], Runtime] = lambda runtime: runtime
     """Wraps the native runtime; ``nousd.replay`` acts after each of its steps."""
-    make_agents: Callable[[CallRunner], Iterable[Runtime]] = lambda _: ()
-    """Makes the runtimes that drive agent programs, whose calls pass the given gate."""
+    make_agents: Callable[[AgentSurroundings], Mapping[str, MakeRuntime]] = lambda _: {}
+    """Gives the runtimes that drive agent programs, by name."""
     configured_runtimes: tuple[ConfiguredRuntime, ...] = ()
-    """How the settings describe those runtimes."""
+    """How the settings describe runtimes."""
     permissions: Permissions = RulePermissions()
     approval_timeout_seconds: float = APPROVAL_SECONDS
     sandbox: FindSandbox = no_sandbox
@@ -131,10 +133,16 @@ async def open_services(deps: DaemonDeps) -> AsyncIterator[Services]:
     uncreated = await deps.store.uncreated_branches()
     deps.workspaces.trust.remember(defaults.trusted)
     tools = ToolRegistry(deps.tools, late=deps.late_tools)
-    gate = CallRunner(deps.around_tools(tools), deps.call_hooks or ExtensionCallHooks(deps.hooks))
+    hooks = deps.call_hooks or ExtensionCallHooks(deps.hooks)
+    gate = CallRunner(deps.around_tools(tools), hooks)
     approvers = Approvers()
-    shared = _run_services(deps, log, defaults, tools, gate=gate, approvers=approvers)
     async with trio.open_nursery() as nursery:
+        bounds = AnswerBounds(deps.native.answer_bytes_max, deps.native.run_answer_bytes_max)
+        around = AgentSurroundings(nursery, tools, hooks, bounds, deps.secrets)
+        agents = deps.make_agents(around)
+        shared = _run_services(
+            deps, log, defaults, tools, gate=gate, approvers=approvers, agents=agents
+        )
         services = Services(
             store=deps.store,
             hub=hub,
@@ -207,6 +215,7 @@ def _run_services(
     *,
     gate: CallRunner,
     approvers: Approvers,
+    agents: Mapping[str, MakeRuntime],
 ) -> RunServices:
     recover = partial(close_what_is_open, deps.store, log, deps.clock)
     workdir = deps.workspaces.default.path
@@ -219,9 +228,7 @@ def _run_services(
         store=deps.store,
         log=log,
         clock=deps.clock,
-        runtimes=Runtimes(
-            deps.around_runtime(native), deps.make_agents(gate), deps.configured_runtimes
-        ),
+        runtimes=Runtimes(deps.around_runtime(native), agents, deps.configured_runtimes),
         summariser=native,
         models=deps.models,
         tools=tools,

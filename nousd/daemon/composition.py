@@ -7,20 +7,28 @@ A setting that cannot be used is refused before the log is touched. Locks, socke
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
+import shutil
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nousd.config.runtimes_file import ConfiguredRuntime
 from nousd.config.settings import Settings
 from nousd.daemon.app import DaemonDeps
 from nousd.daemon.clock import SystemClock
 from nousd.daemon.mcp.specs import specs_of_settings
 from nousd.daemon.policy.permissions import RulePermissions, rules_of_settings
 from nousd.daemon.runs.recordings import open_recordings
+from nousd.daemon.runs.runtimes import MakeRuntime
 from nousd.daemon.workspace.settings import default_prompt, workspaces_of_settings
 from nousd.redaction.redactor import Redactor
 from nousd.runtime_paths import locations
+from nousd.runtimes.agents.interface import Agent
+from nousd.runtimes.agents.surroundings import AgentSurroundings
+from nousd.runtimes.interface import Runtime
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.sqlite.store import open_store
 from nousd.tools.interface import Tool
@@ -79,9 +87,40 @@ async def open_deps(settings: Settings, redactor: Redactor) -> AsyncIterator[Dae
             stale_seconds=settings.run_stale_seconds,
             delta_retention_days=settings.delta_retention_days,
             line_bytes_max=settings.line_bytes_max,
+            make_agents=partial(_agents, settings),
             secrets=redactor,
             spool_folder=settings.state_dir,
         )
+
+
+def _agents(settings: Settings, around: AgentSurroundings) -> Mapping[str, MakeRuntime]:
+    """Return the runtimes that drive agent programs, by name; each is imported when it is used."""
+    return {
+        configured.name: partial(_agent, configured, settings, around)
+        for configured in settings.runtimes
+    }
+
+
+def _agent(configured: ConfiguredRuntime, settings: Settings, around: AgentSurroundings) -> Runtime:
+    from nousd.runtimes.agents.agent_runtime import AgentRuntime
+    from nousd.runtimes.agents.guest import Guest
+
+    kind = import_module(f"nousd.runtimes.agents.{configured.kind}.agent")
+    passed_on = _passed_on(kind.PASSED_ON, configured)
+    agent: Agent = kind.AGENT(configured.name, configured.command, passed_on)
+    covered = [
+        settings.state_dir,
+        locations.default_config_file().parent,
+        *(settings.config_file, settings.socket, settings.events_socket, settings.http_socket),
+    ]
+    guest = Guest(partial(shutil.which, "bwrap"), tuple(filter(None, covered)))
+    return AgentRuntime(agent, guest, around, own_tools=configured.runtime_tools)
+
+
+def _passed_on(names: Sequence[str], configured: ConfiguredRuntime) -> Mapping[str, str]:
+    """Return the variables of the daemon's environment that an agent program receives."""
+    named = dict.fromkeys((*names, *configured.env))
+    return {name: os.environ[name] for name in named if name in os.environ}
 
 
 def _extensions(settings: Settings, redactor: Redactor) -> Extensions:

@@ -13,6 +13,7 @@ the daemon does.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -27,8 +28,10 @@ from nousd.machine.session.queue import Inputs
 from nousd.machine.session.usage import CallFigures
 from nousd.runtimes.calls.attempts import Earlier
 from nousd.runtimes.calls.host import RuntimeOpinion, TurnCallHost
+from nousd.wire.objects.agents import AgentSessionFacts
 from nousd.wire.objects.entries import Attachment, Entry, ToolCall, TurnKind
 from nousd.wire.objects.run_options import ToolChoice
+from nousd.wire.objects.runtimes import AuthFacts, RuntimeCapabilities
 
 Tell = Callable[[Compiled], Awaitable[None]]
 """Receives an input of a model outside of the turn's answers, before it is sent."""
@@ -181,6 +184,27 @@ class AgentHost(TurnHost, Protocol):
     pending.
     """
 
+    def let_calls_overlap(self) -> None:
+        """Let several calls of the run be open, and calls beside a message: from now on its brackets
+        are put in order.
+        """
+        ...
+
+    @property
+    def workdir(self) -> Path:
+        """The folder of the session; resolved."""
+        ...
+
+    @property
+    def agent_model(self) -> str:
+        """The runtime's own name of the session's model; empty if the session names none of its."""
+        ...
+
+    @property
+    def agent_session(self) -> AgentSessionFacts | None:
+        """The program's session that the log knows of, of whatever runtime."""
+        ...
+
     @property
     def turn_text(self) -> str:
         """The text to deliver; empty for a turn that resumes."""
@@ -229,6 +253,15 @@ class Runtime(Protocol):
         ...
 
     @property
+    def capabilities(self) -> RuntimeCapabilities:
+        """What it can do."""
+        ...
+
+    def auth_facts(self) -> AuthFacts:
+        """Return whether its program is logged in. Blocks."""
+        ...
+
+    @property
     def consumes_on_delivery(self) -> bool:
         """Whether a turn's inputs are consumed when the runtime says that they were delivered
         (``AgentHost.delivered``), instead of before the turn.
@@ -241,6 +274,10 @@ class Runtime(Protocol):
         Raises:
             RunFailed: the run cannot continue.
         """
+        ...
+
+    def forget(self, session_id: str) -> None:
+        """A session is deleted: nothing is kept for it any more."""
         ...
 
     async def opinion_of(self, call: ToolCall) -> RuntimeOpinion:

@@ -64,6 +64,7 @@ MODULES: Final[dict[str, str]] = {
     "list_models": "models",
     "set_runtime": "runtimes",
     "get_runtimes": "runtimes",
+    "get_auth_status": "runtimes",
     "set_permission_mode": "permissions",
     "confirm_tool": "permissions",
     "call_tool": "tool_calls",

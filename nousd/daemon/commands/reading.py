@@ -9,12 +9,12 @@ from nousd import __version__
 from nousd.daemon.commands.pages import page_of
 from nousd.daemon.eventlog.event_filters import event_filter, position, pruned
 from nousd.daemon.eventlog.hub import STRETCH_EVENTS
+from nousd.daemon.eventlog.normalized import NormalizedReader
 from nousd.daemon.replies import Reply
 from nousd.daemon.services import Services
 from nousd.errors import CommandRejected
 from nousd.machine.session.settings import in_force
 from nousd.machine.session.state import SessionState
-from nousd.store.records import StoredEvent
 from nousd.wire import commands
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.commands import COMMANDS
@@ -136,18 +136,24 @@ def _as_it_is_now(services: Services, record: RunRecord) -> RunRecord:
 async def get_events(services: Services, command: commands.GetEvents) -> Reply:
     """Read a page of the log."""
     head = services.hub.head
-    after = 0 if command.after is None else position(command.after, head=head)
+    start = position(command, head=head, default=0)
+    after = start.after
     wanted = event_filter(command)
+    view = None if command.view is None else NormalizedReader(services.store, start)
     told_again = await pruned(services.store, after, wanted, head=head)
-    page: tuple[StoredEvent, ...] = ()
-    while not page and after < head:
+    lines: list[bytes] = []
+    while not lines and after < head:
         until = min(head, after + STRETCH_EVENTS)
         page = await services.store.events_after(
             after, wanted, until=until, limit=command.limit, bytes_max=PAGE_BYTES_MAX
         )
         after = page[-1].seq if page else until
+        if view is None:
+            lines = [stored.line.rstrip(b"\n") for stored in page]
+        else:
+            lines, after = await view.render(page, after, PAGE_BYTES_MAX)
     return Events(
-        events=tuple(msgspec.Raw(stored.line.rstrip(b"\n")) for stored in page),
+        events=tuple(map(msgspec.Raw, lines)),
         next=cursor(after),
         head=cursor(head),
         pruned=told_again,
@@ -174,4 +180,5 @@ async def get_capabilities(services: Services, _command: commands.GetCapabilitie
         workdir=services.workspaces.default.path,
         extension_commands=tuple(sorted(services.extension_commands)),
         limits=limits,
+        runtime=services.run_services.runtimes.named("native").capabilities,
     )

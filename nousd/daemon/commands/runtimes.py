@@ -44,12 +44,23 @@ async def get_runtimes(services: Services, _command: commands.GetRuntimes) -> Re
     return responses.Runtimes(runtimes=tuple(summaries))
 
 
+async def get_auth_status(services: Services, command: commands.GetAuthStatus) -> Reply:
+    """Look whether a runtime's program is logged in."""
+    runtime = services.run_services.runtimes.named(command.runtime)
+    return responses.AuthStatus(
+        runtime=runtime.name,
+        auth_model=runtime.capabilities.auth_model,
+        auth=await trio.to_thread.run_sync(runtime.auth_facts),
+    )
+
+
 def _summary(
     runtime: Runtime, configured: ConfiguredRuntime | None, *, is_default: bool
 ) -> RuntimeSummary:
     return RuntimeSummary(
         name=runtime.name,
         is_default=is_default,
+        capabilities=runtime.capabilities,
         kind=UNSET if configured is None else configured.kind,
         version=runtime.version,
         command=UNSET if configured is None else configured.command,

@@ -246,6 +246,7 @@ def _delete(services: Services, live: LiveSession) -> CommitHandle:
             services.transcripts.forget(live.session_id)
             services.run_services.inputs.forget(live.session_id)
             services.run_services.overrides.forget_deleted(live.session_id)
+            services.run_services.runtimes.forget(live.session_id)
 
     handle.when_resolved(resolved)
     return handle

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -47,6 +48,7 @@ from nousd.wire import events
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.events import Event
 from nousd.wire.events.base import EndStatus, TurnKey
+from nousd.wire.objects.agents import AgentSessionFacts
 from nousd.wire.objects.entries import Entry, MessageEntry, ToolCall
 from nousd.wire.objects.run_options import RunOptions, ToolChoice
 
@@ -362,6 +364,23 @@ class RunHost(DeliveringHost):
     def grown(self) -> Grown:
         """See ``NativeHost.grown``."""
         return self._context.grown
+
+    @property
+    def workdir(self) -> Path:
+        """See ``AgentHost.workdir``."""
+        assert self._workspace is not None
+        return self._workspace.path_sandbox.workdir
+
+    @property
+    def agent_model(self) -> str:
+        """See ``AgentHost.agent_model``."""
+        state = self.live.state
+        return (state.model or "") if state.provider == self.runtime.name else ""
+
+    @property
+    def agent_session(self) -> AgentSessionFacts | None:
+        """See ``AgentHost.agent_session``."""
+        return self.live.state.agent_session
 
     # --- into the log ------------------------------------------------------------------------
 

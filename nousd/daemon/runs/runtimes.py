@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from nousd.config.runtimes_file import ConfiguredRuntime
@@ -10,32 +11,41 @@ from nousd.errors import CommandRejected
 from nousd.machine.session.state import SessionState
 from nousd.runtimes.interface import Runtime
 
+MakeRuntime = Callable[[], Runtime]
+"""Makes a runtime, which takes imports that the daemon's start does not need."""
+
 
 class Runtimes:
     """All runtimes of a daemon.
 
     Args:
         native: that of sessions that name none.
-        others: those that drive an agent program; each has a name of its own.
+        others: those that drive an agent program, by name; each is made when it is first used.
         configured: how the settings describe some of them.
     """
 
     def __init__(
         self,
         native: Runtime,
-        others: Iterable[Runtime] = (),
+        others: Mapping[str, MakeRuntime] = MappingProxyType({}),
         configured: Iterable[ConfiguredRuntime] = (),
     ) -> None:
         self.default: Final = native.name
         """The name of the runtime of sessions that name none."""
         self._native = native
+        self._others = others
         self.configured = {each.name: each for each in configured}
-        self._by_name = {runtime.name: runtime for runtime in (native, *others)}
+        self._made = {native.name: native}
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of all, the native one first."""
-        return tuple(self._by_name)
+        return (self.default, *self._others)
+
+    def forget(self, session_id: str) -> None:
+        """A session is deleted; see ``Runtime.forget``."""
+        for runtime in self._made.values():
+            runtime.forget(session_id)
 
     def of(self, state: SessionState) -> Runtime:
         """Return the runtime of a session's next run.
@@ -51,9 +61,10 @@ class Runtimes:
         Raises:
             CommandRejected: ``runtime_unknown``, with the names that there are.
         """
-        runtime = self._by_name.get(name)
-        if runtime is not None:
-            return runtime
+        if name not in self._made and name in self._others:
+            self._made[name] = self._others[name]()
+        if name in self._made:
+            return self._made[name]
         import difflib
 
         (nearest,) = difflib.get_close_matches(name, self.names, n=1, cutoff=0.0)

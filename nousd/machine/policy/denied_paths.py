@@ -82,7 +82,7 @@ def _areas(rules: tuple[Rule, ...], tool: str, kind: str) -> tuple[str, ...]:
     return tuple(
         meaning.area.pattern
         for meaning in meanings
-        if meaning.area is not None and (meaning.tool_class == kind or meaning.tool.match(tool))
+        if meaning.area is not None and (meaning.tool_class == kind or meaning.is_about_tool(tool))
     )
 
 

@@ -19,6 +19,7 @@ from nousd.errors import RuleInvalid
 from nousd.machine.policy import command_rules
 from nousd.machine.policy.command_lines import Words
 from nousd.machine.policy.command_rules import CommandPattern, Match
+from nousd.machine.policy.owned_names import names_of
 from nousd.machine.policy.path_globs import (
     ALTERNATIVES_MAX,
     deep_glob_regex,
@@ -96,6 +97,10 @@ class Meaning(NamedTuple):
     host: re.Pattern[str] | None = None
     command: CommandPattern | None = None
     definition: str | None = None
+
+    def is_about_tool(self, tool: str) -> bool:
+        """Return whether it names a tool, or the tool of ours that an agent knows by another name."""
+        return any(self.tool.match(name) for name in names_of(tool))
 
     @property
     def cost(self) -> int:
@@ -230,7 +235,7 @@ def allowed(rules: Sequence[Rule], tool: str, access: Access) -> Rule | None:
     """Return the first of the permissions that together allow everything in a call's footprint; None if
     something is not allowed.
     """
-    named = [rule for rule in rules if rule.meaning.tool.match(tool)]
+    named = [rule for rule in rules if rule.meaning.is_about_tool(tool)]
     for rule in named:
         if rule.meaning.is_any or _is_definition(rule.meaning, access):
             return rule
@@ -253,7 +258,7 @@ def allows_line(rules: Sequence[Rule], tool: str, access: Access) -> Rule | None
         return None
     pattern = command_rules.CommandPattern(access.command)
     same = (rule for rule in rules if rule.meaning.command == pattern)
-    return next((rule for rule in same if rule.meaning.tool.match(tool)), None)
+    return next((rule for rule in same if rule.meaning.is_about_tool(tool)), None)
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -278,7 +283,7 @@ def _of_tool_or_class(
     return tuple(
         rule
         for rule, meaning in meant
-        if meaning.tool.match(tool) or _is_of_class(meaning, classes)
+        if meaning.is_about_tool(tool) or _is_of_class(meaning, classes)
     )
 
 

@@ -56,6 +56,7 @@ class Phase(Enum):
 
 _REMARKS: Final[tuple[type[events.Event], ...]] = (
     events.Status,
+    events.AgentSession,
     events.Warning,
     events.Error,
     events.QueueUpdate,

@@ -21,6 +21,7 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.wire import events
+from nousd.wire.objects.agents import AgentSessionFacts
 from nousd.wire.objects.entries import PermissionMode, Sampling, Thinking
 from nousd.wire.objects.field_types import QueueMode
 from nousd.wire.objects.mcp import McpServer
@@ -113,7 +114,8 @@ class SessionSettings(InheritedSettings, frozen=True, kw_only=True):
     ``granted`` are the rules that the user granted to this session; ``origin`` is the call of ``task``
     that created it. ``origin_workspace`` and the next three fields come from the last
     ``attach_session``, ``override_expires_at`` and ``override_seconds`` from a current
-    ``override_workspace``. ``delete_at`` is the time at which the session is deleted, if that is
+    ``override_workspace``. ``agent_session`` is that of the agent program which served the session last.
+    ``delete_at`` is the time at which the session is deleted, if that is
     scheduled.
     """
 
@@ -127,6 +129,7 @@ class SessionSettings(InheritedSettings, frozen=True, kw_only=True):
     override_expires_at: str | None = None
     override_seconds: int | None = None
     archived: bool = False
+    agent_session: AgentSessionFacts | None = None
     delete_at: str | None = None
 
 
@@ -182,6 +185,16 @@ def _seen(event: events.SessionSeen, _: str) -> ChangedSettings:
     return {"seen_id": event.entry_id}
 
 
+def _agent_session(event: events.AgentSession, _: str) -> ChangedSettings:
+    facts = AgentSessionFacts(
+        runtime=event.runtime,
+        agent_session_id=event.agent_session_id,
+        basis=event.basis,
+        leaf_id=event.leaf_id,
+    )
+    return {"agent_session": facts}
+
+
 def _restored(_: events.SessionRestored, __: str) -> ChangedSettings:
     return {"delete_at": None}
 
@@ -199,6 +212,7 @@ CHANGED_BY: Final[dict[type[events.Event], Callable[[Any, str], ChangedSettings]
     # Earlier versions copied the shared settings into each new session; they count as not set there.
     events.SessionCreated: _fields_of(events.SessionCreated, but=SHARED),
     events.SessionSeen: _seen,
+    events.AgentSession: _agent_session,
     events.SessionDeletionScheduled: _fields_of(events.SessionDeletionScheduled),
     events.SessionRestored: _restored,
     events.SessionAttached: _attached,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -20,20 +20,30 @@ from nousd.wire import events
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.objects.entries import ToolCall
 from nousd.wire.objects.field_types import OutputKind
-from nousd.wire.objects.policy import ObeyedFile, PolicySnapshot, PolicySource
+from nousd.wire.objects.policy import ExecutedBy, ObeyedFile, PolicySnapshot, PolicySource
 
 
 class CallEvents:
     """Builds the events of a client's own call, whose request is already in the log."""
 
+    gated: Literal[False] | UnsetType = UNSET
+    """False of a call that the gate did not judge."""
+
     def __init__(self, host: CallHost, call: ToolCall, admission: Admission) -> None:
         self._host = host
         self._call = call
         self._admission = admission
+        verdict = admission.verdict
+        self.executed_by: ExecutedBy = (
+            verdict.tool.executed_by if isinstance(verdict, Admitted) else "nousd"
+        )
+        """Whose code carries the call out, if it is carried out."""
         # It can change while the call waits or runs, and counts for the next one.
         self._mode = host.permission_mode
         self.answered: PolicySource | None = None
         """The user's answer, once there is one."""
+        self.result = ToolResult("")
+        """What the caller is told, once the call has ended."""
 
     @cached_property
     def keys(self) -> Mapping[str, Any]:
@@ -101,7 +111,10 @@ class CallEvents:
     def begun(self) -> events.Event:
         """Return the events of an approved call that starts."""
         return events.ToolCallStarted(
-            **self.keys, executed_by=self._admitted.tool.executed_by, permission_mode=self._mode
+            **self.keys,
+            executed_by=self._admitted.tool.executed_by,
+            permission_mode=self._mode,
+            gated=self.gated,
         )
 
     def denied(self, refused: Refused) -> events.Event:
@@ -132,6 +145,7 @@ class CallEvents:
             duration_ms=round(seconds * 1000),
             artifact_id=artifact_id,
             executed_by=self._admitted.tool.executed_by,
+            gated=self.gated,
             execution_env=result.execution_env,
             policy_snapshot=PolicySnapshot(permission_mode=self._mode, sources=self._said),
             sandbox=or_unset(result.sandbox),
@@ -160,13 +174,14 @@ class CallEvents:
 
     def ends(
         self,
-        result: ToolResult,  # noqa: ARG002
+        result: ToolResult,
         *,
         executed: bool,  # noqa: ARG002
         artifact_id: str | UnsetType = UNSET,  # noqa: ARG002
         changed_by: tuple[str, ...] | UnsetType = UNSET,  # noqa: ARG002
     ) -> list[events.Event]:
         """Return the end of the call, with its result for the transcript, if it has one."""
+        self.result = result
         return []
 
 
@@ -223,6 +238,7 @@ class TurnCallEvents(CallEvents):
         changed_by: tuple[str, ...] | UnsetType = UNSET,
     ) -> list[events.Event]:
         """See ``CallEvents.ends``."""
+        self.result = result
         turn = self._turn
         end = events.ToolExecutionEnd(
             **self.keys,
@@ -243,6 +259,20 @@ class TurnCallEvents(CallEvents):
             session_id=turn.tracker.session_id, run_id=turn.tracker.run_id, entry=entry
         )
         return [end, appended]
+
+
+class ObservedCallEvents(TurnCallEvents):
+    """Builds the events of a call that an agent program has carried out without having asked."""
+
+    gated: Literal[False] | UnsetType = False
+
+    def __init__(self, turn: TurnCallHost, call: ToolCall, admission: Admission) -> None:
+        super().__init__(turn, call, admission)
+        self.executed_by = "runtime"
+
+    def approved(self, reason: str) -> events.Event:
+        """See ``CallEvents.approved``."""
+        return events.ToolCallApproved(**self.keys, by="runtime", reason=beginning(reason))
 
 
 def events_of(host: CallHost, call: ToolCall, admission: Admission) -> CallEvents:

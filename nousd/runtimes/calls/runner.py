@@ -19,9 +19,10 @@ from msgspec import UNSET, UnsetType
 
 from nousd.errors import StoreError, StoreFull, ToolError, without_frames
 from nousd.machine.policy.denied_paths import DeniedPaths
+from nousd.machine.policy.permission import Judgement
 from nousd.runtimes.calls.admission import Admission, Admitted, Refused, admit, input_hash
 from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier, StoredResult
-from nousd.runtimes.calls.call_events import CallEvents, events_of
+from nousd.runtimes.calls.call_events import CallEvents, ObservedCallEvents, events_of
 from nousd.runtimes.calls.hooks import NO_CALL_HOOKS, CallHooks, Shown
 from nousd.runtimes.calls.host import CallHost, Question, TurnCallHost
 from nousd.tools.interface import Tool, ToolContext, ToolResult
@@ -35,6 +36,7 @@ from nousd.wire.codec.unset import or_unset
 from nousd.wire.objects.entries import ToolCall
 from nousd.wire.objects.field_types import OutputKind
 from nousd.wire.objects.policy import ExecutionEnv, ObeyedFile, PolicySource
+from nousd.wire.objects.tool_footprint import Access
 
 _OUTPUT_TYPE: Final = "text/plain; charset=utf-8"
 
@@ -55,14 +57,26 @@ class CallRunner:
         self._tools = tools
         self._hooks = hooks
 
-    async def skip(self, host: TurnCallHost, call: ToolCall, earlier: Earlier = NEVER_SEEN) -> None:
-        """End a call that was not started because the user sent another message meanwhile."""
+    def with_tools(self, tools: Mapping[str, Tool]) -> CallRunner:
+        """Return a runner for other tools, with the same hooks."""
+        return CallRunner(tools, self._hooks)
+
+    async def skip(
+        self, host: TurnCallHost, call: ToolCall, earlier: Earlier = NEVER_SEEN
+    ) -> ToolResult:
+        """End a call that was not started because the user sent another message meanwhile; return what
+        the model is told.
+        """
         hashed, attempt = input_hash(call.name, call.args), earlier.attempts + 1
         admission = Admission((), _SKIPPED, hashed, attempt=attempt)
-        await _Call(host, call, admission).refuse(_SKIPPED, shown=True)
+        skipped = _Call(host, call, admission)
+        await skipped.refuse(_SKIPPED, shown=True)
+        return skipped.events.result
 
-    async def execute(self, host: CallHost, call: ToolCall, earlier: Earlier = NEVER_SEEN) -> None:
-        """Run a call, or end it with the reason why it does not run.
+    async def execute(
+        self, host: CallHost, call: ToolCall, earlier: Earlier = NEVER_SEEN
+    ) -> ToolResult:
+        """Run a call, or end it with the reason why it does not run; return what the model is told.
 
         Args:
             earlier: the facts about earlier attempts.
@@ -85,10 +99,29 @@ class CallRunner:
                 elif await carried.may_run(admitted):
                     opened = admitted.access.outside
                 else:
-                    return
+                    return carried.events.result
                 output.events = carried.events
                 within = _restricted(context, judgement.closed, opened)
                 await carried.run(admitted, within, output)
+        return carried.events.result
+
+
+async def observe(
+    host: TurnCallHost, call: ToolCall, tool: Tool, result: ToolResult, seconds: float
+) -> None:
+    """Log a call that an agent program has carried out, which it did not ask about."""
+    said = PolicySource(source="runtime", decision="allow", reason="the agent did not ask")
+    judgement = Judgement("allow", said.reason, (said,), rule="")
+    verdict = Admitted(tool, call.args, Access(), judgement)
+    admission = Admission((said,), verdict, input_hash(call.name, call.args))
+    observed = ObservedCallEvents(host, call, admission)
+    await host.stream(
+        *observed.requested(),
+        observed.approved(said.reason),
+        observed.begun(),
+        *observed.updates(result.text),
+        *observed.completed(Shown(result), seconds),
+    )
 
 
 def _restricted(context: ToolContext, closed: DeniedPaths, opened: tuple[str, ...]) -> ToolContext:

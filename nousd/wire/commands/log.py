@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from nousd.wire.commands.base import AnsweredBy
 from nousd.wire.limits import PAGE_ROWS_MAX
-from nousd.wire.objects.field_types import EventTypes, Name, OptionalCursor, PageSize
+from nousd.wire.objects.field_types import (
+    EventTypes,
+    Name,
+    OptionalCursor,
+    PageSize,
+    View,
+    ViewSeq,
+)
 from nousd.wire.responses import (
     Events,
     Run,
@@ -33,4 +40,6 @@ class GetEvents(AnsweredBy[Events], frozen=True, kw_only=True):
     session_id: Name | None = None
     run_id: Name | None = None
     types: EventTypes = "v1"
+    view: View | None = None
+    after_seq: ViewSeq | None = None
     limit: PageSize = PAGE_ROWS_MAX

@@ -22,6 +22,7 @@ from nousd.wire.objects.session_values import SessionRules, SourceMetadata, Sour
 from nousd.wire.responses import (
     Accepted,
     Attached,
+    AuthStatus,
     Runtimes,
     SessionDeleted,
     SessionMatches,
@@ -168,6 +169,12 @@ class SetRuntime(AnsweredBy[Accepted], frozen=True, kw_only=True):
 
     runtime: Name | None
     session_id: Name | None = None
+
+
+class GetAuthStatus(AnsweredBy[AuthStatus], frozen=True, kw_only=True):
+    """Tell whether a runtime's program is logged in, and how to do that."""
+
+    runtime: Name
 
 
 class GetRuntimes(AnsweredBy[Runtimes], frozen=True, kw_only=True):

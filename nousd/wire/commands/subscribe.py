@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from nousd.wire.commands import Command
 from nousd.wire.limits import KEEPALIVE_SECONDS_MAX, KEEPALIVE_SECONDS_MIN
-from nousd.wire.objects.field_types import EventTypes, Name, OptionalCursor
+from nousd.wire.objects.field_types import EventTypes, Name, OptionalCursor, View, ViewSeq
 
 KeepaliveSeconds = Annotated[float, Meta(ge=KEEPALIVE_SECONDS_MIN, le=KEEPALIVE_SECONDS_MAX)]
 
@@ -20,6 +20,8 @@ class Subscribe(Command, frozen=True, kw_only=True):
     session_id: Name | None = None
     run_id: Name | None = None
     types: EventTypes = "v1"
+    view: View | None = None
+    after_seq: ViewSeq | None = None
     keepalive_seconds: KeepaliveSeconds | None = None
     confirms: bool = False
 

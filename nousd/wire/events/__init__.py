@@ -20,6 +20,7 @@ from nousd.wire.events.base import EndStatus, Event, RunEvent, TurnEvent
 from nousd.wire.events.daemon import InputHandled, McpServerStatus, TrustUpdated
 from nousd.wire.events.models import ModelInput, UsageReported
 from nousd.wire.events.sessions import (
+    AgentSession,
     SessionActivated,
     SessionAttached,
     SessionCreated,
@@ -228,6 +229,7 @@ EVENTS: Final[dict[str, type[Event]]] = {
     "session_created": SessionCreated,
     "session_updated": SessionUpdated,
     "session_seen": SessionSeen,
+    "agent_session": AgentSession,
     "session_activated": SessionActivated,
     "session_deletion_scheduled": SessionDeletionScheduled,
     "session_restored": SessionRestored,

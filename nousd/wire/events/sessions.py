@@ -7,6 +7,7 @@ from typing import Final
 from msgspec import UNSET, UnsetType
 
 from nousd.wire.events.base import Event
+from nousd.wire.objects.agents import ResumeKind
 from nousd.wire.objects.entries import PermissionMode, Sampling, Thinking
 from nousd.wire.objects.field_types import QueueMode
 from nousd.wire.objects.mcp import McpServer
@@ -72,6 +73,19 @@ class SessionUpdated(Event, frozen=True, kw_only=True):
     rules: SessionRules | UnsetType | None = UNSET
     title: str | UnsetType = UNSET
     runtime: str | UnsetType | None = UNSET
+
+
+class AgentSession(Event, frozen=True, kw_only=True):
+    """An agent program began to serve a session, or agrees with our transcript up to ``leaf_id``."""
+
+    runtime: str
+    agent_session_id: str
+    basis: str = ""
+    agent_version: str = ""
+    run_id: str | UnsetType = UNSET
+    resume: ResumeKind | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+    leaf_id: str | UnsetType = UNSET
 
 
 class SessionSeen(Event, frozen=True, kw_only=True):

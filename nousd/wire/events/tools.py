@@ -167,6 +167,7 @@ class ToolCallStarted(ToolCallEvent, frozen=True, kw_only=True):
 
     executed_by: ExecutedBy | UnsetType = UNSET
     permission_mode: PermissionMode | UnsetType = UNSET
+    gated: Literal[False] | UnsetType = UNSET
 
 
 class ToolCallOutput(ToolCallEvent, frozen=True, kw_only=True):
@@ -185,6 +186,7 @@ class ToolCallCompleted(ToolCallEvent, frozen=True, kw_only=True):
     stop_reason: CutOff | UnsetType = UNSET
     artifact_id: str | UnsetType = UNSET
     executed_by: ExecutedBy | UnsetType = UNSET
+    gated: Literal[False] | UnsetType = UNSET
     execution_env: ExecutionEnv | UnsetType = UNSET
     policy_snapshot: PolicySnapshot | UnsetType = UNSET
     sandbox: SandboxFacts | UnsetType = UNSET

@@ -67,6 +67,14 @@ Cursor = Annotated[str, Meta(pattern=_CURSOR, examples=["evt-120"])]
 OptionalCursor = Cursor | None
 
 
+View = Literal["normalized"]
+"""Other words for the events: see protocol/normalized.md."""
+
+
+ViewSeq = Annotated[int, Meta(ge=0, le=2**53)]
+"""The ``seq`` of an event in a view."""
+
+
 EventTypes = Literal["v1", "all"] | Annotated[tuple[Name, ...], Meta(max_length=TYPES_MAX)]
 """The thirteen frozen types, all types, or a list of names."""
 

@@ -15,7 +15,7 @@ from nousd.wire.responses.daemon import Capabilities, McpServers, Metrics, Pong
 from nousd.wire.responses.events import Events, Keepalive, Subscribed
 from nousd.wire.responses.models import Models
 from nousd.wire.responses.runs import Queue, Result, Run, Runs
-from nousd.wire.responses.runtimes import Runtimes
+from nousd.wire.responses.runtimes import AuthStatus, Runtimes
 from nousd.wire.responses.sessions import (
     Attached,
     SessionDeleted,
@@ -62,6 +62,7 @@ RESPONSES: Final[dict[str, type[Response]]] = {
     "agents": Agents,
     "models": Models,
     "runtimes": Runtimes,
+    "auth_status": AuthStatus,
     "mcp_servers": McpServers,
     "capabilities": Capabilities,
     "upload": Upload,

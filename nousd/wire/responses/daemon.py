@@ -6,6 +6,7 @@ from typing import Literal
 
 from nousd.wire.objects.mcp import McpServerSummary
 from nousd.wire.objects.metrics import LogMetrics, PendingInputs, WindowMetrics
+from nousd.wire.objects.runtimes import RuntimeCapabilities
 from nousd.wire.responses.base import Response
 
 
@@ -55,3 +56,4 @@ class Capabilities(Response, frozen=True, kw_only=True):
     workdir: str
     extension_commands: tuple[str, ...]
     limits: dict[str, int]
+    runtime: RuntimeCapabilities

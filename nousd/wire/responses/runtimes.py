@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from nousd.wire.objects.runtimes import AuthFacts, AuthModel, RuntimeCapabilities
 from nousd.wire.responses.base import Response
 
 
@@ -17,6 +18,15 @@ class RuntimeSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     version: str | UnsetType = UNSET
     command: tuple[str, ...] | UnsetType = UNSET
     program: str | UnsetType = UNSET
+    capabilities: RuntimeCapabilities
+
+
+class AuthStatus(Response, frozen=True, kw_only=True):
+    """Whether a runtime's program is logged in."""
+
+    runtime: str
+    auth_model: AuthModel
+    auth: AuthFacts
 
 
 class Runtimes(Response, frozen=True, kw_only=True):

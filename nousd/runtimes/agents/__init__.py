@@ -1,0 +1,1 @@
+"""External agents as runtimes: what their adapters share, and the adapters."""

@@ -1,0 +1,217 @@
+"""A runtime whose turns an external agent carries out.
+
+For each turn it finds or starts the life of the program that serves the session, gives it the user's
+text, and follows it (``agent_turn``). Whether a new life goes on with the program's own session or is
+told our transcript follows from the log: the program's session counts only while the transcript ends
+where it ended when the program was last asked.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from nousd.errors import AgentFailed, RunFailed
+from nousd.runtimes.agents.agent_turn import AgentTurn, text_of
+from nousd.runtimes.agents.guest import Guest
+from nousd.runtimes.agents.interface import Agent, AgentLife, OwnTools, Resume, Start
+from nousd.runtimes.agents.lives import Lives
+from nousd.runtimes.agents.owned_tools import OwnedTools, offered
+from nousd.runtimes.agents.surroundings import AgentSurroundings
+from nousd.runtimes.calls.host import RuntimeOpinion
+from nousd.runtimes.calls.runner import CallRunner
+from nousd.runtimes.calls.runtime_policy import NO_POLICY
+from nousd.runtimes.interface import AgentHost
+from nousd.wire import events
+from nousd.wire.codec.canonical_json import digest, expressible
+from nousd.wire.codec.envelope import encode_json
+from nousd.wire.objects.agents import AgentSessionFacts
+from nousd.wire.objects.entries import ToolCall
+from nousd.wire.objects.runtimes import AuthFacts, RuntimeCapabilities
+
+_INPUT_TYPE: Final = "application/json"
+
+
+class AgentRuntime:
+    """Implements ``Runtime`` with one kind of agent program.
+
+    Args:
+        guest: how its programs are started.
+        own_tools: whether the program's own tools are off, or asked about.
+    """
+
+    consumes_on_delivery = True
+
+    def __init__(
+        self,
+        agent: Agent,
+        guest: Guest,
+        around: AgentSurroundings,
+        *,
+        own_tools: OwnTools = "off",
+    ) -> None:
+        self._own_tools = own_tools
+        self._agent = agent
+        self._lives = Lives(agent, around.nursery, guest, redact=around.secrets.redact_output)
+        self._tools = OwnedTools(around.tools)
+        self._calls = CallRunner(self._tools, around.hooks)
+        self._bounds = around.bounds
+        self._secrets = around.secrets
+        self.version: str | UnsetType = UNSET
+
+    @property
+    def name(self) -> str:
+        """See ``Runtime.name``."""
+        return self._agent.name
+
+    @property
+    def capabilities(self) -> RuntimeCapabilities:
+        """See ``Runtime.capabilities``."""
+        return self._agent.capabilities
+
+    def auth_facts(self) -> AuthFacts:
+        """See ``Runtime.auth_facts``."""
+        return self._agent.auth_facts()
+
+    def forget(self, session_id: str) -> None:
+        """See ``Runtime.forget``: the program that serves it ends."""
+        self._lives.drop(session_id)
+
+    async def opinion_of(self, _call: ToolCall) -> RuntimeOpinion:
+        """See ``Runtime.opinion_of``."""
+        return NO_POLICY
+
+    async def run_turn(self, host: AgentHost) -> None:
+        """See ``Runtime.run_turn``."""
+        host.let_calls_overlap()
+        try:
+            await self._take_turn(host)
+        except RunFailed as failure:
+            # The words are the program's, or those of its model's server.
+            failure.cause = self._secrets.redact_output(failure.cause)
+            failure.hint = self._secrets.redact_output(failure.hint)
+            raise
+
+    async def _take_turn(self, host: AgentHost) -> None:
+        start = await self._start(host)
+        session_id = host.tracker.session_id
+        is_in_step = False
+        try:
+            life = await self._life(host, start)
+            await self._tell_input(host, start)
+            await self._turn(host, life).carry_out()
+            is_in_step = True
+        finally:
+            if is_in_step:
+                self._lives.rest(session_id)
+            else:
+                # What it did last is not, or not all, in the transcript.
+                self._lives.drop(session_id)
+        await self._note(host, life, start, leaf_id=host.leaf_id)
+
+    def _turn(self, host: AgentHost, life: AgentLife) -> AgentTurn:
+        return AgentTurn(
+            host,
+            life,
+            self._calls,
+            runtime=self.name,
+            bounds=self._bounds,
+            secrets=self._secrets,
+        )
+
+    async def _start(self, host: AgentHost) -> Start:
+        active = frozenset(name for name in self._tools if host.tool_is_active(name))
+        instructions = await host.instructions()
+        return Start(
+            workdir=host.workdir,
+            model=host.agent_model,
+            instructions="\n\n".join(told.text for told in instructions if told.text),
+            tools=offered(self._tools, active),
+            own_tools=self._own_tools,
+        )
+
+    async def _life(self, host: AgentHost, start: Start) -> AgentLife:
+        session_id = host.tracker.session_id
+        life = self._lives.warm(session_id, start)
+        known = host.agent_session
+        is_current = (
+            known is not None and known.runtime == self.name and known.leaf_id == host.leaf_id
+        )
+        if life is not None and is_current:
+            return life
+        self._lives.drop(session_id)
+        reason = ""
+        if known is not None and is_current and self._goes_on(known, start):
+            resume = Resume("native", agent_session_id=known.agent_session_id)
+            try:
+                return await self._begun(host, start, resume)
+            except AgentFailed as failure:
+                # The program may no longer have its session; our transcript serves as well.
+                reason = failure.cause
+        transcript = tuple(await host.context())
+        resume = Resume("reconstruct" if transcript else "new", transcript=transcript)
+        return await self._begun(host, start, resume, reason=reason)
+
+    def _goes_on(self, known: AgentSessionFacts, start: Start) -> bool:
+        return (
+            self.capabilities.resume_model == "native"
+            and known.basis == self._agent.session_basis(start)
+        )
+
+    async def _begun(
+        self, host: AgentHost, start: Start, resume: Resume, *, reason: str = ""
+    ) -> AgentLife:
+        life = await self._lives.begin(host.tracker.session_id, start, resume)
+        self.version = self._secrets.redact_output(life.version) or self.version
+        await self._note(
+            host,
+            life,
+            start,
+            resume=resume.kind,
+            reason=self._secrets.redact_output(reason) or UNSET,
+        )
+        return life
+
+    async def _note(self, host: AgentHost, life: AgentLife, start: Start, **more: Any) -> None:
+        """Log the program's session, with the leaf at which it and our transcript agree."""
+        where = host.tracker.where
+        await host.stream(
+            events.AgentSession(
+                session_id=where["session_id"],
+                run_id=where["run_id"],
+                runtime=self.name,
+                agent_session_id=self._secrets.redact_output(life.agent_session_id),
+                agent_version=self._secrets.redact_output(life.version),
+                basis=self._agent.session_basis(start),
+                **more,
+            )
+        )
+
+    async def _tell_input(self, host: AgentHost, start: Start) -> None:
+        """Log what the program is given, as an artifact of which only the form is ours."""
+        told = {
+            "text": text_of(host),
+            "attachments": [attached.artifact_id for attached in host.turn_attachments],
+            "model": start.model,
+            "instructions": start.instructions,
+            "tools": msgspec.to_builtins(start.tools),
+            "command": list(self._agent.command(start, Resume("new"))),
+            "variables": sorted(self._agent.variables(start)),
+        }
+        data = encode_json(expressible(told))
+        await host.stream(
+            events.ModelInput(
+                **host.tracker.where,
+                model=start.model,
+                provider=self.name,
+                entries=len(await host.context()),
+                messages=1,
+                tokens_estimated=len(data) // 4,
+                tools=tuple(tool.name for tool in start.tools),
+                omitted_count=0,
+                input_ref=await host.keep(data, _INPUT_TYPE),
+                input_hash=digest(data),
+            )
+        )

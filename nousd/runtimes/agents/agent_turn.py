@@ -1,0 +1,369 @@
+"""One turn of an external agent, written into the log as it happens.
+
+What the agent says becomes messages, what it calls goes through the gate, and the turn ends when the
+agent says so, fails, or is stopped. The daemon's side (``AgentHost``) keeps the brackets of overlapping
+calls apart; here they are written as they come.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+import trio
+
+from nousd.errors import NousdError
+from nousd.machine.context.text_offload import beginning
+from nousd.providers.encoding.attachments import inlined, kind_of, name_of
+from nousd.runtimes.agents.interface import AgentCall, AgentImage, AgentLife, UserText
+from nousd.runtimes.agents.own_tools import Facts, OwnToolCall
+from nousd.runtimes.answer_room import AnswerBounds, AnswerRoom
+from nousd.runtimes.calls.admission import input_hash
+from nousd.runtimes.calls.runner import CallRunner, observe
+from nousd.runtimes.interface import AgentHost, Delivery
+from nousd.runtimes.message_writer import MessageWriter, Streamed
+from nousd.tools.interface import ToolResult
+from nousd.tools.secrets_interface import Secrets
+from nousd.wire import events
+from nousd.wire.codec.envelope import encode_json
+from nousd.wire.codec.unset import or_unset
+from nousd.wire.objects.entries import Attachment, StopReason, ToolCall, Usage
+from nousd.wire.objects.media_types import bare
+from nousd.wire.objects.todos import Todo
+
+CALLS_MAX: Final = 16
+"""Calls of one agent that run at a time; further ones wait."""
+
+INTERRUPT_SECONDS: Final = 5.0
+"""How long an agent may take to end a turn that is stopped, before it is ended itself."""
+
+STOPPED: Final = ToolResult("The turn was stopped; the call was not finished.", is_error=True)
+"""What an agent is told of a call whose turn is over."""
+
+_GO_ON: Final = "Go on where you were interrupted."
+"""What an agent is told in a turn that resumes: programs begin none without a text."""
+
+_UNTOLD: Final = ToolResult("The agent did not say what came of it.", is_error=True)
+"""The result of an allowed call of the agent's own when the turn ends without one."""
+
+_UNKNOWN_MAX: Final = 20
+"""Messages in one turn that the log keeps although nobody knows what they mean."""
+
+
+class _OpenCall:
+    """A call of the agent, until there is a result to tell it."""
+
+    def __init__(self) -> None:
+        self.is_over = trio.Event()
+        self.result = STOPPED
+
+    def settle(self, result: ToolResult) -> None:
+        self.result = result
+        self.is_over.set()
+
+
+class AgentTurn:
+    """Implements ``AgentListener`` for one turn.
+
+    Args:
+        runtime: its name.
+        calls: the gate, which knows the tools that agents are offered.
+    """
+
+    def __init__(
+        self,
+        host: AgentHost,
+        life: AgentLife,
+        calls: CallRunner,
+        *,
+        runtime: str,
+        bounds: AnswerBounds,
+        secrets: Secrets,
+    ) -> None:
+        self._host = host
+        self._life = life
+        self._calls = calls
+        self._runtime = runtime
+        self._bounds = bounds
+        self._secrets = secrets
+        self._room = AnswerRoom(bounds, host.answers)
+        self._message: MessageWriter | None = None
+        self._writing = trio.Lock()
+        self._running = trio.CapacityLimiter(CALLS_MAX)
+        self._calls_by_id: dict[tuple[str, str], _OpenCall] = {}
+        self._steers: dict[str, Delivery] = {}
+        self._own_calls: dict[str, OwnToolCall] = {}
+        self._unknown = 0
+        self._nursery: trio.Nursery | None = None
+        self._failure: NousdError | None = None
+
+    async def carry_out(self) -> None:
+        """Give the agent the user's text and follow it to the end of its turn. However that ends, the
+        agent then works on nothing.
+
+        Raises:
+            NousdError: the turn has failed.
+            AgentFailed: the program is of no more use.
+        """
+        life = self._life
+        said = await self._said(text_of(self._host), self._host.turn_attachments)
+        is_over = False
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                try:
+                    await self._heed(life.take_turn, said, self)
+                    await self._heed(self._end_turn)
+                    is_over = True
+                finally:
+                    # A call that comes while the nursery closes could not be begun.
+                    self._close()
+                nursery.cancel_scope.cancel()
+        finally:
+            if not is_over or self._failure is not None:
+                with trio.CancelScope(shield=True), trio.move_on_after(INTERRUPT_SECONDS):
+                    await life.interrupt()
+        if self._failure is not None:
+            raise self._failure
+
+    def _close(self) -> None:
+        """Hear nothing more; tell the agent that its open calls were not finished."""
+        self._nursery = None
+        for own in self._own_calls.values():
+            own.refuse(STOPPED.text)
+        for opened in self._calls_by_id.values():
+            opened.is_over.set()
+
+    async def _heed(self, act: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """Do something for the turn, unless it is over. What fails ends the turn."""
+        if self._nursery is None:
+            return
+        try:
+            await act(*args)
+        except NousdError as failure:
+            self._failure = self._failure or failure
+            if self._nursery is not None:
+                self._nursery.cancel_scope.cancel()
+
+    async def _end_turn(self) -> None:
+        for own in tuple(self._own_calls.values()):
+            own.finish(_UNTOLD)
+            await own.is_written.wait()
+        for opened in tuple(self._calls_by_id.values()):
+            await opened.is_over.wait()
+        await self._end_message("stop")
+
+    # --- what the user says ------------------------------------------------------------------
+
+    async def _said(self, text: str, attachments: tuple[Attachment, ...]) -> UserText:
+        blobs = {
+            each.artifact_id: await self._host.artifact(each.artifact_id) for each in attachments
+        }
+        images = [each for each in attachments if kind_of(each.media_type) == "image"]
+        beside = [_beside(each, blobs) for each in attachments if each not in images]
+        return UserText(
+            message_id=str(uuid.uuid4()),
+            text="\n\n".join([text, *beside]),
+            images=tuple(
+                AgentImage(bare(each.media_type), blobs[each.artifact_id]) for each in images
+            ),
+        )
+
+    async def delivered(self, message_id: str = "") -> None:
+        """See ``AgentListener.delivered``."""
+        steer = self._steers.pop(message_id, None)
+        await self._heed(self._host.delivered if steer is None else steer.delivered)
+
+    def steer_waits(self) -> bool:
+        """See ``AgentListener.steer_waits``."""
+        return self._host.has_pending_steer()
+
+    async def take_steer(self) -> UserText | None:
+        """See ``AgentListener.take_steer``."""
+        taken: list[UserText] = []
+        await self._heed(self._take_steer, taken)
+        return taken[0] if taken else None
+
+    async def _take_steer(self, taken: list[UserText]) -> None:
+        steer = await self._host.take_steer()
+        if steer is not None:
+            said = await self._said(steer.text, steer.attachments)
+            self._steers[said.message_id] = steer
+            taken.append(said)
+
+    # --- what the agent says -----------------------------------------------------------------
+
+    async def text(self, delta: str) -> None:
+        """See ``AgentListener.text``."""
+        await self._heed(self._write, lambda message: message.text, delta)
+
+    async def reasoning(self, delta: str) -> None:
+        """See ``AgentListener.reasoning``."""
+        await self._heed(self._write, lambda message: message.reasoning, delta)
+
+    async def _write(self, part: Callable[[MessageWriter], Streamed], delta: str) -> None:
+        # Whoever answers has been given the text.
+        await self._host.delivered()
+        async with self._writing:
+            if self._message is None:
+                self._message = self._new_message()
+            await self._message.write(part(self._message), delta)
+
+    def _new_message(self) -> MessageWriter:
+        self._room = AnswerRoom(self._bounds, self._host.answers)
+        return MessageWriter(self._host, self._room, self._secrets)
+
+    async def message_ends(self, stop_reason: StopReason = "stop") -> None:
+        """See ``AgentListener.message_ends``."""
+        await self._heed(self._end_message, stop_reason)
+
+    async def _end_message(self, stop_reason: StopReason) -> None:
+        async with self._writing:
+            message, self._message = self._message, None
+            if message is not None:
+                await self._finish(message, stop_reason)
+
+    async def _finish(
+        self, message: MessageWriter, stop_reason: StopReason, *calls: ToolCall
+    ) -> None:
+        await message.show_rest()
+        await message.open()
+        ends = message.ends(
+            model=self._secrets.redact_output(self._life.model),
+            provider=self._runtime,
+            stop_reason=stop_reason,
+            calls=calls,
+        )
+        await self._host.stream(*ends)
+
+    async def usage(self, usage: Usage, *, model: str = "", cost_usd: float | None = None) -> None:
+        """See ``AgentListener.usage``."""
+        reported = events.UsageReported(
+            **self._host.tracker.where,
+            model=self._secrets.redact_output(model or self._life.model),
+            provider=self._runtime,
+            purpose="answer",
+            usage=usage,
+            cost_usd=or_unset(cost_usd),
+            correlation_id=self._host.correlation_id,
+        )
+        await self._heed(self._host.stream, reported)
+
+    async def plan(self, todos: tuple[Todo, ...]) -> None:
+        """See ``AgentListener.plan``."""
+        shown = tuple(
+            msgspec.structs.replace(todo, content=self._secrets.redact_output(todo.content))
+            for todo in todos
+        )
+        await self._heed(
+            self._host.stream, events.TodoUpdated(**self._host.tracker.where, todos=shown)
+        )
+
+    async def unknown(self, line: bytes) -> None:
+        """See ``AgentListener.unknown``. A turn's first ones are kept."""
+        self._unknown += 1
+        if self._unknown <= _UNKNOWN_MAX:
+            text = self._secrets.redact_output(line.decode("utf-8", "replace"))
+            kept = events.Warning(
+                **self._host.tracker.where, code="agent_message_unknown", message=beginning(text)
+            )
+            await self._heed(self._host.stream, kept)
+
+    # --- what the agent calls ----------------------------------------------------------------
+
+    async def run_tool(self, call: AgentCall) -> ToolResult:
+        """See ``AgentListener.run_tool``. A call that the agent repeats is the same call."""
+        if self._nursery is None:
+            return STOPPED
+        args = self._secrets.redact_output_json(dict(call.args))
+        key = (call.agent_call_id or str(uuid.uuid4()), input_hash(call.name, args))
+        opened = self._calls_by_id.get(key)
+        if opened is None:
+            opened = self._calls_by_id[key] = _OpenCall()
+            self._nursery.start_soon(self._heed, self._execute, call, args, opened)
+        await opened.is_over.wait()
+        return opened.result
+
+    async def observed(self, call: AgentCall, result: ToolResult, seconds: float) -> None:
+        """See ``AgentListener.observed``."""
+        asked = self._own_calls.get(call.agent_call_id)
+        if asked is None:
+            await self._heed(self._observe, call, result, seconds)
+        else:
+            asked.finish(result)
+
+    async def _observe(self, call: AgentCall, result: ToolResult, seconds: float) -> None:
+        args = self._secrets.redact_output_json(dict(call.args))
+        announced = await self._announce(call, args)
+        text = self._secrets.redact_output(result.text)
+        told = msgspec.structs.replace(result, text=text)
+        tool = OwnToolCall(call.name, args, self._runtime, Facts())
+        await observe(self._host, announced, tool, told, seconds)
+
+    async def may_run(self, call: AgentCall) -> str | None:
+        """See ``AgentListener.may_run``. While own tools are off the gate knows none of them."""
+        if self._life.facts_of is None:
+            return (await self.run_tool(call)).text
+        if self._nursery is None:
+            return STOPPED.text
+        own = self._own_calls.get(call.agent_call_id)
+        if own is None or (own.name, own.args) != (call.name, call.args):
+            facts = self._life.facts_of(call)
+            own = OwnToolCall(call.name, call.args, self._runtime, facts)
+            # A program may use an id again: the earlier call stays known as well.
+            is_new = call.agent_call_id not in self._own_calls
+            self._own_calls[call.agent_call_id if is_new else str(uuid.uuid4())] = own
+            self._nursery.start_soon(self._heed, self._execute_own, call, own)
+        await own.is_decided.wait()
+        return own.refusal
+
+    async def _execute_own(self, call: AgentCall, own: OwnToolCall) -> None:
+        args = self._secrets.redact_output_json(dict(call.args))
+        announced = await self._announce(call, args)
+        if self._host.has_pending_steer():
+            result = await self._calls.skip(self._host, announced)
+        else:
+            result = await self._calls.with_tools({own.name: own}).execute(self._host, announced)
+        own.refuse(result.text)
+        own.is_written.set()
+
+    async def _execute(self, call: AgentCall, args: dict[str, Any], opened: _OpenCall) -> None:
+        async with self._running:
+            announced = await self._announce(call, args)
+            if self._host.has_pending_steer():
+                result = await self._calls.skip(self._host, announced)
+            else:
+                result = await self._calls.execute(self._host, announced)
+            # The agent acts on what it is told, so that is durable first.
+            await self._host.wait_durable()
+            opened.settle(result)
+
+    async def _announce(self, call: AgentCall, args: dict[str, Any]) -> ToolCall:
+        """End the open message with the call, or an empty one; return the call under our id."""
+        await self._host.delivered()
+        async with self._writing:
+            message, self._message = self._message or self._new_message(), None
+            message_id = await message.open()
+            self._room.call(encode_json(args).decode())
+            announced = ToolCall(
+                tool_call_id=f"{message_id}.0",
+                runtime_tool_call_id=self._secrets.redact_output(call.agent_call_id),
+                name=self._secrets.redact_output(call.name),
+                args=args,
+            )
+            await self._finish(message, "tool_use", announced)
+        return announced
+
+
+def text_of(host: AgentHost) -> str:
+    """Return the text that begins a turn."""
+    return host.turn_text if host.turn_inputs else _GO_ON
+
+
+def _beside(attachment: Attachment, blobs: Mapping[str, bytes]) -> str:
+    """Return what stands in the text for a file that is no picture."""
+    if kind_of(attachment.media_type) == "text":
+        return inlined(attachment, blobs)
+    return f"Attached file {name_of(attachment)} is left out: it is neither text nor a picture."

@@ -1,0 +1,40 @@
+"""Whether an agent program is logged in, as its own files and variables show it.
+
+Nothing is read but names: neither the content of a file nor the value of a variable.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from nousd.wire.objects.runtimes import AuthFacts
+
+
+def auth_facts(
+    program: Sequence[str],
+    variables: Collection[str],
+    *,
+    keys: Sequence[str],
+    file: Path,
+    login: Sequence[str],
+    logout: Sequence[str],
+) -> AuthFacts:
+    """Return what can be seen. Blocks.
+
+    Args:
+        program: its command line, in front of ``login`` and ``logout``.
+        variables: the names of variables that the program receives.
+        keys: those of them that are enough to be logged in.
+        file: where the program keeps a log-in.
+    """
+    details = {name: name in variables for name in keys} | {file.name: file.exists()}
+    words = (*program, *login)
+    return AuthFacts(
+        is_logged_in=any(details.values()),
+        details=details,
+        login=words,
+        logout=(*program, *logout),
+        instructions=f"run {shlex.join(words)} in a terminal, or start the daemon with {keys[0]} set",
+    )

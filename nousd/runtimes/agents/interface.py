@@ -1,0 +1,283 @@
+"""The interface of an adapter for an external agent, and of the runtime towards it.
+
+An ``Agent`` knows one kind of program: how to start it and how to talk to it. One *life* of the program
+serves one session and is driven turn by turn (``AgentLife``). What the program says and asks reaches the
+daemon by calls of ``AgentListener``, as it happens. Adapters translate, and decide nothing: messages,
+gate, log and steer are the runtime's.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import msgspec
+import trio
+
+from nousd.errors import AgentFailed, RunFailed
+from nousd.runtimes.agents.own_tools import Facts
+from nousd.tools.interface import ToolResult
+from nousd.wire.objects.entries import Entry, StopReason, Usage
+from nousd.wire.objects.runtimes import AuthFacts, RuntimeCapabilities
+from nousd.wire.objects.todos import Todo
+
+ResumeKind = Literal["new", "native", "reconstruct"]
+"""How a life begins: with nothing, with the program's own session, or told our transcript."""
+
+
+OwnTools = Literal["off", "ask"]
+"""Whether a program's own tools are not offered, or each call is asked about."""
+
+
+class AgentTool(msgspec.Struct, frozen=True):
+    """A tool of ours as an agent is offered it. ``parameters`` is a JSON Schema of type object."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+class Resume(msgspec.Struct, frozen=True):
+    """How a life begins.
+
+    Args:
+        agent_session_id: the program's session, for ``native``.
+        transcript: what was said before, for ``reconstruct``; ``told_transcript`` makes text of it.
+    """
+
+    kind: ResumeKind
+    agent_session_id: str = ""
+    transcript: tuple[Entry, ...] = ()
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """What one life of an agent is started with. Two equal ones need not be told apart.
+
+    Args:
+        workdir: the folder of the session; resolved.
+        model: the agent's name of a model; empty for its own default.
+        instructions: the user's and the project's, for the program's system prompt.
+        tools: ours, which the program is offered.
+        own_tools: whether the program's own tools are off, or asked about.
+    """
+
+    workdir: Path
+    model: str
+    instructions: str
+    tools: tuple[AgentTool, ...]
+    own_tools: OwnTools = "off"
+
+
+class AgentCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call of an agent.
+
+    Args:
+        agent_call_id: the program's own id; empty if it has none.
+        name: the tool, under our name if it is ours.
+    """
+
+    agent_call_id: str
+    name: str
+    args: Mapping[str, Any]
+
+
+class AgentImage(msgspec.Struct, frozen=True):
+    """A picture that belongs to the user's text."""
+
+    media_type: str
+    data: bytes
+
+
+class UserText(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user says to an agent. ``message_id`` names it towards the program, as a UUID."""
+
+    message_id: str
+    text: str
+    images: tuple[AgentImage, ...] = ()
+
+
+class AgentListener(Protocol):
+    """Hears what an agent does in one turn. Once the turn has ended, every call does nothing."""
+
+    async def delivered(self, message_id: str = "") -> None:
+        """The program has the user's text, or that of ``take_steer`` with this id."""
+        ...
+
+    async def text(self, delta: str) -> None:
+        """The model says something."""
+        ...
+
+    async def reasoning(self, delta: str) -> None:
+        """The model thinks."""
+        ...
+
+    async def message_ends(self, stop_reason: StopReason = "stop") -> None:
+        """The model's message is complete; without one, nothing happens."""
+        ...
+
+    async def run_tool(self, call: AgentCall) -> ToolResult:
+        """Carry out a call of a tool of ours, through the gate; return what the program is told."""
+        ...
+
+    async def may_run(self, call: AgentCall) -> str | None:
+        """Return why the program must not run a tool of its own that it asks about; None if it may."""
+        ...
+
+    def steer_waits(self) -> bool:
+        """Return whether the user said something that the program has not been given: then no call may
+        begin.
+        """
+        ...
+
+    async def take_steer(self) -> UserText | None:
+        """Take what the user said meanwhile, to give it to the program now; None if there is nothing.
+
+        An adapter asks where the program can take it in the middle of a turn, without a text of its own
+        being cut: best before it tells a call's result. What is not ``delivered`` when the turn ends,
+        and what no adapter asked for, begins the next turn.
+        """
+        ...
+
+    async def observed(self, call: AgentCall, result: ToolResult, seconds: float) -> None:
+        """The program has carried out a call of a tool of its own in so many seconds, without asking."""
+        ...
+
+    async def plan(self, todos: tuple[Todo, ...]) -> None:
+        """What the agent means to do, and how far it is: the whole list, as it is from now on."""
+        ...
+
+    async def usage(self, usage: Usage, *, model: str = "", cost_usd: float | None = None) -> None:
+        """What the program's model calls took since it last said so."""
+        ...
+
+    async def unknown(self, line: bytes) -> None:
+        """The program said something that the adapter does not know."""
+        ...
+
+
+class AgentLife(ABC):
+    """One life of an agent program: a process that serves one session.
+
+    The lines of the program come to ``take``. Whoever waits for the end of a turn waits for
+    ``_turn_ends``, which an adapter lets happen with ``_end_turn``.
+    """
+
+    agent_session_id = ""
+    """The program's id of the session; empty while it has none."""
+    version = ""
+    """The program's version, as it says; empty if it does not."""
+    model = ""
+    """The model that the program uses, as it says; empty if it does not."""
+
+    facts_of: Callable[[AgentCall], Facts] | None = None
+    """What a call of the program's own tools may do, by its arguments; None while these are off."""
+
+    def __init__(self) -> None:
+        self.over = trio.Event()
+        """The program has ended, or is of no more use."""
+        self.listener: AgentListener | None = None
+        """Hears of the turn; None between turns."""
+        self.failure: AgentFailed | None = None
+        self._turn_over = trio.Event()
+        self._turn_failure: RunFailed | None = None
+
+    @abstractmethod
+    async def begin(self) -> None:
+        """Make the program ready for a turn.
+
+        Raises:
+            AgentFailed: it cannot be used.
+        """
+
+    @abstractmethod
+    async def take(self, line: bytes) -> None:
+        """Take a line of the program."""
+
+    @abstractmethod
+    async def _prompt(self, said: UserText) -> None:
+        """Send the user's text, which begins a turn."""
+
+    @abstractmethod
+    async def _ask_to_stop(self) -> None:
+        """Ask the program to end its turn."""
+
+    async def take_turn(self, said: UserText, listener: AgentListener) -> None:
+        """Give the program the user's text; return when its turn has ended.
+
+        Raises:
+            RunFailed: the turn has failed; AgentFailed if the program is of no more use.
+        """
+        self._turn_over, self._turn_failure = trio.Event(), None
+        self.listener = listener
+        if self.failure is not None:
+            raise self.failure
+        await self._prompt(said)
+        await self._turn_over.wait()
+        if self._turn_failure is not None:
+            raise self._turn_failure
+
+    async def interrupt(self) -> None:
+        """Ask the program to end its turn, and wait until it has."""
+        if self.listener is not None and self.failure is None:
+            await self._ask_to_stop()
+            await self._turn_over.wait()
+
+    def end_turn(self, failure: RunFailed | None = None) -> None:
+        """Let the turn end, with a failure if it has failed. The first time counts."""
+        self.listener = None
+        if not self._turn_over.is_set():
+            self._turn_failure = failure
+            self._turn_over.set()
+
+    def end(self, failure: AgentFailed) -> None:
+        """The program has ended, or is to be ended: so is its turn. The first time counts."""
+        if self.failure is None:
+            self.failure = failure
+            self.over.set()
+            self.end_turn(failure)
+
+
+Write = Callable[[bytes], Awaitable[None]]
+"""Sends the program a line."""
+
+
+class Agent(Protocol):
+    """One kind of agent program."""
+
+    @property
+    def name(self) -> str:
+        """The name of the runtime."""
+        ...
+
+    @property
+    def capabilities(self) -> RuntimeCapabilities:
+        """What the program can do through this adapter."""
+        ...
+
+    def auth_facts(self) -> AuthFacts:
+        """Return whether the program is logged in, by its own files and variables. Blocks."""
+        ...
+
+    def session_basis(self, start: Start) -> str:
+        """Return a short text for what a session of the program is begun with and keeps for good: a new
+        life goes on with the session only if it is the same. Empty if a new life can change everything.
+        """
+        ...
+
+    def command(self, start: Start, resume: Resume) -> Sequence[str]:
+        """Return the command line of a life; its first word is looked up in the PATH."""
+        ...
+
+    def variables(self, start: Start) -> Mapping[str, str]:
+        """Return what the program's environment has besides the allowed names."""
+        ...
+
+    def life(self, start: Start, resume: Resume, write: Write, nursery: trio.Nursery) -> AgentLife:
+        """Return the life of a program that has just been started.
+
+        Args:
+            nursery: for tasks of the adapter; they end with the life.
+        """
+        ...

@@ -1,0 +1,190 @@
+"""The lives of agent programs: at most one for each session, kept warm between turns.
+
+A life ends when its program does, when what it was started with changes, when nobody has used it for a
+while, when there are too many, and with the daemon. It is a process under our supervisor, so nothing of
+it outlives the daemon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from nousd.errors import AgentFailed
+from nousd.runtimes.agents.guest import Guest
+from nousd.runtimes.agents.interface import Agent, AgentLife, Resume, Start
+from nousd.tools.environment import allowed_environment
+from nousd.tools.process.line_conversation import LineBounds, LineConversation, found_program
+from nousd.tools.process.supervisor import supervised_conversation
+
+LIVES_MAX: Final = 16
+"""Programs of one kind that are kept at a time; the one that was not used for longest gives way."""
+
+IDLE_SECONDS: Final = 900.0
+"""How long a program is kept that nobody uses."""
+
+BEGIN_SECONDS: Final = 60.0
+"""How long a program may take until it is ready for a turn."""
+
+_BOUNDS: Final = LineBounds(bytes_max=16 * 1024 * 1024, values_max=200_000, per_second=10_000)
+"""A program sends a line for each piece of a text, which a fast model has thousands of in a second."""
+
+
+class _Kept:
+    """A life that serves a session. It is in use from its beginning until ``Lives.rest``."""
+
+    def __init__(self, life: AgentLife, start: Start, scope: trio.CancelScope) -> None:
+        self.life, self.start, self.scope = life, start, scope
+        self.is_in_use = True
+        self.unused_since = 0.0
+
+
+class Lives:
+    """The running programs of one kind.
+
+    Args:
+        nursery: the daemon's; each program is held by a task of its own.
+        redact: cleans what they say on standard error.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        nursery: trio.Nursery,
+        guest: Guest,
+        *,
+        redact: Callable[[str], str],
+    ) -> None:
+        self._agent = agent
+        self._nursery = nursery
+        self._guest = guest
+        self._redact = redact
+        self._kept: dict[str, _Kept] = {}
+        self._starting: set[str] = set()
+
+    def warm(self, session_id: str, start: Start) -> AgentLife | None:
+        """Take the life that serves a session and was started like this into use; end another one."""
+        kept = self._kept.get(session_id)
+        if kept is None or kept.life.failure is not None:
+            return None
+        if kept.start != start:
+            self.drop(session_id)
+            return None
+        kept.is_in_use = True
+        return kept.life
+
+    async def begin(self, session_id: str, start: Start, resume: Resume) -> AgentLife:
+        """Start a program for a session that has none, and take it into use.
+
+        Raises:
+            AgentFailed: it cannot be started or used.
+        """
+        self._make_room()
+        self._starting.add(session_id)
+        try:
+            life: AgentLife | AgentFailed = await self._nursery.start(
+                self._live, session_id, start, resume
+            )
+        finally:
+            self._starting.discard(session_id)
+        failure = life if isinstance(life, AgentFailed) else life.failure
+        if failure is not None:
+            raise failure
+        assert isinstance(life, AgentLife)
+        return life
+
+    def rest(self, session_id: str) -> None:
+        """The life that serves a session is not in use any more."""
+        kept = self._kept.get(session_id)
+        if kept is not None:
+            kept.is_in_use, kept.unused_since = False, trio.current_time()
+
+    def drop(self, session_id: str) -> None:
+        """End the life that serves a session, if there is one."""
+        kept = self._kept.pop(session_id, None)
+        if kept is not None:
+            kept.life.end(AgentFailed("it was ended"))
+            kept.scope.cancel()
+
+    def _make_room(self) -> None:
+        if len(self._kept.keys() | self._starting) < LIVES_MAX:
+            return
+        unused = [of for of, kept in self._kept.items() if not kept.is_in_use]
+        if not unused:
+            raise AgentFailed(f"{LIVES_MAX} of them are running already")
+        self.drop(min(unused, key=lambda session_id: self._kept[session_id].unused_since))
+
+    async def _live(
+        self,
+        session_id: str,
+        start: Start,
+        resume: Resume,
+        *,
+        task_status: trio.TaskStatus[AgentLife | AgentFailed],
+    ) -> None:
+        """Hold a program until its life is over; report the life, or why there is none."""
+        env = {**allowed_environment(), **self._agent.variables(start)}
+        try:
+            argv = found_program(self._agent.command(start, resume), env, AgentFailed)
+            can_be_without = self._agent.capabilities.tool_execution_model == "external_mcp"
+            has_tools = start.own_tools != "off" or not can_be_without
+            inside = self._guest.argv(argv, start.workdir, has_tools=has_tools)
+            with trio.CancelScope() as scope:
+                async with supervised_conversation(inside, cwd=start.workdir, env=env) as process:
+                    conversation = LineConversation(
+                        f"agent {self._agent.name}", process, _BOUNDS, AgentFailed, self._redact
+                    )
+
+                    async def write(line: bytes) -> None:
+                        try:
+                            await conversation.write(line)
+                        except AgentFailed as failure:
+                            # A task of the adapter may have written, which nobody waits for.
+                            life.end(failure)
+
+                    async with trio.open_nursery() as nursery:
+                        life = self._agent.life(start, resume, write, nursery)
+                        nursery.start_soon(conversation.read_stderr)
+                        nursery.start_soon(_read, conversation, life)
+                        await _begin(life)
+                        kept = self._kept[session_id] = _Kept(life, start, scope)
+                        task_status.started(life)
+                        await _until_over(kept)
+                        if self._kept.get(session_id) is kept:
+                            self.drop(session_id)
+                        nursery.cancel_scope.cancel()
+                    await conversation.dismiss()
+        except OSError as error:
+            task_status.started(AgentFailed(f"it could not be started: {error.strerror}"))
+        except AgentFailed as failure:
+            task_status.started(failure)
+
+
+async def _until_over(kept: _Kept) -> None:
+    """Wait until a life is over, or was not used for so long that it should be."""
+    while not kept.life.over.is_set():
+        now = trio.current_time()
+        ends = (now if kept.is_in_use else kept.unused_since) + IDLE_SECONDS
+        if now >= ends:
+            return
+        with trio.move_on_at(ends):
+            await kept.life.over.wait()
+
+
+async def _read(conversation: LineConversation, life: AgentLife) -> None:
+    try:
+        await conversation.read(life.take)
+    except AgentFailed as failure:
+        life.end(failure)
+
+
+async def _begin(life: AgentLife) -> None:
+    with trio.move_on_after(BEGIN_SECONDS) as limit:
+        try:
+            await life.begin()
+        except AgentFailed as failure:
+            life.end(failure)
+    if limit.cancelled_caught:
+        life.end(AgentFailed(f"it was not ready within {BEGIN_SECONDS:g} seconds"))

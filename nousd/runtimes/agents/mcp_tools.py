@@ -1,0 +1,84 @@
+"""Our tools as an MCP server, for agents that take tools in that form.
+
+Which way the messages travel is the adapter's matter. The names are those that the Model Context
+Protocol and models accept, which have no dots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from nousd.net.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
+from nousd.runtimes.agents.interface import AgentTool
+from nousd.tools.interface import ToolResult
+
+SERVER: Final = "nousd"
+"""The name of the server, as agents and their models see it."""
+
+_PROTOCOL_VERSION: Final = "2025-06-18"
+
+
+class ToolCallParams(msgspec.Struct):
+    """The parameters of ``tools/call``. ``meta`` is what the client adds, such as its id of the call."""
+
+    name: str
+    arguments: dict[str, Any] = {}
+    meta: dict[str, Any] = msgspec.field(name="_meta", default_factory=dict)
+
+
+class _InitializeParams(msgspec.Struct, rename="camel"):
+    protocol_version: str = _PROTOCOL_VERSION
+
+
+RunTool = Callable[[str, ToolCallParams], Awaitable[ToolResult]]
+"""Carries out a call of a tool, given our name for it."""
+
+
+def mcp_name(tool: str) -> str:
+    """Return the name of a tool of ours without dots; no two have the same."""
+    return tool.replace(".", "_")
+
+
+class McpTools:
+    """Answers the requests of one MCP client."""
+
+    def __init__(self, tools: Sequence[AgentTool], run: RunTool) -> None:
+        self._tools = {mcp_name(tool.name): tool for tool in tools}
+        self._run = run
+
+    async def answer(self, method: str, params: msgspec.Raw) -> Any:
+        """Return the result of a request.
+
+        Raises:
+            RpcError: the error instead of a result.
+        """
+        match method:
+            case "initialize":
+                asked = msgspec.json.decode(params, type=_InitializeParams)
+                return {
+                    "protocolVersion": asked.protocol_version,
+                    "capabilities": {"tools": {}},
+                    "serverInfo": {"name": SERVER, "version": "1"},
+                }
+            case "ping":
+                return {}
+            case "tools/list":
+                return {"tools": [self._described(name) for name in self._tools]}
+            case "tools/call":
+                return await self._call(msgspec.json.decode(params, type=ToolCallParams))
+            case _:
+                raise RpcError(METHOD_NOT_FOUND, f"there is no method {method}")
+
+    def _described(self, name: str) -> dict[str, Any]:
+        tool = self._tools[name]
+        return {"name": name, "description": tool.description, "inputSchema": tool.parameters}
+
+    async def _call(self, params: ToolCallParams) -> Any:
+        tool = self._tools.get(params.name)
+        if tool is None:
+            raise RpcError(INVALID_PARAMS, f"there is no tool {params.name}")
+        result = await self._run(tool.name, params)
+        return {"content": [{"type": "text", "text": result.text}], "isError": result.is_error}

@@ -1,0 +1,97 @@
+"""A tool of an agent program's own, as the gate sees one call of it.
+
+What the call may do is known only as far as its arguments say so. The rest is taken to be everything, so
+that a mode which asks about commands asks about it too. Once the call is allowed the program carries it
+out, and tells what came of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import trio
+
+from nousd.tools.fs.folder_threads import in_folder_thread
+from nousd.tools.function_tool import access_to
+from nousd.tools.interface import ToolContext, ToolResult
+from nousd.wire.objects.policy import ExecutedBy
+from nousd.wire.objects.tool_footprint import Access, ToolClass
+
+_SECONDS_MAX: Final = 3600.0
+"""How long the program may be silent while it carries out a call."""
+
+_EVERYTHING: Final[frozenset[ToolClass]] = frozenset({"read", "write", "exec", "network"})
+
+
+class Facts(NamedTuple):
+    """What the arguments of a call say of it.
+
+    Args:
+        classes: everything that it may do.
+        paths: the files and folders it names.
+        command: the command line that it would run.
+        hosts: the hosts it would reach.
+    """
+
+    classes: frozenset[ToolClass] = _EVERYTHING
+    paths: tuple[str, ...] = ()
+    command: str | None = None
+    hosts: tuple[str, ...] = ()
+
+
+class OwnToolCall:
+    """Implements ``Tool`` for one call.
+
+    Args:
+        args: as the program gives them.
+        runtime: the name of the program's runtime.
+    """
+
+    executed_by: ExecutedBy = "runtime"
+    is_read_only = False
+    description = "a tool of the agent's own"
+
+    def __init__(self, name: str, args: Mapping[str, Any], runtime: str, facts: Facts) -> None:
+        self.name = name
+        self.args = args
+        self.source = runtime
+        self.parameters: dict[str, Any] = {"type": "object"}
+        self.is_decided = trio.Event()
+        self.refusal: str | None = None
+        """Why the program must not carry it out, once it is decided."""
+        self.is_written = trio.Event()
+        """The log has what came of it."""
+        self._facts = facts
+        self._is_over = trio.Event()
+        self._result = ToolResult("")
+
+    def validated(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See ``Tool.validated``: only the program knows what fits."""
+        return args
+
+    async def access(self, _args: Any, context: ToolContext) -> Access:
+        """See ``Tool.access``."""
+        facts = self._facts
+        access = await in_folder_thread(access_to, facts.classes, facts.paths, context)
+        return msgspec.structs.replace(access, command=facts.command, hosts=facts.hosts)
+
+    async def run(self, _args: Any, context: ToolContext) -> ToolResult:
+        """See ``Tool.run``: the program carries it out."""
+        context.extend_idle_deadline(_SECONDS_MAX)
+        self.is_decided.set()
+        await self._is_over.wait()
+        return self._result
+
+    def refuse(self, reason: str) -> None:
+        """Decide that the program must not carry it out, unless it is decided already."""
+        if not self.is_decided.is_set():
+            self.refusal = reason
+            self.is_decided.set()
+
+    def finish(self, result: ToolResult) -> None:
+        """Take what came of it; the first result counts."""
+        if not self._is_over.is_set():
+            self._result = result
+            self._is_over.set()

@@ -1,0 +1,29 @@
+"""What a daemon gives the runtimes that drive agent programs. It imports none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import trio
+
+from nousd.runtimes.answer_room import AnswerBounds
+from nousd.runtimes.calls.hooks import CallHooks
+from nousd.tools.interface import Tool
+from nousd.tools.secrets_interface import Secrets
+
+
+class AgentSurroundings(NamedTuple):
+    """What a daemon gives the runtimes that drive agent programs.
+
+    Args:
+        nursery: holds the programs.
+        tools: the daemon's current tools.
+        hooks: called for every call.
+    """
+
+    nursery: trio.Nursery
+    tools: Mapping[str, Tool]
+    hooks: CallHooks
+    bounds: AnswerBounds
+    secrets: Secrets

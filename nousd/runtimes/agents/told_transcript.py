@@ -1,0 +1,36 @@
+"""A transcript as text, for agents that can be told what was said before in no other form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from nousd.wire.codec.envelope import encode_json
+from nousd.wire.objects.entries import Entry, MessageEntry
+
+_HEAD: Final = (
+    "This conversation was begun with another agent. What follows is its record, which is only for you"
+    " to know; the user's next message comes after it.\n\n<record>\n"
+)
+_END: Final = "\n</record>"
+
+
+def told(transcript: Sequence[Entry]) -> str:
+    """Return the text that tells a transcript."""
+    said = "\n\n".join(f"[{role}]\n{text}" for role, text in spoken(transcript))
+    return f"{_HEAD}{said}{_END}"
+
+
+def spoken(transcript: Sequence[Entry]) -> tuple[tuple[str, str], ...]:
+    """Return a transcript as role and text of each message, results of tools included."""
+    return tuple(_spoken(entry) for entry in transcript)
+
+
+def _spoken(entry: Entry) -> tuple[str, str]:
+    if not isinstance(entry, MessageEntry):
+        return "user", entry.summary
+    if entry.role == "tool":
+        return "tool", f"Result of {entry.tool_name}: {entry.text}"
+    calls = entry.tool_calls or ()
+    called = [f"[called {call.name} {encode_json(call.args).decode()}]" for call in calls]
+    return entry.role, "\n".join([entry.text, *called] if entry.text else called)

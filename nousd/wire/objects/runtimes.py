@@ -1,0 +1,62 @@
+"""What a runtime can do: clients decide by this, and never by its name."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+AuthModel = Literal["oauth_local", "api_key", "both", "unknown"]
+ToolExecutionModel = Literal["external_mcp", "runtime_internal", "hybrid"]
+PermissionModel = Literal["nousd", "runtime", "hybrid"]
+StateModel = Literal["in_process", "local_disk", "server_side", "hybrid", "unknown"]
+ResumeModel = Literal["native", "reconstruct", "none"]
+ToolReplaySafety = Literal["safe_replay", "requires_reapproval", "unknown"]
+McpSupport = Literal["none", "client_only", "server_only", "both"]
+McpTransport = Literal["stdio", "sse", "http"]
+CancellationModel = Literal["best_effort", "guaranteed", "unknown"]
+IsolationMode = Literal["in_process", "subprocess", "server_side"]
+SteerModel = Literal["in_turn", "next_turn"]
+ReconstructModel = Literal["structured", "text"]
+
+
+class RuntimeCapabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a runtime can do."""
+
+    supports_streaming: bool
+    supports_reasoning: bool
+    supports_tool_calls: bool
+    supports_parallel_tool_calls: bool
+    supports_stop: bool
+    supports_images: bool
+    supports_session_create: bool
+    supports_session_resume: bool
+    supports_usage_reporting: bool
+    supports_non_interactive: bool
+    auth_model: AuthModel
+    tool_execution_model: ToolExecutionModel
+    permission_model: PermissionModel
+    state_model: StateModel
+    resume_model: ResumeModel
+    reconstruct_model: ReconstructModel
+    steer_model: SteerModel
+    tool_replay_safety: ToolReplaySafety
+    mcp_support: McpSupport
+    mcp_transports: tuple[McpTransport, ...]
+    cancellation_model: CancellationModel
+    supported_isolation_modes: tuple[IsolationMode, ...]
+    recommended_isolation_mode: IsolationMode
+    max_outstanding_tool_calls: int | UnsetType = UNSET
+
+
+class AuthFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Whether a runtime's program is logged in, as far as can be seen without asking a server. No
+    secret is in it.
+    """
+
+    instructions: str
+    is_logged_in: bool | UnsetType = UNSET
+    details: dict[str, bool] = {}
+    login: tuple[str, ...] = ()
+    logout: tuple[str, ...] = ()
