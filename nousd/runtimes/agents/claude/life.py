@@ -1,0 +1,359 @@
+"""One life of Claude Code: its messages become calls of the listener, and ours lines for it.
+
+The harness spec is ``protocol/runtimes/claude.md``. Our tools travel in the same stream, as messages of
+an MCP server of type ``sdk``. A hook before each tool call is the earliest place to stop a turn.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+import trio
+
+from nousd.errors import AgentFailed, RunFailed
+from nousd.net.jsonrpc import REQUESTS_MAX, RpcError, readable
+from nousd.runtimes.agents.claude import messages
+from nousd.runtimes.agents.interface import AgentCall, AgentLife, Resume, Start, UserText, Write
+from nousd.runtimes.agents.mcp_tools import SERVER, McpTools, ToolCallParams, mcp_name
+from nousd.runtimes.agents.own_tools import Facts
+from nousd.runtimes.agents.told_transcript import told
+from nousd.tools.interface import ToolResult
+from nousd.wire.codec.envelope import encode_json
+from nousd.wire.objects.entries import Usage
+
+_INITIALIZE: Final = "initialize"
+_ANSWER_SECONDS: Final = 3600
+"""How long the program waits for our answer to a hook; then it denies the call."""
+
+_PREFIX: Final = f"mcp__{SERVER}__"
+"""How the program names our tools."""
+
+_TOOL_USE_ID: Final = "claudecode/toolUseId"
+
+_PASSED_OVER: Final = frozenset(
+    {"rate_limit_event", "tool_progress", "auth_status", "keep_alive", "streamlined_text"}
+)
+"""Messages that say nothing that others do not say."""
+
+
+class ClaudeLife(AgentLife):
+    """Implements ``AgentLife``."""
+
+    def __init__(self, start: Start, resume: Resume, write: Write, nursery: trio.Nursery) -> None:
+        super().__init__()
+        self._start = start
+        self._resume = resume
+        self._write = write
+        self._nursery = nursery
+        self._names = {f"{_PREFIX}{mcp_name(tool.name)}": tool.name for tool in start.tools}
+        self._mcp = McpTools(start.tools, self._run_tool)
+        self._is_ready = trio.Event()
+        self._answering: dict[str, trio.CancelScope] = {}
+        self._requests = 0
+        self._given = ""
+        self._streamed: set[str] = set()
+        self._call_usage = messages.TokenCounts()
+        self._usage = messages.TokenCounts()
+        self.model = start.model
+        self._cost_usd = 0.0
+        self.facts_of = None if start.own_tools == "off" else facts_of
+        self._own_calls: dict[str, tuple[AgentCall, float]] = {}
+        self._takers: dict[str, tuple[type[msgspec.Struct], Callable[[Any], Awaitable[None]]]] = {
+            "command_lifecycle": (messages.Lifecycle, self._take_lifecycle),
+            "system": (messages.Init, self._take_system),
+            "stream_event": (messages.StreamEvent, self._take_event),
+            "assistant": (messages.Assistant, self._take_assistant),
+            "user": (messages.Results, self._take_results),
+            "result": (messages.Result, self._take_result),
+            "control_response": (messages.ControlResponse, self._take_response),
+            "control_request": (messages.ControlRequest, self._take_request),
+            "control_cancel_request": (messages.ControlCancel, self._take_cancel),
+        }
+
+    # --- what it is told ---------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """See ``AgentLife.begin``."""
+        hook = {"matcher": None, "hookCallbackIds": ["before"], "timeout": _ANSWER_SECONDS}
+        await self._ask(
+            subtype=_INITIALIZE,
+            hooks={"PreToolUse": [hook]},
+            sdkMcpServers=[SERVER],
+            appendSystemPrompt=self._start.instructions,
+        )
+        await self._is_ready.wait()
+        if self.failure is not None:
+            raise self.failure
+
+    async def _prompt(self, said: UserText) -> None:
+        content: list[dict[str, Any]] = []
+        if self._resume.kind == "reconstruct":
+            content.append({"type": "text", "text": told(self._resume.transcript)})
+            self._resume = Resume("new")
+        content.append({"type": "text", "text": said.text})
+        content += [
+            {
+                "type": "image",
+                "source": {
+                    "type": "base64",
+                    "media_type": image.media_type,
+                    "data": base64.b64encode(image.data).decode(),
+                },
+            }
+            for image in said.images
+        ]
+        self._given = said.message_id
+        await self._send(
+            type="user",
+            uuid=said.message_id,
+            message={"role": "user", "content": content},
+            parent_tool_use_id=None,
+            session_id="",
+        )
+
+    async def _ask_to_stop(self) -> None:
+        await self._ask(subtype="interrupt")
+
+    async def _ask(self, **request: Any) -> None:
+        self._requests += 1
+        await self._send(
+            type="control_request", request_id=f"ask-{self._requests}", request=request
+        )
+
+    async def _send(self, **message: Any) -> None:
+        await self._write(encode_json(message))
+
+    # --- what it says ------------------------------------------------------------------------
+
+    async def take(self, line: bytes) -> None:
+        """See ``AgentLife.take``."""
+        try:
+            head = msgspec.json.decode(readable(line), type=messages.Head)
+            known = self._takers.get(head.type)
+            if known is not None:
+                kind, taker = known
+                await taker(msgspec.json.decode(line, type=kind))
+                return
+        except msgspec.DecodeError:
+            head = messages.Head("")
+        if head.type not in _PASSED_OVER and self.listener is not None:
+            await self.listener.unknown(line)
+
+    async def _take_lifecycle(self, message: messages.Lifecycle) -> None:
+        is_given = message.command_uuid == self._given and message.state == "started"
+        if is_given and self.listener is not None:
+            await self.listener.delivered()
+
+    async def _take_system(self, message: messages.Init) -> None:
+        self.agent_session_id = message.session_id or self.agent_session_id
+        self.version = message.claude_code_version or self.version
+        self.model = message.model or self.model
+
+    async def _take_event(self, message: messages.StreamEvent) -> None:
+        listener, event = self.listener, message.event
+        if listener is None or message.parent_tool_use_id is not None:
+            return
+        match event.type:
+            case "message_start":
+                await listener.message_ends("tool_use")
+                self._streamed = {event.message.id}
+                self._call_usage = event.message.usage
+            case "content_block_delta" if event.delta.text:
+                await listener.text(event.delta.text)
+            case "content_block_delta" if event.delta.thinking:
+                await listener.reasoning(event.delta.thinking)
+            case "message_delta":
+                if event.usage is not None:
+                    self._call_usage.output_tokens = event.usage.output_tokens
+                self._usage = _sum(self._usage, self._call_usage)
+                if event.delta.stop_reason != "tool_use":
+                    is_cut = event.delta.stop_reason == "max_tokens"
+                    await listener.message_ends("length" if is_cut else "stop")
+
+    async def _take_assistant(self, message: messages.Assistant) -> None:
+        """Take a whole message, of which nothing may have streamed: a call that broke off is made again
+        without a stream.
+        """
+        listener, said = self.listener, message.message
+        if listener is None or message.parent_tool_use_id is not None:
+            return
+        if said.id in self._streamed:
+            return
+        self._usage = _sum(self._usage, said.usage)
+        for block in said.content:
+            if block.type == "text":
+                await listener.text(block.text)
+
+    async def _take_results(self, message: messages.Results) -> None:
+        """Take what came of calls of the program's own tools; ours were told here before."""
+        if self.listener is None or isinstance(message.message.content, str):
+            return
+        for block in message.message.content:
+            known = self._own_calls.pop(block.tool_use_id, None)
+            if known is not None:
+                call, begun = known
+                result = ToolResult(text_of(block.content), is_error=block.is_error)
+                await self.listener.observed(call, result, trio.current_time() - begun)
+
+    async def _take_result(self, message: messages.Result) -> None:
+        listener = self.listener
+        if listener is not None and (self._usage.input_tokens or self._usage.output_tokens):
+            cost = message.total_cost_usd - self._cost_usd
+            await listener.usage(_told(self._usage), cost_usd=cost)
+        self._usage, self._cost_usd = messages.TokenCounts(), message.total_cost_usd
+        failure = None
+        if message.is_error and message.terminal_reason != "hook_stopped":
+            cause = message.result or "; ".join(message.errors) or message.subtype
+            failure = RunFailed("provider_error", "the agent's model call failed", cause)
+        self.end_turn(failure)
+
+    async def _take_response(self, message: messages.ControlResponse) -> None:
+        answer = message.response
+        if answer.request_id == "ask-1":
+            if answer.subtype == "error":
+                self.end(AgentFailed(f"it refused to be initialized: {answer.error}"))
+            self._is_ready.set()
+
+    def end(self, failure: AgentFailed) -> None:
+        """See ``AgentLife.end``."""
+        super().end(failure)
+        self._is_ready.set()
+
+    # --- what it asks ------------------------------------------------------------------------
+
+    async def _take_request(self, message: messages.ControlRequest) -> None:
+        id_ = message.request_id
+        if id_ in self._answering or len(self._answering) >= REQUESTS_MAX:
+            await self._send_answer(id_, subtype="error", error="too many requests at a time")
+            return
+        scope = self._answering[id_] = trio.CancelScope()
+        self._nursery.start_soon(self._answer, message, scope)
+
+    async def _take_cancel(self, message: messages.ControlCancel) -> None:
+        if message.request_id in self._answering:
+            self._answering[message.request_id].cancel()
+
+    async def _answer(self, message: messages.ControlRequest, scope: trio.CancelScope) -> None:
+        asked = message.request
+        answers: dict[str, Callable[[messages.Asked], Awaitable[Any]]] = {
+            "hook_callback": self._before_tool,
+            "can_use_tool": self._can_use,
+            "mcp_message": self._mcp_message,
+        }
+        answer = answers.get(asked.subtype)
+        told: dict[str, Any] = {"subtype": "error", "error": f"{asked.subtype} is not known here"}
+        with scope:
+            if answer is not None:
+                try:
+                    told = {"subtype": "success", "response": await answer(asked)}
+                except msgspec.DecodeError as error:
+                    told["error"] = str(error)
+        del self._answering[message.request_id]
+        if not scope.cancelled_caught:
+            await self._send_answer(message.request_id, **told)
+
+    async def _send_answer(self, id_: str, **told: Any) -> None:
+        await self._send(type="control_response", response={"request_id": id_, **told})
+
+    async def _before_tool(self, asked: messages.Asked) -> Any:
+        """Answer the hook before a tool call: ours are judged when they are made, others here."""
+        told = msgspec.convert(asked.input, messages.HookInput, strict=False)
+        listener, ours = self.listener, self._names.get(told.tool_name)
+        if listener is None:
+            return _decision("deny", "the turn is over")
+        call = AgentCall(
+            agent_call_id=told.tool_use_id, name=ours or told.tool_name, args=told.tool_input
+        )
+        if listener.steer_waits():
+            skipped = await listener.run_tool(call)
+            return {"continue": False, "stopReason": "", **_decision("deny", skipped.text)}
+        if ours is not None:
+            return _decision("allow", "")
+        against = await listener.may_run(call)
+        if against is None:
+            self._own_calls[told.tool_use_id] = call, trio.current_time()
+        return _decision("allow", "") if against is None else _decision("deny", against)
+
+    async def _can_use(self, asked: messages.Asked) -> Any:
+        """Answer a question about a call that the hook has let through: all of these may run."""
+        return {"behavior": "allow", "updatedInput": asked.input or {}}
+
+    async def _mcp_message(self, asked: messages.Asked) -> Any:
+        message = msgspec.json.decode(asked.message, type=messages.McpMessage)
+        answer: dict[str, Any] = {"jsonrpc": "2.0", "id": 0 if message.id is None else message.id}
+        if message.id is None:
+            return {"mcp_response": {**answer, "result": {}}}
+        try:
+            answer["result"] = await self._mcp.answer(message.method, message.params)
+        except RpcError as error:
+            answer["error"] = {"code": error.code, "message": error.message}
+        return {"mcp_response": answer}
+
+    async def _run_tool(self, name: str, params: ToolCallParams) -> ToolResult:
+        listener = self.listener
+        if listener is None:
+            return ToolResult("no_active_run: the turn is over", is_error=True)
+        id_ = params.meta.get(_TOOL_USE_ID)
+        call = AgentCall(
+            agent_call_id=id_ if isinstance(id_, str) else "", name=name, args=params.arguments
+        )
+        return await listener.run_tool(call)
+
+
+def facts_of(call: AgentCall) -> Facts:
+    """Return what a call of one of the program's own tools may do, by its arguments."""
+    args = {name: value for name, value in call.args.items() if isinstance(value, str)}
+    path = args.get("file_path") or args.get("notebook_path") or args.get("path")
+    match call.name:
+        case "Read" if path:
+            return Facts(frozenset({"read"}), (path,))
+        case "Grep" | "Glob":
+            return Facts(frozenset({"read"}), (path or ".",))
+        case "Write" | "Edit" | "MultiEdit" | "NotebookEdit" if path:
+            return Facts(frozenset({"read", "write"}), (path,))
+        case "Bash" if "command" in args:
+            return Facts(command=args["command"])
+        case "WebFetch" if host := urlsplit(args.get("url", "")).hostname:
+            return Facts(frozenset({"network"}), hosts=(host,))
+        case "WebSearch":
+            return Facts(frozenset({"network"}))
+        case _:
+            return Facts()
+
+
+def text_of(content: str | list[messages.Block]) -> str:
+    """Return the text of a tool's result."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(block.text for block in content if block.type == "text")
+
+
+def _decision(decision: str, reason: str) -> dict[str, Any]:
+    return {
+        "hookSpecificOutput": {
+            "hookEventName": "PreToolUse",
+            "permissionDecision": decision,
+            "permissionDecisionReason": reason,
+        }
+    }
+
+
+def _sum(one: messages.TokenCounts, other: messages.TokenCounts) -> messages.TokenCounts:
+    pairs = zip(msgspec.structs.astuple(one), msgspec.structs.astuple(other), strict=True)
+    return messages.TokenCounts(*[a + b for a, b in pairs])
+
+
+def _told(counts: messages.TokenCounts) -> Usage:
+    read, written = counts.cache_read_input_tokens, counts.cache_creation_input_tokens
+    sent = counts.input_tokens + read + written
+    return Usage(
+        input=sent,
+        output=counts.output_tokens,
+        total=sent + counts.output_tokens,
+        cache_read=read,
+        cache_write=written,
+    )
