@@ -1,0 +1,108 @@
+"""How Codex is started. Its harness spec is ``protocol/runtimes/codex.md``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import trio
+
+from nousd.runtimes.agents.auth import auth_facts
+from nousd.runtimes.agents.codex.life import CodexLife
+from nousd.runtimes.agents.codex.told import program_settings
+from nousd.runtimes.agents.interface import Resume, Start, Write
+from nousd.wire.codec.canonical_json import digest
+from nousd.wire.codec.envelope import encode_json
+from nousd.wire.objects.runtimes import AuthFacts, RuntimeCapabilities
+
+PASSED_ON: Final = (
+    *("CODEX_HOME", "CODEX_API_KEY", "OPENAI_API_KEY", "SSL_CERT_FILE"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+)
+"""Variables of the daemon's environment that the program gets, where they are set."""
+
+
+class Codex:
+    """Implements ``Agent``.
+
+    Args:
+        name: that of the runtime.
+        program: the command line that the user's settings name, without our arguments.
+        passed_on: variables of the daemon's environment that the program receives.
+    """
+
+    capabilities = RuntimeCapabilities(
+        supports_streaming=True,
+        supports_reasoning=True,
+        supports_tool_calls=True,
+        supports_parallel_tool_calls=True,
+        supports_stop=True,
+        supports_images=True,
+        supports_session_create=True,
+        supports_session_resume=True,
+        supports_usage_reporting=True,
+        supports_non_interactive=True,
+        auth_model="both",
+        tool_execution_model="external_mcp",
+        permission_model="nousd",
+        state_model="local_disk",
+        resume_model="native",
+        reconstruct_model="structured",
+        steer_model="in_turn",
+        tool_replay_safety="requires_reapproval",
+        mcp_support="client_only",
+        mcp_transports=("stdio",),
+        cancellation_model="best_effort",
+        supported_isolation_modes=("subprocess",),
+        recommended_isolation_mode="subprocess",
+        max_outstanding_tool_calls=16,
+    )
+
+    def __init__(self, name: str, program: Sequence[str], passed_on: Mapping[str, str]) -> None:
+        self.name = name
+        self._program = tuple(program)
+        self._passed_on = dict(passed_on)
+
+    def command(self, start: Start, resume: Resume) -> Sequence[str]:  # noqa: ARG002
+        """See ``Agent.command``."""
+        settings = [f"{key}={_toml(value)}" for key, value in program_settings(start).items()]
+        return [*self._program, "app-server", *(word for each in settings for word in ("-c", each))]
+
+    def variables(self, start: Start) -> Mapping[str, str]:  # noqa: ARG002
+        """See ``Agent.variables``."""
+        return self._passed_on
+
+    def auth_facts(self) -> AuthFacts:
+        """See ``Agent.auth_facts``."""
+        folder = self._passed_on.get("CODEX_HOME") or Path("~/.codex").expanduser()
+        return auth_facts(
+            self._program,
+            self._passed_on,
+            keys=("CODEX_API_KEY", "OPENAI_API_KEY"),
+            file=Path(folder) / "auth.json",
+            login=("login",),
+            logout=("logout",),
+        )
+
+    def session_basis(self, start: Start) -> str:
+        """See ``Agent.session_basis``: a thread keeps its instructions, and the tools of ours."""
+        kept = [str(start.workdir), start.instructions, msgspec.to_builtins(start.tools)]
+        return digest(encode_json(kept))
+
+    def life(self, start: Start, resume: Resume, write: Write, nursery: trio.Nursery) -> CodexLife:
+        """See ``Agent.life``."""
+        return CodexLife(start, resume, write, nursery)
+
+
+def _toml(value: Any) -> str:
+    """Return a value in the form of the program's settings: other values than tables are as in JSON."""
+    if not isinstance(value, dict):
+        return encode_json(value).decode()
+    pairs = [f"{encode_json(key).decode()}={_toml(each)}" for key, each in value.items()]
+    return f"{{{','.join(pairs)}}}"
+
+
+AGENT: Final = Codex
+"""What makes an agent of this kind."""

@@ -1,0 +1,316 @@
+"""One life of Codex: its notifications become calls of the listener, its requests calls of our tools.
+
+The harness spec is ``protocol/runtimes/codex.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+import trio
+
+from nousd.errors import AgentFailed, RunFailed
+from nousd.net.jsonrpc import METHOD_NOT_FOUND, JsonRpc, RpcError
+from nousd.runtimes.agents.codex import messages, told
+from nousd.runtimes.agents.interface import AgentCall, AgentLife, Resume, Start, UserText, Write
+from nousd.runtimes.agents.mcp_tools import mcp_name
+from nousd.wire.codec.envelope import encode_json
+from nousd.wire.objects.entries import Usage
+
+_SECONDS: Final = 30.0
+"""How long the program may take to answer; it answers a turn when it begins."""
+
+_PASSED_OVER: Final = frozenset(
+    {
+        *("account/rateLimits/updated", "account/updated", "configWarning", "deprecationNotice"),
+        *("hook/completed", "hook/started", "item/reasoning/summaryPartAdded"),
+        *("item/commandExecution/outputDelta", "item/fileChange/outputDelta"),
+        *("item/fileChange/patchUpdated", "mcpServer/startupStatus/updated", "model/rerouted"),
+        *("remoteControl/status/changed", "serverRequest/resolved", "skills/changed"),
+        *("thread/compacted", "thread/goal/cleared", "thread/name/updated"),
+        *("thread/readState/changed", "thread/settings/updated", "thread/started"),
+        *("thread/status/changed", "turn/diff/updated", "turn/plan/updated", "warning"),
+    }
+)
+"""Notifications that say nothing that others do not say, or nothing for a transcript."""
+
+_Result = TypeVar("_Result", bound=msgspec.Struct)
+
+
+class CodexLife(AgentLife):
+    """Implements ``AgentLife``; and ``Peer``."""
+
+    def __init__(self, start: Start, resume: Resume, write: Write, nursery: trio.Nursery) -> None:
+        super().__init__()
+        self._start = start
+        self._resume = resume
+        self._rpc = JsonRpc(write, self, nursery, marks_version=False)
+        self.agent_session_id = resume.agent_session_id
+        self._names = {mcp_name(tool.name): tool.name for tool in start.tools}
+        self._turn_id = ""
+        self._turn_known = trio.Event()
+        self._given = ""
+        self._steering = trio.Lock()
+        self._open_text = ""
+        self._streamed = ""
+        self._has_text = False
+        self._changes: dict[str, list[Any]] = {}
+        self._counted = messages.TokenCounts()
+        self._takers: dict[str, tuple[type[msgspec.Struct], Callable[[Any], Awaitable[None]]]] = {
+            "turn/started": (messages.TurnNote, self._take_turn_started),
+            "turn/completed": (messages.TurnNote, self._take_turn_completed),
+            "item/started": (messages.ItemNote, self._take_started),
+            "item/completed": (messages.ItemNote, self._take_completed),
+            "item/agentMessage/delta": (messages.Delta, self._take_text),
+            "item/reasoning/summaryTextDelta": (messages.Delta, self._take_reasoning),
+            "item/reasoning/textDelta": (messages.Delta, self._take_reasoning),
+            "thread/tokenUsage/updated": (messages.UsageNote, self._take_usage),
+            "error": (messages.ErrorNote, self._take_error),
+        }
+        self._answers: dict[str, tuple[type[msgspec.Struct], Callable[[Any], Awaitable[Any]]]] = {
+            "item/tool/call": (messages.ToolCall, self._run_tool),
+            "item/commandExecution/requestApproval": (messages.CommandApproval, self._may_execute),
+            "item/fileChange/requestApproval": (messages.ChangeApproval, self._may_change),
+        }
+
+    # --- what it is told ---------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """See ``AgentLife.begin``."""
+        start, resume = self._start, self._resume
+        try:
+            await self._rpc.call("initialize", told.INITIALIZE, seconds=_SECONDS)
+            await self._rpc.notify("initialized", {})
+            read = await self._ask("config/read", messages.ConfigRead, cwd=str(start.workdir))
+            settings = told.thread_settings(start, read.config.mcp_servers or ())
+            if resume.kind == "native":
+                more = {"threadId": resume.agent_session_id, "excludeTurns": True}
+                begun = await self._ask("thread/resume", messages.ThreadBegun, **settings, **more)
+            else:
+                offered = {"dynamicTools": told.tools(start), **told.environments(start)}
+                begun = await self._ask("thread/start", messages.ThreadBegun, **settings, **offered)
+            self.agent_session_id = begun.thread.id
+            self.version, self.model = begun.thread.cli_version, begun.model
+            if resume.kind == "reconstruct":
+                await self._request("thread/inject_items", items=told.history(resume.transcript))
+        except RpcError as error:
+            raise AgentFailed(f"it refused to begin: {error.message}") from error
+        except msgspec.DecodeError as error:
+            raise AgentFailed(f"it answered what nobody here understands: {error}") from error
+
+    async def _prompt(self, said: UserText) -> None:
+        self._given, self._turn_id, self._turn_known = said.message_id, "", trio.Event()
+        self._changes.clear()
+        try:
+            begun = await self._ask(
+                "turn/start",
+                messages.TurnBegun,
+                threadId=self.agent_session_id,
+                **_said(said),
+                **told.environments(self._start),
+            )
+        except RpcError as error:
+            self.end_turn(_failed(error.message))
+        except msgspec.DecodeError as error:
+            self.end(AgentFailed(f"it answered what nobody here understands: {error}"))
+        else:
+            self._know_turn(begun.turn.id)
+
+    async def _ask_to_stop(self) -> None:
+        await self._turn_known.wait()
+        try:
+            await self._request("turn/interrupt", turnId=self._turn_id)
+        except (RpcError, AgentFailed):
+            # The turn has just ended by itself, or the program has.
+            return
+
+    async def _request(self, method: str, **params: Any) -> msgspec.Raw:
+        asked = {"threadId": self.agent_session_id, **params}
+        return await self._rpc.call(method, asked, seconds=_SECONDS)
+
+    async def _ask(self, method: str, result: type[_Result], **params: Any) -> _Result:
+        answer = await self._rpc.call(method, params, seconds=_SECONDS)
+        return msgspec.json.decode(answer, type=result)
+
+    def _know_turn(self, turn_id: str) -> None:
+        self._turn_id = turn_id
+        self._turn_known.set()
+
+    # --- what it says ------------------------------------------------------------------------
+
+    async def take(self, line: bytes) -> None:
+        """See ``AgentLife.take``."""
+        await self._rpc.take(line)
+
+    def end(self, failure: AgentFailed) -> None:
+        """See ``AgentLife.end``."""
+        super().end(failure)
+        self._rpc.end(failure)
+
+    async def puzzled(self, line: bytes) -> None:
+        """See ``Peer.puzzled``."""
+        if self.listener is not None:
+            await self.listener.unknown(line)
+
+    async def hear(self, method: str, params: msgspec.Raw) -> None:
+        """See ``Peer.hear``."""
+        known = self._takers.get(method)
+        try:
+            if known is not None:
+                kind, taker = known
+                note = msgspec.json.decode(params, type=kind)
+                if getattr(note, "thread_id", "") in ("", self.agent_session_id):
+                    await taker(note)
+                return
+        except msgspec.DecodeError:
+            known = None
+        if method not in _PASSED_OVER:
+            await self.puzzled(encode_json({"method": method, "params": params}))
+
+    async def _take_turn_started(self, note: messages.TurnNote) -> None:
+        if self.listener is not None:
+            self._know_turn(note.turn.id)
+
+    async def _take_turn_completed(self, note: messages.TurnNote) -> None:
+        turn = note.turn
+        if self.listener is None or turn.id != self._turn_id:
+            return
+        failure = None
+        if turn.status != "completed":
+            fault = turn.error or messages.Fault(f"the turn is {turn.status}")
+            failure = _failed("; ".join(filter(None, (fault.message, fault.additional_details))))
+        self._open_text = ""
+        self.end_turn(failure)
+
+    async def _take_started(self, note: messages.ItemNote) -> None:
+        listener, item = self.listener, note.item
+        if listener is None:
+            return
+        match item.type:
+            case "userMessage" if item.client_id == self._given:
+                await listener.delivered()
+            case "userMessage" if item.client_id:
+                await listener.message_ends()
+                await listener.delivered(item.client_id)
+            case "agentMessage" | "reasoning":
+                await self._next_message(item)
+            case "fileChange":
+                self._changes[item.id] = item.changes
+
+    async def _next_message(self, item: messages.Item) -> None:
+        """End the message of which a text was heard: reasoning comes before its text, and calls do not
+        end here what they belong to.
+        """
+        if self._has_text and self.listener is not None:
+            await self.listener.message_ends()
+        self._has_text = False
+        if item.type == "agentMessage":
+            self._open_text = item.id
+
+    async def _take_text(self, note: messages.Delta) -> None:
+        if self.listener is not None:
+            self._has_text, self._streamed = True, note.item_id
+            await self.listener.text(note.delta)
+
+    async def _take_reasoning(self, note: messages.Delta) -> None:
+        if self.listener is not None:
+            await self.listener.reasoning(note.delta)
+
+    async def _take_completed(self, note: messages.ItemNote) -> None:
+        item = note.item
+        if item.id == self._open_text:
+            self._open_text = ""
+        is_new = item.type == "agentMessage" and item.id != self._streamed
+        if is_new and item.text and self.listener is not None:
+            self._has_text = True
+            await self.listener.text(item.text)
+
+    async def _take_usage(self, note: messages.UsageNote) -> None:
+        """Report what was used since the last time, when a model call is over. The same sums come again
+        when a turn is stopped, and those of earlier lives when a thread is resumed.
+        """
+        total, before = note.token_usage.total, self._counted
+        self._counted = total
+        spent = Usage(
+            input=total.input_tokens - before.input_tokens,
+            output=total.output_tokens - before.output_tokens,
+            total=total.total_tokens - before.total_tokens,
+            cache_read=total.cached_input_tokens - before.cached_input_tokens,
+            cache_write=total.cache_write_input_tokens - before.cache_write_input_tokens,
+            reasoning=total.reasoning_output_tokens - before.reasoning_output_tokens,
+        )
+        if self.listener is not None and spent.total > 0:
+            await self.listener.message_ends()
+            await self.listener.usage(spent)
+
+    async def _take_error(self, _: messages.ErrorNote) -> None:
+        """What was said is void: the model is asked again, or the turn ends."""
+        self._open_text, self._has_text = "", False
+        if self.listener is not None:
+            await self.listener.message_ends("error")
+
+    # --- what it asks ------------------------------------------------------------------------
+
+    async def answer(self, method: str, params: msgspec.Raw) -> Any:
+        """See ``Peer.answer``."""
+        known = self._answers.get(method)
+        if known is None:
+            raise RpcError(METHOD_NOT_FOUND, f"{method} is not known here")
+        kind, answer = known
+        return await answer(msgspec.json.decode(params, type=kind))
+
+    async def _run_tool(self, asked: messages.ToolCall) -> Any:
+        listener = self.listener
+        if listener is None:
+            return _content("no_active_run: the turn is over", success=False)
+        args = asked.arguments if isinstance(asked.arguments, dict) else {}
+        name = self._names.get(asked.tool, asked.tool)
+        call = AgentCall(agent_call_id=asked.call_id, name=name, args=args)
+        result = await listener.run_tool(call)
+        await self._pass_on_steer()
+        return _content(result.text, success=not result.is_error)
+
+    async def _pass_on_steer(self) -> None:
+        """Give the program what the user said meanwhile, before it is told the result of a call: then
+        the model reads both together. While it writes, its text would be lost.
+        """
+        async with self._steering:
+            listener = self.listener
+            if listener is None or self._open_text:
+                return
+            said = await listener.take_steer()
+            if said is None:
+                return
+            try:
+                await self._request("turn/steer", expectedTurnId=self._turn_id, **_said(said))
+            except RpcError:
+                # The turn is over, or of a kind that takes none: then the text begins the next one.
+                return
+
+    async def _may_execute(self, asked: messages.CommandApproval) -> Any:
+        args = {"command": asked.command, "cwd": asked.cwd}
+        return await self._may_run(asked.item_id, "shell", args)
+
+    async def _may_change(self, asked: messages.ChangeApproval) -> Any:
+        args = {"changes": self._changes.get(asked.item_id, [])}
+        return await self._may_run(asked.item_id, "apply_patch", args)
+
+    async def _may_run(self, item_id: str, name: str, args: Mapping[str, Any]) -> Any:
+        listener = self.listener
+        call = AgentCall(agent_call_id=item_id, name=name, args=args)
+        may_run = listener is not None and await listener.may_run(call) is None
+        return {"decision": "accept" if may_run else "decline"}
+
+
+def _said(said: UserText) -> dict[str, Any]:
+    return {"clientUserMessageId": said.message_id, "input": told.user_input(said)}
+
+
+def _content(text: str, *, success: bool) -> Any:
+    return {"contentItems": [{"type": "inputText", "text": text}], "success": success}
+
+
+def _failed(cause: str) -> RunFailed:
+    return RunFailed("provider_error", "the agent's model call failed", cause)

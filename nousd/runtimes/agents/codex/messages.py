@@ -1,0 +1,142 @@
+"""The messages of Codex's app-server, as far as we read them; further keys are passed over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Message(msgspec.Struct, rename="camel"):
+    """What all of them have in common: names with capitals inside."""
+
+
+class Config(Message, rename=None):
+    """The settings that are in force: the user's."""
+
+    mcp_servers: dict[str, Any] | None = None
+
+
+class ConfigRead(Message):
+    """The result of ``config/read``."""
+
+    config: Config
+
+
+class Thread(Message):
+    """A session of the program."""
+
+    id: str
+    cli_version: str = ""
+
+
+class ThreadBegun(Message):
+    """The result of ``thread/start`` and of ``thread/resume``."""
+
+    thread: Thread
+    model: str = ""
+
+
+class Fault(Message):
+    """Why a turn has failed."""
+
+    message: str = ""
+    additional_details: str | None = None
+
+
+class Turn(Message):
+    """A turn of the program. ``status`` is ``inProgress`` until it has ended."""
+
+    id: str
+    status: str = ""
+    error: Fault | None = None
+
+
+class TurnBegun(Message):
+    """The result of ``turn/start``."""
+
+    turn: Turn
+
+
+class TurnNote(Message):
+    """``turn/started`` and ``turn/completed``."""
+
+    turn: Turn
+    thread_id: str = ""
+
+
+class Item(Message):
+    """A part of a turn: a message of the user or of the model, or a call."""
+
+    type: str
+    id: str = ""
+    text: str = ""
+    client_id: str | None = None
+    changes: list[Any] = []
+
+
+class ItemNote(Message):
+    """``item/started`` and ``item/completed``."""
+
+    item: Item
+    thread_id: str = ""
+
+
+class Delta(Message):
+    """A piece of a text or of reasoning."""
+
+    delta: str
+    item_id: str = ""
+    thread_id: str = ""
+
+
+class ErrorNote(Message):
+    """``error``: a model call has failed."""
+
+    thread_id: str = ""
+
+
+class TokenCounts(Message):
+    """Tokens; ``input_tokens`` has those read from the cache in it."""
+
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    cache_write_input_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_output_tokens: int = 0
+    total_tokens: int = 0
+
+
+class TokenUsage(Message):
+    """Tokens of a whole thread."""
+
+    total: TokenCounts
+
+
+class UsageNote(Message):
+    """``thread/tokenUsage/updated``."""
+
+    token_usage: TokenUsage
+    thread_id: str = ""
+
+
+class ToolCall(Message):
+    """``item/tool/call``: a call of a tool of ours."""
+
+    call_id: str
+    tool: str
+    arguments: Any = None
+
+
+class CommandApproval(Message):
+    """``item/commandExecution/requestApproval``."""
+
+    item_id: str
+    command: str | None = None
+    cwd: str | None = None
+
+
+class ChangeApproval(Message):
+    """``item/fileChange/requestApproval``."""
+
+    item_id: str

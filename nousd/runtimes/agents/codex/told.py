@@ -1,0 +1,135 @@
+"""What Codex is told: its settings, what the user says, and what was said before."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from nousd.runtimes.agents.interface import Start, UserText
+from nousd.runtimes.agents.mcp_tools import mcp_name
+from nousd.wire.codec.envelope import encode_json
+from nousd.wire.objects.entries import Entry, MessageEntry
+
+INITIALIZE: Final = {
+    "clientInfo": {"name": "nousd", "title": "nousd", "version": "1"},
+    "capabilities": {"experimentalApi": True},
+}
+
+_NEVER: Final = (
+    *("agent_message_board", "apps", "browser_use", "code_mode", "computer_use", "goals", "hooks"),
+    *("image_generation", "in_app_browser", "memories", "multi_agent", "multi_agent_v2", "plugins"),
+    *("request_permissions_tool", "skill_search", "sleep_tool", "standalone_web_search"),
+    *("tool_suggest", "view_image"),
+)
+"""Features whose tools ask nobody, or that start code of the workspace."""
+
+_OWN_TOOLS: Final = ("shell_tool", "unified_exec")
+"""Features whose tools ask before they act."""
+
+_NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+def program_settings(start: Start) -> Mapping[str, Any]:
+    """Return the settings of the whole program: some of them are in force before any thread begins.
+
+    The folder is not trusted, and no other one is taken for its root: so nothing of the workspace
+    configures the program.
+    """
+    is_off = start.own_tools == "off"
+    features = dict.fromkeys((*_NEVER, *(_OWN_TOOLS if is_off else ())), False)
+    return {
+        # Pictures of the user would come back in two messages each.
+        "features": {**features, "omit_app_server_notification_media": True},
+        "suppress_unstable_features_warning": True,
+        "agents": {"enabled": False},
+        "include_permissions_instructions": not is_off,
+        "notify": [],
+        "project_doc_max_bytes": 0,
+        "project_root_markers": [],
+        "projects": {str(start.workdir): {"trust_level": "untrusted"}},
+        "skills": {"include_instructions": False},
+        "tools": {"experimental_request_user_input": {"enabled": False}},
+        "web_search": "disabled",
+    }
+
+
+def thread_settings(start: Start, mcp_servers: Iterable[str]) -> dict[str, Any]:
+    """Return the parameters that ``thread/start`` and ``thread/resume`` share.
+
+    Args:
+        mcp_servers: the servers that the user's settings name; none of them runs.
+    """
+    return {
+        "approvalPolicy": "untrusted",
+        "config": {"mcp_servers": {name: {"enabled": False} for name in mcp_servers}},
+        "cwd": str(start.workdir),
+        "developerInstructions": start.instructions or None,
+        "model": start.model or None,
+        "sandbox": "read-only" if start.own_tools == "off" else "workspace-write",
+    }
+
+
+def environments(start: Start) -> dict[str, Any]:
+    """Return the parameter without which a tool of the program could reach the machine: models bring
+    some of its tools along that no setting takes from them.
+    """
+    return {"environments": []} if start.own_tools == "off" else {}
+
+
+def tools(start: Start) -> list[dict[str, Any]]:
+    """Return our tools in the program's form."""
+    return [
+        {
+            "type": "function",
+            "name": mcp_name(tool.name),
+            "description": tool.description,
+            "inputSchema": tool.parameters,
+        }
+        for tool in start.tools
+    ]
+
+
+def user_input(said: UserText) -> list[Mapping[str, Any]]:
+    """Return a text of the user with its pictures."""
+    pictures = [
+        {"type": "image", "url": f"data:{image.media_type};base64,{_base64(image.data)}"}
+        for image in said.images
+    ]
+    return [{"type": "text", "text": said.text, "text_elements": []}, *pictures]
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def history(transcript: Sequence[Entry]) -> list[Mapping[str, Any]]:
+    """Return a transcript as items of a model's input, calls and their results as such."""
+    return [item for entry in transcript for item in _items(entry)]
+
+
+def _items(entry: Entry) -> Iterable[Mapping[str, Any]]:
+    if not isinstance(entry, MessageEntry):
+        yield _message("user", entry.summary)
+    elif entry.role == "tool":
+        yield {
+            "type": "function_call_output",
+            "call_id": entry.tool_call_id or "",
+            "output": entry.text,
+        }
+    else:
+        if entry.text:
+            yield _message(entry.role, entry.text)
+        for call in entry.tool_calls or ():
+            yield {
+                "type": "function_call",
+                "name": _NOT_IN_NAMES.sub("_", call.name),
+                "arguments": encode_json(call.args).decode(),
+                "call_id": call.tool_call_id,
+            }
+
+
+def _message(role: str, text: str) -> Mapping[str, Any]:
+    part = "output_text" if role == "assistant" else "input_text"
+    return {"type": "message", "role": role, "content": [{"type": part, "text": text}]}
