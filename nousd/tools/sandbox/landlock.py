@@ -33,7 +33,6 @@ import os
 import re
 import socket
 import stat
-import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -42,8 +41,8 @@ from typing import Any, Final
 from nousd.errors import ToolError
 from nousd.tools.anonymous_file import anonymous_file
 from nousd.tools.fs.containment import lies_in, lies_in_any
-from nousd.tools.fs.deep_folders import remove_folder
 from nousd.tools.fs.hard_links import File, file_of
+from nousd.tools.fs.temporary_folders import sweep, temporary_folder
 from nousd.tools.own_program import own_program
 from nousd.tools.sandbox import filter_listener, seccomp
 from nousd.tools.sandbox.deny_scan import Search
@@ -143,7 +142,7 @@ class Landlock:
     def __init__(self, chosen: Chosen) -> None:
         self._chosen = chosen
         self._search = Search()
-        _sweep(Path(tempfile.gettempdir()))
+        sweep(_TEMPORARY)
 
     @property
     def has_network(self) -> bool:
@@ -162,7 +161,7 @@ class Landlock:
         with ExitStack() as stack:
             left = stack.enter_context(watched(places.traps))
             try:
-                temporary = stack.enter_context(_temporary_folder())
+                temporary = stack.enter_context(temporary_folder(_TEMPORARY))
                 home = _make_home(temporary, places, request)
                 receiver, sender = stack.enter_context(_sockets())
                 plan = _plan(places, temporary, sender, network=request.network)
@@ -194,15 +193,6 @@ class Landlock:
             mounts=places.shown(str(temporary)),
             limits=self._chosen.limits.facts(),
         )
-
-
-@contextmanager
-def _temporary_folder() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix=f"{_TEMPORARY}{os.getpid()}-"))
-    try:
-        yield folder
-    finally:
-        remove_folder(folder)
 
 
 def _make_home(temporary: Path, places: Places, request: Request) -> Path:
@@ -260,16 +250,6 @@ def _plan(places: Places, temporary: Path, sender: int, *, network: bool) -> dic
         "git": [os.fsencode(path) for path in git],
         "names": [(os.fsencode(folder), pattern) for folder, pattern in names],
     }
-
-
-def _sweep(folder: Path) -> None:
-    """Remove the temporary folders of daemons that were killed."""
-    for path in folder.glob(f"{_TEMPORARY}*"):
-        process = path.name.removeprefix(_TEMPORARY).partition("-")[0]
-        with suppress(OSError):
-            is_ours = path.lstat().st_uid == os.getuid() and not path.is_symlink()
-            if is_ours and process.isdigit() and not Path("/proc", process).exists():
-                remove_folder(path)
 
 
 def _closed(places: Places) -> frozenset[Path]:

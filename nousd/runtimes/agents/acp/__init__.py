@@ -1,0 +1,1 @@
+"""The runtime kind ``acp``: any program that speaks the Agent Client Protocol."""

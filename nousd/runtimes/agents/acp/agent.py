@@ -1,0 +1,88 @@
+"""How a program of the Agent Client Protocol is started (``protocol/runtimes/acp.md``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import trio
+
+from nousd.runtimes.agents.acp.life import AcpLife
+from nousd.runtimes.agents.interface import Resume, Start, Write
+from nousd.wire.codec.canonical_json import digest
+from nousd.wire.objects.runtimes import AuthFacts, RuntimeCapabilities
+
+PASSED_ON: Final = (
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE"),
+    *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"),
+)
+"""Variables of the daemon's environment that the program receives, where they are set. None has a key:
+those that it needs are named in the settings.
+"""
+
+
+class Acp:
+    """Implements ``Agent``.
+
+    Args:
+        name: that of the runtime.
+        program: the command line that makes the program speak the protocol, from the settings.
+        passed_on: variables of the daemon's environment that the program receives.
+    """
+
+    capabilities = RuntimeCapabilities(
+        supports_streaming=True,
+        supports_reasoning=True,
+        supports_tool_calls=True,
+        supports_parallel_tool_calls=True,
+        supports_stop=True,
+        supports_images=True,
+        supports_session_create=True,
+        supports_session_resume=True,
+        supports_usage_reporting=True,
+        supports_non_interactive=True,
+        auth_model="both",
+        tool_execution_model="hybrid",
+        permission_model="hybrid",
+        state_model="local_disk",
+        resume_model="native",
+        reconstruct_model="text",
+        steer_model="next_turn",
+        tool_replay_safety="requires_reapproval",
+        mcp_support="client_only",
+        mcp_transports=("stdio",),
+        cancellation_model="best_effort",
+        supported_isolation_modes=("subprocess",),
+        recommended_isolation_mode="subprocess",
+        max_outstanding_tool_calls=16,
+    )
+    """Those of the protocol; what a program lacks of them shows when it is asked for it."""
+
+    def __init__(self, name: str, program: Sequence[str], passed_on: Mapping[str, str]) -> None:
+        self.name = name
+        self._program = tuple(program)
+        self._passed_on = dict(passed_on)
+
+    def command(self, start: Start, resume: Resume) -> Sequence[str]:  # noqa: ARG002
+        """See ``Agent.command``."""
+        return self._program
+
+    def variables(self, start: Start) -> Mapping[str, str]:  # noqa: ARG002
+        """See ``Agent.variables``."""
+        return self._passed_on
+
+    def auth_facts(self) -> AuthFacts:
+        """See ``Agent.auth_facts``: where a program keeps its log-in, the protocol does not say."""
+        return AuthFacts(instructions=f"log in with the words of {self._program[0]} itself")
+
+    def session_basis(self, start: Start) -> str:
+        """See ``Agent.session_basis``: the instructions are told when the session begins."""
+        return digest(start.instructions.encode())
+
+    def life(self, start: Start, resume: Resume, write: Write, nursery: trio.Nursery) -> AcpLife:
+        """See ``Agent.life``."""
+        return AcpLife(start, resume, write, nursery)
+
+
+AGENT: Final = Acp
+"""What makes an agent of this kind."""

@@ -1,0 +1,470 @@
+"""One life of a program of the Agent Client Protocol: its messages become calls of the listener.
+
+The harness spec is ``protocol/runtimes/acp.md``. Our tools travel beside, over a socket of the life
+(``tool_socket``). A call of ours that the program also reports in its own stream is one call: what it
+reports of our tools is passed over.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+import msgspec
+import trio
+from msgspec import Raw
+
+from nousd.errors import AgentFailed, RunFailed
+from nousd.net.jsonrpc import METHOD_NOT_FOUND, JsonRpc, RpcError
+from nousd.runtimes.agents.acp import messages
+from nousd.runtimes.agents.acp.reported_calls import ReportedCalls
+from nousd.runtimes.agents.acp.tool_socket import serve_tools
+from nousd.runtimes.agents.interface import (
+    AgentCall,
+    AgentLife,
+    AgentListener,
+    Resume,
+    Start,
+    UserText,
+    Write,
+)
+from nousd.runtimes.agents.mcp_tools import McpTools, ToolCallParams
+from nousd.runtimes.agents.own_tools import Facts
+from nousd.runtimes.agents.told_transcript import told
+from nousd.tools.interface import ToolResult
+from nousd.wire.limits import TODO_CHARS_MAX, TODOS_MAX
+from nousd.wire.objects.entries import Usage
+from nousd.wire.objects.todos import Todo
+
+_T = TypeVar("_T")
+
+_VERSION: Final = 1
+_AUTH_REQUIRED: Final = -32000
+_SECONDS: Final = 60.0
+"""How long the program may take for an answer that no model is needed for."""
+
+_ASKING_MODE: Final = "default"
+"""The mode in which those programs that have it ask before they run their own tools."""
+
+_OUTSIDE: Final = ToolResult("no_active_run: the turn is over", is_error=True)
+
+_CALL_ID_KEYS: Final = ("claudecode/toolUseId", "callId")
+"""Where programs put their id of a call into a request to an MCP server."""
+
+_PASSED_OVER: Final = frozenset(
+    {
+        "available_commands_update",
+        "config_option_update",
+        "current_mode_update",
+        "session_info_update",
+        "user_message_chunk",
+    }
+)
+"""Updates that say nothing about the turn."""
+
+
+class AcpLife(AgentLife):
+    """Implements ``AgentLife``, and ``Peer`` towards the program."""
+
+    def __init__(self, start: Start, resume: Resume, write: Write, nursery: trio.Nursery) -> None:
+        super().__init__()
+        self._start = start
+        self._resume = resume
+        self._program_write = write
+        self._nursery = nursery
+        self._rpc = JsonRpc(self._write, self, nursery)
+        self._mcp = McpTools(start.tools, self._run_tool)
+        # The protocol does not say what a call does, so each is taken to do everything.
+        self.facts_of = None if start.own_tools == "off" else lambda _: Facts()
+        self._able = messages.AgentCapabilities()
+        self._auth_methods: list[messages.AuthMethod] = []
+        self._preamble: list[str] = []
+        self._reported = ReportedCalls(start.tools)
+        self._message_id: str | None = None
+        self._cost_usd: float | None = 0.0
+        self._turn_cost_usd: float | None = None
+        self._plan: tuple[Todo, ...] = ()
+        self._is_stopping = False
+        self._has_skipped = False
+        self._is_ending = False
+        self.model = start.model
+        self._takers: Mapping[str, tuple[type[Any], Callable[..., Awaitable[None]]]] = {
+            "agent_message_chunk": (messages.Chunk, self._take_text),
+            "agent_thought_chunk": (messages.Chunk, self._take_thought),
+            "tool_call": (messages.ToolCall, self._take_call),
+            "tool_call_update": (messages.ToolCall, self._take_call),
+            "plan": (messages.Plan, self._take_plan),
+            "usage_update": (messages.UsageUpdate, self._take_usage),
+        }
+
+    # --- how it begins -----------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """See ``AgentLife.begin``."""
+        try:
+            await self._initialize()
+            server = await self._nursery.start(serve_tools, self._mcp)
+            opened = await self._open([server])
+            await self._choose(opened)
+        except RpcError as error:
+            if error.code == _AUTH_REQUIRED:
+                raise self._not_logged_in(error) from error
+            raise AgentFailed(f"it cannot begin: {error.message}") from error
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise AgentFailed(f"its answer is not as the protocol has it: {error}") from error
+        except OSError as error:
+            raise AgentFailed(f"there is no socket for its tools: {error.strerror}") from error
+
+    async def _initialize(self) -> None:
+        nothing = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
+        answer = await self._call(
+            "initialize",
+            messages.Initialized,
+            protocolVersion=_VERSION,
+            clientCapabilities=nothing,
+            clientInfo={"name": "nousd", "version": "1"},
+        )
+        if answer.protocol_version != _VERSION:
+            raise AgentFailed(
+                f"it speaks version {answer.protocol_version} of the Agent Client Protocol, and not"
+                f" version {_VERSION}"
+            )
+        self._able, self._auth_methods = answer.agent_capabilities, answer.auth_methods
+        self.version = "" if answer.agent_info is None else answer.agent_info.version
+
+    def _not_logged_in(self, error: RpcError) -> AgentFailed:
+        ways = "; ".join(
+            ": ".join(filter(None, (method.name or method.id, method.description)))
+            for method in self._auth_methods
+        )
+        return AgentFailed(
+            f"it is not logged in: {error.message}",
+            hint="log in with the program itself" + (f" ({ways})" if ways else ""),
+        )
+
+    async def _open(self, servers: list[dict[str, Any]]) -> messages.Opened:
+        """Return the program's session: that of an earlier life, or a new one."""
+        place = {"cwd": str(self._start.workdir), "mcpServers": servers}
+        if self._resume.kind == "native":
+            known = self._resume.agent_session_id
+            opened = await self._call(self._way_back(), messages.Opened, sessionId=known, **place)
+            self.agent_session_id, self._cost_usd = known, None
+            return opened
+        opened = await self._call("session/new", messages.Opened, **place)
+        if not opened.session_id:
+            raise AgentFailed("it began a session without an id")
+        self.agent_session_id = opened.session_id
+        if self._resume.transcript:
+            self._preamble.append(told(self._resume.transcript))
+        if self._start.instructions:
+            self._preamble.append(self._start.instructions)
+        return opened
+
+    def _way_back(self) -> str:
+        """Return the request that goes on with an earlier session; best one that repeats nothing."""
+        if self._able.session_capabilities.resume is not None:
+            return "session/resume"
+        if self._able.load_session:
+            return "session/load"
+        raise AgentFailed("it cannot go on with an earlier session")
+
+    async def _choose(self, opened: messages.Opened) -> None:
+        """Let the program ask before it acts, and use the session's model."""
+        modes, session_id = opened.modes or messages.Modes(), self.agent_session_id
+        offered = {mode.id for mode in modes.available_modes}
+        if _ASKING_MODE in offered and modes.current_mode_id != _ASKING_MODE:
+            await self._ask("session/set_mode", sessionId=session_id, modeId=_ASKING_MODE)
+        model = self._start.model
+        if not model:
+            return
+        there: list[str] = []
+        for option in opened.config_options or ():
+            if option.category == "model":
+                values = [value for choice in option.options for value in _values(choice)]
+                if model in values:
+                    await self._ask(
+                        "session/set_config_option",
+                        sessionId=session_id,
+                        configId=option.id,
+                        value=model,
+                    )
+                    return
+                there += values
+        listed = [each.model_id for each in (opened.models or messages.Models()).available_models]
+        if model in listed:
+            await self._ask("session/set_model", sessionId=session_id, modelId=model)
+            return
+        known = ", ".join([*there, *listed]) or "none by name"
+        raise AgentFailed(f"it has no model {model}; it has: {known}")
+
+    async def _call(self, method: str, kind: type[_T], **params: Any) -> _T:
+        answer = await self._rpc.call(method, params, seconds=_SECONDS)
+        return msgspec.json.decode(answer, type=kind)
+
+    async def _ask(self, method: str, **params: Any) -> None:
+        await self._rpc.call(method, params, seconds=_SECONDS)
+
+    async def _write(self, line: bytes) -> None:
+        """Send the program a line, whole: half of one would be of no use to it."""
+        try:
+            with trio.CancelScope(shield=True):
+                await self._program_write(line)
+        except AgentFailed as failure:
+            self.end(failure)
+
+    async def take(self, line: bytes) -> None:
+        """See ``AgentLife.take``."""
+        await self._rpc.take(line)
+
+    def end(self, failure: AgentFailed) -> None:
+        """See ``AgentLife.end``."""
+        super().end(failure)
+        self._rpc.end(failure)
+
+    # --- a turn ------------------------------------------------------------------------------
+
+    async def _prompt(self, said: UserText) -> None:
+        if said.images and not self._able.prompt_capabilities.image:
+            self.end_turn(RunFailed("provider_error", "the agent takes no images"))
+            return
+        prompt: list[dict[str, Any]] = [
+            {"type": "text", "text": text} for text in (*self._preamble, said.text) if text
+        ]
+        prompt += [
+            {
+                "type": "image",
+                "mimeType": image.media_type,
+                "data": base64.b64encode(image.data).decode(),
+            }
+            for image in said.images
+        ]
+        self._is_stopping = self._has_skipped = self._is_ending = False
+        self._message_id = self._turn_cost_usd = None
+        self._reported.clear()
+        self._nursery.start_soon(self._follow, prompt)
+
+    async def _follow(self, prompt: list[dict[str, Any]]) -> None:
+        """Send the prompt and wait for its answer, which ends the turn."""
+        params = {"sessionId": self.agent_session_id, "prompt": prompt}
+        try:
+            answer = await self._rpc.call("session/prompt", params, seconds=math.inf)
+            ended = msgspec.json.decode(answer, type=messages.PromptEnded)
+        except RpcError as error:
+            # Some answer a cancelled prompt with an error.
+            self.end_turn(
+                None
+                if self._is_stopping
+                else RunFailed("provider_error", "the agent's model call failed", error.message)
+            )
+        except AgentFailed as failure:
+            self.end(failure)
+        except (msgspec.DecodeError, UnicodeError) as error:
+            self.end(AgentFailed(f"the end of its turn is not as the protocol has it: {error}"))
+        else:
+            self._preamble, self._is_ending = [], True
+            await self._take_end(ended)
+
+    async def _take_end(self, ended: messages.PromptEnded) -> None:
+        listener = self.listener
+        if listener is not None:
+            await listener.delivered()
+            for observed in self._reported.unfinished():
+                await listener.observed(*observed)
+            if ended.stop_reason == "max_tokens":
+                await listener.message_ends("length")
+            usage, cost_usd = _usage(ended), self._turn_cost_usd
+            if usage is not None or cost_usd is not None:
+                uncounted = Usage(input=0, output=0, total=0)
+                await listener.usage(usage or uncounted, cost_usd=cost_usd)
+        self.end_turn(self._failure_of(ended.stop_reason))
+
+    def _failure_of(self, stop_reason: str) -> RunFailed | None:
+        match stop_reason:
+            case "cancelled" if not self._is_stopping:
+                return RunFailed("provider_error", "the agent cancelled its turn")
+            case "refusal":
+                return RunFailed("provider_error", "the agent's model refuses to go on")
+            case "max_turn_requests":
+                return RunFailed(
+                    "tool_loop_limit_exceeded", "the agent made as many model calls as it may"
+                )
+            case _:
+                return None
+
+    async def _ask_to_stop(self) -> None:
+        self._is_stopping = True
+        await self._rpc.notify("session/cancel", {"sessionId": self.agent_session_id})
+
+    # --- what it says ------------------------------------------------------------------------
+
+    async def hear(self, method: str, params: Raw) -> None:
+        """See ``Peer.hear``."""
+        if method == "$/cancel_request":
+            self._withdraw(params)
+            return
+        listener = self.listener
+        # Between turns a program repeats what was said, when a session is loaded.
+        if listener is None or method.startswith("_"):
+            return
+        try:
+            if method == "session/update":
+                said = msgspec.json.decode(params, type=messages.Notification)
+                if said.session_id == self.agent_session_id:
+                    await self._take_update(listener, said.update)
+                    return
+        except (msgspec.DecodeError, UnicodeError):
+            pass
+        await listener.unknown(bytes(params))
+
+    def _withdraw(self, params: Raw) -> None:
+        with suppress(msgspec.DecodeError, UnicodeError):
+            withdrawn = msgspec.json.decode(params, type=messages.RequestCancelled)
+            self._rpc.withdraw(withdrawn.request_id)
+
+    async def _take_update(self, listener: AgentListener, update: Raw) -> None:
+        head = msgspec.json.decode(update, type=messages.UpdateHead)
+        known = self._takers.get(head.session_update)
+        if known is not None:
+            kind, taker = known
+            await taker(listener, msgspec.json.decode(update, type=kind))
+        elif head.session_update not in _PASSED_OVER:
+            await listener.unknown(bytes(update))
+
+    async def puzzled(self, line: bytes) -> None:
+        """See ``Peer.puzzled``."""
+        if self.listener is not None:
+            await self.listener.unknown(line)
+
+    async def _take_text(self, listener: AgentListener, chunk: messages.Chunk) -> None:
+        await self._take_chunk(listener, chunk, listener.text)
+
+    async def _take_thought(self, listener: AgentListener, chunk: messages.Chunk) -> None:
+        await self._take_chunk(listener, chunk, listener.reasoning)
+
+    async def _take_chunk(
+        self,
+        listener: AgentListener,
+        chunk: messages.Chunk,
+        write: Callable[[str], Awaitable[None]],
+    ) -> None:
+        if chunk.message_id is not None:
+            if self._message_id not in (None, chunk.message_id):
+                await listener.message_ends()
+            self._message_id = chunk.message_id
+        if chunk.content.type != "text":
+            await listener.unknown(msgspec.json.encode(chunk))
+        elif chunk.content.text:
+            await write(chunk.content.text)
+
+    async def _take_usage(self, _listener: AgentListener, update: messages.UsageUpdate) -> None:
+        if update.cost is not None and update.cost.currency == "USD":
+            if self._cost_usd is not None:
+                so_far = self._turn_cost_usd or 0.0
+                self._turn_cost_usd = so_far + update.cost.amount - self._cost_usd
+            self._cost_usd = update.cost.amount
+
+    async def _take_plan(self, listener: AgentListener, plan: messages.Plan) -> None:
+        await listener.delivered()
+        steps = [entry for entry in plan.entries if entry.content][:TODOS_MAX]
+        todos = tuple(
+            Todo(
+                id=str(number),
+                content=step.content[:TODO_CHARS_MAX],
+                status=step.status,
+                priority=step.priority,
+            )
+            for number, step in enumerate(steps, 1)
+        )
+        if todos != self._plan:
+            self._plan = todos
+            await listener.plan(todos)
+
+    async def _take_call(self, listener: AgentListener, reported: messages.ToolCall) -> None:
+        await listener.delivered()
+        observed = self._reported.take(reported)
+        if observed is not None:
+            await listener.observed(*observed)
+
+    # --- what it asks ------------------------------------------------------------------------
+
+    async def answer(self, method: str, params: Raw) -> Any:
+        """See ``Peer.answer``."""
+        if method != "session/request_permission":
+            raise RpcError(METHOD_NOT_FOUND, f"there is no method {method}")
+        asked = msgspec.json.decode(params, type=messages.PermissionAsked)
+        may_run = await self._may_run(asked)
+        if self._is_stopping:
+            return {"outcome": {"outcome": "cancelled"}}
+        options = {option.kind: option.option_id for option in asked.options}
+        for kind in ("allow_once",) if may_run else ("reject_once", "reject_always"):
+            if kind in options:
+                return {"outcome": {"outcome": "selected", "optionId": options[kind]}}
+        return {"outcome": {"outcome": "cancelled"}}
+
+    async def _may_run(self, asked: messages.PermissionAsked) -> bool:
+        """Return whether the program may make a call: ours are judged when they are made."""
+        listener = self.listener
+        if listener is None or asked.session_id != self.agent_session_id:
+            return False
+        await listener.delivered()
+        if self._reported.is_ours(asked.tool_call):
+            return True
+        call = self._reported.judged(asked.tool_call)
+        if await listener.may_run(call) is not None:
+            return False
+        self._reported.allowed(call)
+        return True
+
+    def _is_in_turn(self) -> bool:
+        return self.listener is not None and not self._is_ending
+
+    async def _run_tool(self, name: str, params: ToolCallParams) -> ToolResult:
+        if not self._is_in_turn():
+            return _OUTSIDE
+        id_ = await self._reported.id_of(name, params.arguments, _id_in(params.meta))
+        listener = self.listener
+        if listener is None or not self._is_in_turn():
+            return _OUTSIDE
+        if listener.steer_waits():
+            # The program is told of the first one, and ends its turn by itself if it heeds that.
+            if self._has_skipped:
+                await self._ask_to_stop()
+            self._has_skipped = True
+        call = AgentCall(agent_call_id=id_, name=name, args=params.arguments)
+        return await listener.run_tool(call)
+
+
+def _id_in(meta: Mapping[str, Any]) -> str:
+    """Return the program's id of a call, where it sends one along; else an empty text."""
+    ids = (meta.get(key) for key in _CALL_ID_KEYS)
+    return next((id_ for id_ in ids if isinstance(id_, str)), "")
+
+
+def _values(choice: messages.Choice) -> list[str]:
+    return [choice.value] if choice.value else [each.value for each in choice.options]
+
+
+def _usage(ended: messages.PromptEnded) -> Usage | None:
+    """Return the tokens of a turn, the cached ones in the input."""
+    counts, meta = ended.usage, ended.meta
+    if counts is not None:
+        read, written = counts.cached_read_tokens or 0, counts.cached_write_tokens or 0
+        sent = counts.input_tokens + read + written
+        return Usage(
+            input=sent,
+            output=counts.output_tokens,
+            total=sent + counts.output_tokens,
+            cache_read=read,
+            cache_write=written,
+        )
+    if meta is None or meta.quota is None:
+        return None
+    quota = meta.quota.token_count
+    return Usage(
+        input=quota.input_tokens,
+        output=quota.output_tokens,
+        total=quota.input_tokens + quota.output_tokens,
+    )

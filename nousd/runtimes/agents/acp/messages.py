@@ -1,0 +1,249 @@
+"""The messages of the Agent Client Protocol, version 1, as far as we read them.
+
+Further keys are passed over. The protocol lets agents send null for what they leave out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from nousd.wire.objects.todos import TodoPriority, TodoStatus
+
+
+class _Read(msgspec.Struct, rename="camel"):
+    """Something that a program has sent."""
+
+
+# --- the answers to our requests -------------------------------------------------------------
+
+
+class Implementation(_Read):
+    """What the program calls itself."""
+
+    name: str = ""
+    version: str = ""
+
+
+class PromptCapabilities(_Read):
+    """What a prompt may have besides text and links."""
+
+    image: bool = False
+
+
+class SessionCapabilities(_Read):
+    """What can be done with sessions; an empty object says that it can be done."""
+
+    resume: dict[str, Any] | None = None
+
+
+class AgentCapabilities(_Read):
+    """What the program can do."""
+
+    load_session: bool = False
+    prompt_capabilities: PromptCapabilities = msgspec.field(default_factory=PromptCapabilities)
+    session_capabilities: SessionCapabilities = msgspec.field(default_factory=SessionCapabilities)
+
+
+class AuthMethod(_Read):
+    """A way to log in."""
+
+    id: str
+    name: str = ""
+    description: str | None = None
+
+
+class Initialized(_Read):
+    """The answer to ``initialize``."""
+
+    protocol_version: int
+    agent_capabilities: AgentCapabilities = msgspec.field(default_factory=AgentCapabilities)
+    agent_info: Implementation | None = None
+    auth_methods: list[AuthMethod] = []
+
+
+class Choice(_Read):
+    """A value of an option, or a group of them."""
+
+    value: str = ""
+    options: list[Choice] = []
+
+
+class ConfigOption(_Read):
+    """A setting of the program's session."""
+
+    id: str
+    category: str | None = None
+    options: list[Choice] = []
+
+
+class Mode(_Read):
+    """A way in which the program can work."""
+
+    id: str
+
+
+class Modes(_Read):
+    """The ways in which the program can work."""
+
+    current_mode_id: str = ""
+    available_modes: list[Mode] = []
+
+
+class Model(_Read):
+    """A model, where a program does not list models as a setting."""
+
+    model_id: str
+
+
+class Models(_Read):
+    """The models, where a program does not list them as a setting."""
+
+    available_models: list[Model] = []
+
+
+class Opened(_Read):
+    """The answer to the requests that begin, load or resume a session."""
+
+    session_id: str = ""
+    modes: Modes | None = None
+    models: Models | None = None
+    config_options: list[ConfigOption] | None = None
+
+
+class TokenCounts(_Read):
+    """Tokens of a turn. The input does not count what was read from or written to a cache."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    total_tokens: int = 0
+    cached_read_tokens: int | None = None
+    cached_write_tokens: int | None = None
+
+
+class QuotaCounts(msgspec.Struct):
+    """Tokens of a turn, as Gemini CLI has them."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+class Quota(msgspec.Struct):
+    """What Gemini CLI says of a turn."""
+
+    token_count: QuotaCounts = msgspec.field(default_factory=QuotaCounts)
+
+
+class PromptMeta(msgspec.Struct):
+    """What programs add to the end of a turn."""
+
+    quota: Quota | None = None
+
+
+class PromptEnded(_Read):
+    """The answer to ``session/prompt``, which ends the turn."""
+
+    stop_reason: str
+    usage: TokenCounts | None = None
+    meta: PromptMeta | None = msgspec.field(name="_meta", default=None)
+
+
+# --- what happens in a turn ------------------------------------------------------------------
+
+
+class Notification(_Read):
+    """``session/update``."""
+
+    session_id: str
+    update: Raw
+
+
+class UpdateHead(_Read):
+    """What tells one update from another."""
+
+    session_update: str
+
+
+class Content(_Read):
+    """A piece of text, or of something else."""
+
+    type: str = ""
+    text: str = ""
+
+
+class Chunk(_Read):
+    """``agent_message_chunk`` and ``agent_thought_chunk``."""
+
+    content: Content
+    message_id: str | None = None
+
+
+class ToolContent(_Read):
+    """What a tool call has produced."""
+
+    type: str = ""
+    content: Content | None = None
+    path: str = ""
+
+
+class ToolCall(_Read):
+    """``tool_call`` and ``tool_call_update``; of the latter, what it lacks has not changed."""
+
+    tool_call_id: str
+    title: str | None = None
+    name: str | None = None
+    kind: str | None = None
+    status: str | None = None
+    raw_input: Any = None
+    raw_output: Any = None
+    content: list[ToolContent] | None = None
+
+
+class Cost(_Read):
+    """What the program's session has cost so far."""
+
+    amount: float
+    currency: str
+
+
+class UsageUpdate(_Read):
+    """``usage_update``."""
+
+    cost: Cost | None = None
+
+
+class PlanEntry(_Read):
+    """A step that the agent means to take."""
+
+    content: str
+    status: TodoStatus = "pending"
+    priority: TodoPriority = "medium"
+
+
+class Plan(_Read):
+    """``plan``: all steps."""
+
+    entries: list[PlanEntry]
+
+
+class PermissionOption(_Read):
+    """An answer that the user may give."""
+
+    option_id: str
+    kind: str = ""
+
+
+class PermissionAsked(_Read):
+    """``session/request_permission``."""
+
+    session_id: str
+    tool_call: ToolCall
+    options: list[PermissionOption]
+
+
+class RequestCancelled(_Read):
+    """``$/cancel_request``, and ``notifications/cancelled`` of an MCP client."""
+
+    request_id: int | str

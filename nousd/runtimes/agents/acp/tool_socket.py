@@ -1,0 +1,138 @@
+"""Our tools for an agent that starts MCP servers itself: a socket of its life, and who may use it.
+
+The agent starts a small program of ours (``_tools_main``), which joins it to the socket. The socket lies
+in a folder that only this user can enter, and belongs to one life of the agent; whoever connects first
+proves with a token that this life has started it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import trio
+from msgspec import Raw
+
+from nousd.errors import AgentFailed
+from nousd.net.jsonrpc import JsonRpc
+from nousd.runtimes.agents.acp import messages
+from nousd.runtimes.agents.acp._tools_main import TOKEN_VARIABLE
+from nousd.runtimes.agents.mcp_tools import SERVER, McpTools
+from nousd.tools.fs.temporary_folders import sweep, temporary_folder
+from nousd.tools.own_program import own_program
+from nousd.tools.process.line_conversation import LineBounds, LineConversation
+from nousd.tools.process.supervisor import Conversation
+
+_CONNECTIONS_MAX: Final = 8
+"""Connections at a time; programs open one for each session."""
+
+_TOKEN_SECONDS: Final = 10.0
+"""How long a connection may take to say its token."""
+
+LINE_BOUNDS: Final = LineBounds(bytes_max=16 * 1024 * 1024, values_max=200_000)
+_FOLDER: Final = "nousd-tools-"
+_PROGRAM: Final = "nousd.runtimes.agents.acp._tools_main"
+
+
+async def serve_tools(tools: McpTools, *, task_status: trio.TaskStatus[dict[str, Any]]) -> None:
+    """Serve tools until cancelled; report how an agent starts its MCP server.
+
+    Raises:
+        OSError: the socket cannot be made.
+    """
+    await trio.to_thread.run_sync(sweep, _FOLDER)
+    with temporary_folder(_FOLDER) as folder:
+        token = secrets.token_urlsafe()
+        with trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+            await listening.bind(str(folder / "socket"))
+            listening.listen()
+            async with trio.open_nursery() as nursery:
+                task_status.started(_description(folder / "socket", token))
+                room = trio.CapacityLimiter(_CONNECTIONS_MAX)
+                while True:
+                    accepted, _ = await listening.accept()
+                    client = _Client(trio.SocketStream(accepted), tools, token)
+                    nursery.start_soon(client.serve, room)
+
+
+def _description(path: Path, token: str) -> dict[str, Any]:
+    command, *args = own_program(_PROGRAM)
+    return {
+        "name": SERVER,
+        "command": command,
+        "args": [*args, str(path)],
+        "env": [{"name": TOKEN_VARIABLE, "value": token}],
+    }
+
+
+class _Client:
+    """One connection, which implements ``Peer``: its other end is an MCP client of the agent."""
+
+    def __init__(self, stream: trio.SocketStream, tools: McpTools, token: str) -> None:
+        self._stream = stream
+        self._tools = tools
+        self._token = token.encode()
+        self._lines = LineConversation(
+            "agent's tools",
+            Conversation(stream, stream, stream, trio.sleep_forever),
+            LINE_BOUNDS,
+            AgentFailed,
+            str,
+        )
+        self._is_admitted = trio.Event()
+        self._connection = trio.CancelScope()
+        self._rpc: JsonRpc | None = None
+
+    async def serve(self, room: trio.CapacityLimiter) -> None:
+        """Answer requests until the other end is closed, or says something that it must not."""
+        async with room, self._stream, trio.open_nursery() as nursery:
+            self._connection = nursery.cancel_scope
+            self._rpc = JsonRpc(self._write, self, nursery)
+            nursery.start_soon(self._expect_token)
+            with suppress(AgentFailed):
+                await self._lines.read(self._take)
+            self._connection.cancel()
+
+    async def _expect_token(self) -> None:
+        with trio.move_on_after(_TOKEN_SECONDS) as limit:
+            await self._is_admitted.wait()
+        if limit.cancelled_caught:
+            self._connection.cancel()
+
+    async def _write(self, line: bytes) -> None:
+        # The reader notices that nothing can be sent: the connection is closed then.
+        with trio.CancelScope(shield=True), suppress(AgentFailed):
+            await self._lines.write(line)
+
+    async def _take(self, line: bytes) -> None:
+        assert self._rpc is not None
+        if self._is_admitted.is_set():
+            await self._rpc.take(line)
+        elif hmac.compare_digest(line, self._token):
+            self._is_admitted.set()
+        else:
+            raise AgentFailed("it does not know the token")
+
+    async def answer(self, method: str, params: Raw) -> Any:
+        """See ``Peer.answer``."""
+        return await self._tools.answer(method, params)
+
+    async def hear(self, method: str, params: Raw) -> None:
+        """See ``Peer.hear``."""
+        if method == "notifications/cancelled":
+            with suppress(msgspec.DecodeError, UnicodeError):
+                cancelled = msgspec.json.decode(params, type=messages.RequestCancelled)
+                assert self._rpc is not None
+                self._rpc.withdraw(cancelled.request_id)
+
+    async def puzzled(self, line: bytes) -> None:
+        """See ``Peer.puzzled``: nothing is kept of it."""
+
+    def end(self, failure: AgentFailed) -> None:  # noqa: ARG002
+        """See ``Peer.end``."""
+        self._connection.cancel()
