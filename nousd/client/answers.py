@@ -122,6 +122,9 @@ def _to_event(fields: dict[str, Any], line: bytes) -> ReceivedEvent:
     match fields:
         case {"id": str(id), "type": str(type_), "payload": dict(payload), "ts": str(ts)}:
             return ReceivedEvent(id, type_, payload, ts, line)
+        case {"seq": int(seq), "type": str(type_), "payload": dict(payload), "time": str(ts)}:
+            # An event of a view.
+            return ReceivedEvent(str(seq), type_, payload, ts, line)
     raise AnswerInvalid("the daemon sent a line that is no event of v1")
 
 

@@ -86,6 +86,11 @@ class Subscription:
         self.cursor = received.id
         return received
 
+    @property
+    def has_more(self) -> bool:
+        """True if the next line has been read already."""
+        return bool(self._ready)
+
     def _take_keepalive(self, answer: Answer) -> None:
         try:
             self.cursor = msgspec.convert(answer.payload, Keepalive).cursor

@@ -16,6 +16,7 @@ from nousd.bridge.routes import ROWS
 
 from .http_tables import HTTP_TABLES
 from .markdown import PROTOCOL, with_blocks
+from .normalized_tables import NORMALIZED_TABLES
 from .reference import reference_pages
 from .schemas import SCHEMAS
 from .v1_tables import ERRORS_TABLES, LIMITS_TABLES, V1_TABLES
@@ -25,6 +26,7 @@ DOCUMENTS = {
     PROTOCOL / "semantics" / "errors.md": ERRORS_TABLES,
     PROTOCOL / "semantics" / "limits.md": LIMITS_TABLES,
     PROTOCOL / "http.md": HTTP_TABLES,
+    PROTOCOL / "normalized.md": NORMALIZED_TABLES,
 }
 
 

@@ -11,6 +11,8 @@ import msgspec
 
 from nousd.bridge.openapi.document import tidy_schema
 from nousd.errors import WIRE_ERROR_CODES
+from nousd.views.normalized.frames import RuntimeName, Trace
+from nousd.views.normalized.payloads import PAYLOADS, SCHEMA_VERSION
 from nousd.wire.commands import COMMANDS
 from nousd.wire.commands.subscribe import Subscribe
 from nousd.wire.events import EVENTS
@@ -160,9 +162,32 @@ def event_line(type_: str, payload: Schema, _required: list[str]) -> Schema:
     }
 
 
+def normalized_schema() -> Schema:
+    return any_line("normalized", "An event of the normalized view.", PAYLOADS, normalized_line)
+
+
+def normalized_line(type_: str, payload: Schema, _required: list[str]) -> Schema:
+    _, components = msgspec.json.schema_components((Trace, RuntimeName))
+    return {
+        "type": "object",
+        "properties": {
+            "schema_version": {"const": SCHEMA_VERSION},
+            "seq": {"type": "integer", "minimum": 1},
+            "time": TIMESTAMP,
+            "type": {"const": type_},
+            "trace": tidy_schema(components["Trace"]),
+            "runtime": tidy_schema(components["RuntimeName"]),
+            "payload": payload,
+        },
+        "required": ["schema_version", "seq", "time", "type", "trace", "runtime", "payload"],
+        "additionalProperties": False,
+    }
+
+
 SCHEMAS: dict[str, Callable[[], Schema]] = {
     "commands": commands_schema,
     "responses": responses_schema,
     "events": events_schema,
     "subscribe": subscribe_schema,
+    "normalized": normalized_schema,
 }

@@ -142,6 +142,7 @@ def test_a_huge_delta_is_one_frame_and_not_cut() -> None:
 
 
 WITHOUT_FRAMES = {
+    "agent_session",
     "entry_appended",
     "input_handled",
     "mcp_server_status",

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from nousd.bridge.replies import RUN_NOT_FOUND, HttpError, json_reply
 from nousd.bridge.routing.route import Call, Routes
+from nousd.bridge.stream.passed_on import passed_on
 from nousd.bridge.stream.rendered_event import StreamQuery
 from nousd.bridge.stream.sse import (
     answering_stream,
@@ -22,9 +23,11 @@ from nousd.bridge.stream.sse import (
     stream_response,
     yield_once,
 )
-from nousd.views.stream_position import StreamPosition, position_after_event
+from nousd.views.stream_position import FRAMES_MAX, StreamPosition, position_after_event
 from nousd.views.tandem.frames import Frame
 from nousd.wire.commands import GetSession
+from nousd.wire.commands.subscribe import Subscribe
+from nousd.wire.objects.field_types import View
 
 routes: Final = Routes()
 
@@ -35,11 +38,14 @@ EVENTS_MAX: Final = 10_000
 class EventQuery(
     msgspec.Struct, frozen=True, rename={"session_id": "sessionID", "run_id": "runID"}
 ):
-    """The events of a stream; ``after`` is the id of a frame, or a cursor, after which it begins."""
+    """The events of a stream; ``after`` is the id of a frame, or a cursor, after which it begins.
+    ``view`` chooses other words than Tandem's.
+    """
 
     session_id: str | None = None
     run_id: str | None = None
     after: str | None = None
+    view: View | None = None
 
 
 class RunEventQuery(msgspec.Struct, frozen=True):
@@ -81,10 +87,18 @@ async def _stream_events(call: Call) -> Response:
     if position is None and query.run_id is not None:
         first = await call.hub.first_event(query.run_id)
         position = None if first is None else StreamPosition(first.seq, 0)
-    frames = call.view.hello(int(time.time() * 1000))
-    hello = encode_hello(frames, head if position is None else None)
     start = position or position_after_event(head)
     responders = call.services.responders
+    if asked.view is not None:
+        wanted = Subscribe(
+            session_id=query.session_id,
+            run_id=query.run_id,
+            view=asked.view,
+            after_seq=max(0, start.seq * FRAMES_MAX + start.frames - 1),
+        )
+        return stream_response(passed_on(call.daemon, call.hub, responders, wanted))
+    frames = call.view.hello(int(time.time() * 1000))
+    hello = encode_hello(frames, head if position is None else None)
     return stream_response(answering_stream(call.hub, responders, query, start, hello))
 
 

@@ -9,6 +9,8 @@ from msgspec import UNSET, UnsetType
 from nousd.errors import CommandRejected, InvalidPayload
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter
+from nousd.views.normalized.fold import VIEW_TYPES
+from nousd.views.stream_position import FRAMES_MAX, StreamPosition, position_after_event
 from nousd.wire.commands import GetEvents
 from nousd.wire.commands.subscribe import Subscribe, cursor, cursor_seq
 from nousd.wire.events import EVENTS, FROZEN_EVENTS
@@ -20,8 +22,12 @@ def event_filter(wish: Subscribe | GetEvents) -> EventFilter:
     """Return the filter that a subscription or a page request describes.
 
     Raises:
-        InvalidPayload: it names an unknown event type.
+        InvalidPayload: it names an unknown event type, or types and a view.
     """
+    if wish.view is not None:
+        if wish.types != "v1":
+            raise InvalidPayload("types is not for a view, which has types of its own")
+        return EventFilter(wish.session_id, wish.run_id, VIEW_TYPES)
     return EventFilter(wish.session_id, wish.run_id, _types(wish.types))
 
 
@@ -34,16 +40,26 @@ def _types(names: str | tuple[str, ...]) -> frozenset[str] | None:
     return frozenset(names)
 
 
-def position(after: str, *, head: int) -> int:
-    """Return the sequence number after which a reader continues.
+def position(wish: Subscribe | GetEvents, *, head: int, default: int) -> StreamPosition:
+    """Return the position after which a reader continues. Without a view it is one between two events.
+
+    Args:
+        default: the number of the event after which a reader continues that names no position.
 
     Raises:
         CommandRejected: ``cursor_beyond_head``; ``details.head`` names the newest event.
+        InvalidPayload: it names two positions, or one in a view without a view.
     """
-    seq = cursor_seq(after)
-    if seq > head:
+    if wish.after_seq is None:
+        after = position_after_event(default if wish.after is None else cursor_seq(wish.after))
+    elif wish.view is None or wish.after is not None:
+        raise InvalidPayload("after_seq is for a view, and in place of after")
+    else:
+        seq, index = divmod(wish.after_seq, FRAMES_MAX)
+        after = StreamPosition(seq, index + 1)
+    if after.seq > head:
         raise CommandRejected("cursor_beyond_head", details={"head": cursor(head)})
-    return seq
+    return after
 
 
 async def pruned(

@@ -137,6 +137,15 @@ class Hub:
             return await self._read_log(cursor, wanted, line_of)
         return self._page_of_window(cursor, wanted, line_of)
 
+    async def events_after(
+        self, cursor: int, wanted: EventFilter
+    ) -> tuple[Sequence[StoredEvent], int]:
+        """Return wanted events after ``cursor``, and the number up to which these are all there are."""
+        if cursor < self._window.start:
+            return await self._logged(cursor, wanted)
+        events, until = self._window.after(cursor, PAGE_EVENTS)
+        return list(filter(partial(matches, wanted=wanted), events)), until
+
     def _page_of_window(
         self, cursor: int, wanted: EventFilter, line_of: LineOf
     ) -> tuple[bytes, int]:
@@ -150,12 +159,16 @@ class Hub:
     async def _read_log(
         self, cursor: int, wanted: EventFilter, line_of: LineOf
     ) -> tuple[bytes, int]:
+        events, until = await self._logged(cursor, wanted)
+        return b"".join(map(line_of, events)), until
+
+    async def _logged(self, cursor: int, wanted: EventFilter) -> tuple[Sequence[StoredEvent], int]:
         # An event that is committed but not yet published is shown when it is published.
         until = min(self.head, cursor + STRETCH_EVENTS)
         events = await self._store.events_after(
             cursor, wanted, until=until, limit=PAGE_EVENTS, bytes_max=PAGE_BYTES
         )
-        return b"".join(map(line_of, events)), events[-1].seq if events else until
+        return events, events[-1].seq if events else until
 
 
 def _time(event: StoredEvent) -> str:

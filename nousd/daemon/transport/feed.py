@@ -1,9 +1,9 @@
 """One connection to the event socket: a cursor that follows the log.
 
 A client that sends nothing gets the frozen event types of the v1 scope (``eventlog.v1_scope``) from the
-moment it connected. A ``subscribe`` line chooses other events and a position; a second one replaces the
-first. Anything else that a client writes is ignored, as in v1, unless it is so long that it may have
-been meant as a subscription.
+moment it connected. A ``subscribe`` line chooses other events and a position, or a view of them; a
+second one replaces the first. Anything else that a client writes is ignored, as in v1, unless it is so
+long that it may have been meant as a subscription.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from msgspec import UNSET
 
 from nousd.daemon import error_boundary
 from nousd.daemon.eventlog.event_filters import event_filter, position, pruned
-from nousd.daemon.eventlog.hub import LineOf, whole_line
+from nousd.daemon.eventlog.hub import PAGE_BYTES, LineOf, whole_line
+from nousd.daemon.eventlog.normalized import NormalizedReader
 from nousd.daemon.eventlog.v1_scope import V1_FILTER, V1Scope
 from nousd.daemon.services import Services
 from nousd.errors import InvalidCommand, NousdError
@@ -40,7 +41,7 @@ _HANG_UP_POLL_SECONDS: Final = 1.0
 class _Subscription(msgspec.Struct, frozen=True):
     """The position and filter of a subscriber. ``request_id`` is that of its ``subscribe`` line;
     ``confirms`` says whether the client answers approvals and questions. ``line_of`` leaves out what a
-    client that sent no such line is not shown.
+    client that sent no such line is not shown. ``view`` renders the events for one that chose a view.
     """
 
     after: int
@@ -49,6 +50,7 @@ class _Subscription(msgspec.Struct, frozen=True):
     confirms: bool = False
     keepalive_seconds: float = math.inf
     line_of: LineOf = whole_line
+    view: NormalizedReader | None = None
 
 
 class _Heard(msgspec.Struct, frozen=True):
@@ -107,7 +109,7 @@ class _Feed:
                 await self._send_rest()
             if self._heard is not None:
                 await self._answer_what_was_heard()
-            lines, self.position = await hub.page_after(self.position, self.wanted, self.line_of)
+            lines, self.position = await self._page()
             if lines:
                 await self._write(lines)
                 if self.position < hub.head:
@@ -123,6 +125,15 @@ class _Feed:
                     return
                 await self._wait()
 
+    async def _page(self) -> tuple[bytes, int]:
+        """Return the next lines for the client, and the position behind them."""
+        hub, view = self._services.hub, self._current.view
+        if view is None:
+            return await hub.page_after(self.position, self.wanted, self.line_of)
+        events, until = await hub.events_after(self.position, self.wanted)
+        lines, position = await view.render(events, until, PAGE_BYTES)
+        return b"".join(line + b"\n" for line in lines), position
+
     async def _wait(self) -> None:
         """Write events as they come; return when the kernel does not take them all, or the next page is
         to be read, or at a line, the close or the next keep-alive.
@@ -136,6 +147,10 @@ class _Feed:
 
     def take(self, lines: bytes, position: int) -> bool:
         """See ``Reader.take``."""
+        if lines and self._current.view is not None:
+            # A view may have to read the log, which takes a task.
+            self._notifier.notify()
+            return False
         self.position = position
         if lines:
             sent = self._write_now(lines)
@@ -245,8 +260,12 @@ class _Feed:
 
     async def _subscribed(self, request_id: str, command: Subscribe) -> _Heard:
         head = self._services.hub.head
-        after = head if command.after is None else position(command.after, head=head)
+        start = position(command, head=head, default=head)
+        after = start.after
         wanted = event_filter(command)
+        view = None
+        if command.view is not None:
+            view = NormalizedReader(self._services.store, start)
         answer = Subscribed(
             cursor=cursor(after),
             head=cursor(head),
@@ -256,7 +275,9 @@ class _Feed:
         keepalive_seconds = command.keepalive_seconds or math.inf
         return _Heard(
             encode_response(request_id, answer),
-            _Subscription(after, wanted, request_id, command.confirms, keepalive_seconds),
+            _Subscription(
+                after, wanted, request_id, command.confirms, keepalive_seconds, view=view
+            ),
         )
 
 

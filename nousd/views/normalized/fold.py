@@ -1,0 +1,399 @@
+"""The rules of the view: the next event of a thread as frames, and what is known after it.
+
+A frame that needs what only a later event has waits for that event: an approval for the start of its
+call, so that whatever is approved is started; a completion for the result; a task's start, and the
+model's input before it, for the user's message. Nothing is told before the log has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from msgspec import UNSET, UnsetType
+
+from nousd.views.normalized import payloads, values
+from nousd.views.normalized.payloads import Payload, UserMessage
+from nousd.views.normalized.thread import OpenCall, Thread
+from nousd.views.stream_position import frame_id
+from nousd.wire import events
+from nousd.wire.commands.subscribe import cursor_seq
+from nousd.wire.events import EVENT_TYPES, Event, ToolCallEvent
+
+Payloads = Iterator[Payload]
+
+
+def fold(thread: Thread, event: Event) -> list[Payload]:
+    """Return the frames of the next event of a thread, and bring the thread up to date.
+
+    Args:
+        thread: a new one for an event that belongs to neither a run nor a call.
+    """
+    if getattr(event, "origin", UNSET) is not UNSET and isinstance(event, ToolCallEvent):
+        return []  # a call of a subtask, which is told in its own session
+    rule = _RULES.get(type(event))
+    if rule is None:
+        return []
+    told = list(rule(thread, event))
+    if told and type(event) not in _SETTING_OUT:
+        told[:0] = _set_out(thread)
+    return told
+
+
+# --- tasks and their inputs ------------------------------------------------------------------
+
+
+def _set_out(thread: Thread, *messages: UserMessage) -> Payloads:
+    """Tell the start of the run and of its turn, if they were not told yet."""
+    if thread.start is None:
+        return
+    if not thread.is_started:
+        thread.is_started = True
+        version = thread.start.runtime_version
+        yield payloads.TaskStarted(messages=messages, runtime_version=version)
+        messages = ()
+    if thread.pending_turn is not None:
+        thread.open_turn, thread.pending_turn = thread.pending_turn, None
+        yield payloads.RuntimeRequestStarted(turn_id=thread.open_turn, messages=messages)
+    yield from thread.held
+    thread.held.clear()
+
+
+def _session_created(_: Thread, event: events.SessionCreated) -> Payloads:
+    yield payloads.SessionCreated(
+        contract_version=event.contract_version,
+        created_at=event.created_at,
+        name=event.name,
+        parent_id=event.parent_id,
+        workspace=event.workspace,
+        permission_mode=event.permission_mode,
+    )
+
+
+def _agent_start(thread: Thread, event: events.AgentStart) -> Payloads:
+    thread.start = event
+    thread.model = event.model or UNSET
+    yield from ()
+
+
+def _agent_session(thread: Thread, event: events.AgentSession) -> Payloads:
+    thread.runtime_session_id = event.agent_session_id
+    yield from ()
+
+
+def _turn_start(thread: Thread, event: events.TurnStart) -> Payloads:
+    thread.pending_turn = event.turn_id
+    yield from ()
+
+
+def _message_start(thread: Thread, event: events.MessageStart) -> Payloads:
+    if event.role != "user":
+        yield from _set_out(thread)
+        return
+    message = values.user_message(event)
+    if thread.pending_turn is not None:
+        yield from _set_out(thread, message)
+    elif thread.open_turn is not None:
+        # A steer that an agent program takes within its turn.
+        yield payloads.RuntimeRequestCompleted(turn_id=thread.open_turn)
+        yield payloads.RuntimeRequestStarted(turn_id=thread.open_turn, messages=(message,))
+
+
+def _turn_end(thread: Thread, event: events.TurnEnd) -> Payloads:
+    yield from _set_out(thread)
+    thread.open_turn = None
+    yield payloads.RuntimeRequestCompleted(turn_id=event.turn_id)
+
+
+def _error(thread: Thread, event: events.Error) -> Payloads:
+    thread.error = event
+    yield from ()
+
+
+def _agent_end(thread: Thread, event: events.AgentEnd) -> Payloads:
+    yield values.task_end(event, thread.error)
+
+
+# --- models ----------------------------------------------------------------------------------
+
+
+def _model_input(thread: Thread, event: events.ModelInput) -> Payloads:
+    told = values.model_input(event)
+    if event.purpose != "summary":
+        thread.model = event.model
+    if thread.pending_turn is None:
+        yield told
+    else:
+        # The user's message may follow: an agent program proves later that it has it.
+        thread.held.append(told)
+
+
+def _text(_: Thread, event: events.MessageUpdate) -> Payloads:
+    yield payloads.ModelOutputDelta(
+        block_id=event.message_id,
+        kind="text_delta",
+        delta=event.delta,
+        joined_from=_joined_from(event.joined_from),
+    )
+
+
+def _reasoning(_: Thread, event: events.ReasoningUpdate) -> Payloads:
+    yield payloads.ModelOutputDelta(
+        block_id=f"{event.message_id}.reasoning",
+        kind="unknown_delta",
+        delta=event.delta,
+        joined_from=_joined_from(event.joined_from),
+    )
+
+
+def _joined_from(cursor: str | UnsetType) -> int | UnsetType:
+    return UNSET if cursor is UNSET else frame_id(cursor_seq(cursor), 0)
+
+
+def _message_end(_: Thread, event: events.MessageEnd) -> Payloads:
+    if event.stop_reason is UNSET:
+        return  # a message of the user
+    yield payloads.ModelOutputCompleted(
+        message_id=event.message_id,
+        content=values.text_content(event.text, event.text_ref, event.text_bytes),
+        stop_reason=event.stop_reason,
+    )
+
+
+def _usage(_: Thread, event: events.UsageReported) -> Payloads:
+    yield values.usage(event)
+
+
+# --- tool calls ------------------------------------------------------------------------------
+
+
+def _keys(event: ToolCallEvent) -> dict[str, Any]:
+    return {
+        "tool_call_id": event.tool_call_id,
+        "attempt": event.attempt,
+        "name": event.tool_name,
+        "input_hash": event.input_hash,
+    }
+
+
+def _bracket(thread: Thread, event: events.ToolExecutionStart) -> Payloads:
+    thread.bracket = event.tool_call_id
+    call = thread.calls.get(event.tool_call_id)
+    if call is not None:
+        call.in_bracket = True
+    yield from ()
+
+
+def _requested(thread: Thread, event: events.ToolCallRequested) -> Payloads:
+    in_bracket = thread.bracket == event.tool_call_id
+    thread.calls[event.tool_call_id] = OpenCall(event, in_bracket=in_bracket)
+    yield payloads.ToolCallRequested(
+        **_keys(event),
+        input=event.args,
+        runtime_tool_call_id=event.runtime_tool_call_id or UNSET,
+        input_ref=values.artifact(event.args_ref, values.JSON, event.args_bytes),
+    )
+
+
+def _evaluated(thread: Thread, event: events.ToolCallPolicyEvaluated) -> Payloads:
+    call = thread.calls.get(event.tool_call_id)
+    if call is None:
+        return
+    call.sources.append(event.said)
+    said = values.opinion(event.said)
+    if said is not None:
+        yield payloads.ToolCallPolicyEvaluated(
+            **_keys(event),
+            source=said.source,
+            result=said.result,
+            policy=said.policy,
+            rule=said.rule,
+            reason=event.reason,
+        )
+
+
+def _approved(thread: Thread, event: events.ToolCallApproved) -> Payloads:
+    call = thread.calls.get(event.tool_call_id)
+    if call is not None:
+        call.approved = event
+    yield from ()
+
+
+def _denied(thread: Thread, event: events.ToolCallDenied) -> Payloads:
+    call = thread.calls.pop(event.tool_call_id, None)
+    if call is not None:
+        yield payloads.ToolCallDenied(
+            **_keys(event),
+            source=values.decider(event.by),
+            reason=event.reason,
+            policy_snapshot=values.snapshot("deny", call.sources),
+            decision=event.decision,
+            rule=event.rule,
+        )
+
+
+def _never_started(call: OpenCall, reason: str) -> Payload:
+    """Return the end of a call that was stopped between its approval and its start."""
+    return payloads.ToolCallDenied(
+        **_keys(call.requested),
+        source="nousd",
+        reason=reason,
+        policy_snapshot=values.snapshot("deny", call.sources),
+    )
+
+
+def _started(thread: Thread, event: events.ToolCallStarted) -> Payloads:
+    call = thread.calls.get(event.tool_call_id)
+    if call is not None and call.approved is not None:
+        call.started = event
+        yield _approval(call.approved)
+        by = values.executed_by(event.executed_by)
+        yield payloads.ToolCallStarted(**_keys(event), executed_by=by, gated=event.gated)
+
+
+def _approval(event: events.ToolCallApproved) -> Payload:
+    return payloads.ToolCallApproved(
+        **_keys(event),
+        source=values.decider(event.by),
+        reason=event.reason,
+        decision=event.decision,
+        rule=event.rule,
+    )
+
+
+def _output(thread: Thread, event: events.ToolCallOutput) -> Payloads:
+    """Tell output that came outside of a bracket."""
+    call = thread.calls.get(event.tool_call_id)
+    if call is not None:
+        call.held(event.delta)
+        yield from _told_output(call, event, event.delta)
+
+
+def _update(thread: Thread, event: events.ToolExecutionUpdate) -> Payloads:
+    """Tell output in a bracket, without what was told before the bracket began."""
+    call = thread.calls.get(event.tool_call_id)
+    if call is not None and call.in_bracket and (delta := call.unseen(event.delta)):
+        yield from _told_output(call, event, delta)
+
+
+def _told_output(
+    call: OpenCall, event: events.ToolCallOutput | events.ToolExecutionUpdate, delta: str
+) -> Payloads:
+    if call.started is None:
+        return
+    stream = event.stream or "stdout"
+    call.output.add(stream, delta)
+    yield payloads.ToolOutputDelta(
+        **_keys(call.requested),
+        stream=stream,
+        delta=delta,
+        joined_from=_joined_from(event.joined_from),
+    )
+
+
+def _completed(thread: Thread, event: events.ToolCallCompleted) -> Payloads:
+    call = thread.calls.get(event.tool_call_id)
+    if call is None:
+        return
+    call.completed = event
+    if event.result is not UNSET:
+        yield from _over(thread, call, event)
+
+
+def _bracket_ends(thread: Thread, event: events.ToolExecutionEnd) -> Payloads:
+    call = thread.calls.get(event.tool_call_id)
+    if call is not None:
+        yield from _over(thread, call, event)
+
+
+_End = events.ToolCallCompleted | events.ToolExecutionEnd
+
+
+def _over(thread: Thread, call: OpenCall, end: _End) -> Payloads:
+    """Tell how an undenied call ended.
+
+    Args:
+        end: the event that has its result.
+    """
+    del thread.calls[end.tool_call_id]
+    result = end.result or ""
+    if call.started is not None:
+        yield from _output_ends(call)
+        yield _result(call, end, result)
+    elif call.approved is not None and call.approved.by == "policy" and call.completed is None:
+        # What a policy approves starts in the same commit, unless its stored result is given again.
+        yield _approval(call.approved)
+        by = values.executed_by(UNSET)
+        yield payloads.ToolCallStarted(**_keys(call.requested), executed_by=by, replayed=True)
+        yield _result(call, end, result, replayed=True)
+    else:
+        yield _never_started(call, result)
+
+
+def _output_ends(call: OpenCall) -> Payloads:
+    texts = call.output.texts
+    stdout, stderr = texts.get("stdout") or UNSET, texts.get("stderr") or UNSET
+    if stdout is not UNSET or stderr is not UNSET:
+        yield payloads.ToolOutputCompleted(
+            **_keys(call.requested),
+            stdout=stdout,
+            stderr=stderr,
+            is_truncated=call.output.is_truncated or UNSET,
+        )
+
+
+def _result(call: OpenCall, end: _End, result: str, **more: Any) -> Payload:
+    done = call.completed
+    by = UNSET if done is None else done.executed_by
+    mode = UNSET if call.started is None else call.started.permission_mode
+    return payloads.ToolCallCompleted(
+        **_keys(call.requested),
+        is_error=end.is_error,
+        executed_by=values.executed_by(by),
+        execution_env=values.execution_env(UNSET if done is None else done.execution_env, by),
+        policy_snapshot=values.snapshot("allow", call.sources, mode),
+        sandbox=UNSET if done is None else done.sandbox,
+        duration_ms=UNSET if done is None else done.duration_ms,
+        cut_off=UNSET if done is None else done.stop_reason,
+        gated=UNSET if done is None else done.gated,
+        result_preview=result,
+        result_ref=values.artifact(end.text_ref, values.TEXT, end.text_bytes),
+        output_ref=values.artifact(end.artifact_id),
+        **more,
+    )
+
+
+_RULES: Final[dict[type[Event], Callable[[Thread, Any], Payloads]]] = {
+    events.SessionCreated: _session_created,
+    events.AgentStart: _agent_start,
+    events.AgentSession: _agent_session,
+    events.TurnStart: _turn_start,
+    events.MessageStart: _message_start,
+    events.MessageUpdate: _text,
+    events.ReasoningUpdate: _reasoning,
+    events.MessageEnd: _message_end,
+    events.TurnEnd: _turn_end,
+    events.Error: _error,
+    events.AgentEnd: _agent_end,
+    events.ModelInput: _model_input,
+    events.UsageReported: _usage,
+    events.ToolExecutionStart: _bracket,
+    events.ToolCallRequested: _requested,
+    events.ToolCallPolicyEvaluated: _evaluated,
+    events.ToolCallApproved: _approved,
+    events.ToolCallDenied: _denied,
+    events.ToolCallStarted: _started,
+    events.ToolCallOutput: _output,
+    events.ToolExecutionUpdate: _update,
+    events.ToolCallCompleted: _completed,
+    events.ToolExecutionEnd: _bracket_ends,
+}
+
+_SETTING_OUT: Final = (events.MessageStart, events.TurnEnd)
+"""The events whose rules tell the start of run and turn themselves."""
+
+VIEW_TYPES: Final = frozenset(EVENT_TYPES[struct] for struct in _RULES)
+"""The types of events that the view needs."""
+
+REMEMBERED_TYPES: Final = VIEW_TYPES - {"message_update", "reasoning_update"}
+"""Those without which a thread is not up to date."""

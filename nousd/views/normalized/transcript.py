@@ -1,0 +1,76 @@
+"""The messages that follow from the frames of a session: what a runtime is told to go on from there.
+
+Deltas and inputs add nothing to what completes them, so no text comes twice, and a result is one that
+happened: going on from a transcript runs nothing again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+Message = dict[str, Any]
+"""``role`` (user, assistant, tool) and ``content``, a list of typed blocks; a message of the user has
+its other keys, too."""
+
+
+def transcript_of(frames: Iterable[Mapping[str, Any]]) -> list[Message]:
+    """Return the messages of a session, in the order of its frames' numbers.
+
+    Args:
+        frames: decoded frames of one session, in any order.
+    """
+    ordered = sorted(frames, key=lambda frame: frame["seq"])
+    return [
+        message
+        for frame in ordered
+        if (rule := _RULES.get(frame["type"])) is not None
+        for message in rule(frame["payload"])
+    ]
+
+
+Payload = Mapping[str, Any]
+
+
+def _messages(payload: Payload) -> Iterator[Message]:
+    yield from payload["messages"]
+
+
+def _answer(payload: Payload) -> Iterator[Message]:
+    if payload["content"]:
+        yield _message("assistant", *payload["content"])
+
+
+def _use(payload: Payload) -> Iterator[Message]:
+    call = {key: payload[key] for key in ("tool_call_id", "name", "input")}
+    yield _message("assistant", {"type": "tool_use", **call})
+
+
+def _result(payload: Payload) -> Iterator[Message]:
+    result = preview = payload["result_preview"]
+    if "result_ref" in payload:
+        result = {"artifact_ref": payload["result_ref"], "preview": preview}
+    yield _told(payload, result, is_error=payload["is_error"])
+
+
+def _denial(payload: Payload) -> Iterator[Message]:
+    yield _told(payload, payload["reason"], is_error=True)
+
+
+def _told(payload: Payload, result: Any, *, is_error: bool) -> Message:
+    block = {"type": "tool_result", "tool_call_id": payload["tool_call_id"], "result": result}
+    return _message("tool", {**block, "is_error": True} if is_error else block)
+
+
+def _message(role: str, *content: Mapping[str, Any]) -> Message:
+    return {"role": role, "content": list(content)}
+
+
+_RULES: Final[Mapping[str, Callable[[Payload], Iterator[Message]]]] = {
+    "task.started": _messages,
+    "runtime.request.started": _messages,
+    "model.output.completed": _answer,
+    "tool.call.requested": _use,
+    "tool.call.completed": _result,
+    "tool.call.denied": _denial,
+}

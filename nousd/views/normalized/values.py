@@ -1,0 +1,248 @@
+"""Values of the log in the words of the normalized view."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from msgspec import UNSET, UnsetType
+
+from nousd.errors import without_category
+from nousd.views.normalized.payloads import (
+    ArtifactBlock,
+    ArtifactRef,
+    ContentBlock,
+    ContextWindow,
+    Decider,
+    ErrorCode,
+    ExecutionEnv,
+    ModelInput,
+    Payload,
+    PolicyOpinion,
+    PolicySnapshot,
+    Strategy,
+    TaskCompleted,
+    TaskFailed,
+    TaskStopped,
+    TextBlock,
+    UsageReported,
+    UserMessage,
+)
+from nousd.wire import events
+from nousd.wire.events.models import Saving
+from nousd.wire.objects import policy
+from nousd.wire.objects.entries import PermissionMode
+
+TEXT: Final = "text/plain; charset=utf-8"
+JSON: Final = "application/json"
+
+
+def artifact(
+    artifact_id: str | UnsetType,
+    content_type: str | UnsetType = UNSET,
+    size_bytes: int | UnsetType = UNSET,
+) -> ArtifactRef | UnsetType:
+    """Return the reference to an artifact of the log, if there is one."""
+    if artifact_id is UNSET:
+        return UNSET
+    return ArtifactRef(artifact_id=artifact_id, content_type=content_type, size_bytes=size_bytes)
+
+
+def text_content(
+    text: str, ref: str | UnsetType = UNSET, size_bytes: int | UnsetType = UNSET
+) -> tuple[ContentBlock, ...]:
+    """Return the blocks of a text; none if it is empty."""
+    if ref is not UNSET:
+        return (
+            ArtifactBlock(artifact_id=ref, content_type=TEXT, size_bytes=size_bytes, preview=text),
+        )
+    return (TextBlock(text=text),) if text else ()
+
+
+def user_message(event: events.MessageStart) -> UserMessage:
+    """Return a message of the user, with its files."""
+    files = (
+        ArtifactBlock(
+            artifact_id=attached.artifact_id,
+            content_type=attached.media_type,
+            size_bytes=attached.size_bytes,
+            name=attached.name,
+        )
+        for attached in event.attachments or ()
+    )
+    return UserMessage(
+        message_id=event.message_id,
+        kind=event.turn_kind,
+        client_message_id=event.client_message_id,
+        content=(*text_content(event.text or "", event.text_ref, event.text_bytes), *files),
+    )
+
+
+# --- models ----------------------------------------------------------------------------------
+
+_STRATEGIES: Final[dict[Saving, Strategy]] = {
+    "full": "none",
+    "previews": "previews",
+    "compacted": "compact",
+    "oldest_dropped": "truncate_oldest",
+}
+"""The means from the weakest to the strongest."""
+
+
+def model_input(event: events.ModelInput) -> ModelInput:
+    """Return what a model is about to be asked."""
+    applied = event.strategy or ()
+    strongest: Saving = max(applied, key=list(_STRATEGIES).index, default="full")
+    return ModelInput(
+        input_ref=artifact(event.input_ref, JSON),
+        input_hash=event.input_hash,
+        rest_ref=artifact(event.rest_ref, JSON),
+        context_window=ContextWindow(
+            strategy=_STRATEGIES[strongest],
+            estimated_tokens=event.tokens_estimated,
+            max_tokens=event.context_window,
+            applied=applied,
+        ),
+        omitted_count=event.omitted_count,
+        omissions=event.omitted or (),
+        implicit_sources=event.sources,
+        messages=event.messages,
+        tools=event.tools,
+        purpose=event.purpose,
+        provider=event.provider,
+    )
+
+
+def usage(event: events.UsageReported) -> UsageReported:
+    """Return what a model call took."""
+    told = event.usage
+    tokens = {}
+    if told is not UNSET:
+        tokens = {
+            "input_tokens": told.input,
+            "cached_input_tokens": told.cache_read,
+            "output_tokens": told.output,
+            "reasoning_tokens": told.reasoning,
+            "total_tokens": told.total,
+        }
+    return UsageReported(
+        **tokens,
+        cost_usd=event.cost_usd,
+        duration_ms=event.duration_ms,
+        first_token_ms=event.first_token_ms,
+        message_id=event.message_id,
+        purpose=event.purpose,
+        provider=event.provider,
+    )
+
+
+# --- policies --------------------------------------------------------------------------------
+
+
+def decider(source: str) -> Decider:
+    """Return whose policy a source of ours is, or who decided."""
+    return source if source in ("runtime", "user") else "nousd"  # type: ignore[return-value]
+
+
+def opinion(said: policy.PolicySource) -> PolicyOpinion | None:
+    """Return a policy's opinion; None if it has none."""
+    if said.decision == "abstain":
+        return None
+    return PolicyOpinion(
+        source=decider(said.source), result=said.decision, policy=said.source, rule=said.rule
+    )
+
+
+def snapshot(
+    decision: Literal["allow", "deny"],
+    sources: list[policy.PolicySource],
+    mode: PermissionMode | UnsetType = UNSET,
+) -> PolicySnapshot:
+    """Return a decision with the opinions that led to it."""
+    opinions = [told for said in sources if (told := opinion(said)) is not None]
+    return PolicySnapshot(decision=decision, sources=tuple(opinions), permission_mode=mode)
+
+
+def executed_by(by: policy.ExecutedBy | UnsetType) -> Literal["nousd", "runtime"]:
+    """Return whether the agent program or one of our tools carried a call out."""
+    return "runtime" if by == "runtime" else "nousd"
+
+
+def execution_env(
+    env: policy.ExecutionEnv | UnsetType, by: policy.ExecutedBy | UnsetType
+) -> ExecutionEnv:
+    """Return where a call had its effects."""
+    if by == "runtime":
+        return "runtime_internal"
+    match env:
+        case "host":
+            return "nousd_host"
+        case "sandbox":
+            return "nousd_sandbox"
+    return "unknown"
+
+
+# --- ends of runs ----------------------------------------------------------------------------
+
+_CODES: Final[dict[str, ErrorCode]] = {
+    "context_length": "CONTEXT_TOO_LARGE",
+    "context_too_large": "CONTEXT_TOO_LARGE",
+    "authentication": "AUTH_ERROR",
+    "permission_denied": "AUTH_ERROR",
+    "not_configured": "AUTH_ERROR",
+    "internal_error": "INTERNAL",
+}
+"""category of a failed model call, or code of an ``error`` event -> code of the view."""
+
+_PASSING: Final = frozenset(
+    {"rate_limit", "overloaded", "server_error", "timeout", "unreachable", "agent_failed"}
+)
+"""The categories of failed model calls, and the codes, after which the same work may succeed."""
+
+_HINTS: Final[dict[ErrorCode, str]] = {
+    "CONTEXT_TOO_LARGE": "compact the session, or choose a model with a larger window",
+    "AUTH_ERROR": "check the key or the login of the provider or runtime",
+    "RUNTIME_ERROR": "resume the session, or send the message again",
+    "INTERNAL": "look into the daemon's log, then resume the session",
+}
+"""What to do where the log does not say."""
+
+_MESSAGES: Final = {
+    "error": "the run failed",
+    "timeout": "the run was silent for too long",
+    "interrupted": "the daemon was stopped during the run",
+}
+"""status -> message of a run that ended without one."""
+
+
+def task_end(end: events.AgentEnd, error: events.Error | None) -> Payload:
+    """Return the end of a run.
+
+    Args:
+        error: the run's last ``error`` event.
+    """
+    if end.status == "completed":
+        return TaskCompleted(reason="completed")
+    if end.status == "cancelled":
+        return TaskStopped(reason=end.error or "aborted")
+    category = end.category
+    if error is not None and category is UNSET:
+        category = error.category
+    cause = UNSET if error is None else error.code
+    code: ErrorCode = "RUNTIME_ERROR"
+    for word in (category, cause):
+        if word is not UNSET and word in _CODES:
+            code = _CODES[word]
+            break
+    said = "" if error is None else error.message
+    message = without_category(category or None, end.error or said or _MESSAGES[end.status])
+    hint = UNSET if error is None else error.hint
+    return TaskFailed(
+        code=code,
+        retryable=end.status in ("timeout", "interrupted")
+        or not _PASSING.isdisjoint((category, cause)),
+        message=message,
+        hint=hint or _HINTS[code],
+        cause=cause,
+        category=category,
+        raw_ref=artifact(UNSET if error is None else error.raw_ref),
+    )
