@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from nousd.cli.nousctl.command_tree import GUESSES, TREE, nearest
+from nousd.cli.nousd import acp as acp_host
 from nousd.cli.nousd import bridge, http_token, init, serve_flags, service, state
 from nousd.cli.nousd import mcp as mcp_host
 
@@ -32,6 +33,9 @@ def build_app() -> typer.Typer:
     )
     app.command("mcp", help="Serve the tools to an MCP client over standard input and output.")(
         mcp_host.mcp
+    )
+    app.command("acp", help="Serve the sessions to an editor over standard input and output.")(
+        acp_host.acp
     )
     app.command("init", help="Ask for a provider, its key and modes, and write the settings file.")(
         init.init

@@ -1,0 +1,1 @@
+"""Our sessions, for editors that speak the Agent Client Protocol; see ``host``."""

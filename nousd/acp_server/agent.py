@@ -1,0 +1,290 @@
+"""The agent that an editor talks to: its requests, and the sessions that it has open."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+import msgspec
+import trio
+from msgspec import Raw
+
+from nousd import __version__
+from nousd.acp_server import requests
+from nousd.acp_server.prompts import FAILED
+from nousd.acp_server.session import OpenSession
+from nousd.client.client import Client
+from nousd.errors import AgentFailed, ClientError, ConnectionLost, DaemonUnreachable, Refused
+from nousd.net.jsonrpc import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    FollowedResult,
+    JsonRpc,
+    RpcError,
+)
+from nousd.wire.codec.envelope import encode_json
+
+PROTOCOL_VERSION: Final = 1
+SESSIONS_MAX: Final = 64
+"""Most sessions that one editor has open; each has a connection to the daemon."""
+
+_NOT_FOUND: Final = -32002
+_PAGE_ROWS: Final = 50
+_SOURCE: Final = "acp"
+_NAME_CHARS_MAX: Final = 256
+
+_CODES: Final = {"session_not_found": _NOT_FOUND, "invalid_payload": INVALID_PARAMS}
+"""The code of a refusal -> that of its error; ``FAILED`` for all others."""
+
+_NO_SERVERS: Final = (
+    "MCP servers of the editor are not supported: add them to nousd once with nousctl mcp add,"
+    " and leave mcpServers empty"
+)
+_NO_FOLDERS: Final = "additionalDirectories is not supported: a session has one folder"
+
+P = TypeVar("P")
+
+
+class Agent:
+    """Answers an editor; implements ``Peer``.
+
+    Args:
+        nursery: for the sessions that are open.
+        ensure: starts the daemon where none runs.
+    """
+
+    def __init__(
+        self,
+        daemon: Client,
+        write: Callable[[bytes], Awaitable[None]],
+        nursery: trio.Nursery,
+        ensure: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.rpc = JsonRpc(write, self, nursery, withdrawal="$/cancel_request")
+        self._daemon = daemon
+        self._write = write
+        self._nursery = nursery
+        self._ensure = ensure
+        self._starting = trio.Lock()
+        self._open: dict[str, OpenSession] = {}
+        self._client_id = _SOURCE
+        self._abilities = requests.ClientCapabilities()
+        self._methods: dict[str, Callable[[Raw], Awaitable[Any]]] = {
+            "initialize": self._initialize,
+            "authenticate": self._authenticate,
+            "session/new": self._new,
+            "session/load": self._load,
+            "session/resume": self._resume,
+            "session/list": self._list,
+            "session/close": self._close,
+            "session/prompt": self._prompt,
+            "session/set_mode": self._set_mode,
+        }
+
+    # --- the connection ------------------------------------------------------------------------
+
+    async def answer(self, method: str, params: Raw) -> Any:
+        """Answer a request of the editor."""
+        handler = self._methods.get(method)
+        if handler is None:
+            raise RpcError(METHOD_NOT_FOUND, f"there is no method {method}")
+        try:
+            return await self._handled(handler, params)
+        except Refused as refused:
+            raise RpcError(_CODES.get(refused.code, FAILED), _sentence(refused)) from None
+        except ClientError as error:
+            raise RpcError(FAILED, str(error)) from None
+
+    async def _handled(self, handler: Callable[[Raw], Awaitable[Any]], params: Raw) -> Any:
+        try:
+            return await handler(params)
+        except DaemonUnreachable:
+            # It has ended since, and would be started by any other client too.
+            async with self._starting:
+                await self._require_daemon()
+            return await handler(params)
+
+    async def _require_daemon(self) -> None:
+        """Start the daemon, unless it runs by now. Raises ClientError."""
+        try:
+            await self._daemon.request("ping", {})
+        except (DaemonUnreachable, ConnectionLost):
+            await self._ensure()
+
+    async def hear(self, method: str, params: Raw) -> None:
+        """Take a notification of the editor; one that is unknown or cannot be read is ignored."""
+        with suppress(msgspec.DecodeError, UnicodeError):
+            if method == "session/cancel":
+                wanted = _decoded(params, requests.OfSession)
+                if session := self._open.get(wanted.session_id):
+                    await self._nursery.start(session.cancel)
+            elif method == "$/cancel_request":
+                self.rpc.withdraw(_decoded(params, requests.CancelRequest).request_id)
+
+    async def puzzled(self, line: bytes) -> None:
+        """Take a line that is no message; one that is no JSON at all is answered."""
+        try:
+            msgspec.json.decode(line)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            await self.refuse_line(f"the line is no JSON: {error}")
+
+    async def refuse_line(self, reason: str) -> None:
+        """Answer a line that has no id to answer under."""
+        error = {"code": PARSE_ERROR, "message": reason}
+        await self._write(encode_json({"jsonrpc": "2.0", "id": None, "error": error}))
+
+    def end(self, failure: AgentFailed) -> None:
+        """Nothing fails that way here: the connection ends with the editor's output."""
+        raise failure
+
+    def close(self) -> None:
+        """Leave all sessions; what runs in them goes on."""
+        for session in self._open.values():
+            session.close()
+
+    async def _initialize(self, params: Raw) -> dict[str, Any]:
+        wanted = _decoded(params, requests.Initialize)
+        self._abilities = wanted.client_capabilities
+        if wanted.client_info is not None and wanted.client_info.name:
+            self._client_id = wanted.client_info.name[:_NAME_CHARS_MAX]
+        return {
+            "protocolVersion": PROTOCOL_VERSION,
+            "agentInfo": {"name": "nousd", "title": "nousd", "version": __version__},
+            "agentCapabilities": {
+                "loadSession": True,
+                "promptCapabilities": {"image": True, "audio": False, "embeddedContext": True},
+                "mcpCapabilities": {"http": False, "sse": False},
+                "sessionCapabilities": {"list": {}, "resume": {}, "close": {}},
+            },
+            "authMethods": [],
+        }
+
+    async def _authenticate(self, _params: Raw) -> dict[str, Any]:
+        return {}
+
+    # --- sessions ------------------------------------------------------------------------------
+
+    async def _new(self, params: Raw) -> FollowedResult:
+        wanted = _decoded(params, requests.NewSession)
+        _require_supported(wanted)
+        made = await self._asked(
+            "new_session", {"workspace": wanted.cwd, "activate": False, "source": _SOURCE}
+        )
+        session = await self._opened(made["session_id"])
+        result = {"sessionId": session.id, "modes": session.modes}
+        return FollowedResult(result, session.begin)
+
+    async def _load(self, params: Raw) -> FollowedResult:
+        session = await self._reopened(params)
+        await session.replay()
+        return FollowedResult({"modes": session.modes}, session.begin)
+
+    async def _resume(self, params: Raw) -> FollowedResult:
+        session = await self._reopened(params)
+        return FollowedResult({"modes": session.modes}, session.begin)
+
+    async def _list(self, params: Raw) -> dict[str, Any]:
+        wanted = _decoded(params, requests.ListSessions)
+        folder = None if wanted.cwd is None else _real(wanted.cwd)
+        filters = {"workspace": folder, "before": wanted.cursor}
+        given = {key: value for key, value in filters.items() if value is not None}
+        page = await self._asked("list_sessions", {"limit": _PAGE_ROWS, "archived": False, **given})
+        rows = page["sessions"]
+        more = {"nextCursor": rows[-1]["session_id"]} if page["has_more"] and rows else {}
+        return {"sessions": [_info(row) for row in rows], **more}
+
+    async def _close(self, params: Raw) -> dict[str, Any]:
+        session = self._open.pop(_decoded(params, requests.OfSession).session_id, None)
+        if session is not None:
+            await session.cancel()
+            session.close()
+        return {}
+
+    async def _set_mode(self, params: Raw) -> dict[str, Any]:
+        wanted = _decoded(params, requests.SetMode)
+        session = await self._session(wanted.session_id)
+        await session.set_mode(wanted.mode_id)
+        return {}
+
+    async def _prompt(self, params: Raw) -> dict[str, Any]:
+        wanted = _decoded(params, requests.Prompt)
+        # Without a wait, where the session is open: prompts and cancellations keep their order.
+        session = self._alive(wanted.session_id) or await self._session(wanted.session_id)
+        return {"stopReason": await session.prompt(wanted.prompt)}
+
+    async def _reopened(self, params: Raw) -> OpenSession:
+        wanted = _decoded(params, requests.OldSession)
+        _require_supported(wanted)
+        open_one = self._open.pop(wanted.session_id, None)
+        if open_one is not None:
+            open_one.close(RpcError(FAILED, "the session was opened again"))
+        return await self._opened(wanted.session_id, folder=wanted.cwd)
+
+    async def _session(self, session_id: str) -> OpenSession:
+        """Return a session; it is opened if it is not, such as after the daemon was away for long."""
+        session = self._alive(session_id)
+        if session is None:
+            session = await self._opened(session_id)
+            session.begin()
+        return session
+
+    def _alive(self, session_id: str) -> OpenSession | None:
+        session = self._open.get(session_id)
+        return None if session is None or session.is_over else session
+
+    async def _opened(self, session_id: str, *, folder: str | None = None) -> OpenSession:
+        state = await self._asked("get_state", {"session_id": session_id})
+        if folder is not None and _real(folder) != state["workspace"]:
+            raise RpcError(
+                INVALID_PARAMS, f"the session works in {state['workspace']}, not in {folder}"
+            )
+        self._open = {id: each for id, each in self._open.items() if not each.is_over}
+        if len(self._open) >= SESSIONS_MAX:
+            raise RpcError(FAILED, f"{SESSIONS_MAX} sessions are open: close one first")
+        session = self._open[session_id] = OpenSession(
+            self._daemon,
+            self.rpc,
+            state,
+            client_id=self._client_id,
+            abilities=self._abilities,
+        )
+        self._nursery.start_soon(session.run)
+        return session
+
+    async def _asked(self, command: str, payload: dict[str, Any]) -> dict[str, Any]:
+        """Ask the daemon. Raises ClientError."""
+        return (await self._daemon.request(command, payload)).payload
+
+
+def _decoded(params: Raw, struct: type[P]) -> P:
+    return msgspec.json.decode(params, type=struct)
+
+
+def _real(folder: str) -> str:
+    """Return a folder as the daemon names it: with links resolved."""
+    return os.path.realpath(folder)
+
+
+def _require_supported(wanted: requests.NewSession) -> None:
+    if wanted.mcp_servers:
+        raise RpcError(INVALID_PARAMS, _NO_SERVERS)
+    if wanted.additional_directories:
+        raise RpcError(INVALID_PARAMS, _NO_FOLDERS)
+
+
+def _info(row: dict[str, Any]) -> dict[str, Any]:
+    title = row.get("name") or row.get("title")
+    named = {"title": title} if title else {}
+    return {
+        "sessionId": row["session_id"],
+        "cwd": row["workspace"],
+        "updatedAt": row["updated_at"],
+        **named,
+    }
+
+
+def _sentence(refused: Refused) -> str:
+    return f"{refused.message}: {refused.cause}" if refused.cause else refused.message

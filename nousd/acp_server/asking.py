@@ -1,0 +1,221 @@
+"""What is asked of the user: permissions and questions, as requests to the editor and their answers.
+
+Another client may answer first: then the request is withdrawn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from nousd.acp_server.requests import FormAnswer, PermissionAnswer
+from nousd.acp_server.tool_calls import described
+from nousd.errors import Refused
+from nousd.net.jsonrpc import JsonRpc, RpcError
+
+Payload = Mapping[str, Any]
+Command = tuple[str, dict[str, Any]]
+"""A command and its payload."""
+
+ENDS: Final[Mapping[str, str]] = {
+    "tool_call_approved": "tool_call_id",
+    "tool_call_denied": "tool_call_id",
+    "question_answered": "question_id",
+    "question_rejected": "question_id",
+}
+"""The events that end what was asked -> the key of its id."""
+
+_OVER: Final = frozenset(
+    {
+        "already_decided",
+        "already_answered",
+        "tool_call_not_found",
+        "tool_call_not_pending",
+        "question_not_found",
+    }
+)
+"""Refusals that mean: nobody waits for the answer any more."""
+
+_DISMISSED: Final = "the user dismissed it"
+_SKIP: Final = "skip"
+_OWN_WORDS: Final = "_own_words"
+
+
+class Asking:
+    """Asks the user of an editor about one session.
+
+    Args:
+        send: sends a command to the daemon.
+        has_forms: whether the editor can show a form.
+    """
+
+    def __init__(
+        self,
+        rpc: JsonRpc,
+        send: Callable[[str, dict[str, Any]], Awaitable[Any]],
+        *,
+        session_id: str,
+        folder: str,
+        has_forms: bool,
+    ) -> None:
+        self._rpc = rpc
+        self._send = send
+        self._session_id = session_id
+        self._folder = folder
+        self._has_forms = has_forms
+
+    async def permission(self, request: Payload) -> None:
+        """Ask whether a call may run, and hand in the answer.
+
+        Raises:
+            ClientError: the daemon cannot be told.
+        """
+        call = described(request["tool_name"], request["args"], self._folder)
+        shown = {"toolCallId": request["tool_call_id"], "status": "pending", **call}
+        try:
+            decision, reason = await self._chosen(shown, permission_options(request)), ""
+        except (RpcError, msgspec.DecodeError) as error:
+            decision, reason = None, f"the editor could not ask: {error}"
+        decided: dict[str, Any] = {
+            key: request[key] for key in ("tool_call_id", "attempt", "input_hash")
+        }
+        if decision is None:
+            decided |= {"decision": "deny", "reason": reason or _DISMISSED}
+        else:
+            decided["decision"] = decision
+        await self._hand_in("confirm_tool", decided)
+
+    async def question(self, asked: Payload) -> None:
+        """Ask a tool's questions, and hand in the answers.
+
+        Raises:
+            ClientError: the daemon cannot be told.
+        """
+        try:
+            if self._has_forms:
+                answers = await self._by_form(asked)
+            else:
+                answers = await self._one_by_one(asked)
+        except (RpcError, msgspec.DecodeError) as error:
+            answers = f"the editor could not ask: {error}"
+        named = {"question_id": asked["question_id"]}
+        if not isinstance(answers, str):
+            try:
+                await self._hand_in("answer_question", {**named, "answers": answers})
+            except Refused as refused:  # such as for a field that was left empty
+                answers = refused.message
+        if isinstance(answers, str):
+            await self._hand_in("reject_question", {**named, "reason": answers})
+
+    async def _hand_in(self, command: str, payload: dict[str, Any]) -> None:
+        try:
+            await self._send(command, payload)
+        except Refused as refused:
+            if refused.message not in _OVER:
+                raise
+
+    async def _chosen(self, call: Payload, options: list[dict[str, str]]) -> str | None:
+        """Return the id of the option that the user chose; None if the request was dismissed."""
+        asked = {"sessionId": self._session_id, "toolCall": call, "options": options}
+        # The daemon ends it after ``approval_timeout_seconds``, and then it is withdrawn.
+        raw = await self._rpc.call("session/request_permission", asked, seconds=math.inf)
+        outcome = msgspec.json.decode(raw, type=PermissionAnswer).outcome
+        offered = {option["optionId"] for option in options}
+        return outcome.option_id if outcome.option_id in offered else None
+
+    async def _by_form(self, asked: Payload) -> list[dict[str, Any]] | str:
+        questions = asked["questions"]
+        request = {
+            "mode": "form",
+            "sessionId": self._session_id,
+            "toolCallId": asked["tool_call_id"],
+            "message": "\n".join(question["question"] for question in questions),
+            "requestedSchema": form_of(questions),
+        }
+        raw = await self._rpc.call("elicitation/create", request, seconds=math.inf)
+        answer = msgspec.json.decode(raw, type=FormAnswer)
+        if answer.action != "accept":
+            return "the user declined to answer" if answer.action == "decline" else _DISMISSED
+        return [_answer(n, question, answer.content or {}) for n, question in enumerate(questions)]
+
+    async def _one_by_one(self, asked: Payload) -> list[dict[str, Any]] | str:
+        """Offer the options of each question as if it were a permission."""
+        questions = asked["questions"]
+        if not all(question.get("options") for question in questions):
+            return (
+                "the editor cannot show a question without options: ask it in your answer instead"
+            )
+        answers = []
+        for question in questions:
+            options = [
+                {"optionId": f"o{n}", "name": option["label"], "kind": "allow_once"}
+                for n, option in enumerate(question["options"])
+            ]
+            none = {"optionId": _SKIP, "name": "Do not answer", "kind": "reject_once"}
+            call = {
+                "toolCallId": asked["tool_call_id"],
+                "title": question["question"],
+                "kind": "other",
+            }
+            chosen = await self._chosen(call, [*options, none])
+            if chosen is None or chosen == _SKIP:
+                return _DISMISSED
+            answers.append({"chosen": [question["options"][int(chosen[1:])]["label"]]})
+        return answers
+
+
+def permission_options(request: Payload) -> list[dict[str, str]]:
+    """Return what the user can answer; the ids are the decisions of ``confirm_tool``."""
+    rule = request.get("rule") if "outside" not in request else None
+    options = [("once", "Allow once", "allow_once")]
+    if rule is not None:
+        options += [
+            ("session", f"Allow {rule} in this session", "allow_always"),
+            ("always", f"Always allow {rule} in this workspace", "allow_always"),
+        ]
+    options.append(("deny", "Reject", "reject_once"))
+    if rule is not None:
+        options.append(("deny_session", f"Reject {rule} in this session", "reject_always"))
+    return [{"optionId": id, "name": name, "kind": kind} for id, name, kind in options]
+
+
+# --- forms -----------------------------------------------------------------------------------
+
+
+def form_of(questions: list[Payload]) -> dict[str, Any]:
+    """Return the schema of a form; a question with options has a field for other words as well."""
+    fields: dict[str, Any] = {}
+    for n, question in enumerate(questions):
+        options = [_option(option) for option in question.get("options", ())]
+        title = question.get("header") or question["question"]
+        told = {"title": title, "description": question["question"]}
+        if not options:
+            fields[f"q{n}"] = {"type": "string", **told}
+            continue
+        if question.get("multiple"):
+            fields[f"q{n}"] = {"type": "array", "items": {"anyOf": options}, **told}
+        else:
+            fields[f"q{n}"] = {"type": "string", "oneOf": options, **told}
+        fields[f"q{n}{_OWN_WORDS}"] = {"type": "string", "title": f"{title}: in other words"}
+    return {"type": "object", "properties": fields}
+
+
+def _option(option: Payload) -> dict[str, str]:
+    described = {"description": option["description"]} if option.get("description") else {}
+    return {"const": option["label"], "title": option["label"], **described}
+
+
+def _answer(n: int, question: Payload, content: Mapping[str, Any]) -> dict[str, Any]:
+    given = content.get(f"q{n}")
+    words = content.get(f"q{n}{_OWN_WORDS}")
+    answer: dict[str, Any] = {}
+    if not question.get("options"):
+        words = given
+    elif given:
+        answer["chosen"] = [given] if isinstance(given, str) else list(given)
+    if words:
+        answer["text"] = str(words)
+    return answer

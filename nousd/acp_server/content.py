@@ -1,0 +1,118 @@
+"""The blocks of a prompt as a text and its attachments."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from nousd.acp_server.requests import Block, Contents, Image, Resource, ResourceLink, Text
+from nousd.client.client import Client
+from nousd.client.files import IN_LINE_BYTES_MAX, PIECE_BYTES, PUT_SECONDS
+from nousd.net.jsonrpc import INVALID_PARAMS, RpcError
+
+_FILES_ONLY: Final = "(see the attached files)"
+"""The text of a prompt that has none: the daemon takes no blank one."""
+
+_TEXT: Final = "text/plain"
+
+
+class File(NamedTuple):
+    """A file that goes with a text."""
+
+    name: str
+    media_type: str
+    data: bytes
+
+
+class PromptContent(NamedTuple):
+    """What a model is told."""
+
+    text: str
+    files: tuple[File, ...]
+
+
+def content_of(blocks: Iterable[Block], folder: str) -> PromptContent:
+    """Return what the blocks say. Where a resource stands between texts its name does.
+
+    Args:
+        folder: the session's workspace.
+
+    Raises:
+        RpcError: a resource holds nothing that can be attached.
+    """
+    words: list[str] = []
+    files: list[File] = []
+    for block in blocks:
+        match block:
+            case Text(text=text):
+                words.append(text)
+            case ResourceLink(uri=uri, name=name):
+                words.append(_mention(uri, name, folder))
+            case Image():
+                name = shown_uri(block.uri or "", folder) or f"image {len(files) + 1}"
+                files.append(File(name, block.mime_type, block.data))
+            case Resource(resource=contents):
+                files.append(_file(contents, folder))
+                words.append(shown_uri(contents.uri, folder))
+    text = "".join(words)
+    return PromptContent(text if text.strip() else _FILES_ONLY, tuple(files))
+
+
+def _mention(uri: str, name: str, folder: str) -> str:
+    shown = shown_uri(uri, folder)
+    return shown if uri.startswith("file:") else f"[{name}]({shown})"
+
+
+def shown_uri(uri: str, folder: str) -> str:
+    """Return a URI as tools know the thing: a file by its path, relative if it is in the folder."""
+    parts = urlsplit(uri)
+    if parts.scheme != "file":
+        return uri
+    path = Path(unquote(parts.path))
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
+
+
+def _file(contents: Contents, folder: str) -> File:
+    name = shown_uri(contents.uri, folder)
+    if contents.text is not None:
+        given = contents.mime_type or _TEXT
+        # Most types of source code are no ``text/*`` by name, such as application/json.
+        media_type = given if given.startswith("text/") else _TEXT
+        return File(name, media_type, contents.text.encode("utf-8", "replace"))
+    if contents.blob is not None and contents.mime_type is not None:
+        return File(name, contents.mime_type, contents.blob)
+    raise RpcError(INVALID_PARAMS, f"{contents.uri} has neither a text nor bytes with a mimeType")
+
+
+async def attachments_of(daemon: Client, files: Iterable[File]) -> list[dict[str, Any]]:
+    """Return the files as the ``attachments`` of a command; store those that are too large for its line.
+
+    Raises:
+        ClientError: the daemon refused one.
+    """
+    left = IN_LINE_BYTES_MAX
+    attachments = []
+    for file in files:
+        attachment = {"name": file.name[-256:], "media_type": file.media_type}
+        if len(file.data) <= left:
+            left -= len(file.data)
+            attachment["data"] = b64encode(file.data).decode()
+        else:
+            attachment["artifact_id"] = await _put(daemon, file)
+        attachments.append(attachment)
+    return attachments
+
+
+async def _put(daemon: Client, file: File) -> str:
+    wanted: dict[str, Any] = {"media_type": file.media_type}
+    answer: dict[str, Any] = {}
+    for start in range(0, len(file.data), PIECE_BYTES):
+        piece = file.data[start : start + PIECE_BYTES]
+        is_last = start + len(piece) == len(file.data)
+        sent = {**wanted, "data": b64encode(piece).decode(), "final": is_last}
+        answer = (await daemon.request("put_artifact", sent, timeout_seconds=PUT_SECONDS)).payload
+        wanted["upload_id"] = answer.get("upload_id", "")
+    return str(answer["artifact_id"])

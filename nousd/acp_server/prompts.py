@@ -1,0 +1,172 @@
+"""The prompts of an editor that wait for the end of their turns, and which events end them.
+
+Each prompt is an input of the session's queue, known by its ``client_message_id``. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal, NamedTuple
+
+import trio
+
+from nousd.net.jsonrpc import RpcError
+
+FAILED: Final = -32603
+
+Payload = Mapping[str, Any]
+
+StopReason = Literal["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"]
+
+_ENDS: Final[Mapping[str, StopReason]] = {"length": "max_tokens"}
+"""Why a message ended -> why its turn did."""
+
+_CODES: Final[Mapping[str, StopReason]] = {"tool_loop_limit_exceeded": "max_turn_requests"}
+"""The code of a run's error -> why its turn ended."""
+
+_CATEGORIES: Final[Mapping[str, StopReason]] = {"content_filter": "refusal"}
+
+
+class Turn(NamedTuple):
+    """A turn of a run."""
+
+    run_id: str
+    turn_id: str
+
+
+class Prompt:
+    """A prompt from when it is sent to the end of its turn.
+
+    ``run_id`` is the run that accepted it, ``turn`` the one that took it from the queue, and
+    ``outcome_if_cleared`` is what it means that the input is removed from the queue.
+    """
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.run_id = ""
+        self.input_id = ""
+        self.turn: Turn | None = None
+        self.is_over = trio.Event()
+        self.outcome: StopReason | RpcError = "end_turn"
+        self.outcome_if_cleared: StopReason | RpcError = "cancelled"
+
+    def settle(self, outcome: StopReason | RpcError) -> None:
+        """End the wait; only the first call counts."""
+        if not self.is_over.is_set():
+            self.outcome = outcome
+            self.is_over.set()
+
+    async def ended(self) -> StopReason:
+        """Wait for the end of the turn and return why it ended.
+
+        Raises:
+            RpcError: it failed.
+        """
+        await self.is_over.wait()
+        if isinstance(self.outcome, RpcError):
+            raise self.outcome
+        return self.outcome
+
+
+class Prompts:
+    """The prompts of one session that are not over."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, Prompt] = {}
+        self._last_stop = ""
+        self._failure: Payload = {}
+
+    def begin(self, key: str) -> Prompt:
+        """Add a prompt that is about to be sent."""
+        prompt = self._waiting[key] = Prompt(key)
+        return prompt
+
+    def forget(self, prompt: Prompt) -> None:
+        """Remove a prompt that is over, or is not waited for any more."""
+        self._waiting.pop(prompt.key, None)
+
+    @property
+    def undelivered(self) -> list[Prompt]:
+        """Those that wait in the queue."""
+        return [
+            prompt
+            for prompt in self._waiting.values()
+            if prompt.input_id and prompt.turn is None and not prompt.is_over.is_set()
+        ]
+
+    def are_own(self, input_ids: Iterable[str]) -> bool:
+        """Return whether all of these inputs are prompts of this editor."""
+        own = {prompt.input_id for prompt in self._waiting.values()}
+        return own.issuperset(input_ids)
+
+    def settle(self, outcome: StopReason | RpcError) -> None:
+        """End all of them."""
+        for prompt in self._waiting.values():
+            prompt.settle(outcome)
+
+    def note(self, type_: str, payload: Payload) -> None:
+        """Take an event of the session."""
+        match type_:
+            case "queue_update":
+                self._note_queue(payload)
+            case "message_start" if payload["role"] == "user":
+                for prompt in self._with_input(payload.get("input_ids", ())):
+                    prompt.turn = Turn(payload["run_id"], payload["turn_id"])
+            case "message_end":
+                self._last_stop = payload.get("stop_reason", "")
+            case "turn_start":
+                for prompt in self._of_run(payload["run_id"]):
+                    if prompt.turn != (payload["run_id"], payload["turn_id"]):
+                        prompt.settle(_ENDS.get(self._last_stop, "end_turn"))
+            case "error":
+                self._failure = payload
+            case "agent_end":
+                outcome = self._outcome(payload)
+                for prompt in self._of_run(payload["run_id"]):
+                    prompt.settle(outcome)
+                self._failure = {}
+            case "session_deleted":
+                self.settle(RpcError(FAILED, "the session was deleted"))
+
+    def _note_queue(self, payload: Payload) -> None:
+        for queued in payload["inputs"]:
+            prompt = self._waiting.get(queued.get("client_message_id", ""))
+            if prompt is not None:
+                prompt.input_id = queued["input_id"]
+        if payload["change"] == "cleared":
+            for prompt in self._with_input(queued["input_id"] for queued in payload["inputs"]):
+                prompt.settle(prompt.outcome_if_cleared)
+
+    def _outcome(self, payload: Payload) -> StopReason | RpcError:
+        match payload["status"]:
+            case "completed":
+                return _ENDS.get(self._last_stop, "end_turn")
+            case "cancelled":
+                return "cancelled"
+            case status:
+                said = self._failure
+                known = _CODES.get(said.get("code", "")) or _CATEGORIES.get(
+                    said.get("category", "")
+                )
+                return known or RpcError(FAILED, _sentence(status, said))
+
+    def _with_input(self, input_ids: Iterable[str]) -> list[Prompt]:
+        wanted = set(input_ids)
+        return [prompt for prompt in self._waiting.values() if prompt.input_id in wanted]
+
+    def _of_run(self, run_id: str) -> list[Prompt]:
+        return [
+            prompt
+            for prompt in self._waiting.values()
+            if prompt.turn is not None and prompt.turn.run_id == run_id
+        ]
+
+
+def _sentence(status: str, failure: Payload) -> str:
+    if not failure:
+        return {
+            "interrupted": "the daemon was stopped while it worked on this",
+            "timeout": "the run showed no sign of life and was ended",
+        }.get(status, f"the run ended: {status}")
+    parts = (failure["message"], failure["cause"], failure.get("hint", ""))
+    return "; ".join(dict.fromkeys(part for part in parts if part))

@@ -1,0 +1,170 @@
+"""What an editor sends: the parameters of its requests and notifications, as far as they are used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Params(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Base of all parameters. Unknown keys are ignored."""
+
+
+# --- the connection --------------------------------------------------------------------------
+
+
+class Implementation(Params, frozen=True, kw_only=True):
+    """The name of a program."""
+
+    name: str = ""
+
+
+class ElicitationAbility(Params, frozen=True, kw_only=True):
+    """The ways in which an editor asks its user; one that is null it does not have."""
+
+    form: dict[str, Any] | None = None
+
+
+class SessionAbility(Params, frozen=True, kw_only=True):
+    """The kinds of updates that only some editors show."""
+
+    notices: dict[str, Any] | None = None
+
+
+class ClientCapabilities(Params, frozen=True, kw_only=True):
+    """What an editor can do."""
+
+    elicitation: ElicitationAbility | None = None
+    session: SessionAbility | None = None
+
+    @property
+    def has_forms(self) -> bool:
+        """Whether the editor can show a form."""
+        return self.elicitation is not None and self.elicitation.form is not None
+
+    @property
+    def has_notices(self) -> bool:
+        """Whether the editor can show a notice."""
+        return self.session is not None and self.session.notices is not None
+
+
+class Initialize(Params, frozen=True, kw_only=True):
+    """The first request."""
+
+    protocol_version: int
+    client_capabilities: ClientCapabilities = ClientCapabilities()
+    client_info: Implementation | None = None
+
+
+class CancelRequest(Params, frozen=True, kw_only=True):
+    """A request of the editor is not waited for any more."""
+
+    request_id: int | str
+
+
+# --- sessions --------------------------------------------------------------------------------
+
+
+class NewSession(Params, frozen=True, kw_only=True):
+    """Create a session of a folder."""
+
+    cwd: str
+    mcp_servers: tuple[Any, ...] = ()
+    additional_directories: tuple[str, ...] = ()
+
+
+class OldSession(NewSession, frozen=True, kw_only=True):
+    """Go on with a session."""
+
+    session_id: str
+
+
+class OfSession(Params, frozen=True, kw_only=True):
+    """Something about a session."""
+
+    session_id: str
+
+
+class ListSessions(Params, frozen=True, kw_only=True):
+    """Read a page of the sessions."""
+
+    cwd: str | None = None
+    cursor: str | None = None
+
+
+class SetMode(OfSession, frozen=True, kw_only=True):
+    """Set the mode of a session."""
+
+    mode_id: str
+
+
+# --- prompts ---------------------------------------------------------------------------------
+
+
+class Text(Params, frozen=True, kw_only=True, tag_field="type", tag="text"):
+    """A piece of the user's text."""
+
+    text: str
+
+
+class Image(Params, frozen=True, kw_only=True, tag_field="type", tag="image"):
+    """An image; ``data`` is in base64."""
+
+    data: bytes
+    mime_type: str
+    uri: str | None = None
+
+
+class ResourceLink(Params, frozen=True, kw_only=True, tag_field="type", tag="resource_link"):
+    """A file, or something else that has a URI, by its name alone."""
+
+    uri: str
+    name: str
+
+
+class Contents(Params, frozen=True, kw_only=True):
+    """What a resource holds, a text or bytes in base64."""
+
+    uri: str
+    mime_type: str | None = None
+    text: str | None = None
+    blob: bytes | None = None
+
+
+class Resource(Params, frozen=True, kw_only=True, tag_field="type", tag="resource"):
+    """A resource with what it holds."""
+
+    resource: Contents
+
+
+Block = Text | Image | ResourceLink | Resource
+
+
+class Prompt(OfSession, frozen=True, kw_only=True):
+    """What the user says."""
+
+    prompt: tuple[Block, ...]
+
+
+# --- answers of the editor -------------------------------------------------------------------
+
+
+class PermissionOutcome(Params, frozen=True, kw_only=True):
+    """How the user answered a request for permission."""
+
+    outcome: str
+    option_id: str | None = None
+
+
+class PermissionAnswer(Params, frozen=True, kw_only=True):
+    """The answer to ``session/request_permission``."""
+
+    outcome: PermissionOutcome
+
+
+class FormAnswer(Params, frozen=True, kw_only=True):
+    """The answer to ``elicitation/create``."""
+
+    action: str
+    content: dict[str, str | int | float | bool | tuple[str, ...]] | None = None

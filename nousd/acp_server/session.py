@@ -1,0 +1,390 @@
+"""One session that an editor has open: its events become updates, its prompts inputs of the queue.
+
+Nothing is known here that the daemon does not know as well, so other clients can work in the session at
+the same time, and their runs are shown like the editor's own.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+import trio
+
+from nousd.acp_server.asking import ENDS, Asking
+from nousd.acp_server.content import PromptContent, attachments_of, content_of
+from nousd.acp_server.prompts import FAILED, Prompt, Prompts, StopReason
+from nousd.acp_server.requests import Block, ClientCapabilities
+from nousd.acp_server.tool_calls import is_changing
+from nousd.acp_server.transcript import entries_of, updates_of
+from nousd.acp_server.updates import FLUSH_SECONDS, Update, Updates, chunk, modes, plan
+from nousd.client.answers import ReceivedEvent
+from nousd.client.client import Client
+from nousd.client.follow import Follower
+from nousd.errors import ClientError, Refused
+from nousd.net.jsonrpc import JsonRpc, RpcError
+from nousd.wire.commands.subscribe import Subscribe
+
+_TYPES: Final = (
+    *("turn_start", "agent_end", "queue_update", "session_deleted", "session_updated"),
+    *("message_start", "message_update", "message_end", "reasoning_update"),
+    *("tool_execution_start", "tool_execution_update", "tool_execution_end"),
+    *("tool_call_requested", "tool_call_approved", "tool_call_denied", "tool_call_started"),
+    *("tool_call_output", "tool_call_completed", "permission_requested"),
+    *("question_asked", "question_answered", "question_rejected"),
+    *("todo_updated", "model_input", "usage_reported", "warning", "error"),
+)
+
+_RACES: Final = {"run_in_progress": "follow_up", "no_active_run": "prompt"}
+"""A refusal of a text -> the command that fits by now: the run began, or ended, meanwhile."""
+
+_ATTEMPTS_MAX: Final = 8
+_GIVE_UP_SECONDS: Final = 10.0
+_RECONNECT_SECONDS: Final = 10.0
+_GLANCE_SECONDS: Final = 0.05
+_ARGS_BYTES_MAX: Final = 1024 * 1024
+
+_STEER: Final = "/steer"
+_COMPACT: Final = "/compact"
+COMMANDS: Final = (
+    {
+        "name": _STEER[1:],
+        "description": "Tell the model something before its next step, while it works",
+        "input": {"hint": "what it should know"},
+    },
+    {
+        "name": _COMPACT[1:],
+        "description": "Replace the older part of the context by a summary",
+        "input": {"hint": "what the summary must keep"},
+    },
+)
+"""What a prompt can begin with, after a slash."""
+
+
+class OpenSession:
+    """A session, from when the editor opens it until it closes it.
+
+    Args:
+        client_id: the editor's name, for other clients.
+        state: the response to ``get_state``.
+    """
+
+    def __init__(
+        self,
+        daemon: Client,
+        rpc: JsonRpc,
+        state: Mapping[str, Any],
+        *,
+        client_id: str,
+        abilities: ClientCapabilities,
+    ) -> None:
+        self._daemon = daemon
+        self._rpc = rpc
+        self._client_id = client_id
+        self._state = state
+        self.id: str = state["session_id"]
+        self._folder: str = state["workspace"]
+        self._prompts = Prompts()
+        self._updates = Updates(
+            self._folder,
+            self._prompts.are_own,
+            has_notices=abilities.has_notices,
+            cost_usd=state.get("usage", {}).get("cost_usd", 0.0),
+        )
+        self._asking = Asking(
+            rpc,
+            self._as_client,
+            session_id=self.id,
+            folder=self._folder,
+            has_forms=abilities.has_forms,
+        )
+        self._sending = trio.Lock()
+        self._is_announced = trio.Event()
+        self._is_following = trio.Event()
+        self._events: Follower | None = None
+        self._scope = trio.CancelScope()
+        self._asked: dict[str, trio.CancelScope] = {}
+        self.is_over = False
+
+    @property
+    def modes(self) -> dict[str, Any]:
+        """The modes, as of when it was opened."""
+        return modes(self._state["permission_mode"])
+
+    # --- the editor's requests -----------------------------------------------------------------
+
+    async def replay(self) -> None:
+        """Send the transcript. Raises ClientError."""
+        open_calls: set[str] = set()
+        async for entry in entries_of(self._daemon, self.id):
+            for update in updates_of(entry, self._folder):
+                await self._send(update)
+            self._updates.told.add(entry["id"])
+            if entry.get("role") == "tool":
+                self._updates.told.add(entry["tool_call_id"])
+                open_calls.discard(entry["tool_call_id"])
+            open_calls |= {call["tool_call_id"] for call in entry.get("tool_calls", ())}
+        self._updates.begin_calls(open_calls)
+        being_said = self._state.get("open_message", {})
+        if being_said and being_said["message_id"] not in self._updates.told:
+            for update in self._updates.begin_message(being_said["message_id"], being_said["text"]):
+                await self._send(update)
+
+    def begin(self) -> None:
+        """Send updates from now on; the editor knows the session by now."""
+        self._is_announced.set()
+
+    async def prompt(self, blocks: Iterable[Block]) -> StopReason:
+        """Say something to the model, after what was said before; return why its turn ended.
+
+        Raises:
+            RpcError: the daemon refuses it, or the run failed.
+            ClientError: the daemon is gone.
+        """
+        content = content_of(blocks, self._folder)
+        command, _, rest = content.text.partition(" ")
+        if command == _COMPACT:
+            await self._compact(rest.strip())
+            return "end_turn"
+        prompt = self._prompts.begin(uuid.uuid4().hex)
+        is_accepted = False
+        try:
+            async with self._sending:
+                await self._followed()
+                if not prompt.is_over.is_set():
+                    is_accepted = await self._hand_in(prompt, content)
+            return await prompt.ended() if is_accepted or prompt.is_over.is_set() else "end_turn"
+        except trio.Cancelled:
+            # An editor that is closed leaves its runs going on.
+            if not self._scope.cancel_called:
+                with trio.move_on_after(_GIVE_UP_SECONDS, shield=True), suppress(ClientError):
+                    await self._give_up(prompt)
+            raise
+        finally:
+            self._prompts.forget(prompt)
+
+    async def cancel(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Stop the run and take back what waits, after all prompts that were sent before."""
+        task_status.started()
+        async with self._sending:
+            try:
+                await self._abort()
+            except ClientError:
+                # The daemon is gone, and its runs with it.
+                self._prompts.settle("cancelled")
+
+    async def set_mode(self, mode: str) -> None:
+        """Set the permission mode. Raises ClientError."""
+        await self._ask("set_permission_mode", {"mode": mode})
+
+    def close(self, outcome: StopReason | RpcError = "cancelled") -> None:
+        """Send no more updates, and end so what the editor waits for."""
+        self._scope.cancel()
+        self._prompts.settle(outcome)
+
+    # --- prompts -------------------------------------------------------------------------------
+
+    async def _followed(self) -> None:
+        """Wait until the editor can be asked for permissions, so that none is refused for want of it.
+
+        Raises:
+            DaemonUnreachable: no daemon runs.
+        """
+        await self._is_following.wait()
+        if self._events is None or self._events.is_connected:
+            return
+        await self._ask("get_state", {})
+        with trio.move_on_after(_RECONNECT_SECONDS):
+            while not self._events.is_connected:  # noqa: ASYNC110  a rare wait, without an event
+                await trio.sleep(_GLANCE_SECONDS)
+
+    async def _hand_in(self, prompt: Prompt, content: PromptContent) -> bool:
+        """Send a prompt; return whether it has a turn that ends."""
+        command, _, rest = content.text.partition(" ")
+        steers = command == _STEER and bool(rest.strip())
+        payload: dict[str, Any] = {
+            "text": rest if steers else content.text,
+            "client_message_id": prompt.key,
+            "attachments": await attachments_of(self._daemon, content.files),
+        }
+        # One that was given up in the middle might run without anybody who knows of it.
+        with trio.CancelScope(shield=True):
+            accepted = await self._accepted("steer" if steers else "prompt", payload)
+        prompt.run_id = accepted.get("run_id", "")
+        prompt.input_id = accepted.get("input_id", "")
+        if "handled_by" in accepted:
+            if accepted["reply"]:
+                await self._send(chunk("agent_message_chunk", accepted["reply"]))
+            return False
+        return True
+
+    async def _compact(self, instruction: str) -> None:
+        given = {"instruction": instruction} if instruction else {}
+        made = await self._ask("compact_session", given, seconds=math.inf)
+        await self._send(chunk("agent_message_chunk", made["summary"]))
+
+    async def _accepted(self, command: str, payload: dict[str, Any]) -> dict[str, Any]:
+        """Hand in a text as that command, or as the one that the state of the session wants."""
+        for _ in range(_ATTEMPTS_MAX):
+            try:
+                waits = {"wait": False} if command == "prompt" else {}
+                return await self._as_client(command, {**payload, **waits})
+            except Refused as refused:
+                if refused.message not in _RACES:
+                    raise
+                command = _RACES[refused.message]
+        raise RpcError(FAILED, "runs of the session begin and end too fast to get a prompt in")
+
+    async def _abort(self) -> None:
+        try:
+            await self._as_client("abort", {})
+        except Refused:
+            # There is no run; what waits is not the next one's either.
+            for prompt in self._prompts.undelivered:
+                await self._remove(prompt)
+
+    async def _give_up(self, prompt: Prompt) -> None:
+        if prompt.is_over.is_set() or not prompt.input_id:
+            return
+        if not await self._remove(prompt):
+            with suppress(Refused):  # the run has ended
+                await self._as_client("abort", {"expected_run_id": prompt.run_id})
+
+    async def _remove(self, prompt: Prompt) -> bool:
+        """Return whether it waited; otherwise its turn has begun, or another client took it back."""
+        try:
+            await self._as_client("remove_queued", {"input_id": prompt.input_id})
+        except Refused:
+            return False
+        return True
+
+    async def _withdraw_undelivered(self) -> None:
+        """A run has failed before the turns of these: the editor learns it, and nothing is left over."""
+        for prompt in self._prompts.undelivered:
+            failure = RpcError(FAILED, "not delivered: the run before it failed")
+            prompt.outcome_if_cleared = failure
+            with suppress(ClientError):
+                await self._remove(prompt)
+            if prompt.turn is None:
+                prompt.settle(failure)
+
+    # --- events --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Send updates until the session is closed, or gone."""
+        with self._scope:
+            await self._is_announced.wait()
+            commands = {"sessionUpdate": "available_commands_update", "availableCommands": COMMANDS}
+            await self._send(commands)
+            wanted = Subscribe(
+                after=self._state["cursor"], session_id=self.id, types=_TYPES, confirms=True
+            )
+            try:
+                async with self._daemon.follow(wanted) as events, trio.open_nursery() as tasks:
+                    self._events = events
+                    await self._catch_up(tasks)
+                    self._is_following.set()
+                    await self._follow(events, tasks)
+            except* ClientError as errors:
+                self._prompts.settle(RpcError(FAILED, str(errors.exceptions[0])))
+        self.is_over = True
+        self._is_following.set()
+
+    async def _follow(self, events: Follower, tasks: trio.Nursery) -> None:
+        while True:
+            event = None
+            with trio.move_on_after(FLUSH_SECONDS if self._updates.is_due else math.inf):
+                event = await anext(events)
+            if event is None:
+                await self._flush()
+            else:
+                await self._take(event, tasks)
+
+    async def _take(self, event: ReceivedEvent, tasks: trio.Nursery) -> None:
+        type_ = event.type
+        payload: Mapping[str, Any] = event.payload
+        if type_ in {"permission_requested", "question_asked"}:
+            await self._flush()
+            self._ask_user(type_, await self._whole(payload), tasks)
+        elif type_ in ENDS:
+            self._withdraw(payload.get(ENDS[type_], ""))
+        if payload["session_id"] != self.id:
+            return
+        if type_ in {"tool_call_requested", "tool_execution_start"}:
+            payload = await self._whole(payload)
+        for update in self._updates.take(type_, payload):
+            await self._send(update)
+        self._prompts.note(type_, payload)
+        if type_ == "agent_end" and payload["status"] not in {"completed", "cancelled"}:
+            tasks.start_soon(self._withdraw_undelivered)
+
+    async def _flush(self) -> None:
+        for update in self._updates.flush():
+            await self._send(update)
+
+    async def _whole(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the payload with all of its arguments, where a change is shown by them."""
+        is_cut = "args_ref" in payload and payload["args_bytes"] <= _ARGS_BYTES_MAX
+        if not is_cut or not is_changing(payload["tool_name"]):
+            return payload
+        wanted = {"artifact_id": payload["args_ref"], "length": _ARGS_BYTES_MAX}
+        with suppress(ClientError):  # deleted meanwhile
+            data = (await self._daemon.request("get_artifact", wanted)).payload["data"]
+            return {**payload, "args": msgspec.json.decode(msgspec.convert(data, bytes))}
+        return payload
+
+    # --- asking the user -----------------------------------------------------------------------
+
+    async def _catch_up(self, tasks: trio.Nursery) -> None:
+        """Show the plan, and ask what was asked, from before the session was opened."""
+        todos = (await self._ask("get_todos", {}))["todos"]
+        if todos:
+            await self._send(plan(todos))
+        pending = (await self._ask("list_permissions", {}))["pending"]
+        for request in pending:
+            self._ask_user("permission_requested", await self._whole(request), tasks)
+        for asked in (await self._ask("list_questions", {}))["questions"]:
+            self._ask_user("question_asked", asked, tasks)
+
+    def _ask_user(self, type_: str, payload: Mapping[str, Any], tasks: trio.Nursery) -> None:
+        is_permission = type_ == "permission_requested"
+        id = payload["tool_call_id" if is_permission else "question_id"]
+        if id in self._asked:
+            return
+        scope = self._asked[id] = trio.CancelScope()
+        ask = self._asking.permission if is_permission else self._asking.question
+
+        async def ask_in_scope() -> None:
+            try:
+                # If the daemon is gone, so is what asked.
+                with scope, suppress(ClientError):
+                    await ask(payload)
+            finally:
+                del self._asked[id]
+
+        tasks.start_soon(ask_in_scope)
+
+    def _withdraw(self, id: str) -> None:
+        if id in self._asked:
+            self._asked[id].cancel()
+
+    # --- sending -------------------------------------------------------------------------------
+
+    async def _send(self, update: Update) -> None:
+        await self._rpc.notify("session/update", {"sessionId": self.id, "update": update})
+
+    async def _as_client(self, command: str, payload: dict[str, Any]) -> dict[str, Any]:
+        return await self._ask(command, {**payload, "client_id": self._client_id})
+
+    async def _ask(
+        self, command: str, payload: dict[str, Any], *, seconds: float | None = None
+    ) -> dict[str, Any]:
+        """Send a command about the session and return the payload of its answer. Raises ClientError."""
+        about = {"session_id": self.id, **payload}
+        return (await self._daemon.request(command, about, timeout_seconds=seconds)).payload

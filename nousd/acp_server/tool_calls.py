@@ -1,0 +1,139 @@
+"""A tool call as an editor shows it: its kind, a title, the files it is about, and what it changes."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from nousd.errors import ToolError
+from nousd.machine.policy.owned_names import OWNED
+from nousd.tools.diff.unified_diff import FileDiff, parse
+
+Args = Mapping[str, Any]
+
+_KINDS: Final = {
+    "read": "read",
+    "ls": "read",
+    "find": "search",
+    "grep": "search",
+    "write": "edit",
+    "edit": "edit",
+    "patch": "edit",
+    "bash": "execute",
+    "git": "execute",
+    "web_fetch": "fetch",
+    "todo": "think",
+    "task": "think",
+}
+"""tool -> its kind; all others are ``other``."""
+
+_SUBJECTS: Final = ("command", "path", "pattern", "url", "query")
+"""The arguments that say what a call is about, the most telling first."""
+
+_TITLE_CHARS_MAX: Final = 200
+_FILE_BYTES_MAX: Final = 2 * 1024 * 1024
+_DIFFS_MAX: Final = 100
+
+_CHANGING: Final = frozenset({"write", "edit", "patch"})
+
+
+def is_changing(tool_name: str) -> bool:
+    """Return whether calls of the tool are shown by what they change."""
+    return OWNED.get(tool_name, tool_name) in _CHANGING
+
+
+def title_of(tool_name: str, args: Args) -> str:
+    """Return one line that says what a call does."""
+    subject = next((args[key] for key in _SUBJECTS if isinstance(args.get(key), str)), "")
+    lines = subject.strip().splitlines()
+    first = lines[0] if lines else ""
+    more = " ..." if len(lines) > 1 or len(first) > _TITLE_CHARS_MAX else ""
+    return f"{tool_name} {first[:_TITLE_CHARS_MAX]}{more}".strip()
+
+
+def described(tool_name: str, args: Args, folder: str, *, is_past: bool = False) -> dict[str, Any]:
+    """Return the call as the keys of a tool call. Read the file that it is about to write.
+
+    Args:
+        folder: the session's workspace.
+        is_past: whether it has run; what the file held before is not known any more then.
+    """
+    ours = OWNED.get(tool_name, tool_name)
+    diffs = _diffs(ours, args, folder, is_past=is_past)
+    # A patch names its files in the middle of its text only.
+    subject = {} if ours != "patch" else {"path": ", ".join(_names(diffs, folder))}
+    call: dict[str, Any] = {
+        "title": title_of(tool_name, {**args, **subject}),
+        "name": tool_name,
+        "kind": _KINDS.get(ours, "other"),
+        "rawInput": dict(args),
+    }
+    paths = [diff["path"] for diff in diffs] or _named_path(args, folder)
+    if paths:
+        line = args.get("offset")
+        is_line = ours == "read" and isinstance(line, int) and line > 0
+        at = {"line": line} if is_line else {}
+        call["locations"] = [{"path": path, **at} for path in paths]
+    if diffs:
+        call["content"] = diffs
+    return call
+
+
+def text_content(text: str) -> list[dict[str, Any]]:
+    """Return a text as the content of a tool call."""
+    return [{"type": "content", "content": {"type": "text", "text": text}}]
+
+
+def _named_path(args: Args, folder: str) -> list[str]:
+    path = args.get("path")
+    return [_whole_path(folder, path)] if isinstance(path, str) else []
+
+
+def _diffs(tool_name: str, args: Args, folder: str, *, is_past: bool) -> list[dict[str, Any]]:
+    match tool_name, args:
+        case "edit", {"path": str(path), "oldText": str(old), "newText": str(new)}:
+            return [_diff(folder, path, old, new)]
+        case "write", {"path": str(path), "content": str(new)}:
+            before = None if is_past else _text_of_file(Path(folder, path))
+            return [_diff(folder, path, before, new)]
+        case "patch", {"patch": str(text)}:
+            strip = args.get("strip")
+            with suppress(ToolError):  # the call will fail, and say why
+                files = parse(text, strip if isinstance(strip, int) else None)
+                return [_of_patch(file, folder) for file in files[:_DIFFS_MAX]]
+    return []
+
+
+def _diff(folder: str, path: str, old: str | None, new: str) -> dict[str, Any]:
+    known = {} if old is None else {"oldText": old}
+    whole = _whole_path(folder, path)
+    return {"type": "diff", "path": whole, **known, "newText": new}
+
+
+def _of_patch(file: FileDiff, folder: str) -> dict[str, Any]:
+    old = "".join(line for hunk in file.hunks for line in hunk.old)
+    new = "".join(line for hunk in file.hunks for line in hunk.new)
+    return _diff(folder, file.new or file.old or "", None if file.old is None else old, new)
+
+
+def _names(diffs: list[dict[str, Any]], folder: str) -> list[str]:
+    return [os.path.relpath(diff["path"], folder) for diff in diffs]
+
+
+def _whole_path(folder: str, path: str) -> str:
+    return os.path.normpath(Path(folder, path))
+
+
+def _text_of_file(path: Path) -> str | None:
+    """Return what a text file of moderate size holds; None if there is none."""
+    with suppress(OSError, UnicodeDecodeError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if stat.S_ISREG(status.st_mode) and status.st_size <= _FILE_BYTES_MAX:
+                return file.read(_FILE_BYTES_MAX).decode()
+    return None

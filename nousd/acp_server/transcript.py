@@ -1,0 +1,67 @@
+"""The transcript of a session, sent to an editor as if it happened again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from nousd.acp_server.tool_calls import described
+from nousd.acp_server.updates import Update, chunk, ended_call
+from nousd.client.client import Client
+
+Payload = Mapping[str, Any]
+
+
+async def entries_of(daemon: Client, session_id: str) -> AsyncIterator[Payload]:
+    """Yield the entries of a session's path, oldest first, a page at a time.
+
+    Raises:
+        ClientError: as ``Client.request``.
+    """
+    wanted: dict[str, Any] = {"session_id": session_id}
+    page = (await daemon.request("get_messages", wanted)).payload
+    if page.get("leaf_id"):
+        wanted["leaf_id"] = page["leaf_id"]
+    # Pages come newest first: remember where each begins, and read them again in the other order.
+    starts: list[str] = []
+    while page["has_more"]:
+        starts.append(page["before"])
+        page = (await daemon.request("get_messages", {**wanted, "before": starts[-1]})).payload
+    for entry in page["messages"]:
+        yield entry
+    for before in (*reversed(starts[:-1]), None) if starts else ():
+        named = {} if before is None else {"before": before}
+        page = (await daemon.request("get_messages", {**wanted, **named})).payload
+        for entry in page["messages"]:
+            yield entry
+
+
+def updates_of(entry: Payload, folder: str) -> list[Update]:
+    """Return the updates that show an entry."""
+    match entry:
+        case {"type": "message", "role": "user"}:
+            return [chunk("user_message_chunk", entry["text"], entry["id"])]
+        case {"type": "message", "role": "assistant"}:
+            return [*_said(entry), *(_call(call, folder) for call in entry.get("tool_calls", ()))]
+        case {"type": "message", "role": "tool"}:
+            is_error = entry.get("is_error", False)
+            return [
+                ended_call(
+                    entry["tool_call_id"], entry["tool_name"], entry["text"], is_error=is_error
+                )
+            ]
+    return []
+
+
+def _said(entry: Payload) -> list[Update]:
+    thought = entry.get("reasoning", "")
+    return [
+        *([chunk("agent_thought_chunk", thought, entry["id"])] if thought else []),
+        *([chunk("agent_message_chunk", entry["text"], entry["id"])] if entry["text"] else []),
+    ]
+
+
+def _call(call: Payload, folder: str) -> Update:
+    id, name = call["tool_call_id"], call["name"]
+    shown = described(name, call["args"], folder, is_past=True)
+    return {"sessionUpdate": "tool_call", "toolCallId": id, "status": "pending", **shown}
