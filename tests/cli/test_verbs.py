@@ -245,6 +245,7 @@ SENT: list[tuple[str, str, dict[str, Any]]] = [
     ("runtime native", "set_runtime", {"runtime": "native"}),
     ("runtime default --session s", "set_runtime", {"runtime": None, "session_id": "s"}),
     ("runtimes", "get_runtimes", {}),
+    ("auth_status native", "get_auth_status", {"runtime": "native"}),
     ("thinking high", "set_thinking", {"level": "high"}),
     ("thinking default --session s", "set_thinking", {"level": None, "session_id": "s"}),
     ("permissions", "list_permissions", {}),

@@ -197,6 +197,31 @@ def test_events_ends_at_the_head_of_the_first_page(daemon: FakeDaemon, nousctl: 
     assert json.loads(shown.splitlines()[-1])["id"] == "evt-4"
 
 
+def test_events_of_a_view_are_printed_as_they_come_up_to_the_head(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    frame = {"seq": 16, "type": "task.started", "payload": {}, "time": "now"}
+    last = ok("events", {"events": [{**frame, "seq": 56}], "next": "evt-7", "head": "evt-7"})
+    first = ok("events", {"events": [frame], "next": "evt-2", "head": "evt-7"})
+    daemon.on["get_events"] = pages(first, last)
+    outcome = nousctl("events", "--view", "normalized", "--after", "8")
+    assert [json.loads(line)["seq"] for line in outcome.out.splitlines()] == [16, 56]
+    assert [request["payload"] for request in daemon.heard] == [
+        {"view": "normalized", "after_seq": 8},
+        {"view": "normalized", "after": "evt-2"},
+    ]
+
+
+def test_events_of_a_view_are_followed(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    fill_log(daemon)
+    frame = b'{"seq":64,"type":"task.started","payload":{},"time":"now"}\n'
+    daemon.publish(frame)
+    daemon.publish(None)
+    outcome = nousctl("events", "--follow", "--view", "normalized", "--after", "evt-0")
+    assert outcome.out.encode().splitlines()[-1] == frame.rstrip()
+    assert daemon.heard[-1]["payload"] == {"view": "normalized", "after": "evt-0"}
+
+
 def test_events_with_follow_ends_when_the_daemon_disconnects(
     daemon: FakeDaemon, nousctl: Nousctl
 ) -> None:

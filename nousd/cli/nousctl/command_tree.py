@@ -42,7 +42,6 @@ TREE: Final[dict[str, str | Group]] = {
     "logs": "logs",
     "stop": "stop",
     "restart": "restart",
-    "ping": "ping",
     "session": Group(
         "List, create and change sessions.",
         {
@@ -69,8 +68,6 @@ TREE: Final[dict[str, str | Group]] = {
             "leaf": "set_leaf",
             "update": "update",
             "override": "override",
-            "runtime": "runtime",
-            "runtimes": "runtimes",
         },
         alone="list",
         other="show",
@@ -143,12 +140,26 @@ TREE: Final[dict[str, str | Group]] = {
         alone="list",
         other="set",
     ),
+    "runtime": Group(
+        "List agent programs that sessions can work with; log in to them.",
+        {
+            "list": "runtimes",
+            "set": "runtime",
+            "status": "auth_status",
+            "login": "runtime_login",
+            "logout": "runtime_logout",
+            "doctor": "runtime_doctor",
+        },
+        alone="list",
+        other="set",
+    ),
     "mcp": "mcp",
     "artifact": Group("Fetch and store artifacts.", {"get": "artifact", "put": "put"}, other="get"),
     "daemon": Group(
         "Events, metrics and raw access to the daemon.",
         {
             "status": "status",
+            "ping": "ping",
             "events": "events",
             "metrics": "metrics",
             "capabilities": "capabilities",

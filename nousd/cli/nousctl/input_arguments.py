@@ -94,6 +94,10 @@ PROMPTED: Final = Argument(
     [],
     words_and_pipe,
 )
+RUNTIME: Final = Argument(
+    "runtime", Annotated[str, typer.Argument(metavar="RUNTIME", help="Its name.")], ...
+)
+
 SESSION: Final = option(
     "session_id",
     "--session",

@@ -29,6 +29,7 @@ from nousd.cli.nousctl.daemon_verbs import CONTROLLING
 from nousd.cli.nousctl.export import EXPORTING
 from nousd.cli.nousctl.http_login import LOGGING_IN
 from nousd.cli.nousctl.input_arguments import CLIENT, ONLY_SESSION, PROMPT, WORK_SESSION
+from nousd.cli.nousctl.runtime_programs import RUNTIME_PROGRAMS
 from nousd.cli.nousctl.target_session import in_session
 from nousd.cli.nousctl.tool_calls import CALLING
 from nousd.cli.nousctl.trust import TRUSTING
@@ -149,7 +150,10 @@ WATCHES: Final[dict[str, Watch]] = {
         (
             Argument(
                 "after",
-                Annotated[str | None, typer.Option("--after", help="Start after this event id.")],
+                Annotated[
+                    str | None,
+                    typer.Option("--after", help="Start after this event id, or seq of a view."),
+                ],
             ),
             ONLY_SESSION,
             Argument(
@@ -165,6 +169,13 @@ WATCHES: Final[dict[str, Watch]] = {
                     ),
                 ],
                 convert=_types,
+            ),
+            Argument(
+                "view",
+                Annotated[
+                    str | None,
+                    typer.Option("--view", help="normalized: the words that agent runtimes share."),
+                ],
             ),
             Argument(
                 "follow",
@@ -295,6 +306,7 @@ WATCHES: Final[dict[str, Watch]] = {
     **TRUSTING,
     **EXPORTING,
     **LOGGING_IN,
+    **RUNTIME_PROGRAMS,
     **CONTROLLING,
 }
 """name on the command line -> verb."""

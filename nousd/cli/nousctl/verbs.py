@@ -26,6 +26,7 @@ from nousd.cli.nousctl.input_arguments import (
     ONLY_SESSION,
     PROMPT,
     QUEUED,
+    RUNTIME,
     SESSION,
     STREAM,
     TEXT,
@@ -438,6 +439,9 @@ VERBS: Final[dict[str, Verb]] = {
         ),
     ),
     "runtimes": Verb("get_runtimes", "List the runtimes that sessions can work with.", ()),
+    "auth_status": Verb(
+        "get_auth_status", "Tell whether a runtime's program is logged in.", (RUNTIME,)
+    ),
     "thinking": Verb(
         "set_thinking",
         "Set how much the session's model reasons before it answers.",

@@ -110,7 +110,9 @@ def trace(options: Options, values: dict[str, Any]) -> int:
 def events(options: Options, values: dict[str, Any]) -> int:
     """Print the events after a cursor: up to now, or with ``follow`` forever."""
     follow = values.pop("follow", False)
-    wanted = {"types": "v1"} | values
+    wanted = values if "view" in values else {"types": "v1"} | values
+    if "view" in values and values.get("after", "").isdecimal():
+        wanted["after_seq"] = int(wanted.pop("after"))
     if follow:
         with options.subscribe(wanted) as subscription:
             for event in subscription:
@@ -127,10 +129,13 @@ def up_to_now(options: Options, wanted: Mapping[str, Any]) -> Iterator[Mapping[s
         head = _number(page["head"])
         while page["events"]:
             for event in page["events"]:
-                if _number(event["id"]) > head:
+                if "id" in event and _number(event["id"]) > head:
                     return
                 yield event
-            page = daemon.request("get_events", {**wanted, "after": page["next"]}).payload
+            if "view" in wanted and _number(page["next"]) >= head:
+                return
+            rest = {key: value for key, value in wanted.items() if key != "after_seq"}
+            page = daemon.request("get_events", {**rest, "after": page["next"]}).payload
 
 
 def _encoded(event: Mapping[str, Any]) -> bytes:

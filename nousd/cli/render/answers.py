@@ -239,6 +239,16 @@ def _runtimes(payload: Payload) -> Iterator[str]:
             yield f"    {' '.join(runtime['command'])}: {found}"
 
 
+def _auth_status(payload: Payload) -> Iterator[str]:
+    status = payload["auth"]
+    words = {True: "logged in", False: "not logged in", None: "its log-in cannot be seen"}
+    yield f"{payload['runtime']}: {words[status.get('is_logged_in')]}"
+    for name, is_there in status.get("details", {}).items():
+        yield f"    {name}: {'there' if is_there else 'missing'}"
+    if not status.get("is_logged_in"):
+        yield f"    {status['instructions']}"
+
+
 def _agents(payload: Payload) -> Iterator[str]:
     for agent in payload["agents"]:
         marks = [agent["source"], *([] if agent["trusted"] else ["not trusted"])]
@@ -334,6 +344,7 @@ _SHOWN: Final[dict[str, Callable[[Payload], Iterator[str]]]] = {
     "tools": _tools,
     "agents": _agents,
     "runtimes": _runtimes,
+    "auth_status": _auth_status,
     "mcp_servers": _mcp_servers,
     "models": _models,
     "upload": _upload,
