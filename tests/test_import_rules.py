@@ -51,7 +51,7 @@ ROOMS: dict[str, Room] = {
     # The patterns of secrets are shared by the daemon's log and by bundles.
     "redaction": room("errors"),
     "runtime_paths": room("errors", "platformdirs trio"),
-    "net": room("errors", "trio"),
+    "net": room("errors wire.codec", "trio msgspec"),
     "event_window": room("", "trio"),
     "config": room(
         "errors net runtime_paths redaction wire.objects wire.limits",
@@ -63,7 +63,7 @@ ROOMS: dict[str, Room] = {
     "store": room("wire machine errors", "apsw psycopg msgspec trio"),
     "tools": room("wire errors globs", "trio msgspec mcp mcp_types anyio httpx2 justhtml pydantic"),
     "providers": room("wire machine.context.model_input errors redaction", "msgspec httpx2 trio"),
-    "runtimes": room("wire machine tools providers errors", "msgspec trio"),
+    "runtimes": room("wire machine tools providers errors net.jsonrpc", "msgspec trio"),
     "extensions": room("wire tools errors", "msgspec trio"),
     "daemon": room(
         "wire machine views store tools providers runtimes extensions errors redaction net"
@@ -81,13 +81,17 @@ ROOMS: dict[str, Room] = {
     "client": room("wire errors net runtime_paths", "anyio msgspec"),
     # Over HTTP it is an ASGI application.
     "mcp_server": room("client wire errors", "mcp mcp_types anyio starlette"),
+    "acp_server": room(
+        "client wire errors net.jsonrpc tools.diff machine.policy.owned_names", "msgspec trio"
+    ),
     "bridge": room(
         "client views wire errors net runtime_paths event_window",
         "starlette h11 anyio trio msgspec prometheus_client",
     ),
     "sdk": room("client views wire errors", "anyio"),
     "cli": room(
-        "client sdk mcp_server admin replay errors net runtime_paths config", "typer anyio"
+        "client sdk mcp_server acp_server admin replay errors net runtime_paths config",
+        "typer anyio",
     ),
     "tui": room("client", "textual"),
 }
@@ -102,7 +106,7 @@ ALONE: dict[str, frozenset[str]] = {
 }
 """The modules that may start another program's part, and only inside of their functions."""
 
-LAZY = frozenset({"admin", "daemon", "mcp_server", "bridge", "config", "replay"})
+LAZY = frozenset({"admin", "daemon", "mcp_server", "acp_server", "bridge", "config", "replay"})
 """Rooms that ``cli`` may only import inside of functions, so that ``nousctl ping`` starts fast."""
 
 

@@ -10,7 +10,7 @@ from nousd.config.config_file import read_config_file
 from nousd.config.runtimes_file import ConfiguredRuntime, read_runtimes_file
 from nousd.errors import ConfigError
 
-KINDS = ("acp", "lines")
+KINDS = {"acp": ("off", "ask"), "lines": ("off",)}
 
 
 def read(folder: Path, text: str) -> tuple[ConfiguredRuntime, ...]:
@@ -55,7 +55,7 @@ def test_a_file_without_the_tables_names_no_program(tmp_path: Path) -> None:
         ('[runtimes.a]\nkind = "acpp"\ncommand = ["a"]', "'acpp'; there are acp, lines"),
         ('[runtimes.a]\nkind = "acp"\ncommnd = ["a"]', "the nearest is command"),
         ('[runtimes.a]\nkind = "acp"\ncommand = "a"', "command"),
-        ('[runtimes.a]\nkind = "acp"\ncommand = ["a"]\nruntime_tools = "yes"', "off or ask or on"),
+        ('[runtimes.a]\nkind = "acp"\ncommand = ["a"]\nruntime_tools = "yes"', "off or ask"),
         (
             '[runtimes.a]\nkind = "acp"\ncommand = ["a"]\nenv = ["KEY=secret"]',
             "env has names of variables",

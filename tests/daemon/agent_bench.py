@@ -12,8 +12,10 @@ import trio
 from nousd.runtimes.calls.host import RuntimeOpinion
 from nousd.runtimes.calls.runtime_policy import NO_POLICY
 from nousd.runtimes.interface import AgentHost
+from nousd.runtimes.native.loop import NativeRuntime
 from nousd.wire import events
 from nousd.wire.objects.entries import MessageEntry, ToolCall
+from nousd.wire.objects.runtimes import AuthFacts
 from tests.daemon.asking_bench import Bench, asking_daemon
 from tests.harness.daemon import Payload
 
@@ -27,12 +29,19 @@ class Puppet:
     name = AGENT
     version = "1.2.3"
     consumes_on_delivery = True
+    capabilities = NativeRuntime.capabilities
 
     def __init__(self) -> None:
         self.acts: list[Act] = []
 
     async def run_turn(self, host: AgentHost) -> None:
         await (self.acts.pop(0) if self.acts else takes_and_answers)(host)
+
+    def forget(self, session_id: str) -> None:
+        """Nothing is kept."""
+
+    def auth_facts(self) -> AuthFacts:
+        return AuthFacts(is_logged_in=True, instructions="nothing is needed")
 
     async def opinion_of(self, _call: ToolCall) -> RuntimeOpinion:
         return NO_POLICY
@@ -101,6 +110,8 @@ class AgentBench:
 async def agent_daemon(workdir: Path, **options: Any) -> AsyncIterator[AgentBench]:
     """Run a daemon in memory with an active session that works with the puppet."""
     puppet = Puppet()
-    async with asking_daemon(workdir, make_agents=lambda _: (puppet,), **options) as bench:
+    async with asking_daemon(
+        workdir, make_agents=lambda _: {AGENT: lambda: puppet}, **options
+    ) as bench:
         created = await bench.client.request("new_session", runtime=AGENT)
         yield AgentBench(bench, puppet, created["session_id"])

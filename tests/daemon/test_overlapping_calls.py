@@ -34,6 +34,7 @@ from tests.daemon.scripted import Held, ScriptedProvider, ToolOutcome, WithoutTh
 from tests.daemon.test_commits_of_a_call import HeldStore
 from tests.harness.daemon import (
     Client,
+    Daemon,
     Event,
     Events,
     FakeClock,
@@ -111,7 +112,10 @@ class AtOnce:
 class Bench:
     """A daemon whose run makes calls at once, a client, and a subscriber of everything."""
 
-    def __init__(self, client: Client, events: Events, work: Work, runtime: AtOnce) -> None:
+    def __init__(
+        self, daemon: Daemon, client: Client, events: Events, work: Work, runtime: AtOnce
+    ) -> None:
+        self.daemon = daemon
         self.runtime = runtime
         self.client = client
         self.events = events
@@ -147,7 +151,7 @@ async def at_once(
         **options,
     ) as daemon:
         watch = await daemon.watch(types="all", confirms=True)
-        yield Bench(await daemon.connect(), watch, work, runtime)
+        yield Bench(daemon, await daemon.connect(), watch, work, runtime)
 
 
 def brackets(run: list[Event]) -> list[tuple[str, str]]:

@@ -76,6 +76,8 @@ async def test_the_daemon_says_whether_it_finds_a_program(tmp_path: Path) -> Non
     for program, found in ((sys.executable, {"program": sys.executable}), ("no-such-agent", {})):
         async with agent_daemon(tmp_path, configured_runtimes=(configured(program),)) as bench:
             listed = (await bench.client.request("get_runtimes"))["runtimes"]
+        for each in listed:
+            assert each.pop("capabilities")["supports_streaming"]
         assert listed == [
             native,
             {

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from nousd.config.runtimes_file import ConfiguredRuntime
 from nousd.daemon.app import DaemonDeps, open_services, shut_down
 from nousd.daemon.clock import Clock, SystemClock
 from nousd.daemon.policy.permissions import Permissions, RulePermissions
+from nousd.daemon.runs.runtimes import MakeRuntime
 from nousd.daemon.services import ExtensionHandler, Services
 from nousd.daemon.transport.connection import serve_commands
 from nousd.daemon.transport.feed import serve_events
@@ -47,7 +48,7 @@ from nousd.net.accept import serve_connections
 from nousd.providers.interface import Provider
 from nousd.providers.models.catalog import Models
 from nousd.providers.setup.registry import ProviderSettings, make_provider
-from nousd.runtimes.calls.runner import CallRunner
+from nousd.runtimes.agents.surroundings import AgentSurroundings
 from nousd.runtimes.interface import Runtime
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.interface import Store
@@ -61,8 +62,10 @@ from nousd.tools.mcp.server import Surroundings
 from nousd.tools.mcp.spec import ServerSpec
 from nousd.tools.sandbox.interface import FindSandbox, no_sandbox
 from nousd.tools.secrets_interface import NO_SECRETS, Secrets
+from nousd.views.normalized.thread import Thread
 from tests.harness.empty_log import place_empty_log
 from tests.harness.lifecycle import LifecycleChecker
+from tests.harness.normalized import NormalizedJudge, frames_of
 from tests.harness.stub_model import StubModel
 from tests.harness.validation import check_event, check_response
 
@@ -178,6 +181,8 @@ class Events(Wire):
         self._checker = LifecycleChecker()
         self._begun: set[Any] = set()
         self._sees_all = True
+        self.head = ""
+        """The newest event when it subscribed."""
 
     async def receive(self, *, seconds: float = WAIT_SECONDS) -> Event:
         """Return the next line; events of runs seen from their start are checked for balance."""
@@ -200,6 +205,7 @@ class Events(Wire):
         self._checker, self._begun = LifecycleChecker(), set()
         self._sees_all = isinstance(payload.get("types", "v1"), str)
         subscribed: Payload = answer["payload"]
+        self.head = subscribed["head"]
         return subscribed
 
     @property
@@ -458,7 +464,7 @@ def make_deps(
     hooks: Hooks = NO_HOOKS,
     mcp_servers: tuple[ServerSpec, ...] = (),
     around_runtime: Callable[[Runtime], Runtime] = lambda runtime: runtime,
-    make_agents: Callable[[CallRunner], Iterable[Runtime]] = lambda _: (),
+    make_agents: Callable[[AgentSurroundings], Mapping[str, MakeRuntime]] = lambda _: {},
     configured_runtimes: tuple[ConfiguredRuntime, ...] = (),
     secrets: Secrets = NO_SECRETS,
 ) -> DaemonDeps:
@@ -499,16 +505,19 @@ def make_deps(
 
 
 async def check_log(store: Store, *, complete_after: int | None = None) -> None:
-    """Assert that the events of every run in the log are balanced.
+    """Assert that the events of every run in the log are balanced, also in the normalized view.
 
     Args:
         complete_after: see ``LifecycleChecker``.
     """
     checker = LifecycleChecker(complete_after=complete_after)
+    judge, threads = NormalizedJudge(), dict[str, Thread]()
     after = 0
     while page := await store.events_after(after, EventFilter(), limit=10_000, bytes_max=2**24):
         for stored in page:
             check_event(stored.line)
             checker.feed(stored.line)
+            for frame in frames_of(stored.line, threads):
+                judge.take(frame)
         after = page[-1].seq
     checker.finish()

@@ -35,6 +35,11 @@ def check_subscription(line: bytes) -> dict[str, Any]:
     return _check("subscribe", line)
 
 
+def check_normalized(line: bytes) -> dict[str, Any]:
+    """Assert that ``line`` is a valid event of the normalized view, and return it."""
+    return _check("normalized", line)
+
+
 def _check(schema: str, line: bytes) -> dict[str, Any]:
     assert line.endswith(b"\n"), f"the line does not end with an LF: {_shown(line)}"
     assert line.count(b"\n") == 1, f"more than one line: {_shown(line)}"

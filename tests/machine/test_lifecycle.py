@@ -103,6 +103,7 @@ EVENTS: dict[str, events.Event] = {
     "session_updated": events.SessionUpdated(session_id="s", leaf_id="e"),
     "session_deletion_scheduled": events.SessionDeletionScheduled(session_id="s", delete_at="t"),
     "session_restored": events.SessionRestored(session_id="s"),
+    "agent_session": events.AgentSession(**RUN, runtime="r", agent_session_id="own"),
     "session_seen": events.SessionSeen(session_id="s", entry_id="m"),
     "session_activated": events.SessionActivated(session_id="s"),
     "session_deleted": events.SessionDeleted(session_id="s"),
@@ -182,6 +183,7 @@ error                      *
 usage_reported             *
 run_aborting               *
 run_conflict               *
+agent_session              *
 v1_scope_entered           *
 session_delete_deferred    *
 todo_updated               *

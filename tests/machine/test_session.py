@@ -221,6 +221,7 @@ CHANGING = {
     events.UsageReported,
     events.TodoUpdated,
     events.SessionSeen,
+    events.AgentSession,
     events.SessionDeletionScheduled,
     events.SessionRestored,
     events.SessionAttached,

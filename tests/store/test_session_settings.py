@@ -71,6 +71,7 @@ EVERYTHING_SET: tuple[events.Event, ...] = (
         session_id="s1", workspace="/b", attached_from="/a", origin_workspace="/o", reason="why"
     ),
     events.WorkspaceOverrideGranted(session_id="s1", ttl_seconds=60, expires_at="soon"),
+    events.AgentSession(session_id="s1", runtime="r", agent_session_id="own", leaf_id="leaf"),
 )
 
 
@@ -134,6 +135,7 @@ def test_events_can_set_every_setting() -> None:
         *settings_among(events.SessionUpdated),
         *settings_among(events.SessionDeletionScheduled),
         *(name for name in SETTINGS if name.startswith(("attach", "origin_", "override_"))),
+        "agent_session",
     }
     assert in_events == set(SETTINGS)
 

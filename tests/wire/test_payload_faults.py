@@ -262,6 +262,11 @@ FAULTS: dict[str, Faults] = {
     "get_todos": SESSION_FAULTS,
     "list_agents": SESSION_FAULTS,
     "get_runtimes": [],
+    "get_auth_status": [
+        ({}, "runtime is required"),
+        ({"runtime": 4}, "runtime is required"),
+        ({"runtime": LONG_NAME}, "runtime is too long: at most 256"),
+    ],
     "set_runtime": [
         ({}, "runtime is required"),
         ({"runtime": 4}, "runtime is required"),

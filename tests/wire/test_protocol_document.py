@@ -19,7 +19,13 @@ from nousd.wire.codec.envelope import decode_payload, decode_request
 from nousd.wire.commands import COMMANDS
 from nousd.wire.events import EVENTS
 from scripts.generation.reference import pages
-from tests.harness.validation import check_command, check_event, check_response, check_subscription
+from tests.harness.validation import (
+    check_command,
+    check_event,
+    check_normalized,
+    check_response,
+    check_subscription,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 PROTOCOL = ROOT / "protocol"
@@ -136,12 +142,15 @@ def kind_of(example: str) -> str:
         return "response"
     if "ts" in line:
         return "event"
+    if "seq" in line:
+        return "normalized"
     return "subscription" if line["type"] == "subscribe" else "command"
 
 
 CHECKS = {
     "response": check_response,
     "event": check_event,
+    "normalized": check_normalized,
     "subscription": check_subscription,
     "command": check_command,
 }

@@ -1,0 +1,332 @@
+"""What every runtime that drives an agent program promises, tried with a scripted program of each."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from nousd.machine.policy.rules import Rule
+from nousd.runtimes.agents.acp.agent import Acp
+from nousd.runtimes.agents.claude.agent import Claude
+from nousd.runtimes.agents.codex.agent import Codex
+from nousd.runtimes.agents.interface import Agent
+from tests.harness.daemon import of_type, types, users
+from tests.runtimes.bench import WAIT_SECONDS, RuntimeBench, runtime_bench, said
+from tests.runtimes.scripted_adapter import ENVIRONMENT, ScriptedAgent, scripted_program
+
+
+def fake_claude(memory: Path) -> Claude:
+    variables = {**ENVIRONMENT, "CLAUDE_CONFIG_DIR": str(memory)}
+    return Claude("claude", scripted_program("fake_claude"), variables)
+
+
+def fake_acp(memory: Path) -> Acp:
+    return Acp("acp", [*scripted_program("fake_acp"), str(memory), "{}"], ENVIRONMENT)
+
+
+def fake_codex(memory: Path) -> Codex:
+    return Codex(
+        "codex", scripted_program("fake_codex"), {**ENVIRONMENT, "CODEX_HOME": str(memory)}
+    )
+
+
+AGENTS: dict[str, Callable[[Path], Agent]] = {
+    "scripted": ScriptedAgent,
+    "claude": fake_claude,
+    "acp": fake_acp,
+    "codex": fake_codex,
+}
+"""Makes an agent with a scripted program, which keeps its sessions in a folder."""
+
+READ = ["workspace.read", {"path": "notes.txt"}]
+
+
+needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing")
+
+
+def write(name: str) -> list[object]:
+    return ["workspace.write", {"path": name, "content": name}]
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture(params=AGENTS)
+def agent(request: pytest.FixtureRequest, tmp_path: Path) -> Agent:
+    return AGENTS[request.param](tmp_path / "memory")
+
+
+@pytest.fixture
+def workdir(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("what is noted")
+    return folder
+
+
+@pytest.fixture
+async def bench(workdir: Path, agent: Agent) -> AsyncIterator[RuntimeBench]:
+    async with runtime_bench(workdir, agent) as bench:
+        yield bench
+
+
+async def test_text_and_reasoning_stream_into_one_message(bench: RuntimeBench) -> None:
+    run = await bench.run({"think": "hm"}, {"say": "hello"})
+    assert said(run) == ["hello"]
+    assert [update["delta"] for update in of_type(run, "reasoning_update")] == ["hm"]
+    (started,) = of_type(run, "agent_start")
+    assert started["runtime"] == bench.agent.name
+    assert of_type(run, "agent_end")[0]["status"] == "completed"
+    entries = (await bench.client.request("get_messages"))["messages"]
+    assert (entries[-1]["role"], entries[-1]["text"]) == ("assistant", "hello")
+
+
+async def test_the_users_message_comes_before_the_first_word(bench: RuntimeBench) -> None:
+    for act in ({"say": "a"}, {"early": True}):
+        run = await bench.run(act, {"say": "b"})
+        starts = [start["role"] for start in of_type(run, "message_start")]
+        assert starts[0] == "user"
+        assert len(users(run)) == 1
+
+
+async def test_what_the_agent_was_given_is_in_the_log(bench: RuntimeBench) -> None:
+    run = await bench.run({"say": "a"})
+    (told,) = of_type(run, "model_input")
+    assert told["provider"] == bench.agent.name
+    assert set(told["tools"]) >= {"workspace.read", "workspace.write", "patch.apply"}
+    assert told["input_ref"] == told["input_hash"]
+
+
+async def test_a_call_of_our_tool_goes_through_the_gate(bench: RuntimeBench) -> None:
+    run = await bench.run({"call": READ}, {"say_results": True})
+    assert said(run) == ["what is noted"]
+    order = [type_ for type_ in types(run) if type_.startswith(("tool_call", "tool_execution"))]
+    assert order[0] == "tool_execution_start"
+    assert order[-1] == "tool_execution_end"
+    (completed,) = of_type(run, "tool_call_completed")
+    assert (completed["tool_name"], completed["executed_by"]) == ("workspace.read", "nousd")
+
+
+async def test_calls_made_at_once_overlap_and_their_brackets_do_not(
+    bench: RuntimeBench, workdir: Path
+) -> None:
+    names = ["one", "two", "three"]
+    run = await bench.run({"calls": [write(name) for name in names]}, {"say_results": True})
+    assert files_in(workdir) == sorted(["notes.txt", *names])
+    brackets = [
+        type_ for type_ in types(run) if type_ in ("tool_execution_start", "tool_execution_end")
+    ]
+    assert brackets == ["tool_execution_start", "tool_execution_end"] * 3
+    assert said(run)[0].count("Wrote") == 3
+
+
+async def test_a_call_that_the_agent_repeats_runs_once(bench: RuntimeBench) -> None:
+    run = await bench.run({"again": write("once")}, {"say_results": True})
+    assert len(of_type(run, "tool_call_started")) == 1
+    assert said(run)[0].count("Wrote") == 2
+
+
+async def test_a_denied_call_has_no_effect_and_the_agent_is_told(
+    workdir: Path, agent: Agent
+) -> None:
+    rules = (Rule("deny", "write", "the test"),)
+    async with runtime_bench(workdir, agent, rules=rules) as bench:
+        run = await bench.run({"call": write("never")}, {"say_results": True})
+        assert not (workdir / "never").exists()
+        assert "tool_blocked" in said(run)[0]
+        assert len(of_type(run, "tool_call_denied")) == 1
+
+
+async def test_a_rule_for_the_name_towards_agents_binds_it(workdir: Path, agent: Agent) -> None:
+    rules = (Rule("deny", "workspace.write", "the test"),)
+    async with runtime_bench(workdir, agent, rules=rules) as bench:
+        await bench.run({"call": write("never")})
+        assert not (workdir / "never").exists()
+
+
+@pytest.mark.parametrize("decision", ["once", "deny"])
+async def test_a_call_that_needs_approval_waits_for_it(
+    workdir: Path, agent: Agent, decision: str
+) -> None:
+    async with runtime_bench(workdir, agent, mode="ask") as bench:
+        with trio.fail_after(WAIT_SECONDS):
+            await bench.start({"call": write("asked")}, {"say_results": True})
+            asked = (await bench.events.until("permission_requested"))["payload"]
+            assert not (workdir / "asked").exists()
+            named = {key: asked[key] for key in ("tool_call_id", "attempt", "input_hash")}
+            await bench.client.request("confirm_tool", decision=decision, **named)
+            run = await bench.events.run()
+        assert (workdir / "asked").exists() == (decision == "once")
+        assert of_type(run, "agent_end")[0]["status"] == "completed"
+
+
+async def test_a_tool_of_the_agents_own_is_refused_while_these_are_off(
+    bench: RuntimeBench,
+) -> None:
+    run = await bench.run({"own": ["Bash", {"command": "touch own"}]}, {"say_results": True})
+    (denied,) = of_type(run, "tool_call_denied")
+    assert denied["tool_name"] in ("Bash", "shell")
+    assert "allowed" not in said(run)[0]
+
+
+async def test_a_steer_is_the_agents_next_input(bench: RuntimeBench) -> None:
+    with trio.fail_after(WAIT_SECONDS):
+        await bench.start({"say": "first"}, {"hold": True})
+        await bench.events.until("message_end", text="first")
+        await bench.client.request("steer", text='[{"say": "steered"}]')
+        run = await bench.events.run()
+    assert [kind for kind, _ in users(run)] == ["prompt", "steer"]
+    assert said(run) == ["first", "steered"]
+
+
+async def test_a_follow_up_is_a_turn_of_its_own(bench: RuntimeBench) -> None:
+    with trio.fail_after(WAIT_SECONDS):
+        await bench.start({"say": "first"})
+        await bench.client.request("follow_up", text='[{"say": "second"}]')
+        run = await bench.events.run()
+    assert said(run) == ["first", "second"]
+    assert [kind for kind, _ in users(run)] == ["prompt", "follow_up"]
+
+
+@pytest.mark.parametrize("manner", ["hold", "deaf"])
+async def test_an_abort_ends_the_turn_even_if_the_agent_does_not_listen(
+    bench: RuntimeBench, manner: str
+) -> None:
+    with trio.fail_after(WAIT_SECONDS):
+        await bench.start({"say": "first"}, {manner: True})
+        await bench.events.until("message_update", delta="first")
+        await bench.client.request("abort")
+        run = await bench.events.run()
+    assert of_type(run, "agent_end")[0]["status"] == "cancelled"
+    assert said(await bench.run({"say": "again"})) == ["again"]
+
+
+async def test_an_agent_that_dies_ends_the_run_and_the_next_one_starts_it_anew(
+    bench: RuntimeBench,
+) -> None:
+    run = await bench.run({"say": "first"}, {"die": 3})
+    (failure,) = of_type(run, "error")
+    assert failure["code"] == "agent_failed"
+    assert "dying" in failure["cause"]
+    assert of_type(run, "agent_end")[0]["status"] == "error"
+    run = await bench.run({"say": "again"})
+    assert said(run) == ["again"]
+    begun = [note for note in of_type(run, "agent_session") if "resume" in note]
+    assert [note["resume"] for note in begun] == ["reconstruct"]
+
+
+async def test_a_failed_model_call_ends_the_run_with_its_words(bench: RuntimeBench) -> None:
+    run = await bench.run({"fail": "no such model"})
+    (failure,) = of_type(run, "error")
+    assert "no such model" in failure["cause"]
+    assert said(await bench.run({"say": "again"})) == ["again"]
+
+
+async def test_what_nobody_knows_is_kept_and_harms_nothing(bench: RuntimeBench) -> None:
+    run = await bench.run({"unknown": 30}, {"garbage": 3}, {"say": "fine"})
+    assert said(run) == ["fine"]
+    kept = [warned for warned in of_type(run, "warning") if warned["code"].startswith("agent_")]
+    assert 0 < len(kept) <= 20
+
+
+async def test_a_flood_is_whole(bench: RuntimeBench) -> None:
+    run = await bench.run({"flood": 2000})
+    assert said(run) == ["x " * 2000]
+
+
+async def test_usage_is_counted(bench: RuntimeBench) -> None:
+    run = await bench.run({"say": "a"})
+    (reported,) = of_type(run, "usage_reported")
+    assert reported["usage"]["total"] > 0
+
+
+async def test_one_program_serves_the_turns_of_a_session(bench: RuntimeBench) -> None:
+    await bench.run({"say": "one"})
+    run = await bench.run({"say": "two"})
+    assert [note for note in of_type(run, "agent_session") if "resume" in note] == []
+
+
+async def test_a_moved_leaf_makes_the_programs_session_void(bench: RuntimeBench) -> None:
+    await bench.run({"say": "one"})
+    entries = (await bench.client.request("get_messages"))["messages"]
+    await bench.run({"say": "two"})
+    run = await bench.run({"say": "three"}, leaf_id=entries[-1]["id"])
+    begun = [note for note in of_type(run, "agent_session") if "resume" in note]
+    assert [note["resume"] for note in begun] == ["reconstruct"]
+
+
+async def test_a_conversation_is_handed_to_the_native_runtime_and_back(
+    bench: RuntimeBench,
+) -> None:
+    await bench.run({"say": "by the agent"})
+    await bench.client.request("set_runtime", runtime=None)
+    await bench.run({"say": "ignored"})
+    await bench.client.request("set_runtime", runtime=bench.agent.name)
+    run = await bench.run({"say": "by the agent again"})
+    begun = [note for note in of_type(run, "agent_session") if "resume" in note]
+    assert [note["resume"] for note in begun] == ["reconstruct"]
+    assert said(run) == ["by the agent again"]
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("decision", ["once", "deny"])
+async def test_a_tool_of_the_agents_own_is_asked_about_where_these_are_on_request(
+    workdir: Path, decision: str, tmp_path: Path
+) -> None:
+    agent = fake_claude(tmp_path / "memory")
+    async with runtime_bench(workdir, agent, mode="auto", own_tools="ask") as bench:
+        with trio.fail_after(WAIT_SECONDS):
+            await bench.start({"own": ["Bash", {"command": "make it"}]}, {"say_results": True})
+            asked = (await bench.events.until("permission_requested"))["payload"]
+            assert (asked["tool_name"], asked["args"]) == ("Bash", {"command": "make it"})
+            named = {key: asked[key] for key in ("tool_call_id", "attempt", "input_hash")}
+            await bench.client.request("confirm_tool", decision=decision, **named)
+            run = await bench.events.run()
+        allowed = decision == "once"
+        assert [done["executed_by"] for done in of_type(run, "tool_call_completed")] == (
+            ["runtime"] if allowed else []
+        )
+        assert said(run)[0].startswith("allowed: did it") == allowed
+
+
+@needs_bubblewrap
+async def test_a_rule_about_paths_binds_the_agents_own_tools(workdir: Path, tmp_path: Path) -> None:
+    agent = fake_claude(tmp_path / "memory")
+    rules = (Rule("deny", "*(secret.txt)", "the test"),)
+    async with runtime_bench(workdir, agent, rules=rules, own_tools="ask") as bench:
+        run = await bench.run(
+            {"own": ["Read", {"file_path": "secret.txt"}]},
+            {"own": ["Read", {"file_path": "notes.txt"}]},
+            {"say_results": True},
+        )
+        assert len(of_type(run, "tool_call_denied")) == 1
+        assert said(run)[0].endswith("allowed: did it")
+
+
+@needs_bubblewrap
+async def test_an_own_call_whose_result_is_not_told_is_over_when_the_turn_is(
+    workdir: Path, tmp_path: Path
+) -> None:
+    agent = fake_claude(tmp_path / "memory")
+    hook = {
+        "subtype": "hook_callback",
+        "input": {"tool_name": "Bash", "tool_input": {"command": "make"}, "tool_use_id": "same"},
+    }
+    asked = [
+        json.dumps({"type": "control_request", "request_id": id_, "request": hook})
+        for id_ in ("first", "again")
+    ]
+    async with runtime_bench(workdir, agent, own_tools="ask") as bench:
+        with trio.fail_after(WAIT_SECONDS):
+            await bench.start({"raw": asked}, {"call": READ})
+            await bench.client.request("follow_up", text='[{"say": "second"}]')
+            run = await bench.events.run()
+    assert said(run) == ["second"]
+    own = [done for done in of_type(run, "tool_call_completed") if done["tool_name"] == "Bash"]
+    assert [done["is_error"] for done in own] == [True]
