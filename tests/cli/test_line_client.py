@@ -768,8 +768,7 @@ def test_a_plain_chat_draws_nothing_again_and_output_waits_for_the_line_being_ty
     linear.wait_for("echo hel-lo")
     linear.type("bye")
     linear.wait_for("bye")
-    linear.type("\x03")
-    linear.wait_for("\b \b\b \b\b \b")
+    linear.interrupt_until_shown("\b \b\b \b\b \b")
     linear.type("\x04")
     assert linear.process.wait(20) == 0
     linear.wait_for("\x1b[?2004l")

@@ -12,6 +12,7 @@ from nousd.runtimes.agents.interface import AgentCall, AgentLife, AgentListener,
 from nousd.runtimes.answer_room import AnswerBounds
 from nousd.runtimes.interface import AgentHost
 from nousd.tools.interface import ToolResult
+from tests.harness.daemon import WAIT_SECONDS
 
 
 class Working(AgentLife):
@@ -78,7 +79,7 @@ async def test_a_call_at_any_moment_of_the_end_of_a_turn_is_told_that_it_is_over
                 scope.cancel()
 
             calling.start_soon(abort)
-            with trio.fail_after(10):
+            with trio.fail_after(WAIT_SECONDS):
                 await turn.carry_out()
         is_over.set()
     assert set(told) == {STOPPED}

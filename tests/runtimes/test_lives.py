@@ -15,6 +15,7 @@ from nousd.runtimes.agents import lives
 from nousd.runtimes.agents.guest import Guest
 from nousd.runtimes.agents.interface import AgentLife, Resume, Start, UserText
 from nousd.runtimes.agents.lives import LIVES_MAX, Lives
+from tests.harness.daemon import WAIT_SECONDS
 from tests.runtimes.scripted_adapter import ScriptedAgent
 
 
@@ -112,7 +113,7 @@ async def test_a_program_ends_that_nobody_uses_and_none_in_a_long_turn(
         used = await kept.begin("used", start, Resume("new"))
         unused = await kept.begin("unused", start, Resume("new"))
         kept.rest("unused")
-        with trio.fail_after(30):
+        with trio.fail_after(WAIT_SECONDS):
             await unused.over.wait()
             # The turn of the other one takes longer than a program is kept without.
             resting = await kept.begin("unused", start, Resume("new"))
@@ -120,5 +121,5 @@ async def test_a_program_ends_that_nobody_uses_and_none_in_a_long_turn(
             await resting.over.wait()
         assert kept.warm("used", start) is used
         kept.rest("used")
-        with trio.fail_after(30):
+        with trio.fail_after(WAIT_SECONDS):
             await used.over.wait()
