@@ -156,8 +156,8 @@ async def get_weekday(services: Services, _command: commands.GetWeekday) -> Repl
     )
     copy.insert(
         f"{handlers}/__init__.py",
-        '    "get_metrics": metrics.get_metrics,\n',
-        '    "get_weekday": metrics.get_weekday,\n',
+        '    "get_metrics": "metrics",\n',
+        '    "get_weekday": "metrics",\n',
     )
     copy.insert(
         "nousd/cli/nousctl/verbs.py",

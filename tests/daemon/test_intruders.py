@@ -124,6 +124,7 @@ SAMPLES: dict[str, Any] = {
     "run_id": "run",
     "wait": False,
     "level": "low",
+    "runtime": "native",
     "tool": "ls",
     "rule": "ls",
     "workspace": "/home/me/project",
