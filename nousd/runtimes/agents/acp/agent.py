@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import msgspec
 import trio
 
 from nousd.runtimes.agents.acp.life import AcpLife
+from nousd.runtimes.agents.capabilities import USUAL
 from nousd.runtimes.agents.interface import Resume, Start, Write
 from nousd.wire.codec.canonical_json import digest
-from nousd.wire.objects.runtimes import AuthFacts, RuntimeCapabilities
+from nousd.wire.objects.runtimes import AuthFacts
 
 PASSED_ON: Final = (
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE"),
@@ -30,31 +32,8 @@ class Acp:
         passed_on: variables of the daemon's environment that the program receives.
     """
 
-    capabilities = RuntimeCapabilities(
-        supports_streaming=True,
-        supports_reasoning=True,
-        supports_tool_calls=True,
-        supports_parallel_tool_calls=True,
-        supports_stop=True,
-        supports_images=True,
-        supports_session_create=True,
-        supports_session_resume=True,
-        supports_usage_reporting=True,
-        supports_non_interactive=True,
-        auth_model="both",
-        tool_execution_model="hybrid",
-        permission_model="hybrid",
-        state_model="local_disk",
-        resume_model="native",
-        reconstruct_model="text",
-        steer_model="next_turn",
-        tool_replay_safety="requires_reapproval",
-        mcp_support="client_only",
-        mcp_transports=("stdio",),
-        cancellation_model="best_effort",
-        supported_isolation_modes=("subprocess",),
-        recommended_isolation_mode="subprocess",
-        max_outstanding_tool_calls=16,
+    capabilities = msgspec.structs.replace(
+        USUAL, tool_execution_model="hybrid", permission_model="hybrid"
     )
     """Those of the protocol; what a program lacks of them shows when it is asked for it."""
 

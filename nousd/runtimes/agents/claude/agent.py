@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import trio
 
 from nousd.runtimes.agents.auth import auth_facts
+from nousd.runtimes.agents.capabilities import USUAL
 from nousd.runtimes.agents.claude.life import ClaudeLife
 from nousd.runtimes.agents.interface import Resume, Start, Write
 from nousd.runtimes.agents.mcp_tools import SERVER
 from nousd.wire.codec.envelope import encode_json
-from nousd.wire.objects.runtimes import AuthFacts, RuntimeCapabilities
+from nousd.wire.objects.runtimes import AuthFacts
 
 PASSED_ON: Final = (
     *("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "CLAUDE_CONFIG_DIR"),
@@ -38,31 +40,8 @@ class Claude:
         passed_on: variables of the daemon's environment that the program receives.
     """
 
-    capabilities = RuntimeCapabilities(
-        supports_streaming=True,
-        supports_reasoning=True,
-        supports_tool_calls=True,
-        supports_parallel_tool_calls=False,
-        supports_stop=True,
-        supports_images=True,
-        supports_session_create=True,
-        supports_session_resume=True,
-        supports_usage_reporting=True,
-        supports_non_interactive=True,
-        auth_model="both",
-        tool_execution_model="external_mcp",
-        permission_model="nousd",
-        state_model="local_disk",
-        resume_model="native",
-        reconstruct_model="text",
-        steer_model="next_turn",
-        tool_replay_safety="requires_reapproval",
-        mcp_support="client_only",
-        mcp_transports=("stdio",),
-        cancellation_model="best_effort",
-        supported_isolation_modes=("subprocess",),
-        recommended_isolation_mode="subprocess",
-        max_outstanding_tool_calls=1,
+    capabilities = msgspec.structs.replace(
+        USUAL, supports_parallel_tool_calls=False, max_outstanding_tool_calls=1
     )
 
     def __init__(self, name: str, program: Sequence[str], passed_on: Mapping[str, str]) -> None:

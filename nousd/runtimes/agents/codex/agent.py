@@ -10,12 +10,13 @@ import msgspec
 import trio
 
 from nousd.runtimes.agents.auth import auth_facts
+from nousd.runtimes.agents.capabilities import USUAL
 from nousd.runtimes.agents.codex.life import CodexLife
 from nousd.runtimes.agents.codex.told import program_settings
 from nousd.runtimes.agents.interface import Resume, Start, Write
 from nousd.wire.codec.canonical_json import digest
 from nousd.wire.codec.envelope import encode_json
-from nousd.wire.objects.runtimes import AuthFacts, RuntimeCapabilities
+from nousd.wire.objects.runtimes import AuthFacts
 
 PASSED_ON: Final = (
     *("CODEX_HOME", "CODEX_API_KEY", "OPENAI_API_KEY", "SSL_CERT_FILE"),
@@ -33,31 +34,8 @@ class Codex:
         passed_on: variables of the daemon's environment that the program receives.
     """
 
-    capabilities = RuntimeCapabilities(
-        supports_streaming=True,
-        supports_reasoning=True,
-        supports_tool_calls=True,
-        supports_parallel_tool_calls=True,
-        supports_stop=True,
-        supports_images=True,
-        supports_session_create=True,
-        supports_session_resume=True,
-        supports_usage_reporting=True,
-        supports_non_interactive=True,
-        auth_model="both",
-        tool_execution_model="external_mcp",
-        permission_model="nousd",
-        state_model="local_disk",
-        resume_model="native",
-        reconstruct_model="structured",
-        steer_model="in_turn",
-        tool_replay_safety="requires_reapproval",
-        mcp_support="client_only",
-        mcp_transports=("stdio",),
-        cancellation_model="best_effort",
-        supported_isolation_modes=("subprocess",),
-        recommended_isolation_mode="subprocess",
-        max_outstanding_tool_calls=16,
+    capabilities = msgspec.structs.replace(
+        USUAL, reconstruct_model="structured", steer_model="in_turn"
     )
 
     def __init__(self, name: str, program: Sequence[str], passed_on: Mapping[str, str]) -> None:
