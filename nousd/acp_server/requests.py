@@ -33,7 +33,7 @@ class SessionAbility(Params, frozen=True, kw_only=True):
 
 
 class ClientCapabilities(Params, frozen=True, kw_only=True):
-    """What an editor can do."""
+    """The capabilities of an editor."""
 
     elicitation: ElicitationAbility | None = None
     session: SessionAbility | None = None
@@ -124,7 +124,7 @@ class ResourceLink(Params, frozen=True, kw_only=True, tag_field="type", tag="res
 
 
 class Contents(Params, frozen=True, kw_only=True):
-    """What a resource holds, a text or bytes in base64."""
+    """The content of a resource, a text or bytes in base64."""
 
     uri: str
     mime_type: str | None = None
@@ -142,7 +142,7 @@ Block = Text | Image | ResourceLink | Resource
 
 
 class Prompt(OfSession, frozen=True, kw_only=True):
-    """What the user says."""
+    """A text of the user with its parts."""
 
     prompt: tuple[Block, ...]
 
@@ -151,7 +151,7 @@ class Prompt(OfSession, frozen=True, kw_only=True):
 
 
 class PermissionOutcome(Params, frozen=True, kw_only=True):
-    """How the user answered a request for permission."""
+    """The user's answer to a request for permission."""
 
     outcome: str
     option_id: str | None = None

@@ -21,7 +21,7 @@ REQUESTS_MAX: Final = 64
 """Requests of the program that may wait for an answer at a time."""
 
 _WITHDRAWAL_SECONDS: Final = 1.0
-"""How long to wait for room to say that a request is withdrawn."""
+"""Maximum wait for room to say that a request is withdrawn."""
 
 PARSE_ERROR: Final = -32700
 METHOD_NOT_FOUND: Final = -32601
@@ -49,7 +49,7 @@ def readable(line: bytes) -> bytes:
 
 
 class RpcError(Exception):
-    """What one side answers instead of a result.
+    """The answer of one side instead of a result.
 
     Args:
         code: as JSON-RPC has it.
@@ -69,7 +69,7 @@ class FollowedResult(NamedTuple):
 
 
 class Peer(Protocol):
-    """What an adapter does with the messages of its program."""
+    """Handles the messages of a program."""
 
     async def answer(self, method: str, params: Raw) -> Any:
         """Return the result of a request of the program, or a ``FollowedResult``.

@@ -37,13 +37,13 @@ CALLS_MAX: Final = 16
 """Calls of one agent that run at a time; further ones wait."""
 
 INTERRUPT_SECONDS: Final = 5.0
-"""How long an agent may take to end a turn that is stopped, before it is ended itself."""
+"""Maximum time for an agent to end a stopped turn, before it is ended itself."""
 
 STOPPED: Final = ToolResult("The turn was stopped; the call was not finished.", is_error=True)
-"""What an agent is told of a call whose turn is over."""
+"""The result of a call whose turn is over, as the agent is told it."""
 
 _GO_ON: Final = "Go on where you were interrupted."
-"""What an agent is told in a turn that resumes: programs begin none without a text."""
+"""The text of a turn that resumes: programs begin none without a text."""
 
 _UNTOLD: Final = ToolResult("The agent did not say what came of it.", is_error=True)
 """The result of an allowed call of the agent's own when the turn ends without one."""

@@ -1,4 +1,4 @@
-"""Whether an agent program is logged in, as its own files and variables show it.
+"""Looks whether an agent program is logged in, by its own files and variables.
 
 Nothing is read but names: neither the content of a file nor the value of a variable.
 """

@@ -1,4 +1,4 @@
-"""What agent programs have in common, of what a runtime can do."""
+"""The capabilities that agent programs have in common."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where an agent program runs: as a guest, which reaches neither our files nor our sockets.
+"""Starts agent programs as guests, which reach neither our files nor our sockets.
 
 The program is the user's own and may see what the user sees, its log-in among it. What is ours is
 covered: the state folder with log and tokens, the sockets, the settings. So it can neither approve its
@@ -15,7 +15,7 @@ from nousd.errors import AgentFailed
 
 
 class Guest(NamedTuple):
-    """How agent programs are started.
+    """Starts agent programs.
 
     Args:
         bubblewrap: finds bubblewrap; None if there is none.

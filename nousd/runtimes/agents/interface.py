@@ -24,11 +24,11 @@ from nousd.wire.objects.runtimes import AuthFacts, RuntimeCapabilities
 from nousd.wire.objects.todos import Todo
 
 ResumeKind = Literal["new", "native", "reconstruct"]
-"""How a life begins: with nothing, with the program's own session, or told our transcript."""
+"""The beginning of a life: with nothing, with the program's own session, or told our transcript."""
 
 
 OwnTools = Literal["off", "ask"]
-"""Whether a program's own tools are not offered, or each call is asked about."""
+"""The use of a program's own tools: not offered, or each call is asked about."""
 
 
 class AgentTool(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class AgentTool(msgspec.Struct, frozen=True):
 
 
 class Resume(msgspec.Struct, frozen=True):
-    """How a life begins.
+    """The beginning of a life.
 
     Args:
         agent_session_id: the program's session, for ``native``.
@@ -53,7 +53,7 @@ class Resume(msgspec.Struct, frozen=True):
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """What one life of an agent is started with. Two equal ones need not be told apart.
+    """The facts that one life of an agent is started with. Two equal ones need not be told apart.
 
     Args:
         workdir: the folder of the session; resolved.
@@ -91,7 +91,7 @@ class AgentImage(msgspec.Struct, frozen=True):
 
 
 class UserText(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user says to an agent. ``message_id`` names it towards the program, as a UUID."""
+    """A text of the user for an agent. ``message_id`` names it towards the program, as a UUID."""
 
     message_id: str
     text: str
@@ -172,7 +172,7 @@ class AgentLife(ABC):
     """The model that the program uses, as it says; empty if it does not."""
 
     facts_of: Callable[[AgentCall], Facts] | None = None
-    """What a call of the program's own tools may do, by its arguments; None while these are off."""
+    """Returns the effects of a call of the program's own tools; None while these are off."""
 
     def __init__(self) -> None:
         self.over = trio.Event()
@@ -253,7 +253,7 @@ class Agent(Protocol):
 
     @property
     def capabilities(self) -> RuntimeCapabilities:
-        """What the program can do through this adapter."""
+        """The capabilities of the program through this adapter."""
         ...
 
     def auth_facts(self) -> AuthFacts:

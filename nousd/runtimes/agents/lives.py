@@ -23,10 +23,10 @@ LIVES_MAX: Final = 16
 """Programs of one kind that are kept at a time; the one that was not used for longest gives way."""
 
 IDLE_SECONDS: Final = 900.0
-"""How long a program is kept that nobody uses."""
+"""Maximum time that an unused program is kept."""
 
 BEGIN_SECONDS: Final = 60.0
-"""How long a program may take until it is ready for a turn."""
+"""Maximum time until a program is ready for a turn."""
 
 _BOUNDS: Final = LineBounds(bytes_max=16 * 1024 * 1024, values_max=200_000, per_second=10_000)
 """A program sends a line for each piece of a text, which a fast model has thousands of in a second."""

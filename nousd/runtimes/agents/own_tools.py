@@ -20,13 +20,13 @@ from nousd.wire.objects.policy import ExecutedBy
 from nousd.wire.objects.tool_footprint import Access, ToolClass
 
 _SECONDS_MAX: Final = 3600.0
-"""How long the program may be silent while it carries out a call."""
+"""Maximum silence of the program while it carries out a call."""
 
 _EVERYTHING: Final[frozenset[ToolClass]] = frozenset({"read", "write", "exec", "network"})
 
 
 class Facts(NamedTuple):
-    """What the arguments of a call say of it.
+    """The facts about a call, as far as its arguments say them.
 
     Args:
         classes: everything that it may do.
@@ -60,7 +60,7 @@ class OwnToolCall:
         self.parameters: dict[str, Any] = {"type": "object"}
         self.is_decided = trio.Event()
         self.refusal: str | None = None
-        """Why the program must not carry it out, once it is decided."""
+        """The reason against the call, once it is decided; None if it may be carried out."""
         self.is_written = trio.Event()
         """The log has what came of it."""
         self._facts = facts

@@ -1,4 +1,4 @@
-"""What a daemon gives the runtimes that drive agent programs. It imports none of them."""
+"""The surroundings of the runtimes that drive agent programs. It imports none of these."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nousd.tools.secrets_interface import Secrets
 
 
 class AgentSurroundings(NamedTuple):
-    """What a daemon gives the runtimes that drive agent programs.
+    """The daemon's side of the runtimes that drive agent programs.
 
     Args:
         nursery: holds the programs.

@@ -35,7 +35,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RuntimeName(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What carries the run out."""
+    """The runtime of a run."""
 
     name: str
     model: str | UnsetType = UNSET

@@ -92,7 +92,7 @@ class TaskCompleted(Payload, frozen=True, kw_only=True):
 
 
 ErrorCode = Literal["CONTEXT_TOO_LARGE", "AUTH_ERROR", "RUNTIME_ERROR", "INTERNAL"]
-"""Why a task failed."""
+"""The failure of a task."""
 
 
 class TaskFailed(Payload, frozen=True, kw_only=True):

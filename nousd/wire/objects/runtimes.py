@@ -1,4 +1,4 @@
-"""What a runtime can do: clients decide by this, and never by its name."""
+"""The capabilities of a runtime: clients decide by these, and never by its name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ReconstructModel = Literal["structured", "text"]
 
 
 class RuntimeCapabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a runtime can do."""
+    """The capabilities of a runtime."""
 
     supports_streaming: bool
     supports_reasoning: bool

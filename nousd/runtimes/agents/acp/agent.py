@@ -1,4 +1,4 @@
-"""How a program of the Agent Client Protocol is started (``protocol/runtimes/acp.md``)."""
+"""The command line of a program of the Agent Client Protocol (``protocol/runtimes/acp.md``)."""
 
 from __future__ import annotations
 
@@ -64,4 +64,4 @@ class Acp:
 
 
 AGENT: Final = Acp
-"""What makes an agent of this kind."""
+"""Makes an agent of this kind."""

@@ -44,7 +44,7 @@ _T = TypeVar("_T")
 _VERSION: Final = 1
 _AUTH_REQUIRED: Final = -32000
 _SECONDS: Final = 60.0
-"""How long the program may take for an answer that no model is needed for."""
+"""Maximum time for an answer that no model is needed for."""
 
 _ASKING_MODE: Final = "default"
 """The mode in which those programs that have it ask before they run their own tools."""

@@ -21,14 +21,14 @@ class _Read(msgspec.Struct, rename="camel"):
 
 
 class Implementation(_Read):
-    """What the program calls itself."""
+    """The program's name and version."""
 
     name: str = ""
     version: str = ""
 
 
 class PromptCapabilities(_Read):
-    """What a prompt may have besides text and links."""
+    """The parts that a prompt may have besides text and links."""
 
     image: bool = False
 
@@ -40,7 +40,7 @@ class SessionCapabilities(_Read):
 
 
 class AgentCapabilities(_Read):
-    """What the program can do."""
+    """The capabilities of the program."""
 
     load_session: bool = False
     prompt_capabilities: PromptCapabilities = msgspec.field(default_factory=PromptCapabilities)
@@ -131,13 +131,13 @@ class QuotaCounts(msgspec.Struct):
 
 
 class Quota(msgspec.Struct):
-    """What Gemini CLI says of a turn."""
+    """The figures of Gemini CLI about a turn."""
 
     token_count: QuotaCounts = msgspec.field(default_factory=QuotaCounts)
 
 
 class PromptMeta(msgspec.Struct):
-    """What programs add to the end of a turn."""
+    """Further facts at the end of a turn."""
 
     quota: Quota | None = None
 
@@ -161,7 +161,7 @@ class Notification(_Read):
 
 
 class UpdateHead(_Read):
-    """What tells one update from another."""
+    """The kind of an update."""
 
     session_update: str
 
@@ -181,7 +181,7 @@ class Chunk(_Read):
 
 
 class ToolContent(_Read):
-    """What a tool call has produced."""
+    """The output of a tool call."""
 
     type: str = ""
     content: Content | None = None
@@ -202,7 +202,7 @@ class ToolCall(_Read):
 
 
 class Cost(_Read):
-    """What the program's session has cost so far."""
+    """The cost of the program's session so far."""
 
     amount: float
     currency: str

@@ -23,10 +23,10 @@ _CALLS_MAX: Final = 1000
 """Calls of one turn that are remembered; further ones are not observed."""
 
 _REPORT_SECONDS: Final = 2.0
-"""How much later than a call its report may come."""
+"""Maximum time between a call and its report."""
 
 _RESULT_CHARS_MAX: Final = 65_536
-"""How much of a result of the program's own is kept."""
+"""Maximum size of a kept result of the program's own."""
 
 _OTHER: Final = "other"
 """The kind of a call of which the program knows nothing else, such as one of an MCP server."""

@@ -32,7 +32,7 @@ _CONNECTIONS_MAX: Final = 8
 """Connections at a time; programs open one for each session."""
 
 _TOKEN_SECONDS: Final = 10.0
-"""How long a connection may take to say its token."""
+"""Maximum time for a connection to say its token."""
 
 LINE_BOUNDS: Final = LineBounds(bytes_max=16 * 1024 * 1024, values_max=200_000)
 _FOLDER: Final = "nousd-tools-"

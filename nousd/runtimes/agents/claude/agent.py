@@ -1,4 +1,4 @@
-"""How Claude Code is started. Its harness spec is ``protocol/runtimes/claude.md``."""
+"""The command line and environment of Claude Code (``protocol/runtimes/claude.md``)."""
 
 from __future__ import annotations
 
@@ -90,4 +90,4 @@ class Claude:
 
 
 AGENT: Final = Claude
-"""What makes an agent of this kind."""
+"""Makes an agent of this kind."""

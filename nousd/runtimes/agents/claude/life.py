@@ -27,10 +27,10 @@ from nousd.wire.objects.entries import Usage
 
 _INITIALIZE: Final = "initialize"
 _ANSWER_SECONDS: Final = 3600
-"""How long the program waits for our answer to a hook; then it denies the call."""
+"""Maximum time for our answer to a hook; then the program denies the call."""
 
 _PREFIX: Final = f"mcp__{SERVER}__"
-"""How the program names our tools."""
+"""The program's prefix of our tools' names."""
 
 _TOOL_USE_ID: Final = "claudecode/toolUseId"
 

@@ -9,7 +9,7 @@ from msgspec import Raw
 
 
 class Head(msgspec.Struct):
-    """What tells one message from another."""
+    """The kind of a message."""
 
     type: str
     subtype: str = ""
@@ -73,7 +73,7 @@ class Assistant(msgspec.Struct):
 
 
 class ToolResultBlock(msgspec.Struct):
-    """What came of a tool call, or another part of a message."""
+    """The result of a tool call, or another part of a message."""
 
     type: str
     tool_use_id: str = ""
@@ -158,7 +158,7 @@ class ControlCancel(msgspec.Struct):
 
 
 class HookInput(msgspec.Struct):
-    """What a ``PreToolUse`` hook is told."""
+    """The input of a ``PreToolUse`` hook."""
 
     tool_name: str = ""
     tool_input: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""How Codex is started. Its harness spec is ``protocol/runtimes/codex.md``."""
+"""The command line and environment of Codex (``protocol/runtimes/codex.md``)."""
 
 from __future__ import annotations
 
@@ -83,4 +83,4 @@ def _toml(value: Any) -> str:
 
 
 AGENT: Final = Codex
-"""What makes an agent of this kind."""
+"""Makes an agent of this kind."""

@@ -20,7 +20,7 @@ from nousd.wire.codec.envelope import encode_json
 from nousd.wire.objects.entries import Usage
 
 _SECONDS: Final = 30.0
-"""How long the program may take to answer; it answers a turn when it begins."""
+"""Maximum time for an answer of the program; it answers a turn when it begins."""
 
 _PASSED_OVER: Final = frozenset(
     {

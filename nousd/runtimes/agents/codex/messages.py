@@ -8,7 +8,7 @@ import msgspec
 
 
 class Message(msgspec.Struct, rename="camel"):
-    """What all of them have in common: names with capitals inside."""
+    """The base of all messages: names with capitals inside."""
 
 
 class Config(Message, rename=None):
@@ -38,7 +38,7 @@ class ThreadBegun(Message):
 
 
 class Fault(Message):
-    """Why a turn has failed."""
+    """The failure of a turn."""
 
     message: str = ""
     additional_details: str | None = None

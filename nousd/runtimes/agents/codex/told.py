@@ -1,4 +1,4 @@
-"""What Codex is told: its settings, what the user says, and what was said before."""
+"""The texts and settings that Codex is given, and the transcript of what was said before."""
 
 from __future__ import annotations
 
