@@ -12,7 +12,7 @@ import trio
 
 from nousd.store.interface import Store
 from nousd.store.session_list import EVERY_SESSION, SessionFilter, folded
-from nousd.store.sqlite import queries as _queries
+from nousd.store.sqlite import session_queries as _queries
 from nousd.store.sqlite import store as sqlite
 from nousd.store.sqlite.database import open_for_reading
 from nousd.wire.objects.entries import Sampling

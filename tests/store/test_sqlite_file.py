@@ -16,8 +16,7 @@ import pytest
 from nousd.errors import StoreError, StoreFull, StoreTooNew
 from nousd.store.artifacts import Artifact
 from nousd.store.schema import m001_log_and_rows
-from nousd.store.sqlite import migrations
-from nousd.store.sqlite import queries as _queries
+from nousd.store.sqlite import call_queries, migrations, queries, session_queries
 from nousd.store.sqlite import store as sqlite
 from nousd.store.sqlite.database import open_for_writing
 from tests.store.faulty_disk import faulty_disk
@@ -349,7 +348,8 @@ NO_READS = {
 
 READS = [
     (name, query)
-    for name, query in vars(_queries).items()
+    for module in (queries, session_queries, call_queries)
+    for name, query in vars(module).items()
     if isinstance(query, str) and query.lstrip().startswith("SELECT") and name not in NO_READS
 ]
 

@@ -1,8 +1,8 @@
 """The log in one SQLite file: a writer thread, a few readers, and the event loop between them.
 
 The loop never waits for the disk. ``writer`` commits in its own thread; the reads, plain functions of
-``queries``, run in worker threads on a few connections that cannot write; ``database`` opens the file.
-This module joins them and knows no SQL.
+``queries``, ``session_queries`` and ``call_queries``, run in worker threads on a few connections that
+cannot write; ``database`` opens the file. This module joins them and knows no SQL.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from nousd.store.pending import Outcome, PendingBatches
 from nousd.store.records import Batch, EventFilter, Old, Pruned, StoredEvent
 from nousd.store.sqlite import artifacts as _artifacts_sqlite
 from nousd.store.sqlite import branching as _branching
+from nousd.store.sqlite import call_queries as _call_queries
 from nousd.store.sqlite import deleting as _deleting
 from nousd.store.sqlite import pruning as _pruning_sqlite
 from nousd.store.sqlite import queries as _queries
+from nousd.store.sqlite import session_queries as _session_queries
 from nousd.store.sqlite.artifact_writes import ArtifactWrites
 from nousd.store.sqlite.commits import Commits
 from nousd.store.sqlite.database import UNREADABLE, Connect, open_for_reading, open_for_writing
@@ -300,12 +302,12 @@ class SqliteStore:
 
     is_pruned = _read(_queries.is_pruned)
     defaults = _read(_queries.defaults)
-    session = _read(_queries.session)
-    sessions = _read(_queries.sessions)
-    search = _read(_queries.search)
-    children = _read(_queries.children)
-    overridden = _read(_queries.overridden)
-    next_deletion = _read(_queries.next_deletion)
+    session = _read(_session_queries.session)
+    sessions = _read(_session_queries.sessions)
+    search = _read(_session_queries.search)
+    children = _read(_session_queries.children)
+    overridden = _read(_session_queries.overridden)
+    next_deletion = _read(_session_queries.next_deletion)
     entry = _read(_queries.entry)
     path = _read(_queries.path)
     tree = _read(_queries.tree)
@@ -316,11 +318,11 @@ class SqliteStore:
     run = _read(_queries.run)
     runs = _read(_queries.runs)
     open_runs = _read(_queries.open_runs)
-    tool_call = _read(_queries.tool_call)
-    tool_call_by_client_id = _read(_queries.tool_call_by_client_id)
-    tool_calls = _read(_queries.tool_calls)
-    unanswered_calls = _read(_queries.unanswered_calls)
-    open_client_calls = _read(_queries.open_client_calls)
+    tool_call = _read(_call_queries.tool_call)
+    tool_call_by_client_id = _read(_call_queries.tool_call_by_client_id)
+    tool_calls = _read(_call_queries.tool_calls)
+    unanswered_calls = _read(_call_queries.unanswered_calls)
+    open_client_calls = _read(_call_queries.open_client_calls)
     artifact_info = _read(_artifacts_sqlite.info)
     artifact_range = _read(_artifacts_sqlite.part)
     artifact = _read(_artifacts_sqlite.whole)
